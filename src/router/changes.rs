@@ -29,7 +29,7 @@ pub struct Changes {
     kinds: ListKinds,
     /// The private lists of the caller, where it may have some.
     private: Option<Box<Watching>>,
-    /// Whether the endpoint was a view when the subscription began.
+    /// Whether the endpoint is known to be a view.
     is_view: bool,
 }
 
@@ -49,15 +49,15 @@ impl Changes {
         endpoint: String,
         kinds: ListKinds,
     ) -> Self {
-        let is_view =
-            published.borrow().as_ref().is_some_and(|now| !now.views.serves_all(&endpoint));
-        Self { published, caller, endpoint, kinds, private: None, is_view }
+        Self { published, caller, endpoint, kinds, private: None, is_view: false }
     }
 
-    /// Whether the endpoint is still there: a reload may have removed the view.
-    pub(crate) fn has_endpoint(&self) -> bool {
+    /// Whether the endpoint is still there: a reload may have removed the view. A view that is not announced yet counts as there.
+    pub(crate) fn has_endpoint(&mut self) -> bool {
         let published = self.published.borrow();
-        !self.is_view || published.as_ref().is_none_or(|now| !now.views.serves_all(&self.endpoint))
+        let is_served = published.as_ref().map(|now| !now.views.serves_all(&self.endpoint));
+        self.is_view |= is_served == Some(true);
+        !self.is_view || is_served != Some(false)
     }
 
     /// The visible lists; `None` until the first list is whole. Marks the newest change as seen. When the future is dropped, the

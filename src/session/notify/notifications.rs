@@ -191,10 +191,10 @@ impl NotificationStream {
             return None;
         }
         loop {
+            let visible = self.changes.visible().await;
             if !self.changes.has_endpoint() {
                 return self.cut();
             }
-            let visible = self.changes.visible().await;
             if let Some(event) = visible.and_then(|visible| self.list_changed(visible)) {
                 if let Some(telemetry) = &self.telemetry {
                     telemetry.metrics().list_changed_sent();
