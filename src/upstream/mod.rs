@@ -574,7 +574,11 @@ async fn as_caller<T, F: Future<Output = Result<T, Kind>>>(
         }
     };
     let performed = account.ended.run_until_cancelled(performing).await;
-    let outcome = performed.unwrap_or_else(|| Err(has_ended()));
+    let outcome = match performed {
+        Some(Err(_)) | None if account.ended.is_cancelled() => Err(has_ended()),
+        Some(outcome) => outcome,
+        None => Err(has_ended()),
+    };
     outcome.map_err(|kind| account.held_secrets.remove_from(kind))
 }
 
@@ -698,6 +702,7 @@ fn breaker_open(wait: Duration) -> Kind {
 fn unreachable_because(kind: Kind) -> Kind {
     match kind {
         Kind::Unavailable(_)
+        | Kind::AccessEnded
         | Kind::AuthFailed { .. }
         | Kind::NoToken { .. }
         | Kind::RateLimited { .. } => kind,
