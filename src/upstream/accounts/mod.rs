@@ -333,7 +333,11 @@ impl UpstreamAccounts {
                 Place::New(permit) => Some(permit),
             },
         };
-        let account = self.accounts.add(&key, Arc::new(self.open(caller, place)?));
+        let opened = Arc::new(self.open(caller, place)?);
+        let account = self.accounts.add(&key, opened.clone());
+        if !Arc::ptr_eq(&account, &opened) {
+            return Ok(account);
+        }
         self.tasks.spawn(end_when_idle(
             self.accounts.clone(),
             key,
