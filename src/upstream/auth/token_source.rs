@@ -45,8 +45,8 @@ type Failed = (Instant, Kind);
 struct RequestState {
     /// The last request, if it failed.
     failure: Option<Failed>,
-    /// The last request for a wider scope, if it failed.
-    wider_failure: Option<Failed>,
+    /// The last request for a wider scope, if it failed, with the scope that was needed.
+    wider_failure: Option<(String, Failed)>,
     /// Time of the last request that replaced a refused token.
     replaced: Option<Instant>,
 }
@@ -133,9 +133,9 @@ impl TokenSource {
         self.replace(None);
         match &self.credential {
             Credential::ClientCredentials(client) if !client.knows_endpoint() => {
-                check_pause(&state.failure)?;
+                check_pause(state.failure.as_ref())?;
                 let discovered = client.discover(response).await;
-                discovered.map_err(|refusal| fail(&mut state.failure, refusal))?;
+                discovered.map_err(|refusal| fail(&mut state, refusal))?;
             }
             Credential::ClientCredentials(_) | Credential::Workload(_) => {}
             Credential::Login(login) => login.give_up_token(),
@@ -162,7 +162,11 @@ impl TokenSource {
         if let Some(token) = newer.filter(|token| Instant::now() < token.expires_at) {
             return Ok(Some(token.header.clone()));
         }
-        check_pause(&state.wider_failure)?;
+        if let Some((refused, failed)) = &state.wider_failure
+            && *refused == scope
+        {
+            check_pause(Some(failed))?;
+        }
         // Until the wider token is there, and if it is refused, other calls go on with the one that they have.
         let requested = match self.credential.wider(&scope) {
             Ok(wider) => match self.credential.request(wider.as_deref()).await {
@@ -177,7 +181,11 @@ impl TokenSource {
         };
         match requested {
             Ok(token) => Ok(token.map(|token| self.take(&mut state, token))),
-            Err(refusal) => Err(fail(&mut state.wider_failure, refusal)),
+            Err(refusal) => {
+                let (kind, failed) = failure(refusal);
+                state.wider_failure = Some((scope, failed));
+                Err(kind)
+            }
         }
     }
 
@@ -210,7 +218,7 @@ impl TokenSource {
         if let Some(token) = stored.filter(|token| old.is_none_or(|old| !Arc::ptr_eq(old, token))) {
             return Ok(Some(token.header.clone()));
         }
-        check_pause(&state.failure)?;
+        check_pause(state.failure.as_ref())?;
         match self.credential.request(None).await {
             None => Ok(None),
             Some(Ok(token)) => Ok(Some(self.take(&mut state, token))),
@@ -219,7 +227,7 @@ impl TokenSource {
                     // A wider scope may have been withdrawn.
                     self.credential.keep_scope(None);
                 }
-                Err(fail(&mut state.failure, refusal))
+                Err(fail(&mut state, refusal))
             }
         }
     }
@@ -273,16 +281,21 @@ impl Credential {
 }
 
 /// Repeats the fault of a token request that has just failed.
-fn check_pause(failure: &Option<Failed>) -> Result<(), Kind> {
+fn check_pause(failure: Option<&Failed>) -> Result<(), Kind> {
     match failure {
         Some((at, kind)) if at.elapsed() < RETRY_PAUSE => Err(kind.clone()),
         _ => Ok(()),
     }
 }
 
-fn fail(failure: &mut Option<Failed>, Refusal { fault, detail, .. }: Refusal) -> Kind {
+fn failure(Refusal { fault, detail, .. }: Refusal) -> (Kind, Failed) {
     let kind = Kind::NoToken { fault, detail };
-    *failure = Some((Instant::now(), kind.clone()));
+    (kind.clone(), (Instant::now(), kind))
+}
+
+fn fail(state: &mut RequestState, refusal: Refusal) -> Kind {
+    let (kind, failed) = failure(refusal);
+    state.failure = Some(failed);
     kind
 }
 
