@@ -59,6 +59,8 @@ impl Follower {
     /// # Errors
     /// When the log cannot be read, or the index not written.
     pub(super) fn step(&mut self, log: Option<PathBuf>, now: SystemTime) -> io::Result<bool> {
+        // First, so that a full disk gets room.
+        self.index.tidy(secs(now))?;
         let is_same = self.tail.as_ref().map(Tail::path) == log.as_deref();
         let mut at_end = true;
         if let Some(tail) = &mut self.tail {
@@ -72,7 +74,6 @@ impl Follower {
         if self.index.has_changed() && self.flushed.elapsed() >= FLUSH_INTERVAL {
             self.flush()?;
         }
-        self.index.tidy(secs(now))?;
         Ok(at_end)
     }
 

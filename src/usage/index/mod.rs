@@ -248,6 +248,8 @@ impl Index {
             total -= bytes;
             days.remove(0);
         }
+        self.open.retain(|number, _| *number >= first);
+        self.changed.retain(|number| *number >= first);
         // What is in memory only is in no file that is written below.
         self.flush()?;
         let Some(files) = &self.files else { return Ok(()) };
