@@ -129,7 +129,8 @@ mod tests {
         let host = r#"{"mcpServers": {
             "a": {"command": "x", "args": ["--header", "X-Any: S3", "-e", "API_KEY=S3", "--port", 8080,
                 "--token", "S3", "${KEY:-S3}", "X-Api-Key: S3", "sk-S3", "https://h.example/mcp?k=S3", "--env=API_KEY=S3",
-                "--header=Authorization: Bearer S3", "--url=https://h.example/mcp#S3", "--mode=fast"],
+                "--header=Authorization: Bearer S3", "--url=https://h.example/mcp#S3", "--mode=fast",
+                "WSS://h.example/?k=S3", "curl http://h | jq . # x"],
                 "env": {"API_KEY": "S3-a", "SMTP_PASS": "S3", "GITHUB_PAT": "S3", "DB": "Server=x;AccountKey=S3==",
                     "PORT": 3000, "LOG_LEVEL": "debug", "PASSPHRASE": "$S3low"}},
             "b": {"command": "x", "env": {"API_KEY": "S3-b"}},
@@ -143,6 +144,7 @@ mod tests {
             "\"--port\", \"8080\"",
             "\"https://h.example/mcp?REPLACE_ME\"",
             "--mode=fast",
+            "jq . # x",
             "PORT = \"3000\"",
             "LOG_LEVEL = \"debug\"",
             "\"${KEY}\"",

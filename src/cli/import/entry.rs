@@ -362,7 +362,13 @@ fn without_secret(argument: &str, is_value: bool) -> (String, bool) {
 /// Returns a URL with something else in place of its query and fragment, which may hold a secret; `None` for one without, and
 /// for other texts.
 fn without_query(text: &str) -> Option<String> {
-    let (_, rest) = text.split_once("://")?;
+    let (scheme, rest) = text.split_once("://")?;
+    let mut letters = scheme.chars();
+    let is_scheme = letters.next().is_some_and(|c| c.is_ascii_alphabetic())
+        && letters.all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
+    if !is_scheme {
+        return None;
+    }
     let at = text.len() - rest.len() + rest.find(['?', '#'])?;
     Some(format!("{}{REPLACED}", &text[..=at]))
 }
