@@ -122,7 +122,7 @@ pub(crate) fn verify_with(
     loop {
         match verify_listed(path, anchors, watch)? {
             Pass::Done(report) => return Ok(*report),
-            Pass::SegmentRemoved(again) => anchors = again,
+            Pass::SegmentRemoved(again) => anchors = *again,
         }
     }
 }
@@ -131,7 +131,7 @@ pub(crate) fn verify_with(
 enum Pass {
     Done(Box<Report>),
     /// The gateway has removed a segment meanwhile, as configured, and recorded that in one that may be newer than the list.
-    SegmentRemoved(TrustAnchors),
+    SegmentRemoved(Box<TrustAnchors>),
 }
 
 fn verify_listed(
@@ -155,7 +155,7 @@ fn verify_listed(
                 // A name that is still listed leads nowhere.
                 let is_removed = !segments(path)?.contains(name);
                 return is_removed
-                    .then(|| Pass::SegmentRemoved(verifier.into_anchors()))
+                    .then(|| Pass::SegmentRemoved(Box::new(verifier.into_anchors())))
                     .ok_or(error);
             }
             opened => opened?,
