@@ -4,14 +4,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use http::{HeaderMap, HeaderValue, Uri};
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::time::Instant;
 use tracing::warn;
 
 use super::exchange::Exchange;
-use super::token::Token;
+use super::token::{LastTokens, Token};
 use super::vault::Vault;
 use super::{REPLACE_PAUSE, RETRY_PAUSE};
 use crate::audit::Audit;
@@ -105,9 +104,7 @@ impl CallerCredential {
 pub(crate) struct CallerTokens {
     credential: Arc<CallerCredential>,
     caller: Caller,
-    token: ArcSwapOption<Token>,
-    /// The token before that one: answers to requests with it may be under way.
-    before: ArcSwapOption<Token>,
+    tokens: LastTokens,
     /// Held during a request: one serves all calls of the caller that wait. Holds the last failure.
     failure: AsyncMutex<Option<(Instant, Kind)>>,
     refusals: Mutex<Refusals>,
@@ -129,8 +126,7 @@ impl CallerTokens {
         Self {
             credential,
             caller,
-            token: ArcSwapOption::empty(),
-            before: ArcSwapOption::empty(),
+            tokens: LastTokens::default(),
             failure: AsyncMutex::default(),
             refusals: Mutex::default(),
         }
@@ -178,7 +174,7 @@ impl CallerTokens {
             Ok(token) => {
                 *failure = None;
                 self.credential.record(&self.caller, Event::new("token_issued"));
-                self.replace(Some(Arc::new(token)));
+                self.tokens.replace(Some(Arc::new(token)));
                 Ok(())
             }
             Err(Refusal { fault, detail, .. }) => {
@@ -273,10 +269,10 @@ impl CallerTokens {
 
     /// Forgets a token unless there is a newer one.
     fn forget(&self, sent: Option<&HeaderValue>) -> bool {
-        let current = self.token.load();
+        let current = self.tokens.get();
         let is_current = current.as_ref().is_some_and(|token| Some(&token.header) == sent);
         if is_current {
-            self.replace(None);
+            self.tokens.replace(None);
         }
         is_current
     }
@@ -289,19 +285,11 @@ impl CallerTokens {
 
     /// Returns the values of `Authorization` of the last requests, with the token and the one before, as far as there are any.
     pub(crate) fn last_headers(&self) -> [Option<HeaderValue>; 2] {
-        [&self.token, &self.before]
-            .map(|token| token.load().as_ref().map(|token| token.header.clone()))
-    }
-
-    fn replace(&self, token: Option<Arc<Token>>) {
-        if let Some(before) = self.token.load_full() {
-            self.before.store(Some(before));
-        }
-        self.token.store(token);
+        self.tokens.headers()
     }
 
     fn valid(&self, now: Instant) -> Option<Arc<Token>> {
-        self.token.load_full().filter(|token| now < token.expires_at)
+        self.tokens.get().filter(|token| now < token.expires_at)
     }
 
     fn refusals(&self) -> MutexGuard<'_, Refusals> {

@@ -1,7 +1,9 @@
 //! One access token, and when it is renewed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use http::HeaderValue;
 use tokio::time::Instant;
 
@@ -16,6 +18,13 @@ pub(super) struct Token {
     pub expires_at: Instant,
 }
 
+/// The token in use, and the one before it: answers to requests with that one may be under way.
+#[derive(Default)]
+pub(super) struct LastTokens {
+    now: ArcSwapOption<Token>,
+    before: ArcSwapOption<Token>,
+}
+
 const SCHEME: &str = "Bearer ";
 
 /// Lifetime of a token whose response has no `expires_in`: short, because the real one is unknown.
@@ -27,6 +36,26 @@ const MAX_LIFETIME: Duration = Duration::from_secs(86_400);
 /// Part of its lifetime after which a token is renewed. The part is random, so that replicas that started together do
 /// not ask together.
 const RENEWED_AFTER: std::ops::Range<f64> = 0.7..0.85;
+
+impl LastTokens {
+    pub(super) fn get(&self) -> Option<Arc<Token>> {
+        self.now.load_full()
+    }
+
+    /// Uses another token, or none, from now on.
+    pub(super) fn replace(&self, token: Option<Arc<Token>>) {
+        if let Some(before) = self.now.load_full() {
+            self.before.store(Some(before));
+        }
+        self.now.store(token);
+    }
+
+    /// Returns the values of `Authorization` with both tokens, as far as there are any.
+    pub(super) fn headers(&self) -> [Option<HeaderValue>; 2] {
+        [&self.now, &self.before]
+            .map(|token| token.load().as_ref().map(|token| token.header.clone()))
+    }
+}
 
 impl Token {
     /// `access_token` was requested at `sent_at`. `random` is from 0 to 1.

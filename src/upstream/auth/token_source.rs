@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwapOption;
 use http::{HeaderMap, HeaderValue};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
@@ -10,7 +9,7 @@ use tokio_util::task::TaskTracker;
 
 use super::client_credentials::ClientCredentials;
 use super::login::Login;
-use super::token::Token;
+use super::token::{LastTokens, Token};
 use super::workload::Workload;
 use super::{REPLACE_PAUSE, RETRY_PAUSE};
 use crate::cluster::SharedGrants;
@@ -23,9 +22,7 @@ use crate::seal;
 /// Access tokens of one upstream.
 pub(crate) struct TokenSource {
     credential: Credential,
-    token: ArcSwapOption<Token>,
-    /// The token before that one: answers to requests with it may be under way.
-    before: ArcSwapOption<Token>,
+    tokens: LastTokens,
     /// Held during a token request: one request serves all calls that wait.
     requests: Mutex<RequestState>,
 }
@@ -76,14 +73,13 @@ impl TokenSource {
                     Box::new(Workload::new(workload, &http.url, http.ca.as_deref())?),
                 ),
             };
-        let (token, before) = (ArcSwapOption::empty(), ArcSwapOption::empty());
-        Ok(Some(Self { credential, token, before, requests: Mutex::default() }))
+        let (tokens, requests) = (LastTokens::default(), Mutex::default());
+        Ok(Some(Self { credential, tokens, requests }))
     }
 
     /// Returns the values of `Authorization` of the last requests, with the token and the one before, as far as there are any.
     pub(crate) fn last_headers(&self) -> [Option<HeaderValue>; 2] {
-        [&self.token, &self.before]
-            .map(|token| token.load().as_ref().map(|token| token.header.clone()))
+        self.tokens.headers()
     }
 
     /// Returns the value of `Authorization` for a request; nothing until a challenge of the upstream
@@ -94,7 +90,7 @@ impl TokenSource {
     /// [`Kind::NoToken`] when the token request fails or has failed within the last second.
     pub(crate) async fn header(&self) -> Result<Option<HeaderValue>, Kind> {
         let now = Instant::now();
-        let token = self.token.load_full().filter(|token| now < token.expires_at);
+        let token = self.tokens.get().filter(|token| now < token.expires_at);
         if let Some(token) = &token {
             // One call renews the token before it expires; all others use the current one meanwhile.
             let state = if now < token.renew_at { None } else { self.requests.try_lock().ok() };
@@ -120,7 +116,7 @@ impl TokenSource {
         response: &HeaderMap,
     ) -> Result<HeaderValue, Kind> {
         let mut state = self.requests.lock().await;
-        let newer = self.token.load_full().filter(|token| Some(&token.header) != sent);
+        let newer = self.tokens.get().filter(|token| Some(&token.header) != sent);
         if let Some(token) = newer.filter(|token| Instant::now() < token.expires_at) {
             return Ok(token.header.clone());
         }
@@ -130,7 +126,7 @@ impl TokenSource {
         if sent.is_some() {
             state.replaced = Some(Instant::now());
         }
-        self.replace(None);
+        self.tokens.replace(None);
         match &self.credential {
             Credential::ClientCredentials(client) if !client.knows_endpoint() => {
                 check_pause(state.failure.as_ref())?;
@@ -158,7 +154,7 @@ impl TokenSource {
             return Ok(None);
         };
         let mut state = self.requests.lock().await;
-        let newer = self.token.load_full().filter(|token| Some(&token.header) != sent);
+        let newer = self.tokens.get().filter(|token| Some(&token.header) != sent);
         if let Some(token) = newer.filter(|token| Instant::now() < token.expires_at) {
             return Ok(Some(token.header.clone()));
         }
@@ -193,7 +189,7 @@ impl TokenSource {
     pub(crate) async fn forget(&self) {
         let mut state = self.requests.lock().await;
         *state = RequestState::default();
-        self.replace(None);
+        self.tokens.replace(None);
         if let Credential::Login(login) = &self.credential {
             login.forget();
         }
@@ -214,7 +210,7 @@ impl TokenSource {
         old: Option<&Arc<Token>>,
     ) -> Result<Option<HeaderValue>, Kind> {
         let now = Instant::now();
-        let stored = self.token.load_full().filter(|token| now < token.renew_at);
+        let stored = self.tokens.get().filter(|token| now < token.renew_at);
         if let Some(token) = stored.filter(|token| old.is_none_or(|old| !Arc::ptr_eq(old, token))) {
             return Ok(Some(token.header.clone()));
         }
@@ -236,15 +232,8 @@ impl TokenSource {
     fn take(&self, state: &mut RequestState, token: Token) -> HeaderValue {
         (state.failure, state.wider_failure) = (None, None);
         let header = token.header.clone();
-        self.replace(Some(Arc::new(token)));
+        self.tokens.replace(Some(Arc::new(token)));
         header
-    }
-
-    fn replace(&self, token: Option<Arc<Token>>) {
-        if let Some(before) = self.token.load_full() {
-            self.before.store(Some(before));
-        }
-        self.token.store(token);
     }
 }
 
