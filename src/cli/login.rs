@@ -369,11 +369,8 @@ fn failed(why: impl std::fmt::Display) -> Failure {
     Failure::new(format!("Not signed in: {}", printable(&why.to_string())))
 }
 
-/// The last second of the year 9999, in seconds since the Unix epoch: RFC 3339 has no later one.
-const LAST: u64 = 253_402_300_799;
-
 fn time(at: u64) -> String {
-    humantime::format_rfc3339_seconds(UnixSeconds(at.min(LAST)).into()).to_string()
+    humantime::format_rfc3339_seconds(UnixSeconds(at).writable().into()).to_string()
 }
 
 /// The host of a URL, for a sentence.

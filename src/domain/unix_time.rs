@@ -13,6 +13,11 @@ impl UnixSeconds {
         Duration::from_secs(self.0.saturating_sub(earlier.0))
     }
 
+    /// Returns the last second of the year 9999 for a later time: RFC 3339 has none.
+    pub(crate) fn writable(self) -> Self {
+        Self(self.0.min(253_402_300_799))
+    }
+
     pub(crate) fn to_be_bytes(self) -> [u8; 8] {
         self.0.to_be_bytes()
     }

@@ -1,7 +1,7 @@
 //! Questions about usage, and their answers.
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use serde::{Serialize, Serializer};
 
@@ -116,10 +116,8 @@ pub(crate) struct Point {
 }
 
 fn time<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
-    // Later times than the year 9999 cannot be written.
-    let last = SystemTime::UNIX_EPOCH + Duration::from_secs(253_402_300_799);
-    let time = (*time).clamp(SystemTime::UNIX_EPOCH, last);
-    serializer.collect_str(&humantime::format_rfc3339_seconds(time))
+    let time = UnixSeconds::from(*time).writable();
+    serializer.collect_str(&humantime::format_rfc3339_seconds(time.into()))
 }
 
 fn optional_time<S: Serializer>(at: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
