@@ -4,7 +4,7 @@
 use super::hidden_text;
 use super::json::{Json, Kind};
 use super::meta;
-use super::uri::is_unsafe;
+use super::uri::{is_scheme, is_unsafe};
 
 /// The reason why a result is refused. The text names the message and never repeats its content.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -282,11 +282,7 @@ fn is_uri(text: &str) -> bool {
     let Some((scheme, rest)) = text.split_once(':') else {
         return false;
     };
-    let mut letters = scheme.chars();
-    letters.next().is_some_and(|c| c.is_ascii_alphabetic())
-        && letters.all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'))
-        && !rest.is_empty()
-        && !rest.contains(|c: char| c.is_control() || c == ' ')
+    is_scheme(scheme) && !rest.is_empty() && !rest.contains(|c: char| c.is_control() || c == ' ')
 }
 
 fn mime_type(value: Option<Json<'_>>, presence: Presence) -> Result<(), &'static str> {

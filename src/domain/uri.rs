@@ -14,6 +14,13 @@ const INSPECTED: usize = 64;
 /// The maximum number of message indices that one result names.
 const MAX_PLACES: usize = 100;
 
+/// Returns whether the text is the scheme of a URI (RFC 3986, section 3.1).
+pub(crate) fn is_scheme(text: &str) -> bool {
+    let mut letters = text.chars();
+    letters.next().is_some_and(|c| c.is_ascii_alphabetic())
+        && letters.all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'))
+}
+
 /// Returns whether a client that opens the URI might run its content: a script, or a page in a `data:` URI.
 pub(crate) fn is_unsafe(uri: &str) -> bool {
     // URL parsers ignore spaces and control characters at the start, and tabs and line ends anywhere

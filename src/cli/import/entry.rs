@@ -9,6 +9,7 @@ use url::Url;
 
 use super::Imported;
 use crate::config::is_reserved_header;
+use crate::domain::uri::is_scheme;
 
 /// Converts the servers of one host.
 #[derive(Default)]
@@ -362,13 +363,7 @@ fn without_secret(argument: &str, is_value: bool) -> (String, bool) {
 /// Returns a URL with something else in place of its query and fragment, which may hold a secret; `None` for one without, and
 /// for other texts.
 fn without_query(text: &str) -> Option<String> {
-    let (scheme, rest) = text.split_once("://")?;
-    let mut letters = scheme.chars();
-    let is_scheme = letters.next().is_some_and(|c| c.is_ascii_alphabetic())
-        && letters.all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
-    if !is_scheme {
-        return None;
-    }
+    let (_, rest) = text.split_once("://").filter(|(scheme, _)| is_scheme(scheme))?;
     let at = text.len() - rest.len() + rest.find(['?', '#'])?;
     Some(format!("{}{REPLACED}", &text[..=at]))
 }
