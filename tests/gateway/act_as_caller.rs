@@ -592,16 +592,22 @@ async fn a_refused_token_is_replaced_once_and_a_call_goes_on() {
     assert_eq!(world.state().exchanges.len(), 2);
 }
 
-#[tokio::test]
-async fn a_scope_that_the_upstream_needs_is_asked_for_beside_those_known() {
-    let (world, issuer) = (World::lasting(3600), Issuer::start().await);
+/// A gateway that asks for the scope `read`, and has a token of ada; with its authorization server and its upstream.
+async fn asking_to_read(world: &World, issuer: &Issuer) -> ([Upstream; 2], Gateway) {
     let (provider, upstream) = (world.provider().await, world.upstream("wiki", false).await);
     let toml = server()
         + &exchanging(&upstream, "wiki", &provider, ", scope = \"read\"")
         + &issuer.provider.table();
     let gateway = Gateway::start(&toml).await;
+    ready(&issuer.client(&gateway, "ada"), 1).await;
+    ([provider, upstream], gateway)
+}
+
+#[tokio::test]
+async fn a_scope_that_the_upstream_needs_is_asked_for_beside_those_known() {
+    let (world, issuer) = (World::lasting(3600), Issuer::start().await);
+    let (_servers, gateway) = asking_to_read(&world, &issuer).await;
     let ada = issuer.client(&gateway, "ada");
-    ready(&ada, 1).await;
     world.state().needed = Some("write");
     get(&ada, "ada").await;
     let scopes: Vec<_> =
@@ -616,13 +622,8 @@ async fn a_scope_that_the_upstream_needs_is_asked_for_beside_those_known() {
 #[tokio::test]
 async fn after_a_scope_that_is_refused_the_next_token_is_one_that_can_be_had() {
     let (world, issuer) = (World::lasting(3600), Issuer::start().await);
-    let (provider, upstream) = (world.provider().await, world.upstream("wiki", false).await);
-    let toml = server()
-        + &exchanging(&upstream, "wiki", &provider, ", scope = \"read\"")
-        + &issuer.provider.table();
-    let gateway = Gateway::start(&toml).await;
+    let (_servers, gateway) = asking_to_read(&world, &issuer).await;
     let ada = issuer.client(&gateway, "ada");
-    ready(&ada, 1).await;
     world.state().needed = Some(UNGRANTED);
     assert_eq!(reason(&ada).await, "scope_refused");
     world.state().needed = None;
