@@ -72,7 +72,6 @@ use view::View;
 use view_cache::{ListKind, ListKinds, ViewCache};
 
 pub use crate::upstream::UpstreamDeps;
-use crate::upstream::accounts::account::has_ended;
 use crate::upstream::accounts::{Accounts, RevokedAccount};
 pub use build::RouterDeps;
 pub(crate) use status::{PER_CALLER, UpstreamStatus};
@@ -93,7 +92,7 @@ pub struct Router {
     naming: Naming,
     listing: Listing,
     limits: Limits,
-    /// Whether callers are told apart.
+    /// Whether a method of authentication is configured, so that callers have different cursors.
     has_callers: bool,
     releases: Releases,
     overlays: Vec<Overlay>,
@@ -264,7 +263,7 @@ impl Router {
     ) -> Vec<RevokedAccount> {
         let revocation = self.accounts().revoke(caller, upstream);
         if let Some(lists) = &self.caller_lists {
-            lists.forget(caller, upstream, &has_ended());
+            lists.forget(caller, upstream, &Kind::AccessEnded);
         }
         revocation.told().await
     }

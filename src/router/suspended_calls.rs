@@ -135,7 +135,7 @@ impl SuspendedCalls {
         Some(ticket)
     }
 
-    /// Ends a call that nobody can resume.
+    /// Ends a suspended call whose ticket was not given to its client.
     pub(crate) fn end(&self, ticket: &Ticket) {
         drop(remove(&self.calls, ticket, |_| true));
     }

@@ -40,7 +40,7 @@ use crate::platform::disk::{self, Watch};
 use crate::platform::heap::pin_in_place;
 use crate::policy::{Authorized, Pass};
 use crate::telemetry::{self, ClientOperation, Telemetry, TransportKind};
-use accounts::account::{Account, has_ended};
+use accounts::account::Account;
 use accounts::{Accounts, IDLE, UpstreamAccounts};
 use call::correlator::{InterimSender, NotificationSinks, UrlElicitationComplete};
 use call::exchange::{ConcurrencyPermit, Exchange};
@@ -575,9 +575,9 @@ async fn as_caller<T, F: Future<Output = Result<T, Kind>>>(
     };
     let performed = account.ended.run_until_cancelled(performing).await;
     let outcome = match performed {
-        Some(Err(_)) | None if account.ended.is_cancelled() => Err(has_ended()),
+        Some(Err(_)) if account.ended.is_cancelled() => Err(Kind::AccessEnded),
         Some(outcome) => outcome,
-        None => Err(has_ended()),
+        None => Err(Kind::AccessEnded),
     };
     outcome.map_err(|kind| account.held_secrets.remove_from(kind))
 }

@@ -94,7 +94,7 @@ impl Page for Pins {
 }
 
 impl PinPage {
-    /// Whether lines of the diff are missing: nobody decides on what is not shown.
+    /// Whether the page shows only a part of the diff, so that approval is disabled.
     fn is_cut(&self) -> bool {
         self.diff.as_ref().is_some_and(|diff| diff.len() < self.diff_total)
     }

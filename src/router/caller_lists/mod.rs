@@ -28,7 +28,6 @@ use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
 use crate::domain::name::{Naming, UpstreamId};
 use crate::domain::subject_token::SubjectToken;
 use crate::domain::tool::name::is_derived;
-use crate::upstream::accounts::account::has_ended;
 use crate::upstream::driver::FetchedList;
 use crate::upstream::{Access, Upstream};
 use list::{List, ListsOf, segment};
@@ -357,7 +356,7 @@ impl CallerLists {
         let list = {
             let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
             let is_over = ended.is_some_and(CancellationToken::is_cancelled);
-            let list = if is_over { List::ended(has_ended(), Instant::now()) } else { list };
+            let list = if is_over { List::ended(Kind::AccessEnded, Instant::now()) } else { list };
             let list = Arc::new(list);
             let lists = self.lists_of(caller).with([(*at, list.clone())]);
             self.lists.insert(caller.clone(), Arc::new(lists));

@@ -65,7 +65,7 @@ pub(crate) enum Subscriber {
         ids: EventIds,
         session: Nonce,
         streams: Streams,
-        /// `None` until the stream is admitted: a stream that is not must take no messages from another one.
+        /// `None` until the stream is admitted: until then the notifications go to the stream before it.
         registration: Option<StreamRegistration>,
         termination: SessionTermination,
     },

@@ -104,7 +104,7 @@ impl Account {
         // A task of its own: a caller that disconnects must not leave a half-open session.
         self.tasks.spawn(async move {
             let connecting = ended.run_until_cancelled(connector.connect()).await;
-            let outcome = connecting.unwrap_or_else(|| Err(has_ended())).map(Arc::new);
+            let outcome = connecting.unwrap_or_else(|| Err(Kind::AccessEnded)).map(Arc::new);
             let lost = CancellationToken::new();
             *shared = match &outcome {
                 Ok(connection) => Shared::Open {
@@ -124,7 +124,7 @@ impl Account {
             }
         });
         // The task ends without an outcome only if it panics.
-        opening.await.unwrap_or_else(|_| Err(has_ended()))
+        opening.await.unwrap_or_else(|_| Err(Kind::AccessEnded))
     }
 
     /// Returns the shared connection with a token that is cancelled once another connection takes its place.
@@ -139,7 +139,7 @@ impl Account {
             Shared::Open { connection, lost, .. } if Arc::ptr_eq(connection, &connected) => {
                 Ok((connected, lost.clone()))
             }
-            _ => Err(has_ended()),
+            _ => Err(Kind::AccessEnded),
         }
     }
 
@@ -180,9 +180,4 @@ async fn forget(shared: &AsyncMutex<Shared>, lost: &Arc<Connection>) {
     if matches!(&*shared, Shared::Open { connection, .. } if Arc::ptr_eq(connection, lost)) {
         *shared = Shared::None;
     }
-}
-
-/// The failure of a call whose account was ended.
-pub(crate) fn has_ended() -> Kind {
-    Kind::AccessEnded
 }

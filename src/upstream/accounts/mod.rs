@@ -375,7 +375,7 @@ impl UpstreamAccounts {
                 return Ok(Place::Own(account));
             }
             drop(self.accounts.remove_idle_of(self.driver));
-            // Nothing tells when a child becomes idle that is in use now.
+            // There is no notification when a child becomes idle, so this polls.
             let until = deadline.min(Instant::now() + LOOK_FOR_IDLE);
             match timeout_at(until, acquiring.as_mut()).await {
                 Ok(permit) => return permit.map(Place::New).map_err(|_| Kind::Busy),

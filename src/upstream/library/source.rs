@@ -166,7 +166,7 @@ impl Fence {
         let mark = line.chars().next().filter(|mark| ['`', '~'].contains(mark))?;
         let rest = line.trim_start_matches(mark);
         let length = line.len() - rest.len();
-        // Three backticks with another one behind them are code within a line.
+        // The info string after backticks has no backtick: it would be a code span (CommonMark, section 6.1).
         (length >= 3 && !(mark == '`' && rest.contains('`'))).then_some(Self { mark, length })
     }
 
