@@ -1,10 +1,12 @@
 //! Both eras on both sides, and the sessions of the older one.
 
+use std::sync::Mutex;
+
 use serde_json::{Value, json};
 
 use crate::support::client::{modern, request};
 use crate::support::upstream::{good_legacy, good_modern};
-use crate::support::{Counter, Gateway, Scripted, Upstream, eventually};
+use crate::support::{Counter, Gateway, OpenStream, Scripted, Upstream, eventually};
 
 #[tokio::test]
 async fn every_legacy_upstream_is_found_however_it_refuses_discover() {
@@ -38,6 +40,47 @@ async fn every_legacy_upstream_is_found_however_it_refuses_discover() {
         assert_eq!(list.header("mcp-method"), None);
         assert_eq!(asked[1].message["params"]["protocolVersion"], "2025-11-25");
         assert_eq!(asked[2].method(), "notifications/initialized");
+    }
+}
+
+#[tokio::test]
+async fn the_older_transport_is_found_behind_a_refusal_by_status_or_in_json() {
+    let json_type = || vec![("Content-Type", "application/json".to_owned())];
+    let error =
+        r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Method not allowed."}}"#;
+    let refusals = [
+        Scripted::Http(405, vec![], b"Method Not Allowed".to_vec()),
+        Scripted::Http(405, json_type(), error.as_bytes().to_vec()),
+        Scripted::Http(404, json_type(), error.as_bytes().to_vec()),
+        Scripted::Http(400, json_type(), error.as_bytes().to_vec()),
+    ];
+    for refusal in refusals {
+        let refuse = refusal.clone();
+        let stream = Mutex::new(None);
+        let upstream = Upstream::start(move |asked| {
+            let mut stream = stream.lock().unwrap();
+            if asked.http_method == "GET" {
+                let (opened, scripted) = OpenStream::new();
+                opened.raw("event: endpoint\ndata: /messages\n\n");
+                *stream = Some(opened);
+                return scripted;
+            }
+            if asked.path != "/messages" {
+                return refuse.clone();
+            }
+            let answer = match good_legacy(asked, "2024-11-05") {
+                Scripted::Json(answer) => Some(answer),
+                Scripted::Http(200, _, body) => serde_json::from_slice(&body).ok(),
+                _ => None,
+            };
+            if let Some(answer) = answer {
+                stream.as_ref().unwrap().send(&answer);
+            }
+            Scripted::Http(202, vec![], vec![])
+        })
+        .await;
+        let gateway = Gateway::before(&[("up", &upstream)]).await;
+        assert_eq!(gateway.client().names().await.0, ["up__p"], "{refusal:?}");
     }
 }
 

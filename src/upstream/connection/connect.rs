@@ -241,8 +241,8 @@ impl Connector {
         timeout(limit, connecting).await.unwrap_or(Err(Kind::Timeout))
     }
 
-    /// Finds out which transport an endpoint speaks. One that refuses `initialize` may be the event
-    /// stream of HTTP+SSE (2025-11-25, transports, backwards compatibility).
+    /// Finds out which transport an endpoint speaks. One that refuses `initialize`, by a status or by a JSON-RPC error in the
+    /// body of one, may be the event stream of HTTP+SSE (2025-11-25, transports, backwards compatibility).
     async fn connect_http(
         &self,
         endpoint: &Arc<HttpEndpoint>,
@@ -252,7 +252,9 @@ impl Connector {
         let transport = self.http(endpoint);
         let opened = Connection::open(transport, revision, probe, ClientCapabilities::NONE).await;
         match opened {
-            Err(refusal @ Kind::Status { status: 400 | 404 | 405 }) if revision.is_none() => {
+            Err(refusal @ (Kind::Status { status: 400 | 404 | 405 } | Kind::Error { .. }))
+                if revision.is_none() =>
+            {
                 let fallback = self.connect_sse(endpoint, ClientCapabilities::NONE).await;
                 fallback.map_err(|_| refusal)
             }
