@@ -384,7 +384,12 @@ impl ViewCache {
     fn make_room(&self, caller: &Caller, newest: Key) {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if made.len() >= MAX_MAKERS && !made.contains_key(caller) {
-            made.retain(|_, keys| keys.iter().any(|key| self.views.peek(key).is_some()));
+            // A view that several callers share, and made one after another, is kept for one of them only.
+            let mut kept = HashSet::new();
+            made.retain(|_, keys| {
+                keys.retain(|key| self.views.peek(key).is_some() && kept.insert(key.clone()));
+                !keys.is_empty()
+            });
         }
         let keys = made.entry(caller.clone()).or_default();
         keys.retain(|key| *key != newest);
@@ -564,6 +569,23 @@ mod tests {
             assert!(made(&varying), "the newest is kept");
         }
         assert!(others.iter().all(made));
+    }
+
+    #[tokio::test]
+    async fn f3_callers_that_share_a_view_are_forgotten_but_for_one() {
+        let views = cache("");
+        let content = content(1);
+        views.view(&content, &Caller::new("first"), "/mcp").await;
+        let shared = Key::new(
+            ListKind::Prompts,
+            "/mcp",
+            views.rights.entitlement(&Caller::new("first")),
+            &content,
+        );
+        for n in 0..2 * MAX_MAKERS {
+            views.make_room(&Caller::new(&n.to_string()), shared.clone());
+            assert!(views.made.lock().unwrap().len() <= MAX_MAKERS, "after {n}");
+        }
     }
 
     #[tokio::test]
