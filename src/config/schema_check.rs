@@ -13,7 +13,8 @@ static SCHEMA: LazyLock<Validator> =
     LazyLock::new(|| jsonschema::validator_for(&Config::schema()).expect("a schema"));
 
 /// Mistakes in one key alone, which a schema can express.
-const EXPRESSIBLE: [&str; 9] = [
+const EXPRESSIBLE: [&str; 10] = [
+    "must hold at least one value",
     "unknown key",
     "must be true or false",
     "must be a whole number",

@@ -319,6 +319,9 @@ impl<'a> Section<'a> {
     /// an empty list may be what a template left of one.
     pub(super) fn reject_empty(&self, keys: &[&str]) {
         for key in keys {
+            if let Some(recorder) = &self.context.recorder {
+                recorder.borrow_mut().not_empty(&self.place, key);
+            }
             let value = self.table.get(*key).map(|value| &value.kind);
             if matches!(value, Some(ValueKind::Array(items)) if items.is_empty()) {
                 self.mistake(key, "must hold at least one value; leave the key out for all");

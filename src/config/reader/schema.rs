@@ -17,6 +17,8 @@ struct Table {
     keys: BTreeMap<String, Value>,
     /// Keys that every table at this place requires. `None` before the first one was read.
     required: Option<BTreeSet<String>>,
+    /// Keys of lists that must hold a value if they are set.
+    not_empty: BTreeSet<String>,
     /// Whether other keys are allowed, with any value.
     is_open: bool,
 }
@@ -33,6 +35,11 @@ impl Recorder {
     pub(super) fn key(&mut self, place: &str, key: &str, schema: Value) {
         let keys = &mut self.tables.entry(place.to_owned()).or_default().keys;
         keys.entry(key.to_owned()).or_insert(schema);
+    }
+
+    /// Records that a list must hold a value if it is set.
+    pub(super) fn not_empty(&mut self, place: &str, key: &str) {
+        self.tables.entry(place.to_owned()).or_default().not_empty.insert(key.to_owned());
     }
 
     /// Records that one table at a place was read, with the keys that it requires.
@@ -65,13 +72,16 @@ impl Recorder {
         let mut properties = Map::new();
         for (key, schema) in &table.keys {
             let inner = super::join(place, key);
-            let schema = if self.tables.contains_key(&inner) {
+            let mut schema = if self.tables.contains_key(&inner) {
                 self.table_schema(&inner)
             } else if self.tables.contains_key(&super::join(&inner, ELEMENTS)) {
                 json!({"type": "array", "items": self.table_schema(&super::join(&inner, ELEMENTS))})
             } else {
                 schema.clone()
             };
+            if table.not_empty.contains(key) {
+                schema["minItems"] = 1.into();
+            }
             properties.insert(key.clone(), schema);
         }
         let mut schema = json!({"type": "object", "properties": properties});
