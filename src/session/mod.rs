@@ -88,7 +88,7 @@ impl SharedState {
             // Each configuration sets its size.
             terminated: Arc::new(TerminatedSessions::new(0, Share::WHOLE)),
             in_flight: InFlightCalls::default(),
-            server_requests: PendingServerRequests::default(),
+            server_requests: PendingServerRequests::new(),
             url_elicitations: PendingUrlElicitations::default(),
             streams: Streams::default(),
             cluster: None,

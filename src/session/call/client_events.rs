@@ -164,7 +164,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_request_for_a_call_without_session_is_not_sent() {
-        let (server_requests, url_elicitations) = Default::default();
+        let (server_requests, url_elicitations) =
+            (PendingServerRequests::new(), PendingUrlElicitations::default());
         let (outgoing, mut sent) = mpsc::channel(1);
         let (channel, events) = mpsc::channel(1);
         let mut events = ClientEventSender {

@@ -11,20 +11,26 @@ use crate::domain::fault::excerpt;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::{Id, Outcome};
 use crate::domain::server_request::{Answer, ServerRequest};
+use crate::seal::hex::hex;
+use crate::seal::random;
 use crate::session::token::Nonce;
 
 /// The pending server requests by session and id. Each call in flight adds at most `question_rounds`
 /// entries.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct PendingServerRequests {
     open: Arc<DashMap<(Nonce, Id), Open>>,
     next: Arc<AtomicU64>,
-    /// This replica, whose id is part of the ids of server requests; `None` if it stands alone.
-    replica: Option<ReplicaId>,
+    /// Part of the ids of this process alone: the id of the replica, or a random name of another length. A session outlives the
+    /// process, and an answer to a server request of an earlier one must not be taken for that to a later one.
+    process: Arc<str>,
 }
 
 /// The beginning of the ids of server requests.
 const PREFIX: &str = "promptgate-";
+
+/// Random bytes in the name of a process that is no replica.
+const PROCESS_BYTES: usize = 6;
 
 #[derive(Debug)]
 struct Open {
@@ -41,9 +47,18 @@ pub(crate) struct PendingServerRequest {
 }
 
 impl PendingServerRequests {
+    /// Returns the server requests of a gateway that stands alone.
+    pub(crate) fn new() -> Self {
+        Self::of_process(hex(&random::<PROCESS_BYTES>()))
+    }
+
     /// Returns the server requests of one of several replicas.
     pub(crate) fn of_replica(replica: ReplicaId) -> Self {
-        Self { replica: Some(replica), ..Self::default() }
+        Self::of_process(replica.to_string())
+    }
+
+    fn of_process(name: String) -> Self {
+        Self { open: Arc::default(), next: Arc::default(), process: name.into() }
     }
 
     /// Returns the replica that sent a server request, by its id.
@@ -62,11 +77,7 @@ impl PendingServerRequests {
         answer: oneshot::Sender<Answer>,
     ) -> PendingServerRequest {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let name = match self.replica {
-            Some(replica) => format!("{PREFIX}{replica}-{number}"),
-            None => format!("{PREFIX}{number}"),
-        };
-        let key = (session, Id::of_text(&name));
+        let key = (session, Id::of_text(&format!("{PREFIX}{}-{number}", self.process)));
         self.open.insert(key.clone(), Open { server_request, answer });
         PendingServerRequest { open: self.open.clone(), key }
     }
@@ -117,7 +128,7 @@ mod tests {
 
     #[tokio::test]
     async fn a8_only_the_session_of_a_server_request_can_answer_it_and_only_once() {
-        let pending = PendingServerRequests::default();
+        let pending = PendingServerRequests::new();
         let server_request = || ServerRequest::read("roots/list", None).unwrap();
         let (sender, answer) = oneshot::channel();
         let registered = pending.register(Nonce::from_bytes([1; 16]), server_request(), sender);
@@ -143,7 +154,8 @@ mod tests {
         let of_replica = register(&PendingServerRequests::of_replica(replica));
         assert_eq!(of_replica.text(), "\"promptgate-00112233445566ff-0\"");
         assert_eq!(PendingServerRequests::sender_of(&of_replica), Some(replica));
-        let alone = register(&PendingServerRequests::default());
+        let [alone, restarted] = [(); 2].map(|()| register(&PendingServerRequests::new()));
+        assert_ne!(alone, restarted, "an answer to the first is none to the other");
         let others = [Id::of_text("promptgate-0000000000000000"), Id::number(1), alone];
         for id in others {
             assert_eq!(PendingServerRequests::sender_of(&id), None);
