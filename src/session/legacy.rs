@@ -21,7 +21,7 @@ use crate::domain::fault::{Fault, RequestFault, TransportFault};
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::{Id, Outcome};
 use crate::domain::method::{CANCELLED, INITIALIZE, PING};
-use crate::domain::revision::Revision;
+use crate::domain::revision::{Era, Revision};
 use crate::domain::server_request::ClientCapabilities;
 use crate::domain::unix_time::UnixSeconds;
 
@@ -126,7 +126,7 @@ impl Sessions {
                 if headers.session.is_absent() && is_modern_version(headers) {
                     return Ok(Dispatch::Accepted);
                 }
-                self.session(headers, caller, endpoint, now)?.nonce
+                self.session_in_version(headers, caller, endpoint, now)?.nonce
             }
             TransportContext::Connection(connection) => connection.nonce,
         };
@@ -151,14 +151,29 @@ impl Sessions {
                 connection.token().ok_or_else(|| RequestFault::EraUnknown.into())
             }
             TransportContext::Http(headers) => {
-                let token = self.session(headers, caller, endpoint, now)?;
-                let version = headers.version;
-                if version.is_absent() || version.value().and_then(Revision::parse).is_some() {
-                    Ok(token)
-                } else {
-                    Err(RequestFault::LegacyVersionUnknown.into())
-                }
+                self.session_in_version(headers, caller, endpoint, now)
             }
+        }
+    }
+
+    /// Returns the session of a request.
+    ///
+    /// # Errors
+    /// As [`Sessions::session`]; the headers name a version that is unknown, or more than one (MCP 2025-11-25, transports,
+    /// protocol version header).
+    fn session_in_version(
+        &self,
+        headers: &Headers<'_>,
+        caller: &Caller,
+        endpoint: &str,
+        now: UnixSeconds,
+    ) -> Result<Token, Fault> {
+        let token = self.session(headers, caller, endpoint, now)?;
+        let version = headers.version;
+        if version.is_absent() || version.value().and_then(Revision::parse).is_some() {
+            Ok(token)
+        } else {
+            Err(RequestFault::LegacyVersionUnknown.into())
         }
     }
 
@@ -222,10 +237,15 @@ impl Sessions {
         endpoint: &str,
         now: UnixSeconds,
     ) -> Result<Token, Refusal> {
-        let session = if is_modern_version(headers) {
+        let revision = headers.version.value().and_then(Revision::parse);
+        let is_modern = match revision {
+            Some(revision) => revision.era() == Era::Modern,
+            None => headers.session.is_absent() && is_modern_version(headers),
+        };
+        let session = if is_modern {
             Err(TransportFault::MethodNotAllowed { allow: "POST" }.into())
         } else {
-            self.session(headers, caller, endpoint, now)
+            self.session_in_version(headers, caller, endpoint, now)
         };
         let dialect = self.dialect_of(headers, endpoint, Some(caller));
         session.map_err(|fault| Refusal { fault, id: None, dialect })

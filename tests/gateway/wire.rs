@@ -290,6 +290,15 @@ async fn w9_versions_and_metadata_are_checked() {
     let session = client.legacy("2025-06-18").await;
     let strange = session.clone().with("MCP-Protocol-Version", "2024-99-99").post(&bare).await;
     assert_eq!(strange.refusal(), (400, -32600, "unsupported_version".into()));
+    let response = json!({"jsonrpc": "2.0", "id": "x", "result": {}});
+    for (method, body) in
+        [("POST", response.to_string()), ("GET", String::new()), ("DELETE", String::new())]
+    {
+        let strange = session.clone().with("MCP-Protocol-Version", "2024-99-99");
+        let accepted = [("Content-Type", "application/json"), ("Accept", "text/event-stream")];
+        let reply = strange.send(method, "/mcp", &accepted, body.as_bytes()).await;
+        assert_eq!(reply.refusal(), (400, -32600, "unsupported_version".into()), "{method}");
+    }
     let other = session.clone().with("MCP-Protocol-Version", "2025-11-25").post(&bare).await;
     assert_eq!(other.status, 200);
     assert_eq!(session.post(&bare).await.status, 200, "the session lives");
