@@ -53,9 +53,13 @@ async fn a_stream_of_older_http_has_no_chunks_and_one_of_newer_http_ends_its_con
     };
     let (older, newer) = (head("HTTP/1.0").await, head("HTTP/1.1").await);
     assert!(!older.contains("transfer-encoding"), "{older}");
-    for line in
-        ["transfer-encoding: chunked", "connection: close", "cache-control: no-cache", "date: "]
-    {
+    for line in [
+        "transfer-encoding: chunked",
+        "connection: close",
+        "cache-control: no-cache",
+        "x-accel-buffering: no",
+        "date: ",
+    ] {
         assert_eq!(newer.matches(&format!("\r\n{line}")).count(), 1, "{newer}");
     }
 }

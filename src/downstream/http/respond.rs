@@ -58,8 +58,13 @@ pub(crate) fn events(stream: EventStream) -> Response<Body> {
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // MCP 2026-07-28, Streamable HTTP: a reverse proxy must not keep events back until a buffer is full.
+    headers.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
     response
 }
+
+/// Tells a reverse proxy such as nginx whether it may buffer a response.
+const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// Returns 200 with a line for a person who opens the endpoint in a browser.
 pub(crate) fn page() -> Response<Body> {
