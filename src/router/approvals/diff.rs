@@ -1,6 +1,8 @@
 //! Differences between the approved and the offered version of a prompt, for people who decide.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use similar::TextDiff;
 
@@ -26,7 +28,7 @@ pub(super) fn write_diff(part: &Part<'_>, out: &mut String) {
         true => "/dev/null".to_owned(),
         false => format!("{side}: {}", part.what),
     };
-    let difference = TextDiff::from_lines(&approved, &offered);
+    let difference = TextDiff::configure().timeout(DIFF_TIME).diff_lines(&*approved, &*offered);
     let mut difference = difference.unified_diff();
     let difference = difference
         .header(&header("approved", part.approved), &header("offered", part.offered))
@@ -35,16 +37,32 @@ pub(super) fn write_diff(part: &Part<'_>, out: &mut String) {
     let _ = write!(out, "{difference}");
 }
 
+/// Time for which the shortest difference is searched; then what is left is shown as removed and added.
+const DIFF_TIME: Duration = Duration::from_secs(1);
+
+/// Bytes of the lines to read, for each byte of the JSON: a path stands before each value, so that an upstream could make
+/// gigabytes out of one long key.
+const MOST_READABLE: usize = 8;
+
+/// Bytes that the lines to read may have in any case.
+const ALWAYS_READABLE: usize = 64 << 10;
+
 /// Returns canonical JSON as lines to read: a member or element on each line, and the lines of a long text each on its own.
-fn readable(canonical: &str) -> String {
+/// JSON of which they would be far longer is returned as it is.
+fn readable(canonical: &str) -> Cow<'_, str> {
     let mut out = String::new();
-    if let Ok(json) = Json::parse(canonical.as_bytes(), DEPTH) {
-        write_readable(json, "", &mut out);
+    let most = canonical.len() * MOST_READABLE + ALWAYS_READABLE;
+    match Json::parse(canonical.as_bytes(), DEPTH) {
+        Ok(json) if !write_readable(json, "", most, &mut out) => canonical.into(),
+        _ => out.into(),
     }
-    out
 }
 
-fn write_readable(json: Json<'_>, path: &str, out: &mut String) {
+/// Returns whether the lines fit into `most` bytes.
+fn write_readable(json: Json<'_>, path: &str, most: usize, out: &mut String) -> bool {
+    if path.len().saturating_add(out.len()) > most {
+        return false;
+    }
     let mut line = |text: &str| {
         let _ = match path.is_empty() {
             true => writeln!(out, "{text}"),
@@ -58,21 +76,22 @@ fn write_readable(json: Json<'_>, path: &str, out: &mut String) {
         for more in lines {
             let _ = writeln!(out, "    {more}");
         }
-        return;
+        return out.len() <= most;
     }
     let is_leaf = json.members().next().is_none() && json.elements().next().is_none();
     if is_leaf {
         line(json.text());
     }
-    for (key, value) in json.members() {
+    let fits = json.members().all(|(key, value)| {
         // A line feed in a key must not begin a line.
         let key = key.as_str().unwrap_or_default().replace('\n', "\\n");
         let separator = if path.is_empty() { "" } else { "." };
-        write_readable(value, &format!("{path}{separator}{key}"), out);
-    }
-    for (index, value) in json.elements().enumerate() {
-        write_readable(value, &format!("{path}[{}]", index + 1), out);
-    }
+        write_readable(value, &format!("{path}{separator}{key}"), most, out)
+    });
+    fits && json
+        .elements()
+        .enumerate()
+        .all(|(index, value)| write_readable(value, &format!("{path}[{}]", index + 1), most, out))
 }
 
 #[cfg(test)]
@@ -107,6 +126,12 @@ mod tests {
         ] {
             assert!(changed.lines().any(|found| found == line), "{line}\n{changed}");
         }
+        let long = format!("{{\"{}\":[0{}]}}", "k".repeat(10_000), ",0".repeat(10_000));
+        assert_eq!(
+            readable(&long),
+            long,
+            "a path before each element would take a hundred megabytes"
+        );
         let new = diff("", "{\"name\":\"p\",\"arguments\":[]}");
         assert!(new.starts_with("--- /dev/null\n+++ offered: text\n"), "{new}");
         assert!(new.contains("\n+arguments: []\n") && new.contains("\n+name: p\n"), "{new}");
