@@ -277,8 +277,8 @@ impl Router {
         let catalog = self.catalog();
         let shared = catalog.content.owner_of_tool(tool).map(|owner| owner.public_name.clone());
         let public_name = shared.or_else(|| {
-            let is_meant = |owner: &Owner| name_of_tool(&owner.public_name) == tool;
-            self.caller_lists.as_ref()?.find(caller, is_meant, |owner| owner.public_name.clone())
+            let lists = self.caller_lists.as_ref()?;
+            lists.find(caller, tool, NameKind::Tool, |owner| owner.public_name.clone())
         })?;
         (!is_derived(&public_name)).then(|| public_name.to_string())
     }
@@ -298,13 +298,9 @@ impl Router {
         };
         let names = |owner: &Owner| (owner.public_name.clone(), owner.upstream.clone());
         let catalog = self.catalog.load();
-        owner(&catalog, name, kind).map(names).or_else(|| {
-            let is_meant = |owner: &Owner| match kind {
-                NameKind::Tool if is_derived(name) => name_of_tool(&owner.public_name) == *name,
-                NameKind::Tool | NameKind::Public => *owner.public_name == **name,
-            };
-            self.caller_lists.as_ref()?.find(&call.caller, is_meant, names)
-        })
+        owner(&catalog, name, kind)
+            .map(names)
+            .or_else(|| self.caller_lists.as_ref()?.find(&call.caller, name, kind, names))
     }
 
     /// The first snapshot in which no upstream is pending, or the newest at `deadline`.

@@ -199,14 +199,19 @@ impl ListsOf {
         })
     }
 
-    /// The prompts of all lists.
-    pub(super) fn owners(&self) -> impl Iterator<Item = &Owner> {
-        self.segments().flat_map(|segment| segment.owners())
+    /// The number of prompts of all lists.
+    pub(super) fn len(&self) -> usize {
+        self.segments().map(|segment| segment.len()).sum()
     }
 
     /// The prompt of this public name.
     pub(super) fn owner(&self, public_name: &str) -> Option<&Owner> {
         self.segments().find_map(|segment| segment.owners().get(segment.position(public_name)?))
+    }
+
+    /// The prompt of this derived tool name.
+    pub(super) fn owner_of_derived(&self, tool: &str) -> Option<&Owner> {
+        self.segments().find_map(|segment| segment.owners().get(segment.position_of_derived(tool)?))
     }
 
     fn segments(&self) -> impl Iterator<Item = &Arc<Segment>> {
@@ -236,12 +241,20 @@ impl ListsOf {
         {
             return content.clone();
         }
-        let prompts = shared.len() + segments.iter().map(|segment| segment.len()).sum::<usize>();
+        let prompts = shared.len() + self.len();
         let private = PrivatePart { audience: caller.clone(), shared: shared.clone(), segments };
         let compose = move || Arc::new(Content::with_private(next_number(), private));
         let content =
             if prompts <= COMPOSED_AT_ONCE { compose() } else { beside_calls(compose).await };
-        *self.composed() = Some((shared.generation, content.clone()));
+        let mut composed = self.composed();
+        // Another call has composed the same meanwhile. Views of what is older would never be kept.
+        if let Some((of, other)) = &*composed
+            && *of == shared.generation
+            && other.generation > content.generation
+        {
+            return other.clone();
+        }
+        *composed = Some((shared.generation, content.clone()));
         content
     }
 

@@ -396,11 +396,16 @@ impl CallerLists {
     pub(super) fn find<T>(
         &self,
         caller: &Caller,
-        is_meant: impl Fn(&Owner) -> bool,
+        name: &str,
+        kind: NameKind,
         found: impl FnOnce(&Owner) -> T,
     ) -> Option<T> {
         let lists = self.lists.get(&Principal::new(caller))?;
-        lists.owners().find(|owner| is_meant(owner)).map(found)
+        let owner = match kind {
+            NameKind::Tool if is_derived(name) => lists.owner_of_derived(name),
+            NameKind::Tool | NameKind::Public => lists.owner(name),
+        };
+        owner.map(found)
     }
 
     fn turns(&self) -> MutexGuard<'_, HashMap<Place, Waiting>> {

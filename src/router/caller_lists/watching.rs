@@ -144,7 +144,7 @@ impl Watching {
         let decide = move || {
             owned.visible_digest(|segment| deciding.visible(caller.caller(), &endpoint, segment))
         };
-        let are_few = lists.owners().take(DECIDED_AT_ONCE + 1).count() <= DECIDED_AT_ONCE;
+        let are_few = lists.len() <= DECIDED_AT_ONCE;
         let digest = if are_few { decide() } else { beside_calls(decide).await };
         self.seen =
             Some(Seen { digest, lists: Arc::downgrade(&lists), views: Arc::downgrade(views) });
