@@ -19,7 +19,7 @@ use super::request::{Asked, Params};
 use super::sign_in::{
     LocalPath, Redirect, Role, SignInError, SignedIn, Via, Visitor, is_same_site_post,
 };
-use super::{Admin, Form, From, State, beside_calls_within, has_type, html};
+use super::{Admin, Form, From, LOGIN_FORM, State, beside_calls_within, has_type, html};
 use crate::domain::percent;
 use crate::downstream::clock::now;
 use crate::router::approvals::Action;
@@ -43,13 +43,13 @@ impl Admin {
         match (head.uri.path(), &head.method) {
             ("/login", &Method::GET | &Method::HEAD) => self.login_page(&params, None),
             ("/login", &Method::POST) => {
-                let form = match self.form(head, body).await {
-                    Ok(form) => form,
-                    Err(trouble) => return self.trouble(&trouble, None),
-                };
                 if !is_same_site_post(&from.site, &head.headers) {
                     return self.trouble(&foreign_form(), None);
                 }
+                let form = match self.form(head, body, LOGIN_FORM).await {
+                    Ok(form) => form,
+                    Err(trouble) => return self.trouble(&trouble, None),
+                };
                 let token = form.get("token").trim();
                 match self.sign_in.log_in(&from.site, token, from.address, now()) {
                     Ok(cookie) => {
@@ -129,7 +129,7 @@ impl Admin {
         from: &From,
         path: Vec<String>,
     ) -> Made<Answer> {
-        let form = self.form(head, body).await?;
+        let form = self.form(head, body, self.bounds()).await?;
         if !visitor.check_csrf(form.get("csrf")) || !is_same_site_post(&from.site, &head.headers) {
             return Err(foreign_form());
         }
@@ -353,7 +353,7 @@ impl Admin {
             let message = "send Content-Type: application/json";
             return Err(Trouble::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
-        let body = self.body(body).await?;
+        let body = self.body(body, self.bounds()).await?;
         let bad = |why| Trouble::new(StatusCode::BAD_REQUEST, format!("send {what}: {why}"));
         serde_json::from_slice(&body).map_err(bad)
     }

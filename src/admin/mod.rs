@@ -28,7 +28,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::config::{self, Config, Limits};
 use crate::downstream::clock::now;
-use crate::downstream::{Body, OriginGuard, Peer, Serve, TlsServer};
+use crate::downstream::{Body, OriginGuard, Peer, RequestGuard, Serve, TlsServer};
 use crate::platform::wall_clock;
 use crate::router::approvals::Action;
 use crate::router::blocking::beside_calls;
@@ -54,6 +54,19 @@ const IDLE: Duration = Duration::from_secs(5);
 
 /// Time for the first byte, and for the head of a request.
 const HEAD: Duration = Duration::from_secs(2);
+
+/// Requests at once on an HTTP/2 connection: a browser that loads a page needs no more.
+const H2_STREAMS: usize = 16;
+
+/// What is read of a request, and for how long.
+#[derive(Clone, Copy)]
+struct BodyBounds {
+    size: usize,
+    time: Duration,
+}
+
+/// Bounds of a form that anyone may send: a token, and the page to return to.
+const LOGIN_FORM: BodyBounds = BodyBounds { size: 16 << 10, time: Duration::from_secs(5) };
 
 /// What the admin API offers, in OpenAPI 3.1.
 const OPENAPI: &str = include_str!("openapi.json");
@@ -131,6 +144,7 @@ impl Admin {
             first_byte: HEAD,
             head: HEAD,
             idle: IDLE,
+            h2_streams: H2_STREAMS,
             ..config.server.limits.clone()
         };
         let gateway = config.server.name.as_str().into();
@@ -146,7 +160,14 @@ impl Admin {
     }
 
     /// Returns the answer to a request.
-    async fn answer(&self, request: Request<Incoming>, address: IpAddr) -> Answer {
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        address: IpAddr,
+        guard: &RequestGuard,
+    ) -> Answer {
+        // Visitors without a credential must not take the places of probes.
+        guard.yield_place();
         let (head, body) = request.into_parts();
         let site = Site::of(&head.uri, &head.headers);
         // Behind a proxy with TLS the console has another origin than loopback: its own.
@@ -175,6 +196,9 @@ impl Admin {
             return Answer::error(StatusCode::BAD_REQUEST, "the request names no host");
         };
         let visitor = self.sign_in.visitor(&site, &head.headers, now());
+        if visitor.is_some() {
+            guard.keep_place();
+        }
         if path == "/metrics" || path.starts_with("/api/") {
             return match visitor {
                 Some(visitor) => self.api(&head, body, &visitor).await,
@@ -329,10 +353,15 @@ impl Admin {
         Answer::html(trouble.status, askama::Template::render(&frame).unwrap_or_default())
     }
 
+    /// The bounds of what visitors with a credential send.
+    fn bounds(&self) -> BodyBounds {
+        BodyBounds { size: self.limits.body_size, time: self.limits.body }
+    }
+
     /// Reads a body within its size and time.
-    async fn body(&self, body: Incoming) -> Made<Bytes> {
-        let body = Limited::new(body, self.limits.body_size).collect();
-        match timeout(self.limits.body, body).await {
+    async fn body(&self, body: Incoming, bounds: BodyBounds) -> Made<Bytes> {
+        let body = Limited::new(body, bounds.size).collect();
+        match timeout(bounds.time, body).await {
             Ok(Ok(body)) => Ok(body.to_bytes()),
             Ok(Err(_)) => Err(Trouble::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
@@ -345,12 +374,12 @@ impl Admin {
     }
 
     /// Reads the form of a POST.
-    async fn form(&self, head: &Parts, body: Incoming) -> Made<Params> {
+    async fn form(&self, head: &Parts, body: Incoming, bounds: BodyBounds) -> Made<Params> {
         if !has_type(&head.headers, "application/x-www-form-urlencoded") {
             let message = "The form was not sent as application/x-www-form-urlencoded.";
             return Err(Trouble::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
-        Ok(Params::read(&self.body(body).await?))
+        Ok(Params::read(&self.body(body, bounds).await?))
     }
 }
 
@@ -473,9 +502,14 @@ impl Serve for Admin {
         None
     }
 
-    async fn serve(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
+    async fn serve(
+        &self,
+        request: Request<Incoming>,
+        peer: &Peer,
+        guard: &RequestGuard,
+    ) -> Response<Body> {
         let headers = request.headers().clone();
-        let answer = Box::pin(self.answer(request, peer.address)).await;
+        let answer = Box::pin(self.answer(request, peer.address, guard)).await;
         if answer.content.len() < LARGE {
             return answer.into_response(&headers);
         }

@@ -16,6 +16,7 @@ pub(crate) mod chunk_buf;
 pub(crate) use admission::AdmissionUsage;
 pub(crate) use conn::Peer;
 pub(crate) use conn::listener::{Listener, OpenConnections};
+pub(crate) use conn::state::RequestGuard;
 pub(crate) use conn::tls::TlsServer;
 pub(crate) use http::Endpoint;
 pub(crate) use http::origin::OriginGuard;
@@ -43,10 +44,12 @@ pub(crate) trait Serve: Send + Sync + 'static {
         false
     }
 
-    /// Returns the response to one request of `peer`. Every failure is a response.
+    /// Returns the response to one request of `peer`, which holds the place of its connection by `guard`. Every failure is a
+    /// response.
     fn serve(
         &self,
         request: Request<Incoming>,
         peer: &Peer,
+        guard: &RequestGuard,
     ) -> impl Future<Output = Response<Body>> + Send;
 }

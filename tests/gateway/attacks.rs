@@ -207,6 +207,34 @@ async fn f4_idle_connections_to_the_admin_side_do_not_take_the_probes_away() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
+async fn f4_forms_without_a_credential_that_never_end_do_not_take_the_probes_away() {
+    let toml = "[admin]\nlisten = \"127.0.0.1:0\"\ntoken = { value = \"t\" }\n";
+    let gateway = Gateway::start(toml).await;
+    let admin = gateway.admin().addr;
+    let form = b"POST /login HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\n\
+        Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 16000\r\n\r\ntoken=";
+    let mut held = Vec::new();
+    for (network, count) in [(3, 33), (4, 16), (5, 15)] {
+        for _ in 0..count {
+            let mut stream = connect_from([127, 0, 0, network], admin).await;
+            stream.write_all(form).await.unwrap();
+            held.push(stream);
+        }
+    }
+    let probe = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    for _ in 0..5 {
+        let answer = exchange(connect_from([127, 0, 0, 2], admin).await, probe, "ok").await;
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    }
+    let large = b"POST /login HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\n\
+        Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 16385\r\n\r\n";
+    let large = [&large[..], &[b'x'; 16_385]].concat();
+    let answer = exchange(connect_from([127, 0, 0, 2], admin).await, &large, "large").await;
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
 async fn f5_idle_connections_of_a_stranger_are_closed_for_new_ones() {
     let upstream = Upstream::with_prompts(&["p"]).await;
     let toml = "[server.limits]\nconnections = 8\n".to_owned() + &upstream.table("up");

@@ -230,7 +230,7 @@ async fn respond<E: Serve>(
     // take the rest of the connection for a part of this body: close it (RFC 9112, section 6.3).
     let closes = request.headers().contains_key(TRANSFER_ENCODING);
     // On the heap, and dropped with the response: a stream that is open for hours does not keep it.
-    let serving = pin_in_place(|| endpoint.serve(request, &peer));
+    let serving = pin_in_place(|| endpoint.serve(request, &peer, &guard));
     let mut response: Response<Body> = serving.await;
     if closes {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -340,7 +340,12 @@ mod tests {
             None
         }
 
-        async fn serve(&self, request: Request<Incoming>, _: &Peer) -> Response<Body> {
+        async fn serve(
+            &self,
+            request: Request<Incoming>,
+            _: &Peer,
+            _: &RequestGuard,
+        ) -> Response<Body> {
             let is_get = request.method() == http::Method::GET;
             let _ = request.into_body().collect().await;
             if is_get {

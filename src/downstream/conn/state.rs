@@ -219,6 +219,20 @@ impl RequestGuard {
         self.state.stall.is_some()
     }
 
+    /// Lets the place of the connection be given to another one before the request is answered: nobody has shown a credential.
+    pub(crate) fn yield_place(&self) {
+        if let Some(place) = &self.state.place {
+            place.idle();
+        }
+    }
+
+    /// Keeps the place until the request is answered, as without [`yield_place`](Self::yield_place).
+    pub(crate) fn keep_place(&self) {
+        if let Some(place) = &self.state.place {
+            place.busy();
+        }
+    }
+
     /// Records that the response body has data, from now until [`polled`](Self::polled).
     pub(crate) fn has_data(&self) {
         if self.is_multiplexed() {

@@ -21,6 +21,7 @@ use crate::domain::fair_share::Holder;
 use crate::domain::fault::{Fault, TransportFault};
 use crate::domain::jsonrpc::Id;
 use crate::domain::method::Countable;
+use crate::downstream::RequestGuard;
 use crate::downstream::admission::{BodyBudget, StreamPermit};
 use crate::downstream::batch::batch;
 use crate::downstream::calls::{CallEvent, CallResponse, PendingCall};
@@ -325,7 +326,12 @@ impl Serve for Endpoint {
         self.trusted_proxies.contains(&proxy)
     }
 
-    async fn serve(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
+    async fn serve(
+        &self,
+        request: Request<Incoming>,
+        peer: &Peer,
+        _: &RequestGuard,
+    ) -> Response<Body> {
         let (head, body) = request.into_parts();
         let protected_resources = &self.protected_resources;
         let telemetry = self.sessions.telemetry();
