@@ -14,7 +14,7 @@ use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::{Frame, Id};
-use crate::domain::method::{ELICITATION_COMPLETE, LIST_CHANGED, PROGRESS};
+use crate::domain::method::{CANCELLED, ELICITATION_COMPLETE, LIST_CHANGED, PING, PROGRESS};
 use crate::domain::server_request::{
     Answer, ClientCapabilities, ServerRequest, ServerRequestError,
 };
@@ -188,7 +188,7 @@ impl Correlator {
         })
     }
 
-    /// Sets whether requests of the upstream get a response; otherwise they are dropped.
+    /// Sets whether requests of the upstream get a response; otherwise they are dropped, except `ping`.
     pub fn set_accepts_requests(&self, accepts_requests: bool) {
         self.accepts_requests.store(accepts_requests, Ordering::Relaxed);
     }
@@ -273,6 +273,10 @@ impl Correlator {
         params: Option<Json<'_>>,
         call: Option<&Id>,
     ) -> Followup {
+        // An upstream may ping before the handshake has ended (MCP 2025-11-25, lifecycle).
+        if method == PING {
+            return Followup::Reply(reply::to_other_request(&id, method));
+        }
         if !self.accepts_requests.load(Ordering::Relaxed) {
             debug!(
                 upstream = &*self.sinks.upstream,
@@ -321,7 +325,19 @@ impl Correlator {
                     None => self.announce_completion(params),
                 }
             }
+            (CANCELLED, Some(params)) => self.end_subscription(params),
             _ => {}
+        }
+    }
+
+    /// Ends a request that the upstream cancels: on shared streams that is how a modern upstream ends a subscription
+    /// (MCP 2026-07-28, schema, `CancelledNotification`).
+    fn end_subscription(&self, params: Json<'_>) {
+        let id = params.get("requestId").and_then(Id::read);
+        if !self.accepts_requests.load(Ordering::Relaxed)
+            && let Some((_, subscriber)) = id.and_then(|id| self.responses.remove(&id))
+        {
+            let _ = subscriber.send(Err(Kind::Reset("the upstream ended the request".to_owned())));
         }
     }
 
@@ -412,6 +428,8 @@ mod tests {
         assert!(messages.try_recv().is_err());
         correlator.set_accepts_requests(false);
         assert_eq!(reply(correlator.deliver(message(ELICITATION))), "nothing");
+        let ping = message(r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#);
+        assert!(reply(correlator.deliver(ping)).contains(r#""result":{}"#), "at any time");
     }
 
     #[test]
@@ -458,6 +476,23 @@ mod tests {
         assert!(correlator.has_abandoned_calls());
         assert!(reply(correlator.deliver(message(ELICITATION))).contains("-32601"));
         assert!(messages.try_recv().is_err());
+    }
+
+    #[tokio::test]
+    async fn a_modern_upstream_ends_a_subscription_and_a_legacy_one_ends_no_request() {
+        let cancelled = || {
+            message(
+                r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}"#,
+            )
+        };
+        let legacy = accepting();
+        let mut response = legacy.expect_response(&Id::number(7));
+        legacy.deliver(cancelled());
+        assert!(response.try_recv().is_err() && legacy.forget_response(&Id::number(7)));
+        let modern = Correlator::new(NotificationSinks::new("up"));
+        let response = modern.expect_response(&Id::number(7));
+        modern.deliver(cancelled());
+        assert!(matches!(response.await, Ok(Err(Kind::Reset(_)))));
     }
 
     #[test]

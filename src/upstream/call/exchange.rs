@@ -213,9 +213,13 @@ async fn step(
     concurrency: &ConcurrencyPermit,
 ) -> Result<ExchangeEvent, Kind> {
     loop {
-        // Messages that came before the response are yielded before it.
-        if let Some(message) = interim.as_mut().and_then(|interim| interim.try_recv().ok()) {
-            return Ok(ExchangeEvent::Interim(message));
+        // Messages that came before the response are yielded before it, but no user is asked any more: the upstream has not
+        // waited for the answer.
+        while let Some(message) = interim.as_mut().and_then(|interim| interim.try_recv().ok()) {
+            let is_question = matches!(message, InterimMessage::ServerRequest { .. });
+            if !is_question || response.is_none() {
+                return Ok(ExchangeEvent::Interim(message));
+            }
         }
         if let Some(response) = response.take() {
             return response.map(ExchangeEvent::Response);
@@ -350,6 +354,24 @@ mod tests {
         let mut exchange = exchange(async { Ok(empty()) }, None, &concurrency);
         let never = std::future::pending::<()>();
         assert_eq!(exchange.wait_for_client(never).await, None);
+        assert!(matches!(exchange.next().await, Ok(ExchangeEvent::Response(_))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_user_is_asked_once_the_response_is_there() {
+        let concurrency = ConcurrencyLimit::new(1, 9, Duration::from_secs(60));
+        let (interim, messages) = InterimSender::channel(ClientCapabilities::ROOTS, false);
+        let correlator = Correlator::new(NotificationSinks::new("up"));
+        correlator.set_accepts_requests(true);
+        let call = async move {
+            let _registration = correlator.register(&Id::number(7), Some(interim));
+            for _ in 0..2 {
+                let roots = br#"{"jsonrpc":"2.0","id":"q","method":"roots/list"}"#;
+                correlator.deliver(Document::parse(roots.to_vec(), 4).unwrap());
+            }
+            Ok(empty())
+        };
+        let mut exchange = exchange(call, Some(messages), &concurrency);
         assert!(matches!(exchange.next().await, Ok(ExchangeEvent::Response(_))));
     }
 

@@ -132,10 +132,16 @@ const METHOD_NOT_FOUND: i64 = -32601;
 const INVALID_PARAMS: i64 = -32602;
 const INTERNAL_ERROR: i64 = -32603;
 
-/// Returns `notifications/cancelled` for a request whose client no longer waits.
-pub(crate) fn cancellation(id: &Id) -> String {
-    jsonrpc::notification(CANCELLED, |params| {
-        params.json("requestId", id.text());
+/// The id of `initialize` on each connection.
+pub(crate) const INITIALIZE_ID: u64 = 1;
+
+/// Returns `notifications/cancelled` for a request whose client no longer waits; `None` for `initialize`, which must not be
+/// cancelled (MCP 2025-11-25, cancellation).
+pub(crate) fn cancellation(id: &Id) -> Option<String> {
+    (*id != Id::number(INITIALIZE_ID)).then(|| {
+        jsonrpc::notification(CANCELLED, |params| {
+            params.json("requestId", id.text());
+        })
     })
 }
 

@@ -167,8 +167,10 @@ struct RequestGuard<'a> {
 impl Drop for RequestGuard<'_> {
     fn drop(&mut self) {
         let session = self.session;
-        if session.correlator.forget_response(self.id) && !session.closed.is_cancelled() {
-            let body = reply::cancellation(self.id);
+        if session.correlator.forget_response(self.id)
+            && !session.closed.is_cancelled()
+            && let Some(body) = reply::cancellation(self.id)
+        {
             let PostEndpoint { endpoint, url } = &session.post_endpoint;
             endpoint.post_and_forget(url, endpoint.headers().clone(), body);
         }

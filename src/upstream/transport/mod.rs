@@ -88,8 +88,8 @@ impl Transport {
     /// Sends `notifications/cancelled` for an abandoned request over Streamable HTTP. HTTP+SSE and stdio
     /// do so when the future of the request is dropped.
     pub fn cancel(&self, id: &Id, headers: HeaderMap) {
-        if let Transport::Http { endpoint, .. } = self {
-            endpoint.post_and_forget(endpoint.url(), headers, reply::cancellation(id));
+        if let (Transport::Http { endpoint, .. }, Some(body)) = (self, reply::cancellation(id)) {
+            endpoint.post_and_forget(endpoint.url(), headers, body);
         }
     }
 

@@ -232,9 +232,11 @@ struct RequestGuard<'a> {
 
 impl Drop for RequestGuard<'_> {
     fn drop(&mut self) {
-        if self.child.correlator.forget_response(self.id) {
+        if self.child.correlator.forget_response(self.id)
+            && let Some(cancellation) = reply::cancellation(self.id)
+        {
             // A full queue means that the child does not read: it would not read this either.
-            let _ = self.child.outgoing.try_send(reply::cancellation(self.id));
+            let _ = self.child.outgoing.try_send(cancellation);
         }
     }
 }

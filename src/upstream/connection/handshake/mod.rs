@@ -21,6 +21,7 @@ use crate::domain::method::{INITIALIZE, INITIALIZED, LIST_CHANGED, LISTEN};
 use crate::domain::revision::{Era, Revision};
 use crate::domain::server_request::ClientCapabilities;
 use crate::domain::{mcp_name, meta};
+use crate::upstream::call::reply::INITIALIZE_ID;
 use crate::upstream::transport::Transport;
 use crate::upstream::transport::streamable_http::{
     MCP_METHOD, MCP_NAME, PROTOCOL_VERSION, SESSION_ID,
@@ -301,7 +302,7 @@ async fn initialize(
     capabilities: ClientCapabilities,
 ) -> Result<Conversation, Kind> {
     // Not the id of `server/discover`, whose response may still come.
-    let id = Id::number(1);
+    let id = Id::number(INITIALIZE_ID);
     let body = jsonrpc::request(&id, INITIALIZE, META_SIZE, |params| {
         params.text("protocolVersion", offered.as_str());
         params.written("capabilities", |out| capabilities.write(out));
