@@ -4,6 +4,7 @@ pub(crate) mod streamable_http;
 pub(crate) mod http_sse;
 pub(crate) mod sse_reader;
 pub(crate) mod stdio;
+mod child_input;
 
 use std::sync::Arc;
 

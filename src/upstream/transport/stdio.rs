@@ -9,8 +9,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::mpsc;
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -29,10 +28,11 @@ use crate::platform::processes::{self, Command, Exit, Process, Signal};
 use crate::upstream::call::correlator::{Correlator, Followup, NotificationSinks};
 use crate::upstream::call::reply;
 use crate::upstream::stderr_tail::{self, StderrTail};
+use crate::upstream::transport::child_input::{ChildInput, NotQueued};
 
 /// A running child process. Dropping it ends the process and its descendants.
 pub struct Child {
-    outgoing: mpsc::Sender<String>,
+    input: ChildInput,
     correlator: Arc<Correlator>,
     /// Why the child is closed; set before `closed` is cancelled.
     cause: Arc<OnceLock<Kind>>,
@@ -44,10 +44,6 @@ pub struct Child {
     stderr_tail: Arc<StderrTail>,
     _stop: DropGuard,
 }
-
-/// Messages that are queued for the child's standard input. A child that reads has none queued; for one
-/// that does not, memory must stay bounded.
-const OUTGOING_QUEUE: usize = 256;
 
 /// Environment variables that a child inherits: enough to find programs and a home directory, none of the
 /// gateway's secrets.
@@ -86,17 +82,17 @@ impl Child {
         let tails = [stderr_tail.clone(), sinks.stderr_tail.clone()];
         let write_timeout = settings.timeout;
         let correlator = Correlator::new(sinks);
-        let (outgoing, mut queue) = mpsc::channel(OUTGOING_QUEUE);
+        let (input, mut queue) = ChildInput::channel();
         let reader = StdoutReader {
             correlator: correlator.clone(),
-            outgoing: outgoing.clone(),
+            input: input.clone(),
             tasks: tasks.clone(),
             max_message: settings.max_message,
             upstream: upstream.clone(),
         };
         let stop = CancellationToken::new();
         let child = Self {
-            outgoing,
+            input,
             correlator: correlator.clone(),
             cause: Arc::default(),
             closed: CancellationToken::new(),
@@ -117,7 +113,7 @@ impl Child {
         let terminated = child.terminated.clone().drop_guard();
         tasks.spawn(async move {
             let kind = tokio::select! {
-                kind = write(&upstream, stdin, &mut queue, write_timeout) => kind,
+                kind = queue.write(&upstream, stdin, write_timeout) => kind,
                 kind = reader.read(stdout) => kind,
                 () = process.exit() => Kind::ChildExited(Arc::default()),
                 () = stop.cancelled() => Kind::Reset("the child process is being ended".to_owned()),
@@ -192,7 +188,7 @@ impl Child {
     /// # Errors
     /// When the child is closed.
     pub async fn notify(&self, body: String) -> Result<(), Kind> {
-        self.outgoing.send(body).await.map_err(|_| self.cause())
+        self.input.send(body).await.map_err(|NotQueued| self.cause())
     }
 }
 
@@ -236,7 +232,7 @@ impl Drop for RequestGuard<'_> {
             && let Some(cancellation) = reply::cancellation(self.id)
         {
             // A full queue means that the child does not read: it would not read this either.
-            let _ = self.child.outgoing.try_send(cancellation);
+            let _ = self.child.input.try_send(cancellation);
         }
     }
 }
@@ -258,37 +254,13 @@ fn command(stdio: &config::Stdio) -> Command {
     Command { program, arguments, folder: stdio.cwd.clone(), environment }
 }
 
-/// Writes queued messages until the child closes its input, or does not accept a message within
-/// `write_timeout`. Returns the cause.
-async fn write(
-    upstream: &str,
-    mut stdin: impl AsyncWrite + Unpin,
-    queue: &mut mpsc::Receiver<String>,
-    write_timeout: Duration,
-) -> Kind {
-    while let Some(mut message) = queue.recv().await {
-        // JSON allows line feeds between tokens; on this transport a line feed ends the message.
-        message.retain(|c| c != '\n' && c != '\r');
-        message.push('\n');
-        match timeout(write_timeout, stdin.write_all(message.as_bytes())).await {
-            Ok(Ok(())) => {}
-            Ok(Err(_)) => return Kind::ChildExited(Arc::default()),
-            Err(_) => {
-                info!(upstream, "the child process does not read its input; ending it");
-                return Kind::Reset("the child process does not read its input".to_owned());
-            }
-        }
-    }
-    Kind::ChildExited(Arc::default())
-}
-
 /// Bytes that one read of standard output returns at most: the capacity of a pipe on Linux.
 const READ_BUFFER: usize = 64 << 10;
 
 /// Reader of the child's standard output.
 struct StdoutReader {
     correlator: Arc<Correlator>,
-    outgoing: mpsc::Sender<String>,
+    input: ChildInput,
     /// Tasks that wait for a client's answer to a server request.
     tasks: TaskTracker,
     /// Bytes of the longest line.
@@ -340,13 +312,13 @@ impl StdoutReader {
             Followup::None => {}
             Followup::Reply(reply) => {
                 // A full queue means that the child does not read: it then gets no response.
-                let _ = self.outgoing.try_send(reply);
+                let _ = self.input.try_send(reply);
             }
             Followup::ReplyLater(id, answer) => {
-                let outgoing = self.outgoing.clone();
+                let input = self.input.clone();
                 self.tasks.spawn(async move {
                     if let Ok(answer) = answer.await {
-                        let _ = outgoing.send(reply::client_answer(&id, &answer)).await;
+                        let _ = input.send(reply::client_answer(&id, &answer)).await;
                     }
                 });
             }
