@@ -4,9 +4,12 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
+use crate::support::client::request;
+use crate::support::gateway::api_key;
 use crate::support::server_request_upstream::{
     ServerRequest, accept_blue, form_elicitation, url_elicitation,
 };
+use crate::support::upstream::good_legacy;
 use crate::support::{ClientMode, Gateway, ModeClient, OpenStream, Scripted, Upstream, eventually};
 
 const FORM: &str = r#"{"elicitation":{"form":{}}}"#;
@@ -44,6 +47,31 @@ fn text(answer: &Value) -> Value {
 
 fn get() -> Value {
     json!({"name": "up__p", "arguments": {"a": "1"}})
+}
+
+#[tokio::test]
+async fn a_caller_for_whom_there_is_no_connection_left_ends_one_of_those_that_are_idle() {
+    let upstream = Upstream::start(|asked| match asked.http_method.as_str() {
+        "GET" => Scripted::Http(405, vec![], vec![]),
+        // Until the gateway gives up.
+        "DELETE" => Scripted::Stall(vec![]),
+        _ => good_legacy(asked, "2025-11-25"),
+    })
+    .await;
+    let callers = 0..9;
+    let keys: String =
+        callers.clone().map(|n| api_key(&format!("c{n}"), &format!("pg_{n}"))).collect();
+    let gateway = Gateway::start(&(keys + &upstream.patient_table("up"))).await;
+    for n in callers {
+        let client = gateway.client().with("X-API-Key", &format!("pg_{n}"));
+        let capabilities = serde_json::from_str(FORM).unwrap();
+        let client = client.legacy_with("2025-11-25", capabilities).await;
+        let client = client.with("Accept", "application/json, text/event-stream");
+        let get = request(1, "prompts/get", json!({"name": "up__p"}));
+        assert_eq!(client.post(&get).await.status, 200);
+    }
+    let ended = upstream.received().iter().filter(|asked| asked.http_method == "DELETE").count();
+    assert_eq!(ended, 1);
 }
 
 #[tokio::test]

@@ -191,7 +191,10 @@ impl DedicatedPool {
                 let Usage { calls, since } = *pooled.usage();
                 (calls == 0).then(|| (since, pooled.clone()))
             });
-            if let Some((_, oldest)) = idle.min_by_key(|(since, _)| *since) {
+            // One at a time: whoever waits looks again at each change, and the others may stay.
+            if connections.closing == 0
+                && let Some((_, oldest)) = idle.min_by_key(|(since, _)| *since)
+            {
                 Self::remove(&mut connections, &oldest);
             }
             // There is room once it is closed.
