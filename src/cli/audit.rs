@@ -3,16 +3,15 @@
 use std::fmt::{self, Write as _};
 use std::fs;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::args::Verify;
 use super::failure::Failure;
-use super::load::load;
 use super::output::{print, printable};
 use crate::audit::digest::value_digest;
 use crate::audit::keys::{Keys, PublicKey};
 use crate::audit::verify::{self, KeptCheckpoint, Mistake, Report, TrustAnchors};
-use crate::config::{self, Config};
+use crate::config::{Records, load_audit};
 
 /// Record numbers that are listed one by one: enough to find the calls, short enough for a terminal.
 const MAX_LISTED: usize = 10;
@@ -21,18 +20,16 @@ const MAX_LISTED: usize = 10;
 pub(super) fn verify(args: &Verify) -> Result<(), Failure> {
     let config = &args.file.config;
     let mut anchors = TrustAnchors::default();
-    let mut dir = args.dir.clone();
+    let dir = args.dir.clone();
     if let Some(text) = &args.public_key {
         let invalid = "--public-key is not a public key: copy public_key from the log line `audit log opened`";
         anchors.public = Some(PublicKey::parse(text).ok_or_else(|| Failure::usage(invalid))?);
     } else {
-        let audit = settings(config)?;
-        anchors.keys = Some(keys(&audit)?);
-        dir.get_or_insert(audit.path);
+        anchors.keys = Some(keys(config)?);
     }
     let dir = match dir {
         Some(dir) => dir,
-        None => settings(config)?.path,
+        None => folder(config)?,
     };
     if let Some(file) = &args.checkpoints {
         anchors.checkpoints = checkpoints(file)?;
@@ -129,7 +126,7 @@ fn checkpoints(file: &Path) -> Result<Vec<KeptCheckpoint>, Failure> {
 
 /// Prints the digest of the value on standard input.
 pub(super) fn hash(config: &Path) -> Result<(), Failure> {
-    let keys = keys(&settings(config)?)?;
+    let keys = keys(config)?;
     let mut value = Vec::new();
     io::stdin()
         .read_to_end(&mut value)
@@ -138,19 +135,20 @@ pub(super) fn hash(config: &Path) -> Result<(), Failure> {
     print(&format!("{} (key {})", value_digest(&keys, value), keys.digest_id()))
 }
 
-/// Returns `[audit]` of the configuration file, or the defaults if the file does not exist.
-pub(super) fn settings(path: &Path) -> Result<config::Audit, Failure> {
-    let config = if path.exists() {
-        load(path)?
-    } else {
-        Config::parse(&path.display().to_string(), "", Path::new(""), &config::environment())?
-    };
-    let disabled = "the audit log is disabled: audit.path is \"\" in the configuration";
-    config.audit.ok_or_else(|| Failure::new(disabled))
+/// Returns the folder of the audit log of a configuration file, or the default one if the file does not exist.
+pub(super) fn folder(config: &Path) -> Result<PathBuf, Failure> {
+    Records::load(config)?.audit_log.ok_or_else(disabled)
 }
 
-fn keys(audit: &config::Audit) -> Result<Keys, Failure> {
-    let key = audit.key().map_err(|error| Failure::new(error.to_string()))?;
+fn disabled() -> Failure {
+    Failure::new("the audit log is disabled: audit.path is \"\" in the configuration")
+}
+
+fn keys(config: &Path) -> Result<Keys, Failure> {
+    let key = load_audit(config)?
+        .ok_or_else(disabled)?
+        .key()
+        .map_err(|error| Failure::new(error.to_string()))?;
     let missing = "there is no audit key: set PROMPTGATE_AUDIT_KEY, or give the configuration file with --config";
     key.map(|key| Keys::new(&key)).ok_or_else(|| Failure::new(missing))
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::args::FindQuery;
-use super::audit::settings;
+use super::audit::folder;
 use super::failure::Failure;
 use super::output::{Column, print, printable_line, table};
 use crate::audit::search::{Entry, Find, Found, Live, find};
@@ -23,7 +23,7 @@ const FOLLOW_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) fn run(args: &FindQuery) -> Result<(), Failure> {
     let dir = match &args.dir {
         Some(dir) => dir.clone(),
-        None => settings(&args.file.config)?.path,
+        None => folder(&args.file.config)?,
     };
     let (from, to) = args.period.range("24h", SystemTime::now())?;
     let wanted = Find {

@@ -11,14 +11,23 @@ use crate::config::{Config, ConfigError};
 /// # Errors
 /// All mistakes in the configuration, or how to create the file if it does not exist.
 pub(super) fn load(path: &Path) -> Result<Config, Failure> {
-    if !path.exists() {
-        return Err(Failure::usage(format!(
-            "There is no configuration file {}. Run `promptgate init` to create a commented gateway.toml in \
-             the current directory, or give the path of another file with --config FILE.",
-            path.display()
-        )));
-    }
+    demand(path)?;
     Ok(load_supervised(path)?)
+}
+
+/// Demands that the configuration file at `path` exists.
+///
+/// # Errors
+/// How to create it.
+pub(super) fn demand(path: &Path) -> Result<(), Failure> {
+    if path.exists() {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "There is no configuration file {}. Run `promptgate init` to create a commented gateway.toml in \
+         the current directory, or give the path of another file with --config FILE.",
+        path.display()
+    )))
 }
 
 /// Loads the configuration file at `path` for a gateway whose child processes this binary supervises.

@@ -8,9 +8,9 @@ use tokio::time::Instant;
 
 use super::args::{Order, UsageBy, UsageQuery};
 use super::failure::Failure;
-use super::load::load;
+use super::load::demand;
 use super::output::{Column, print, printable, table};
-use crate::config::Config;
+use crate::config::Records;
 use crate::usage::{Dimension, Filter, Query, Report, Sort, Usage};
 
 /// The time for an answer: people wait for it.
@@ -18,10 +18,11 @@ const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Prints what was used in a period, or which prompts were not.
 pub(super) fn run(args: &UsageQuery) -> Result<(), Failure> {
-    let config = load(&args.file.config)?;
+    demand(&args.file.config)?;
+    let records = Records::load(&args.file.config)?;
     let now = SystemTime::now();
     let (from, to) = args.period.range("7d", now)?;
-    let usage = open(&config)?;
+    let usage = open(&records)?;
     let until = Instant::now() + PATIENCE;
     if args.unused {
         return unused(args, &usage, from, now, until);
@@ -45,9 +46,9 @@ pub(super) fn run(args: &UsageQuery) -> Result<(), Failure> {
 }
 
 /// Reads the usage that the configuration keeps.
-fn open(config: &Config) -> Result<Usage, Failure> {
-    let index = config.admin.as_ref().and_then(|admin| admin.usage.path.as_deref());
-    let log = config.audit.as_ref().map(|audit| audit.path.as_path());
+fn open(records: &Records) -> Result<Usage, Failure> {
+    let index = records.usage_index.as_deref();
+    let log = records.audit_log.as_deref();
     if log.is_none() && !index.is_some_and(|path| path.is_dir()) {
         return Err(Failure::new(
             "there is nothing to read: the audit log is disabled (audit.path = \"\"), and usage is counted from it",

@@ -121,11 +121,15 @@ pub(super) fn read(mut section: Section<'_>) -> Option<Admin> {
     (!is_disabled).then_some(admin)
 }
 
-fn read_usage(mut section: Section<'_>, default: PathBuf) -> Usage {
+/// Reads the folder of the usage index; `None` if there is none.
+pub(super) fn usage_path(section: &mut Section<'_>, default: PathBuf) -> Option<PathBuf> {
     let path = section.file("path");
-    let path = if section.was_read("path") { path } else { Some(default) };
+    if section.was_read("path") { path } else { Some(default) }
+}
+
+fn read_usage(mut section: Section<'_>, default: PathBuf) -> Usage {
     let usage = Usage {
-        path,
+        path: usage_path(&mut section, default),
         keep: section.duration("keep", 400 * DAY, DAY),
         size: section.size("size", 256 << 20, 1 << 20..=1 << 40) as u64,
     };

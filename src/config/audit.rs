@@ -142,12 +142,18 @@ impl Audit {
 const KEY_RULE: &str =
     "is not base64 of exactly 32 bytes; generate a key with `openssl rand -base64 32`";
 
+/// Reads the folder of the log; `None` if the log is disabled.
+pub(super) fn path(section: &mut Section<'_>) -> Option<PathBuf> {
+    let path = section.file("path");
+    if section.was_read("path") { path } else { Some(section.beside("audit")) }
+}
+
 /// Reads the table; `share` is that of `server.limits`. Returns `None` if `path` is `""`: the audit log is disabled.
 pub(super) fn read(mut section: Section<'_>, share: Share) -> Option<Audit> {
     let durability = [("interval", Durability::Interval), ("strict", Durability::Strict)];
     let on_failure = [("refuse", OnAuditFailure::Refuse), ("degrade", OnAuditFailure::Degrade)];
-    let path = section.file("path");
-    let is_disabled = section.was_read("path") && path.is_none();
+    let path = path(&mut section);
+    let is_disabled = path.is_none();
     let key = section.secret_or_variable("key", KEY_VARIABLE).and_then(|text| {
         let key = AuditKey::parse(text.expose());
         if key.is_none() {

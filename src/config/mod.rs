@@ -21,6 +21,7 @@ mod oauth;
 mod overlays;
 mod protection;
 mod reader;
+mod records;
 mod releases;
 #[cfg(test)]
 mod schema_check;
@@ -63,6 +64,7 @@ pub(crate) use in_use::{Setting, SettingChange, changes};
 pub(crate) use jwt::{Jwt, is_https_or_loopback};
 pub(crate) use limits::{Limit, Per, default_limit_name};
 pub(crate) use oauth::{ClientProof, OAuth};
+pub(crate) use records::{Records, load_audit};
 pub(crate) use releases::Releases;
 pub(crate) use secret::Secret;
 pub(crate) use server::{Limits, Server, from_here};

@@ -81,6 +81,7 @@ fn change(section: &mut Section<'_>, pattern: Option<&Glob>) -> Change {
 fn arguments(section: &mut Section<'_>) -> Vec<(String, ArgumentChange)> {
     let mut arguments = Vec::new();
     for (name, mut section) in section.sections("arguments") {
+        section.reject_empty(&["choices"]);
         let argument = ArgumentChange {
             default: section.optional_text("default"),
             preset: section.text_or_secret("preset").map(|secret| Preset {
@@ -90,9 +91,6 @@ fn arguments(section: &mut Section<'_>) -> Vec<(String, ArgumentChange)> {
             choices: Some(section.texts("choices")).filter(|choices| !choices.is_empty()),
             is_required: section.flag("required", false),
         };
-        if section.was_read("choices") && argument.choices.is_none() {
-            section.mistake("choices", "must hold at least one value");
-        }
         if section.was_read("required") && !argument.is_required {
             section.mistake(
                 "required",
