@@ -19,7 +19,9 @@ COPY gateway.toml ./
 COPY examples examples
 # The audit log lies on a volume of its own; its key is made beside the configuration unless PROMPTGATE_AUDIT_KEY is set.
 RUN install -d -o promptgate /var/lib/promptgate && chown promptgate /etc/promptgate
-ENV PROMPTGATE__AUDIT__PATH=/var/lib/promptgate/audit
+ENV PROMPTGATE__AUDIT__PATH=/var/lib/promptgate/audit \
+    PROMPTGATE__ADMIN__USAGE__PATH=/var/lib/promptgate/usage \
+    PROMPTGATE__GRANTS__PATH=/var/lib/promptgate/grants
 VOLUME /var/lib/promptgate
 USER promptgate
 EXPOSE 8080
