@@ -337,7 +337,7 @@ impl Admin {
         let message = if self.config.write {
             "you are no approver: sign in with admin.token, or ask for a group of admin.oidc.approvers"
         } else {
-            "the admin API is read-only; set admin.write = true, or use `promptgate pins`"
+            "the admin API is read-only; set admin.write = true (versions of prompts can also be decided on with `promptgate pins`)"
         };
         Err(Trouble::new(StatusCode::FORBIDDEN, message))
     }

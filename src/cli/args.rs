@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::hosts::Host;
+use crate::hosts::{ENTRY, Host};
 
 /// One endpoint in front of every MCP prompt server a company has.
 ///
@@ -488,7 +488,7 @@ pub(super) struct Connect {
     #[arg(long, value_name = "NAME")]
     pub(super) view: Option<String>,
     /// Name of the entry
-    #[arg(long, default_value = "prompts")]
+    #[arg(long, default_value = ENTRY)]
     pub(super) name: String,
     /// Write the entry into the host's configuration file. The file is backed up first, and nothing
     /// else in it changes

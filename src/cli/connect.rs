@@ -24,6 +24,7 @@ pub(super) fn run(connect: &Connect) -> Result<(), Failure> {
     }
     let mut url = reach.endpoint(connect.url.as_deref())?;
     if let Some(view) = &connect.view {
+        check_view(view, connect, &reach)?;
         url = format!("{url}/{view}");
     }
     let gateway = Gateway {
@@ -53,6 +54,20 @@ pub(super) fn run(connect: &Connect) -> Result<(), Failure> {
     }
     plan.notes.iter().for_each(|note| eprintln!("{note}"));
     Ok(())
+}
+
+/// Checks that the configuration file has the view, unless another gateway is meant.
+///
+/// # Errors
+/// It has not, with those that it has.
+fn check_view(view: &str, connect: &Connect, reach: &Reach) -> Result<(), Failure> {
+    let views = &reach.addresses.views;
+    if connect.url.is_some() || views.iter().any(|known| known == view) {
+        return Ok(());
+    }
+    let file = connect.file.config.display();
+    let known = if views.is_empty() { "none".to_owned() } else { views.join(", ") };
+    Err(Failure::usage(format!("{file} has no view `{view}` (views: {known}); add [views.{view}]")))
 }
 
 /// Prints the command and the entry; what they are for goes to standard error.

@@ -29,9 +29,10 @@ pub(super) fn run(command: &GrantsCommand) -> Result<(), Failure> {
             let body = json!({"caller": caller, "upstream": upstream});
             let (url, path) = (url(admin)?, format!("{PATH}/revoke"));
             let document = runtime()?.block_on(send_once(&url, &path, &body))?;
-            let text = text(&REVOKED_COLUMNS, &document["revoked"], NONE_ENDED);
-            admin.output.print(&document["revoked"], &text)?;
-            if admin.output.json {
+            let revoked = &document["revoked"];
+            admin.output.print(revoked, &text(&REVOKED_COLUMNS, revoked, NONE_ENDED))?;
+            let has_ended = revoked.as_array().is_some_and(|rows| !rows.is_empty());
+            if admin.output.json || !has_ended {
                 return Ok(());
             }
             print(LOCAL)
@@ -74,7 +75,7 @@ fn text(columns: &[Column], grants: &Value, none: &str) -> String {
 const NONE: &str = "No caller has an access token or connection of its own at an upstream of this replica. The operator's \
                     sign-ins: `promptgate logins`.";
 
-const NONE_ENDED: &str = "Nothing has ended: no grant of this replica matches.";
+const NONE_ENDED: &str = "Nothing has ended: no grant of this replica matches. Other replicas have grants of their own: ask each.";
 
 const LOCAL: &str = "Ended in this replica, with the calls that used them. A token that its provider has not revoked is valid there until it \
                      expires. The next call of a caller gets a new token, unless its \

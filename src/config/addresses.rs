@@ -26,6 +26,8 @@ pub(crate) struct Addresses {
     pub naming: Naming,
     /// Prefixes of the upstreams that set their own, by id.
     pub prefixes: BTreeMap<String, Prefix>,
+    /// Names of the views.
+    pub views: Vec<String>,
     /// Whether requests need a credential.
     pub needs_credential: bool,
     /// Mistakes in these keys, or that the file is not TOML; the defaults count instead.
@@ -85,6 +87,10 @@ impl Addresses {
             addresses.prefixes.extend(prefix.map(|prefix| (id, prefix)));
             upstream.ignore_rest();
         }
+        for (name, mut view) in root.sections("views") {
+            addresses.views.push(name);
+            view.ignore_rest();
+        }
         root.ignore_rest();
         addresses.mistakes = context.mistakes.into_result(file, &[]).err().or(broken);
         addresses
@@ -102,6 +108,7 @@ fn read_server(mut section: Section<'_>, naming: Naming) -> Addresses {
         admin: None,
         naming,
         prefixes: BTreeMap::new(),
+        views: Vec::new(),
         needs_credential: false,
         mistakes: None,
     }
@@ -130,11 +137,12 @@ mod tests {
         let broken_elsewhere = "[server]\nlisten = \"0.0.0.0:7000\"\npath = \"/p\"\nlisen = 1\n\
             seal_key = { env = \"NOT_SET\" }\ntls = { cert = \"c.pem\", key = \"k.pem\" }\n\
             [admin]\nlisten = \"127.0.0.1:7001\"\ntoken = { env = \"NOT_SET\" }\n\
-            [upstreams.a]\ntransport = 7\nprefix = \"short\"\n";
+            [upstreams.a]\ntransport = 7\nprefix = \"short\"\n[views.support]\nprompts = 7\n";
         let addresses = parse(broken_elsewhere, &[]);
         assert_eq!(addresses.endpoint, "https://127.0.0.1:7000/p");
         assert_eq!(addresses.admin.as_deref(), Some("http://127.0.0.1:7001"));
         assert_eq!(addresses.prefixes["a"].as_str(), "short");
+        assert_eq!(addresses.views, ["support"]);
         assert_eq!(addresses.mistakes, None);
     }
 

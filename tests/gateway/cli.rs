@@ -378,8 +378,9 @@ fn connect_prints_an_entry_for_every_host_and_writes_it_with_a_backup() {
     let folder = tempfile::tempdir().unwrap();
     let secret =
         "hash = \"sha256:0000000000000000000000000000000000000000000000000000000000000000\"\n";
-    let toml =
-        format!("[server]\nlisten = \"127.0.0.1:7070\"\n[[auth.api_keys]]\nid = \"a\"\n{secret}");
+    let toml = format!(
+        "[server]\nlisten = \"127.0.0.1:7070\"\n[views.support]\n[[auth.api_keys]]\nid = \"a\"\n{secret}"
+    );
     std::fs::write(folder.path().join("gateway.toml"), toml).unwrap();
     let connect = |arguments: &[&str]| {
         command(folder.path(), &[&["connect"], arguments].concat())
@@ -415,6 +416,9 @@ fn connect_prints_an_entry_for_every_host_and_writes_it_with_a_backup() {
             "{host}: {view:?}"
         );
     }
+    let unknown = connect(&["codex", "--view", "suport", "--write"]);
+    assert_eq!(unknown.status.code(), Some(64), "{unknown:?}");
+    assert!(text(&unknown.stderr).contains("no view `suport` (views: support)"), "{unknown:?}");
     let file = folder.path().join(".cursor/mcp.json");
     std::fs::create_dir(folder.path().join(".cursor")).unwrap();
     let before = "{\n  // mine\n  \"mcpServers\": {\"other\": {\"url\": \"x\"}}\n}\n";

@@ -45,6 +45,9 @@ pub struct Child {
     _stop: DropGuard,
 }
 
+/// Why a child cannot be started whose program is missing. Clients must not see its path.
+const NOT_FOUND: &str = "the program of `command` is not there; install it where the gateway's PATH leads, or give its full path";
+
 /// Environment variables that a child inherits: enough to find programs and a home directory, none of the
 /// gateway's secrets.
 const INHERITED: [&str; 4] = ["PATH", "HOME", "LANG", "TMPDIR"];
@@ -69,8 +72,8 @@ impl Child {
         sinks: NotificationSinks,
         tasks: &TaskTracker,
     ) -> Result<Self, Kind> {
-        let failed = |error: String| Kind::Unavailable(format!("spawn_failed: {error}"));
-        find_program(stdio).map_err(|error| failed(error.to_string()))?;
+        let failed = |error: String| Kind::Unavailable(format!("cannot be started: {error}"));
+        find_program(stdio).map_err(|_| failed(NOT_FOUND.to_owned()))?;
         // The system's error text has no path that clients must not see.
         let started = platform().processes.spawn(&command(stdio));
         let processes::Child { process, stdin, stdout, stderr } =
