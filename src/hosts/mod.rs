@@ -25,6 +25,9 @@ pub(crate) enum Host {
     Inspector,
 }
 
+/// Name of the entry, unless another one is given. Hosts show it before the names of prompts.
+pub(crate) const ENTRY: &str = "prompts";
+
 /// Environment variable with the API key or token of a client. It is no argument, because every user of the
 /// machine can read the arguments of a process.
 pub(crate) const KEY_VARIABLE: &str = "PROMPTGATE_API_KEY";

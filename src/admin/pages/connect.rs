@@ -9,7 +9,7 @@ use crate::admin::console::Section;
 use crate::admin::console::text::filters;
 use crate::admin::request::Asked;
 use crate::admin::state::State;
-use crate::hosts::{Gateway, Host, Plan, plan, with_entry};
+use crate::hosts::{ENTRY, Gateway, Host, Plan, plan, with_entry};
 
 /// The entries for an endpoint.
 #[derive(Serialize, Template)]
@@ -50,7 +50,7 @@ pub(super) fn connect(state: &State, asked: &Asked) -> Connect {
     let resource = server.resource.trim_end_matches('/');
     let url = if view.is_empty() { resource.to_owned() } else { format!("{resource}/{view}") };
     let gateway = Gateway {
-        name: &server.name,
+        name: ENTRY,
         url: &url,
         // A gateway that the host starts would be a second process.
         is_view: true,

@@ -72,6 +72,8 @@ pub(in crate::admin) fn known(config: &Config) -> Vec<Who> {
         }
     }
     callers.sort();
+    // A rule may name the caller that has shown no credential.
+    callers.retain(|(id, _)| id != ANONYMOUS);
     let callers = callers
         .iter()
         .map(|(id, groups)| Who { label: id.clone(), caller: Caller::in_groups(id, groups) });
