@@ -89,7 +89,9 @@ const DAY: Duration = Duration::from_secs(86_400);
 pub(super) fn read(mut section: Section<'_>) -> Option<Admin> {
     let parse = |text: &str| optional(text, |text| text.parse().ok());
     let configured = section.parsed("listen", LISTEN_RULE, parse);
+    let mistakes = section.mistake_count();
     let token = section.secret("token").filter(|token| !token.expose().is_empty());
+    let is_token_rejected = section.mistake_count() > mistakes;
     let admin = Admin {
         listen: configured.flatten().unwrap_or(DEFAULT_LISTEN),
         is_default: configured.is_none(),
@@ -107,14 +109,14 @@ pub(super) fn read(mut section: Section<'_>) -> Option<Admin> {
     for (key, is_set, what) in
         [("write", admin.write, "decide"), ("try_as", admin.try_as, "use prompts as somebody else")]
     {
-        if is_set && admin.token.is_none() {
+        if is_set && admin.token.is_none() && !is_token_rejected {
             let why = format!(
                 "needs admin.token, so that not everyone who reaches the address can {what}"
             );
             section.mistake(key, why);
         }
     }
-    if let Some(message) = admin.exposure().filter(|_| !is_disabled) {
+    if let Some(message) = admin.exposure().filter(|_| !is_disabled && !is_token_rejected) {
         section.mistake("token", message);
     }
     section.finish();

@@ -29,7 +29,10 @@ fn read(number: usize, section: &mut Section<'_>, upstreams: &[Upstream]) -> Opt
     let mistakes = section.mistake_count();
     let ids: Vec<_> =
         upstreams.iter().map(|upstream| format!("{:?}", upstream.id.as_str())).collect();
-    let rule = format!("the id of an enabled upstream: one of {}", ids.join(", "));
+    let rule = match ids.is_empty() {
+        true => "the id of an enabled upstream, of which there is none".to_owned(),
+        false => format!("the id of an enabled upstream: one of {}", ids.join(", ")),
+    };
     let find = |id: &str| upstreams.iter().find(|upstream| upstream.id.as_str() == id);
     let upstream = section.required("upstream", &rule, |id| Some(find(id)?.id.clone()));
     let rule = format!(

@@ -56,7 +56,10 @@ pub(super) fn upstream_ids(
             Some(upstream) => ids.push(upstream.id.clone()),
             None => {
                 let enabled: Vec<_> = upstreams.iter().map(|other| other.id.as_str()).collect();
-                let enabled = enabled.join(", ");
+                let enabled = match enabled.is_empty() {
+                    true => "none is".to_owned(),
+                    false => enabled.join(", "),
+                };
                 let message = format!("there is no enabled upstream {id:?}; enabled: {enabled}");
                 section.mistake("upstreams", message);
             }
