@@ -433,6 +433,50 @@ fn only_the_platform_reaches_the_machine() {
     }
 }
 
+/// The longest text in each call of a macro, such as the message of `warn!`.
+fn messages(code: &str, name: &str) -> Vec<String> {
+    let opening = format!("{name}!(");
+    let message = |call: &str| {
+        let (mut rest, mut depth, mut longest) = (call, 1, "");
+        while let Some(first) = rest.chars().next().filter(|_| depth > 0) {
+            let length = match literal(rest) {
+                Some(length) => {
+                    let text = rest[..length].trim_matches('"');
+                    longest = if text.len() > longest.len() { text } else { longest };
+                    length
+                }
+                None => first.len_utf8(),
+            };
+            depth += i32::from(first == '(') - i32::from(first == ')');
+            rest = &rest[length..];
+        }
+        longest.split("\\\n").map(str::trim_start).collect::<Vec<_>>().concat()
+    };
+    let calls = code.match_indices(&opening).filter(|(at, _)| !code[..*at].ends_with('_'));
+    calls.map(|(at, _)| message(&code[at + opening.len()..])).collect()
+}
+
+#[test]
+fn operating_md_says_what_to_do_about_each_warning_and_error_of_the_log() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operating.md");
+    let page = fs::read_to_string(page).unwrap();
+    let mut looked_at = 0;
+    let mut missing = Vec::new();
+    for source in &sources() {
+        for message in
+            ["warn", "error"].iter().flat_map(|name| messages(&source.code_and_text, name))
+        {
+            let known = message.split([';', ':', '{', ',']).next().unwrap_or_default();
+            looked_at += 1;
+            if !page.contains(known.trim()) {
+                missing.push(format!("{}: {message}", source.path));
+            }
+        }
+    }
+    assert!(looked_at > 40, "{looked_at}");
+    assert!(missing.is_empty(), "not in docs/operating.md: {missing:#?}");
+}
+
 #[test]
 fn secrets_are_exposed_in_few_places() {
     let sources = sources();
