@@ -21,6 +21,8 @@ pub(crate) enum CallEvent {
         origin: RequestOrigin,
         answer: oneshot::Sender<Answer>,
     },
+    /// Nobody waits for the answer to a server request any more.
+    ServerRequestEnded,
 }
 
 /// The upstream behind a server request.
@@ -68,11 +70,25 @@ impl CallChannel {
         patience: Duration,
     ) -> Option<Answer> {
         let sender = self.0.as_ref()?;
+        let mut waiting = Waiting(Some(self));
         let (answer, answered) = oneshot::channel();
         let requesting = async {
             sender.send(CallEvent::ServerRequest { server_request, origin, answer }).await.ok()?;
             answered.await.ok()
         };
-        timeout(patience, requesting).await.ok()?
+        let answer = timeout(patience, requesting).await.ok()?;
+        waiting.0 = None;
+        answer
+    }
+}
+
+/// The wait for an answer. Dropped before, it tells the client that nobody waits any more.
+struct Waiting<'a>(Option<&'a CallChannel>);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(channel) = self.0 {
+            channel.tell(CallEvent::ServerRequestEnded);
+        }
     }
 }

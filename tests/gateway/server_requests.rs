@@ -297,6 +297,28 @@ async fn a_user_who_does_not_answer_in_time_is_not_waited_for() {
 }
 
 #[tokio::test]
+async fn a_question_that_nobody_waits_for_any_more_is_withdrawn_before_the_next_one() {
+    let questions = ["Which colour?", "And now?"].map(form_elicitation).to_vec();
+    let upstream = Upstream::legacy_with_server_requests(questions).await;
+    let toml = "[server.limits]\nquestion_timeout = \"200ms\"\n".to_owned();
+    let gateway = Gateway::start(&(toml + &upstream.patient_table("up"))).await;
+    let client =
+        gateway.client().legacy_with("2025-11-25", serde_json::from_str(FORM).unwrap()).await;
+    let body = request(7, "prompts/get", get()).to_string();
+    let headers = [("Content-Type", "application/json"), ("Accept", "text/event-stream")];
+    let mut stream = client.stream("POST", &headers, body.as_bytes()).await;
+    for _ in 0..2 {
+        let question = stream.event().await.unwrap().json();
+        assert_eq!(question["method"], "elicitation/create", "{question}");
+        let withdrawn = stream.event().await.unwrap().json();
+        assert_eq!(withdrawn["method"], "notifications/cancelled", "{withdrawn}");
+        assert_eq!(withdrawn["params"]["requestId"], question["id"]);
+    }
+    let answer = stream.event().await.expect("an answer").json();
+    assert_eq!(text(&answer).as_array().map(Vec::len), Some(2), "{answer}");
+}
+
+#[tokio::test]
 async fn questions_without_end_are_ended() {
     let many = || (0..9).map(|_| form_elicitation("Again?")).collect::<Vec<_>>();
     let upstream = Upstream::legacy_with_server_requests(many()).await;

@@ -111,6 +111,7 @@ impl<'a> ClientEventSender<'a> {
             CallEvent::ServerRequest { server_request, origin, answer } => {
                 self.server_request(server_request, &origin, answer)
             }
+            CallEvent::ServerRequestEnded => self.withdraw(),
         }
     }
 
@@ -136,6 +137,14 @@ impl<'a> ClientEventSender<'a> {
         let message = self.dialect.server_request(pending.id(), &sent, origin);
         self.pending.push(pending);
         Some(message)
+    }
+
+    /// Withdraws a server request for whose answer nobody waits any more: a late one would be lost, and the user would look at
+    /// two questions (MCP 2025-11-25, lifecycle, timeouts). Returns the message.
+    fn withdraw(&mut self) -> Option<String> {
+        let at = self.pending.iter().position(PendingServerRequest::is_abandoned)?;
+        let pending = self.pending.swap_remove(at);
+        Some(self.dialect.cancelled(pending.id()))
     }
 
     /// Returns the progress notification, if the value has increased and the client has sent a progress

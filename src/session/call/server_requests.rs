@@ -110,6 +110,11 @@ impl PendingServerRequest {
         self.open.contains_key(&self.key)
     }
 
+    /// Returns whether the server request waits for a response, and nobody for its answer.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.open.get(&self.key).is_some_and(|open| open.answer.is_closed())
+    }
+
     /// Returns the JSON-RPC id of the server request.
     pub(crate) fn id(&self) -> &Id {
         &self.key.1
