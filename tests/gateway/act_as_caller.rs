@@ -809,6 +809,31 @@ async fn a_call_ends_with_the_grant_that_it_uses() {
 }
 
 #[tokio::test]
+async fn a_call_ends_with_its_grant_also_after_another_account_has_taken_the_place() {
+    let (world, issuer) = (World::lasting(3600), Issuer::start().await);
+    let provider = world.provider().await;
+    let (held, _live) = Upstream::holding_a_get().await;
+    let code = world.upstream("code", false).await;
+    let toml = server()
+        + ADMIN
+        + "[grants]\nper_caller = 1\n"
+        + &exchanging(&held, "wiki", &provider, "")
+        + &exchanging(&code, "code", &provider, "")
+        + &issuer.provider.table();
+    let gateway = Gateway::start(&toml).await;
+    let ada = issuer.client(&gateway, "ada");
+    ready(&ada, 2).await;
+    let waits = ada.clone();
+    let waiting = tokio::spawn(async move { reason(&waits).await });
+    held.received_method("prompts/get").await;
+    ada.ask("prompts/get", named("code__p", "ada")).await;
+    assert_eq!(holders(&gateway).await, ["ada at code"]);
+    let (_, revoked) = revoke(&gateway, json!({"caller": "ada"})).await;
+    assert_eq!(revoked["revoked"].as_array().map(Vec::len), Some(2), "{revoked}");
+    assert_eq!(waiting.await.unwrap(), "upstream_unavailable");
+}
+
+#[tokio::test]
 async fn accounts_are_bounded_by_caller_and_in_all_the_least_recently_used_ends() {
     let (world, issuer) = (World::lasting(3600), Issuer::start().await);
     let provider = world.provider().await;

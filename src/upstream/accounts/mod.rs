@@ -35,12 +35,14 @@ struct State {
     limits: AccountLimits,
     open: LruCache<Key, Arc<Account>>,
     by_caller: HashMap<Caller, Vec<Key>>,
+    /// Accounts that were removed for others while calls used them.
+    evicted: Vec<Weak<Account>>,
 }
 
 impl Default for State {
     fn default() -> Self {
         let limits = AccountLimits::default();
-        Self { limits, open: LruCache::unbounded(), by_caller: HashMap::new() }
+        Self { limits, open: LruCache::unbounded(), by_caller: HashMap::new(), evicted: Vec::new() }
     }
 }
 
@@ -177,6 +179,8 @@ impl Accounts {
 
     /// Removes the accounts of a caller, or of all, at an upstream, or at all.
     fn end(&self, caller: Option<&str>, upstream: Option<&str>) -> Vec<Arc<Account>> {
+        // Before the lock: what is dropped last must be dropped without it.
+        let left: Vec<_>;
         let mut state = self.lock();
         let matches = |account: &Account| {
             caller.is_none_or(|id| account.caller.id() == id)
@@ -188,7 +192,13 @@ impl Accounts {
             .filter(|(_, account)| matches(account))
             .map(|(key, _)| key.clone())
             .collect();
-        keys.iter().filter_map(|key| state.remove(key)).collect()
+        let evicted = std::mem::take(&mut state.evicted);
+        let ended: Vec<_>;
+        (ended, left) =
+            evicted.iter().filter_map(Weak::upgrade).partition(|account| matches(account));
+        state.evicted = left.iter().map(Arc::downgrade).collect();
+        let open = keys.iter().filter_map(|key| state.remove(key));
+        open.collect::<Vec<_>>().into_iter().chain(ended).collect()
     }
 
     /// Returns all accounts, the most recently used first.
@@ -232,7 +242,7 @@ impl State {
         {
             let used = |key: &&Key| self.open.peek(*key).map(|account| account.last_use());
             let Some(oldest) = own.iter().min_by_key(used).cloned() else { break };
-            ended.extend(self.remove(&oldest));
+            ended.extend(self.evict(&oldest));
         }
         ended
     }
@@ -243,9 +253,19 @@ impl State {
         while self.open.len() > most
             && let Some(key) = self.open.peek_lru().map(|(key, _)| key.clone())
         {
-            ended.extend(self.remove(&key));
+            ended.extend(self.evict(&key));
         }
         ended
+    }
+
+    /// Removes an account for another one. Calls may go on with it, so it can still be revoked.
+    fn evict(&mut self, key: &Key) -> Option<Arc<Account>> {
+        let account = self.remove(key)?;
+        self.evicted.retain(|evicted| evicted.strong_count() > 0);
+        if Arc::strong_count(&account) > 1 {
+            self.evicted.push(Arc::downgrade(&account));
+        }
+        Some(account)
     }
 
     fn remove(&mut self, key: &Key) -> Option<Arc<Account>> {
@@ -271,6 +291,8 @@ pub(crate) struct UpstreamAccounts {
     credential: Option<Arc<CallerCredential>>,
     /// Places for child processes; `None` over HTTP.
     places: Option<Arc<Semaphore>>,
+    /// When a call that waits for a child process has last looked for one that is idle.
+    looked_at: Mutex<Option<Instant>>,
     /// Time without a call until an account ends.
     idle: Duration,
     tasks: TaskTracker,
@@ -309,6 +331,7 @@ impl UpstreamAccounts {
             driver,
             credential: credential.transpose()?,
             places: children.map(|children| Arc::new(Semaphore::new(children.max))),
+            looked_at: Mutex::default(),
             idle: children.map_or(IDLE, |children| children.idle),
             connector: connector.clone(),
             upstream,
@@ -374,7 +397,9 @@ impl UpstreamAccounts {
             if let Some(account) = self.accounts.find(key) {
                 return Ok(Place::Own(account));
             }
-            drop(self.accounts.remove_idle_of(self.driver));
+            if self.may_look_for_idle() {
+                drop(self.accounts.remove_idle_of(self.driver));
+            }
             // There is no notification when a child becomes idle, so this polls.
             let until = deadline.min(Instant::now() + LOOK_FOR_IDLE);
             match timeout_at(until, acquiring.as_mut()).await {
@@ -383,6 +408,16 @@ impl UpstreamAccounts {
                 Err(_) => {}
             }
         }
+    }
+
+    /// Whether nobody has looked for an idle child for [`LOOK_FOR_IDLE`]: who looks goes through all accounts, and many may wait.
+    fn may_look_for_idle(&self) -> bool {
+        let mut looked_at = self.looked_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = looked_at.is_none_or(|at| at.elapsed() >= LOOK_FOR_IDLE);
+        if is_due {
+            *looked_at = Some(Instant::now());
+        }
+        is_due
     }
 
     fn open(&self, caller: &Caller, place: Option<OwnedSemaphorePermit>) -> Result<Account, Kind> {
