@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use quick_cache::Weighter;
 use quick_cache::sync::{Cache, DefaultLifecycle};
-use tokio::sync::Mutex as AsyncMutex;
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -276,23 +277,31 @@ impl CallerLists {
         subject: Option<&SubjectToken>,
         deadline: Instant,
     ) -> Vec<(usize, Arc<List>)> {
-        let fetch = |at| {
+        let mut fetching = JoinSet::new();
+        for at in due {
+            let (lists, place) = (self.clone(), (caller.clone(), at));
             let cause = Cause::Call(subject.cloned());
-            (at, self.tasks.spawn(self.clone().renew((caller.clone(), at), cause)))
-        };
-        let fetching: Vec<_> = due.into_iter().map(fetch).collect();
+            fetching.spawn(self.tasks.track_future(async move {
+                // The wait ends with the call, so that there is one task for each list that outlives its call.
+                let turn = Turn::wait(lists.clone(), place).await;
+                let renewing = lists.tasks.spawn(lists.clone().renew_in(turn, cause));
+                Some((at, renewing.await.ok().flatten()?))
+            }));
+        }
         let mut fetched = Vec::with_capacity(fetching.len());
-        for (at, fetching) in fetching {
-            let list = timeout_at(deadline, fetching).await;
-            fetched.extend(list.ok().and_then(Result::ok).flatten().map(|list| (at, list)));
+        while let Ok(Some(list)) = timeout_at(deadline, fetching.join_next()).await {
+            fetched.extend(list.ok().flatten());
         }
         fetched
     }
 
     /// Fetches a list, unless another task has just done so. Returns nothing at shutdown, and once the upstream is gone.
     async fn renew(self: Arc<Self>, place: Place, cause: Cause) -> Option<Arc<List>> {
-        let turn = Turn::new(&self, place);
-        let _held = turn.lock.lock().await;
+        let turn = Turn::wait(self.clone(), place).await;
+        self.renew_in(turn, cause).await
+    }
+
+    async fn renew_in(self: Arc<Self>, turn: Turn, cause: Cause) -> Option<Arc<List>> {
         let (caller, at) = &turn.place;
         let began_at = Instant::now();
         let changed_at = match cause {
@@ -414,25 +423,29 @@ impl CallerLists {
 }
 
 /// One task among those that fetch a list one after another.
-struct Turn<'a> {
-    lists: &'a CallerLists,
+struct Turn {
+    lists: Arc<CallerLists>,
     place: Place,
-    lock: Arc<AsyncMutex<()>>,
+    /// Absent while it waits.
+    held: Option<OwnedMutexGuard<()>>,
 }
 
-impl<'a> Turn<'a> {
-    fn new(lists: &'a CallerLists, place: Place) -> Self {
+impl Turn {
+    /// Waits until no other task fetches the list. Cancel safe.
+    async fn wait(lists: Arc<CallerLists>, place: Place) -> Self {
         let lock = {
             let mut turns = lists.turns();
             let waiting = turns.entry(place.clone()).or_default();
             waiting.tasks += 1;
             waiting.turn.clone()
         };
-        Self { lists, place, lock }
+        let mut turn = Self { lists, place, held: None };
+        turn.held = Some(lock.lock_owned().await);
+        turn
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Turn {
     fn drop(&mut self) {
         let mut turns = self.lists.turns();
         if let Some(waiting) = turns.get_mut(&self.place) {
