@@ -54,12 +54,13 @@ struct Leased {
 
 #[derive(Debug)]
 struct Activity {
-    /// Nanoseconds since the epoch of the pool; [`BUSY`] while the lease must not be revoked.
+    /// Nanoseconds since the epoch of the pool; [`BUSY`] while the lease must not be revoked, [`REVOKED`] once it is.
     idle_since: AtomicU64,
     revoked: CancellationToken,
 }
 
 const BUSY: u64 = u64::MAX;
+const REVOKED: u64 = u64::MAX - 1;
 
 /// The bounds of one request for room.
 #[derive(Clone, Copy, Debug)]
@@ -187,9 +188,11 @@ impl Lease {
         }
     }
 
-    /// Marks the lease as in use: it is not revoked.
-    pub(crate) fn busy(&self) {
-        self.activity.idle_since.store(BUSY, Ordering::Relaxed);
+    /// Marks the lease as in use: it is not revoked from now on. Returns whether it was not revoked before.
+    pub(crate) fn busy(&self) -> bool {
+        let busy = |since| (since != REVOKED).then_some(BUSY);
+        let idle_since = &self.activity.idle_since;
+        idle_since.fetch_update(Ordering::Relaxed, Ordering::Relaxed, busy).is_ok()
     }
 
     /// Marks the lease as idle from now on.
@@ -239,7 +242,7 @@ impl Drop for Held {
 
 impl Inner {
     fn now(&self) -> u64 {
-        u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(BUSY - 1)
+        u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(REVOKED - 1)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -300,21 +303,29 @@ impl State {
         largest.map(|(holder, _)| holder.clone())
     }
 
-    fn longest_idle(&self, holder: &Holder) -> Option<u64> {
+    /// The lease of a holder that is idle longest, and since when.
+    fn longest_idle(&self, holder: &Holder) -> Option<(u64, u64)> {
         let idle_since = |leased: &Leased| leased.activity.idle_since.load(Ordering::Relaxed);
         let leases = self.leases.get(holder)?.iter();
-        let idle = leases.filter(|(_, leased)| leased.amount > 0 && idle_since(leased) != BUSY);
-        idle.min_by_key(|(_, leased)| idle_since(leased)).map(|(number, _)| *number)
+        let idle = leases.filter(|(_, leased)| leased.amount > 0);
+        let idle = idle.map(|(number, leased)| (*number, idle_since(leased)));
+        idle.filter(|(_, since)| *since < REVOKED).min_by_key(|(_, since)| *since)
     }
 
     fn revoke_longest_idle(&mut self, holder: &Holder) -> bool {
-        let Some(number) = self.longest_idle(holder) else {
-            return false;
-        };
-        if let Some(leased) = self.release(holder, number) {
-            leased.activity.revoked.cancel();
+        while let Some((number, since)) = self.longest_idle(holder) {
+            let Some(leased) = self.leased(holder, number) else { return false };
+            // It may have become busy meanwhile.
+            let idle_since = &leased.activity.idle_since;
+            let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
+            if idle_since.compare_exchange(since, REVOKED, success, failure).is_ok() {
+                if let Some(leased) = self.release(holder, number) {
+                    leased.activity.revoked.cancel();
+                }
+                return true;
+            }
         }
-        true
+        false
     }
 
     fn leased(&mut self, holder: &Holder, number: u64) -> Option<&mut Leased> {
@@ -362,7 +373,7 @@ mod tests {
             large.push(lease("large").unwrap());
             advance(Duration::from_secs(1)).await;
         }
-        large[0].busy();
+        assert!(large[0].busy());
         let small = [lease("a").unwrap(), lease("b").unwrap()];
         large[1].idle();
         let newcomer = lease("c").unwrap();
@@ -385,7 +396,7 @@ mod tests {
         assert!(!is_revoked(&other));
         assert_eq!(flood.iter().filter(|lease| !is_revoked(lease)).count(), 4);
         assert_eq!(pool.used(), 5, "half was free before the last that was borrowed");
-        flood.iter().for_each(Lease::busy);
+        flood.iter().for_each(|lease| assert!(lease.busy()));
         assert_eq!(lease("flood").err(), Some(NoRoom::OverShare));
         assert!(lease("other").is_ok());
     }
@@ -396,11 +407,11 @@ mod tests {
         let pool = Pool::new(4, 1, Revokes::Idle);
         let proxy = || pool.lease(&holder("proxy"), 1, bounds(4, 4));
         let busy = [proxy().unwrap(), proxy().unwrap(), proxy().unwrap()];
-        busy.iter().for_each(Lease::busy);
+        busy.iter().for_each(|lease| assert!(lease.busy()));
         let idle = pool.lease(&holder("a"), 1, bounds(4, 1)).unwrap();
         let newcomer = proxy().unwrap();
         assert!(is_revoked(&idle) && !busy.iter().any(is_revoked));
-        newcomer.busy();
+        assert!(newcomer.busy());
         let stranger = pool.lease(&holder("b"), 1, bounds(4, 1));
         assert_eq!(stranger.err(), Some(NoRoom::Full), "nothing is idle");
     }
@@ -453,6 +464,7 @@ mod tests {
         let large = pool.lease(&holder("large"), 2, bounds(2, 2)).unwrap();
         let small = pool.lease(&holder("small"), 1, bounds(2, 1)).unwrap();
         assert_eq!((large.claim(), small.claim()), (Err(NoRoom::Full), Ok(())));
+        assert_eq!((large.busy(), small.busy()), (false, true), "a request must not begin on it");
     }
 
     #[test]

@@ -229,6 +229,10 @@ async fn respond<E: Serve>(
     // hyper removes a Content-Length next to Transfer-Encoding. A proxy before the gateway may have used it, and
     // take the rest of the connection for a part of this body: close it (RFC 9112, section 6.3).
     let closes = request.headers().contains_key(TRANSFER_ENCODING);
+    if guard.is_revoked() {
+        // Nothing may be begun that is then thrown away with the connection.
+        std::future::pending::<()>().await;
+    }
     // On the heap, and dropped with the response: a stream that is open for hours does not keep it.
     let serving = pin_in_place(|| endpoint.serve(request, &peer, &guard));
     let mut response: Response<Body> = serving.await;

@@ -73,6 +73,7 @@ enum Phase {
 pub(crate) struct RequestGuard {
     state: Arc<ConnState>,
     number: u64,
+    is_revoked: bool,
 }
 
 impl ConnState {
@@ -125,18 +126,17 @@ impl ConnState {
 
     /// Records that a request has arrived.
     pub(crate) fn begin(self: &Arc<Self>) -> RequestGuard {
+        let mut is_revoked = false;
         self.update(|phase| {
             // Within the lock: another request may end at the same time.
-            if let Some(place) = &self.place {
-                place.busy();
-            }
+            is_revoked = self.place.as_ref().is_some_and(|place| !place.busy());
             match phase {
                 Phase::Busy(requests) => Phase::Busy(requests + 1),
                 Phase::Idle(_) | Phase::Head(_) => Phase::Busy(1),
             }
         });
         let number = self.next_response.fetch_add(1, Ordering::Relaxed);
-        RequestGuard { state: self.clone(), number }
+        RequestGuard { state: self.clone(), number, is_revoked }
     }
 
     fn end(&self) {
@@ -217,6 +217,11 @@ impl RequestGuard {
     /// Whether the connection carries other responses at the same time.
     pub(crate) fn is_multiplexed(&self) -> bool {
         self.state.stall.is_some()
+    }
+
+    /// Whether the connection was closed for another one before the request arrived. Its task has not noticed yet.
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.is_revoked
     }
 
     /// Lets the place of the connection be given to another one before the request is answered: nobody has shown a credential.
