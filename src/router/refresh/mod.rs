@@ -293,13 +293,16 @@ impl Refresh {
 
     /// Applies reports; long lists are merged on a thread that may block.
     async fn take_beside_calls(mut self, reports: Vec<DriverReport>) -> Self {
-        let prompts = |report: &DriverReport| {
-            report.outcome.as_ref().map_or(0, |list| list.listed.prompts.len())
+        let listed = |report: &DriverReport| {
+            let listed = report.outcome.as_ref().map(|list| &list.listed);
+            listed.map_or(0, |listed| listed.prompts.len() + listed.malformed.len())
         };
+        // The digest is that of all prompts, and what is left out is compared with what was.
+        let known = self.content.len() + self.content.left_out.len();
         let now = Instant::now();
         // Pins read objects.
         let has_pins = self.upstreams.iter().any(|known| known.source.pinning.mode != Mode::Off);
-        if !has_pins && reports.iter().map(prompts).sum::<usize>() <= MERGED_AT_ONCE {
+        if !has_pins && known + reports.iter().map(listed).sum::<usize>() <= MERGED_AT_ONCE {
             self.take(reports, now);
             return self;
         }
