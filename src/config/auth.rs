@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::jwt::{self, Jwt};
 use super::reader::Section;
-use crate::domain::caller::{is_id, is_reserved};
+use crate::domain::caller::{Caller, Proof, is_id, is_reserved};
 use crate::seal::hex::from_hex;
 
 /// The authentication methods.
@@ -63,6 +63,13 @@ pub struct Identity {
     /// 1 to 128 visible characters; not `anonymous`.
     pub id: String,
     pub groups: Vec<String>,
+}
+
+impl Identity {
+    /// The caller that has proved to be this one.
+    pub(crate) fn caller(&self, proof: Proof) -> Caller {
+        Caller::in_groups(&self.id, &self.groups).proved_by(proof)
+    }
 }
 
 pub(super) fn read(mut section: Section<'_>, client_ca: Option<PathBuf>) -> Auth {

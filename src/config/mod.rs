@@ -49,7 +49,9 @@ pub(crate) use admin::{Admin, Oidc, Usage};
 pub(crate) use audit::{Audit, Durability, OnAuditFailure};
 #[cfg(test)]
 pub(crate) use auth::ApiKey;
-pub(crate) use auth::{Auth, Certificate, Identity};
+#[cfg(test)]
+pub(crate) use auth::Identity;
+pub(crate) use auth::{Auth, Certificate};
 pub(crate) use cluster::{
     Cluster, OnMissing, OnStoreFailure, SharedLimits, StoreCredential, StoreServer,
 };

@@ -74,9 +74,6 @@ pub(crate) struct Authenticator {
 
 impl Authenticator {
     pub(crate) fn new(auth: &config::Auth) -> Self {
-        let caller = |who: &config::Identity, proof| {
-            Caller::in_groups(&who.id, &who.groups).proved_by(proof)
-        };
         Self {
             auth: Arc::new(auth.clone()),
             wanted: match (&auth.jwt, auth.api_keys.is_empty()) {
@@ -88,17 +85,17 @@ impl Authenticator {
             api_keys: auth
                 .api_keys
                 .iter()
-                .map(|key| (key.hash, caller(&key.caller, Proof::ApiKey { hash: key.hash })))
+                .map(|key| (key.hash, key.caller.caller(Proof::ApiKey { hash: key.hash })))
                 .collect(),
             subjects: auth
                 .certificates
                 .iter()
                 .map(|config::Certificate { subject, caller: who }| {
                     let proof = Proof::Certificate { subject: subject.clone() };
-                    (subject.clone(), caller(who, proof))
+                    (subject.clone(), who.caller(proof))
                 })
                 .collect(),
-            stdio: caller(&auth.stdio, Proof::Stdio),
+            stdio: auth.stdio.caller(Proof::Stdio),
         }
     }
 

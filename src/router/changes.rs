@@ -75,6 +75,10 @@ impl Changes {
     /// The lists that were visible then. Cancel safe.
     pub(crate) async fn visible_then(&mut self, published: &Published) -> Visible {
         let Published { content, views, .. } = published;
+        if let Some(caller) = views.renamed(&self.caller) {
+            self.caller = caller.clone();
+            self.private = None;
+        }
         let shared = views.digests(content, &self.caller, &self.endpoint, self.kinds).await;
         self.watch_private(published);
         let Some(private) = &mut self.private else {

@@ -16,7 +16,7 @@ use super::owner::Owner;
 use super::segment::Segment;
 use super::view::View;
 use crate::config::{self, Exposure, ToolForm};
-use crate::domain::caller::{Caller, Principal};
+use crate::domain::caller::{Caller, Principal, Proof};
 use crate::domain::glob::Glob;
 use crate::domain::method::Method;
 use crate::domain::name::UpstreamId;
@@ -25,6 +25,8 @@ use crate::domain::rights::{Allowed, Rights};
 /// Makes and caches views.
 pub struct ViewCache {
     rights: Arc<dyn Rights>,
+    /// Who calls over standard streams.
+    stdio: Caller,
     /// The path of the main endpoint, and what it offers.
     main: (String, Exposure),
     /// The parts of the catalog that named endpoints serve, by path.
@@ -173,6 +175,7 @@ impl ViewCache {
         let views_size = config.listing.views_size;
         Self {
             rights,
+            stdio: config.auth.stdio.caller(Proof::Stdio),
             main: (config.server.path.clone(), config.server.exposure),
             parts,
             pair: Arc::new(View::pair()),
@@ -338,6 +341,13 @@ impl ViewCache {
         }
     }
 
+    /// The caller over standard streams, if `caller` was that one under another configuration: no credential says who it is.
+    pub(crate) fn renamed(&self, caller: &Caller) -> Option<&Caller> {
+        let is_stdio = *caller.proof() == Proof::Stdio;
+        let same = (caller.id(), caller.groups()) == (self.stdio.id(), self.stdio.groups());
+        (is_stdio && !same).then_some(&self.stdio)
+    }
+
     /// The digests of the lists of a caller at an endpoint. Cancel safe.
     pub(crate) async fn digests(
         self: &Arc<Self>,
@@ -488,6 +498,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::domain::rights::PromptRef;
+    use crate::router::changes::{Changes, Published};
     use crate::router::pin::PromptPin;
     use crate::router::segment::SegmentWriter;
 
@@ -596,6 +607,42 @@ mod tests {
         let caller = Caller::new("ci");
         assert_eq!(views.view(&content, &caller, "/mcp").await.len(), 150_000);
         assert_eq!(views.views.weight(), 0);
+    }
+
+    /// Only the group `readers` may list.
+    struct Readers;
+
+    impl Rights for Readers {
+        fn entitlement(&self, caller: &Caller) -> Option<Arc<str>> {
+            Some(caller.groups().concat().into())
+        }
+
+        fn allows(&self, caller: &Caller, _: Method, _: PromptRef<'_>) -> bool {
+            caller.groups() == ["readers"]
+        }
+    }
+
+    #[tokio::test]
+    async fn k1_a_reload_changes_whose_lists_are_announced_over_standard_streams() {
+        let published = |groups: &str| {
+            let toml = format!("[auth.stdio]\nid = \"ada\"\ngroups = [{groups}]\n");
+            let config = Config::parse("g", &toml, Path::new(""), &[]).unwrap();
+            let views = Arc::new(ViewCache::new(&config, Arc::new(Readers)));
+            (
+                config.auth.stdio.caller(Proof::Stdio),
+                Published { views, content: content(1), caller_lists: None },
+            )
+        };
+        let prompts = ListKinds { prompts: true, tools: false };
+        let (caller, before) = published("");
+        let (changes, _) = tokio::sync::watch::channel(Some(before));
+        let mut subscription =
+            Changes::new(changes.subscribe(), caller, "/mcp".to_owned(), prompts);
+        let nothing = subscription.visible().await.unwrap().digests;
+        changes.send_replace(Some(published("\"readers\"").1));
+        assert_ne!(subscription.visible().await.unwrap().digests, nothing);
+        changes.send_replace(Some(published("").1));
+        assert_eq!(subscription.visible().await.unwrap().digests, nothing);
     }
 
     #[tokio::test]
