@@ -1,7 +1,10 @@
 //! A decoder for server-sent events from an upstream (WHATWG HTML, section 9.2). It accepts chunks of any
 //! size and its memory is bounded.
 
-/// An incremental decoder from bytes to events. It keeps only the fields that MCP uses: name and data.
+use std::time::Duration;
+
+/// An incremental decoder from bytes to events. It keeps only the fields that MCP uses: name, data and the last reconnection
+/// time.
 #[derive(Debug)]
 pub struct Decoder {
     /// The received bytes of the incomplete line.
@@ -9,6 +12,7 @@ pub struct Decoder {
     name: String,
     data: Vec<u8>,
     has_data: bool,
+    retry: Option<Duration>,
     /// Whether the last byte was a CR, so that an LF directly after it belongs to the same line end.
     after_cr: bool,
     /// Whether no line has ended yet: the first line may start with a byte order mark.
@@ -41,6 +45,7 @@ impl Decoder {
             name: String::new(),
             data: Vec::new(),
             has_data: false,
+            retry: None,
             after_cr: false,
             at_start: true,
             limit,
@@ -67,6 +72,11 @@ impl Decoder {
             self.end_line(events)?;
         }
         self.extend_line(piece)
+    }
+
+    /// The time after which the stream is opened again once it has ended, if the upstream has said so.
+    pub fn retry(&self) -> Option<Duration> {
+        self.retry
     }
 
     fn extend_line(&mut self, bytes: &[u8]) -> Result<(), TooLarge> {
@@ -102,6 +112,10 @@ impl Decoder {
                 self.data.extend_from_slice(value);
             }
             b"event" => self.name = String::from_utf8_lossy(value).into_owned(),
+            b"retry" if value.iter().all(u8::is_ascii_digit) => {
+                let millis = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+                self.retry = millis.map(Duration::from_millis).or(self.retry);
+            }
             _ => {}
         }
         Ok(())
@@ -142,6 +156,15 @@ mod tests {
         let events = decode(&[stream]).unwrap();
         let expected = [("message", "{\"a\":1}"), ("endpoint", "/post\n x")];
         assert_eq!(events, expected.map(|(n, d)| (n.to_owned(), d.to_owned())));
+    }
+
+    #[test]
+    fn the_last_valid_reconnection_time_counts() {
+        let mut decoder = Decoder::new(64);
+        assert_eq!(decoder.retry(), None);
+        let stream = b"retry: 3000\n\nretry:250\nretry: -1\nretry: 1s\nretry\n\n";
+        decoder.feed(stream, &mut Vec::new()).unwrap();
+        assert_eq!(decoder.retry(), Some(Duration::from_millis(250)));
     }
 
     #[test]

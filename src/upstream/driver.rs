@@ -264,7 +264,8 @@ impl Driver {
             let started = Instant::now();
             // The list may have changed before the stream was open, so its opening causes a walk, too.
             let listening = connection.listen(|event| {
-                self.listening.store(true, Ordering::Relaxed);
+                // Once it has ended, polling takes over until it is open again.
+                self.listening.store(event != ListenEvent::Closed, Ordering::Relaxed);
                 self.signals.list_changed.notify_one();
                 if event == ListenEvent::ListChanged {
                     self.telemetry.metrics().list_changed_received(self.upstream.id.as_str());

@@ -403,7 +403,9 @@ impl Upstream {
             loop {
                 let heard = connection.listen(|event| {
                     // The list may have changed before the stream was open.
-                    list_changed.notify_one();
+                    if event != ListenEvent::Closed {
+                        list_changed.notify_one();
+                    }
                     if event == ListenEvent::ListChanged {
                         self.telemetry.metrics().list_changed_received(self.config.id.as_str());
                     }

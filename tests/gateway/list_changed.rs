@@ -379,6 +379,31 @@ async fn l6_after_a_reconnection_whose_stream_does_not_open_changes_are_found_by
 }
 
 #[tokio::test]
+async fn l6_until_an_upstream_wants_its_stream_to_be_opened_again_changes_are_found_by_polling() {
+    let (streams, walks) = (Counter::new(), Counter::new());
+    let (opened, walked) = (streams.clone(), walks.clone());
+    let upstream = Upstream::start(move |asked| match asked.method() {
+        _ if asked.http_method == "GET" => {
+            opened.increment();
+            Scripted::Stream(b"retry: 3600000\n\n".to_vec())
+        }
+        "server/discover" | "initialize" => declaring(good_legacy(asked, "2025-11-25")),
+        "prompts/list" => {
+            walked.increment();
+            good_legacy(asked, "2025-11-25")
+        }
+        _ => good_legacy(asked, "2025-11-25"),
+    })
+    .await;
+    let table = upstream.patient_table("up") + "poll = \"50ms\"\n";
+    let gateway = Gateway::start(&(QUICK.to_owned() + &table)).await;
+    settled(&gateway, "up__p").await;
+    // A stream that is opened again at once is so several times meanwhile.
+    walks.reaches(20).await;
+    assert_eq!(streams.get(), 1);
+}
+
+#[tokio::test]
 async fn u19_many_lists_at_once_are_one_walk() {
     let telling = NotifyingUpstream::start(good_legacy_2025, |_| false).await;
     let gateway = Gateway::start(&telling.upstream.patient_table("up")).await;

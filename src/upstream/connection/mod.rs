@@ -18,12 +18,11 @@ use super::connection::handshake::{Conversation, ListenEvent, RpcRequest};
 use super::connection::list_pages::{PageStep, Pagination};
 use super::library::Snapshot;
 use super::prompt_list::PromptList;
-use super::transport::Transport;
+use super::transport::{StreamEvent, Transport};
 use crate::config::Settings;
 use crate::domain::call::ForwardedMeta;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::json::Json;
 use crate::domain::json::object::write_members;
 use crate::domain::jsonrpc::Id;
 use crate::domain::known_response::KnownResponse;
@@ -104,12 +103,12 @@ impl Connection {
         match self {
             Connection::Library(_) => std::future::pending().await,
             Connection::Remote(connection) => {
-                let on_message = |message: Option<Json<'_>>| {
-                    if message.is_none() {
+                let on_event = |event: StreamEvent<'_>| {
+                    if let StreamEvent::Opened = event {
                         on_open();
                     }
                 };
-                connection.conversation.read_get_stream(&connection.transport, on_message).await
+                connection.conversation.read_get_stream(&connection.transport, on_event).await
             }
         }
     }

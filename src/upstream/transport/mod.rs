@@ -22,6 +22,15 @@ use crate::domain::json::Json;
 use crate::domain::jsonrpc::{Frame, Id};
 use crate::domain::known_response::KnownResponse;
 
+/// What becomes of a notification stream.
+#[derive(Clone, Copy)]
+pub enum StreamEvent<'a> {
+    Opened,
+    Message(Json<'a>),
+    /// It has ended. It is opened again after the time for which the upstream asks.
+    Closed,
+}
+
 /// Transport of one connection to an upstream.
 pub enum Transport {
     /// Streamable HTTP: each request has a response stream of its own.
@@ -94,37 +103,38 @@ impl Transport {
         }
     }
 
-    /// Reads the notification stream that a GET opens (MCP 2025-11-25, transports) to its end. Calls
-    /// `on_message` with nothing when the stream is open, and with each message. On a shared stream,
-    /// whose messages go to the correlator, it only calls once and never returns.
+    /// Reads the notification stream that a GET opens (MCP 2025-11-25, transports) to its end. On a shared stream, whose
+    /// messages go to the correlator, it only calls `on_event` once and never returns.
     ///
     /// # Errors
     /// When the upstream has no such stream, or the stream breaks.
     pub async fn listen(
         &self,
         headers: HeaderMap,
-        mut on_message: impl FnMut(Option<Json<'_>>),
+        mut on_event: impl FnMut(StreamEvent<'_>),
     ) -> Result<(), Kind> {
         match self {
             Transport::Http { endpoint, correlator } => {
-                let dispatch = |message: Option<Json<'_>>| {
-                    if let Some(Ok(frame)) = message.map(Frame::read) {
+                let dispatch = |event: StreamEvent<'_>| {
+                    if let StreamEvent::Message(message) = event
+                        && let Ok(frame) = Frame::read(message)
+                    {
                         let followup = correlator.dispatch(frame, None);
                         endpoint.send_followup(endpoint.url(), headers.clone(), followup);
                     }
-                    on_message(message);
+                    on_event(event);
                 };
                 endpoint.listen(Method::GET, headers.clone(), String::new(), dispatch).await
             }
             Transport::Sse(_) | Transport::Stdio(_) => {
-                on_message(None);
+                on_event(StreamEvent::Opened);
                 std::future::pending().await
             }
         }
     }
 
     /// Reads the notification stream that a request opens (MCP 2026-07-28, subscriptions) to its end. Calls
-    /// `on_message` as [`Transport::listen`] does.
+    /// `on_event` as [`Transport::listen`] does.
     ///
     /// # Errors
     /// When the upstream refuses the request, or the stream breaks.
@@ -133,18 +143,18 @@ impl Transport {
         id: &Id,
         headers: HeaderMap,
         body: String,
-        mut on_message: impl FnMut(Option<Json<'_>>),
+        mut on_event: impl FnMut(StreamEvent<'_>),
     ) -> Result<(), Kind> {
         match self {
             Transport::Http { endpoint, .. } => {
-                endpoint.listen(Method::POST, headers, body, on_message).await
+                endpoint.listen(Method::POST, headers, body, on_event).await
             }
             Transport::Sse(session) => {
-                on_message(None);
+                on_event(StreamEvent::Opened);
                 session.request(id, headers, body).await.map(drop)
             }
             Transport::Stdio(child) => {
-                on_message(None);
+                on_event(StreamEvent::Opened);
                 child.request(id, body).await.map(drop)
             }
         }

@@ -1,6 +1,7 @@
 //! Reader of a response body as server-sent events.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -80,6 +81,11 @@ impl SseReader {
             }
             self.messages.extend(reply::messages(event.data)?);
         }
+    }
+
+    /// The time after which the upstream wants the stream to be opened again (MCP 2025-11-25, transports).
+    pub(super) fn retry(&self) -> Option<Duration> {
+        self.decoder.retry()
     }
 
     /// Returns the next event, whatever its name; nothing at the end of the stream. Cancel safe.

@@ -16,14 +16,14 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::task::TaskTracker;
 
+use super::StreamEvent;
 use super::sse_reader::{Received, SseReader, next_chunk};
 use crate::config;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::json::Json;
 use crate::domain::jsonrpc::{Frame, Id};
 use crate::domain::known_response::{Comparison, KnownResponse};
 use crate::net::egress::Egress;
@@ -49,6 +49,9 @@ pub struct HttpEndpoint {
     /// Time to post a client's answer to a server request.
     answer_timeout: Duration,
 }
+
+/// Longest time until a stream is opened again, whatever the upstream asks for.
+const LONGEST_RETRY: Duration = Duration::from_secs(3600);
 
 /// Time to post a message whose outcome is not awaited.
 const BACKGROUND_POST_TIMEOUT: Duration = Duration::from_secs(1);
@@ -181,8 +184,8 @@ impl HttpEndpoint {
         }
     }
 
-    /// Opens a notification stream, by GET or by a POSTed request, and reads it to its end. Calls
-    /// `on_message` with nothing when the stream is open, and with each message.
+    /// Opens a notification stream, by GET or by a POSTed request, and reads it to its end. Returns once it may be opened
+    /// again.
     ///
     /// # Errors
     /// When the upstream has no such stream, or the stream breaks.
@@ -191,15 +194,23 @@ impl HttpEndpoint {
         method: Method,
         headers: HeaderMap,
         body: String,
-        mut on_message: impl FnMut(Option<Json<'_>>),
+        mut on_event: impl FnMut(StreamEvent<'_>),
     ) -> Result<(), Kind> {
         let response = self.send(method, &self.url, &headers, Bytes::from(body)).await?;
         let mut events = self.events(response)?;
-        on_message(None);
-        while let Some(message) = events.next().await? {
-            on_message(Some(message.json()));
+        on_event(StreamEvent::Opened);
+        let ended = loop {
+            match events.next().await {
+                Ok(Some(message)) => on_event(StreamEvent::Message(message.json())),
+                Ok(None) => break Ok(()),
+                Err(kind) => break Err(kind),
+            }
+        };
+        on_event(StreamEvent::Closed);
+        if let Some(retry) = events.retry() {
+            sleep(retry.min(LONGEST_RETRY)).await;
         }
-        Ok(())
+        ended
     }
 
     /// Opens the event stream of HTTP+SSE (MCP 2024-11-05, transports).

@@ -22,10 +22,10 @@ use crate::domain::revision::{Era, Revision};
 use crate::domain::server_request::ClientCapabilities;
 use crate::domain::{mcp_name, meta};
 use crate::upstream::call::reply::INITIALIZE_ID;
-use crate::upstream::transport::Transport;
 use crate::upstream::transport::streamable_http::{
     MCP_METHOD, MCP_NAME, PROTOCOL_VERSION, SESSION_ID,
 };
+use crate::upstream::transport::{StreamEvent, Transport};
 use verdict::{Verdict, discover, judge, modern_after_all};
 
 /// The negotiated revision and capabilities, and the encoding of messages that they demand.
@@ -72,6 +72,8 @@ pub(crate) enum ListenEvent {
     Opened,
     /// `notifications/prompts/list_changed`.
     ListChanged,
+    /// The stream has ended. The list may change unnoticed until it is open again.
+    Closed,
 }
 
 impl Conversation {
@@ -154,36 +156,37 @@ impl Conversation {
             let message = "no listChanged".to_owned();
             return Err(Kind::Error { code: -32601, message, data: None });
         }
-        let on_message = |message: Option<Json<'_>>| match message {
-            None => on_event(ListenEvent::Opened),
-            Some(message) => {
+        let on_stream_event = |event: StreamEvent<'_>| match event {
+            StreamEvent::Opened => on_event(ListenEvent::Opened),
+            StreamEvent::Closed => on_event(ListenEvent::Closed),
+            StreamEvent::Message(message) => {
                 if message.get("method").is_some_and(|method| method.is(LIST_CHANGED)) {
                     on_event(ListenEvent::ListChanged);
                 }
             }
         };
         match self.revision.era() {
-            Era::Legacy => self.read_get_stream(transport, on_message).await,
+            Era::Legacy => self.read_get_stream(transport, on_stream_event).await,
             Era::Modern => {
                 let params = "\"notifications\":{\"promptsListChanged\":true}";
                 let rpc = RpcRequest { method: LISTEN, params, ..RpcRequest::default() };
                 let (headers, body) = self.encode(id, rpc);
-                transport.subscribe(id, headers, body, on_message).await
+                transport.subscribe(id, headers, body, on_stream_event).await
             }
         }
     }
 
     /// Reads the GET stream of a legacy upstream, which carries the messages that belong to no request,
-    /// until it ends. Calls `on_message` with nothing when it is open, and with each message.
+    /// until it ends.
     ///
     /// # Errors
     /// When the upstream has no such stream, or the stream breaks.
     pub(crate) async fn read_get_stream(
         &self,
         transport: &Transport,
-        on_message: impl FnMut(Option<Json<'_>>),
+        on_event: impl FnMut(StreamEvent<'_>),
     ) -> Result<(), Kind> {
-        transport.listen(self.headers.clone(), on_message).await
+        transport.listen(self.headers.clone(), on_event).await
     }
 
     /// Returns the headers and the body of a request.
