@@ -67,7 +67,8 @@ impl Raw {
     }
 }
 
-/// Returns the mistake of text that is not valid TOML. The parser does not name a duplicate key.
+/// Returns the mistake of text that is not valid TOML. The parser names neither a duplicate key nor a text without quotes that
+/// begins like a number.
 fn syntax_message(text: &str, span: Range<usize>, message: &str) -> String {
     if text.trim_start().starts_with('{') {
         return format!(
@@ -77,6 +78,9 @@ fn syntax_message(text: &str, span: Range<usize>, message: &str) -> String {
     match text.get(span).map(str::trim).filter(|found| !found.is_empty()) {
         Some(found) if message.contains("duplicate key") => {
             format!("{message} `{found}`; remove one of them")
+        }
+        Some(found) if message.starts_with("invalid ") => {
+            format!("{message}: {found:?} is no value of TOML; a text stands in quotes")
         }
         _ => message.to_owned(),
     }
@@ -194,5 +198,9 @@ mod tests {
     fn invalid_toml_is_reported_with_its_line() {
         let error = Raw::read("g.toml", "[server]\nlisten = \n", []).err().unwrap();
         assert!(error.to_string().starts_with("g.toml:2: "), "{error}");
+        let unquoted =
+            Raw::read("g.toml", "[server]\nlisten = 127.0.0.1:8080\n", []).err().unwrap();
+        let hint = "is no value of TOML; a text stands in quotes";
+        assert!(unquoted.to_string().contains(hint), "{unquoted}");
     }
 }
