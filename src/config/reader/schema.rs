@@ -65,6 +65,13 @@ impl Recorder {
         schema
     }
 
+    /// Whether the default of a key is the value of a key elsewhere, which a schema cannot say.
+    fn is_inherited(&self, place: &str, key: &str) -> bool {
+        let has_key =
+            |base: &str| self.tables.get(base).is_some_and(|table| table.keys.contains_key(key));
+        (place, key) == RELEASE || INHERITED.iter().any(|(of, base)| *of == place && has_key(base))
+    }
+
     fn table_schema(&self, place: &str) -> Value {
         let Some(table) = self.tables.get(place) else {
             return json!({"type": "object"});
@@ -79,6 +86,11 @@ impl Recorder {
             } else {
                 schema.clone()
             };
+            if self.is_inherited(place, key)
+                && let Some(schema) = schema.as_object_mut()
+            {
+                schema.remove("default");
+            }
             if table.not_empty.contains(key) {
                 schema["minItems"] = 1.into();
             }
@@ -100,6 +112,16 @@ impl Recorder {
         schema
     }
 }
+
+/// Places whose keys are those of another place, unless they are set.
+const INHERITED: [(&str, &str); 3] = [
+    ("upstreams.*", "defaults"),
+    ("upstreams.*.breaker", "defaults.breaker"),
+    ("views.*", "server"),
+];
+
+/// A key that is one of another place under another name.
+const RELEASE: (&str, &str) = ("upstreams.*", "release");
 
 fn secret_schema() -> Value {
     let one = |key: &str| {
