@@ -190,15 +190,21 @@ impl Lease {
 
     /// Marks the lease as in use: it is not revoked from now on. Returns whether it was not revoked before.
     pub(crate) fn busy(&self) -> bool {
-        let busy = |since| (since != REVOKED).then_some(BUSY);
-        let idle_since = &self.activity.idle_since;
-        idle_since.fetch_update(Ordering::Relaxed, Ordering::Relaxed, busy).is_ok()
+        self.mark(BUSY)
     }
 
-    /// Marks the lease as idle from now on.
+    /// Marks the lease as idle from now on, unless it is revoked.
     pub(crate) fn idle(&self) {
-        self.activity.idle_since.store(self.pool.now(), Ordering::Relaxed);
-        self.pool.changed.notify_waiters();
+        if self.mark(self.pool.now()) {
+            self.pool.changed.notify_waiters();
+        }
+    }
+
+    /// Returns whether the lease is not revoked.
+    fn mark(&self, idle_since: u64) -> bool {
+        let marked = |since| (since != REVOKED).then_some(idle_since);
+        let activity = &self.activity.idle_since;
+        activity.fetch_update(Ordering::Relaxed, Ordering::Relaxed, marked).is_ok()
     }
 
     /// Marks the lease as in use, unless it is revoked already.
@@ -464,6 +470,7 @@ mod tests {
         let large = pool.lease(&holder("large"), 2, bounds(2, 2)).unwrap();
         let small = pool.lease(&holder("small"), 1, bounds(2, 1)).unwrap();
         assert_eq!((large.claim(), small.claim()), (Err(NoRoom::Full), Ok(())));
+        large.idle();
         assert_eq!((large.busy(), small.busy()), (false, true), "a request must not begin on it");
     }
 

@@ -426,6 +426,26 @@ mod tests {
         place.revoked().await;
     }
 
+    #[tokio::test]
+    async fn f4_a_connection_gives_way_while_all_its_requests_do_and_not_for_one_of_them() {
+        let pool = Pool::new(1, 1, Revokes::Idle);
+        let lease = |id: &str| {
+            let bounds = Bounds { ceiling: 1, share: 1, per_holder: 1 };
+            pool.lease(&Holder::Caller(Caller::new(id)), 1, bounds)
+        };
+        let place = Some(Arc::new(lease("client").unwrap()));
+        let state = ConnState::multiplexed(place, Duration::from_secs(60), Duration::from_secs(60));
+        let (with_credential, without) = (state.begin(), state.begin());
+        without.yield_place();
+        assert_eq!(lease("newcomer").err(), Some(NoRoom::Full));
+        with_credential.yield_place();
+        assert!(with_credential.keep_place());
+        assert_eq!(lease("newcomer").err(), Some(NoRoom::Full));
+        drop(with_credential);
+        assert!(lease("newcomer").is_ok());
+        assert!(!without.keep_place() && state.begin().is_revoked());
+    }
+
     #[tokio::test(start_paused = true)]
     async fn an_interim_response_in_the_buffer_of_hyper_is_sent_before_a_detached_stream() {
         let mut client = connect(4096);

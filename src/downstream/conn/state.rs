@@ -7,7 +7,7 @@
 //! window for that stream. hyper does not poll the body of such a response, and that is what is observed here.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::Duration;
@@ -36,6 +36,8 @@ pub(crate) struct ConnState {
 
 struct Inner {
     phase: Phase,
+    /// The requests of [`Phase::Busy`] that have yielded the place of the connection.
+    yielded: usize,
     /// Response bodies that have data and are not polled, by the number of the response.
     stalled: BTreeMap<u64, StalledBody>,
     /// The task that reads an HTTP/2 connection, woken when the deadline has become earlier.
@@ -74,6 +76,7 @@ pub(crate) struct RequestGuard {
     state: Arc<ConnState>,
     number: u64,
     is_revoked: bool,
+    has_yielded: AtomicBool,
 }
 
 impl ConnState {
@@ -102,7 +105,7 @@ impl ConnState {
         stall: Option<Duration>,
         phase: Phase,
     ) -> Arc<Self> {
-        let inner = Inner { phase, stalled: BTreeMap::new(), reader: None };
+        let inner = Inner { phase, yielded: 0, stalled: BTreeMap::new(), reader: None };
         Arc::new(Self {
             place,
             idle,
@@ -136,19 +139,33 @@ impl ConnState {
             }
         });
         let number = self.next_response.fetch_add(1, Ordering::Relaxed);
-        RequestGuard { state: self.clone(), number, is_revoked }
+        RequestGuard {
+            state: self.clone(),
+            number,
+            is_revoked,
+            has_yielded: AtomicBool::new(false),
+        }
     }
 
-    fn end(&self) {
-        self.update(|phase| match phase {
+    fn end(&self, has_yielded: bool) {
+        let mut inner = self.lock();
+        inner.yielded -= usize::from(has_yielded);
+        inner.phase = match inner.phase {
             Phase::Busy(requests) if requests > 1 => Phase::Busy(requests - 1),
-            _ => {
-                if let Some(place) = &self.place {
-                    place.idle();
-                }
-                Phase::Idle(Instant::now() + self.idle)
-            }
-        });
+            _ => Phase::Idle(Instant::now() + self.idle),
+        };
+        self.give_way(&inner);
+    }
+
+    /// Marks the place as idle where no request needs it.
+    fn give_way(&self, inner: &Inner) {
+        let needed = match inner.phase {
+            Phase::Busy(requests) => requests - inner.yielded,
+            Phase::Idle(_) | Phase::Head(_) => 0,
+        };
+        if let Some(place) = self.place.as_ref().filter(|_| needed == 0) {
+            place.idle();
+        }
     }
 
     /// Records that bytes were received.
@@ -224,18 +241,23 @@ impl RequestGuard {
         self.is_revoked
     }
 
-    /// Lets the place of the connection be given to another one before the request is answered: nobody has shown a credential.
+    /// Lets the place of the connection be given to another one before the request is answered, unless the connection carries
+    /// other requests that have not yielded it: nobody has shown a credential.
     pub(crate) fn yield_place(&self) {
-        if let Some(place) = &self.state.place {
-            place.idle();
+        if !self.has_yielded.swap(true, Ordering::Relaxed) {
+            let mut inner = self.state.lock();
+            inner.yielded += 1;
+            self.state.give_way(&inner);
         }
     }
 
-    /// Keeps the place until the request is answered, as without [`yield_place`](Self::yield_place).
-    pub(crate) fn keep_place(&self) {
-        if let Some(place) = &self.state.place {
-            place.busy();
+    /// Takes the place back until the request is answered. Returns whether no other connection has got it meanwhile.
+    pub(crate) fn keep_place(&self) -> bool {
+        let mut inner = self.state.lock();
+        if self.has_yielded.swap(false, Ordering::Relaxed) {
+            inner.yielded -= 1;
         }
+        self.state.place.as_ref().is_none_or(|place| place.busy())
     }
 
     /// Records that the response body has data, from now until [`polled`](Self::polled).
@@ -261,6 +283,6 @@ impl RequestGuard {
 impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.polled();
-        self.state.end();
+        self.state.end(self.has_yielded.load(Ordering::Relaxed));
     }
 }
