@@ -291,7 +291,7 @@ pub(crate) struct UpstreamAccounts {
     credential: Option<Arc<CallerCredential>>,
     /// Places for child processes; `None` over HTTP.
     places: Option<Arc<Semaphore>>,
-    /// When a call that waits for a child process has last looked for one that is idle.
+    /// When a call that waits for a child process has last looked for one that is idle, in vain.
     looked_at: Mutex<Option<Instant>>,
     /// Time without a call until an account ends.
     idle: Duration,
@@ -397,8 +397,9 @@ impl UpstreamAccounts {
             if let Some(account) = self.accounts.find(key) {
                 return Ok(Place::Own(account));
             }
-            if self.may_look_for_idle() {
-                drop(self.accounts.remove_idle_of(self.driver));
+            if self.may_look_for_idle() && self.accounts.remove_idle_of(self.driver).is_some() {
+                // There may be more for the others that wait.
+                *self.looked_at() = None;
             }
             // There is no notification when a child becomes idle, so this polls.
             let until = deadline.min(Instant::now() + LOOK_FOR_IDLE);
@@ -410,14 +411,19 @@ impl UpstreamAccounts {
         }
     }
 
-    /// Whether nobody has looked for an idle child for [`LOOK_FOR_IDLE`]: who looks goes through all accounts, and many may wait.
+    /// Whether nobody has looked in vain for an idle child for [`LOOK_FOR_IDLE`]: who looks goes through all accounts, and many
+    /// may wait.
     fn may_look_for_idle(&self) -> bool {
-        let mut looked_at = self.looked_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut looked_at = self.looked_at();
         let is_due = looked_at.is_none_or(|at| at.elapsed() >= LOOK_FOR_IDLE);
         if is_due {
             *looked_at = Some(Instant::now());
         }
         is_due
+    }
+
+    fn looked_at(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.looked_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn open(&self, caller: &Caller, place: Option<OwnedSemaphorePermit>) -> Result<Account, Kind> {

@@ -1,8 +1,8 @@
 //! Correlation of the messages of one connection with the calls in flight: responses, progress
 //! notifications and server requests.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dashmap::DashMap;
 use tokio::sync::{Notify, broadcast, mpsc, oneshot};
@@ -164,6 +164,10 @@ pub struct Correlator {
     interim: DashMap<Id, InterimSender>,
     /// Whether the upstream may send requests: legacy upstreams may, modern ones may not.
     accepts_requests: AtomicBool,
+    /// Whether the handshake has not ended: the upstream may ping then (MCP 2025-11-25, lifecycle).
+    is_opening: AtomicBool,
+    /// The request whose notifications come on the shared stream (MCP 2026-07-28, subscriptions).
+    subscription: Mutex<Option<Id>>,
     /// A server request could not be correlated with exactly one call in flight.
     is_ambiguous: AtomicBool,
     /// A server request came outside of the stream of a call.
@@ -181,6 +185,8 @@ impl Correlator {
             responses: DashMap::new(),
             interim: DashMap::new(),
             accepts_requests: AtomicBool::new(false),
+            is_opening: AtomicBool::new(true),
+            subscription: Mutex::default(),
             is_ambiguous: AtomicBool::new(false),
             has_unassociated_requests: AtomicBool::new(false),
             has_abandoned_calls: AtomicBool::new(false),
@@ -188,8 +194,9 @@ impl Correlator {
         })
     }
 
-    /// Sets whether requests of the upstream get a response; otherwise they are dropped, except `ping`.
+    /// Sets, at the end of the handshake, whether requests of the upstream get a response; otherwise they are dropped.
     pub fn set_accepts_requests(&self, accepts_requests: bool) {
+        self.is_opening.store(false, Ordering::Relaxed);
         self.accepts_requests.store(accepts_requests, Ordering::Relaxed);
     }
 
@@ -223,6 +230,11 @@ impl Correlator {
         let (sender, response) = oneshot::channel();
         self.responses.insert(id.clone(), sender);
         response
+    }
+
+    /// Notes the request whose notifications come on the shared stream.
+    pub fn set_subscription(&self, id: &Id) {
+        *self.subscription() = Some(id.clone());
     }
 
     /// Removes a request; returns whether its response was outstanding.
@@ -273,8 +285,7 @@ impl Correlator {
         params: Option<Json<'_>>,
         call: Option<&Id>,
     ) -> Followup {
-        // An upstream may ping before the handshake has ended (MCP 2025-11-25, lifecycle).
-        if method == PING {
+        if method == PING && self.is_opening.load(Ordering::Relaxed) {
             return Followup::Reply(reply::to_other_request(&id, method));
         }
         if !self.accepts_requests.load(Ordering::Relaxed) {
@@ -330,15 +341,19 @@ impl Correlator {
         }
     }
 
-    /// Ends a request that the upstream cancels: on shared streams that is how a modern upstream ends a subscription
-    /// (MCP 2026-07-28, schema, `CancelledNotification`).
+    /// Ends the subscription, if that is what the upstream cancels: it may cancel nothing else (MCP 2026-07-28, schema,
+    /// `CancelledNotification`).
     fn end_subscription(&self, params: Json<'_>) {
-        let id = params.get("requestId").and_then(Id::read);
-        if !self.accepts_requests.load(Ordering::Relaxed)
-            && let Some((_, subscriber)) = id.and_then(|id| self.responses.remove(&id))
-        {
-            let _ = subscriber.send(Err(Kind::Reset("the upstream ended the request".to_owned())));
+        let Some(id) = params.get("requestId").and_then(Id::read) else { return };
+        let is_meant = self.subscription().as_ref() == Some(&id);
+        if let Some((_, subscriber)) = self.responses.remove_if(&id, |_, _| is_meant) {
+            let ended = Kind::Reset("the upstream ended the subscription".to_owned());
+            let _ = subscriber.send(Err(ended));
         }
+    }
+
+    fn subscription(&self) -> MutexGuard<'_, Option<Id>> {
+        self.subscription.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn announce_completion(&self, params: Json<'_>) {
@@ -428,8 +443,10 @@ mod tests {
         assert!(messages.try_recv().is_err());
         correlator.set_accepts_requests(false);
         assert_eq!(reply(correlator.deliver(message(ELICITATION))), "nothing");
-        let ping = message(r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#);
-        assert!(reply(correlator.deliver(ping)).contains(r#""result":{}"#), "at any time");
+        let ping = || message(r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#);
+        assert_eq!(reply(correlator.deliver(ping())), "nothing", "the modern era has no ping");
+        let opening = Correlator::new(NotificationSinks::new("up"));
+        assert!(reply(opening.deliver(ping())).contains(r#""result":{}"#));
     }
 
     #[test]
@@ -479,19 +496,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_modern_upstream_ends_a_subscription_and_a_legacy_one_ends_no_request() {
+    async fn an_upstream_ends_its_subscription_and_no_other_request() {
         let cancelled = || {
             message(
                 r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}"#,
             )
         };
-        let legacy = accepting();
-        let mut response = legacy.expect_response(&Id::number(7));
-        legacy.deliver(cancelled());
-        assert!(response.try_recv().is_err() && legacy.forget_response(&Id::number(7)));
-        let modern = Correlator::new(NotificationSinks::new("up"));
-        let response = modern.expect_response(&Id::number(7));
-        modern.deliver(cancelled());
+        let correlator = Correlator::new(NotificationSinks::new("up"));
+        let mut response = correlator.expect_response(&Id::number(7));
+        correlator.set_subscription(&Id::number(8));
+        correlator.deliver(cancelled());
+        assert!(response.try_recv().is_err() && correlator.forget_response(&Id::number(7)));
+        let response = correlator.expect_response(&Id::number(7));
+        correlator.set_subscription(&Id::number(7));
+        correlator.deliver(cancelled());
         assert!(matches!(response.await, Ok(Err(Kind::Reset(_)))));
     }
 

@@ -252,11 +252,16 @@ impl Connector {
         let transport = self.http(endpoint);
         let opened = Connection::open(transport, revision, probe, ClientCapabilities::NONE).await;
         match opened {
-            Err(refusal @ (Kind::Status { status: 400 | 404 | 405 } | Kind::Error { .. }))
-                if revision.is_none() =>
-            {
+            Err(refusal @ Kind::Status { status: 400 | 404 | 405 }) if revision.is_none() => {
                 let fallback = self.connect_sse(endpoint, ClientCapabilities::NONE).await;
                 fallback.map_err(|_| refusal)
+            }
+            // Which status came with the error is not known. A server that means the error may open a stream all the same, on
+            // which nothing comes.
+            Err(refusal @ Kind::Error { .. }) if revision.is_none() => {
+                let fallback = self.connect_sse(endpoint, ClientCapabilities::NONE);
+                let fallback = timeout(self.upstream.settings.connect, fallback).await;
+                fallback.ok().and_then(Result::ok).ok_or(refusal)
             }
             opened => opened,
         }

@@ -39,6 +39,24 @@ struct Connections {
     open: HashMap<Key, Arc<PooledConnection>>,
     /// Connections that were removed from `open` and are not closed yet.
     closing: usize,
+    /// Calls that look for a connection.
+    waiting: usize,
+}
+
+/// A call that looks for a connection.
+struct Waiter<'a>(&'a DedicatedPool);
+
+impl<'a> Waiter<'a> {
+    fn new(pool: &'a DedicatedPool) -> Self {
+        pool.connections().waiting += 1;
+        Self(pool)
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.0.connections().waiting -= 1;
+    }
 }
 
 /// The caller of a connection and the capabilities that it declared.
@@ -164,6 +182,7 @@ impl DedicatedPool {
         max: usize,
         like: &Arc<Connection>,
     ) -> UsageGuard {
+        let _waiter = Waiter::new(self);
         loop {
             let mut freed = pin!(self.freed.notified());
             freed.as_mut().enable();
@@ -191,8 +210,8 @@ impl DedicatedPool {
                 let Usage { calls, since } = *pooled.usage();
                 (calls == 0).then(|| (since, pooled.clone()))
             });
-            // One at a time: whoever waits looks again at each change, and the others may stay.
-            if connections.closing == 0
+            // One for each that waits, who looks again at each change: the others may stay.
+            if connections.closing < connections.waiting
                 && let Some((_, oldest)) = idle.min_by_key(|(since, _)| *since)
             {
                 Self::remove(&mut connections, &oldest);

@@ -150,10 +150,12 @@ impl Transport {
                 endpoint.listen(Method::POST, headers, body, on_event).await
             }
             Transport::Sse(session) => {
+                session.correlator().set_subscription(id);
                 on_event(StreamEvent::Opened);
                 session.request(id, headers, body).await.map(drop)
             }
             Transport::Stdio(child) => {
+                child.correlator().set_subscription(id);
                 on_event(StreamEvent::Opened);
                 child.request(id, body).await.map(drop)
             }

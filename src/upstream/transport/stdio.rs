@@ -46,7 +46,7 @@ pub struct Child {
 }
 
 /// Why a child cannot be started whose program is missing. Clients must not see its path.
-const NOT_FOUND: &str = "the program of `command` is not there; install it where the gateway's PATH leads, or give its full path";
+const NOT_FOUND: &str = "the program of `command` is not there, or cannot be executed; install it where the gateway's PATH leads, or give its full path";
 
 /// Environment variables that a child inherits: enough to find programs and a home directory, none of the
 /// gateway's secrets.

@@ -2,6 +2,7 @@
 //! request is JSON or an event stream.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -48,6 +49,8 @@ pub struct HttpEndpoint {
     background_posts: Arc<Semaphore>,
     /// Time to post a client's answer to a server request.
     answer_timeout: Duration,
+    /// Milliseconds until a notification stream that has ended is opened again; 0 where the upstream has not said so.
+    retry_ms: AtomicU64,
 }
 
 /// Longest time until a stream is opened again, whatever the upstream asks for.
@@ -113,6 +116,7 @@ impl HttpEndpoint {
             max_message: settings.max_message,
             tasks,
             background_posts: Arc::new(Semaphore::new(MAX_BACKGROUND_POSTS)),
+            retry_ms: AtomicU64::new(0),
             answer_timeout: settings.timeout,
         })
     }
@@ -185,11 +189,26 @@ impl HttpEndpoint {
     }
 
     /// Opens a notification stream, by GET or by a POSTed request, and reads it to its end. Returns once it may be opened
-    /// again.
+    /// again: that time holds until the upstream says another one (WHATWG HTML, section 9.2.6).
     ///
     /// # Errors
     /// When the upstream has no such stream, or the stream breaks.
     pub async fn listen(
+        &self,
+        method: Method,
+        headers: HeaderMap,
+        body: String,
+        on_event: impl FnMut(StreamEvent<'_>),
+    ) -> Result<(), Kind> {
+        let ended = self.read_notifications(method, headers, body, on_event).await;
+        let retry = Duration::from_millis(self.retry_ms.load(Ordering::Relaxed));
+        if !retry.is_zero() && !matches!(ended, Err(Kind::SessionLost)) {
+            sleep(retry.min(LONGEST_RETRY)).await;
+        }
+        ended
+    }
+
+    async fn read_notifications(
         &self,
         method: Method,
         headers: HeaderMap,
@@ -208,7 +227,8 @@ impl HttpEndpoint {
         };
         on_event(StreamEvent::Closed);
         if let Some(retry) = events.retry() {
-            sleep(retry.min(LONGEST_RETRY)).await;
+            let millis = u64::try_from(retry.as_millis()).unwrap_or(u64::MAX);
+            self.retry_ms.store(millis, Ordering::Relaxed);
         }
         ended
     }
