@@ -90,6 +90,33 @@ async fn tokens_are_renewed_ahead_and_a_refresh_token_is_used_once_by_two_replic
 }
 
 #[tokio::test]
+async fn a_sign_in_that_cannot_be_written_over_several_renewals_is_not_lost() {
+    let wiki = Wiki::lasting(3);
+    let upstream = wiki.start().await;
+    let folder = folder(&upstream, "");
+    sign_in(folder.path()).await;
+    let (gateway, _) = Process::serve_admin(folder.path(), &[]).await;
+    served(&gateway).await;
+    let client = gateway.client();
+    let renewed = async |more: usize| {
+        let before = wiki.state().issues();
+        let renewals = async || {
+            let answer = client.modern("prompts/get", json!({"name": "wiki__p"})).await.json();
+            assert!(answer["result"]["messages"].is_array(), "{answer}");
+            wiki.state().issues()
+        };
+        eventually(renewals, |count| *count >= before + more).await;
+    };
+    // The file cannot be replaced; it can be locked and read.
+    let in_the_way = folder.path().join("grants/.unfinished-wiki.grant");
+    std::fs::create_dir(&in_the_way).unwrap();
+    renewed(2).await;
+    std::fs::remove_dir(&in_the_way).unwrap();
+    renewed(1).await;
+    assert!(!wiki.state().reused, "a refresh token was sent twice");
+}
+
+#[tokio::test]
 async fn a_sign_in_that_the_provider_ends_is_said_and_repaired_by_another() {
     let wiki = Wiki::lasting(3600);
     let upstream = wiki.start().await;

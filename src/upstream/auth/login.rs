@@ -46,6 +46,13 @@ struct State {
     unwritten: Option<Unwritten>,
 }
 
+/// The grant that counts.
+struct Stored {
+    grant: Grant,
+    /// The access token of the grant that the store has: another one, if this one could not be written.
+    replaces: String,
+}
+
 /// A renewed grant that could not be written: what is stored is out of date.
 #[derive(Clone)]
 struct Unwritten {
@@ -129,7 +136,7 @@ impl Login {
     /// Returns the access token of a grant, which is renewed if it must be.
     async fn token_of(
         &self,
-        mut grant: Grant,
+        Stored { mut grant, replaces }: Stored,
         lock: &GrantLock<'_>,
         sent_at: Instant,
     ) -> Result<Token, Refusal> {
@@ -142,7 +149,6 @@ impl Login {
             let left = left.map(|left| left.saturating_sub(LEAST_LIFETIME));
             return self.hand_out(grant, left, sent_at);
         }
-        let replaces = grant.access_token.clone();
         let renewed = grant.renew(&self.egress, now).await;
         if renewed.is_ok() || grant.ended.is_some() {
             self.keep(lock, Unwritten { grant: grant.clone(), replaces }).await;
@@ -167,16 +173,17 @@ impl Login {
     }
 
     /// Returns the locked grant. One that could not be written counts, and is written now.
-    async fn stored(&self, store: &GrantStore, lock: &GrantLock<'_>) -> Result<Grant, Refusal> {
+    async fn stored(&self, store: &GrantStore, lock: &GrantLock<'_>) -> Result<Stored, Refusal> {
         let stored = store.read(&self.upstream).await.map_err(refused)?;
         let stored = stored.ok_or_else(|| self.no_grant("there is no sign-in"))?;
         let unwritten = self.lock().unwritten.take();
         let Some(own) = unwritten.filter(|own| own.replaces(&stored)) else {
-            return Ok(stored);
+            return Ok(Stored { replaces: stored.access_token.clone(), grant: stored });
         };
-        let grant = own.grant.clone();
-        self.keep(lock, own).await;
-        Ok(grant)
+        let (grant, replaces) = (own.grant.clone(), own.replaces.clone());
+        let is_written = self.keep(lock, own).await;
+        let replaces = if is_written { grant.access_token.clone() } else { replaces };
+        Ok(Stored { grant, replaces })
     }
 
     /// Notes which grant is used. Returns whether the upstream has refused its access token, and no other process has
@@ -207,9 +214,10 @@ impl Login {
         }
     }
 
-    /// Writes a renewed grant; keeps it in memory until it can be written.
-    async fn keep(&self, lock: &GrantLock<'_>, renewed: Unwritten) {
-        if let Err(error) = lock.write(&renewed.grant).await {
+    /// Writes a renewed grant; keeps it in memory until it can be written. Returns whether it is written.
+    async fn keep(&self, lock: &GrantLock<'_>, renewed: Unwritten) -> bool {
+        let written = lock.write(&renewed.grant).await;
+        if let Err(error) = &written {
             error!(
                 upstream = self.upstream,
                 %error,
@@ -218,6 +226,7 @@ impl Login {
             );
             self.lock().unwritten = Some(renewed);
         }
+        written.is_ok()
     }
 
     /// Writes the renewed grant that could not be written. What fails is tried again with the next token.
