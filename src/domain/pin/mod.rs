@@ -212,7 +212,9 @@ impl Pin {
     /// Approves a version. The one that was approved before stays among the previous ones.
     pub(crate) fn approve(&mut self, version: Version, approval: Approval) {
         self.previous.retain(|previous| previous.version != version);
-        self.retire();
+        if !self.is_approved(&version) {
+            self.retire();
+        }
         self.rejected = self.rejected.take().filter(|rejected| rejected.version != version);
         self.approved = Some(Decided { version, approval });
     }
@@ -246,7 +248,9 @@ impl Pin {
             version.digests().any(|digest| digest["sha256:".len()..].starts_with(prefix))
         };
         let rejected = self.rejected.as_ref().map(|rejected| &rejected.version);
-        let is_open = |decided: &&Decided| Some(&decided.version) != rejected;
+        let is_open = |decided: &&Decided| {
+            Some(&decided.version) != rejected && !self.is_approved(&decided.version)
+        };
         let found: Vec<_> = match prefix {
             None => self.previous.iter().filter(|decided| is_open(decided)).take(1).collect(),
             Some(prefix) if prefix.len() < MIN_PREFIX => {
@@ -270,6 +274,10 @@ impl Pin {
     pub(crate) fn versions(&self) -> impl Iterator<Item = &Version> {
         let decided = self.approved.iter().chain(&self.rejected).chain(&self.previous);
         decided.map(|decided| &decided.version)
+    }
+
+    fn is_approved(&self, version: &Version) -> bool {
+        self.approved.as_ref().is_some_and(|approved| approved.version == *version)
     }
 
     fn retire(&mut self) {

@@ -98,6 +98,11 @@ fn a_rollback_names_one_version_that_was_approved_before() {
     assert_eq!(back.roll_back(Some(&one), approval()), Ok(version("one", Some("t1"))));
     let previous: Vec<_> = back.previous.iter().map(|p| p.version.clone()).collect();
     assert_eq!(previous, [version("three", None), version("two", None)]);
+    // Approved once more, it is no version before itself.
+    let mut again = pin.clone();
+    again.approve(version("three", None), approval());
+    assert_eq!(again.previous, pin.previous);
+    assert_eq!(again.roll_back(None, approval()), Ok(version("two", None)));
     // What was rejected is approved again only by its digest.
     let mut rejected = pin.clone();
     rejected.reject(version("three", None), approval());
