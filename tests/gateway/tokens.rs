@@ -372,6 +372,26 @@ async fn a5_without_keys_nobody_can_tell_and_old_keys_are_good_for_a_while() {
 }
 
 #[tokio::test]
+async fn a5_a_reload_keeps_the_keys_of_the_issuer_that_were_fetched() {
+    let key = SigningKey::ec("e");
+    let provider = Provider::start(&[&key]).await;
+    let toml = |more: &str| server() + &provider.table() + "cooldown = \"10ms\"\n" + more;
+    let gateway = Gateway::start(&toml("")).await;
+    let token = key.sign(&provider.claims(RESOURCE));
+    ready(&gateway, &token).await;
+    provider.set(JwksResponse::Status(500));
+    let asked = provider.fetches();
+    gateway.reload(&toml("leeway = \"5s\"\nmax_stale = \"2h\"\n")).await;
+    provider.fetched(asked + 1).await;
+    assert_eq!(status(&gateway, &token).await, 200);
+    // Those of another issuer are not its keys.
+    let other = Provider::start(&[&key]).await;
+    other.set(JwksResponse::Status(500));
+    gateway.reload(&(server() + &other.table() + "cooldown = \"10ms\"\n")).await;
+    assert_ne!(status(&gateway, &token).await, 200);
+}
+
+#[tokio::test]
 async fn a5_an_issuer_that_calls_itself_otherwise_is_not_believed() {
     let key = SigningKey::ec("e");
     let provider = Provider::start(&[&key]).await;

@@ -58,6 +58,12 @@ impl Keys {
         Self { state: watch::Sender::default(), wanted: Notify::new(), jwt: jwt.clone() }
     }
 
+    /// The keys that are known, by another configuration of the same issuer.
+    pub(super) fn renew(&self, jwt: &Jwt) -> Self {
+        let state = watch::Sender::new(self.state.borrow().clone());
+        Self { state, ..Self::new(jwt) }
+    }
+
     /// Fetches the keys now and whenever they expire or an unknown one is named, until `stop`.
     pub(super) async fn keep(&self, stop: CancellationToken) {
         let egress = match Egress::new(CONNECT, None, AddressPolicy::NotLinkLocal) {

@@ -64,10 +64,16 @@ impl Tokens {
         }
     }
 
-    /// The validator of another configuration. It keeps the keys if the issuer is configured as before.
+    /// The validator of another configuration. It keeps the keys that were fetched if they are those of the same issuer.
     pub(crate) fn renew(&self, auth: &config::Auth, jwt: &Jwt) -> Self {
         let renewed = Self::new(auth, jwt);
-        if self.jwt == *jwt { Self { keys: self.keys.clone(), ..renewed } } else { renewed }
+        if self.jwt == *jwt {
+            return Self { keys: self.keys.clone(), ..renewed };
+        }
+        if (&self.jwt.issuer, &self.jwt.jwks_url) == (&jwt.issuer, &jwt.jwks_url) {
+            return Self { keys: Arc::new(self.keys.renew(jwt)), ..renewed };
+        }
+        renewed
     }
 
     /// Whether a credential has the shape of a token: three parts, the first of which starts like an encoded
