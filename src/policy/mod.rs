@@ -242,7 +242,7 @@ impl Gate {
         if let Outcome::Fault(Fault::Transport(
             fault @ (RateLimited { .. } | AuditUnavailable | ClusterUnavailable),
         )) = outcome
-            && record.is_unwritten()
+            && !record.is_written()
         {
             record.forget();
             self.refused(Who::Caller(caller.id().to_owned()), fault);

@@ -179,9 +179,9 @@ impl CallRecord {
         }
     }
 
-    /// Whether nothing was written about the call yet.
-    pub(super) fn is_unwritten(&self) -> bool {
-        self.0.as_ref().is_some_and(|open| open.lock().received.is_some())
+    /// Whether something was written about the call.
+    pub(super) fn is_written(&self) -> bool {
+        self.0.as_ref().is_some_and(|open| open.lock().received.is_none())
     }
 }
 

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
+use super::audit::Log;
 use crate::support::client::{Reply, modern, request};
 use crate::support::gateway::api_key;
 use crate::support::{Client, Gateway, Upstream};
@@ -55,6 +56,24 @@ async fn p4_one_more_than_the_burst_is_refused_and_nobody_else_is() {
     let refused = alice.post(&request(7, "prompts/get", json!({"name": "up__p"}))).await;
     assert_limited(&refused, "gets");
     assert_eq!(alice.post(&request(8, "prompts/list", json!({}))).await.status, 200);
+}
+
+#[tokio::test]
+async fn p4_lists_that_are_refused_are_on_record_although_lists_are_not() {
+    let (upstream, log) = (Upstream::with_prompts(&["p"]).await, Log::new());
+    let limit = limit("all", "[\"caller\"]", 1, "");
+    let toml = keys() + &limit + &log.table() + "list = false\n" + &upstream.table("up");
+    let gateway = Gateway::start(&toml).await;
+    let alice = as_caller(&gateway, "alice");
+    assert_eq!(alice.modern("prompts/list", json!({})).await.status, 200);
+    for _ in 0..9 {
+        assert_eq!(alice.modern("prompts/list", json!({})).await.status, 429);
+    }
+    gateway.drain().await;
+    let refused = log.of("refused");
+    assert!(refused.iter().all(|event| event["reason"] == "rate_limited"), "{refused:?}");
+    let counts = refused.iter().filter_map(|event| event["count"].as_u64());
+    assert_eq!(counts.sum::<u64>(), 9, "{refused:?}");
 }
 
 #[tokio::test]
