@@ -525,3 +525,40 @@ fn the_follower_keeps_up() {
     index.flush().unwrap();
     println!("flush: {:?}", began.elapsed());
 }
+
+#[test]
+fn records_that_were_counted_and_given_up_are_no_longer_counted() {
+    let call = |prompt| Call { secs: NOON, prompt, caller: 0, outcome: "ok" };
+    for flushes in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = Log::new("i0");
+        (0..3).for_each(|prompt| log.call(call(prompt)));
+        let mut index = Index::open(folder.path(), FOREVER, u64::MAX).unwrap();
+        let mut tail = index.tail(log.path()).unwrap();
+        let follow = |index: &mut Index, tail: &mut Tail| {
+            while !index.follow(tail, 1 << 20).unwrap() {}
+        };
+        let segment = log.path().join("audit-00000001.jsonl");
+        let (seq, calls, length) = (log.seq, log.calls, fs::metadata(&segment).unwrap().len());
+        (3..5).for_each(|prompt| log.call(call(prompt)));
+        follow(&mut index, &mut tail);
+        if flushes {
+            index.flush().unwrap();
+            drop(index);
+            index = Index::open(folder.path(), FOREVER, u64::MAX).unwrap();
+            tail = index.tail(log.path()).unwrap();
+        }
+        // The writer gives up what it could not write whole, and goes on with the same numbers.
+        OpenOptions::new().write(true).open(&segment).unwrap().set_len(length).unwrap();
+        (log.seq, log.calls) = (seq, calls);
+        log.rotate();
+        (5..9).for_each(|prompt| log.call(Call { secs: NOON + 1, ..call(prompt) }));
+        follow(&mut index, &mut tail);
+        let counted = counts(&index, Dimension::Prompt, &Filter::default());
+        let mut fresh = Index::reader(None).unwrap();
+        let mut tail = fresh.tail(log.path()).unwrap();
+        follow(&mut fresh, &mut tail);
+        assert_eq!(counted, counts(&fresh, Dimension::Prompt, &Filter::default()));
+        assert_eq!(counted.len(), 7, "{counted:?}");
+    }
+}
