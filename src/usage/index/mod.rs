@@ -37,8 +37,6 @@ pub(super) struct Index {
     /// The days that are counted at present.
     open: BTreeMap<u64, Day>,
     changed: BTreeSet<u64>,
-    /// The record from which the log is not what was counted.
-    differs_from: Option<u64>,
     /// The day on which old days were last looked for.
     tidied: u64,
 }
@@ -49,24 +47,9 @@ struct State {
     /// The id of the log.
     instance: String,
     position: Position,
-    /// The last record that was read, and the digest of its line.
+    /// The last record that was read.
     seq: u64,
-    #[serde(default)]
-    line: [u8; 32],
-    /// The lines that are read again at present.
-    #[serde(default)]
-    repeated: Option<Repeated>,
     calls: OpenCalls,
-}
-
-/// Lines with numbers that were read before: those of a segment that was abandoned are written again, unless they were given up,
-/// since the calls were refused; and what a failure of the power takes away is followed by other records.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-struct Repeated {
-    /// The number of the first one.
-    first: u64,
-    /// Whether the last record that was read is among them, unchanged.
-    is_same: bool,
 }
 
 /// Days that are kept in memory while they are counted: those of a log whose clock runs as it should are two.
@@ -113,7 +96,6 @@ impl Index {
             state,
             open: BTreeMap::new(),
             changed: BTreeSet::new(),
-            differs_from: None,
             tidied: 0,
         })
     }
@@ -158,18 +140,13 @@ impl Index {
         let mut failed = None;
         let at_end = tail.read(limit, |line| {
             if let Some(record) = Record::read(line)
-                && let Err(error) = self.take(&record, line)
+                && let Err(error) = self.take(&record)
             {
                 failed.get_or_insert(error);
             }
         })?;
-        if let Some(first) = self.differs_from.take() {
-            self.count_again(first)?;
-            *tail = Tail::new(tail.path(), self.state.position);
-            return Ok(false);
-        }
         self.state.position = tail.position();
-        if self.open.len() > MAX_OPEN_DAYS && self.is_writer() {
+        if self.open.len() > MAX_OPEN_DAYS && self.files.as_ref().is_some_and(Files::is_writer) {
             self.flush()?;
         }
         match failed {
@@ -179,19 +156,15 @@ impl Index {
     }
 
     /// Counts a record, unless it is counted.
-    fn take(&mut self, record: &Record<'_>, line: &[u8]) -> io::Result<()> {
+    fn take(&mut self, record: &Record<'_>) -> io::Result<()> {
         if *record.instance != self.state.instance {
             self.state = State { instance: record.instance.to_string(), ..State::default() };
         }
-        if self.differs_from.is_some() || self.state.is_repeated(record.seq, line) {
+        // Lines of a segment that was abandoned are written again.
+        if record.seq <= self.state.seq {
             return Ok(());
         }
-        let repeated = self.state.repeated.take().filter(|repeated| !repeated.is_same);
-        if let Some(Repeated { first, .. }) = repeated.filter(|_| self.is_writer()) {
-            self.differs_from = Some(first);
-            return Ok(());
-        }
-        (self.state.seq, self.state.line) = (record.seq, seal::sha256(line));
+        self.state.seq = record.seq;
         let number = record.secs / DAY;
         let mut ended = false;
         let mut calls = std::mem::take(&mut self.state.calls);
@@ -211,30 +184,6 @@ impl Index {
         });
         self.state.calls = calls;
         day
-    }
-
-    fn is_writer(&self) -> bool {
-        self.files.as_ref().is_some_and(Files::is_writer)
-    }
-
-    /// Forgets the days in which records from this one on are counted, and reads the log from its beginning.
-    fn count_again(&mut self, first: u64) -> io::Result<()> {
-        warn!("the audit log does not go on as it was counted; the days are counted again");
-        let instance = std::mem::take(&mut self.state.instance);
-        if let Some(files) = &self.files {
-            for (number, _) in files.days()? {
-                let day = files.day(number)?.and_then(|bytes| Day::read(&bytes));
-                if day
-                    .is_some_and(|day| day.through.get(&instance).is_some_and(|seq| *seq >= first))
-                {
-                    files.remove_day(number)?;
-                }
-            }
-        }
-        self.open.clear();
-        self.changed.clear();
-        self.state = State { instance, ..State::default() };
-        Ok(())
     }
 
     /// Makes sure that a day is in memory.
@@ -327,16 +276,6 @@ impl Index {
 }
 
 impl State {
-    /// Whether a record was read before, or another one with its number.
-    fn is_repeated(&mut self, seq: u64, line: &[u8]) -> bool {
-        if seq > self.seq {
-            return false;
-        }
-        let repeated = self.repeated.get_or_insert(Repeated { first: seq, is_same: false });
-        repeated.is_same |= seq == self.seq && seal::sha256(line) == self.line;
-        true
-    }
-
     fn read(bytes: &[u8]) -> Option<Self> {
         let (digest, text) = bytes.split_at_checked(32)?;
         (seal::sha256(text) == *digest).then(|| serde_json::from_slice(text).ok()).flatten()
