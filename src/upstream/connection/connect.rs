@@ -252,16 +252,15 @@ impl Connector {
         let transport = self.http(endpoint);
         let opened = Connection::open(transport, revision, probe, ClientCapabilities::NONE).await;
         match opened {
-            Err(refusal @ Kind::Status { status: 400 | 404 | 405 }) if revision.is_none() => {
-                let fallback = self.connect_sse(endpoint, ClientCapabilities::NONE).await;
-                fallback.map_err(|_| refusal)
-            }
-            // Which status came with the error is not known. A server that means the error may open a stream all the same, on
-            // which nothing comes.
-            Err(refusal @ Kind::Error { .. }) if revision.is_none() => {
-                let fallback = self.connect_sse(endpoint, ClientCapabilities::NONE);
-                let fallback = timeout(self.upstream.settings.connect, fallback).await;
-                fallback.ok().and_then(Result::ok).ok_or(refusal)
+            Err(refusal @ (Kind::Status { status: 400 | 404 | 405 } | Kind::Error { .. }))
+                if revision.is_none() =>
+            {
+                // A server that means the refusal may open a stream all the same, on which nothing comes.
+                let opening = HttpSse::open(endpoint.clone(), self.sinks.clone(), &self.tasks);
+                match timeout(self.upstream.settings.connect, opening).await {
+                    Ok(Ok(stream)) => self.open_sse(stream, ClientCapabilities::NONE).await,
+                    Ok(Err(_)) | Err(_) => Err(refusal),
+                }
             }
             opened => opened,
         }
@@ -273,6 +272,14 @@ impl Connector {
         capabilities: ClientCapabilities,
     ) -> Result<Connection, Kind> {
         let stream = HttpSse::open(endpoint.clone(), self.sinks.clone(), &self.tasks).await?;
+        self.open_sse(stream, capabilities).await
+    }
+
+    async fn open_sse(
+        &self,
+        stream: HttpSse,
+        capabilities: ClientCapabilities,
+    ) -> Result<Connection, Kind> {
         let revision = Some(Revision::NEWEST_LEGACY);
         let probe = self.upstream.settings.walk_timeout;
         Connection::open(Transport::Sse(stream), revision, probe, capabilities).await

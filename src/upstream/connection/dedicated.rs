@@ -39,23 +39,32 @@ struct Connections {
     open: HashMap<Key, Arc<PooledConnection>>,
     /// Connections that were removed from `open` and are not closed yet.
     closing: usize,
-    /// Calls that look for a connection.
-    waiting: usize,
+    /// The number of calls that look for a connection, for each that they would open.
+    waiting: HashMap<Key, usize>,
 }
 
 /// A call that looks for a connection.
-struct Waiter<'a>(&'a DedicatedPool);
+struct Waiter<'a> {
+    pool: &'a DedicatedPool,
+    key: &'a Key,
+}
 
 impl<'a> Waiter<'a> {
-    fn new(pool: &'a DedicatedPool) -> Self {
-        pool.connections().waiting += 1;
-        Self(pool)
+    fn new(pool: &'a DedicatedPool, key: &'a Key) -> Self {
+        *pool.connections().waiting.entry(key.clone()).or_default() += 1;
+        Self { pool, key }
     }
 }
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        self.0.connections().waiting -= 1;
+        let mut connections = self.pool.connections();
+        if let Some(calls) = connections.waiting.get_mut(self.key) {
+            *calls -= 1;
+            if *calls == 0 {
+                connections.waiting.remove(self.key);
+            }
+        }
     }
 }
 
@@ -182,7 +191,7 @@ impl DedicatedPool {
         max: usize,
         like: &Arc<Connection>,
     ) -> UsageGuard {
-        let _waiter = Waiter::new(self);
+        let _waiter = Waiter::new(self, key);
         loop {
             let mut freed = pin!(self.freed.notified());
             freed.as_mut().enable();
@@ -210,8 +219,8 @@ impl DedicatedPool {
                 let Usage { calls, since } = *pooled.usage();
                 (calls == 0).then(|| (since, pooled.clone()))
             });
-            // One for each that waits, who looks again at each change: the others may stay.
-            if connections.closing < connections.waiting
+            // One for each that is waited for; who waits looks again at each change. The others may stay.
+            if connections.closing < connections.waiting.len()
                 && let Some((_, oldest)) = idle.min_by_key(|(since, _)| *since)
             {
                 Self::remove(&mut connections, &oldest);

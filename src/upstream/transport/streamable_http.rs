@@ -202,7 +202,9 @@ impl HttpEndpoint {
     ) -> Result<(), Kind> {
         let ended = self.read_notifications(method, headers, body, on_event).await;
         let retry = Duration::from_millis(self.retry_ms.load(Ordering::Relaxed));
-        if !retry.is_zero() && !matches!(ended, Err(Kind::SessionLost)) {
+        let is_final =
+            ended.as_ref().is_err_and(|kind| *kind == Kind::SessionLost || kind.refuses_streams());
+        if !retry.is_zero() && !is_final {
             sleep(retry.min(LONGEST_RETRY)).await;
         }
         ended
