@@ -36,6 +36,10 @@ pub struct Access {
     pub policies: PolicySet,
     /// The callers of each rule, by the id of its policy. Policies of a file are not here: they may look at anything.
     pub rules: Vec<(PolicyId, RuleCallers)>,
+    /// Whether there is a file of policies.
+    pub has_file: bool,
+    /// Whether `cedar = ""` says that there is none.
+    pub is_fileless_by_choice: bool,
 }
 
 /// The callers that a rule is for. The rule decides nothing about others.
@@ -77,12 +81,16 @@ impl Access {
         context.mistakes.into_result(PASTED, &[])?;
         let of_file = config.access.iter().flat_map(Self::policies_of_file);
         for policy in of_file {
-            let rules =
-                rules.get_or_insert_with(|| Self { policies: PolicySet::new(), rules: Vec::new() });
+            let rules = rules.get_or_insert_with(Self::empty);
             // Ids are unique: those of rules are keys, those of a file begin with `cedar`.
             let _ = rules.policies.add(policy.clone());
         }
         Ok(rules)
+    }
+
+    fn empty() -> Self {
+        let (policies, rules) = (PolicySet::new(), Vec::new());
+        Self { policies, rules, has_file: false, is_fileless_by_choice: false }
     }
 
     fn policies_of_file(&self) -> impl Iterator<Item = &Policy> {
@@ -149,7 +157,11 @@ pub(super) fn read(
     auth: &Auth,
 ) -> Option<Access> {
     let file = section.file("cedar");
-    let mut access = Access { policies: PolicySet::new(), rules: Vec::new() };
+    let mut access = Access {
+        has_file: file.is_some(),
+        is_fileless_by_choice: file.is_none() && section.was_read("cedar"),
+        ..Access::empty()
+    };
     let rules = section.tables("rules");
     let is_given = file.is_some() || !rules.is_empty();
     for (index, mut table) in rules.into_iter().enumerate() {

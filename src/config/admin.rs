@@ -25,6 +25,8 @@ pub struct Admin {
     pub try_as: bool,
     /// How long a browser stays signed in.
     pub session: Duration,
+    /// Whether the file says that there is no token: `token = {}`.
+    pub is_open_by_choice: bool,
     pub usage: Usage,
     /// The time for making one page or answer.
     pub page_time: Duration,
@@ -100,6 +102,7 @@ pub(super) fn read(mut section: Section<'_>) -> Option<Admin> {
         console: section.flag("console", true),
         try_as: section.flag("try_as", false),
         session: section.duration("session", Duration::from_secs(8 * 3600), MILLISECOND),
+        is_open_by_choice: section.was_read("token"),
         usage: read_usage(section.section("usage"), section.beside("usage")),
         page_time: section.duration("page_time", Duration::from_secs(2), MILLISECOND),
         page_rows: section.count("page_rows", 1000, 1..=100_000),

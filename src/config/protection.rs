@@ -20,6 +20,18 @@ impl Config {
                  meant, write a rule without groups, callers and scopes: allow = [\"list\", \"get\", \"complete\"]",
             ),
             (
+                is_removed("access.cedar")
+                    && self.access.as_ref().is_some_and(|access| !access.is_fileless_by_choice),
+                "access.cedar: the file names no policies any more, so what they forbid would be open; if that is meant, \
+                 set access.cedar = \"\"",
+            ),
+            (
+                is_removed("admin.token")
+                    && self.admin.as_ref().is_some_and(|admin| !admin.is_open_by_choice),
+                "admin.token: the file has no way to sign in to the console and the admin API any more, so whoever \
+                 reaches their address could look; if that is meant, set admin.token = {}",
+            ),
+            (
                 is_removed("auth") && !self.auth.is_open_by_choice,
                 "auth: the file has no authentication method any more, so requests would need no credential; if \
                  that is meant, set auth.required = false",
@@ -54,12 +66,26 @@ impl Config {
     pub(crate) fn removals(&self, before: &Self) -> Vec<&'static str> {
         let removals = [
             (before.access.is_some() && self.access.is_none(), "access"),
+            (before.has_policy_file() && !self.has_policy_file(), "access.cedar"),
+            (
+                before.needs_sign_in() == Some(true) && self.needs_sign_in() == Some(false),
+                "admin.token",
+            ),
             (before.auth.required && !self.auth.required, "auth"),
             (before.server.tls.is_some() && self.server.tls.is_none(), "server.tls"),
             (before.audit.is_some() && self.audit.is_none(), "audit"),
             (self.unenforced(before).next().is_some(), "releases"),
         ];
         removals.into_iter().filter(|(is_removed, _)| *is_removed).map(|(_, key)| key).collect()
+    }
+
+    fn has_policy_file(&self) -> bool {
+        self.access.as_ref().is_some_and(|access| access.has_file)
+    }
+
+    /// Whether visitors of the admin API sign in; `None` if it is disabled.
+    fn needs_sign_in(&self) -> Option<bool> {
+        self.admin.as_ref().map(|admin| admin.token.is_some() || admin.oidc.is_some())
     }
 
     /// The upstreams whose approvals `before` enforces, and this configuration does not.
@@ -120,6 +146,19 @@ mod tests {
         assert_eq!(removals(&without_end, RULE), ["auth"]);
         assert_eq!(removals(&without_end, &without_end), Vec::<&str>::new());
         assert_eq!(removals("", &whole), Vec::<&str>::new(), "to close is no removal");
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("policies.cedar");
+        std::fs::write(&file, "forbid(principal, action, resource);\n").unwrap();
+        let policies = format!("[access]\ncedar = {:?}\n{RULE}", file.to_str().unwrap());
+        assert_eq!(removals(&policies, RULE), ["access.cedar"]);
+        assert_eq!(removals(&policies, ""), ["access"]);
+        let said = format!("[access]\ncedar = \"\"\n{RULE}");
+        assert_eq!(removals(&policies, &said), Vec::<&str>::new());
+        let signed_in = "[admin]\ntoken = { value = \"t\" }\n";
+        assert_eq!(removals(signed_in, ""), ["admin.token"]);
+        for said in ["[admin]\ntoken = {}\n", "[admin]\nlisten = \"\"\n"] {
+            assert_eq!(removals(signed_in, said), Vec::<&str>::new(), "{said}");
+        }
     }
 
     #[test]

@@ -152,7 +152,8 @@ async fn k6_what_listens_beyond_loopback_is_not_opened_by_a_file_that_would_list
     let open = "[server]\nlisten = \"0.0.0.0:0\"\n[admin]\nlisten = \"0.0.0.0:0\"\n\
         token = { value = \"t\" }\n";
     let app = App::start(parse(&(open.to_owned() + &api_key("ci", "ci")))).await.unwrap();
-    let loopback = "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n";
+    let loopback = "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+        token = {}\n";
     let unspoken = app.reload(parse(loopback)).await.unwrap_err();
     assert!(unspoken.contains("set auth.required = false"), "{unspoken}");
     let explicit = format!("{loopback}[auth]\nrequired = false\n");
