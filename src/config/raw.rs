@@ -46,14 +46,24 @@ impl Raw {
         let mut origins = HashMap::new();
         record_lines(document.as_table(), "", &Lines::of(text), &mut origins);
 
-        let mut builder =
-            config::Config::builder().add_source(config::File::from_str(text, FileFormat::Toml));
         let mut overrides: Vec<_> =
             env.into_iter().filter(|(name, _)| name.starts_with(ENV_PREFIX)).collect();
         overrides.sort();
-        for (name, value) in overrides {
-            let key = key_of(&name);
-            let overridden = builder.set_override(&key, env_value(&value));
+        let overrides: Vec<_> = overrides
+            .into_iter()
+            .map(|(name, value)| (key_of(&name), env_value(&value), name))
+            .collect();
+        // A table would be merged with the one of the file.
+        let mut tree = document.clone().into_mut();
+        for (key, _, _) in overrides.iter().filter(|(_, value, _)| is_table(value)) {
+            remove(tree.as_table_mut(), key);
+            origins
+                .retain(|own, _| !own.strip_prefix(key).is_some_and(|rest| rest.starts_with('.')));
+        }
+        let source = config::File::from_str(&tree.to_string(), FileFormat::Toml);
+        let mut builder = config::Config::builder().add_source(source);
+        for (key, value, name) in overrides {
+            let overridden = builder.set_override(&key, value);
             builder = overridden.map_err(|error| {
                 let message = format!("the name of the variable is not a valid key: {error}");
                 ConfigError::whole_file(file, Origin::Environment(name.clone()), message)
@@ -110,6 +120,24 @@ fn env_value(text: &str) -> Value {
         tree.get::<Value>("v").ok()
     });
     parsed.unwrap_or_else(|| Value::new(None, ValueKind::String(text.to_owned())))
+}
+
+fn is_table(value: &Value) -> bool {
+    matches!(value.kind, ValueKind::Table(_))
+}
+
+/// Removes the value of a dotted key.
+fn remove(table: &mut dyn TableLike, key: &str) {
+    match key.split_once('.') {
+        None => {
+            table.remove(key);
+        }
+        Some((first, rest)) => {
+            if let Some(inner) = table.get_mut(first).and_then(Item::as_table_like_mut) {
+                remove(inner, rest);
+            }
+        }
+    }
 }
 
 /// Records the line of each key below `path`.
@@ -193,6 +221,18 @@ mod tests {
         assert_eq!(raw.origins["Upper.Case.Key"], Origin::Line(4));
         let variable = Origin::Environment("PROMPTGATE__SERVER__LISTEN".into());
         assert_eq!(raw.origins["server.listen"], variable);
+    }
+
+    #[test]
+    fn a_table_in_a_variable_takes_the_place_of_the_one_in_the_file() {
+        let text = "[admin]\ntoken = { file = \"x\" }\nwrite = true\n";
+        let env = [("PROMPTGATE__ADMIN__TOKEN".to_owned(), "{ env = \"T\" }".to_owned())];
+        let raw = Raw::read("g.toml", text, env).ok().unwrap();
+        let admin = raw.root["admin"].clone().into_table().unwrap();
+        let token = admin["token"].clone().into_table().unwrap();
+        assert_eq!(token.keys().collect::<Vec<_>>(), ["env"]);
+        assert!(admin["write"].clone().into_bool().unwrap());
+        assert!(!raw.origins.contains_key("admin.token.file"));
     }
 
     #[test]
