@@ -51,6 +51,7 @@ fn convert(text: &str) -> Result<Imported, String> {
         )
     })?;
     let mut converter = Converter::default();
+    servers.values().for_each(|entry| converter.reserve(entry));
     for (name, entry) in servers {
         converter.add(name, entry);
     }
@@ -71,6 +72,23 @@ mod tests {
 
     fn imported(text: &str) -> Imported {
         convert(text).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    #[test]
+    fn a_value_in_one_server_and_a_reference_in_another_are_different_variables() {
+        let server = |value: &str| {
+            format!(r#"{{"url": "https://a.example/mcp", "headers": {{"API_KEY": "{value}"}}}}"#)
+        };
+        let (value, reference) = (server("s3cret-of-a"), server("${env:API_KEY}"));
+        for (first, second) in [(&value, &reference), (&reference, &value)] {
+            let Imported { toml, .. } =
+                imported(&format!(r#"{{"mcpServers": {{"a": {first}, "b": {second}}}}}"#));
+            let own = if first == &value { "A_API_KEY" } else { "B_API_KEY" };
+            for variable in ["API_KEY", own] {
+                let named = format!("API_KEY = {{ env = \"{variable}\" }}");
+                assert_eq!(toml.matches(&named).count(), 1, "{variable} in {toml}");
+            }
+        }
     }
 
     #[test]

@@ -81,6 +81,14 @@ fn toml(text: &str, place: &Place, name: &str) -> Result<String, String> {
     for (key, value) in place.entry.as_object().into_iter().flatten() {
         table[key] = toml_edit::value(value.as_str().unwrap_or_default());
     }
+    if let Some(Item::Table(before)) = container.get(name) {
+        if before.to_string().trim() == table.to_string().trim() {
+            return Ok(text.to_owned());
+        }
+        // The comments above it, and its place among the tables.
+        *table.decor_mut() = before.decor().clone();
+        table.set_position(before.position());
+    }
     container.insert(name, Item::Table(table));
     Ok(document.to_string())
 }
@@ -215,6 +223,10 @@ mod tests {
             with_entry("", &place, "prompts").unwrap(),
             "[mcp_servers.prompts]\nurl = \"http://a/mcp\"\n"
         );
+        let before =
+            "# by IT\n[mcp_servers.prompts]\nurl = \"http://old/mcp\"\n\n# mine\n[model]\nx = 1\n";
+        let replaced = with_entry(before, &place, "prompts").unwrap();
+        assert_eq!(replaced, before.replace("http://old", "http://a"));
         assert!(with_entry("mcp_servers = 1\n", &place, "prompts").is_err());
     }
 

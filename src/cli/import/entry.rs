@@ -22,6 +22,21 @@ pub(super) struct Converter {
 }
 
 impl Converter {
+    /// Notes the variables that an entry refers to: they hold values of the user's own, so a value that stands in another entry
+    /// needs another variable.
+    pub(super) fn reserve(&mut self, entry: &Value) {
+        match entry {
+            Value::String(text) => {
+                if let Some(variable) = reference(text.strip_prefix("Bearer ").unwrap_or(text)) {
+                    self.variables.entry(variable).or_default();
+                }
+            }
+            Value::Array(values) => values.iter().for_each(|value| self.reserve(value)),
+            Value::Object(members) => members.values().for_each(|value| self.reserve(value)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+
     pub(super) fn add(&mut self, name: &str, entry: &Value) {
         let id = self.unused_id(name);
         let mut table = Table::new();
