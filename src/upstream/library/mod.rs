@@ -76,12 +76,12 @@ impl Snapshot {
             max_message: settings.max_message,
         };
         for file in files.prompts {
-            if snapshot.listed.prompts.len() >= settings.max_prompts {
-                let limit = format!("more than max_prompts = {}", settings.max_prompts);
-                return Err(Kind::PaginationLimit(limit));
-            }
             if let Err(reason) = snapshot.add(folder, library, &file.resolved) {
                 snapshot.listed.malformed.push(format!("{}: {reason}", file.name.display()));
+            }
+            if snapshot.listed.prompts.len() > settings.max_prompts {
+                let limit = format!("more than max_prompts = {}", settings.max_prompts);
+                return Err(Kind::PaginationLimit(limit));
             }
         }
         Ok(snapshot)
@@ -245,7 +245,11 @@ mod tests {
 
     #[test]
     fn a_library_is_bounded() {
-        let files = [("a.md", "---\nname: a\n---\nA"), ("b.md", "---\nname: b\n---\nB")];
+        let files = [
+            ("a.md", "---\nname: a\n---\nA"),
+            ("b.md", "---\nname: b\n---\nB"),
+            ("z.md", "What prompts embed is no prompt."),
+        ];
         let settings = |max_prompts| Settings { max_prompts, ..Settings::default() };
         assert!(load(&files, &settings(2)).is_ok());
         assert!(matches!(load(&files, &settings(1)), Err(Kind::PaginationLimit(_))));

@@ -68,7 +68,7 @@ impl Compiled {
         environment.set_fuel(Some(FUEL));
         // Filters with a large output for a small input: one filter call could take all memory, and fuel
         // counts calls only.
-        for filter in ["indent", "join", "replace", "format"] {
+        for filter in ["indent", "join", "replace", "format", "batch", "slice"] {
             environment.remove_filter(filter);
         }
         let declared: HashSet<&str> = front.arguments.iter().map(|a| a.name.as_str()).collect();
@@ -319,9 +319,14 @@ mod tests {
 
     #[test]
     fn filters_that_make_much_out_of_little_are_not_there() {
-        for filtered in
-            ["who | indent(9)", "who | join('x')", "who | replace('a', 'b')", "'%s' | format(who)"]
-        {
+        for filtered in [
+            "who | indent(9)",
+            "who | join('x')",
+            "who | replace('a', 'b')",
+            "'%s' | format(who)",
+            "['a'] | batch(9, 'x')",
+            "['a'] | slice(9)",
+        ] {
             let rendered = render(&format!("{{{{ {filtered} }}}}"), &[("who", "x")]);
             assert_eq!(rendered, Err(RenderError::Failed), "{filtered}");
         }
