@@ -368,8 +368,9 @@ fn origins(section: &mut Section<'_>) -> Vec<String> {
 fn proxies(section: &mut Section<'_>) -> Vec<IpAddr> {
     let mut proxies = Vec::new();
     for text in section.texts("trusted_proxies") {
-        match text.parse() {
-            Ok(address) => proxies.push(address),
+        match text.parse::<IpAddr>() {
+            // As the addresses of peers, which may come mapped into IPv6.
+            Ok(address) => proxies.push(address.to_canonical()),
             Err(_) => {
                 let message = format!("{text:?} is not an IP address; networks are not allowed");
                 section.mistake("trusted_proxies", message);

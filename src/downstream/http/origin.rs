@@ -29,17 +29,25 @@ pub(crate) struct OriginGuard {
 #[derive(Clone, Debug)]
 pub(crate) struct AllowedOrigin(HeaderValue);
 
+/// An origin as browsers send it: in lower case, without the default port of its scheme (RFC 6454, section 6.2).
+fn as_sent(origin: &str) -> String {
+    let origin = origin.to_lowercase();
+    let port = if origin.starts_with("https:") { ":443" } else { ":80" };
+    origin.strip_suffix(port).unwrap_or(&origin).to_owned()
+}
+
 impl OriginGuard {
     /// Allows the hosts and origins of `[server]`, its public URL and its listen address.
     pub(crate) fn new(server: &Server) -> Self {
         let mut hosts = server.allowed_hosts.clone();
-        let mut origins: Vec<_> = server.allowed_origins.iter().map(|o| o.to_lowercase()).collect();
+        let mut origins = server.allowed_origins.clone();
         if let Some(url) = &server.public_url
             && let (Some(scheme), Some(authority)) = (url.scheme_str(), url.authority())
         {
             hosts.push(authority.host().to_lowercase());
-            origins.push(format!("{scheme}://{authority}").to_lowercase());
+            origins.push(format!("{scheme}://{authority}"));
         }
+        let origins = origins.iter().map(|origin| as_sent(origin)).collect();
         hosts.extend(listen_host(server.listen.ip()));
         Self { hosts, origins, usual_host: OnceLock::new() }
     }
@@ -169,9 +177,9 @@ mod tests {
     use crate::config::Config;
 
     fn guard() -> OriginGuard {
-        let text = "[server]\npublic_url = \"https://Prompts.example.com/mcp\"\n\
+        let text = "[server]\npublic_url = \"https://Prompts.example.com:443/mcp\"\n\
                     allowed_hosts = [\"alias.example\", \"ported.example:81\"]\n\
-                    allowed_origins = [\"https://app.example.com\"]\n";
+                    allowed_origins = [\"https://app.example.com:443\"]\n";
         OriginGuard::new(&Config::parse("g", text, Path::new(""), &[]).unwrap().server)
     }
 
