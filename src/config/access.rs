@@ -36,8 +36,6 @@ pub struct Access {
     pub policies: PolicySet,
     /// The callers of each rule, by the id of its policy. Policies of a file are not here: they may look at anything.
     pub rules: Vec<(PolicyId, RuleCallers)>,
-    /// Whether there is a file of policies.
-    pub has_file: bool,
     /// Whether `cedar = ""` says that there is none.
     pub is_fileless_by_choice: bool,
 }
@@ -90,10 +88,11 @@ impl Access {
 
     fn empty() -> Self {
         let (policies, rules) = (PolicySet::new(), Vec::new());
-        Self { policies, rules, has_file: false, is_fileless_by_choice: false }
+        Self { policies, rules, is_fileless_by_choice: false }
     }
 
-    fn policies_of_file(&self) -> impl Iterator<Item = &Policy> {
+    /// The policies of the Cedar file.
+    pub(crate) fn policies_of_file(&self) -> impl Iterator<Item = &Policy> {
         let is_rule = |id: &PolicyId| self.rules.iter().any(|(rule, _)| rule == id);
         self.policies.policies().filter(move |policy| !is_rule(policy.id()))
     }
@@ -158,7 +157,6 @@ pub(super) fn read(
 ) -> Option<Access> {
     let file = section.file("cedar");
     let mut access = Access {
-        has_file: file.is_some(),
         is_fileless_by_choice: file.is_none() && section.was_read("cedar"),
         ..Access::empty()
     };

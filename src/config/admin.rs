@@ -92,7 +92,10 @@ pub(super) fn read(mut section: Section<'_>) -> Option<Admin> {
     let parse = |text: &str| optional(text, |text| text.parse().ok());
     let configured = section.parsed("listen", LISTEN_RULE, parse);
     let mistakes = section.mistake_count();
-    let token = section.secret("token").filter(|token| !token.expose().is_empty());
+    let token = section.secret("token");
+    // An empty secret may be what is left of a file.
+    let is_open_by_choice = section.was_read("token") && token.is_none();
+    let token = token.filter(|token| !token.expose().is_empty());
     let is_token_rejected = section.mistake_count() > mistakes;
     let admin = Admin {
         listen: configured.flatten().unwrap_or(DEFAULT_LISTEN),
@@ -102,7 +105,7 @@ pub(super) fn read(mut section: Section<'_>) -> Option<Admin> {
         console: section.flag("console", true),
         try_as: section.flag("try_as", false),
         session: section.duration("session", Duration::from_secs(8 * 3600), MILLISECOND),
-        is_open_by_choice: section.was_read("token"),
+        is_open_by_choice,
         usage: read_usage(section.section("usage"), section.beside("usage")),
         page_time: section.duration("page_time", Duration::from_secs(2), MILLISECOND),
         page_rows: section.count("page_rows", 1000, 1..=100_000),

@@ -79,8 +79,9 @@ impl Config {
         removals.into_iter().filter(|(is_removed, _)| *is_removed).map(|(_, key)| key).collect()
     }
 
+    /// Whether there is a file of policies, and not an empty one.
     fn has_policy_file(&self) -> bool {
-        self.access.as_ref().is_some_and(|access| access.has_file)
+        self.access.as_ref().is_some_and(|access| access.policies_of_file().next().is_some())
     }
 
     /// Whether visitors of the admin API sign in; `None` if it is disabled.
@@ -152,10 +153,15 @@ mod tests {
         let policies = format!("[access]\ncedar = {:?}\n{RULE}", file.to_str().unwrap());
         assert_eq!(removals(&policies, RULE), ["access.cedar"]);
         assert_eq!(removals(&policies, ""), ["access"]);
+        let emptied = folder.path().join("emptied.cedar");
+        std::fs::write(&emptied, "// nothing left\n").unwrap();
+        let emptied = format!("[access]\ncedar = {:?}\n{RULE}", emptied.to_str().unwrap());
+        assert_eq!(removals(&policies, &emptied), ["access.cedar"]);
         let said = format!("[access]\ncedar = \"\"\n{RULE}");
         assert_eq!(removals(&policies, &said), Vec::<&str>::new());
         let signed_in = "[admin]\ntoken = { value = \"t\" }\n";
         assert_eq!(removals(signed_in, ""), ["admin.token"]);
+        assert_eq!(removals(signed_in, "[admin]\ntoken = { value = \"\" }\n"), ["admin.token"]);
         for said in ["[admin]\ntoken = {}\n", "[admin]\nlisten = \"\"\n"] {
             assert_eq!(removals(signed_in, said), Vec::<&str>::new(), "{said}");
         }
