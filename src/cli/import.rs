@@ -76,10 +76,9 @@ mod tests {
 
     #[test]
     fn a_value_in_one_server_and_a_reference_in_another_are_different_variables() {
-        let server = |value: &str| {
-            format!(r#"{{"url": "https://a.example/mcp", "headers": {{"API_KEY": "{value}"}}}}"#)
-        };
-        let (value, reference) = (server("s3cret-of-a"), server("${env:API_KEY}"));
+        let server =
+            |value: &str| format!(r#"{{"command": "x", "env": {{"API_KEY": "{value}"}}}}"#);
+        let (value, reference) = (server("s3cret-of-a"), server("${API_KEY}"));
         for (first, second) in [(&value, &reference), (&reference, &value)] {
             let Imported { toml, .. } =
                 imported(&format!(r#"{{"mcpServers": {{"a": {first}, "b": {second}}}}}"#));
@@ -89,6 +88,12 @@ mod tests {
                 assert_eq!(toml.matches(&named).count(), 1, "{variable} in {toml}");
             }
         }
+        let third = r#"{"command": "x", "cwd": "${HOME}", "env": {"K": "${A_API_KEY}"}}"#;
+        let servers =
+            format!(r#"{{"mcpServers": {{"a": {value}, "b": {reference}, "c": {third}}}}}"#);
+        let Imported { toml, notes } = imported(&servers);
+        assert!(toml.contains("API_KEY = { env = \"A_API_KEY_2\" }"), "{toml}");
+        assert!(!format!("{notes:?}").contains("HOME"), "{notes:?}");
     }
 
     #[test]

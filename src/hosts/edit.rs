@@ -82,7 +82,8 @@ fn toml(text: &str, place: &Place, name: &str) -> Result<String, String> {
         table[key] = toml_edit::value(value.as_str().unwrap_or_default());
     }
     if let Some(Item::Table(before)) = container.get(name) {
-        if before.to_string().trim() == table.to_string().trim() {
+        let is_flat = before.iter().all(|(_, item)| item.is_value());
+        if is_flat && before.to_string().trim() == table.to_string().trim() {
             return Ok(text.to_owned());
         }
         // The comments above it, and its place among the tables.
@@ -227,6 +228,8 @@ mod tests {
             "# by IT\n[mcp_servers.prompts]\nurl = \"http://old/mcp\"\n\n# mine\n[model]\nx = 1\n";
         let replaced = with_entry(before, &place, "prompts").unwrap();
         assert_eq!(replaced, before.replace("http://old", "http://a"));
+        let header = "[mcp_servers.prompts]\nurl = \"http://a/mcp\"\n\n[mcp_servers.prompts.http_headers]\nA = \"old\"\n";
+        assert!(!with_entry(header, &place, "prompts").unwrap().contains("old"));
         assert!(with_entry("mcp_servers = 1\n", &place, "prompts").is_err());
     }
 

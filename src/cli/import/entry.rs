@@ -1,6 +1,6 @@
 //! One server of a host as the table of an upstream.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use http::HeaderName;
 use serde_json::{Map, Value};
@@ -19,16 +19,17 @@ pub(super) struct Converter {
     /// The environment variables that hold the secrets, with their values in the file of the host where it has
     /// them. Values are compared, and never shown.
     variables: BTreeMap<String, Option<String>>,
+    /// Variables that an entry refers to: they hold values of the user's own.
+    reserved: BTreeSet<String>,
 }
 
 impl Converter {
-    /// Notes the variables that an entry refers to: they hold values of the user's own, so a value that stands in another entry
-    /// needs another variable.
+    /// Notes the variables that an entry refers to, so that a value that stands in another entry gets another variable.
     pub(super) fn reserve(&mut self, entry: &Value) {
         match entry {
             Value::String(text) => {
                 if let Some(variable) = reference(text.strip_prefix("Bearer ").unwrap_or(text)) {
-                    self.variables.entry(variable).or_default();
+                    self.reserved.insert(variable);
                 }
             }
             Value::Array(values) => values.iter().for_each(|value| self.reserve(value)),
@@ -227,11 +228,19 @@ impl Converter {
                     );
                 }
                 let is_taken = |name: &str| {
-                    self.variables.get(name).is_some_and(|other| other.as_deref() != Some(value))
+                    self.reserved.contains(name)
+                        || self
+                            .variables
+                            .get(name)
+                            .is_some_and(|other| other.as_deref() != Some(value))
                 };
-                let own = exportable(name);
+                let of_server = format!("{}_{name}", upper(id));
+                let numbered = (2..).map(|number| format!("{of_server}_{number}"));
+                let mut names = [name.to_owned(), of_server.clone()].into_iter().chain(numbered);
                 let own =
-                    if is_taken(&own) { exportable(&format!("{}_{name}", upper(id))) } else { own };
+                    names.find_map(|name| Some(exportable(&name)).filter(|own| !is_taken(own)));
+                // There is always another number.
+                let own = own.unwrap_or_else(|| exportable(&of_server));
                 self.variables.insert(own.clone(), Some(value.to_owned()));
                 own
             }
