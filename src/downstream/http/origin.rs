@@ -32,8 +32,9 @@ pub(crate) struct AllowedOrigin(HeaderValue);
 /// An origin as browsers send it: in lower case, without the default port of its scheme (RFC 6454, section 6.2).
 fn as_sent(origin: &str) -> String {
     let origin = origin.to_lowercase();
-    let port = if origin.starts_with("https:") { ":443" } else { ":80" };
-    origin.strip_suffix(port).unwrap_or(&origin).to_owned()
+    let default = [("https://", ":443"), ("http://", ":80")];
+    let port = default.into_iter().find(|(scheme, _)| origin.starts_with(scheme));
+    port.and_then(|(_, port)| origin.strip_suffix(port)).unwrap_or(&origin).to_owned()
 }
 
 impl OriginGuard {
@@ -115,7 +116,7 @@ impl OriginGuard {
     }
 
     fn allows_origin(&self, origin: &str) -> bool {
-        let origin = origin.to_lowercase();
+        let origin = as_sent(origin);
         let authority = origin.strip_prefix("http://").or(origin.strip_prefix("https://"));
         let host = authority.and_then(host_of);
         host.is_some_and(|host| is_loopback(&host)) || self.origins.contains(&origin)
