@@ -2,7 +2,6 @@
 //! file with further policies. All policies are validated against the schema here, so that an error is
 //! a mistake in the configuration rather than a wrong decision at run time.
 
-use std::cell::RefCell;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -10,7 +9,7 @@ use cedar_policy::{Policy, PolicyId, PolicySet, Schema, ValidationMode, Validato
 
 use super::Config;
 use super::auth::Auth;
-use super::error::{ConfigError, Mistakes};
+use super::error::ConfigError;
 use super::raw::Raw;
 use super::reader::{Context, Section};
 use super::upstream::Upstream;
@@ -63,14 +62,7 @@ impl Access {
     pub(crate) fn pasted(text: &str, config: &Config) -> Result<Option<Self>, ConfigError> {
         const PASTED: &str = "pasted";
         let raw = Raw::read(PASTED, text, [])?;
-        let context = Context {
-            mistakes: Mistakes::new(raw.origins),
-            env: &|_| None,
-            base: Path::new(""),
-            files: RefCell::default(),
-            variables: RefCell::default(),
-            recorder: None,
-        };
+        let context = Context::new(raw.origins, &|_| None, Path::new(""));
         let mut root = Section::root(raw.root, &context);
         let mut section = root.section("access");
         section.reject("cedar", "stays as it is in the file; paste rules only");

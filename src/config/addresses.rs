@@ -1,18 +1,15 @@
 //! The few keys that a client of a running gateway needs, read without the rest: it works while the file has
 //! mistakes elsewhere, and needs no secrets.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use super::error::{ConfigError, Mistakes, Origin};
+use super::error::ConfigError;
 use super::raw::Raw;
 use super::reader::{Context, Section, optional};
-use super::{admin, environment, naming, server};
+use super::{admin, environment, naming, server, text_or_empty};
 use crate::domain::name::{Naming, Prefix};
-use crate::platform::disk;
 
 /// Where a gateway with this configuration file can be reached, and how it names prompts.
 #[derive(Clone, Debug)]
@@ -39,13 +36,9 @@ impl Addresses {
     /// exist has the defaults. Blocks.
     pub(crate) fn load(path: &Path) -> Self {
         let file = path.display().to_string();
-        let (text, unreadable) = match disk::read_to_string(path) {
+        let (text, unreadable) = match text_or_empty(path) {
             Ok(text) => (text, None),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => (String::new(), None),
-            Err(error) => {
-                let message = format!("cannot be read: {error}");
-                (String::new(), Some(ConfigError::whole_file(&file, Origin::Unknown, message)))
-            }
+            Err(error) => (String::new(), Some(error)),
         };
         let addresses = Self::parse(&file, &text, &environment());
         Self { mistakes: unreadable.or(addresses.mistakes), ..addresses }
@@ -61,14 +54,7 @@ impl Addresses {
             }
         };
         let no_variables = |_: &str| None;
-        let context = Context {
-            mistakes: Mistakes::new(raw.origins),
-            env: &no_variables,
-            base: Path::new(""),
-            files: RefCell::default(),
-            variables: RefCell::default(),
-            recorder: None,
-        };
+        let context = Context::new(raw.origins, &no_variables, Path::new(""));
         let mut root = Section::root(raw.root, &context);
         let naming = naming(root.section("naming"));
         let mut addresses = read_server(root.section("server"), naming);

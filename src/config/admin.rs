@@ -91,12 +91,11 @@ const DAY: Duration = Duration::from_secs(86_400);
 pub(super) fn read(mut section: Section<'_>) -> Option<Admin> {
     let parse = |text: &str| optional(text, |text| text.parse().ok());
     let configured = section.parsed("listen", LISTEN_RULE, parse);
-    let mistakes = section.mistake_count();
     let token = section.secret("token");
     // An empty secret may be what is left of a file.
     let is_open_by_choice = section.was_read("token") && token.is_none();
     let token = token.filter(|token| !token.expose().is_empty());
-    let is_token_rejected = section.mistake_count() > mistakes;
+    let is_token_rejected = section.is_rejected("token");
     let admin = Admin {
         listen: configured.flatten().unwrap_or(DEFAULT_LISTEN),
         is_default: configured.is_none(),
@@ -106,7 +105,7 @@ pub(super) fn read(mut section: Section<'_>) -> Option<Admin> {
         try_as: section.flag("try_as", false),
         session: section.duration("session", Duration::from_secs(8 * 3600), MILLISECOND),
         is_open_by_choice,
-        usage: read_usage(section.section("usage"), section.beside("usage")),
+        usage: read_usage(section.section("usage")),
         page_time: section.duration("page_time", Duration::from_secs(2), MILLISECOND),
         page_rows: section.count("page_rows", 1000, 1..=100_000),
         oidc: read_oidc(section.section("oidc")),
@@ -130,14 +129,13 @@ pub(super) fn read(mut section: Section<'_>) -> Option<Admin> {
 }
 
 /// Reads the folder of the usage index; `None` if there is none.
-pub(super) fn usage_path(section: &mut Section<'_>, default: PathBuf) -> Option<PathBuf> {
-    let path = section.file("path");
-    if section.was_read("path") { path } else { Some(default) }
+pub(super) fn usage_path(section: &mut Section<'_>) -> Option<PathBuf> {
+    section.file_or("path", "usage")
 }
 
-fn read_usage(mut section: Section<'_>, default: PathBuf) -> Usage {
+fn read_usage(mut section: Section<'_>) -> Usage {
     let usage = Usage {
-        path: usage_path(&mut section, default),
+        path: usage_path(&mut section),
         keep: section.duration("keep", 400 * DAY, DAY),
         size: section.size("size", 256 << 20, 1 << 20..=1 << 40) as u64,
     };

@@ -144,8 +144,7 @@ const KEY_RULE: &str =
 
 /// Reads the folder of the log; `None` if the log is disabled.
 pub(super) fn path(section: &mut Section<'_>) -> Option<PathBuf> {
-    let path = section.file("path");
-    if section.was_read("path") { path } else { Some(section.beside("audit")) }
+    section.file_or("path", "audit")
 }
 
 /// Reads the table; `share` is that of `server.limits`. Returns `None` if `path` is `""`: the audit log is disabled.

@@ -132,10 +132,8 @@ pub(super) fn read(mut section: Section<'_>, has_seal_key: bool) -> Option<Clust
 
 fn credential(section: &mut Section<'_>) -> Option<StoreCredential> {
     let username = Some(section.text("username", "")).filter(|name| !name.is_empty());
-    let mistakes = section.mistake_count();
     let password = section.secret("password").filter(|password| !password.expose().is_empty());
-    let is_rejected = section.mistake_count() > mistakes;
-    if username.is_some() && password.is_none() && !is_rejected {
+    if username.is_some() && password.is_none() && !section.is_rejected("password") {
         section.mistake("password", "is required with cluster.username: set it to a secret");
     }
     Some(StoreCredential { username, password: password? })

@@ -68,6 +68,11 @@ impl Mistakes {
         self.found.borrow_mut().push(mistake);
     }
 
+    /// Returns whether there is a mistake at the dotted `key`.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.found.borrow().iter().any(|mistake| mistake.key == key)
+    }
+
     /// Returns the number of mistakes so far.
     pub(super) fn count(&self) -> usize {
         self.found.borrow().len()

@@ -179,6 +179,27 @@ pub(crate) fn environment() -> Vec<(String, String)> {
         .collect()
 }
 
+/// Finds the value of a variable by its name.
+fn lookup(env: &[(String, String)]) -> impl Fn(&str) -> Option<String> {
+    |name| env.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
+}
+
+/// Returns the text of the file at `path`; nothing if it does not exist. Blocks.
+///
+/// # Errors
+/// The file cannot be read.
+fn text_or_empty(path: &Path) -> Result<String, ConfigError> {
+    match disk::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        text => text.map_err(|error| unreadable(path, &error)),
+    }
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> ConfigError {
+    let message = format!("cannot be read: {error}");
+    ConfigError::whole_file(path.display().to_string(), Origin::Unknown, message)
+}
+
 impl Config {
     /// Reads the file at `path`, with overrides and secrets from the environment of this process.
     /// Blocks.
@@ -187,9 +208,7 @@ impl Config {
     /// All mistakes in the configuration, or that the file cannot be read.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let file = path.display().to_string();
-        let text = disk::read_to_string(path).map_err(|error| {
-            ConfigError::whole_file(&file, Origin::Unknown, format!("cannot be read: {error}"))
-        })?;
+        let text = disk::read_to_string(path).map_err(|error| unreadable(path, &error))?;
         let base = path.parent().unwrap_or(Path::new(""));
         Self::parse(&file, &text, base, &environment())
     }
@@ -217,17 +236,9 @@ impl Config {
         env: &[(String, String)],
     ) -> Result<Self, ConfigError> {
         let raw = raw::Raw::read(file, text, env.iter().cloned())?;
-        let lookup = |name: &str| env.iter().find(|(key, _)| key == name).map(|(_, v)| v.clone());
+        let lookup = lookup(env);
         let settings = in_use::settings(&raw.root, &raw.origins);
-        let mistakes = error::Mistakes::new(raw.origins);
-        let context = Context {
-            mistakes,
-            env: &lookup,
-            base,
-            files: RefCell::default(),
-            variables: RefCell::default(),
-            recorder: None,
-        };
+        let context = Context::new(raw.origins, &lookup, base);
         let mut config = Self::read(raw.root, text, &context);
         config.files = context.files.take();
         config.settings = settings.into();
@@ -242,14 +253,8 @@ impl Config {
     pub fn schema() -> serde_json::Value {
         // Keys are recorded as they are read, so this text has every kind of table.
         let raw = raw::Raw::read("schema", SCHEMA_TABLES, []).unwrap_or_default();
-        let context = Context {
-            mistakes: error::Mistakes::new(raw.origins),
-            env: &|_| None,
-            base: Path::new(""),
-            files: RefCell::default(),
-            variables: RefCell::default(),
-            recorder: Some(RefCell::default()),
-        };
+        let recorder = Some(RefCell::default());
+        let context = Context { recorder, ..Context::new(raw.origins, &|_| None, Path::new("")) };
         Self::read(raw.root, "", &context);
         context.recorder.map(|recorder| recorder.into_inner().schema()).unwrap_or_default()
     }

@@ -1,16 +1,14 @@
 //! Where the gateway keeps its records, read without the rest of the file: people who only look at them have no secrets of
 //! the gateway, and the file may have mistakes elsewhere.
 
-use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 use super::audit::{self, Audit};
-use super::error::{ConfigError, Mistakes, Origin};
+use super::error::ConfigError;
 use super::raw::Raw;
 use super::reader::{Context, Section};
-use super::{admin, environment};
+use super::{admin, environment, lookup, text_or_empty};
 use crate::domain::fair_share::Share;
-use crate::platform::disk;
 
 /// The folders of the records.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -34,7 +32,7 @@ impl Records {
             section.ignore_rest();
             let mut section = root.section("admin");
             let mut usage = section.section("usage");
-            let usage_index = admin::usage_path(&mut usage, section.beside("usage"));
+            let usage_index = admin::usage_path(&mut usage);
             usage.ignore_rest();
             section.ignore_rest();
             Self { audit_log, usage_index }
@@ -56,22 +54,10 @@ fn read<T>(
     read: impl FnOnce(&mut Section<'_>) -> T,
 ) -> Result<T, ConfigError> {
     let file = path.display().to_string();
-    let text = match disk::read_to_string(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        text => text.map_err(|error| {
-            ConfigError::whole_file(&file, Origin::Unknown, format!("cannot be read: {error}"))
-        })?,
-    };
-    let raw = Raw::read(&file, &text, env.iter().cloned())?;
-    let variable = |name: &str| env.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone());
-    let context = Context {
-        mistakes: Mistakes::new(raw.origins),
-        env: &variable,
-        base: path.parent().unwrap_or(Path::new("")),
-        files: RefCell::default(),
-        variables: RefCell::default(),
-        recorder: None,
-    };
+    let raw = Raw::read(&file, &text_or_empty(path)?, env.iter().cloned())?;
+    let variable = lookup(env);
+    let base = path.parent().unwrap_or(Path::new(""));
+    let context = Context::new(raw.origins, &variable, base);
     let mut root = Section::root(raw.root, &context);
     let found = read(&mut root);
     root.ignore_rest();

@@ -399,11 +399,9 @@ fn stdio(section: &mut Section<'_>) -> Option<Transport> {
         section.ignore_rest();
         return None;
     }
-    let mistakes = section.mistake_count();
     let mut command = section.texts("command").into_iter();
-    let is_rejected = section.mistake_count() > mistakes;
     let program = command.next().filter(|program| !program.is_empty());
-    if program.is_none() && !is_rejected {
+    if program.is_none() && !section.is_rejected("command") {
         let rule = "is required: [\"program\", \"argument\", …], which no shell interprets";
         section.mistake("command", rule);
     }

@@ -5,7 +5,7 @@ pub(super) mod schema;
 mod secrets;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,18 @@ pub(super) struct Context<'a> {
     pub(super) recorder: Option<RefCell<Recorder>>,
 }
 
-impl Context<'_> {
+impl<'a> Context<'a> {
+    /// The state of a configuration of which nothing was read; no schema is recorded.
+    pub(super) fn new(
+        origins: HashMap<String, Origin>,
+        env: &'a dyn Fn(&str) -> Option<String>,
+        base: &'a Path,
+    ) -> Self {
+        let mistakes = Mistakes::new(origins);
+        let (files, variables) = (RefCell::default(), RefCell::default());
+        Self { mistakes, env, base, files, variables, recorder: None }
+    }
+
     /// Reads a file and records it with its digest, even if it cannot be read: a file that appears
     /// later must lead to a reload.
     fn read_file(&self, path: PathBuf) -> io::Result<String> {
@@ -107,6 +118,11 @@ impl<'a> Section<'a> {
     /// Records a mistake at `key`, or at the table itself if `key` is empty.
     pub(super) fn mistake(&self, key: &str, message: impl Into<String>) {
         self.context.mistakes.add(&self.path(key), message);
+    }
+
+    /// Returns whether the value of a key was rejected: what is missing then is no second mistake.
+    pub(super) fn is_rejected(&self, key: &str) -> bool {
+        self.context.mistakes.has(&self.path(key))
     }
 
     /// Returns the number of mistakes in the whole configuration so far.
@@ -446,6 +462,13 @@ impl<'a> Section<'a> {
     pub(super) fn file(&mut self, key: &'static str) -> Option<PathBuf> {
         let text = self.optional_text(key).filter(|text| !text.is_empty())?;
         Some(self.context.base.join(text))
+    }
+
+    /// Reads a path as [`Section::file`] does. If the key is not set, it is that of `default` in the directory of the configuration
+    /// file; `None` if it is `""`.
+    pub(super) fn file_or(&mut self, key: &'static str, default: &str) -> Option<PathBuf> {
+        let file = self.file(key);
+        if self.was_read(key) { file } else { Some(self.beside(default)) }
     }
 
     /// Reads a file that the configuration references. The gateway reloads when it changes.
