@@ -196,9 +196,8 @@ impl Admin {
             return Answer::error(StatusCode::BAD_REQUEST, "the request names no host");
         };
         let visitor = self.sign_in.visitor(&site, &head.headers, now());
-        if visitor.is_some() && !guard.keep_place() {
-            // Nothing may be begun that is then thrown away with the connection.
-            std::future::pending::<()>().await;
+        if visitor.is_some() {
+            guard.keep_place().await;
         }
         if path == "/metrics" || path.starts_with("/api/") {
             return match visitor {

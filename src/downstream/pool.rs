@@ -188,9 +188,14 @@ impl Lease {
         }
     }
 
-    /// Marks the lease as in use: it is not revoked from now on. Returns whether it was not revoked before.
-    pub(crate) fn busy(&self) -> bool {
-        self.mark(BUSY)
+    /// Marks the lease as in use: it is not revoked from now on, unless it [is](Self::is_revoked) already.
+    pub(crate) fn busy(&self) {
+        self.mark(BUSY);
+    }
+
+    /// Returns whether the lease was revoked.
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.activity.idle_since.load(Ordering::Relaxed) == REVOKED
     }
 
     /// Marks the lease as idle from now on, unless it is revoked.
@@ -379,7 +384,7 @@ mod tests {
             large.push(lease("large").unwrap());
             advance(Duration::from_secs(1)).await;
         }
-        assert!(large[0].busy());
+        large[0].busy();
         let small = [lease("a").unwrap(), lease("b").unwrap()];
         large[1].idle();
         let newcomer = lease("c").unwrap();
@@ -402,7 +407,7 @@ mod tests {
         assert!(!is_revoked(&other));
         assert_eq!(flood.iter().filter(|lease| !is_revoked(lease)).count(), 4);
         assert_eq!(pool.used(), 5, "half was free before the last that was borrowed");
-        flood.iter().for_each(|lease| _ = lease.busy());
+        flood.iter().for_each(Lease::busy);
         assert_eq!(lease("flood").err(), Some(NoRoom::OverShare));
         assert!(lease("other").is_ok());
     }
@@ -413,11 +418,11 @@ mod tests {
         let pool = Pool::new(4, 1, Revokes::Idle);
         let proxy = || pool.lease(&holder("proxy"), 1, bounds(4, 4));
         let busy = [proxy().unwrap(), proxy().unwrap(), proxy().unwrap()];
-        busy.iter().for_each(|lease| _ = lease.busy());
+        busy.iter().for_each(Lease::busy);
         let idle = pool.lease(&holder("a"), 1, bounds(4, 1)).unwrap();
         let newcomer = proxy().unwrap();
         assert!(is_revoked(&idle) && !busy.iter().any(is_revoked));
-        assert!(newcomer.busy());
+        newcomer.busy();
         let stranger = pool.lease(&holder("b"), 1, bounds(4, 1));
         assert_eq!(stranger.err(), Some(NoRoom::Full), "nothing is idle");
     }
@@ -471,7 +476,10 @@ mod tests {
         let small = pool.lease(&holder("small"), 1, bounds(2, 1)).unwrap();
         assert_eq!((large.claim(), small.claim()), (Err(NoRoom::Full), Ok(())));
         large.idle();
-        assert_eq!((large.busy(), small.busy()), (false, true), "a request must not begin on it");
+        large.busy();
+        small.busy();
+        let revoked = (large.is_revoked(), small.is_revoked());
+        assert_eq!(revoked, (true, false), "a request must not begin on it");
     }
 
     #[test]

@@ -229,10 +229,7 @@ async fn respond<E: Serve>(
     // hyper removes a Content-Length next to Transfer-Encoding. A proxy before the gateway may have used it, and
     // take the rest of the connection for a part of this body: close it (RFC 9112, section 6.3).
     let closes = request.headers().contains_key(TRANSFER_ENCODING);
-    if guard.is_revoked() {
-        // Nothing may be begun that is then thrown away with the connection.
-        std::future::pending::<()>().await;
-    }
+    guard.unless_revoked().await;
     // On the heap, and dropped with the response: a stream that is open for hours does not keep it.
     let serving = pin_in_place(|| endpoint.serve(request, &peer, &guard));
     let mut response: Response<Body> = serving.await;
@@ -439,11 +436,12 @@ mod tests {
         without.yield_place();
         assert_eq!(lease("newcomer").err(), Some(NoRoom::Full));
         with_credential.yield_place();
-        assert!(with_credential.keep_place());
+        with_credential.keep_place().await;
         assert_eq!(lease("newcomer").err(), Some(NoRoom::Full));
         drop(with_credential);
         assert!(lease("newcomer").is_ok());
-        assert!(!without.keep_place() && state.begin().is_revoked());
+        assert!(timeout(Duration::ZERO, without.keep_place()).await.is_err());
+        assert!(timeout(Duration::ZERO, state.begin().unless_revoked()).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]

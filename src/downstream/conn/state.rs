@@ -75,7 +75,6 @@ enum Phase {
 pub(crate) struct RequestGuard {
     state: Arc<ConnState>,
     number: u64,
-    is_revoked: bool,
     has_yielded: AtomicBool,
 }
 
@@ -129,22 +128,18 @@ impl ConnState {
 
     /// Records that a request has arrived.
     pub(crate) fn begin(self: &Arc<Self>) -> RequestGuard {
-        let mut is_revoked = false;
         self.update(|phase| {
             // Within the lock: another request may end at the same time.
-            is_revoked = self.place.as_ref().is_some_and(|place| !place.busy());
+            if let Some(place) = &self.place {
+                place.busy();
+            }
             match phase {
                 Phase::Busy(requests) => Phase::Busy(requests + 1),
                 Phase::Idle(_) | Phase::Head(_) => Phase::Busy(1),
             }
         });
         let number = self.next_response.fetch_add(1, Ordering::Relaxed);
-        RequestGuard {
-            state: self.clone(),
-            number,
-            is_revoked,
-            has_yielded: AtomicBool::new(false),
-        }
+        RequestGuard { state: self.clone(), number, has_yielded: AtomicBool::new(false) }
     }
 
     fn end(&self, has_yielded: bool) {
@@ -236,13 +231,16 @@ impl RequestGuard {
         self.state.stall.is_some()
     }
 
-    /// Whether the connection was closed for another one before the request arrived. Its task has not noticed yet.
-    pub(crate) fn is_revoked(&self) -> bool {
-        self.is_revoked
+    /// Returns at once, unless the pool has revoked the place of the connection: then never. A request that began would be
+    /// cancelled with the connection, whose task is about to end.
+    pub(crate) async fn unless_revoked(&self) {
+        if self.state.place.as_ref().is_some_and(|place| place.is_revoked()) {
+            std::future::pending::<()>().await;
+        }
     }
 
-    /// Lets the place of the connection be given to another one before the request is answered, unless the connection carries
-    /// other requests that have not yielded it: nobody has shown a credential.
+    /// Allows the pool to revoke the place of the connection although the request is not answered, since it has shown no
+    /// credential. The place stays busy while the connection carries other requests that have not yielded it.
     pub(crate) fn yield_place(&self) {
         if !self.has_yielded.swap(true, Ordering::Relaxed) {
             let mut inner = self.state.lock();
@@ -251,13 +249,19 @@ impl RequestGuard {
         }
     }
 
-    /// Takes the place back until the request is answered. Returns whether no other connection has got it meanwhile.
-    pub(crate) fn keep_place(&self) -> bool {
-        let mut inner = self.state.lock();
-        if self.has_yielded.swap(false, Ordering::Relaxed) {
-            inner.yielded -= 1;
+    /// Keeps the place busy until the request is answered. Never returns if it was revoked meanwhile; see
+    /// [`unless_revoked`](Self::unless_revoked).
+    pub(crate) async fn keep_place(&self) {
+        {
+            let mut inner = self.state.lock();
+            if self.has_yielded.swap(false, Ordering::Relaxed) {
+                inner.yielded -= 1;
+            }
+            if let Some(place) = &self.state.place {
+                place.busy();
+            }
         }
-        self.state.place.as_ref().is_none_or(|place| place.busy())
+        self.unless_revoked().await;
     }
 
     /// Records that the response body has data, from now until [`polled`](Self::polled).
