@@ -14,6 +14,7 @@ use crate::domain::merge;
 use crate::domain::name::Naming;
 use crate::domain::prompt::Prompt;
 use crate::domain::rights::Allowed;
+use crate::domain::tool::name::is_derived;
 use crate::router::Digest;
 use crate::router::blocking::{MERGED_AT_ONCE, beside_calls};
 use crate::router::catalog::{Content, PrivatePart, next_number};
@@ -209,8 +210,11 @@ impl ListsOf {
         self.segments().find_map(|segment| segment.owners().get(segment.position(public_name)?))
     }
 
-    /// The prompt of this derived tool name.
-    pub(super) fn owner_of_derived(&self, tool: &str) -> Option<&Owner> {
+    /// The prompt behind the name of a tool, as [`Content::owner_of_tool`].
+    pub(super) fn owner_of_tool(&self, tool: &str) -> Option<&Owner> {
+        if !is_derived(tool) {
+            return self.owner(tool);
+        }
         self.segments().find_map(|segment| segment.owners().get(segment.position_of_derived(tool)?))
     }
 

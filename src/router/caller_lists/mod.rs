@@ -411,8 +411,8 @@ impl CallerLists {
     ) -> Option<T> {
         let lists = self.lists.get(&Principal::new(caller))?;
         let owner = match kind {
-            NameKind::Tool if is_derived(name) => lists.owner_of_derived(name),
-            NameKind::Tool | NameKind::Public => lists.owner(name),
+            NameKind::Tool => lists.owner_of_tool(name),
+            NameKind::Public => lists.owner(name),
         };
         owner.map(found)
     }
