@@ -234,13 +234,10 @@ impl Converter {
                             .get(name)
                             .is_some_and(|other| other.as_deref() != Some(value))
                 };
-                let of_server = format!("{}_{name}", upper(id));
+                let of_server = exportable(&format!("{}_{name}", upper(id)));
                 let numbered = (2..).map(|number| format!("{of_server}_{number}"));
-                let mut names = [name.to_owned(), of_server.clone()].into_iter().chain(numbered);
-                let own =
-                    names.find_map(|name| Some(exportable(&name)).filter(|own| !is_taken(own)));
-                // There is always another number.
-                let own = own.unwrap_or_else(|| exportable(&of_server));
+                let mut names = [exportable(name), of_server.clone()].into_iter().chain(numbered);
+                let own = names.find(|name| !is_taken(name)).unwrap_or(of_server);
                 self.variables.insert(own.clone(), Some(value.to_owned()));
                 own
             }
