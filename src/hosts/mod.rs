@@ -25,7 +25,7 @@ pub(crate) enum Host {
     Inspector,
 }
 
-/// Name of the entry, unless another one is given. Hosts show it before the names of prompts.
+/// Default name of the entry. Some hosts show it before the names of prompts, such as `/mcp__prompts__NAME`.
 pub(crate) const ENTRY: &str = "prompts";
 
 /// Environment variable with the API key or token of a client. It is no argument, because every user of the

@@ -21,7 +21,7 @@ pub(crate) enum CallEvent {
         origin: RequestOrigin,
         answer: oneshot::Sender<Answer>,
     },
-    /// Nobody waits for the answer to a server request any more.
+    /// A server request has ended without an answer: its call, or the time for the answer, is over.
     ServerRequestEnded,
 }
 
@@ -82,7 +82,7 @@ impl CallChannel {
     }
 }
 
-/// The wait for an answer. Dropped before, it tells the client that nobody waits any more.
+/// The wait for the answer to a server request. Dropped without one, it sends [`CallEvent::ServerRequestEnded`].
 struct Waiting<'a>(Option<&'a CallChannel>);
 
 impl Drop for Waiting<'_> {

@@ -139,8 +139,8 @@ impl<'a> ClientEventSender<'a> {
         Some(message)
     }
 
-    /// Withdraws a server request for whose answer nobody waits any more: a late one would be lost, and the user would look at
-    /// two questions (MCP 2025-11-25, lifecycle, timeouts). Returns the message.
+    /// Withdraws a server request that has ended without an answer, and returns its `notifications/cancelled`. A late answer
+    /// would be lost, and the user would see two questions (MCP 2025-11-25, lifecycle, timeouts).
     fn withdraw(&mut self) -> Option<String> {
         let at = self.pending.iter().position(PendingServerRequest::is_abandoned)?;
         let pending = self.pending.swap_remove(at);

@@ -110,7 +110,7 @@ impl PendingServerRequest {
         self.open.contains_key(&self.key)
     }
 
-    /// Returns whether the server request waits for a response, and nobody for its answer.
+    /// Returns whether the server request is open although its call no longer receives the answer.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.open.get(&self.key).is_some_and(|open| open.answer.is_closed())
     }

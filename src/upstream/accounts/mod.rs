@@ -258,7 +258,7 @@ impl State {
         ended
     }
 
-    /// Removes an account for another one. Calls may go on with it, so it can still be revoked.
+    /// Removes an account to make room for another one. Calls that use it continue, so it can still be revoked.
     fn evict(&mut self, key: &Key) -> Option<Arc<Account>> {
         let account = self.remove(key)?;
         self.evicted.retain(|evicted| evicted.strong_count() > 0);
