@@ -7,7 +7,6 @@ use std::time::Duration;
 use promptgate::test_util::app::App;
 use promptgate::test_util::downstream::Streams;
 use serde_json::Value;
-use serde_json::value::RawValue;
 use tokio::io::{DuplexStream, duplex};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -135,7 +134,7 @@ pub struct Observer {
 
 /// A list as a client has received it, in one page or several.
 pub struct SeenList {
-    pub prompts: Vec<Box<RawValue>>,
+    pub prompts: Vec<Value>,
     /// The upstreams that the gateway says are out of date or missing.
     pub incomplete: BTreeSet<String>,
     pub revision: String,
@@ -579,8 +578,7 @@ impl World {
     fn parts(&self, list: &SeenList) -> Option<BTreeMap<String, Vec<Prompt>>> {
         let mut parts: BTreeMap<String, Vec<Prompt>> = BTreeMap::new();
         let mut last = String::new();
-        for raw in &list.prompts {
-            let prompt: Value = serde_json::from_str(raw.get()).unwrap_or_default();
+        for prompt in &list.prompts {
             let public = prompt["name"].as_str().unwrap_or_default().to_owned();
             let description = prompt["description"].as_str().unwrap_or_default().to_owned();
             if public <= last {
@@ -588,10 +586,10 @@ impl World {
                 return None;
             }
             let key = (list.revision.clone(), public.clone(), description.clone());
-            let first =
-                self.lock().definitions.entry(key).or_insert_with(|| raw.get().to_owned()).clone();
-            if first != raw.get() {
-                self.violation(format!("one definition has two texts: {first} and {}", raw.get()));
+            let text = prompt.to_string();
+            let first = self.lock().definitions.entry(key).or_insert_with(|| text.clone()).clone();
+            if first != text {
+                self.violation(format!("one definition has two texts: {first} and {text}"));
                 return None;
             }
             let Some((upstream, name)) = public.split_once("__") else {

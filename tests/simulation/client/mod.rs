@@ -16,7 +16,6 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
@@ -175,7 +174,7 @@ impl Client {
             let Outcome::Result(result) = self.ask("prompts/list", params).await else {
                 return None;
             };
-            let page: Listed = serde_json::from_str(&result.to_string()).ok()?;
+            let page: Listed = serde_json::from_value(result).ok()?;
             prompts.extend(page.prompts);
             pages += 1;
             served_by.extend(self.replica());
@@ -191,10 +190,7 @@ impl Client {
         if !served_by.is_empty() || !self.world.was_up_since(replica, sent) {
             return None;
         }
-        let names = prompts.iter().filter_map(|prompt| {
-            let prompt: Value = serde_json::from_str(prompt.get()).ok()?;
-            prompt["name"].as_str().map(str::to_owned)
-        });
+        let names = prompts.iter().filter_map(|prompt| prompt["name"].as_str().map(str::to_owned));
         let names: Vec<_> = names.collect();
         self.names.clone_from(&names);
         let revision = self.plan.revision.to_owned();
@@ -760,11 +756,11 @@ impl Drop for Listener {
     }
 }
 
-/// A page of a list, with the prompts as they were written.
+/// A page of a list.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Listed {
-    prompts: Vec<Box<RawValue>>,
+    prompts: Vec<Value>,
     next_cursor: Option<String>,
     #[serde(rename = "_meta", default)]
     meta: Meta,
