@@ -1,7 +1,8 @@
 //! Compares the model with a real server: both get the same commands, drawn by a seed, and must answer the same.
 //!
 //! The server runs in real time, so no answer may depend on a few milliseconds: what expires does so within
-//! [`SHORT`], which is followed by a pause, or within [`LONG`].
+//! [`SHORT`], which is followed by a pause, or within [`LONG`]. A command that takes longer, since the machine stood
+//! still, says nothing about the model: both begin again, empty.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -30,6 +31,12 @@ const TICKS: i64 = 8_000 * MILLIS;
 const NO_SCRIPT: &str = "0123456789abcdef0123456789abcdef01234567";
 
 const STEPS: u32 = 5_000;
+
+/// How long a command may take: what the model then stores is as near as the tolerance.
+const MAX_STALL: Duration = Duration::from_millis(MILLIS.unsigned_abs());
+
+/// The commands of a seed that may take longer.
+const MAX_STALLS: u32 = 100;
 
 /// The database that is emptied.
 const DATABASE: &str = "9";
@@ -62,6 +69,7 @@ struct Real {
 }
 
 struct Comparison {
+    address: String,
     rng: Rng,
     real: Real,
     model: Model,
@@ -71,6 +79,9 @@ struct Comparison {
     /// cases whatever the numbers of the entries are, which differ by a millisecond at times.
     sessions: Vec<String>,
 }
+
+/// Before the first entry of a stream, of the server and of the model.
+const NO_ENTRIES: [Bytes; 2] = [Bytes::from_static(b"0-0"), Bytes::from_static(b"0-0")];
 
 /// The only client of the model.
 const CLIENT: u64 = 1;
@@ -89,37 +100,38 @@ struct Step {
 
 impl Comparison {
     fn begin(address: &str, seed: u64) -> io::Result<Self> {
-        let output = TcpStream::connect(address)?;
-        output.set_read_timeout(Some(Duration::from_secs(5)))?;
-        output.set_nodelay(true)?;
-        let mut real = Real { input: BufReader::new(output.try_clone()?), output };
-        for words in
-            [&["HELLO", "3"][..], &["SELECT", DATABASE], &["FLUSHDB"], &["SCRIPT", "FLUSH"]]
-        {
-            real.output.write_all(&request(&words_of(words)))?;
-            real.read()?;
-        }
-        let mut model = Model::default();
-        model.connect(CLIENT);
-        model.execute(Time::ZERO, CLIENT, &words_of(&["HELLO", "3"]));
-        model.execute(Time::ZERO, CLIENT, &words_of(&["SELECT", DATABASE]));
-        let last = [(); 2].map(|()| Bytes::from_static(b"0-0"));
+        let (real, model) = both_empty(address)?;
         let sessions = match seed % 2 {
             0 => vec!["1".to_owned(), "session".to_owned()],
             _ => vec!["s".repeat(200)],
         };
-        Ok(Self { rng: Rng::with_seed(seed), real, model, last, sessions })
+        let (address, rng) = (address.to_owned(), Rng::with_seed(seed));
+        Ok(Self { address, rng, real, model, last: NO_ENTRIES, sessions })
+    }
+
+    /// Goes on with both empty.
+    fn begin_again(&mut self) -> io::Result<()> {
+        (self.real, self.model) = both_empty(&self.address)?;
+        self.last = NO_ENTRIES;
+        Ok(())
     }
 
     /// Returns where they differ, at most a few times.
     fn run(mut self) -> io::Result<Vec<String>> {
-        let mut differences = Vec::new();
+        let (mut differences, mut stalls) = (Vec::new(), 0);
         for number in 0..STEPS {
             let step = self.draw();
             if step.has_pause {
                 sleep(PAUSE);
             }
-            let [real, model] = self.ask(&step, number)?;
+            let Some([real, model]) = self.ask(&step, number)? else {
+                stalls += 1;
+                if stalls > MAX_STALLS {
+                    return Err(io::Error::other(format!("{stalls} commands took too long")));
+                }
+                self.begin_again()?;
+                continue;
+            };
             if step.has_pause {
                 sleep(PAUSE);
             }
@@ -137,8 +149,9 @@ impl Comparison {
         Ok(differences)
     }
 
-    /// Asks both, and returns what each of them has sent.
-    fn ask(&mut self, step: &Step, number: u32) -> io::Result<[Vec<Reply>; 2]> {
+    /// Asks both, and returns what each of them has sent; `None` if the server took longer than [`MAX_STALL`], so that the
+    /// time of the command is not known well enough.
+    fn ask(&mut self, step: &Step, number: u32) -> io::Result<Option<[Vec<Reply>; 2]>> {
         let mut variants = [step.words.clone(), step.words.clone()];
         if step.is_beat {
             for (words, last) in variants.iter_mut().zip(&self.last) {
@@ -148,15 +161,19 @@ impl Comparison {
         let [to_real, to_model] = variants;
         // What comes after the time, and before the answer of the `PING`, belongs to the command.
         let ping = [Bytes::from_static(b"PING"), format!("end-{number}").into()];
-        let asked = [request(&words_of(&["TIME"])), request(&to_real), request(&ping)];
+        let time = request(&words_of(&["TIME"]));
+        let asked = [time.clone(), request(&to_real), request(&ping), time];
         self.real.output.write_all(&asked.concat())?;
-        let now = time_of(&self.real.read()?).unwrap_or_default();
+        let now = self.real.read_time()?;
         let mut real = Vec::new();
         loop {
             match self.real.read()? {
                 Reply::Bulk(end) if end == ping[1] => break,
                 reply => real.push(reply),
             }
+        }
+        if self.real.read_time()?.saturating_sub(now) > MAX_STALL {
+            return Ok(None);
         }
         let model = self.model.execute(now, CLIENT, &to_model);
         let model: Vec<_> = model.into_iter().map(|(_, reply)| reply).collect();
@@ -167,7 +184,7 @@ impl Comparison {
                 }
             }
         }
-        Ok([real, model])
+        Ok(Some([real, model]))
     }
 
     fn draw(&mut self) -> Step {
@@ -343,7 +360,24 @@ fn words_of(words: &[&str]) -> Vec<Bytes> {
     words.iter().map(|word| Bytes::copy_from_slice(word.as_bytes())).collect()
 }
 
-/// Reads the answer of `TIME`, which is that of the command behind it but for some microseconds.
+/// Connects to the server, and empties its database and its scripts; the model is new.
+fn both_empty(address: &str) -> io::Result<(Real, Model)> {
+    let output = TcpStream::connect(address)?;
+    output.set_read_timeout(Some(Duration::from_secs(5)))?;
+    output.set_nodelay(true)?;
+    let mut real = Real { input: BufReader::new(output.try_clone()?), output };
+    for words in [&["HELLO", "3"][..], &["SELECT", DATABASE], &["FLUSHDB"], &["SCRIPT", "FLUSH"]] {
+        real.output.write_all(&request(&words_of(words)))?;
+        real.read()?;
+    }
+    let mut model = Model::default();
+    model.connect(CLIENT);
+    model.execute(Time::ZERO, CLIENT, &words_of(&["HELLO", "3"]));
+    model.execute(Time::ZERO, CLIENT, &words_of(&["SELECT", DATABASE]));
+    Ok((real, model))
+}
+
+/// Reads the reply to `TIME`.
 fn time_of(reply: &Reply) -> Option<Time> {
     let Reply::Array(parts) = reply else { return None };
     let part = |index: usize| match parts.get(index)? {
@@ -354,6 +388,11 @@ fn time_of(reply: &Reply) -> Option<Time> {
 }
 
 impl Real {
+    /// Reads the reply to `TIME`, which is the time of the command behind it but for some microseconds.
+    fn read_time(&mut self) -> io::Result<Time> {
+        Ok(time_of(&self.read()?).unwrap_or_default())
+    }
+
     /// Reads a reply or a push.
     fn read(&mut self) -> io::Result<Reply> {
         let mut line = String::new();
