@@ -92,9 +92,11 @@ pub(super) fn read(mut section: Section<'_>) -> Option<Admin> {
     let parse = |text: &str| optional(text, |text| text.parse().ok());
     let configured = section.parsed("listen", LISTEN_RULE, parse);
     let token = section.secret("token");
-    // An empty secret may be what is left of a file.
     let is_open_by_choice = section.was_read("token") && token.is_none();
-    let token = token.filter(|token| !token.expose().is_empty());
+    if token.as_ref().is_some_and(|token| token.expose().is_empty()) {
+        let why = "is empty, so everyone who reaches the address would be let in; if that is meant, set token = {}";
+        section.mistake("token", why.to_owned());
+    }
     let is_token_rejected = section.is_rejected("token");
     let admin = Admin {
         listen: configured.flatten().unwrap_or(DEFAULT_LISTEN),
@@ -192,6 +194,10 @@ mod tests {
         assert_eq!(parse("[admin]\nlisten = \"\"\n").unwrap().admin, None);
         let open = "[admin]\nlisten = \"0.0.0.0:9877\"\n";
         assert!(parse(open).unwrap_err().to_string().contains("admin.token: is required"));
+        // It may be what is left of a file; on loopback, too, a proxy may be before it.
+        let emptied = parse("[admin]\ntoken = { value = \"\" }\n").unwrap_err().to_string();
+        assert!(emptied.contains("admin.token: is empty"), "{emptied}");
+        assert_eq!(parse("[admin]\ntoken = {}\n").unwrap().admin.unwrap().token, None);
         let writable = "[admin]\nwrite = true\n";
         assert!(
             parse(writable).unwrap_err().to_string().contains("admin.write: needs admin.token")

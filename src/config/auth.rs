@@ -23,6 +23,8 @@ pub struct Auth {
     pub client_ca: Option<PathBuf>,
     /// Identities of certificate subjects. If there is any, other subjects are refused.
     pub certificates: Vec<Certificate>,
+    /// Whether `mtls` is set and names no subject.
+    pub takes_all_by_choice: bool,
     /// Identity of the client over standard streams.
     pub stdio: Identity,
 }
@@ -89,6 +91,7 @@ pub(super) fn read(mut section: Section<'_>, client_ca: Option<PathBuf>) -> Auth
         table.finish();
     }
     let certificates = certificates(&mut section, client_ca.as_deref());
+    let takes_all_by_choice = section.was_read("mtls") && certificates.is_empty();
     let mut stdio = section.section("stdio");
     let caller = identity(&mut stdio, "local");
     stdio.finish();
@@ -101,6 +104,7 @@ pub(super) fn read(mut section: Section<'_>, client_ca: Option<PathBuf>) -> Auth
         takes_certificates: client_ca.is_some(),
         client_ca,
         certificates,
+        takes_all_by_choice,
         stdio: caller,
     };
     auth.required = required.unwrap_or(auth.has_method());

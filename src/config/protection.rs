@@ -37,6 +37,11 @@ impl Config {
                  that is meant, set auth.required = false",
             ),
             (
+                is_removed("auth.mtls") && !self.auth.takes_all_by_choice,
+                "auth.mtls: the file names no subjects of certificates any more, so every certificate of \
+                 server.tls.client_ca would be a caller's; if that is meant, set auth.mtls = []",
+            ),
+            (
                 is_removed("server.tls") && !self.server.is_plain_by_choice,
                 "server.tls: the file has no certificate any more, so connections would not be encrypted; if that \
                  is meant, set server.tls = { cert = \"\", key = \"\" }",
@@ -72,6 +77,7 @@ impl Config {
                 "admin.token",
             ),
             (before.auth.required && !self.auth.required, "auth"),
+            (self.takes_other_certificates(before), "auth.mtls"),
             (before.server.tls.is_some() && self.server.tls.is_none(), "server.tls"),
             (before.audit.is_some() && self.audit.is_none(), "audit"),
             (self.unenforced(before).next().is_some(), "releases"),
@@ -82,6 +88,12 @@ impl Config {
     /// Whether there is a file of policies, and not an empty one.
     fn has_policy_file(&self) -> bool {
         self.access.as_ref().is_some_and(|access| access.policies_of_file().next().is_some())
+    }
+
+    /// Whether any certificate of the CA is a caller's, and was not before.
+    fn takes_other_certificates(&self, before: &Self) -> bool {
+        let is_open = self.auth.takes_certificates && self.auth.certificates.is_empty();
+        is_open && !before.auth.certificates.is_empty()
     }
 
     /// Whether visitors of the admin API sign in; `None` if it is disabled.
@@ -112,6 +124,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::config::auth::Certificate;
     use crate::config::schema_check;
     use crate::config::tls::Tls;
 
@@ -161,7 +174,6 @@ mod tests {
         assert_eq!(removals(&policies, &said), Vec::<&str>::new());
         let signed_in = "[admin]\ntoken = { value = \"t\" }\n";
         assert_eq!(removals(signed_in, ""), ["admin.token"]);
-        assert_eq!(removals(signed_in, "[admin]\ntoken = { value = \"\" }\n"), ["admin.token"]);
         for said in ["[admin]\ntoken = {}\n", "[admin]\nlisten = \"\"\n"] {
             assert_eq!(removals(signed_in, said), Vec::<&str>::new(), "{said}");
         }
@@ -191,6 +203,23 @@ mod tests {
         let plain = parse("[server]\ntls = { cert = \"\", key = \"\" }\n");
         assert_eq!(plain.unspoken_removals(&before), Vec::<&str>::new());
         assert_eq!(plain.removals(&before), ["server.tls"]);
+    }
+
+    #[test]
+    fn f6_not_every_certificate_is_a_callers_because_the_subjects_are_gone() {
+        let mut before = parse("");
+        before.auth.takes_certificates = true;
+        let caller = before.auth.stdio.clone();
+        before.auth.certificates = vec![Certificate { subject: "CN=ci".to_owned(), caller }];
+        let mut after = parse("");
+        after.auth.takes_certificates = true;
+        let why = after.unspoken_removals(&before);
+        assert!(why.len() == 1 && why[0].starts_with("auth.mtls: "), "{why:?}");
+        after.auth.takes_all_by_choice = parse("auth.mtls = []\n").auth.takes_all_by_choice;
+        assert_eq!(after.unspoken_removals(&before), Vec::<&str>::new());
+        assert_eq!(after.removals(&before), ["auth.mtls"]);
+        after.auth.takes_certificates = false;
+        assert_eq!(after.removals(&before), Vec::<&str>::new());
     }
 
     #[test]

@@ -232,6 +232,7 @@ mod tests {
         let certificate =
             config::Certificate { subject: "CN=ci,O=Acme".into(), caller: caller.clone() };
         Authenticator::new(&config::Auth {
+            takes_all_by_choice: false,
             is_open_by_choice: false,
             required,
             api_keys: vec![config::ApiKey { hash, caller }],
