@@ -55,10 +55,13 @@ impl Raw {
             .collect();
         // A table would be merged with the one of the file.
         let mut tree = document.clone().into_mut();
-        for (key, _, _) in overrides.iter().filter(|(_, value, _)| is_table(value)) {
-            remove(tree.as_table_mut(), key);
-            origins
-                .retain(|own, _| !own.strip_prefix(key).is_some_and(|rest| rest.starts_with('.')));
+        for (key, value, _) in &overrides {
+            if is_table(value) {
+                remove(tree.as_table_mut(), key);
+            }
+            origins.retain(|own, _| {
+                !own.strip_prefix(key.as_str()).is_some_and(|rest| rest.starts_with('.'))
+            });
         }
         let source = config::File::from_str(&tree.to_string(), FileFormat::Toml);
         let mut builder = config::Config::builder().add_source(source);

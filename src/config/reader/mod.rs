@@ -53,10 +53,11 @@ impl<'a> Context<'a> {
     /// Reads a file and records it with its digest, even if it cannot be read: a file that appears
     /// later must lead to a reload.
     fn read_file(&self, path: PathBuf) -> io::Result<String> {
-        let text = disk::read_to_string(&path);
-        let digest = SourceFile::digest(text.as_ref().map(String::as_bytes));
+        let bytes = disk::read(&path);
+        // Of the bytes, as when it is looked at again: it need not be text.
+        let digest = SourceFile::digest(bytes.as_deref());
         self.files.borrow_mut().push(SourceFile { path, digest });
-        text
+        String::from_utf8(bytes?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
 }
 
