@@ -31,7 +31,7 @@ impl Cookie {
         match (self, site.is_https()) {
             (Self::Session, true) => "__Host-promptgate_session",
             (Self::Session, false) => "promptgate_session",
-            (Self::Flow, true) => "__Secure-promptgate_login",
+            (Self::Flow, true) => "__Host-promptgate_login",
             (Self::Flow, false) => "promptgate_login",
         }
     }
@@ -40,7 +40,7 @@ impl Cookie {
     pub(super) fn set(self, site: &Site, value: &str, age: Duration) -> SetCookie {
         let scope = match self {
             Self::Session => "Path=/; HttpOnly; SameSite=Strict",
-            Self::Flow => "Path=/login; HttpOnly; SameSite=Lax",
+            Self::Flow => "Path=/; HttpOnly; SameSite=Lax",
         };
         let secure = if site.is_https() { "; Secure" } else { "" };
         let (name, age) = (self.name(site), age.as_secs());
@@ -111,7 +111,7 @@ mod tests {
         );
         assert_eq!(
             text(Cookie::Flow.delete(&https)),
-            "__Secure-promptgate_login=; Max-Age=0; Path=/login; HttpOnly; SameSite=Lax; Secure"
+            "__Host-promptgate_login=; Max-Age=0; Path=/; HttpOnly; SameSite=Lax; Secure"
         );
         let debug = format!("{:?}", Cookie::Session.set(&plain, "secret", hour));
         assert!(!debug.contains("secret"), "{debug}");

@@ -382,7 +382,7 @@ async fn an_answer_counts_in_its_browser_and_once() {
     let replayed = finish(&sign_in, &query, &cookies(&own)).await.unwrap_err();
     assert_eq!(replayed, SignInError::Refused, "the provider takes a code once");
     let cookie = own.cookie.text();
-    assert!(cookie.ends_with("; Max-Age=600; Path=/login; HttpOnly; SameSite=Lax"), "{cookie}");
+    assert!(cookie.ends_with("; Max-Age=600; Path=/; HttpOnly; SameSite=Lax"), "{cookie}");
     provider.set(|s| s.metadata["authorization_response_iss_parameter_supported"] = json!(true));
     let sign_in = provider.sign_in("");
     assert_eq!(run(&provider, &sign_in).await.unwrap_err(), SignInError::OtherIssuer);
