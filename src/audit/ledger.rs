@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use super::FolderUse;
 use super::digest;
 use super::folder::Folder;
 use super::keys::Keys;
@@ -16,6 +15,7 @@ use super::queue::{Outcome, Queue, WriterSettings};
 use super::record::{Event, Stamp};
 use super::recover::{SetAside, recover};
 use super::writer::LogWriter;
+use super::{EVIDENCE, FolderUse};
 use crate::config::{self, Durability};
 use crate::domain::document::Document;
 use crate::domain::fair_share::Holder;
@@ -72,7 +72,7 @@ impl Ledger {
                  PROMPTGATE_AUDIT_KEY"
             );
         }
-        tracing::info!(path = %path.display(), last = recovered.head.seq, public_key = %keys.public(), "audit log opened");
+        tracing::info!(target: EVIDENCE, path = %path.display(), last = recovered.head.seq, public_key = %keys.public(), "audit log opened");
         let queue = Arc::new(Queue::new(settings.clone()));
         let clock = Box::new(move || stamp(started));
         let log_writer = LogWriter::new(queue.clone(), log, clock, settings);

@@ -42,6 +42,10 @@ use record::Event;
 
 pub(crate) use ledger::{Ledger, Unrecorded};
 
+/// Target of the log lines that show whether an audit log was truncated, which are worth nothing unless they are written: no
+/// filter leaves them out.
+pub(crate) const EVIDENCE: &str = "promptgate::audit::evidence";
+
 /// A handle on the current audit log, cheap to clone. While the log is disabled, it discards every
 /// record.
 #[derive(Clone, Default)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tracing::{debug, error, info, warn};
 
+use super::EVIDENCE;
 use super::checkpoint::Checkpoint;
 use super::log::{Gap, Log};
 use super::queue::{Intake, Outcome, Queue, Unwritten, Work, WriterSettings};
@@ -416,6 +417,7 @@ impl LogWriter {
             let is_durable = statement.seq <= durable;
             if let (true, Some(digests)) = (is_durable, &statement.digests) {
                 info!(
+                    target: EVIDENCE,
                     count = statement.seq,
                     head = hex(&statement.mac),
                     lines = hex(&digests.lines),

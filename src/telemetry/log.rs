@@ -22,6 +22,7 @@ use tracing_subscriber::{Layer, fmt, reload};
 
 use super::exporter::Exporter;
 use super::{SCOPE, resource};
+use crate::audit::EVIDENCE;
 use crate::config::{LogFormat, Telemetry};
 use crate::platform::blocking;
 
@@ -100,10 +101,12 @@ pub(crate) fn init(telemetry: &Telemetry) -> Result<Logging, String> {
     })
 }
 
-/// Returns the filter. The configuration has validated it, so the fallback, INFO as by default, is not
-/// reached.
+/// Returns the filter, which always passes the evidence of the audit log. The configuration has validated it, so the fallback,
+/// INFO as by default, is not reached.
 fn filter(telemetry: &Telemetry) -> Targets {
-    telemetry.log.parse().unwrap_or_else(|_| Targets::new().with_default(Level::INFO))
+    let filter: Targets =
+        telemetry.log.parse().unwrap_or_else(|_| Targets::new().with_default(Level::INFO));
+    filter.with_target(EVIDENCE, Level::INFO)
 }
 
 fn is_json(telemetry: &Telemetry) -> bool {
