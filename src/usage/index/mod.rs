@@ -127,6 +127,8 @@ impl Index {
     pub(super) fn tail(&mut self, path: &Path) -> io::Result<Tail> {
         let instance = crate::audit::tail::instance(path)?;
         if instance.as_ref() != Some(&self.state.instance) {
+            // Each day says through which record of a log it counts.
+            self.flush()?;
             self.state = State { instance: instance.unwrap_or_default(), ..State::default() };
         }
         Ok(Tail::new(path, self.state.position))
@@ -158,6 +160,7 @@ impl Index {
     /// Counts a record, unless it is counted.
     fn take(&mut self, record: &Record<'_>) -> io::Result<()> {
         if *record.instance != self.state.instance {
+            self.flush()?;
             self.state = State { instance: record.instance.to_string(), ..State::default() };
         }
         // Lines of a segment that was abandoned are written again.
