@@ -93,7 +93,7 @@ async fn ask(
             FetchError::Status { status, .. } if status.as_u16() == 401 => {
                 format!("; set {TOKEN_VARIABLE} to the value of admin.token")
             }
-            FetchError::Status { .. } => String::new(),
+            FetchError::Status { .. } | FetchError::NotJson => String::new(),
             FetchError::Broken(_) | FetchError::Timeout => {
                 "; check that `promptgate serve` runs with this admin.listen".to_owned()
             }

@@ -140,6 +140,8 @@ pub(crate) enum FetchError {
     },
     #[error("no response within ten seconds")]
     Timeout,
+    #[error("the response is not JSON")]
+    NotJson,
     #[error("{0}")]
     Broken(String),
 }
@@ -183,8 +185,7 @@ impl Egress {
     /// See [`Egress::fetch`]; or the response is no JSON.
     pub(crate) async fn json(&self, request: Request<Full<Bytes>>) -> Result<Value, FetchError> {
         let body = self.fetch(request).await?;
-        let broken = |_| FetchError::Broken("the response is not JSON".to_owned());
-        serde_json::from_slice(&body).map_err(broken)
+        serde_json::from_slice(&body).map_err(|_| FetchError::NotJson)
     }
 
     /// Fetches the JSON document at `url`.

@@ -46,17 +46,25 @@ impl Metadata {
 /// Fetches the metadata of an issuer, and checks that it names this issuer.
 ///
 /// # Errors
-/// When no well-known URL has the document, or when its `issuer` differs (RFC 8414, section 3.3).
+/// When no well-known URL has the document with this `issuer` (RFC 8414, section 3.3).
 pub(crate) async fn discover(egress: &Egress, issuer: &str) -> Result<Metadata, String> {
     let mut last = format!("{:?} is no https URL, and no URL on this machine", excerpt(issuer));
+    // Some hosts answer all paths, and some paths are another issuer's.
+    let mut unusable = None;
     for url in metadata_urls(issuer) {
         match egress.get_json(&url).await {
-            Ok(document) => return parse(&document, issuer).map_err(|e| format!("{url}: {e}")),
+            Ok(document) => match parse(&document, issuer) {
+                Ok(metadata) => return Ok(metadata),
+                Err(error) => unusable = unusable.or(Some(format!("{url}: {error}"))),
+            },
+            Err(error @ FetchError::NotJson) => {
+                unusable = unusable.or(Some(format!("{url}: {error}")));
+            }
             Err(error @ FetchError::Status { .. }) => last = format!("{url}: {error}"),
             Err(error) => return Err(format!("{url}: {error}")),
         }
     }
-    Err(last)
+    Err(unusable.unwrap_or(last))
 }
 
 /// Returns the well-known URLs in the order of MCP 2025-11-25, authorization server metadata discovery:

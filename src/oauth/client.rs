@@ -84,7 +84,7 @@ impl Refusal {
     pub(crate) fn of(endpoint: &impl std::fmt::Display, error: &FetchError) -> Self {
         let code = match error {
             FetchError::Status { error, .. } => error.clone(),
-            FetchError::Timeout | FetchError::Broken(_) => None,
+            FetchError::Timeout | FetchError::NotJson | FetchError::Broken(_) => None,
         };
         Self { fault: fault(error), error: code, detail: format!("{endpoint}: {error}") }
     }
@@ -167,7 +167,7 @@ impl Client {
 fn fault(error: &FetchError) -> TokenFault {
     match error {
         FetchError::Timeout => TokenFault::ProviderTimeout,
-        FetchError::Broken(_) => TokenFault::ProviderUnavailable,
+        FetchError::NotJson | FetchError::Broken(_) => TokenFault::ProviderUnavailable,
         FetchError::Status { status, .. }
             if status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS =>
         {
