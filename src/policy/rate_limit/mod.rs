@@ -119,10 +119,7 @@ impl RateLimits {
         }
         let count = buckets.len();
         if let Some(site) = site(address) {
-            buckets.extend(limits().map(|limit| Bucket {
-                quota: limit.quota.times(NETWORKS_OF_A_SITE),
-                ..limit.bucket(|key| add(key, &site))
-            }));
+            buckets.extend(limits().map(|limit| limit.of_site(|key| add(key, &site))));
         }
         let taken = self.addresses.take(&buckets);
         taken.map_err(|empty| refusal(limits(), Exhausted { index: empty.index % count, ..empty }))
@@ -141,11 +138,25 @@ impl RateLimits {
         target: Option<Target<'_>>,
     ) -> Result<(), TransportFault> {
         let limits = || self.limits.iter().filter(|limit| limit.applies(counted, target));
-        let buckets: Vec<_> = limits().map(|limit| limit.bucket_of(counted, target)).collect();
+        let network = || counted.address.map(network).unwrap_or_default();
+        let bucket =
+            |limit: &Limit| limit.bucket(|key| limit.write_key(key, counted, target, network));
+        let mut buckets: Vec<_> = limits().map(bucket).collect();
         if buckets.is_empty() {
             return Ok(());
         }
+        let of_addresses = || limits().filter(|limit| limit.config.per.contains(&Per::Address));
+        let count = buckets.len();
+        if let Some(site) = counted.address.and_then(site) {
+            buckets.extend(of_addresses().map(|limit| {
+                limit.of_site(|key| limit.write_key(key, counted, target, || site.clone()))
+            }));
+        }
         self.buckets.take(&buckets).await.map_err(|refused| match refused {
+            Refused::Exhausted(empty) if empty.index >= count => {
+                let index = empty.index - count;
+                refusal(of_addresses(), Exhausted { index, ..empty })
+            }
             Refused::Exhausted(empty) => refusal(limits(), empty),
             Refused::Unavailable => TransportFault::ClusterUnavailable,
         })
@@ -192,24 +203,33 @@ impl Limit {
             && (!self.needs_target || !has_target || target.is_some())
     }
 
-    /// Returns the bucket of a request. Each part of the key starts with its length, so that no two
-    /// combinations share a bucket.
-    fn bucket_of(&self, counted: Counted<'_>, target: Option<Target<'_>>) -> Bucket {
+    /// Writes the key of the bucket of a request from a network. Each part of the key starts with its length, so that no
+    /// two combinations share a bucket.
+    fn write_key(
+        &self,
+        key: &mut String,
+        counted: Counted<'_>,
+        target: Option<Target<'_>>,
+        network: impl Fn() -> String,
+    ) {
         let upstream = target.map_or("", |target| target.upstream);
-        self.bucket(|key| {
-            for per in &self.config.per {
-                match per {
-                    Per::Caller => add(key, counted.caller.id()),
-                    Per::Method => add(key, counted.request.as_str()),
-                    Per::Address => add(key, &counted.address.map(network).unwrap_or_default()),
-                    Per::Upstream => add(key, upstream),
-                    Per::Prompt => {
-                        add(key, upstream);
-                        add(key, target.map_or("", |target| target.raw_name));
-                    }
+        for per in &self.config.per {
+            match per {
+                Per::Caller => add(key, counted.caller.id()),
+                Per::Method => add(key, counted.request.as_str()),
+                Per::Address => add(key, &network()),
+                Per::Upstream => add(key, upstream),
+                Per::Prompt => {
+                    add(key, upstream);
+                    add(key, target.map_or("", |target| target.raw_name));
                 }
             }
-        })
+        }
+    }
+
+    /// The bucket of an IPv6 site, by its key.
+    fn of_site(&self, write_key: impl FnOnce(&mut String)) -> Bucket {
+        Bucket { quota: self.quota.times(NETWORKS_OF_A_SITE), ..self.bucket(write_key) }
     }
 
     fn bucket(&self, write_key: impl FnOnce(&mut String)) -> Bucket {
@@ -440,6 +460,29 @@ mod tests {
         assert_eq!(check("2001:db8:8:ffff::1".to_owned()), Ok(()), "another site");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_site_has_a_bound_after_authentication_too() {
+        let limits = limits(
+            "[[limits]]\nper = [\"address\", \"method\"]\nmethods = [\"get\"]\nrate = \"1/h\"\nburst = 1\n",
+        );
+        let check = async |address: String| {
+            let caller = Caller::new("ci");
+            let address = Some(address.parse().unwrap());
+            let request = Countable::Call(Method::Get);
+            limits.take(Counted { caller: &caller, address, request }, None).await
+        };
+        for network in 0..16 {
+            assert_eq!(check(format!("2001:db8:7:{network:x}::1")).await, Ok(()));
+        }
+        let again = check("2001:db8:7:1::2".to_owned()).await;
+        let other = check("2001:db8:7:ffff::1".to_owned()).await;
+        for refused in [again, other] {
+            assert_eq!(refused.unwrap_err().limit(), Some("limit 1"));
+        }
+        assert_eq!(check("2001:db8:8:ffff::1".to_owned()).await, Ok(()), "another site");
+        assert_eq!(check("192.0.2.1".to_owned()).await, Ok(()));
+    }
+
     #[test]
     fn no_two_combinations_share_a_bucket() {
         let limits = limits("[[limits]]\nper = [\"caller\", \"prompt\"]\nrate = \"1/h\"\n");
@@ -448,7 +491,9 @@ mod tests {
             let counted = Counted { caller: &Caller::new(caller), address: None, request };
             let target =
                 Some(Target { upstream, raw_name, definition: "", state: State::Unpinned });
-            limits.limits[0].bucket_of(counted, target)
+            let mut key = String::new();
+            limits.limits[0].write_key(&mut key, counted, target, String::new);
+            key
         };
         let one = bucket("a", "b", "c");
         assert_ne!(one, bucket("a1", "b", "c"));
