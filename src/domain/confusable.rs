@@ -1,6 +1,7 @@
 //! Confusable prompts: prompts of different upstreams whose names or titles look alike (UTS 39, Unicode Security
 //! Mechanisms, "Confusable Detection").
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// A text that a client displays for a listed prompt: its public name, its raw name or its title.
@@ -67,7 +68,7 @@ pub(crate) struct HashedText {
 #[derive(Debug, Default)]
 pub(crate) struct SkeletonIndex {
     /// For each skeleton its texts, and how often each is shown.
-    texts: HashMap<u64, Vec<(u64, u32)>>,
+    texts: HashMap<u64, HashMap<u64, u32>>,
     ambiguous: BTreeSet<u64>,
 }
 
@@ -75,10 +76,7 @@ impl SkeletonIndex {
     /// Adds a text that is shown.
     pub(crate) fn add(&mut self, HashedText { skeleton, text }: HashedText) {
         let texts = self.texts.entry(skeleton).or_default();
-        match texts.iter_mut().find(|(known, _)| *known == text) {
-            Some((_, count)) => *count += 1,
-            None => texts.push((text, 1)),
-        }
+        *texts.entry(text).or_default() += 1;
         if texts.len() > 1 {
             self.ambiguous.insert(skeleton);
         }
@@ -89,10 +87,10 @@ impl SkeletonIndex {
         let Some(texts) = self.texts.get_mut(&skeleton) else {
             return;
         };
-        if let Some(at) = texts.iter().position(|(known, _)| *known == text) {
-            texts[at].1 -= 1;
-            if texts[at].1 == 0 {
-                texts.swap_remove(at);
+        if let Entry::Occupied(mut count) = texts.entry(text) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
             }
         }
         if texts.len() < 2 {
