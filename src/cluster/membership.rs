@@ -1,7 +1,7 @@
 //! Membership: each replica tells the others that it lives, and what it serves.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -153,6 +153,10 @@ impl Cluster {
             self.beat(connection, &presence, 1).await
         });
         let (replicas, _) = beat.await?;
+        let now = Instant::now();
+        let known = self.replicas.load_full();
+        *self.reconnecting() =
+            known.iter().map(|known| Replica { seen: now, ..known.clone() }).collect();
         self.learn(&replicas);
         // Another server may number the entries in another way.
         self.last_terminated.store(Arc::new("0-0".to_owned()));
@@ -186,8 +190,13 @@ impl Cluster {
             read(&sealer, id, told).map(|(id, presence)| Replica { id, presence, seen })
         };
         let mut replicas: Vec<_> = told.iter().filter_map(replica).collect();
-        replicas.sort_by(|a, b| (&a.presence.name, a.id).cmp(&(&b.presence.name, b.id)));
         let unreadable = told.len() - replicas.len();
+        {
+            let mut reconnecting = self.reconnecting();
+            retain_unheard(&mut reconnecting, &replicas, now);
+            replicas.extend(reconnecting.iter().cloned());
+        }
+        replicas.sort_by(|a, b| (&a.presence.name, a.id).cmp(&(&b.presence.name, b.id)));
         if self.unreadable.swap(unreadable, Ordering::Relaxed) < unreadable {
             warn!(
                 unreadable,
@@ -196,6 +205,10 @@ impl Cluster {
             );
         }
         self.replicas.store(Arc::new(replicas));
+    }
+
+    fn reconnecting(&self) -> MutexGuard<'_, Vec<Replica>> {
+        self.reconnecting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Learns which sessions were terminated. What is not sealed with the shared key is ignored.
@@ -245,9 +258,37 @@ impl Cluster {
     }
 }
 
+/// Leaves the replicas that are not heard yet, for the time after which a silent one is forgotten.
+fn retain_unheard(reconnecting: &mut Vec<Replica>, heard: &[Replica], now: Instant) {
+    let is_heard = |id| heard.iter().any(|heard| heard.id == id);
+    reconnecting
+        .retain(|replica| !is_heard(replica.id) && now.duration_since(replica.seen) < FORGOTTEN);
+}
+
 /// Opens what a replica told about itself.
 fn read(sealer: &Sealer, id: &[u8], told: &[u8]) -> Option<(ReplicaId, Presence)> {
     let (id, told) = (std::str::from_utf8(id).ok()?, std::str::from_utf8(told).ok()?);
     let plain = sealer.open(Kind::Replica, id, told)?;
     Some((ReplicaId::parse(id)?, serde_json::from_slice(&plain).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_that_has_not_reached_the_store_again_lives_on_until_it_is_forgotten() {
+        let start = Instant::now();
+        let replica =
+            |id| Replica { id: ReplicaId(id), presence: Presence::default(), seen: start };
+        let ids = |replicas: &[Replica]| replicas.iter().map(|own| own.id.0).collect::<Vec<_>>();
+        let mut reconnecting = vec![replica([1; 8]), replica([2; 8]), replica([3; 8])];
+        retain_unheard(&mut reconnecting, &[replica([1; 8])], start);
+        assert_eq!(ids(&reconnecting), [[2; 8], [3; 8]]);
+        let almost = start + FORGOTTEN - Duration::from_millis(1);
+        retain_unheard(&mut reconnecting, &[replica([1; 8]), replica([3; 8])], almost);
+        assert_eq!(ids(&reconnecting), [[2; 8]]);
+        retain_unheard(&mut reconnecting, &[], start + FORGOTTEN);
+        assert_eq!(ids(&reconnecting), [[0; 8]; 0]);
+    }
 }

@@ -55,6 +55,9 @@ pub(crate) struct Cluster {
     bounds: ArcSwap<Bounds>,
     /// The replicas that live, this one among them, in the order of their names.
     replicas: ArcSwap<Vec<Replica>>,
+    /// Those of them that were known before the store was reached again, and were not heard since: they may be about to
+    /// reach it, too. `seen` is when this one reached it.
+    reconnecting: Mutex<Vec<Replica>>,
     relay: Relay,
     /// The last entry of the stream of terminated sessions that is known here.
     last_terminated: ArcSwap<String>,
@@ -125,6 +128,7 @@ impl Cluster {
             sealer: ArcSwap::new(sealer),
             bounds: ArcSwap::from_pointee(Bounds::of(limits)),
             replicas: ArcSwap::default(),
+            reconnecting: Mutex::default(),
             relay: Relay::new(limits.share),
             last_terminated: ArcSwap::from_pointee("0-0".to_owned()),
             knows_terminated: AtomicBool::new(false),
