@@ -79,7 +79,8 @@ impl Router {
             return Err(fault);
         };
         let is_refused = matches!(kind, Kind::NotApproved { .. });
-        let has_snapshot = arguments == Some(NO_ARGUMENTS) && (is_refused || is_gone(kind));
+        let is_gone = is_gone(kind, routed.upstream.config().acts_as_caller());
+        let has_snapshot = arguments == Some(NO_ARGUMENTS) && (is_refused || is_gone);
         let snapshot = if has_snapshot { self.snapshot(routed).await } else { None };
         let outcome = if snapshot.is_some() { Unapproved::Snapshot } else { Unapproved::Refused };
         if is_refused {
@@ -136,14 +137,11 @@ impl Router {
     }
 }
 
-/// Whether an upstream that fails so may be gone.
-fn is_gone(kind: &Kind) -> bool {
+/// Whether an upstream that fails so may be gone. One that is called as the caller says by a refusal what this caller may not
+/// have.
+fn is_gone(kind: &Kind, as_caller: bool) -> bool {
     kind.is_no_answer()
-        || matches!(
-            kind,
-            Kind::SessionLost
-                | Kind::AuthFailed { .. }
-                | Kind::NoToken { .. }
-                | Kind::Status { .. }
-        )
+        || matches!(kind, Kind::SessionLost)
+        || !as_caller
+            && matches!(kind, Kind::AuthFailed { .. } | Kind::NoToken { .. } | Kind::Status { .. })
 }
