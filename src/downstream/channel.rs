@@ -2,11 +2,12 @@
 //! sends all messages to the client in one queue.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-use tokio::sync::mpsc::error::SendTimeoutError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::info;
@@ -30,7 +31,12 @@ use crate::session::{CallPermits, Dispatch, PreparedCall, Refusal, Sessions};
 #[derive(Clone)]
 pub(crate) struct ClientChannel {
     connection: Arc<Connection>,
-    queue: mpsc::Sender<String>,
+    queue: mpsc::Sender<Queued>,
+    /// The bytes that the queue may hold, in KiB.
+    room: Arc<Semaphore>,
+    /// The batches whose responses may be waited for, or wait to be queued.
+    batches: Arc<Semaphore>,
+    progress: Progress,
     admission: Arc<Admission>,
     /// The calls in flight; each ends by itself.
     calls: TaskTracker,
@@ -40,8 +46,41 @@ pub(crate) struct ClientChannel {
     input_closed: CancellationToken,
     /// Cancelled when the client no longer reads: everything ends.
     abandoned: CancellationToken,
-    /// How long a client may read no message.
+    /// How long a client may read nothing.
     stall: Duration,
+}
+
+/// A message in the queue, with its part of [`QUEUE_KIB`].
+type Queued = (String, OwnedSemaphorePermit);
+
+/// The messages to send to the client.
+pub(crate) struct Outgoing {
+    queue: mpsc::Receiver<Queued>,
+    progress: Progress,
+}
+
+/// When the client has read something last.
+#[derive(Clone)]
+struct Progress(Arc<Mutex<Instant>>);
+
+impl Outgoing {
+    /// Returns the next message; `None` when the channel is closed. Cancel safe.
+    pub(crate) async fn next(&mut self) -> Option<String> {
+        let (message, _room) = self.queue.recv().await?;
+        self.note_progress();
+        Some(message)
+    }
+
+    /// Notes that the client reads: a message may take longer than it may read nothing.
+    pub(crate) fn note_progress(&self) {
+        *self.progress.last() = Instant::now();
+    }
+}
+
+impl Progress {
+    fn last(&self) -> MutexGuard<'_, Instant> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The authenticated caller of a message or request, and its client address.
@@ -79,6 +118,12 @@ pub(crate) enum InputEnd {
 /// their permits: so a slow client is bounded by admission control.
 const QUEUE: usize = 64;
 
+/// Bytes of the messages in the queue, in KiB. One message may be larger.
+const QUEUE_KIB: u32 = 64 << 10;
+
+/// Batches of one client at once; the others wait. Their responses are large, and are written once all items have ended.
+const BATCHES: usize = 4;
+
 /// Nesting within which the id of a message is read that is refused before it is processed. Ids are at the top;
 /// the rest only has to be skipped.
 const MAX_DEPTH: usize = 64;
@@ -89,11 +134,16 @@ impl ClientChannel {
         connection: Connection,
         admission: Arc<Admission>,
         stall: Duration,
-    ) -> (Self, mpsc::Receiver<String>) {
+    ) -> (Self, Outgoing) {
         let (queue, outgoing) = mpsc::channel(QUEUE);
+        let progress = Progress(Arc::new(Mutex::new(Instant::now())));
+        let outgoing = Outgoing { queue: outgoing, progress: progress.clone() };
         let channel = Self {
             connection: Arc::new(connection),
             queue,
+            room: Arc::new(Semaphore::new(QUEUE_KIB as usize)),
+            batches: Arc::new(Semaphore::new(BATCHES)),
+            progress,
             admission,
             calls: TaskTracker::new(),
             notifications: TaskTracker::new(),
@@ -116,7 +166,14 @@ impl ClientChannel {
         let sessions = self.connection.sessions();
         let Sender { caller, subject_token, address } = sender;
         let token = subject_token.as_ref();
-        match self.connection.read(&sessions, caller, token, *address, bytes, clock::now()).await {
+        let now = clock::now();
+        let read = self.connection.read(&sessions, caller, token, *address, bytes, now).await;
+        if let Ok(Dispatch::Call(_)) = &read
+            && let Some(notifications) = sessions.resume(&self.connection, caller)
+        {
+            self.forward(notifications, None);
+        }
+        match read {
             Ok(Dispatch::Accepted) => {}
             Ok(Dispatch::Answer { message, .. }) => self.send(message).await,
             Ok(Dispatch::Opened { message, notifications }) => {
@@ -138,12 +195,17 @@ impl ClientChannel {
                 let channel = self.clone();
                 let holder = sender.holder();
                 self.calls.spawn(async move {
-                    let response =
-                        batch(sessions, channel.admission.clone(), holder, items, budget);
-                    let response = channel.abandoned.run_until_cancelled(response).await;
-                    if let Some(Some(message)) = response {
-                        channel.send(message).await;
-                    }
+                    let (admission, batches) = (channel.admission.clone(), channel.batches.clone());
+                    let answering = async {
+                        // Held until the response is in the queue.
+                        let _turn = batches.acquire().await;
+                        if let Some(message) =
+                            batch(sessions, admission, holder, items, budget).await
+                        {
+                            channel.send(message).await;
+                        }
+                    };
+                    channel.abandoned.run_until_cancelled(answering).await;
                 });
             }
             Err(refusal) => self.send(refusal_message(&refusal)).await,
@@ -204,6 +266,11 @@ impl ClientChannel {
     fn abandon(&self) {
         self.connection.disconnect();
         self.abandoned.cancel();
+    }
+
+    /// Returns a token that ends the notification streams.
+    pub(crate) fn input_closed(&self) -> CancellationToken {
+        self.input_closed.clone()
     }
 
     /// Returns a token that is cancelled when the client no longer reads.
@@ -267,16 +334,25 @@ impl ClientChannel {
         });
     }
 
-    /// Adds a message to the queue. A client that reads none for too long is disconnected.
+    /// Adds a message to the queue. A client that reads nothing for too long is disconnected.
     async fn send(&self, message: String) {
-        match self.queue.send_timeout(message, self.stall).await {
-            Ok(()) | Err(SendTimeoutError::Closed(_)) => {}
-            Err(SendTimeoutError::Timeout(_)) => {
+        let size = u32::try_from(message.len().div_ceil(1024)).unwrap_or(QUEUE_KIB);
+        let mut adding = pin!(async {
+            let place = self.queue.reserve().await.ok()?;
+            let room = self.room.clone().acquire_many_owned(size.min(QUEUE_KIB)).await.ok()?;
+            place.send((message, room));
+            Some(())
+        });
+        let begun = Instant::now();
+        let read_last = || begun.max(*self.progress.last());
+        // Others may have been before this message in the queue: what counts is whether the client reads.
+        while timeout_at(read_last() + self.stall, adding.as_mut()).await.is_err() {
+            if read_last() + self.stall <= Instant::now() {
                 info!(
                     reason = "slow_consumer",
                     "client does not read its responses; disconnecting"
                 );
-                self.abandon();
+                return self.abandon();
             }
         }
     }

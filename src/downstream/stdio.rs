@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::admission::Admission;
-use super::channel::{ClientChannel, InputEnd, Sender};
+use super::channel::{ClientChannel, InputEnd, Outgoing, Sender};
 use crate::config::Server;
 use crate::domain::fault::TransportFault;
 use crate::domain::line_decoder::{Decoder, Line};
@@ -105,13 +104,18 @@ async fn read_messages(
 }
 
 /// Writes messages until the queue or the output is closed.
-async fn write_messages(mut output: impl AsyncWrite + Unpin, mut outgoing: mpsc::Receiver<String>) {
-    while let Some(mut message) = outgoing.recv().await {
+async fn write_messages(mut output: impl AsyncWrite + Unpin, mut outgoing: Outgoing) {
+    while let Some(mut message) = outgoing.next().await {
         // JSON may have line feeds between its tokens; here a line feed ends the message.
         message.retain(|c| c != '\n' && c != '\r');
         message.push('\n');
-        let written = output.write_all(message.as_bytes()).await;
-        if written.is_err() || output.flush().await.is_err() {
+        let mut left = message.as_bytes();
+        while !left.is_empty() {
+            let Ok(written @ 1..) = output.write(left).await else { return };
+            left = &left[written..];
+            outgoing.note_progress();
+        }
+        if output.flush().await.is_err() {
             return;
         }
     }

@@ -132,6 +132,18 @@ impl Connection {
         self.lock().clone().or_else(|| (self.kind == ConnectionKind::Sse).then(oldest))
     }
 
+    /// Notes that the client goes on without `initialize`; see [`Connection::token`]. Returns whether this is so from now
+    /// on.
+    pub(super) fn resume(&self) -> bool {
+        let resumed = self.token();
+        let mut initialized = self.lock();
+        let is_resumed = initialized.is_none() && resumed.is_some();
+        if is_resumed {
+            *initialized = resumed;
+        }
+        is_resumed
+    }
+
     /// Stores what `initialize` agreed on. Returns whether it was the first `initialize`.
     pub(super) fn initialize(&self, token: Token) -> bool {
         self.lock().replace(Token { nonce: self.nonce, ..token }).is_none()

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use tracing::debug;
 
 use super::call::server_requests::PendingServerRequests;
+use super::connection::Connection;
 use super::dialect::{Dialect, result_message};
 use super::headers::Headers;
 use super::message::{InboundMessage, Rejection, ReplyContext};
@@ -24,6 +25,7 @@ use crate::domain::method::{CANCELLED, INITIALIZE, PING};
 use crate::domain::revision::{Era, Revision};
 use crate::domain::server_request::ClientCapabilities;
 use crate::domain::unix_time::UnixSeconds;
+use crate::router::view_cache::ListDigests;
 
 impl Sessions {
     /// Terminates a session (HTTP DELETE; MCP 2025-11-25, Streamable HTTP, session management).
@@ -204,19 +206,37 @@ impl Sessions {
                 Dispatch::Answer { message, session: Some(token.seal(&self.sealer, endpoint)) }
             }
             TransportContext::Connection(connection) => {
-                let notifications = connection.initialize(token).then(|| {
-                    let changes =
-                        self.router.changes(caller, endpoint, self.served_lists(endpoint));
-                    let drain = self.shared.drain.clone();
-                    let end = StreamEnd::default();
-                    let subscriber = Subscriber::Connection;
-                    let stream =
-                        NotificationStream::new(changes, None, dialect, subscriber, drain, end);
-                    self.with_url_elicitations(stream, connection.nonce)
-                });
+                let notifications = connection
+                    .initialize(token)
+                    .then(|| self.notifications_of(connection, caller, None, dialect));
                 Dispatch::Opened { message, notifications }
             }
         })
+    }
+
+    /// Returns the notifications of a connection whose client sends a call without `initialize`, as some clients of HTTP+SSE do
+    /// when they have opened the stream again; `None` for all other connections, and later. The client may have missed
+    /// changes, so it is told of one at once.
+    pub fn resume(&self, connection: &Connection, caller: &Caller) -> Option<NotificationStream> {
+        let unknown = Some(ListDigests::default());
+        connection
+            .resume()
+            .then(|| self.notifications_of(connection, caller, unknown, connection.dialect()))
+    }
+
+    fn notifications_of(
+        &self,
+        connection: &Connection,
+        caller: &Caller,
+        known: Option<ListDigests>,
+        dialect: Dialect,
+    ) -> NotificationStream {
+        let endpoint = connection.endpoint();
+        let changes = self.router.changes(caller, endpoint, self.served_lists(endpoint));
+        let (drain, end) = (self.shared.drain.clone(), StreamEnd::default());
+        let subscriber = Subscriber::Connection;
+        let stream = NotificationStream::new(changes, known, dialect, subscriber, drain, end);
+        self.with_url_elicitations(stream, connection.nonce)
     }
 
     fn with_url_elicitations(

@@ -69,9 +69,55 @@ async fn a_stream_that_was_opened_again_without_a_handshake_is_served() {
     let mut stream = client.stream_at("GET", "/sse", &[EVENTS], b"").await;
     let endpoint = stream.event().await.unwrap().data;
     let list = request(3, "prompts/list", json!({})).to_string();
-    assert_eq!(client.send("POST", &endpoint, &[JSON], list.as_bytes()).await.status, 202);
-    let answer = stream.event().await.unwrap().json();
-    assert_eq!(answer["result"]["prompts"][0]["name"], "up__p");
+    for told in [1, 0] {
+        assert_eq!(client.send("POST", &endpoint, &[JSON], list.as_bytes()).await.status, 202);
+        let mut changes = 0;
+        let answer = loop {
+            let message = stream.event().await.unwrap().json();
+            match message["method"].as_str() {
+                Some("notifications/prompts/list_changed") => changes += 1,
+                _ => break message,
+            }
+        };
+        assert_eq!(answer["result"]["prompts"][0]["name"], "up__p");
+        if told > changes {
+            // It comes at once, but not always before the answer.
+            let message = stream.event().await.unwrap().json();
+            assert_eq!(message["method"], "notifications/prompts/list_changed");
+        } else {
+            assert_eq!(told, changes, "once: the client may have missed a change");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_of_the_older_transport_that_ends_answers_the_calls_in_flight() {
+    let (upstream, held) = Upstream::holding_a_get().await;
+    let limits = "[server.limits]\nstream_lifetime = \"2s\"\n";
+    let gateway = Gateway::start(&(limits.to_owned() + &upstream.patient_table("up"))).await;
+    gateway.summary().await;
+    let client = gateway.client();
+    let mut stream = client.stream_at("GET", "/sse", &[EVENTS], b"").await;
+    let endpoint = stream.event().await.unwrap().data;
+    let post = async |method: &str, params: Value| {
+        let message = request(7, method, params).to_string();
+        client.send("POST", &endpoint, &[JSON], message.as_bytes()).await.status
+    };
+    let ours = json!({"protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}});
+    assert_eq!(post("initialize", ours).await, 202);
+    assert!(stream.event().await.unwrap().json()["result"].is_object());
+    assert_eq!(post("prompts/get", json!({"name": "up__p"})).await, 202);
+    upstream.received_gets(1).await;
+    eventually(async || post("ping", json!({})).await, |seen| *seen == 404).await;
+    upstream.answer_get(&held);
+    loop {
+        let Some(event) = stream.event().await else { panic!("ended without the response") };
+        // The answers to `ping` come before it.
+        if event.json()["result"]["messages"].is_array() {
+            break;
+        }
+    }
+    assert!(stream.event().await.is_none());
 }
 
 #[tokio::test]

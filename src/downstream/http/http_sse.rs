@@ -7,7 +7,6 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use dashmap::DashMap;
 use http::{Response, Uri};
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::event_stream::{Event, EventSource, EventStream, NextEvent};
@@ -18,7 +17,7 @@ use crate::config::Limits;
 use crate::domain::caller::Caller;
 use crate::domain::fault::TransportFault;
 use crate::downstream::admission::{Admission, BodyBudget, StreamPermit};
-use crate::downstream::channel::{ClientChannel, Sender};
+use crate::downstream::channel::{ClientChannel, Outgoing, Sender};
 use crate::downstream::clock;
 use crate::policy::StreamRecord;
 use crate::seal::hex::hex;
@@ -47,13 +46,16 @@ pub(crate) type OpenChannels = DashMap<String, ClientChannel>;
 
 /// One open stream. Its session ends with it.
 pub(crate) struct HttpSseSession {
-    outgoing: mpsc::Receiver<String>,
+    outgoing: Outgoing,
     entry: OpenEntry,
     /// Cancelled when the client has read nothing for too long.
     abandoned: CancellationToken,
+    /// Ends the notification streams.
+    input_closed: CancellationToken,
     end: StreamEnd,
     drain: CancellationToken,
-    is_draining: bool,
+    /// Whether new messages are refused: the stream ends once the calls in flight are answered.
+    is_ending: bool,
     permit: StreamPermit,
     _record: StreamRecord,
 }
@@ -124,9 +126,10 @@ impl HttpSse {
                 connection: channel.connection().clone(),
             },
             abandoned: channel.abandoned(),
+            input_closed: channel.input_closed(),
             end,
             drain: self.drain.clone(),
-            is_draining: false,
+            is_ending: false,
             permit,
             _record: record,
         };
@@ -243,15 +246,13 @@ impl HttpSseSession {
         loop {
             tokio::select! {
                 biased;
-                message = self.outgoing.recv() => return message,
-                () = self.drain.cancelled(), if !self.is_draining => {
-                    // New messages are refused from here on; calls in flight are still answered.
-                    self.is_draining = true;
-                    self.entry.close();
-                }
-                () = self.end.reached() => return None,
+                message = self.outgoing.next() => return message,
+                () = self.drain.cancelled(), if !self.is_ending => {}
+                () = self.end.reached(), if !self.is_ending => self.input_closed.cancel(),
                 () = self.abandoned.cancelled() => return None,
             }
+            self.is_ending = true;
+            self.entry.close();
         }
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct ClientEventSender<'a> {
     /// The last progress value that was sent: it must increase with each notification (MCP 2025-11-25,
     /// progress).
     progress: f64,
+    /// Whether the client can send no more messages, such as an answer.
+    is_input_closed: bool,
     server_requests: &'a PendingServerRequests,
     url_elicitations: &'a PendingUrlElicitations,
     /// The server requests that were sent for this call.
@@ -53,6 +55,7 @@ impl<'a> ClientEventSender<'a> {
             session,
             progress_token,
             progress: f64::NEG_INFINITY,
+            is_input_closed: false,
             server_requests: &sessions.shared.server_requests,
             url_elicitations: &sessions.shared.url_elicitations,
             pending: Vec::new(),
@@ -66,26 +69,32 @@ impl<'a> ClientEventSender<'a> {
     /// # Cancel safety
     /// Cancel safe: an event is received from the channel only when there is room to send its message.
     pub(crate) async fn forward(&mut self, input_closed: &CancellationToken) {
-        let outgoing = self.outgoing.clone();
-        let forwarding = async {
-            while let Ok(room) = outgoing.reserve().await {
-                let event = tokio::select! {
-                    event = self.events.recv() => event,
-                    () = outgoing.closed() => return,
-                };
-                if let Some(message) = event.and_then(|event| self.message(event)) {
-                    room.send(message);
-                }
-            }
-        };
-        input_closed.run_until_cancelled(forwarding).await;
+        if input_closed.run_until_cancelled(self.forward_events()).await.is_none() {
+            self.withdraw_all();
+            self.is_input_closed = true;
+            self.forward_events().await;
+        }
+        // The client no longer reads.
         self.pending.clear();
         while self.events.recv().await.is_some() {}
         std::future::pending().await
     }
 
-    /// Sends the remaining events before the response, and withdraws the server requests that were not
-    /// answered (`notifications/cancelled`), as far as there is room.
+    /// Forwards events until the client no longer reads the messages. Cancel safe.
+    async fn forward_events(&mut self) {
+        let outgoing = self.outgoing.clone();
+        while let Ok(room) = outgoing.reserve().await {
+            let event = tokio::select! {
+                event = self.events.recv() => event,
+                () = outgoing.closed() => return,
+            };
+            if let Some(message) = event.and_then(|event| self.message(event)) {
+                room.send(message);
+            }
+        }
+    }
+
+    /// Sends the remaining events before the response, and withdraws the server requests that were not answered.
     pub(crate) fn finish(mut self) {
         while let Ok(event) = self.events.try_recv() {
             if !matches!(event, CallEvent::ServerRequest { .. })
@@ -94,7 +103,12 @@ impl<'a> ClientEventSender<'a> {
                 let _ = self.outgoing.try_send(message);
             }
         }
-        for pending in self.pending.iter().filter(|pending| pending.is_open()) {
+        self.withdraw_all();
+    }
+
+    /// Withdraws all server requests that were not answered (`notifications/cancelled`), as far as there is room.
+    fn withdraw_all(&mut self) {
+        for pending in self.pending.drain(..).filter(PendingServerRequest::is_open) {
             let _ = self.outgoing.try_send(self.dialect.cancelled(pending.id()));
         }
     }
@@ -125,7 +139,7 @@ impl<'a> ClientEventSender<'a> {
         answer: oneshot::Sender<Answer>,
     ) -> Option<String> {
         let session = self.session?;
-        if answer.is_closed() || !self.permit.suspend() {
+        if self.is_input_closed || answer.is_closed() || !self.permit.suspend() {
             return None;
         }
         if let Some(id) = server_request.elicitation_id() {
@@ -185,6 +199,7 @@ mod tests {
             session: None,
             progress_token: None,
             progress: f64::NEG_INFINITY,
+            is_input_closed: false,
             server_requests: &server_requests,
             url_elicitations: &url_elicitations,
             pending: Vec::new(),

@@ -84,6 +84,16 @@ pub(crate) enum Subscriber {
     },
 }
 
+impl Subscriber {
+    /// Whether the notifications go to this stream of the session, and not to one that was opened later.
+    fn is_newest(&self) -> bool {
+        match self {
+            Self::Session { registration: Some(registration), .. } => registration.is_newest(),
+            Self::Session { .. } | Self::Connection | Self::Subscription { .. } => true,
+        }
+    }
+}
+
 /// Generates event ids. An id is unique by a nonce of the stream and a counter, and contains, sealed,
 /// the digests of the lists that the client knows after the event.
 pub(crate) struct EventIds {
@@ -213,7 +223,7 @@ impl NotificationStream {
                 }
             };
             tokio::select! {
-                elicitation = next_completed(&mut self.elicitations) => {
+                elicitation = next_completed(&mut self.elicitations, &self.subscriber) => {
                     return Some(self.elicitation_complete(&elicitation));
                 }
                 changed = self.changes.changed() => changed?,
@@ -274,9 +284,7 @@ impl NotificationStream {
             StreamEvent { id, message }
         };
         match &mut self.subscriber {
-            Subscriber::Session { registration: Some(registration), .. }
-                if !registration.is_newest() =>
-            {
+            subscriber if !subscriber.is_newest() => {
                 self.announced = Some(now);
                 None
             }
@@ -319,13 +327,16 @@ impl NotificationStream {
 /// Waits for the next completed URL elicitation of the session. Cancel safe.
 async fn next_completed(
     elicitations: &mut Option<CompletedElicitations>,
+    subscriber: &Subscriber,
 ) -> UrlElicitationComplete {
     let Some(CompletedElicitations { completed, pending, session }) = elicitations else {
         return std::future::pending().await;
     };
     loop {
         match completed.recv().await {
-            Ok(elicitation) if pending.take(&elicitation, *session) => return elicitation,
+            Ok(elicitation) if subscriber.is_newest() && pending.take(&elicitation, *session) => {
+                return elicitation;
+            }
             // A missed completion needs no repair: the user has seen it on the page.
             Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
             Err(broadcast::error::RecvError::Closed) => return std::future::pending().await,
