@@ -482,6 +482,21 @@ impl UpstreamFaultKind {
         )
     }
 
+    /// Whether the failure may be that of the connection or its session, not only of the request.
+    pub(crate) fn is_of_connection(&self) -> bool {
+        !matches!(
+            self,
+            Self::Timeout
+                | Self::RateLimited { .. }
+                | Self::PaginationLimit(_)
+                | Self::TooLarge { .. }
+                | Self::AuthFailed { .. }
+                | Self::NoToken { .. }
+                // These codes are about the request; any other may be about the session.
+                | Self::Error { code: -32602 | -32603, .. }
+        )
+    }
+
     /// Whether the diagnosis has details that `Display` leaves out.
     pub fn has_details(&self) -> bool {
         match self {

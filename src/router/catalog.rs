@@ -28,8 +28,8 @@ pub struct Catalog {
     pub incomplete: Vec<Incomplete>,
     /// Whether an upstream has not answered since the start and `listing.deadline` has not passed.
     pub pending: bool,
-    /// When the first of the lists expires by its `ttlMs`; `None` where no upstream sends one.
-    pub fresh_until: Option<Instant>,
+    /// When the lists expire by their `ttlMs`, the first one first; without those of upstreams that send none.
+    pub fresh_until: Vec<(Instant, UpstreamId)>,
     pub scope: CacheScope,
     /// The pins of each upstream with pins.
     pub(crate) pins: Vec<Arc<Vec<PinRow>>>,
@@ -214,14 +214,22 @@ impl Content {
 }
 
 impl Catalog {
-    /// The `ttlMs` for clients: the least time left, at most `most`, and zero while an upstream is stale or
-    /// missing.
-    pub fn ttl(&self, now: Instant, most: Duration) -> Duration {
-        if self.incomplete.is_empty() {
-            self.fresh_until.map_or(most, |until| until.duration_since(now).min(most))
-        } else {
-            Duration::ZERO
-        }
+    /// The `ttlMs` of a complete list for clients, to which the lists of some upstreams belong: the least time left, at most
+    /// `most`.
+    pub fn ttl(
+        &self,
+        now: Instant,
+        most: Duration,
+        is_part: impl Fn(&UpstreamId) -> bool,
+    ) -> Duration {
+        let first = self.fresh_until.iter().find(|(_, upstream)| is_part(upstream));
+        first.map_or(most, |(until, _)| until.duration_since(now).min(most))
+    }
+
+    /// Notes when the list of an upstream expires.
+    pub(super) fn note_fresh(&mut self, until: Instant, upstream: &UpstreamId) {
+        let at = self.fresh_until.partition_point(|(known, _)| *known <= until);
+        self.fresh_until.insert(at, (until, upstream.clone()));
     }
 }
 
@@ -241,21 +249,17 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn ttl_is_the_least_time_left_and_capped() {
+    async fn ttl_is_the_least_time_left_of_what_is_seen_and_capped() {
         let now = Instant::now();
+        let (one, two) = (UpstreamId::parse("one").unwrap(), UpstreamId::parse("two").unwrap());
         let most = Duration::from_secs(300);
         let mut catalog = Catalog::default();
-        assert_eq!(catalog.ttl(now, most), most);
-        catalog.fresh_until = Some(now + Duration::from_secs(7));
-        assert_eq!(catalog.ttl(now, most), Duration::from_secs(7));
-        assert_eq!(catalog.ttl(now + Duration::from_secs(9), most), Duration::ZERO);
-        let kind = Kind::Timeout;
-        catalog.incomplete.push(Incomplete {
-            fails_lists: false,
-            upstream: UpstreamId::parse("a").unwrap(),
-            kind,
-            walked_at: None,
-        });
-        assert_eq!(catalog.ttl(now, most), Duration::ZERO);
+        assert_eq!(catalog.ttl(now, most, |_| true), most);
+        catalog.note_fresh(now + Duration::from_secs(7), &two);
+        catalog.note_fresh(now + Duration::from_secs(9), &one);
+        assert_eq!(catalog.ttl(now, most, |_| true), Duration::from_secs(7));
+        assert_eq!(catalog.ttl(now, most, |id| *id == one), Duration::from_secs(9));
+        assert_eq!(catalog.ttl(now, most, |_| false), most);
+        assert_eq!(catalog.ttl(now + Duration::from_secs(9), most, |_| true), Duration::ZERO);
     }
 }

@@ -367,7 +367,12 @@ impl Router {
         let prompts = self.views.view(&catalog.content, &call.caller, &call.endpoint).await;
         let incomplete = self.incomplete(&catalog, &prompts, &call.caller, &call.endpoint)?;
         let cut_at = Instant::now();
-        let ttl = catalog.ttl(cut_at, self.listing.ttl_max);
+        // What the caller does not see must not show in its list.
+        let sees_all = !self.views.differ(&call.caller) && self.views.serves_all(&call.endpoint);
+        let ttl = match incomplete.is_empty() {
+            true => catalog.ttl(cut_at, self.listing.ttl_max, |id| sees_all || prompts.lists(id)),
+            false => Duration::ZERO,
+        };
         if kind == ListKind::Tools
             && self.views.tool_form(&catalog.content, &call.endpoint) == Some(ToolForm::Pair)
         {

@@ -312,7 +312,7 @@ impl Driver {
                 Err(Kind::SessionLost) if has_walked => return,
                 Err(kind) => {
                     let hangs = kind == Kind::Timeout && connection.breaks_on_timeout();
-                    let needs_reconnect = hangs || is_of_connection(&kind);
+                    let needs_reconnect = hangs || kind.is_of_connection();
                     let pause = self.report_failure(kind, attempts).await;
                     tokio::select! {
                         () = self.sleep_after_failure(pause) => {}
@@ -458,19 +458,4 @@ pub(super) fn next_walk(
     let waits = [poll, ttl, Some(settings.max_age)];
     let least = waits.into_iter().flatten().min().unwrap_or(settings.max_age);
     jittered(least, fastrand::f64())
-}
-
-/// Whether a failed walk is a failure of the connection, not only of the list.
-fn is_of_connection(kind: &Kind) -> bool {
-    !matches!(
-        kind,
-        Kind::Timeout
-            | Kind::RateLimited { .. }
-            | Kind::PaginationLimit(_)
-            | Kind::TooLarge { .. }
-            | Kind::AuthFailed { .. }
-            | Kind::NoToken { .. }
-            // These codes are about the request; any other may be about the session.
-            | Kind::Error { code: -32602 | -32603, .. }
-    )
 }

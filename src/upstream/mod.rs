@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, broadcast, mpsc, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, warn};
@@ -40,7 +40,7 @@ use crate::platform::disk::{self, Watch};
 use crate::platform::heap::pin_in_place;
 use crate::policy::{Authorized, Pass};
 use crate::telemetry::{self, ClientOperation, Telemetry, TransportKind};
-use accounts::account::Account;
+use accounts::account::{Account, WatchedRequest};
 use accounts::{Accounts, IDLE, UpstreamAccounts};
 use call::correlator::{InterimSender, NotificationSinks, UrlElicitationComplete};
 use call::exchange::{ConcurrencyPermit, Exchange};
@@ -113,10 +113,6 @@ pub struct Upstream {
     /// Ends the driver and the dedicated connections when the handle is dropped.
     _needed: DropGuard,
 }
-
-/// Longest wait of a call for a dedicated connection while other calls use it. After it the call
-/// continues without server requests, since a user may take minutes to answer an elicitation.
-const TURN: Duration = Duration::from_secs(2);
 
 impl Upstream {
     /// Starts a driver that reports under the id `driver`, and returns the handle of its upstream. Completed
@@ -272,11 +268,13 @@ impl Upstream {
         let now = Instant::now();
         let upstream = self.clone();
         let held = concurrency.clone();
-        let (permit, breaker_open) = match self.breaker.admit(now) {
-            Ok(permit) => (Some(permit), None),
+        // The child process of one caller says nothing about those of the others.
+        let admitted = (!self.has_child_per_caller()).then(|| self.breaker.admit(now)).transpose();
+        let (permit, breaker_open) = match admitted {
+            Ok(permit) => (permit, None),
             Err(until) => (None, Some(breaker_open(until.duration_since(now)))),
         };
-        let operation = permit.is_some().then(|| self.operation(&mut request)).flatten();
+        let operation = breaker_open.is_none().then(|| self.operation(&mut request)).flatten();
         let call = pin_in_place(|| async move {
             match breaker_open {
                 Some(kind) => Err(kind),
@@ -346,7 +344,7 @@ impl Upstream {
     }
 
     /// Fetches the list that the upstream has for one caller, on what the caller has of its own. Also returns a token that is
-    /// cancelled once that has ended.
+    /// cancelled once an operator has ended that.
     ///
     /// # Errors
     /// As [`Upstream::perform_as_caller`], and those of [`Connection::walk`].
@@ -364,7 +362,10 @@ impl Upstream {
             *self.of_callers() = Some(connection.negotiated());
             // A thousand callers at once are no flood for the upstream.
             let _permit = self.concurrency.acquire(&Holder::of(caller, None)).await?;
-            match driver::walk(&self.config, &connection, &self.telemetry).await {
+            let watched = account.watch(&connection, self.config.settings.walk_timeout);
+            let walked = driver::walk(&self.config, &connection, &self.telemetry).await;
+            watched.end(&walked);
+            match walked {
                 Err(Kind::SessionLost) => {
                     account.lose(&connection).await;
                     let next = account.connected().await.map_err(unreachable_because)?;
@@ -375,7 +376,7 @@ impl Upstream {
         });
         let listed = walking.await.map_err(|kind| self.held_secrets.remove_from(kind))?;
         let fresh_for = driver::next_walk(&self.config.settings, listed.ttl, false);
-        Ok((FetchedList { listed, fresh_for: Some(fresh_for) }, account.ended.clone()))
+        Ok((FetchedList { listed, fresh_for: Some(fresh_for) }, account.revoked.clone()))
     }
 
     /// Returns what a caller has of its own, if it has anything.
@@ -387,7 +388,7 @@ impl Upstream {
     pub(crate) async fn listen_as_caller(&self, account: Arc<Account>) {
         let Ok((connection, lost)) = account.connected_until().await else { return };
         let (list_changed, ended) = (account.list_changed.clone(), account.ended.clone());
-        let (held, is_kept) = (Arc::downgrade(&account), !self.ends_idle_accounts());
+        let (held, is_kept) = (Arc::downgrade(&account), !self.has_child_per_caller());
         // It still ends where there are too many.
         drop(account);
         let keeping = async {
@@ -427,9 +428,9 @@ impl Upstream {
         }
     }
 
-    /// Whether what a caller has ends without calls although its streams wait for changes: there are few places for child
-    /// processes.
-    pub(crate) fn ends_idle_accounts(&self) -> bool {
+    /// Whether each caller has a child process of its own. It ends without calls although its streams wait for changes: there
+    /// are few places for child processes.
+    pub(crate) fn has_child_per_caller(&self) -> bool {
         self.accounts.as_ref().is_some_and(UpstreamAccounts::are_children)
     }
 
@@ -489,7 +490,12 @@ impl Upstream {
             interim = interim.map(InterimSender::without_server_requests);
         }
         concurrency.acquire().await?;
-        match connection.perform(pass, request, interim.clone()).await {
+        let watched = line.watch(&connection, self.config.settings.walk_timeout);
+        let answer = connection.perform(pass, request, interim.clone()).await;
+        if let Some(watched) = watched {
+            watched.end(&answer);
+        }
+        match answer {
             Err(Kind::SessionLost) => {
                 let repeating = async {
                     line.reconnected(&connection).await?.perform(pass, request, interim).await
@@ -595,9 +601,8 @@ async fn perform_dedicated(
     concurrency: &ConcurrencyPermit,
 ) -> Option<Result<Document, Kind>> {
     for _ in 0..2 {
-        let lease = dedicated.lease(pass.caller(), request.capabilities, shared);
-        let lease = match timeout(TURN, lease).await.ok()? {
-            Ok(lease) => lease,
+        let lease = match dedicated.lease(pass.caller(), request.capabilities, shared).await {
+            Ok(lease) => lease?,
             Err(kind) => return Some(Err(unreachable_because(kind))),
         };
         if let Err(kind) = concurrency.acquire().await {
@@ -636,6 +641,18 @@ impl Line<'_> {
                 account.lose(lost).await;
                 self.connected().await
             }
+        }
+    }
+
+    /// Begins a request. The driver finds out whether the shared connection can still be used.
+    fn watch<'a>(
+        &'a self,
+        connection: &'a Arc<Connection>,
+        patience: Duration,
+    ) -> Option<WatchedRequest<'a>> {
+        match self {
+            Self::Shared(_) => None,
+            Self::Own(account) => Some(account.watch(connection, patience)),
         }
     }
 

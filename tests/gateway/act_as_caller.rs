@@ -1139,6 +1139,40 @@ async fn a_call_waits_for_a_child_while_all_are_in_use_and_an_idle_child_is_ende
     by_key(&gateway, "bob").ask("prompts/get", json!({"name": "tool__who"})).await;
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn s3_a_child_of_one_caller_that_hangs_is_replaced_and_no_other_caller_notices() {
+    let toml = children(
+        "timeout = \"300ms\"\nwalk_timeout = \"3s\"\nbreaker = { failures = 1 }\n\
+         env = { WHO = \"{caller}\", GATE = \"/nowhere\" }\n",
+    );
+    let gateway = Gateway::start(&toml).await;
+    ready(&by_key(&gateway, "ada"), 1).await;
+    let text = |message: &Value| {
+        message["result"]["messages"][0]["content"]["text"].as_str().map(str::to_owned)
+    };
+    let get = async |id: &str, arguments: Value| {
+        let params = json!({"name": "tool__who", "arguments": arguments});
+        by_key(&gateway, id).modern("prompts/get", params).await.json()
+    };
+    // The start of a child may take longer than a call.
+    let served = async |id: &str| {
+        let answer = eventually(async || get(id, json!({})).await, |m| text(m).is_some()).await;
+        text(&answer).unwrap()
+    };
+    let before = served("ada").await;
+    let of_bob = served("bob").await;
+    let hangs = get("ada", json!({"wait": "1"})).await;
+    assert_eq!(hangs["error"]["data"]["reason"], "upstream_timeout");
+    for _ in 0..3 {
+        let answer = get("bob", json!({})).await;
+        let reason = &answer["error"]["data"]["reason"];
+        assert!(reason.is_null() || reason == "upstream_timeout", "{answer}");
+    }
+    assert_ne!(served("ada").await, before, "another process");
+    assert_eq!(served("bob").await, of_bob, "the same process");
+}
+
 #[tokio::test]
 async fn a_call_that_waits_gets_the_place_of_a_child_that_becomes_idle() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
 //! Server requests (elicitation) in the middle of a get: which client gets them, and how answers return.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
@@ -10,7 +11,9 @@ use crate::support::server_request_upstream::{
     ServerRequest, accept_blue, form_elicitation, url_elicitation,
 };
 use crate::support::upstream::good_legacy;
-use crate::support::{ClientMode, Gateway, ModeClient, OpenStream, Scripted, Upstream, eventually};
+use crate::support::{
+    ClientMode, Counter, Gateway, ModeClient, OpenStream, Scripted, Upstream, eventually,
+};
 
 const FORM: &str = r#"{"elicitation":{"form":{}}}"#;
 const ALL: &str = r#"{"elicitation":{"form":{},"url":{}},"sampling":{"tools":{}},"roots":{}}"#;
@@ -72,6 +75,49 @@ async fn a_caller_for_whom_there_is_no_connection_left_ends_one_of_those_that_ar
     }
     let ended = upstream.received().iter().filter(|asked| asked.http_method == "DELETE").count();
     assert_eq!(ended, 1);
+}
+
+#[tokio::test]
+async fn s3_the_dedicated_session_ends_with_the_shared_one_beside_which_it_was_opened() {
+    let sessions = Counter::new();
+    let ended = Arc::new(AtomicUsize::new(0));
+    let (opened, lost) = (sessions.clone(), ended.clone());
+    let upstream = Upstream::start(move |asked| match asked.http_method.as_str() {
+        "GET" => Scripted::Http(405, vec![], vec![]),
+        "DELETE" => Scripted::Http(200, vec![], vec![]),
+        _ if asked.method() == "initialize" => {
+            let reply = good_legacy(asked, "2025-11-25");
+            let Scripted::Http(status, headers, body) = reply else { return reply };
+            let mut headers: Vec<_> =
+                headers.into_iter().filter(|(name, _)| *name != "Mcp-Session-Id").collect();
+            headers.push(("Mcp-Session-Id", (opened.increment() + 1).to_string()));
+            Scripted::Http(status, headers, body)
+        }
+        // As many servers answer for a session that they do not know any more.
+        _ => {
+            let session: usize = asked.header("mcp-session-id").unwrap_or("0").parse().unwrap();
+            match session <= lost.load(Ordering::SeqCst) {
+                true => {
+                    let error = json!({"code": -32000, "message": "No valid session ID"});
+                    let error = json!({"jsonrpc": "2.0", "id": null, "error": error}).to_string();
+                    let headers = vec![("Content-Type", "application/json".to_owned())];
+                    Scripted::Http(400, headers, error.into_bytes())
+                }
+                false => good_legacy(asked, "2025-11-25"),
+            }
+        }
+    })
+    .await;
+    let gateway = before(&upstream, "poll = \"100ms\"\n").await;
+    let mut client = connect(&gateway, ClientMode::Http("2025-11-25"), FORM).await;
+    assert!(client.answer("prompts/get", get()).await["result"].is_object());
+    assert_eq!(sessions.get(), 2, "the shared one, and one that declares what the client can do");
+    ended.store(2, Ordering::SeqCst);
+    eventually(
+        async || client.answer("prompts/get", get()).await,
+        |answer| answer["result"].is_object(),
+    )
+    .await;
 }
 
 #[tokio::test]

@@ -233,7 +233,7 @@ impl CallerLists {
             content,
             incomplete: shared.incomplete.clone(),
             pending: shared.pending,
-            fresh_until: shared.fresh_until,
+            fresh_until: shared.fresh_until.clone(),
             scope: CacheScope::Private,
             list_fault: shared.list_fault.clone(),
             ..Catalog::default()
@@ -249,8 +249,7 @@ impl CallerLists {
         let upstream = &self.sources[at].id;
         let failure = match list {
             Some(list) => {
-                let until = list.renew_at;
-                catalog.fresh_until = Some(catalog.fresh_until.map_or(until, |at| at.min(until)));
+                catalog.note_fresh(list.renew_at, upstream);
                 list.failure.clone()
             }
             None => Some(not_heard_of()),

@@ -180,7 +180,7 @@ async fn keep_fresh(lists: Arc<CallerLists>, place: Place, mut fetched: watch::R
             }
             // A child process is started again by a call only.
             again = Some(started + backoff.next(fastrand::f64()))
-                .filter(|_| !upstream.ends_idle_accounts());
+                .filter(|_| !upstream.has_child_per_caller());
         }
         tokio::select! {
             // A call has fetched it, on a connection that is open by now.
@@ -243,7 +243,7 @@ async fn listen(
                 ControlFlow::Break(()) => return,
             },
             () = list_changed.notified() => changed_at = Some(Instant::now()),
-            () = sleep_until(due), if !upstream.ends_idle_accounts() => {}
+            () = sleep_until(due), if !upstream.has_child_per_caller() => {}
         }
         if !has_access() {
             continue;

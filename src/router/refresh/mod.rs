@@ -399,8 +399,9 @@ impl Refresh {
             let served = self.served(known);
             if let Some((walked, walked_at)) = served {
                 catalog.scope = catalog.scope.max(walked.listed.scope);
-                let until = walked.fresh_for.map(|fresh| *walked_at + fresh);
-                catalog.fresh_until = catalog.fresh_until.into_iter().chain(until).min();
+                if let Some(fresh_for) = walked.fresh_for {
+                    catalog.note_fresh(*walked_at + fresh_for, &known.source.id);
+                }
             }
             let failure = match &known.state {
                 State::Good => None,
@@ -623,7 +624,8 @@ mod tests {
         let now = Instant::now();
         refresh.take([good(&refresh, 0, &["x"])], now);
         refresh.take([good(&refresh, 1, &["y"])], now + Duration::from_secs(3));
-        assert_eq!(refresh.snapshot().fresh_until, Some(now + Duration::from_secs(9)));
+        let (first, upstream) = &refresh.snapshot().fresh_until[0];
+        assert_eq!((*first, upstream.as_str()), (now + Duration::from_secs(9), "a"));
     }
 
     #[tokio::test]

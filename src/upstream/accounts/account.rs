@@ -1,5 +1,6 @@
 //! What one caller has of its own at one upstream: an access token, and the connections that are opened with it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -34,8 +35,12 @@ pub(crate) struct Account {
     pub held_secrets: HeldSecrets,
     /// Cancelled when the account has ended; then its connections are closed.
     pub ended: CancellationToken,
+    /// Cancelled when an operator ends the account, and not when it makes room for another.
+    pub revoked: CancellationToken,
     pub tasks: TaskTracker,
     pub connection: Arc<AsyncMutex<Shared>>,
+    /// Whether it is being found out that the upstream still serves the connection.
+    pub examining: Arc<AtomicBool>,
     pub used: Mutex<Instant>,
     /// The place among the child processes of callers.
     pub _place: Option<OwnedSemaphorePermit>,
@@ -152,9 +157,62 @@ impl Account {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
+    /// Begins a request on a connection, which is examined unless the request ends well.
+    pub(crate) fn watch<'a>(
+        &'a self,
+        connection: &'a Arc<Connection>,
+        patience: Duration,
+    ) -> WatchedRequest<'a> {
+        WatchedRequest { account: self, connection, patience, is_pending: true }
+    }
+
+    /// Finds out, beside the calls, whether the upstream still serves a connection, and forgets it if not.
+    fn examine(&self, connection: &Arc<Connection>, patience: Duration) {
+        if self.examining.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (connection, shared) = (connection.clone(), self.connection.clone());
+        let (examining, ended) = (self.examining.clone(), self.ended.clone());
+        self.tasks.spawn(async move {
+            let is_served = ended.run_until_cancelled(connection.is_served(patience)).await;
+            if is_served == Some(false) {
+                forget(&shared, &connection).await;
+            }
+            examining.store(false, Ordering::Relaxed);
+        });
+    }
+
     /// When a call was made last.
     pub(crate) fn last_use(&self) -> Instant {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request on the connection of an account. Dropped without a response it may mean that a child process hangs.
+#[must_use]
+pub(crate) struct WatchedRequest<'a> {
+    account: &'a Account,
+    connection: &'a Arc<Connection>,
+    patience: Duration,
+    is_pending: bool,
+}
+
+impl WatchedRequest<'_> {
+    /// Notes how the request has ended. A failure may be that of the connection.
+    pub(crate) fn end<T>(mut self, outcome: &Result<T, Kind>) {
+        self.is_pending = false;
+        let is_suspect = |kind: &Kind| kind.is_of_connection() || *kind == Kind::Timeout;
+        if outcome.as_ref().err().is_some_and(is_suspect) {
+            self.account.examine(self.connection, self.patience);
+        }
+    }
+}
+
+impl Drop for WatchedRequest<'_> {
+    fn drop(&mut self) {
+        if self.is_pending && self.connection.breaks_on_timeout() {
+            self.account.examine(self.connection, self.patience);
+        }
     }
 }
 

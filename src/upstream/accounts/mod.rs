@@ -167,6 +167,7 @@ impl Accounts {
     /// Ends the accounts of a caller (by id), or of all, at an upstream (by id), or at all: at once, also the calls on them.
     pub(crate) fn revoke(&self, caller: Option<&str>, upstream: Option<&str>) -> Revocation {
         let end = |account: Arc<Account>| {
+            account.revoked.cancel();
             account.ended.cancel();
             let telling = account
                 .tokens
@@ -452,8 +453,10 @@ impl UpstreamAccounts {
             list_changed,
             listening: Arc::default(),
             ended,
+            revoked: CancellationToken::new(),
             tasks,
             connection: Arc::default(),
+            examining: Arc::default(),
             used: Mutex::new(Instant::now()),
             _place: place,
         })

@@ -117,8 +117,10 @@ struct Refusals {
     last: Option<Instant>,
     /// No token is requested before this time: the upstream refuses them all.
     barred_until: Option<Instant>,
-    /// The requested scopes, where the upstream needs more than the configured ones.
+    /// The scopes to request, where the upstream needs more than the configured ones.
     wider: Option<String>,
+    /// The scopes that were requested for the token in use.
+    requested: Option<String>,
 }
 
 impl CallerTokens {
@@ -174,6 +176,8 @@ impl CallerTokens {
             Ok(token) => {
                 *failure = None;
                 self.credential.record(&self.caller, Event::new("token_issued"));
+                let mut refusals = self.refusals();
+                refusals.requested = wider.or(self.credential.scope().map(str::to_owned));
                 self.tokens.replace(Some(Arc::new(token)));
                 Ok(())
             }
@@ -259,9 +263,13 @@ impl CallerTokens {
         };
         let mut refusals = self.refusals();
         let known = refusals.wider.as_deref().or(self.credential.scope());
-        let wider = scope::wider(known, &needed)
-            .map_err(|Refusal { fault, detail, .. }| Kind::NoToken { fault, detail })?;
-        refusals.wider = Some(wider);
+        let is_requested = self.is_current(sent) && refusals.requested.as_deref() == known;
+        match scope::wider(known, &needed) {
+            Ok(wider) => refusals.wider = Some(wider),
+            // Another call needs the same, and has not got its token yet.
+            Err(_) if !is_requested => {}
+            Err(Refusal { fault, detail, .. }) => return Err(Kind::NoToken { fault, detail }),
+        }
         drop(refusals);
         self.forget(sent);
         Err(Kind::AuthFailed { status: 403 })
@@ -269,12 +277,15 @@ impl CallerTokens {
 
     /// Forgets a token unless there is a newer one.
     fn forget(&self, sent: Option<&HeaderValue>) -> bool {
-        let current = self.tokens.get();
-        let is_current = current.as_ref().is_some_and(|token| Some(&token.header) == sent);
+        let is_current = self.is_current(sent);
         if is_current {
             self.tokens.replace(None);
         }
         is_current
+    }
+
+    fn is_current(&self, sent: Option<&HeaderValue>) -> bool {
+        self.tokens.get().is_some_and(|token| Some(&token.header) == sent)
     }
 
     /// Returns the time until the token expires; nothing without one.

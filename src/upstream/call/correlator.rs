@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dashmap::DashMap;
-use tokio::sync::{Notify, broadcast, mpsc, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot};
 use tracing::debug;
 
 use super::reply;
@@ -23,7 +23,7 @@ use crate::upstream::stderr_tail::StderrTail;
 
 /// A message of an upstream before its response to a call.
 #[derive(Debug)]
-pub enum InterimMessage {
+pub(crate) enum InterimMessage {
     /// `params` of `notifications/progress`.
     Progress(Document),
     /// `params` of `notifications/elicitation/complete`.
@@ -38,17 +38,32 @@ pub enum InterimMessage {
 
 /// Sending half of the interim messages of one call.
 #[derive(Clone, Debug)]
-pub struct InterimSender {
-    sender: mpsc::Sender<InterimMessage>,
+pub(crate) struct InterimSender {
+    sender: mpsc::Sender<Queued>,
+    /// The size of the messages that may be queued, in KiB.
+    room: Arc<Semaphore>,
     /// Which server requests the upstream may send to this call's client.
     capabilities: ClientCapabilities,
     /// Whether the client requested progress.
     progress: bool,
 }
 
+/// Receiving half of the interim messages of one call.
+#[derive(Debug)]
+pub(crate) struct InterimReceiver(mpsc::Receiver<Queued>);
+
+/// A message with its part of [`MAX_QUEUED_KIB`].
+type Queued = (InterimMessage, OwnedSemaphorePermit);
+
 /// Most interim messages in the queue of one call. When it is full, progress is dropped and server
 /// requests are refused: the receiver reads messages at once, unless it waits for a user's answer.
 const MAX_QUEUED: usize = 16;
+
+/// Size of the messages in the queue of one call, in KiB. A single one may be larger.
+const MAX_QUEUED_KIB: u32 = 1024;
+
+/// Bytes of the parameters of a notification. Larger ones are dropped: they have a number and a sentence.
+const MAX_NOTIFICATION: usize = 64 << 10;
 
 /// Receivers of the messages of an upstream that belong to no call in flight.
 #[derive(Clone, Debug)]
@@ -116,42 +131,69 @@ pub enum Followup {
 
 impl InterimSender {
     /// Opens the channel for the interim messages of one call.
-    pub fn channel(
+    pub(crate) fn channel(
         capabilities: ClientCapabilities,
         progress: bool,
-    ) -> (Self, mpsc::Receiver<InterimMessage>) {
+    ) -> (Self, InterimReceiver) {
         let (sender, receiver) = mpsc::channel(MAX_QUEUED);
-        (Self { sender, capabilities, progress }, receiver)
+        let room = Arc::new(Semaphore::new(MAX_QUEUED_KIB as usize));
+        (Self { sender, room, capabilities, progress }, InterimReceiver(receiver))
     }
 
     /// Returns a sender for the same call that refuses server requests.
-    pub fn without_server_requests(mut self) -> Self {
+    pub(crate) fn without_server_requests(mut self) -> Self {
         self.capabilities = ClientCapabilities::NONE;
         self
     }
 
-    fn server_request(&self, id: Id, server_request: ServerRequest) -> Followup {
+    /// Queues a message whose parameters have this many bytes. Returns whether there is room.
+    fn queue(&self, message: InterimMessage, size: usize) -> bool {
+        let size = u32::try_from(size.div_ceil(1024)).unwrap_or(MAX_QUEUED_KIB);
+        let room = self.room.clone().try_acquire_many_owned(size.min(MAX_QUEUED_KIB));
+        room.is_ok_and(|room| self.sender.try_send((message, room)).is_ok())
+    }
+
+    fn server_request(&self, id: Id, server_request: ServerRequest, size: usize) -> Followup {
         if !self.capabilities.contains(server_request.required_capabilities()) {
             return Followup::Reply(reply::not_declared(&id));
         }
         let (answer, receiver) = oneshot::channel();
-        match self.sender.try_send(InterimMessage::ServerRequest { server_request, answer }) {
-            Ok(()) => Followup::ReplyLater(id, receiver),
-            Err(_) => Followup::Reply(reply::no_answer(&id)),
+        match self.queue(InterimMessage::ServerRequest { server_request, answer }, size) {
+            true => Followup::ReplyLater(id, receiver),
+            false => Followup::Reply(reply::no_answer(&id)),
+        }
+    }
+
+    /// Queues a notification, unless it is too large or there is no room.
+    fn notify(&self, message: impl FnOnce(Document) -> InterimMessage, params: Json<'_>) {
+        let size = params.text().len();
+        if size <= MAX_NOTIFICATION {
+            self.queue(message(Document::copy_of(params)), size);
         }
     }
 
     fn progress(&self, params: Json<'_>) {
         if self.progress {
-            let _ = self.sender.try_send(InterimMessage::Progress(Document::copy_of(params)));
+            self.notify(InterimMessage::Progress, params);
         }
     }
 
     fn url_elicitation_complete(&self, params: Json<'_>) {
         if self.capabilities.contains(ClientCapabilities::URL) {
-            let message = InterimMessage::UrlElicitationComplete(Document::copy_of(params));
-            let _ = self.sender.try_send(message);
+            self.notify(InterimMessage::UrlElicitationComplete, params);
         }
+    }
+}
+
+impl InterimReceiver {
+    /// Returns the next message; `None` if no more can come. Cancel safe.
+    pub(crate) async fn recv(&mut self) -> Option<InterimMessage> {
+        self.0.recv().await.map(|(message, _room)| message)
+    }
+
+    /// Returns the next message, if it is there.
+    pub(crate) fn try_recv(&mut self) -> Option<InterimMessage> {
+        self.0.try_recv().ok().map(|(message, _room)| message)
     }
 }
 
@@ -296,6 +338,7 @@ impl Correlator {
             );
             return Followup::None;
         }
+        let size = params.map_or(0, |params| params.text().len());
         let server_request = match ServerRequest::read(method, params) {
             Ok(server_request) => server_request,
             Err(ServerRequestError::Malformed(what)) => {
@@ -309,7 +352,7 @@ impl Correlator {
             self.has_unassociated_requests.store(true, Ordering::Relaxed);
         }
         match self.correlate(call) {
-            Some(interim) => interim.server_request(id, server_request),
+            Some(interim) => interim.server_request(id, server_request, size),
             None => Followup::Reply(reply::not_declared(&id)),
         }
     }
@@ -440,7 +483,7 @@ mod tests {
         let (interim, mut messages) = InterimSender::channel(ClientCapabilities::ROOTS, false);
         let _registration = correlator.register(&Id::number(1), Some(interim));
         assert!(reply(correlator.deliver(message(ELICITATION))).contains("-32601"));
-        assert!(messages.try_recv().is_err());
+        assert!(messages.try_recv().is_none());
         correlator.set_accepts_requests(false);
         assert_eq!(reply(correlator.deliver(message(ELICITATION))), "nothing");
         let ping = || message(r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#);
@@ -456,7 +499,7 @@ mod tests {
         let (two, mut other_messages) = InterimSender::channel(ClientCapabilities::FORM, false);
         let first = correlator.register(&Id::number(1), Some(one));
         assert_eq!(reply(correlator.deliver(message(ELICITATION))), "later");
-        assert!(matches!(messages.try_recv(), Ok(InterimMessage::ServerRequest { .. })));
+        assert!(matches!(messages.try_recv(), Some(InterimMessage::ServerRequest { .. })));
         let second = correlator.register(&Id::number(2), Some(two));
         assert!(!correlator.is_ambiguous());
         assert!(reply(correlator.deliver(message(ELICITATION))).contains("-32601"));
@@ -465,7 +508,7 @@ mod tests {
         let on_own_stream =
             correlator.dispatch(Frame::read(text.json()).unwrap(), Some(&Id::number(2)));
         assert_eq!(reply(on_own_stream), "later", "on its own stream there is no doubt");
-        assert!(other_messages.try_recv().is_ok());
+        assert!(other_messages.try_recv().is_some());
         first.finish();
         second.finish();
         assert!(correlator.interim.is_empty() && !correlator.has_abandoned_calls());
@@ -492,7 +535,7 @@ mod tests {
         let _other = correlator.register(&Id::number(2), Some(other));
         assert!(correlator.has_abandoned_calls());
         assert!(reply(correlator.deliver(message(ELICITATION))).contains("-32601"));
-        assert!(messages.try_recv().is_err());
+        assert!(messages.try_recv().is_none());
     }
 
     #[tokio::test]
@@ -526,12 +569,43 @@ mod tests {
         };
         progress("8");
         progress("\"7\"");
-        assert!(messages.try_recv().is_err());
+        assert!(messages.try_recv().is_none());
         progress("7");
-        assert!(matches!(messages.try_recv(), Ok(InterimMessage::Progress(_))));
+        assert!(matches!(messages.try_recv(), Some(InterimMessage::Progress(_))));
         for _ in 0..1000 {
             progress("7");
         }
-        assert_eq!(messages.len(), MAX_QUEUED, "a flood is bounded");
+        assert_eq!(messages.0.len(), MAX_QUEUED, "a flood is bounded");
+    }
+
+    #[test]
+    fn the_bytes_of_queued_messages_are_bounded() {
+        let correlator = accepting();
+        let (interim, mut messages) = InterimSender::channel(ClientCapabilities::FORM, true);
+        let _registration = correlator.register(&Id::number(7), Some(interim));
+        let progress = |size: usize| {
+            let params = r#"{"progressToken":7,"progress":1,"message":""}"#.len();
+            let text = "x".repeat(size - params);
+            correlator.deliver(message(&format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":7,"progress":1,"message":"{text}"}}}}"#
+            )))
+        };
+        progress(MAX_NOTIFICATION + 1);
+        assert!(messages.try_recv().is_none());
+        progress(MAX_NOTIFICATION);
+        assert!(messages.try_recv().is_some());
+        let ask = |size: usize| {
+            let text = "x".repeat(size);
+            reply(
+                correlator.deliver(message(&ELICITATION.replace("\"x\"", &format!("\"{text}\"")))),
+            )
+        };
+        let large = 2 * 1024 * MAX_QUEUED_KIB as usize;
+        assert_eq!(ask(large), "later", "a single one may be larger");
+        assert!(ask(1).contains("-32603"), "there is no room for another");
+        assert!(messages.try_recv().is_some());
+        assert_eq!(ask(large / 8), "later");
+        assert_eq!(ask(large / 8), "later");
+        assert!(ask(large / 2).contains("-32603"));
     }
 }

@@ -4,11 +4,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
-use super::correlator::InterimMessage;
+use super::correlator::{InterimMessage, InterimReceiver};
 use crate::domain::document::Document;
 use crate::domain::fair_share::Holder;
 use crate::domain::fault::{UpstreamFault, UpstreamFaultKind as Kind};
@@ -25,7 +24,7 @@ pub struct Exchange {
     upstream: String,
     call: Call,
     /// `None` where the client accepts no message before the response.
-    interim: Option<mpsc::Receiver<InterimMessage>>,
+    interim: Option<InterimReceiver>,
     /// The response, while interim messages that came before it are still queued.
     response: Option<Result<Document, Kind>>,
     concurrency: Arc<ConcurrencyPermit>,
@@ -108,7 +107,7 @@ impl Exchange {
     pub(crate) fn new(
         upstream: String,
         call: Call,
-        interim: Option<mpsc::Receiver<InterimMessage>>,
+        interim: Option<InterimReceiver>,
         concurrency: Arc<ConcurrencyPermit>,
         breaker: Option<BreakerPermit>,
         deadline: Instant,
@@ -208,14 +207,14 @@ impl Exchange {
 
 async fn step(
     call: &mut Call,
-    interim: &mut Option<mpsc::Receiver<InterimMessage>>,
+    interim: &mut Option<InterimReceiver>,
     response: &mut Option<Result<Document, Kind>>,
     concurrency: &ConcurrencyPermit,
 ) -> Result<ExchangeEvent, Kind> {
     loop {
         // Messages that came before the response are yielded before it, but no user is asked any more: the upstream has not
         // waited for the answer.
-        while let Some(message) = interim.as_mut().and_then(|interim| interim.try_recv().ok()) {
+        while let Some(message) = interim.as_mut().and_then(|interim| interim.try_recv()) {
             let is_question = matches!(message, InterimMessage::ServerRequest { .. });
             if !is_question || response.is_none() {
                 return Ok(ExchangeEvent::Interim(message));
@@ -255,7 +254,7 @@ mod tests {
 
     fn exchange(
         call: impl Future<Output = Result<Document, Kind>> + Send + 'static,
-        interim: Option<mpsc::Receiver<InterimMessage>>,
+        interim: Option<InterimReceiver>,
         concurrency: &Arc<ConcurrencyLimit>,
     ) -> Exchange {
         let deadline = Instant::now() + Duration::from_secs(30);

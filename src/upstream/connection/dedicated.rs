@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard, oneshot, watch};
@@ -78,6 +78,8 @@ struct Key {
 
 struct PooledConnection {
     key: Key,
+    /// The shared connection beside which it was opened.
+    like: Weak<Connection>,
     state: watch::Sender<PooledState>,
     usage: Mutex<Usage>,
     /// Held by a call where server requests of concurrent calls could not be told apart.
@@ -115,6 +117,10 @@ const MAX_CONNECTIONS: usize = 8;
 /// Dedicated child processes of one upstream: each is a whole program, so one for all callers.
 const MAX_CHILDREN: usize = 1;
 
+/// Longest wait of a call for a place, and then for exclusive use, while other calls have them: a user may take minutes to
+/// answer an elicitation.
+const TURN: Duration = Duration::from_secs(2);
+
 /// Time until an idle connection is closed: a user comes back within minutes, or not soon.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
@@ -142,8 +148,8 @@ impl DedicatedPool {
     }
 
     /// Leases a connection that declares `capabilities`, with the transport and revision of the shared
-    /// connection `like`. Waits for an idle connection, and for exclusive use where it is needed. Cancel
-    /// safe.
+    /// connection `like`. Waits for a place, and for exclusive use where it is needed; `None` while other calls use
+    /// them longer than [`TURN`]. Cancel safe.
     ///
     /// # Errors
     /// When the connection cannot be opened.
@@ -152,7 +158,7 @@ impl DedicatedPool {
         caller: &Caller,
         capabilities: ClientCapabilities,
         like: &Arc<Connection>,
-    ) -> Result<Lease, Kind> {
+    ) -> Result<Option<Lease>, Kind> {
         let settings = &self.upstream.settings;
         let (key, max) = if let Transport::Stdio(_) = self.upstream.transport {
             (Key { caller: None, capabilities: settings.questions }, MAX_CHILDREN)
@@ -161,14 +167,19 @@ impl DedicatedPool {
             (Key { caller, capabilities }, MAX_CONNECTIONS)
         };
         loop {
-            let usage = self.acquire(&key, max, like).await;
+            let Ok(usage) = timeout(TURN, self.acquire(&key, max, like)).await else {
+                return Ok(None);
+            };
             let connection = match usage.pooled.connection().await {
                 // It was closed meanwhile: the next round opens a new connection.
                 Err(Kind::SessionLost) => continue,
                 connection => connection?,
             };
             let exclusive = if connection.needs_exclusive_calls() {
-                Some(usage.pooled.exclusive.clone().lock_owned().await)
+                match timeout(TURN, usage.pooled.exclusive.clone().lock_owned()).await {
+                    Ok(exclusive) => Some(exclusive),
+                    Err(_) => return Ok(None),
+                }
             } else {
                 None
             };
@@ -178,7 +189,7 @@ impl DedicatedPool {
             }
             // It may have been removed during the wait for exclusive use.
             if !usage.pooled.closed.is_cancelled() {
-                return Ok(Lease { connection, _exclusive: exclusive, usage });
+                return Ok(Some(Lease { connection, _exclusive: exclusive, usage }));
             }
         }
     }
@@ -212,6 +223,11 @@ impl DedicatedPool {
         like: &Arc<Connection>,
     ) -> Option<Arc<PooledConnection>> {
         let mut connections = self.connections();
+        // What was negotiated for the shared connection before, with another sign-in or before a restart, ended with it.
+        let outdated = connections.open.get(key).filter(|pooled| pooled.like.strong_count() == 0);
+        if let Some(pooled) = outdated.cloned() {
+            Self::remove(&mut connections, &pooled);
+        }
         if !connections.open.contains_key(key)
             && connections.open.len() + connections.closing >= max
         {
@@ -231,7 +247,8 @@ impl DedicatedPool {
         let pooled = match connections.open.entry(key.clone()) {
             Entry::Occupied(entry) => entry.get().clone(),
             Entry::Vacant(entry) => {
-                let pooled = entry.insert(Arc::new(PooledConnection::new(key.clone()))).clone();
+                let pooled =
+                    entry.insert(Arc::new(PooledConnection::new(key.clone(), like))).clone();
                 // A task of its own: a caller that disconnects must not leave a half-open session.
                 self.tasks.spawn(self.clone().run(pooled.clone(), like.clone()));
                 pooled
@@ -262,10 +279,13 @@ impl DedicatedPool {
         self.freed.notify_waiters();
     }
 
-    /// Opens a connection, keeps it open until it is idle or removed, and closes it.
+    /// Opens a connection, keeps it open until it is idle or removed, and closes it once no call uses it.
     async fn run(self: Arc<Self>, pooled: Arc<PooledConnection>, like: Arc<Connection>) {
         let opened = self.connector.connect_dedicated(&like, pooled.key.capabilities);
-        let connection = match self.shutdown.run_until_cancelled(opened).await {
+        let opened = self.shutdown.run_until_cancelled(opened).await;
+        // It would not end as long as this one is used.
+        drop(like);
+        let connection = match opened {
             Some(Ok(connection)) => Arc::new(connection),
             failed => {
                 let shutdown = Kind::Unavailable("the gateway is shutting down".to_owned());
@@ -290,11 +310,18 @@ impl DedicatedPool {
                 _ = timeout(STREAM_TIMEOUT, is_ready) => {}
             }
             pooled.state.send_replace(PooledState::Open(connection.clone()));
+            let used = async {
+                tokio::select! {
+                    () = pooled.closed.cancelled() => {}
+                    () = self.idle(&pooled) => {}
+                }
+                // The end of the session would be that of the calls on it.
+                self.unused(&pooled).await;
+            };
             tokio::select! {
                 () = self.shutdown.cancelled() => {}
-                () = pooled.closed.cancelled() => {}
                 () = connection.closed() => {}
-                () = self.idle(&pooled) => {}
+                () = used => {}
                 () = listening => {}
             }
         }
@@ -326,6 +353,18 @@ impl DedicatedPool {
         }
     }
 
+    /// Waits until no call uses a connection that was removed. Cancel safe.
+    async fn unused(&self, pooled: &PooledConnection) {
+        loop {
+            let mut freed = pin!(self.freed.notified());
+            freed.as_mut().enable();
+            if pooled.usage().calls == 0 {
+                return;
+            }
+            freed.await;
+        }
+    }
+
     fn connections(&self) -> MutexGuard<'_, Connections> {
         self.connections.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -353,9 +392,10 @@ async fn receive_server_requests(connection: &Connection, ready: oneshot::Sender
 }
 
 impl PooledConnection {
-    fn new(key: Key) -> Self {
+    fn new(key: Key, like: &Arc<Connection>) -> Self {
         Self {
             key,
+            like: Arc::downgrade(like),
             state: watch::channel(PooledState::Connecting).0,
             usage: Mutex::new(Usage { calls: 0, since: Instant::now() }),
             exclusive: Arc::default(),

@@ -26,8 +26,8 @@ use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::object::write_members;
 use crate::domain::jsonrpc::Id;
 use crate::domain::known_response::KnownResponse;
-use crate::domain::method::Method;
-use crate::domain::revision::Revision;
+use crate::domain::method::{DISCOVER, Method, PING};
+use crate::domain::revision::{Era, Revision};
 use crate::domain::server_request::ClientCapabilities;
 use crate::policy::Pass;
 
@@ -267,6 +267,22 @@ impl Connection {
     /// does not recover, a network may.
     pub fn breaks_on_timeout(&self) -> bool {
         matches!(self, Connection::Remote(connection) if connection.transport.times_out_unknown_methods())
+    }
+
+    /// Whether the upstream still serves the connection: it responds within `patience` to a ping, or to `server/discover` in
+    /// the modern era, if only that it knows no such method. Over a network a missing response means nothing.
+    pub(crate) async fn is_served(&self, patience: Duration) -> bool {
+        let Connection::Remote(connection) = self else { return true };
+        let method = match connection.conversation.revision.era() {
+            Era::Legacy => PING,
+            Era::Modern => DISCOVER,
+        };
+        let asking = connection.request(RpcRequest { method, ..RpcRequest::default() }, None);
+        match timeout(patience, asking).await {
+            Ok(Ok(_) | Err(Kind::Error { code: METHOD_NOT_FOUND, .. })) => true,
+            Ok(Err(kind)) => !kind.is_of_connection(),
+            Err(_) => !self.breaks_on_timeout(),
+        }
     }
 
     /// Whether the upstream sends `list_changed`.
