@@ -44,7 +44,7 @@ async fn x1_at_the_signal_it_is_not_ready_and_what_is_in_flight_finishes() {
     .await;
     let toml = "[server.limits]\ngrace = \"20s\"\n".to_owned() + &upstream.patient_table("up");
     let folder = folder(&toml);
-    let settings = [("PROMPTGATE__SERVER__LIMITS__PRE_DRAIN", "1s")];
+    let settings = [("PROMPTGATE__SERVER__LIMITS__PRE_DRAIN", "5s")];
     let (mut process, admin) = Process::serve_admin(folder.path(), &settings).await;
     let readyz = async || admin.send("GET", "/readyz", &[], b"").await.status;
     let (mut listen, legacy) =
@@ -75,7 +75,7 @@ async fn x1_at_the_signal_it_is_not_ready_and_what_is_in_flight_finishes() {
     answered.reaches(21).await;
     process.signal(Signal::TERM);
     eventually(async || readyz().await, |seen| *seen == 503).await;
-    // Still accepting, for the second that those in front need to notice.
+    // Still accepting, for the time that those in front need to notice.
     let before = answered.get();
     answered.reaches(before + 1).await;
     while let Some(user) = users.join_next().await {

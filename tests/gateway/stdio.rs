@@ -268,9 +268,10 @@ async fn s8_a_child_that_lives_and_does_not_answer_is_given_up_after_startup() {
         + &script("echo 'installing packages' >&2; while read line; do :; done")
         + settings;
     let gateway = Gateway::start(&toml).await;
-    let row = admin_row(&gateway, |row| row["error"].is_object()).await;
     let expected = "has not answered within startup = 0.2 s: installing packages";
-    assert_eq!(row["error"], json!({"reason": "upstream_timeout", "message": expected}));
+    // Not each attempt gets as far as that within the time.
+    let row = admin_row(&gateway, |row| row["error"]["message"] == expected).await;
+    assert_eq!(row["error"]["reason"], "upstream_timeout");
 }
 
 #[cfg(target_os = "linux")]

@@ -391,6 +391,9 @@ async fn an_open_stream_keeps_no_child_of_its_caller() {
     let _stream = ada.listen().await;
     assert_eq!(names(&ada).await, ["tool__ada"]);
     eventually(async || holders(&gateway).await, Vec::is_empty).await;
-    ada.ask("prompts/get", json!({"name": "tool__ada"})).await;
-    assert_eq!(holders(&gateway).await, ["ada at tool"]);
+    let got = async || {
+        ada.ask("prompts/get", json!({"name": "tool__ada"})).await;
+        holders(&gateway).await
+    };
+    eventually(got, |seen| *seen == ["ada at tool"]).await;
 }

@@ -154,8 +154,7 @@ impl Upstream {
 
     /// Its table in the configuration. Waits are short, so that tests see their end.
     pub fn table(&self, id: &str) -> String {
-        self.patient_table(id)
-            + "page_timeout = \"1s\"\nwalk_timeout = \"2s\"\ntimeout = \"500ms\"\n"
+        self.patient_table(id) + "page_timeout = \"2s\"\nwalk_timeout = \"4s\"\ntimeout = \"2s\"\n"
     }
 
     /// Its table with the default waits, for tests in which something is meant to last.
