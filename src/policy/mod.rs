@@ -170,6 +170,14 @@ impl Gate {
         checked.inspect_err(|fault| self.refused(Who::Address(network(address)), fault))
     }
 
+    /// Counts the cancellation of a call that another replica may have.
+    ///
+    /// # Errors
+    /// [`TransportFault::RateLimited`].
+    pub(crate) fn take_cancellation(&self, holder: &Holder) -> Result<(), TransportFault> {
+        self.limits.take_cancellation(holder)
+    }
+
     /// Authenticates a request to the resource `audience`, before its body is read.
     ///
     /// # Errors

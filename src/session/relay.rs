@@ -33,7 +33,7 @@ impl Sessions {
     /// Cancels a call that another replica may have.
     ///
     /// # Errors
-    /// Not all replicas have acknowledged the message, and none of those that have has the call.
+    /// The caller has sent too many cancellations; or not all replicas have acknowledged the message, and none of those that have has the call.
     pub(super) async fn cancel_elsewhere(
         &self,
         context: &RequestContext<'_>,
@@ -46,6 +46,7 @@ impl Sessions {
         let request = id.text().to_owned();
         let message = Message::Cancelled { session: *session.as_bytes(), request };
         let holder = Holder::of(context.caller, context.address);
+        self.gate.take_cancellation(&holder)?;
         cluster.ask_all(&holder, message).await.map(drop).map_err(fault)
     }
 

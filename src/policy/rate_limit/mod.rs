@@ -10,13 +10,14 @@ mod shared;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv6Addr};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cluster::Cluster;
 use crate::config::{self, Per, default_limit_name};
 use crate::domain::caller::Caller;
-use crate::domain::fair_share;
+use crate::domain::fair_share::{self, Holder};
 use crate::domain::fault::TransportFault;
 use crate::domain::method::{Countable, Method};
 use crate::seal;
@@ -81,6 +82,14 @@ pub(crate) struct Counted<'a> {
     pub(crate) request: Countable,
 }
 
+/// Name of the limit of cancellations. The identity of a configured limit is hexadecimal, so no other bucket has such a key.
+const CANCELLATIONS: &str = "cancellations";
+
+/// Cancellations of one caller that go to all other replicas: a hundred a second, and as many as are sent in ten seconds at
+/// once. Each costs the store two messages for each replica.
+const CANCELLATION_QUOTA: Quota =
+    Quota { interval: Duration::from_millis(10), burst: NonZeroU32::new(1000).expect("not zero") };
+
 /// Shortest `retry_after` of a refusal: a client that retries at once is refused again.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
@@ -123,6 +132,24 @@ impl RateLimits {
         }
         let taken = self.addresses.take(&buckets);
         taken.map_err(|empty| refusal(limits(), Exhausted { index: empty.index % count, ..empty }))
+    }
+
+    /// Counts the cancellation of a call that is not on this replica, which goes to all others. No configured limit counts
+    /// notifications.
+    ///
+    /// # Errors
+    /// [`TransportFault::RateLimited`] if its caller has sent too many.
+    pub(crate) fn take_cancellation(&self, holder: &Holder) -> Result<(), TransportFault> {
+        let mut key = CANCELLATIONS.to_owned();
+        match holder {
+            Holder::Caller(caller) => add(&mut key, caller.id()),
+            Holder::Network(network) => add(&mut key, &network.to_string()),
+        }
+        let taken = self.addresses.take(&[Bucket { key, quota: CANCELLATION_QUOTA }]);
+        taken.map_err(|Exhausted { retry_after, .. }| TransportFault::RateLimited {
+            limit: CANCELLATIONS.to_owned(),
+            retry_after: retry_after.max(SHORTEST_WAIT),
+        })
     }
 
     /// Counts a request in all of its buckets in one step: the buckets of its caller and, if the caller
@@ -481,6 +508,21 @@ mod tests {
         }
         assert_eq!(check("2001:db8:8:ffff::1".to_owned()).await, Ok(()), "another site");
         assert_eq!(check("192.0.2.1".to_owned()).await, Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_cancels_a_thousand_calls_of_other_replicas_at_once_and_then_waits() {
+        let limits = limits("");
+        let holder = |id: &str| Holder::Caller(Caller::new(id));
+        for _ in 0..1000 {
+            assert_eq!(limits.take_cancellation(&holder("a")), Ok(()));
+        }
+        let refused = limits.take_cancellation(&holder("a")).unwrap_err();
+        assert_eq!(refused.limit(), Some(CANCELLATIONS));
+        assert_eq!(limits.take_cancellation(&holder("b")), Ok(()));
+        advance(CANCELLATION_QUOTA.interval).await;
+        assert_eq!(limits.take_cancellation(&holder("a")), Ok(()));
+        assert!(limits.take_cancellation(&holder("a")).is_err());
     }
 
     #[test]
