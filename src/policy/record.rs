@@ -108,7 +108,7 @@ impl CallRecord {
     }
 
     /// Whether the call must be refused because it could not be recorded.
-    pub(super) fn refuses(&self) -> bool {
+    pub(crate) fn refuses(&self) -> bool {
         self.0.as_ref().is_some_and(|open| open.ledger.refuses())
     }
 

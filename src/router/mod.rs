@@ -132,7 +132,7 @@ impl Router {
                 self.search(call, query, cursor.as_deref(), deadline, now).await
             }
             Request::Get { name, name_kind, arguments, retry } => {
-                let catalog = self.catalog_for(call, name, *name_kind, deadline).await;
+                let catalog = self.catalog_for(call, record, name, *name_kind, deadline).await;
                 let routed = self.authorize(&catalog, call, record, name, *name_kind).await?;
                 let renamed = arguments.as_ref().filter(|_| *name_kind == NameKind::Tool);
                 let renamed = match renamed {
@@ -148,7 +148,8 @@ impl Router {
                 Ok(reply)
             }
             Request::Complete { name, argument, value, context } => {
-                let catalog = self.catalog_for(call, name, NameKind::Public, deadline).await;
+                let catalog =
+                    self.catalog_for(call, record, name, NameKind::Public, deadline).await;
                 let routed = self.authorize(&catalog, call, record, name, NameKind::Public).await?;
                 let completion = Completing { argument, value, context: context.as_ref() };
                 let reply = complete(&routed, completion, channel, deadline).await;
@@ -492,6 +493,7 @@ impl Router {
     async fn catalog_for(
         &self,
         call: &Call,
+        record: &CallRecord,
         name: &str,
         name_kind: NameKind,
         deadline: Instant,
@@ -503,7 +505,9 @@ impl Router {
         };
         let is_settled = !catalog.pending || owner(&catalog, name, name_kind).is_some_and(may_use);
         let catalog = if is_settled { catalog } else { self.settled(deadline).await };
-        if self.caller_lists.is_none() || owner(&catalog, name, name_kind).is_some() {
+        // A call that cannot be recorded is refused, and nothing is done for it.
+        let is_known = record.refuses() || owner(&catalog, name, name_kind).is_some();
+        if self.caller_lists.is_none() || is_known {
             return catalog;
         }
         self.with_caller_lists(call, Wanted::Of(name, name_kind), catalog, deadline).await
