@@ -205,7 +205,7 @@ impl Index {
     /// # Errors
     /// When a file cannot be written. What is in memory stays, and is written the next time.
     pub(super) fn flush(&mut self) -> io::Result<()> {
-        let Some(files) = &self.files else {
+        let Some(files) = self.files.as_ref().filter(|files| files.is_writer()) else {
             return Ok(());
         };
         for number in &self.changed {
