@@ -153,10 +153,7 @@ impl Cluster {
             self.beat(connection, &presence, 1).await
         });
         let (replicas, _) = beat.await?;
-        let now = Instant::now();
-        let known = self.replicas.load_full();
-        *self.reconnecting() =
-            known.iter().map(|known| Replica { seen: now, ..known.clone() }).collect();
+        expect_again(&mut self.reconnecting(), &self.replicas.load(), Instant::now());
         self.learn(&replicas);
         // Another server may number the entries in another way.
         self.last_terminated.store(Arc::new("0-0".to_owned()));
@@ -258,6 +255,16 @@ impl Cluster {
     }
 }
 
+/// Adds the replicas that were known before the store was reached again. One that was not heard since the time before keeps
+/// its time: a store that comes and goes keeps no dead replica.
+fn expect_again(reconnecting: &mut Vec<Replica>, known: &[Replica], now: Instant) {
+    for replica in known {
+        if reconnecting.iter().all(|expected| expected.id != replica.id) {
+            reconnecting.push(Replica { seen: now, ..replica.clone() });
+        }
+    }
+}
+
 /// Leaves the replicas that are not heard yet, for the time after which a silent one is forgotten.
 fn retain_unheard(reconnecting: &mut Vec<Replica>, heard: &[Replica], now: Instant) {
     let is_heard = |id| heard.iter().any(|heard| heard.id == id);
@@ -282,12 +289,15 @@ mod tests {
         let replica =
             |id| Replica { id: ReplicaId(id), presence: Presence::default(), seen: start };
         let ids = |replicas: &[Replica]| replicas.iter().map(|own| own.id.0).collect::<Vec<_>>();
-        let mut reconnecting = vec![replica([1; 8]), replica([2; 8]), replica([3; 8])];
+        let mut reconnecting = Vec::new();
+        let known = [replica([1; 8]), replica([2; 8]), replica([3; 8])];
+        expect_again(&mut reconnecting, &known, start);
         retain_unheard(&mut reconnecting, &[replica([1; 8])], start);
         assert_eq!(ids(&reconnecting), [[2; 8], [3; 8]]);
         let almost = start + FORGOTTEN - Duration::from_millis(1);
         retain_unheard(&mut reconnecting, &[replica([1; 8]), replica([3; 8])], almost);
         assert_eq!(ids(&reconnecting), [[2; 8]]);
+        expect_again(&mut reconnecting, &known[1..2], almost);
         retain_unheard(&mut reconnecting, &[], start + FORGOTTEN);
         assert_eq!(ids(&reconnecting), [[0; 8]; 0]);
     }
