@@ -61,24 +61,38 @@ pub(crate) struct Outgoing {
 
 /// When the client has read something last.
 #[derive(Clone)]
-struct Progress(Arc<Mutex<Instant>>);
+pub(crate) struct Progress(Arc<Mutex<Instant>>);
 
 impl Outgoing {
     /// Returns the next message; `None` when the channel is closed. Cancel safe.
     pub(crate) async fn next(&mut self) -> Option<String> {
         let (message, _room) = self.queue.recv().await?;
-        self.note_progress();
+        self.progress.note();
         Some(message)
     }
 
-    /// Notes that the client reads: a message may take longer than it may read nothing.
-    pub(crate) fn note_progress(&self) {
-        *self.progress.last() = Instant::now();
+    /// The progress of the client, to be noted while a message is written: that may take longer than the client may read
+    /// nothing.
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.progress
     }
 }
 
 impl Progress {
-    fn last(&self) -> MutexGuard<'_, Instant> {
+    pub(crate) fn begin() -> Self {
+        Self(Arc::new(Mutex::new(Instant::now())))
+    }
+
+    /// Notes that the client reads.
+    pub(crate) fn note(&self) {
+        *self.lock() = Instant::now();
+    }
+
+    pub(crate) fn last(&self) -> Instant {
+        *self.lock()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Instant> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -136,7 +150,7 @@ impl ClientChannel {
         stall: Duration,
     ) -> (Self, Outgoing) {
         let (queue, outgoing) = mpsc::channel(QUEUE);
-        let progress = Progress(Arc::new(Mutex::new(Instant::now())));
+        let progress = Progress::begin();
         let outgoing = Outgoing { queue: outgoing, progress: progress.clone() };
         let channel = Self {
             connection: Arc::new(connection),
@@ -344,7 +358,7 @@ impl ClientChannel {
             Some(())
         });
         let begun = Instant::now();
-        let read_last = || begun.max(*self.progress.last());
+        let read_last = || begun.max(self.progress.last());
         // Others may have been before this message in the queue: what counts is whether the client reads.
         while timeout_at(read_last() + self.stall, adding.as_mut()).await.is_err() {
             if read_last() + self.stall <= Instant::now() {

@@ -113,7 +113,7 @@ async fn write_messages(mut output: impl AsyncWrite + Unpin, mut outgoing: Outgo
         while !left.is_empty() {
             let Ok(written @ 1..) = output.write(left).await else { return };
             left = &left[written..];
-            outgoing.note_progress();
+            outgoing.progress().note();
         }
         if output.flush().await.is_err() {
             return;

@@ -28,8 +28,16 @@ pub struct Connection {
     pub(super) kind: ConnectionKind,
     /// Cancelled when the client can send nothing more.
     pub(super) input_closed: CancellationToken,
+    agreement: Mutex<Agreement>,
+}
+
+/// What a connection has agreed on.
+#[derive(Default)]
+struct Agreement {
     /// What the newest `initialize` agreed on.
-    initialized: Mutex<Option<Token>>,
+    initialized: Option<Token>,
+    /// Cancelled by the first `initialize` behind a call without one.
+    resumed: Option<CancellationToken>,
 }
 
 /// The transport of a connection.
@@ -55,7 +63,7 @@ impl Connection {
             nonce: Nonce::random(),
             kind,
             input_closed: CancellationToken::new(),
-            initialized: Mutex::default(),
+            agreement: Mutex::default(),
         }
     }
 
@@ -129,27 +137,28 @@ impl Connection {
             nonce: self.nonce,
             caller: self.caller.id().into(),
         };
-        self.lock().clone().or_else(|| (self.kind == ConnectionKind::Sse).then(oldest))
+        self.lock().initialized.clone().or_else(|| (self.kind == ConnectionKind::Sse).then(oldest))
     }
 
-    /// Notes that the client goes on without `initialize`; see [`Connection::token`]. Returns whether this is so from now
-    /// on.
-    pub(super) fn resume(&self) -> bool {
-        let resumed = self.token();
-        let mut initialized = self.lock();
-        let is_resumed = initialized.is_none() && resumed.is_some();
-        if is_resumed {
-            *initialized = resumed;
-        }
-        is_resumed
+    /// Notes that the client goes on without `initialize`; see [`Connection::token`]. The first time it returns a token that is
+    /// cancelled if it sends one after all.
+    pub(super) fn resume(&self) -> Option<CancellationToken> {
+        let mut agreement = self.lock();
+        let is_first = agreement.initialized.is_none() && agreement.resumed.is_none();
+        let is_resumed = is_first && self.kind == ConnectionKind::Sse;
+        is_resumed.then(|| agreement.resumed.insert(CancellationToken::new()).clone())
     }
 
     /// Stores what `initialize` agreed on. Returns whether it was the first `initialize`.
     pub(super) fn initialize(&self, token: Token) -> bool {
-        self.lock().replace(Token { nonce: self.nonce, ..token }).is_none()
+        let mut agreement = self.lock();
+        if let Some(resumed) = &agreement.resumed {
+            resumed.cancel();
+        }
+        agreement.initialized.replace(Token { nonce: self.nonce, ..token }).is_none()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Token>> {
-        self.initialized.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Agreement> {
+        self.agreement.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

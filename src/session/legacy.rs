@@ -208,7 +208,7 @@ impl Sessions {
             TransportContext::Connection(connection) => {
                 let notifications = connection
                     .initialize(token)
-                    .then(|| self.notifications_of(connection, caller, None, dialect));
+                    .then(|| self.notifications_of(connection, caller, None, StreamEnd::default()));
                 Dispatch::Opened { message, notifications }
             }
         })
@@ -218,10 +218,8 @@ impl Sessions {
     /// when they have opened the stream again; `None` for all other connections, and later. The client may have missed
     /// changes, so it is told of one at once.
     pub fn resume(&self, connection: &Connection, caller: &Caller) -> Option<NotificationStream> {
-        let unknown = Some(ListDigests::default());
-        connection
-            .resume()
-            .then(|| self.notifications_of(connection, caller, unknown, connection.dialect()))
+        let end = StreamEnd::default().or_revoked(connection.resume()?);
+        Some(self.notifications_of(connection, caller, Some(ListDigests::default()), end))
     }
 
     fn notifications_of(
@@ -229,11 +227,11 @@ impl Sessions {
         connection: &Connection,
         caller: &Caller,
         known: Option<ListDigests>,
-        dialect: Dialect,
+        end: StreamEnd,
     ) -> NotificationStream {
-        let endpoint = connection.endpoint();
+        let (endpoint, dialect) = (connection.endpoint(), connection.dialect());
         let changes = self.router.changes(caller, endpoint, self.served_lists(endpoint));
-        let (drain, end) = (self.shared.drain.clone(), StreamEnd::default());
+        let drain = self.shared.drain.clone();
         let subscriber = Subscriber::Connection;
         let stream = NotificationStream::new(changes, known, dialect, subscriber, drain, end);
         self.with_url_elicitations(stream, connection.nonce)

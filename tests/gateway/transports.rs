@@ -93,7 +93,7 @@ async fn a_stream_that_was_opened_again_without_a_handshake_is_served() {
 #[tokio::test]
 async fn a_stream_of_the_older_transport_that_ends_answers_the_calls_in_flight() {
     let (upstream, held) = Upstream::holding_a_get().await;
-    let limits = "[server.limits]\nstream_lifetime = \"2s\"\n";
+    let limits = "[server.limits]\nstream_lifetime = \"10s\"\n";
     let gateway = Gateway::start(&(limits.to_owned() + &upstream.patient_table("up"))).await;
     gateway.summary().await;
     let client = gateway.client();

@@ -9,8 +9,17 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
+use crate::downstream::channel::Progress;
+
 /// One event in wire form.
-pub(crate) struct Event(Bytes);
+pub(crate) struct Event {
+    bytes: Bytes,
+    /// Told of each piece that is sent.
+    progress: Option<Progress>,
+}
+
+/// Bytes of the pieces of an event whose progress somebody follows.
+const PIECE: usize = 64 << 10;
 
 /// The next event of a source, and the source of the events after it. `None` at the end.
 pub(crate) type NextEvent<S> = Option<(Event, Option<S>)>;
@@ -40,6 +49,8 @@ enum Lifetime {
 /// An event stream as a response body, with keep-alive comments. Dropping it drops its source. It holds
 /// one event at a time, so a slow client delays only its own source.
 pub(crate) struct EventStream {
+    /// What is left of the event that is being sent.
+    unsent: Option<Event>,
     /// Absent after the last event.
     next: Option<NextErased>,
     keep_alive: Interval,
@@ -49,7 +60,7 @@ pub(crate) struct EventStream {
 impl Event {
     /// Returns the first event of HTTP+SSE, which names the URL for messages (MCP 2024-11-05, transports).
     pub(crate) fn endpoint(url: &str) -> Self {
-        Self(Bytes::from(format!("event: endpoint\ndata: {url}\n\n")))
+        Self { bytes: format!("event: endpoint\ndata: {url}\n\n").into(), progress: None }
     }
 
     /// Returns the event of a JSON-RPC message. JSON text may have line feeds between its tokens, so each
@@ -66,7 +77,20 @@ impl Event {
             out.extend(["data: ", line, "\n"]);
         }
         out.push('\n');
-        Self(Bytes::from(out))
+        Self { bytes: out.into(), progress: None }
+    }
+
+    /// Returns the event, of which each piece that is sent is noted in `progress`.
+    pub(crate) fn followed_by(self, progress: Progress) -> Self {
+        Self { progress: Some(progress), ..self }
+    }
+
+    /// Returns the next bytes to send, and the rest.
+    fn split(mut self) -> (Bytes, Option<Self>) {
+        let Some(progress) = &self.progress else { return (self.bytes, None) };
+        progress.note();
+        let piece = self.bytes.split_to(PIECE.min(self.bytes.len()));
+        (piece, (!self.bytes.is_empty()).then_some(self))
     }
 }
 
@@ -114,7 +138,7 @@ impl EventStream {
         let first_comment = keep_alive.mul_f64(0.75 + fastrand::f64() / 4.0);
         let mut keep_alive = interval_at(Instant::now() + first_comment, keep_alive);
         keep_alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { next: Some(next), keep_alive, lifetime }
+        Self { unsent: None, next: Some(next), keep_alive, lifetime }
     }
 }
 
@@ -133,20 +157,27 @@ impl Body for EventStream {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        if let Some(event) = self.unsent.take() {
+            let (piece, rest) = event.split();
+            self.unsent = rest;
+            return Poll::Ready(Some(Ok(Frame::data(piece))));
+        }
         let Some(next) = &mut self.next else {
             return Poll::Ready(None);
         };
         if let Poll::Ready(event) = next.as_mut().poll(context) {
             let (event, rest) = event.unzip();
             self.next = rest.flatten().map(|Rest(start)| start());
-            return Poll::Ready(event.map(|Event(bytes)| Ok(Frame::data(bytes))));
+            let (piece, unsent) = event.map(Event::split).unzip();
+            self.unsent = unsent.flatten();
+            return Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))));
         }
         let comment = Bytes::from_static(b": keep-alive\n\n");
         self.keep_alive.poll_tick(context).map(|_| Some(Ok(Frame::data(comment))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.next.is_none()
+        self.unsent.is_none() && self.next.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -187,14 +218,36 @@ mod tests {
         assert_eq!(bytes, expected);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_large_event_is_sent_in_pieces_that_are_progress() {
+        struct Large(Progress);
+        impl EventSource for Large {
+            async fn next_event(self) -> NextEvent<Self> {
+                let event = Event::message(None, &"x".repeat(2 * PIECE));
+                Some((event.followed_by(self.0), None))
+            }
+        }
+        let progress = Progress::begin();
+        let keep_alive = Duration::from_secs(10);
+        let mut stream = EventStream::long_lived(None, Large(progress.clone()), keep_alive);
+        let mut sizes = Vec::new();
+        while let Some(frame) = stream.frame().await {
+            assert_eq!(progress.last(), Instant::now());
+            sizes.push(frame.unwrap().into_data().unwrap().len());
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!((sizes.len(), sizes[0], sizes[1]), (3, PIECE, PIECE));
+        assert!(stream.is_end_stream());
+    }
+
     #[tokio::test]
     async fn the_decoder_reads_what_is_written() {
         let message = "{\"text\":\"a\\nb\\r\",\"x\":\n[1]}";
         let mut decoder = crate::domain::sse_decoder::Decoder::new(1024);
         let mut events = Vec::new();
-        decoder.feed(&Event::message(Some("1"), "").0, &mut events).unwrap();
+        decoder.feed(&Event::message(Some("1"), "").bytes, &mut events).unwrap();
         assert!(events.is_empty(), "an event that only carries an id");
-        decoder.feed(&Event::message(None, message).0, &mut events).unwrap();
+        decoder.feed(&Event::message(None, message).bytes, &mut events).unwrap();
         assert_eq!(events[0].data, message.as_bytes());
     }
 }

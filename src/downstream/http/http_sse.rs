@@ -261,7 +261,8 @@ impl EventSource for HttpSseSession {
     async fn next_event(mut self) -> NextEvent<Self> {
         let message = self.next_message().await?;
         self.permit.sent();
-        Some((Event::message(None, &message), Some(self)))
+        let event = Event::message(None, &message).followed_by(self.outgoing.progress().clone());
+        Some((event, Some(self)))
     }
 }
 

@@ -69,14 +69,18 @@ impl<'a> ClientEventSender<'a> {
     /// # Cancel safety
     /// Cancel safe: an event is received from the channel only when there is room to send its message.
     pub(crate) async fn forward(&mut self, input_closed: &CancellationToken) {
-        if input_closed.run_until_cancelled(self.forward_events()).await.is_none() {
-            self.withdraw_all();
-            self.is_input_closed = true;
-            self.forward_events().await;
+        match input_closed.run_until_cancelled(self.forward_events()).await {
+            None => self.withdraw_all(),
+            // The client no longer reads.
+            Some(()) => self.pending.clear(),
         }
-        // The client no longer reads.
-        self.pending.clear();
-        while self.events.recv().await.is_some() {}
+        self.is_input_closed = true;
+        while let Some(event) = self.events.recv().await {
+            if let Some(message) = self.message(event) {
+                // Without room it is dropped: later progress replaces it, and no server request waits for the client.
+                let _ = self.outgoing.try_send(message);
+            }
+        }
         std::future::pending().await
     }
 
