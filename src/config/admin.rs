@@ -93,8 +93,10 @@ pub(super) fn read(mut section: Section<'_>) -> Option<Admin> {
     let configured = section.parsed("listen", LISTEN_RULE, parse);
     let token = section.secret("token");
     let is_open_by_choice = section.was_read("token") && token.is_none();
-    if token.as_ref().is_some_and(|token| token.expose().is_empty()) {
-        let why = "is empty, so everyone who reaches the address would be let in; if that is meant, set token = {}";
+    let is_disabled = configured == Some(None);
+    if !is_disabled && token.as_ref().is_some_and(|token| token.expose().is_empty()) {
+        let why =
+            "is empty, as what is left of a file may be; set a secret, or token = {} for none";
         section.mistake("token", why.to_owned());
     }
     let is_token_rejected = section.is_rejected("token");
@@ -112,7 +114,6 @@ pub(super) fn read(mut section: Section<'_>) -> Option<Admin> {
         page_rows: section.count("page_rows", 1000, 1..=100_000),
         oidc: read_oidc(section.section("oidc")),
     };
-    let is_disabled = configured == Some(None);
     for (key, is_set, what) in
         [("write", admin.write, "decide"), ("try_as", admin.try_as, "use prompts as somebody else")]
     {
@@ -197,6 +198,10 @@ mod tests {
         // It may be what is left of a file; on loopback, too, a proxy may be before it.
         let emptied = parse("[admin]\ntoken = { value = \"\" }\n").unwrap_err().to_string();
         assert!(emptied.contains("admin.token: is empty"), "{emptied}");
+        assert_eq!(
+            parse("[admin]\nlisten = \"\"\ntoken = { value = \"\" }\n").unwrap().admin,
+            None
+        );
         assert_eq!(parse("[admin]\ntoken = {}\n").unwrap().admin.unwrap().token, None);
         let writable = "[admin]\nwrite = true\n";
         assert!(
