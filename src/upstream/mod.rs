@@ -476,6 +476,9 @@ impl Upstream {
         concurrency: &ConcurrencyPermit,
     ) -> Result<Document, Kind> {
         let connection = line.connected().await?;
+        let settings = &self.config.settings;
+        let patience = settings.walk_timeout.max(settings.timeout);
+        let watched = line.watch(&connection, patience);
         if let Some(dedicated) = line.dedicated()
             && connection.declares_at_open()
             && !request.capabilities.is_none()
@@ -484,13 +487,15 @@ impl Upstream {
                 perform_dedicated(dedicated, &connection, pass, request, &interim, concurrency);
             // On the heap, as all that few calls need.
             if let Some(answer) = Box::pin(performing).await {
+                if let Some(watched) = watched {
+                    watched.end(&answer);
+                }
                 return answer;
             }
             // Other calls still wait for their users: this call continues without server requests.
             interim = interim.map(InterimSender::without_server_requests);
         }
         concurrency.acquire().await?;
-        let watched = line.watch(&connection, self.config.settings.walk_timeout);
         let answer = connection.perform(pass, request, interim.clone()).await;
         if let Some(watched) = watched {
             watched.end(&answer);
@@ -573,8 +578,10 @@ async fn as_caller<T, F: Future<Output = Result<T, Kind>>>(
     let performing = async {
         let Access::Obtained(subject) = access else { return attempt().await };
         account.obtain_token(subject).await?;
+        let sent = account.authorization();
         match attempt().await {
-            Err(Kind::AuthFailed { .. }) if account.is_without_token() => {
+            // Another call may have got another one meanwhile.
+            Err(Kind::AuthFailed { .. }) if account.authorization() != sent => {
                 account.obtain_token(subject).await?;
                 attempt().await
             }
@@ -610,7 +617,10 @@ async fn perform_dedicated(
         }
         match lease.connection.perform(pass, request, interim.clone()).await {
             Err(Kind::SessionLost) => lease.discard(),
-            answer => return Some(answer),
+            answer => {
+                lease.end(&answer);
+                return Some(answer);
+            }
         }
         concurrency.release();
     }

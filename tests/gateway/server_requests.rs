@@ -78,10 +78,10 @@ async fn a_caller_for_whom_there_is_no_connection_left_ends_one_of_those_that_ar
 }
 
 #[tokio::test]
-async fn s3_the_dedicated_session_ends_with_the_shared_one_beside_which_it_was_opened() {
+async fn s3_a_dedicated_session_that_has_ended_is_opened_anew_alone_and_with_the_shared_one() {
     let sessions = Counter::new();
-    let ended = Arc::new(AtomicUsize::new(0));
-    let (opened, lost) = (sessions.clone(), ended.clone());
+    let [ended, alone] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+    let (opened, lost, lost_alone) = (sessions.clone(), ended.clone(), alone.clone());
     let upstream = Upstream::start(move |asked| match asked.http_method.as_str() {
         "GET" => Scripted::Http(405, vec![], vec![]),
         "DELETE" => Scripted::Http(200, vec![], vec![]),
@@ -96,7 +96,8 @@ async fn s3_the_dedicated_session_ends_with_the_shared_one_beside_which_it_was_o
         // As many servers answer for a session that they do not know any more.
         _ => {
             let session: usize = asked.header("mcp-session-id").unwrap_or("0").parse().unwrap();
-            match session <= lost.load(Ordering::SeqCst) {
+            let is_alone = session == lost_alone.load(Ordering::SeqCst);
+            match is_alone || session <= lost.load(Ordering::SeqCst) {
                 true => {
                     let error = json!({"code": -32000, "message": "No valid session ID"});
                     let error = json!({"jsonrpc": "2.0", "id": null, "error": error}).to_string();
@@ -112,12 +113,17 @@ async fn s3_the_dedicated_session_ends_with_the_shared_one_beside_which_it_was_o
     let mut client = connect(&gateway, ClientMode::Http("2025-11-25"), FORM).await;
     assert!(client.answer("prompts/get", get()).await["result"].is_object());
     assert_eq!(sessions.get(), 2, "the shared one, and one that declares what the client can do");
-    ended.store(2, Ordering::SeqCst);
-    eventually(
-        async || client.answer("prompts/get", get()).await,
-        |answer| answer["result"].is_object(),
-    )
-    .await;
+    alone.store(2, Ordering::SeqCst);
+    served(&mut client).await;
+    assert_eq!(sessions.get(), 3, "the shared one is as it was");
+    ended.store(3, Ordering::SeqCst);
+    served(&mut client).await;
+}
+
+/// Gets the prompt until that works.
+async fn served(client: &mut ModeClient) {
+    let got = async || client.answer("prompts/get", get()).await;
+    eventually(got, |answer| answer["result"].is_object()).await;
 }
 
 #[tokio::test]

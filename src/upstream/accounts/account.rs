@@ -1,9 +1,10 @@
 //! What one caller has of its own at one upstream: an access token, and the connections that are opened with it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use http::HeaderValue;
 use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedSemaphorePermit, oneshot};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -86,6 +87,11 @@ impl Account {
         self.tokens.as_ref().is_some_and(|tokens| tokens.is_without_token())
     }
 
+    /// Returns the value of `Authorization` of the next request; `None` without a token.
+    pub(crate) fn authorization(&self) -> Option<HeaderValue> {
+        self.tokens.as_ref()?.header().ok()
+    }
+
     /// Whether requests have an access token, or need none.
     pub(crate) fn has_access(&self) -> bool {
         !self.is_without_token()
@@ -125,7 +131,7 @@ impl Account {
             let kept = outcome.as_ref().ok().cloned();
             let _ = opened.send(outcome);
             if let Some(connection) = kept {
-                lost.run_until_cancelled(keep(connection, &slot, &ended)).await;
+                keep(connection, &slot, &lost, &ended).await;
             }
         });
         // The task ends without an outcome only if it panics.
@@ -150,7 +156,7 @@ impl Account {
 
     /// Forgets a connection whose session the upstream has ended.
     pub(crate) async fn lose(&self, lost: &Arc<Connection>) {
-        forget(&self.connection, lost).await;
+        forget(&self.connection, &Arc::downgrade(lost)).await;
     }
 
     pub(crate) fn touch(&self) {
@@ -175,8 +181,11 @@ impl Account {
         let (examining, ended) = (self.examining.clone(), self.ended.clone());
         self.tasks.spawn(async move {
             let is_served = ended.run_until_cancelled(connection.is_served(patience)).await;
+            // What is forgotten is closed by the last one that holds it.
+            let examined = Arc::downgrade(&connection);
+            drop(connection);
             if is_served == Some(false) {
-                forget(&shared, &connection).await;
+                forget(&shared, &examined).await;
             }
             examining.store(false, Ordering::Relaxed);
         });
@@ -201,8 +210,7 @@ impl WatchedRequest<'_> {
     /// Notes how the request has ended. A failure may be that of the connection.
     pub(crate) fn end<T>(mut self, outcome: &Result<T, Kind>) {
         self.is_pending = false;
-        let is_suspect = |kind: &Kind| kind.is_of_connection() || *kind == Kind::Timeout;
-        if outcome.as_ref().err().is_some_and(is_suspect) {
+        if outcome.as_ref().err().is_some_and(|kind| self.connection.is_suspect_after(kind)) {
             self.account.examine(self.connection, self.patience);
         }
     }
@@ -222,20 +230,29 @@ impl Drop for Account {
     }
 }
 
-/// Keeps a connection until it is closed or its account ends, and ends the session.
-async fn keep(connection: Arc<Connection>, shared: &AsyncMutex<Shared>, ended: &CancellationToken) {
+/// Keeps a connection until it is closed, `lost` or its account ends, and ends the session unless a call still uses it.
+async fn keep(
+    connection: Arc<Connection>,
+    shared: &AsyncMutex<Shared>,
+    lost: &CancellationToken,
+    ended: &CancellationToken,
+) {
     tokio::select! {
-        // What is forgotten here ends this task.
-        () = connection.closed() => forget(shared, &connection).await,
+        () = connection.closed() => return forget(shared, &Arc::downgrade(&connection)).await,
+        () = lost.cancelled() => {
+            let Some(connection) = Arc::into_inner(connection) else { return };
+            let _ = timeout(CLOSE_TIMEOUT, connection.close()).await;
+        }
         () = ended.cancelled() => {
             let _ = timeout(CLOSE_TIMEOUT, connection.close()).await;
         }
     }
 }
 
-async fn forget(shared: &AsyncMutex<Shared>, lost: &Arc<Connection>) {
+async fn forget(shared: &AsyncMutex<Shared>, lost: &Weak<Connection>) {
     let mut shared = shared.lock().await;
-    if matches!(&*shared, Shared::Open { connection, .. } if Arc::ptr_eq(connection, lost)) {
+    if matches!(&*shared, Shared::Open { connection, .. } if Weak::ptr_eq(&Arc::downgrade(connection), lost))
+    {
         *shared = Shared::None;
     }
 }

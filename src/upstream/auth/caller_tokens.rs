@@ -226,7 +226,7 @@ impl CallerTokens {
     ///
     /// # Errors
     /// [`Kind::NoToken`] when the token has expired: the next call of the caller gets another.
-    pub(super) fn header(&self) -> Result<HeaderValue, Kind> {
+    pub(crate) fn header(&self) -> Result<HeaderValue, Kind> {
         let token = self.valid(Instant::now());
         token.map(|token| token.header.clone()).ok_or_else(|| Kind::NoToken {
             fault: TokenFault::Failed,

@@ -216,9 +216,8 @@ impl Connector {
                     if matches!(like.transport(), Some(Transport::Sse(_))) {
                         return self.connect_sse(endpoint, capabilities).await;
                     }
-                    let (probe, sinks) = (settings.walk_timeout, self.sinks.without_list_changed());
-                    let transport = http(endpoint, sinks);
-                    Connection::open(transport, revision, probe, capabilities).await
+                    let probe = settings.walk_timeout;
+                    Connection::open(self.http(endpoint), revision, probe, capabilities).await
                 }
                 Target::Stdio(stdio) => {
                     let sinks = self.sinks.without_list_changed();
@@ -250,8 +249,7 @@ impl Connector {
         revision: Option<Revision>,
     ) -> Result<Connection, Kind> {
         let probe = self.upstream.settings.walk_timeout;
-        // A change may be told on the stream of the call that made it, and only there.
-        let transport = http(endpoint, self.sinks.clone());
+        let transport = self.http(endpoint);
         let opened = Connection::open(transport, revision, probe, ClientCapabilities::NONE).await;
         match opened {
             Err(refusal @ (Kind::Status { status: 400 | 404 | 405 } | Kind::Error { .. }))
@@ -325,10 +323,12 @@ impl Connector {
         let load = move || Snapshot::load(&folder, upstream.id.as_str(), &upstream.settings);
         run_loader(&self.upstream, load).await.map(Connection::Library)
     }
-}
 
-fn http(endpoint: &Arc<HttpEndpoint>, sinks: NotificationSinks) -> Transport {
-    Transport::Http { endpoint: endpoint.clone(), correlator: Correlator::new(sinks) }
+    fn http(&self, endpoint: &Arc<HttpEndpoint>) -> Transport {
+        // A change may be told on the stream of the call that made it, and only there.
+        let correlator = Correlator::new(self.sinks.clone());
+        Transport::Http { endpoint: endpoint.clone(), correlator }
+    }
 }
 
 /// Runs the loader of a library on a thread that may block.

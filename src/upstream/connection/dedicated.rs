@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -84,6 +85,8 @@ struct PooledConnection {
     usage: Mutex<Usage>,
     /// Held by a call where server requests of concurrent calls could not be told apart.
     exclusive: Arc<AsyncMutex<()>>,
+    /// Whether it is being found out that the upstream still serves the connection.
+    examining: AtomicBool,
     /// Cancelled when the connection was removed from the pool.
     closed: CancellationToken,
 }
@@ -121,6 +124,9 @@ const MAX_CHILDREN: usize = 1;
 /// answer an elicitation.
 const TURN: Duration = Duration::from_secs(2);
 
+/// Time for which calls are told why a connection could not be opened.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
 /// Time until an idle connection is closed: a user comes back within minutes, or not soon.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
@@ -149,7 +155,7 @@ impl DedicatedPool {
 
     /// Leases a connection that declares `capabilities`, with the transport and revision of the shared
     /// connection `like`. Waits for a place, and for exclusive use where it is needed; `None` while other calls use
-    /// them longer than [`TURN`]. Cancel safe.
+    /// them longer than [`TURN`], or the connection is not open in time. Cancel safe.
     ///
     /// # Errors
     /// When the connection cannot be opened.
@@ -170,10 +176,12 @@ impl DedicatedPool {
             let Ok(usage) = timeout(TURN, self.acquire(&key, max, like)).await else {
                 return Ok(None);
             };
-            let connection = match usage.pooled.connection().await {
+            // Half of the time of a call is left for the shared connection, which may be open.
+            let connection = match timeout(settings.timeout / 2, usage.pooled.connection()).await {
+                Err(_) => return Ok(None),
                 // It was closed meanwhile: the next round opens a new connection.
-                Err(Kind::SessionLost) => continue,
-                connection => connection?,
+                Ok(Err(Kind::SessionLost)) => continue,
+                Ok(connection) => connection?,
             };
             let exclusive = if connection.needs_exclusive_calls() {
                 match timeout(TURN, usage.pooled.exclusive.clone().lock_owned()).await {
@@ -296,8 +304,10 @@ impl DedicatedPool {
                     }
                     kind => kind,
                 };
-                self.discard(&pooled);
                 pooled.state.send_replace(PooledState::Failed(kind));
+                // Calls are told so meanwhile, instead of one after another trying it.
+                self.shutdown.run_until_cancelled(sleep(RETRY_PAUSE)).await;
+                self.discard(&pooled);
                 self.count_closed();
                 return;
             }
@@ -399,6 +409,7 @@ impl PooledConnection {
             state: watch::channel(PooledState::Connecting).0,
             usage: Mutex::new(Usage { calls: 0, since: Instant::now() }),
             exclusive: Arc::default(),
+            examining: AtomicBool::new(false),
             closed: CancellationToken::new(),
         }
     }
@@ -439,6 +450,28 @@ impl Drop for UsageGuard {
 }
 
 impl Lease {
+    /// Ends the lease of a call. Where the call has failed because of the connection, as the upstream then says, the next call
+    /// opens another one.
+    pub(crate) fn end<T>(self, outcome: &Result<T, Kind>) {
+        let UsageGuard { pool, pooled } = &self.usage;
+        let is_suspect = |kind: &Kind| self.connection.is_suspect_after(kind);
+        if !outcome.as_ref().err().is_some_and(is_suspect)
+            || pooled.examining.swap(true, Ordering::Relaxed)
+        {
+            return;
+        }
+        let (pool, pooled) = (pool.clone(), pooled.clone());
+        let connection = self.connection.clone();
+        let patience = pool.upstream.settings.walk_timeout;
+        pool.tasks.clone().spawn(async move {
+            let is_served = pool.shutdown.run_until_cancelled(connection.is_served(patience)).await;
+            if is_served == Some(false) {
+                pool.discard(&pooled);
+            }
+            pooled.examining.store(false, Ordering::Relaxed);
+        });
+    }
+
     /// Removes the connection from the pool: the upstream has ended its session.
     pub(crate) fn discard(self) {
         self.usage.pool.discard(&self.usage.pooled);

@@ -26,8 +26,8 @@ use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::object::write_members;
 use crate::domain::jsonrpc::Id;
 use crate::domain::known_response::KnownResponse;
-use crate::domain::method::{DISCOVER, Method, PING};
-use crate::domain::revision::{Era, Revision};
+use crate::domain::method::Method;
+use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
 use crate::policy::Pass;
 
@@ -273,15 +273,22 @@ impl Connection {
     /// the modern era, if only that it knows no such method. Over a network a missing response means nothing.
     pub(crate) async fn is_served(&self, patience: Duration) -> bool {
         let Connection::Remote(connection) = self else { return true };
-        let method = match connection.conversation.revision.era() {
-            Era::Legacy => PING,
-            Era::Modern => DISCOVER,
-        };
+        let method = connection.conversation.probe();
         let asking = connection.request(RpcRequest { method, ..RpcRequest::default() }, None);
         match timeout(patience, asking).await {
             Ok(Ok(_) | Err(Kind::Error { code: METHOD_NOT_FOUND, .. })) => true,
-            Ok(Err(kind)) => !kind.is_of_connection(),
+            Ok(Err(kind)) => !self.is_suspect_after(&kind),
             Err(_) => !self.breaks_on_timeout(),
+        }
+    }
+
+    /// Whether a request that failed so may have failed because of the connection. A child process has no session, and one
+    /// that responds does not hang.
+    pub(crate) fn is_suspect_after(&self, kind: &Kind) -> bool {
+        match kind {
+            Kind::Timeout => self.breaks_on_timeout(),
+            Kind::Error { .. } => !self.breaks_on_timeout() && kind.is_of_connection(),
+            kind => kind.is_of_connection(),
         }
     }
 

@@ -17,7 +17,7 @@ use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
 use crate::domain::json::object::ObjectWriter;
 use crate::domain::jsonrpc::{self, Id};
-use crate::domain::method::{INITIALIZE, INITIALIZED, LIST_CHANGED, LISTEN};
+use crate::domain::method::{DISCOVER, INITIALIZE, INITIALIZED, LIST_CHANGED, LISTEN, PING};
 use crate::domain::revision::{Era, Revision};
 use crate::domain::server_request::ClientCapabilities;
 use crate::domain::{mcp_name, meta};
@@ -249,6 +249,14 @@ impl Conversation {
     /// Returns the headers of the DELETE that ends the session; nothing without a session id.
     pub(crate) fn session_end(&self) -> Option<HeaderMap> {
         self.headers.contains_key(SESSION_ID).then(|| self.headers.clone())
+    }
+
+    /// Returns the method of a request without parameters to which every upstream responds.
+    pub(crate) fn probe(&self) -> &'static str {
+        match self.revision.era() {
+            Era::Legacy => PING,
+            Era::Modern => DISCOVER,
+        }
     }
 
     /// Whether the upstream may send JSON-RPC requests.
