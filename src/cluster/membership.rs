@@ -42,6 +42,37 @@ pub(crate) struct Replica {
     pub seen: Instant,
 }
 
+/// The replicas that were known before the store was reached again, and were not heard since: they may be about to reach it,
+/// too. `seen` is when this one reached it; the time in which there is no store does not count.
+#[derive(Debug, Default)]
+pub(super) struct Reconnecting {
+    replicas: Vec<Replica>,
+    /// When the store was lost; `None` while it is available.
+    lost: Option<Instant>,
+}
+
+impl Reconnecting {
+    /// Adds the replicas that were known before. One that was expected already keeps its time: a store that comes and goes
+    /// keeps no dead replica.
+    fn begin(&mut self, known: &[Replica], now: Instant) {
+        let outage = self.lost.take().map_or(Duration::ZERO, |lost| now.duration_since(lost));
+        self.replicas.iter_mut().for_each(|expected| expected.seen += outage);
+        for replica in known {
+            if self.replicas.iter().all(|expected| expected.id != replica.id) {
+                self.replicas.push(Replica { seen: now, ..replica.clone() });
+            }
+        }
+    }
+
+    /// Leaves the replicas that are not heard yet, for the time after which a silent one is forgotten.
+    fn retain_unheard(&mut self, heard: &[Replica], now: Instant) {
+        let is_heard = |id| heard.iter().any(|heard| heard.id == id);
+        self.replicas.retain(|replica| {
+            !is_heard(replica.id) && now.duration_since(replica.seen) < FORGOTTEN
+        });
+    }
+}
+
 /// Time between two heartbeats. A terminated session is known everywhere after one of them.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 
@@ -153,7 +184,7 @@ impl Cluster {
             self.beat(connection, &presence, 1).await
         });
         let (replicas, _) = beat.await?;
-        expect_again(&mut self.reconnecting(), &self.replicas.load(), Instant::now());
+        self.reconnecting().begin(&self.replicas.load(), Instant::now());
         self.learn(&replicas);
         // Another server may number the entries in another way.
         self.last_terminated.store(Arc::new("0-0".to_owned()));
@@ -190,8 +221,8 @@ impl Cluster {
         let unreadable = told.len() - replicas.len();
         {
             let mut reconnecting = self.reconnecting();
-            retain_unheard(&mut reconnecting, &replicas, now);
-            replicas.extend(reconnecting.iter().cloned());
+            reconnecting.retain_unheard(&replicas, now);
+            replicas.extend(reconnecting.replicas.iter().cloned());
         }
         replicas.sort_by(|a, b| (&a.presence.name, a.id).cmp(&(&b.presence.name, b.id)));
         if self.unreadable.swap(unreadable, Ordering::Relaxed) < unreadable {
@@ -204,7 +235,7 @@ impl Cluster {
         self.replicas.store(Arc::new(replicas));
     }
 
-    fn reconnecting(&self) -> MutexGuard<'_, Vec<Replica>> {
+    fn reconnecting(&self) -> MutexGuard<'_, Reconnecting> {
         self.reconnecting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -239,6 +270,7 @@ impl Cluster {
     }
 
     pub(super) fn note_down(&self) {
+        self.reconnecting().lost.get_or_insert_with(Instant::now);
         let why = self.store.failure();
         warn!(
             why,
@@ -253,23 +285,6 @@ impl Cluster {
         info!(replicas, name = self.name, "the store of the cluster is available");
         self.audit.note(Event::new("cluster_store_available").number("replicas", replicas as u64));
     }
-}
-
-/// Adds the replicas that were known before the store was reached again. One that was not heard since the time before keeps
-/// its time: a store that comes and goes keeps no dead replica.
-fn expect_again(reconnecting: &mut Vec<Replica>, known: &[Replica], now: Instant) {
-    for replica in known {
-        if reconnecting.iter().all(|expected| expected.id != replica.id) {
-            reconnecting.push(Replica { seen: now, ..replica.clone() });
-        }
-    }
-}
-
-/// Leaves the replicas that are not heard yet, for the time after which a silent one is forgotten.
-fn retain_unheard(reconnecting: &mut Vec<Replica>, heard: &[Replica], now: Instant) {
-    let is_heard = |id| heard.iter().any(|heard| heard.id == id);
-    reconnecting
-        .retain(|replica| !is_heard(replica.id) && now.duration_since(replica.seen) < FORGOTTEN);
 }
 
 /// Opens what a replica told about itself.
@@ -288,17 +303,24 @@ mod tests {
         let start = Instant::now();
         let replica =
             |id| Replica { id: ReplicaId(id), presence: Presence::default(), seen: start };
-        let ids = |replicas: &[Replica]| replicas.iter().map(|own| own.id.0).collect::<Vec<_>>();
-        let mut reconnecting = Vec::new();
         let known = [replica([1; 8]), replica([2; 8]), replica([3; 8])];
-        expect_again(&mut reconnecting, &known, start);
-        retain_unheard(&mut reconnecting, &[replica([1; 8])], start);
-        assert_eq!(ids(&reconnecting), [[2; 8], [3; 8]]);
+        let mut expected = Reconnecting::default();
+        let ids = |expected: &Reconnecting| -> Vec<_> {
+            expected.replicas.iter().map(|own| own.id.0).collect()
+        };
+        expected.begin(&known, start);
+        expected.retain_unheard(&known[..1], start);
+        assert_eq!(ids(&expected), [[2; 8], [3; 8]]);
         let almost = start + FORGOTTEN - Duration::from_millis(1);
-        retain_unheard(&mut reconnecting, &[replica([1; 8]), replica([3; 8])], almost);
-        assert_eq!(ids(&reconnecting), [[2; 8]]);
-        expect_again(&mut reconnecting, &known[1..2], almost);
-        retain_unheard(&mut reconnecting, &[], start + FORGOTTEN);
-        assert_eq!(ids(&reconnecting), [[0; 8]; 0]);
+        expected.retain_unheard(&[replica([1; 8]), replica([3; 8])], almost);
+        assert_eq!(ids(&expected), [[2; 8]]);
+        // The time without a store does not count, and it is the same replica as before.
+        expected.lost = Some(almost);
+        let again = almost + 9 * FORGOTTEN;
+        expected.begin(&known[1..2], again);
+        expected.retain_unheard(&[], again);
+        assert_eq!(ids(&expected), [[2; 8]]);
+        expected.retain_unheard(&[], again + Duration::from_millis(1));
+        assert_eq!(ids(&expected), [[0; 8]; 0]);
     }
 }

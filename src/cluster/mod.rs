@@ -30,6 +30,7 @@ use crate::platform::wall_clock;
 use crate::seal::hex::{from_hex, hex};
 use crate::seal::{Sealer, random};
 use crate::telemetry::Telemetry;
+use membership::Reconnecting;
 use relay::Relay;
 use scripts::Scripts;
 use store::Store;
@@ -55,9 +56,7 @@ pub(crate) struct Cluster {
     bounds: ArcSwap<Bounds>,
     /// The replicas that live, this one among them, in the order of their names.
     replicas: ArcSwap<Vec<Replica>>,
-    /// Those of them that were known before the store was reached again, and were not heard since: they may be about to
-    /// reach it, too. `seen` is when this one reached it.
-    reconnecting: Mutex<Vec<Replica>>,
+    reconnecting: Mutex<Reconnecting>,
     relay: Relay,
     /// The last entry of the stream of terminated sessions that is known here.
     last_terminated: ArcSwap<String>,

@@ -69,6 +69,13 @@ pub enum OnChangedDefinition {
     Block,
 }
 
+impl Settings {
+    /// How long an upstream may be busy with a call before it responds to something else: a call or a list may have this long.
+    pub(crate) fn patience(&self) -> Duration {
+        self.walk_timeout.max(self.timeout)
+    }
+}
+
 /// Circuit breaker of an upstream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Breaker {

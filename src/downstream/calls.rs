@@ -42,7 +42,7 @@ pub(crate) enum CallResponse {
 }
 
 /// Most messages of one call in the queue of its client: a burst of progress notifications. When the
-/// queue is full, messages of the call wait (flow control).
+/// queue is full, messages of the call wait (flow control); at a drain they are dropped.
 const MESSAGE_QUEUE: usize = 16;
 
 impl PendingCall {

@@ -175,7 +175,11 @@ impl Gate {
     /// # Errors
     /// [`TransportFault::RateLimited`].
     pub(crate) fn take_cancellation(&self, holder: &Holder) -> Result<(), TransportFault> {
-        self.limits.take_cancellation(holder)
+        let who = || match holder {
+            Holder::Caller(caller) => Who::Caller(caller.id().to_owned()),
+            Holder::Network(address) => Who::Address(network(*address)),
+        };
+        self.limits.take_cancellation(holder).inspect_err(|fault| self.refused(who(), fault))
     }
 
     /// Authenticates a request to the resource `audience`, before its body is read.

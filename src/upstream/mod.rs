@@ -362,7 +362,7 @@ impl Upstream {
             *self.of_callers() = Some(connection.negotiated());
             // A thousand callers at once are no flood for the upstream.
             let _permit = self.concurrency.acquire(&Holder::of(caller, None)).await?;
-            let watched = account.watch(&connection, self.config.settings.walk_timeout);
+            let watched = account.watch(&connection, self.config.settings.patience());
             let walked = driver::walk(&self.config, &connection, &self.telemetry).await;
             watched.end(&walked);
             match walked {
@@ -476,9 +476,7 @@ impl Upstream {
         concurrency: &ConcurrencyPermit,
     ) -> Result<Document, Kind> {
         let connection = line.connected().await?;
-        let settings = &self.config.settings;
-        let patience = settings.walk_timeout.max(settings.timeout);
-        let watched = line.watch(&connection, patience);
+        let watched = line.watch(&connection, self.config.settings.patience());
         if let Some(dedicated) = line.dedicated()
             && connection.declares_at_open()
             && !request.capabilities.is_none()

@@ -9,7 +9,9 @@ use tokio::sync::broadcast;
 
 use crate::support::client::{Stream, modern};
 use crate::support::upstream::{good_legacy, good_modern};
-use crate::support::{Counter, Gateway, Received, Scripted, Upstream, eventually, metrics};
+use crate::support::{
+    Counter, Gateway, OpenStream, Received, Scripted, Upstream, eventually, metrics,
+};
 
 const QUICK: &str = "[listing]\nsettle = \"20ms\"\nsettle_max = \"200ms\"\n";
 const STREAM: [(&str, &str); 1] = [("Accept", "text/event-stream")];
@@ -272,6 +274,45 @@ fn declaring(scripted: Scripted) -> Scripted {
         }
         other => other,
     }
+}
+
+#[tokio::test]
+async fn each_notification_counts_once_and_one_on_the_stream_of_a_call_is_heard() {
+    let changed = Arc::new(AtomicBool::new(false));
+    let is_changed = changed.clone();
+    let (live, scripted) = OpenStream::new();
+    let upstream = Upstream::start(move |asked| match asked.method() {
+        _ if asked.http_method == "GET" => scripted.clone(),
+        "initialize" => declaring(good_legacy(asked, "2025-11-25")),
+        "prompts/list" if is_changed.load(Ordering::SeqCst) => {
+            asked.list(&json!([{"name": "p"}, {"name": "q"}]))
+        }
+        "prompts/list" => asked.list(&json!([{"name": "p"}])),
+        "prompts/get" => {
+            is_changed.store(true, Ordering::SeqCst);
+            let Scripted::Json(answer) = asked.content(json!({"type": "text", "text": "x"})) else {
+                unreachable!()
+            };
+            Scripted::Stream(format!("data: {}\n\ndata: {answer}\n\n", notice()).into_bytes())
+        }
+        _ => good_legacy(asked, "2025-11-25"),
+    })
+    .await;
+    let settings = "poll = \"0s\"\n[admin]\nlisten = \"127.0.0.1:0\"\n";
+    let toml = QUICK.to_owned() + &upstream.patient_table("up") + settings;
+    let gateway = Gateway::start(&toml).await;
+    settled(&gateway, "up__p").await;
+    let received = async || {
+        let name = "promptgate_list_changed_received";
+        metrics(&gateway.admin(), &[name]).await.values().sum::<f64>()
+    };
+    live.send(&serde_json::from_str(&notice()).unwrap());
+    eventually(received, |seen| *seen > 0.0).await;
+    let result = gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
+    assert_eq!(result["messages"][0]["content"]["text"], "x");
+    let names = async || gateway.client().names().await.0;
+    eventually(names, |seen| *seen == ["up__p", "up__q"]).await;
+    assert_eq!(received().await, 2.0);
 }
 
 #[tokio::test]

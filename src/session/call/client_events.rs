@@ -67,7 +67,8 @@ impl<'a> ClientEventSender<'a> {
     /// later ones are refused at once, so that the upstream does not wait.
     ///
     /// # Cancel safety
-    /// Cancel safe: an event is received from the channel only when there is room to send its message.
+    /// Cancel safe: until the input is closed, an event is received from the channel only when there is room to send its
+    /// message.
     pub(crate) async fn forward(&mut self, input_closed: &CancellationToken) {
         match input_closed.run_until_cancelled(self.forward_events()).await {
             None => self.withdraw_all(),

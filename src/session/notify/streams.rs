@@ -34,12 +34,12 @@ pub struct StreamEnd {
     pub at: Option<Instant>,
     /// The revocation of the caller's credential; `None` on a connection, whose end also ends the stream.
     pub revocation: Option<CallerRevocation>,
-    /// The signal that the place of the stream is given to another one; `None` where it has no place.
+    /// The signal that another stream takes its place; `None` where none does.
     pub displaced: Option<CancellationToken>,
 }
 
 impl StreamEnd {
-    /// Adds the signal that the place of the stream is given to another one.
+    /// Adds the signal that another stream takes its place.
     pub(crate) fn or_revoked(self, displaced: CancellationToken) -> Self {
         Self { displaced: Some(displaced), ..self }
     }

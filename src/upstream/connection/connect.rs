@@ -190,7 +190,10 @@ impl Connector {
         let connecting = Box::pin(async {
             match &self.target {
                 Target::Http { endpoint, revision } => self.connect_http(endpoint, *revision).await,
-                Target::Sse(endpoint) => self.connect_sse(endpoint, ClientCapabilities::NONE).await,
+                Target::Sse(endpoint) => {
+                    let sinks = self.sinks.clone();
+                    self.connect_sse(endpoint, sinks, ClientCapabilities::NONE).await
+                }
                 Target::Stdio(stdio) => self.detect_child(stdio).await,
                 Target::Library { folder, .. } => self.load_library(folder.clone()).await,
             }
@@ -214,7 +217,8 @@ impl Connector {
             match &self.target {
                 Target::Http { endpoint, .. } | Target::Sse(endpoint) => {
                     if matches!(like.transport(), Some(Transport::Sse(_))) {
-                        return self.connect_sse(endpoint, capabilities).await;
+                        let sinks = self.sinks.without_list_changed();
+                        return self.connect_sse(endpoint, sinks, capabilities).await;
                     }
                     let probe = settings.walk_timeout;
                     Connection::open(self.http(endpoint), revision, probe, capabilities).await
@@ -269,9 +273,10 @@ impl Connector {
     async fn connect_sse(
         &self,
         endpoint: &Arc<HttpEndpoint>,
+        sinks: NotificationSinks,
         capabilities: ClientCapabilities,
     ) -> Result<Connection, Kind> {
-        let stream = HttpSse::open(endpoint.clone(), self.sinks.clone(), &self.tasks).await?;
+        let stream = HttpSse::open(endpoint.clone(), sinks, &self.tasks).await?;
         self.open_sse(stream, capabilities).await
     }
 

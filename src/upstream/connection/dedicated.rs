@@ -223,7 +223,8 @@ impl DedicatedPool {
         }
     }
 
-    /// Returns nothing where the pool is full; then the connection that is idle longest is being closed.
+    /// Returns nothing where the pool is full; then one that could not be opened is being closed, or the connection that is
+    /// idle longest.
     fn try_acquire(
         self: &Arc<Self>,
         key: &Key,
@@ -241,11 +242,11 @@ impl DedicatedPool {
         {
             let idle = connections.open.values().filter_map(|pooled| {
                 let Usage { calls, since } = *pooled.usage();
-                (calls == 0).then(|| (since, pooled.clone()))
+                (calls == 0).then(|| ((!pooled.has_failed(), since), pooled.clone()))
             });
             // One for each that is waited for; who waits looks again at each change. The others may stay.
             if connections.closing < connections.waiting.len()
-                && let Some((_, oldest)) = idle.min_by_key(|(since, _)| *since)
+                && let Some((_, oldest)) = idle.min_by_key(|(rank, _)| *rank)
             {
                 Self::remove(&mut connections, &oldest);
             }
@@ -304,9 +305,18 @@ impl DedicatedPool {
                     }
                     kind => kind,
                 };
+                // The call goes on with another token.
+                let is_of_token = matches!(kind, Kind::AuthFailed { .. } | Kind::NoToken { .. });
+                if is_of_token {
+                    self.discard(&pooled);
+                }
                 pooled.state.send_replace(PooledState::Failed(kind));
                 // Calls are told so meanwhile, instead of one after another trying it.
-                self.shutdown.run_until_cancelled(sleep(RETRY_PAUSE)).await;
+                tokio::select! {
+                    () = sleep(RETRY_PAUSE) => {}
+                    () = pooled.closed.cancelled() => {}
+                    () = self.shutdown.cancelled() => {}
+                }
                 self.discard(&pooled);
                 self.count_closed();
                 return;
@@ -414,6 +424,10 @@ impl PooledConnection {
         }
     }
 
+    fn has_failed(&self) -> bool {
+        matches!(&*self.state.borrow(), PooledState::Failed(_))
+    }
+
     /// Waits until the connection is open. Cancel safe.
     async fn connection(&self) -> Result<Arc<Connection>, Kind> {
         let mut state = self.state.subscribe();
@@ -462,7 +476,7 @@ impl Lease {
         }
         let (pool, pooled) = (pool.clone(), pooled.clone());
         let connection = self.connection.clone();
-        let patience = pool.upstream.settings.walk_timeout;
+        let patience = pool.upstream.settings.patience();
         pool.tasks.clone().spawn(async move {
             let is_served = pool.shutdown.run_until_cancelled(connection.is_served(patience)).await;
             if is_served == Some(false) {

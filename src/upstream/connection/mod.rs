@@ -287,7 +287,9 @@ impl Connection {
     pub(crate) fn is_suspect_after(&self, kind: &Kind) -> bool {
         match kind {
             Kind::Timeout => self.breaks_on_timeout(),
-            Kind::Error { .. } => !self.breaks_on_timeout() && kind.is_of_connection(),
+            Kind::Error { .. } | Kind::Protocol(_) => {
+                !self.breaks_on_timeout() && kind.is_of_connection()
+            }
             kind => kind.is_of_connection(),
         }
     }

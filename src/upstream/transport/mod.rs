@@ -21,7 +21,6 @@ use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::{Frame, Id};
 use crate::domain::known_response::KnownResponse;
-use crate::domain::method::LIST_CHANGED;
 
 /// What becomes of a notification stream.
 #[derive(Clone, Copy)]
@@ -119,8 +118,6 @@ impl Transport {
                 let dispatch = |event: StreamEvent<'_>| {
                     if let StreamEvent::Message(message) = event
                         && let Ok(frame) = Frame::read(message)
-                        // `on_event` is told of it.
-                        && !matches!(&frame, Frame::Notification { method, .. } if *method == LIST_CHANGED)
                     {
                         let followup = correlator.dispatch(frame, None);
                         endpoint.send_followup(endpoint.url(), headers.clone(), followup);

@@ -140,8 +140,8 @@ impl Conversation {
         }
     }
 
-    /// Receives `list_changed` notifications until their stream ends: the GET stream in the legacy era,
-    /// `subscriptions/listen` in the modern one. Cancel safe.
+    /// Receives `list_changed` notifications until their stream ends: the GET stream in the legacy era, whose messages go to
+    /// the correlator, `subscriptions/listen` in the modern one. Cancel safe.
     ///
     /// # Errors
     /// When the upstream has no such stream ([`Kind::Error`] with code -32601 where it does not declare
@@ -156,11 +156,14 @@ impl Conversation {
             let message = "no listChanged".to_owned();
             return Err(Kind::Error { code: -32601, message, data: None });
         }
+        // In the legacy era the messages of the stream go to the correlator, as those on the streams of calls do.
+        let is_legacy = self.revision.era() == Era::Legacy;
         let on_stream_event = |event: StreamEvent<'_>| match event {
             StreamEvent::Opened => on_event(ListenEvent::Opened),
             StreamEvent::Closed => on_event(ListenEvent::Closed),
             StreamEvent::Message(message) => {
-                if message.get("method").is_some_and(|method| method.is(LIST_CHANGED)) {
+                let is_change = message.get("method").is_some_and(|m| m.is(LIST_CHANGED));
+                if is_change && !is_legacy {
                     on_event(ListenEvent::ListChanged);
                 }
             }
