@@ -1,6 +1,5 @@
 //! What one caller has of its own at one upstream: an access token, and the connections that are opened with it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use crate::upstream::auth::caller_tokens::CallerTokens;
 use crate::upstream::connection::Connection;
 use crate::upstream::connection::connect::Connector;
 use crate::upstream::connection::dedicated::DedicatedPool;
+use crate::upstream::connection::examiner::Examiner;
 use crate::upstream::held_secrets::HeldSecrets;
 
 /// A caller's own access to one upstream. Its connections are closed when the last reference is dropped.
@@ -40,8 +40,7 @@ pub(crate) struct Account {
     pub revoked: CancellationToken,
     pub tasks: TaskTracker,
     pub connection: Arc<AsyncMutex<Shared>>,
-    /// Whether it is being found out that the upstream still serves the connection.
-    pub examining: Arc<AtomicBool>,
+    pub examiner: Examiner,
     pub used: Mutex<Instant>,
     /// The place among the child processes of callers.
     pub _place: Option<OwnedSemaphorePermit>,
@@ -174,20 +173,10 @@ impl Account {
 
     /// Finds out, beside the calls, whether the upstream still serves a connection, and forgets it if not.
     fn examine(&self, connection: &Arc<Connection>, patience: Duration) {
-        if self.examining.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let (connection, shared) = (connection.clone(), self.connection.clone());
-        let (examining, ended) = (self.examining.clone(), self.ended.clone());
-        self.tasks.spawn(async move {
-            let is_served = ended.run_until_cancelled(connection.is_served(patience)).await;
-            // What is forgotten is closed by the last one that holds it.
-            let examined = Arc::downgrade(&connection);
-            drop(connection);
-            if is_served == Some(false) {
-                forget(&shared, &examined).await;
-            }
-            examining.store(false, Ordering::Relaxed);
+        let (examined, shared) = (Arc::downgrade(connection), self.connection.clone());
+        let (connection, ended) = (connection.clone(), self.ended.clone());
+        self.examiner.examine(&self.tasks, connection, patience, ended, || async move {
+            forget(&shared, &examined).await;
         });
     }
 

@@ -19,6 +19,7 @@ use self::account::Account;
 use super::auth::caller_tokens::{CallerCredential, CallerTokens};
 use super::connection::connect::Connector;
 use super::connection::dedicated::DedicatedPool;
+use super::connection::examiner::Examiner;
 use super::driver::DriverId;
 use super::held_secrets::HeldSecrets;
 use crate::audit::Audit;
@@ -456,7 +457,7 @@ impl UpstreamAccounts {
             revoked: CancellationToken::new(),
             tasks,
             connection: Arc::default(),
-            examining: Arc::default(),
+            examiner: Examiner::default(),
             used: Mutex::new(Instant::now()),
             _place: place,
         })

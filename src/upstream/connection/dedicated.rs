@@ -5,7 +5,6 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use tracing::debug;
 
 use super::Connection;
 use super::connect::Connector;
+use super::examiner::Examiner;
 use crate::config;
 use crate::config::Transport;
 use crate::domain::backoff::Backoff;
@@ -85,8 +85,7 @@ struct PooledConnection {
     usage: Mutex<Usage>,
     /// Held by a call where server requests of concurrent calls could not be told apart.
     exclusive: Arc<AsyncMutex<()>>,
-    /// Whether it is being found out that the upstream still serves the connection.
-    examining: AtomicBool,
+    examiner: Examiner,
     /// Cancelled when the connection was removed from the pool.
     closed: CancellationToken,
 }
@@ -419,7 +418,7 @@ impl PooledConnection {
             state: watch::channel(PooledState::Connecting).0,
             usage: Mutex::new(Usage { calls: 0, since: Instant::now() }),
             exclusive: Arc::default(),
-            examining: AtomicBool::new(false),
+            examiner: Examiner::default(),
             closed: CancellationToken::new(),
         }
     }
@@ -469,20 +468,14 @@ impl Lease {
     pub(crate) fn end<T>(self, outcome: &Result<T, Kind>) {
         let UsageGuard { pool, pooled } = &self.usage;
         let is_suspect = |kind: &Kind| self.connection.is_suspect_after(kind);
-        if !outcome.as_ref().err().is_some_and(is_suspect)
-            || pooled.examining.swap(true, Ordering::Relaxed)
-        {
+        if !outcome.as_ref().err().is_some_and(is_suspect) {
             return;
         }
-        let (pool, pooled) = (pool.clone(), pooled.clone());
-        let connection = self.connection.clone();
+        let (connection, ended) = (self.connection.clone(), pool.shutdown.clone());
         let patience = pool.upstream.settings.patience();
-        pool.tasks.clone().spawn(async move {
-            let is_served = pool.shutdown.run_until_cancelled(connection.is_served(patience)).await;
-            if is_served == Some(false) {
-                pool.discard(&pooled);
-            }
-            pooled.examining.store(false, Ordering::Relaxed);
+        let (own_pool, own) = (pool.clone(), pooled.clone());
+        pooled.examiner.examine(&pool.tasks, connection, patience, ended, || async move {
+            own_pool.discard(&own);
         });
     }
 

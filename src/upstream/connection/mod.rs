@@ -4,6 +4,7 @@ pub(crate) mod connect;
 pub(crate) mod handshake;
 pub(crate) mod list_pages;
 pub(crate) mod dedicated;
+pub(crate) mod examiner;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
