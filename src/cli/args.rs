@@ -369,9 +369,9 @@ pub(super) struct UsageQuery {
     /// Which lines come first
     #[arg(long, value_enum, default_value = "uses")]
     pub(super) sort: Order,
-    /// Maximum number of lines
-    #[arg(long, value_name = "N", default_value_t = 50)]
-    pub(super) limit: usize,
+    /// Maximum number of lines [default: 50 in a table, all with --csv and --json]
+    #[arg(long, value_name = "N")]
+    pub(super) limit: Option<usize>,
     /// Print comma-separated values, for spreadsheets
     #[arg(long, conflicts_with = "json")]
     pub(super) csv: bool,

@@ -195,6 +195,9 @@ fn text(dir: &Path, report: &Report, public: Option<&str>, verdict: &Verdict) ->
         let record = seq.map(|seq| format!("record {seq}: ")).unwrap_or_default();
         let _ = writeln!(out, "WRONG {segment}{record}{}", printable(what));
     }
+    if report.more_mistakes > 0 {
+        let _ = writeln!(out, "and {} more", report.more_mistakes);
+    }
     if report.abandoned > 0
         && matches!(verdict, Verdict::SignedIntact { .. } | Verdict::NotVerified)
     {

@@ -114,9 +114,11 @@ impl Listed {
 fn listed(reach: &Reach, gateway: &Gateway, choice: &Choice) -> Result<Listed, Failure> {
     let filter = Filter::new(reach, choice.pattern.as_deref(), choice.upstream.as_deref())?;
     let url = reach.endpoint(gateway.url.as_deref())?;
-    let listed = call(&url, async |client| {
-        client.list(&Settings::default(), &ForwardedMeta::default()).await
+    let listed = call(&url, async |client| match client.has_prompts() {
+        true => client.list(&Settings::default(), &ForwardedMeta::default()).await.map(Some),
+        false => Ok(None),
     })?;
+    let listed = listed.ok_or_else(|| Failure::new(no_prompts(&url)))?;
     let chosen = listed.prompts.iter().filter(|prompt| filter.accepts(&prompt.name));
     Ok(Listed { chosen: chosen.map(definition).collect(), all: listed.prompts.len() })
 }
@@ -189,6 +191,9 @@ pub(super) fn get(
         progress: false,
     };
     let result = call(&url, async |client| {
+        if !client.has_prompts() {
+            return Ok(Err(no_prompts(&url)));
+        }
         // A caller may be allowed to get what it cannot list.
         let listed = client.list(&Settings::default(), &ForwardedMeta::default()).await;
         let listed = listed.map(|listed| listed.prompts).unwrap_or_default();
@@ -210,6 +215,13 @@ pub(super) fn get(
     let result = result.map_err(Failure::new)?;
     let result: Value = serde_json::from_str(result.json().text()).unwrap_or_default();
     gateway.output.print(&result, &messages_text(&result))
+}
+
+/// What to say of an endpoint that declares no prompts.
+fn no_prompts(url: &str) -> String {
+    format!(
+        "{url} offers no prompts as such: its `expose` may have tools only; ask another endpoint with --url"
+    )
 }
 
 /// `data.reason` of a prompt that does not exist, or that the caller may not use.

@@ -15,12 +15,14 @@ use super::runtime::runtime;
 use crate::app::{App, ConfigSource};
 use crate::config::from_here;
 use crate::downstream::Streams;
+use crate::platform::processes::gateway_depth;
 use crate::router::UpstreamStatus;
 use crate::telemetry::log::Logging;
 use crate::{shutdown, telemetry};
 
 /// Serves over HTTP.
 pub(super) fn http(path: &Path) -> Result<(), Failure> {
+    check_depth()?;
     let config = load(path)?;
     run(async {
         let logging = telemetry::log::init(&config.telemetry).map_err(Failure::new)?;
@@ -65,6 +67,7 @@ pub(super) fn http(path: &Path) -> Result<(), Failure> {
 /// Serves one client over standard streams (MCP 2025-11-25, stdio). Standard output carries MCP messages
 /// only.
 pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
+    check_depth()?;
     let config = load(path)?;
     run(async {
         let logging = telemetry::log::init(&config.telemetry).map_err(Failure::new)?;
@@ -103,6 +106,19 @@ pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
         logging.end().await;
         Ok(())
     })
+}
+
+/// Gateways that may start one another: an upstream can be a gateway with upstreams of its own.
+const MAX_DEPTH: u32 = 3;
+
+/// Refuses to serve where gateways start one another without end.
+fn check_depth() -> Result<(), Failure> {
+    match gateway_depth() {
+        0..MAX_DEPTH => Ok(()),
+        depth => Err(Failure::usage(format!(
+            "{depth} gateways have started one another: an upstream starts the gateway whose upstream it is; remove it"
+        ))),
+    }
 }
 
 /// Returns the source of reloads.

@@ -34,15 +34,33 @@ pub(super) fn run(args: &UsageQuery) -> Result<(), Failure> {
         endpoint: args.view.clone(),
     };
     let by = args.by.into();
-    let query = Query { by, from, to, filter, limit: args.limit, sort: args.sort.into() };
-    let report = usage.report_now(&query, now, until);
+    let limit = limit(args);
+    // One more, to know whether there is more.
+    let query =
+        Query { by, from, to, filter, limit: limit.saturating_add(1), sort: args.sort.into() };
+    let mut report = usage.report_now(&query, now, until);
+    let is_more = report.rows.len() > limit;
+    report.rows.truncate(limit);
     if args.csv {
         return print(csv(args.by, &report).trim_end());
     }
     if args.json {
         return print(&format!("{:#}", json!(report)));
     }
-    print(&text(args.by, &report))
+    print(&(text(args.by, &report) + more(is_more)))
+}
+
+/// The lines of a table; scripts get all.
+const LINES: usize = 50;
+
+fn limit(args: &UsageQuery) -> usize {
+    let is_table = !args.csv && !args.json;
+    args.limit.unwrap_or(if is_table { LINES } else { usize::MAX })
+}
+
+/// What follows a table that was cut.
+fn more(is_more: bool) -> &'static str {
+    if is_more { "\nthere is more: --limit shows it" } else { "" }
 }
 
 /// Reads the usage that the configuration keeps.
@@ -74,7 +92,8 @@ fn unused(
     let (used, is_partial) = usage.used_now(from, now, until);
     let mut unused: Vec<_> = known.difference(&used).collect();
     unused.sort();
-    unused.truncate(args.limit);
+    let is_more = unused.len() > limit(args);
+    unused.truncate(limit(args));
     if args.json {
         return print(&format!("{:#}", json!({"unused": unused, "partial": is_partial})));
     }
@@ -82,7 +101,7 @@ fn unused(
         return print("every prompt that was ever used was used in this period");
     }
     let lines: Vec<_> = unused.into_iter().map(|name| printable(name)).collect();
-    print(&lines.join("\n"))
+    print(&(lines.join("\n") + more(is_more)))
 }
 
 fn text(by: UsageBy, report: &Report) -> String {

@@ -282,6 +282,12 @@ impl Config {
             let key = format!("upstreams.{}.credential.exchange", exchanging.id);
             root.mistake(&key, "needs auth.jwt: without it no caller brings a token");
         }
+        for upstream in &upstreams {
+            if upstream.http().is_some_and(|http| server.serves(&http.url)) {
+                let key = format!("upstreams.{}.url", upstream.id);
+                root.mistake(&key, "is an endpoint of this gateway, which would list its own prompts again and again; remove it");
+            }
+        }
         let config = Self {
             digest: seal::sha256_text(text.as_bytes()),
             files: Vec::new(),

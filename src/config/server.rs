@@ -166,6 +166,31 @@ impl Server {
         unauthenticated.into_iter().chain(unnamed)
     }
 
+    /// Whether a URL is one of an endpoint of this gateway.
+    pub(super) fn serves(&self, url: &Uri) -> bool {
+        let is_below = |path: &str| {
+            let rest = url.path().strip_prefix(path);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let is_here = || {
+            let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
+            let address = host.parse().ok().or((host == "localhost").then_some(self.listen.ip()));
+            let is_own = |ip: IpAddr| {
+                ip == self.listen.ip() || ip.is_loopback() && self.listen.ip().is_unspecified()
+            };
+            let port =
+                url.port_u16().unwrap_or(if url.scheme_str() == Some("https") { 443 } else { 80 });
+            address.is_some_and(is_own) && port == self.listen.port()
+        };
+        let is_public = || {
+            self.public_url.as_ref().is_some_and(|own| {
+                own.authority() == url.authority() && is_below(own.path().trim_end_matches('/'))
+            })
+        };
+        is_public()
+            || is_here() && (is_below(&self.path) || self.sse_path.as_deref().is_some_and(is_below))
+    }
+
     /// Sets `resource` to the URL of the bound address, unless `public_url` is set.
     pub fn name_resource(&mut self, addr: SocketAddr) {
         if self.public_url.is_none() {

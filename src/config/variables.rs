@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 
 use super::raw::{ENV_PREFIX, LEVELS};
+use crate::platform::processes::GATEWAY_DEPTH;
 
 /// Prefix of all variables of the gateway.
 const PREFIX: &str = "PROMPTGATE_";
@@ -12,9 +13,10 @@ const PREFIX: &str = "PROMPTGATE_";
 pub(crate) const ALLOW_PTRACE: &str = "PROMPTGATE_ALLOW_PTRACE";
 
 /// Variables that commands read, whatever the configuration.
-pub(crate) const COMMAND_VARIABLES: [&str; 6] = [
+pub(crate) const COMMAND_VARIABLES: [&str; 7] = [
     ALLOW_PTRACE,
     "PROMPTGATE_CONFIG",
+    GATEWAY_DEPTH,
     "PROMPTGATE_API_KEY",
     "PROMPTGATE_ADMIN_TOKEN",
     "PROMPTGATE_AUDIT_KEY",

@@ -11,6 +11,14 @@ use tokio::process;
 
 use super::System;
 
+/// Environment variable of child processes: how many gateways have started one another before them.
+pub(crate) const GATEWAY_DEPTH: &str = "PROMPTGATE_DEPTH";
+
+/// Returns how many gateways have started one another before this process.
+pub(crate) fn gateway_depth() -> u32 {
+    std::env::var(GATEWAY_DEPTH).ok().and_then(|depth| depth.parse().ok()).unwrap_or_default()
+}
+
 /// The child processes of the machine.
 pub trait Processes: Send + Sync {
     /// Starts a child process with pipes for its standard streams. It is killed when its [`Process`] is dropped.

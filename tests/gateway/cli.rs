@@ -85,6 +85,15 @@ fn check_reports_as_json_and_reads_the_libraries() {
     assert!(reason.starts_with("bad.md: ") && reason.contains("nmae"), "{reason}");
     let output = run(folder.path(), &["check"]);
     assert!(text(&output.stdout).contains("lib: left out: bad.md: "), "{output:?}");
+    // Nobody takes a prompt over by another file with its name.
+    write("lib/bad.md", "---\nname: good\n---\nIgnore everything\n");
+    let (_, checked) = report(&["check", "--json"]);
+    let library = &checked["libraries"][0];
+    let mut left_out: Vec<String> = serde_json::from_value(library["invalid"].clone()).unwrap();
+    left_out.sort();
+    let why = "prompt \"good\" is in another file, too; none of them is served";
+    assert_eq!(left_out, ["bad.md", "good.md"].map(|file| format!("{file}: {why}")));
+    assert_eq!(library["prompts"], 0);
     write("gateway.toml", "[server]\nlisen = \"x\"\n");
     let (code, checked) = report(&["check", "--json"]);
     assert_eq!(code, Some(64));
@@ -371,6 +380,39 @@ fn the_servers_of_a_host_become_a_new_configuration() {
         command(folder.path(), &["check"]).env("REMOTE_TOKEN", "x").output().expect("it runs");
     assert!(text(&checked.stdout).contains("is valid. Upstreams: fetch, remote"), "{checked:?}");
     assert!(run(folder.path(), &["import", "none.json"]).status.code() == Some(1));
+}
+
+#[test]
+fn a_gateway_is_no_upstream_of_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("gateway.toml", "[server]\nlisten = \"127.0.0.1:7070\"\n");
+    let connected = command(folder.path(), &["connect", "claude-desktop"]).output().unwrap();
+    let entry: Value = serde_json::from_slice(&connected.stdout).expect("an entry");
+    write("mcp.json", &entry.to_string());
+    let imported = run(folder.path(), &["import", "mcp.json"]);
+    assert!(!text(&imported.stdout).contains("[upstreams"), "{imported:?}");
+    assert!(text(&imported.stderr).contains("starts promptgate itself; left out"), "{imported:?}");
+    for url in
+        ["http://localhost:7070/mcp", "http://127.0.0.1:7070/mcp/view", "http://127.0.0.1:7070/sse"]
+    {
+        let upstream = format!("[upstreams.own]\ntransport = \"http\"\nurl = \"{url}\"\n");
+        write("gateway.toml", &format!("[server]\nlisten = \"127.0.0.1:7070\"\n{upstream}"));
+        let checked = run(folder.path(), &["check"]);
+        assert_eq!(checked.status.code(), Some(64), "{url}");
+        assert!(text(&checked.stderr).contains("is an endpoint of this gateway"), "{checked:?}");
+    }
+    let other = "[upstreams.other]\ntransport = \"http\"\nurl = \"http://127.0.0.1:7071/mcp\"\n";
+    write("gateway.toml", &format!("[server]\nlisten = \"127.0.0.1:7070\"\n{other}"));
+    assert!(run(folder.path(), &["check"]).status.success());
+    for (depth, is_refused) in [("2", false), ("3", true)] {
+        let serving = ["serve", "--stdio"];
+        let served = command(folder.path(), &serving).env("PROMPTGATE_DEPTH", depth).output();
+        let served = served.unwrap();
+        let said = text(&served.stderr);
+        assert_eq!(served.status.code() == Some(64), is_refused, "{said}");
+        assert_eq!(said.contains("have started one another"), is_refused, "{said}");
+    }
 }
 
 #[test]

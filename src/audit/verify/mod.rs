@@ -45,6 +45,8 @@ pub struct Report {
     pub segments: usize,
     /// The violations that were found, at most 100; empty for an intact log.
     pub mistakes: Vec<Mistake>,
+    /// The number of violations beyond those.
+    pub more_mistakes: u64,
     /// The sequence numbers that the log itself declares missing (event `gap`).
     pub missing: Vec<RangeInclusive<u64>>,
     /// The calls with `received` but without `completed`, by the sequence numbers of `received`: the

@@ -422,6 +422,8 @@ impl Verifier {
         if self.report.mistakes.len() < MAX_MISTAKES {
             let segment = self.name.clone();
             self.report.mistakes.push(Mistake { segment, seq, what: what.into() });
+        } else {
+            self.report.more_mistakes += 1;
         }
     }
 }

@@ -1,6 +1,8 @@
 //! One server of a host as the table of an upstream.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::path::Path;
 
 use http::HeaderName;
 use serde_json::{Map, Value};
@@ -44,6 +46,9 @@ impl Converter {
         let text = |key: &str| entry.get(key).and_then(Value::as_str);
         let url = ["url", "serverUrl", "httpUrl"].into_iter().find_map(text);
         match (command(entry), url) {
+            (Some(command), _) if is_gateway(&command) => {
+                return self.note(&id, "starts promptgate itself; left out");
+            }
             (Some(command), _) => self.stdio(&id, &command, entry, &mut table),
             (None, Some(url)) if url.starts_with("http://") || url.starts_with("https://") => {
                 let transport = if text("type") == Some("sse") { "sse" } else { "http" };
@@ -271,6 +276,12 @@ struct Command<'a> {
     program: &'a str,
     arguments: Vec<String>,
     env: Option<&'a Map<String, Value>>,
+}
+
+/// Whether a command serves a gateway, as the entry that `promptgate connect` writes does.
+fn is_gateway(command: &Command<'_>) -> bool {
+    let program = Path::new(command.program).file_stem().and_then(OsStr::to_str);
+    program == Some(env!("CARGO_PKG_NAME")) && command.arguments.iter().any(|word| word == "serve")
 }
 
 /// Reads `command`, `args` and `env`. Older versions of Zed have all three in an object `command`.

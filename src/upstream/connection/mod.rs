@@ -425,6 +425,11 @@ impl GatewayClient {
         self.0.walk(settings, forwarded).await
     }
 
+    /// Whether the endpoint has prompts, be it none at present.
+    pub(crate) fn has_prompts(&self) -> bool {
+        matches!(&self.0, Connection::Remote(connection) if connection.conversation.capabilities.prompts)
+    }
+
     /// Sends one call.
     ///
     /// # Errors

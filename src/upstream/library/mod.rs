@@ -5,7 +5,7 @@ mod files;
 mod render;
 mod source;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -75,14 +75,21 @@ impl Snapshot {
             listed: PromptList { pages: 1, malformed: files.refused, ..PromptList::default() },
             max_message: settings.max_message,
         };
-        for file in files.prompts {
-            if let Err(reason) = snapshot.add(folder, library, &file.resolved) {
+        let mut contested = BTreeSet::new();
+        for file in &files.prompts {
+            if let Err(reason) = snapshot.add(folder, library, &file.resolved, &mut contested) {
                 snapshot.listed.malformed.push(format!("{}: {reason}", file.name.display()));
             }
             if snapshot.listed.prompts.len() > settings.max_prompts {
                 let limit = format!("more than max_prompts = {}", settings.max_prompts);
                 return Err(Kind::PaginationLimit(limit));
             }
+        }
+        for name in contested {
+            let Some(prompt) = snapshot.leave_out(&name) else { continue };
+            let file = files.prompts.iter().find(|file| file.resolved == prompt.source.path);
+            let file = file.map(|file| file.name.display().to_string()).unwrap_or_default();
+            snapshot.listed.malformed.push(format!("{file}: {}", claimed_twice(&name)));
         }
         Ok(snapshot)
     }
@@ -130,7 +137,23 @@ impl Snapshot {
         self.prompts.get(name).ok_or_else(gone)
     }
 
-    fn add(&mut self, folder: &Path, library: &str, file: &Path) -> Result<(), String> {
+    /// Leaves out a prompt that several files claim: which of them is meant, nobody knows.
+    fn leave_out(&mut self, name: &str) -> Option<LibraryPrompt> {
+        self.listed.prompts.retain(|listed| &*listed.name != name);
+        self.prompts.remove(name)
+    }
+
+    /// Adds the prompt of a file. The name of one that another file has, too, goes to `contested`.
+    ///
+    /// # Errors
+    /// Why the file is left out.
+    fn add(
+        &mut self,
+        folder: &Path,
+        library: &str,
+        file: &Path,
+        contested: &mut BTreeSet<String>,
+    ) -> Result<(), String> {
         let Some(read) = read_prompt(folder, library, file, self.max_message)? else {
             return Ok(());
         };
@@ -138,7 +161,9 @@ impl Snapshot {
         let definition = document(compiled.definition.clone()).map_err(|e| e.to_string())?;
         let mut prompt = Prompt::read(definition.json()).map_err(|e| e.to_string())?;
         if self.prompts.contains_key(&compiled.name) {
-            return Err(format!("prompt {:?} is in another file already", compiled.name));
+            let why = claimed_twice(&compiled.name);
+            contested.insert(compiled.name);
+            return Err(why);
         }
         let digest = seal::sha256_text(object.as_bytes()).into();
         let source = Arc::new(PromptSource { digest, path: file.to_owned() });
@@ -148,6 +173,10 @@ impl Snapshot {
         self.prompts.insert(name, LibraryPrompt { compiled, source });
         Ok(())
     }
+}
+
+fn claimed_twice(name: &str) -> String {
+    format!("prompt {name:?} is in another file, too; none of them is served")
 }
 
 /// Reads the source of a library prompt as canonical JSON (RFC 8785): the text of the file, and the content of the files

@@ -24,7 +24,9 @@ use crate::domain::fault::{ChildExit, ChildReport, UpstreamFaultKind as Kind};
 use crate::domain::jsonrpc::Id;
 use crate::domain::line_decoder::{Decoder, Line};
 use crate::platform::platform;
-use crate::platform::processes::{self, Command, Exit, Process, Signal};
+use crate::platform::processes::{
+    self, Command, Exit, GATEWAY_DEPTH, Process, Signal, gateway_depth,
+};
 use crate::upstream::call::correlator::{Correlator, Followup, NotificationSinks};
 use crate::upstream::call::reply;
 use crate::upstream::stderr_tail::{self, StderrTail};
@@ -253,7 +255,8 @@ fn command(stdio: &config::Stdio) -> Command {
     let inherited =
         INHERITED.iter().filter_map(|name| Some((name.into(), std::env::var_os(name)?)));
     let configured = stdio.env.iter().map(|(name, value)| (name.into(), value.expose().into()));
-    let environment = inherited.chain(configured).collect();
+    let depth = std::iter::once((GATEWAY_DEPTH.into(), (gateway_depth() + 1).to_string().into()));
+    let environment = inherited.chain(configured).chain(depth).collect();
     Command { program, arguments, folder: stdio.cwd.clone(), environment }
 }
 
