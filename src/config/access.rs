@@ -17,6 +17,7 @@ use super::views::{all, globs, upstream_ids};
 use crate::domain::caller::{ANONYMOUS, Caller};
 use crate::domain::glob::Glob;
 use crate::domain::method::Method;
+use crate::domain::name::UpstreamId;
 use crate::domain::pin::State;
 
 /// Cedar schema of the policies. There is no context: decisions depend neither on time nor on
@@ -66,7 +67,7 @@ impl Access {
         let mut root = Section::root(raw.root, &context);
         let mut section = root.section("access");
         section.reject("cedar", "stays as it is in the file; paste rules only");
-        let mut rules = read(section, &config.upstreams, &config.auth);
+        let mut rules = read(section, &config.upstreams, &config.disabled_upstreams, &config.auth);
         root.finish();
         context.mistakes.into_result(PASTED, &[])?;
         let of_file = config.access.iter().flat_map(Self::policies_of_file);
@@ -145,6 +146,7 @@ pub(super) fn parse_action(name: &str) -> Option<Method> {
 pub(super) fn read(
     mut section: Section<'_>,
     upstreams: &[Upstream],
+    disabled: &[UpstreamId],
     auth: &Auth,
 ) -> Option<Access> {
     let file = section.file("cedar");
@@ -158,7 +160,7 @@ pub(super) fn read(
         let mistakes = table.mistake_count();
         table.reject_empty(&["groups", "callers", "scopes", "upstreams", "prompts", "states"]);
         let callers = rule_callers(&mut table, auth);
-        let text = policy_text(&mut table, upstreams, &callers);
+        let text = policy_text(&mut table, upstreams, disabled, &callers);
         if table.mistake_count() > mistakes {
             // What is left of a rule with a mistake would only be a second mistake.
             table.finish();
@@ -189,7 +191,12 @@ pub(super) fn read(
 }
 
 /// Returns the Cedar text of one rule.
-fn policy_text(table: &mut Section<'_>, upstreams: &[Upstream], callers: &RuleCallers) -> String {
+fn policy_text(
+    table: &mut Section<'_>,
+    upstreams: &[Upstream],
+    disabled: &[UpstreamId],
+    callers: &RuleCallers,
+) -> String {
     let allow = actions(table, "allow");
     let deny = actions(table, "deny");
     let (effect, actions) = match (allow, deny) {
@@ -200,7 +207,7 @@ fn policy_text(table: &mut Section<'_>, upstreams: &[Upstream], callers: &RuleCa
             ("forbid", Vec::new())
         }
     };
-    let upstreams = upstream_ids(table, upstreams).unwrap_or_default();
+    let upstreams = upstream_ids(table, upstreams, disabled).unwrap_or_default();
     let upstreams = set(upstreams.iter().map(|id| format!("Upstream::{:?}", id.as_str())));
     let upstreams = upstreams.map(|upstreams| format!("resource in {upstreams}"));
     let names = names(&globs(table, "prompts").unwrap_or_else(all));

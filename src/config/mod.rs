@@ -77,7 +77,7 @@ pub(crate) use tls::{Tls, TlsFiles};
 pub(crate) use upstream::{Http, Stdio, Transport, Upstream};
 pub(crate) use views::View;
 
-use crate::domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, is_separator};
+use crate::domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, UpstreamId, is_separator};
 use crate::domain::overlay::Overlay;
 use crate::platform::disk;
 use crate::seal;
@@ -110,6 +110,8 @@ pub struct Config {
     pub accounts: AccountLimits,
     /// How sign-ins of the operator are kept; `None` without `server.seal_key`.
     pub grants: Option<Arc<Grants>>,
+    /// The upstreams that are not enabled. Other tables may name them, without effect.
+    pub disabled_upstreams: Vec<UpstreamId>,
     /// The enabled upstreams, sorted by id.
     pub upstreams: Vec<Upstream>,
     /// In the order of the file.
@@ -263,12 +265,12 @@ impl Config {
     fn read(tree: config::Map<String, config::Value>, text: &str, context: &Context<'_>) -> Self {
         let mut root = Section::root(tree, context);
         let naming = naming(root.section("naming"));
-        let Upstreams { list: mut upstreams, modes } = upstream::read_all(&mut root);
+        let Upstreams { list: mut upstreams, disabled, modes } = upstream::read_all(&mut root);
         let mut server = root.section("server");
         let tls = tls::read(&mut server);
         let client_ca = tls.as_ref().and_then(|tls| tls.client_ca.clone());
         let auth = auth::read(root.section("auth"), client_ca);
-        let access = access::read(root.section("access"), &upstreams, &auth);
+        let access = access::read(root.section("access"), &upstreams, &disabled, &auth);
         let server = server::read(server, tls, &auth);
         let login = upstream::first_login(&upstreams);
         let (grants, accounts) =
@@ -300,11 +302,12 @@ impl Config {
             listing: listing(root.section("listing")),
             accounts,
             grants,
-            overlays: overlays::read_all(&mut root, &upstreams),
+            overlays: overlays::read_all(&mut root, &upstreams, &disabled),
             releases: releases::read(root.section("releases"), &upstreams, modes),
-            views: views::read_all(&mut root, &server, &upstreams),
+            views: views::read_all(&mut root, &server, &upstreams, &disabled),
             cluster: cluster::read(root.section("cluster"), server.seal_keys.is_some()),
             server,
+            disabled_upstreams: disabled,
             upstreams,
             telemetry: telemetry::read(root.section("telemetry")),
             naming,
@@ -468,6 +471,25 @@ mod tests {
     }
 
     #[test]
+    fn an_upstream_is_switched_off_without_a_change_elsewhere() {
+        let upstream = |id: &str| {
+            format!("[upstreams.{id}]\ntransport = \"http\"\nurl = \"https://{id}.example/mcp\"\n")
+        };
+        let rest = "[[access.rules]]\nallow = [\"get\"]\nupstreams = [\"off\"]\n\
+             [[overlays]]\nupstream = \"off\"\nprompt = \"p\"\ndrop = true\n\
+             [views.only]\nupstreams = [\"off\"]\n[views.both]\nupstreams = [\"on\", \"off\"]\n";
+        let toml = format!("{}{}enabled = false\n{rest}", upstream("on"), upstream("off"));
+        let config = parse(&toml).unwrap();
+        let ids = |ids: &[UpstreamId]| ids.iter().map(UpstreamId::to_string).collect::<Vec<_>>();
+        assert_eq!(ids(&config.disabled_upstreams), ["off"]);
+        assert_eq!(config.upstreams.len(), 1);
+        let views: Vec<_> = config.views.iter().map(|view| ids(&view.upstreams)).collect();
+        assert_eq!(views, [vec!["on", "off"], vec!["off"]], "by name, and none serves all");
+        let unknown = toml.replace("[\"off\"]\n[[overlays", "[\"of\"]\n[[overlays");
+        assert!(parse(&unknown).unwrap_err().to_string().contains("there is no upstream \"of\""));
+    }
+
+    #[test]
     fn an_upstream_inherits_the_defaults_and_overrides_them() {
         let config = parse(
             "[defaults]\ntimeout = \"7s\"\npoll = \"0s\"\n\
@@ -575,7 +597,7 @@ mod tests {
             ),
             (
                 "[[access.rules]]\nallow = [\"get\"]\nupstreams = [\"none\"]\n",
-                "g.toml:3: access.rules.1.upstreams: there is no enabled upstream \"none\"",
+                "g.toml:3: access.rules.1.upstreams: there is no upstream \"none\"",
             ),
             (
                 "[[access.rules]]\nallow = [\"get\"]\n[[access.rules]]\n",

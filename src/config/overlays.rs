@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::reader::Section;
 use super::upstream::Upstream;
+use super::views::known_id;
 use crate::domain::call_overlay::{AddedMessage, Preset};
 use crate::domain::glob::{Glob, MAX_PATTERN};
 use crate::domain::name::UpstreamId;
@@ -11,10 +12,14 @@ use crate::domain::overlay::{Action, ArgumentChange, Change, Overlay, Rename};
 use crate::domain::uri::is_unsafe;
 
 /// Reads all overlays, in the order of the file.
-pub(super) fn read_all(root: &mut Section<'_>, upstreams: &[Upstream]) -> Vec<Overlay> {
+pub(super) fn read_all(
+    root: &mut Section<'_>,
+    upstreams: &[Upstream],
+    disabled: &[UpstreamId],
+) -> Vec<Overlay> {
     let mut overlays: Vec<Overlay> = Vec::new();
     for (index, mut section) in root.tables("overlays").into_iter().enumerate() {
-        let overlay = read(index + 1, &mut section, upstreams);
+        let overlay = read(index + 1, &mut section, upstreams, disabled);
         if let Some(overlay) = overlay {
             let found = overlays.iter().flat_map(|earlier| overlay.contradictions(earlier));
             found.for_each(|contradiction| section.mistake(&contradiction.key, contradiction.why));
@@ -25,16 +30,21 @@ pub(super) fn read_all(root: &mut Section<'_>, upstreams: &[Upstream]) -> Vec<Ov
     overlays
 }
 
-fn read(number: usize, section: &mut Section<'_>, upstreams: &[Upstream]) -> Option<Overlay> {
+fn read(
+    number: usize,
+    section: &mut Section<'_>,
+    upstreams: &[Upstream],
+    disabled: &[UpstreamId],
+) -> Option<Overlay> {
     let mistakes = section.mistake_count();
     let ids: Vec<_> =
         upstreams.iter().map(|upstream| format!("{:?}", upstream.id.as_str())).collect();
     let rule = match ids.is_empty() {
-        true => "the id of an enabled upstream, of which there is none".to_owned(),
-        false => format!("the id of an enabled upstream: one of {}", ids.join(", ")),
+        true => "the id of an upstream, of which there is none".to_owned(),
+        false => format!("the id of an upstream: one of {}", ids.join(", ")),
     };
-    let find = |id: &str| upstreams.iter().find(|upstream| upstream.id.as_str() == id);
-    let upstream = section.required("upstream", &rule, |id| Some(find(id)?.id.clone()));
+    let find = |id: &str| known_id(id, upstreams, disabled);
+    let upstream = section.required("upstream", &rule, find);
     let rule = format!(
         "a pattern of raw names with 1 to {MAX_PATTERN} bytes; * stands for any characters"
     );
@@ -202,7 +212,7 @@ mod tests {
         for (text, expected) in [
             (
                 "[[overlays]]\nupstream = \"c\"\nprompt = \"x\"\n".to_owned(),
-                "overlays.1.upstream: must be the id of an enabled upstream",
+                "overlays.1.upstream: must be the id of an upstream",
             ),
             (OVERLAY.to_owned(), "overlays.1: changes nothing"),
             (

@@ -192,9 +192,10 @@ impl Upstream {
     }
 }
 
-/// The enabled upstreams, sorted by id, and those with their own mode of pins.
+/// The upstreams that are enabled and those that are not, sorted by id, and those with their own mode of pins.
 pub(super) struct Upstreams {
     pub list: Vec<Upstream>,
+    pub disabled: Vec<UpstreamId>,
     pub modes: BTreeMap<UpstreamId, Mode>,
 }
 
@@ -205,7 +206,7 @@ pub(super) fn read_all(root: &mut Section<'_>) -> Upstreams {
     defaults.finish();
     let sections = root.sections("upstreams");
     let mut upstreams = Vec::with_capacity(sections.len());
-    let mut modes = BTreeMap::new();
+    let (mut modes, mut disabled) = (BTreeMap::new(), Vec::new());
     let mut owners: HashMap<Prefix, UpstreamId> = HashMap::new();
     for (name, mut section) in sections {
         let Some(id) = UpstreamId::parse(&name) else {
@@ -215,8 +216,11 @@ pub(super) fn read_all(root: &mut Section<'_>) -> Upstreams {
         let enabled = section.flag("enabled", true);
         let upstream = read(id.clone(), &mut section, &base, base_questions);
         let mode = release(&mut section, upstream.as_ref().map(|upstream| &upstream.settings));
-        modes.extend(mode.map(|mode| (id, mode)));
+        modes.extend(mode.map(|mode| (id.clone(), mode)));
         section.finish();
+        if !enabled {
+            disabled.push(id);
+        }
         let Some(upstream) = upstream.filter(|_| enabled) else {
             continue;
         };
@@ -229,7 +233,7 @@ pub(super) fn read_all(root: &mut Section<'_>) -> Upstreams {
         }
         upstreams.push(upstream);
     }
-    Upstreams { list: upstreams, modes }
+    Upstreams { list: upstreams, disabled, modes }
 }
 
 /// Returns the first upstream that the operator signs in for.

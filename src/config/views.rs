@@ -23,6 +23,7 @@ pub(super) fn read_all(
     root: &mut Section<'_>,
     server: &Server,
     upstreams: &[Upstream],
+    disabled: &[UpstreamId],
 ) -> Vec<View> {
     let mut views = Vec::new();
     for (name, mut section) in root.sections("views") {
@@ -32,7 +33,7 @@ pub(super) fn read_all(
             section.mistake("", rule);
         }
         let every = || upstreams.iter().map(|upstream| upstream.id.clone()).collect();
-        let ids = upstream_ids(&mut section, upstreams).unwrap_or_else(every);
+        let ids = upstream_ids(&mut section, upstreams, disabled).unwrap_or_else(every);
         let path = server.view_path(&name);
         if server.sse_path.as_ref() == Some(&path) {
             section.mistake("", format!("its path {path} is server.sse_path: change one of them"));
@@ -45,22 +46,33 @@ pub(super) fn read_all(
     views
 }
 
+/// Returns the id of an upstream, also of one that is not enabled: it can be switched off without a change elsewhere.
+pub(super) fn known_id(
+    id: &str,
+    upstreams: &[Upstream],
+    disabled: &[UpstreamId],
+) -> Option<UpstreamId> {
+    let enabled = upstreams.iter().map(|upstream| &upstream.id);
+    enabled.chain(disabled).find(|known| known.as_str() == id).cloned()
+}
+
 /// Reads the key `upstreams`, a list of upstream ids; `None` if it is not set.
 pub(super) fn upstream_ids(
     section: &mut Section<'_>,
     upstreams: &[Upstream],
+    disabled: &[UpstreamId],
 ) -> Option<Vec<UpstreamId>> {
     let mut ids = Vec::new();
     for id in section.texts("upstreams") {
-        match upstreams.iter().find(|upstream| upstream.id.as_str() == id) {
-            Some(upstream) => ids.push(upstream.id.clone()),
+        match known_id(&id, upstreams, disabled) {
+            Some(known) => ids.push(known),
             None => {
                 let enabled: Vec<_> = upstreams.iter().map(|other| other.id.as_str()).collect();
                 let enabled = match enabled.is_empty() {
                     true => "none is".to_owned(),
                     false => enabled.join(", "),
                 };
-                let message = format!("there is no enabled upstream {id:?}; enabled: {enabled}");
+                let message = format!("there is no upstream {id:?}; enabled: {enabled}");
                 section.mistake("upstreams", message);
             }
         }

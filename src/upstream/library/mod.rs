@@ -252,7 +252,9 @@ mod tests {
         let files = [
             ("b.md", "---\nname: b\ndescription: two\n---\nB"),
             ("sub/a.md", "---\nname: a\n---\nA"),
-            ("twin.md", "---\nname: b\n---\nB2"),
+            ("one.md", "---\nname: twin\n---\nB1"),
+            ("twin.md", "---\nname: twin\n---\nB2"),
+            ("triplet.md", "---\nname: twin\n---\nB3"),
             ("bad.md", "---\nname: [\n---\nx"),
             ("plain.md", "# no front matter"),
             (".hidden.md", "---\nname: h\n---\nx"),
@@ -263,10 +265,13 @@ mod tests {
         let names: Vec<_> = snapshot.listed.prompts.iter().map(|p| p.name.as_str()).collect();
         assert_eq!(names, ["b", "a"]);
         let reasons = &snapshot.listed.malformed;
-        assert_eq!(reasons.len(), 3, "{reasons:?}");
+        assert_eq!(reasons.len(), 5, "{reasons:?}");
         assert!(reasons[0].starts_with("bad.md: front matter"));
         assert!(reasons[1].starts_with("icon.md: `icons`"));
-        assert!(reasons[2].starts_with("twin.md: prompt \"b\" is in another"));
+        let twins: Vec<_> = reasons[2..].iter().map(|reason| reason.split_once(": ")).collect();
+        let why = "prompt \"twin\" is in another file, too; none of them is served";
+        let expected = ["triplet.md", "twin.md", "one.md"].map(|file| Some((file, why)));
+        assert_eq!(twins, expected, "none takes the name from the others");
         let result = snapshot.get("b", None, None).unwrap();
         assert!(result.json().get("description").unwrap().is("two"));
         assert!(matches!(snapshot.get("x", None, None), Err(Kind::Error { code: -32602, .. })));
