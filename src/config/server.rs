@@ -184,7 +184,12 @@ impl Server {
         };
         let is_public = || {
             self.public_url.as_ref().is_some_and(|own| {
-                own.authority() == url.authority() && is_below(own.path().trim_end_matches('/'))
+                own.authority() == url.authority()
+                    && match own.path().trim_end_matches('/') {
+                        // Other services may share the host.
+                        "" => url.path() == "/",
+                        path => is_below(path),
+                    }
             })
         };
         is_public()

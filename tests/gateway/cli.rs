@@ -405,6 +405,12 @@ fn a_gateway_is_no_upstream_of_itself() {
     let other = "[upstreams.other]\ntransport = \"http\"\nurl = \"http://127.0.0.1:7071/mcp\"\n";
     write("gateway.toml", &format!("[server]\nlisten = \"127.0.0.1:7070\"\n{other}"));
     assert!(run(folder.path(), &["check"]).status.success());
+    for (public, is_refused) in [("https://a.example/team", true), ("https://a.example/", false)] {
+        let upstream =
+            "[upstreams.own]\ntransport = \"http\"\nurl = \"https://a.example/team/mcp\"\n";
+        write("gateway.toml", &format!("[server]\npublic_url = \"{public}\"\n{upstream}"));
+        assert_eq!(run(folder.path(), &["check"]).status.success(), !is_refused, "{public}");
+    }
     for (depth, is_refused) in [("2", false), ("3", true)] {
         let serving = ["serve", "--stdio"];
         let served = command(folder.path(), &serving).env("PROMPTGATE_DEPTH", depth).output();
