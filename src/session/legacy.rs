@@ -216,7 +216,7 @@ impl Sessions {
 
     /// Returns the notifications of a connection whose client sends a call without `initialize`, as some clients of HTTP+SSE do
     /// when they have opened the stream again; `None` for all other connections, and later. The client may have missed
-    /// changes, so it is told of one at once.
+    /// changes, so one `list_changed` is sent at once.
     pub fn resume(&self, connection: &Connection, caller: &Caller) -> Option<NotificationStream> {
         let end = StreamEnd::default().or_revoked(connection.resume()?);
         Some(self.notifications_of(connection, caller, Some(ListDigests::default()), end))

@@ -578,7 +578,7 @@ async fn as_caller<T, F: Future<Output = Result<T, Kind>>>(
         account.obtain_token(subject).await?;
         let sent = account.authorization();
         match attempt().await {
-            // Another call may have got another one meanwhile.
+            // Another call may have renewed the token meanwhile.
             Err(Kind::AuthFailed { .. }) if account.authorization() != sent => {
                 account.obtain_token(subject).await?;
                 attempt().await

@@ -18,7 +18,7 @@ pub(crate) struct Event {
     progress: Option<Progress>,
 }
 
-/// Bytes of the pieces of an event whose progress somebody follows.
+/// Bytes of one frame of an event whose progress is tracked.
 const PIECE: usize = 64 << 10;
 
 /// The next event of a source, and the source of the events after it. `None` at the end.

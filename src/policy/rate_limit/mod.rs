@@ -126,12 +126,11 @@ impl RateLimits {
         if buckets.is_empty() {
             return Ok(());
         }
-        let count = buckets.len();
         if let Some(site) = site(address) {
             buckets.extend(limits().map(|limit| limit.of_site(|key| add(key, &site))));
         }
         let taken = self.addresses.take(&buckets);
-        taken.map_err(|empty| refusal(limits(), Exhausted { index: empty.index % count, ..empty }))
+        taken.map_err(|empty| refusal(limits().chain(limits()), empty))
     }
 
     /// Counts the cancellation of a call that is not on this replica, which goes to all others. No configured limit counts
@@ -173,18 +172,13 @@ impl RateLimits {
             return Ok(());
         }
         let of_addresses = || limits().filter(|limit| limit.config.per.contains(&Per::Address));
-        let count = buckets.len();
         if let Some(site) = counted.address.and_then(site) {
             buckets.extend(of_addresses().map(|limit| {
                 limit.of_site(|key| limit.write_key(key, counted, target, || site.clone()))
             }));
         }
         self.buckets.take(&buckets).await.map_err(|refused| match refused {
-            Refused::Exhausted(empty) if empty.index >= count => {
-                let index = empty.index - count;
-                refusal(of_addresses(), Exhausted { index, ..empty })
-            }
-            Refused::Exhausted(empty) => refusal(limits(), empty),
+            Refused::Exhausted(empty) => refusal(limits().chain(of_addresses()), empty),
             Refused::Unavailable => TransportFault::ClusterUnavailable,
         })
     }
@@ -211,6 +205,7 @@ fn read(limits: &[config::Limit]) -> Vec<Limit> {
     limits.iter().enumerate().map(limit).collect()
 }
 
+/// Returns the refusal by an empty bucket; `limits` are in the order of the buckets.
 fn refusal<'a>(mut limits: impl Iterator<Item = &'a Limit>, empty: Exhausted) -> TransportFault {
     let limit = limits.nth(empty.index).map(|limit| limit.config.name.clone());
     TransportFault::RateLimited {

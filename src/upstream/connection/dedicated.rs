@@ -123,7 +123,7 @@ const MAX_CHILDREN: usize = 1;
 /// answer an elicitation.
 const TURN: Duration = Duration::from_secs(2);
 
-/// Time for which calls are told why a connection could not be opened.
+/// Time for which calls get the failure to open a connection, without another attempt.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Time until an idle connection is closed: a user comes back within minutes, or not soon.
@@ -310,7 +310,7 @@ impl DedicatedPool {
                     self.discard(&pooled);
                 }
                 pooled.state.send_replace(PooledState::Failed(kind));
-                // Calls are told so meanwhile, instead of one after another trying it.
+                // Until then calls get this failure, instead of each opening another connection.
                 tokio::select! {
                     () = sleep(RETRY_PAUSE) => {}
                     () = pooled.closed.cancelled() => {}

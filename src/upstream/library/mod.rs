@@ -137,7 +137,7 @@ impl Snapshot {
         self.prompts.get(name).ok_or_else(gone)
     }
 
-    /// Leaves out a prompt that several files claim: which of them is meant, nobody knows.
+    /// Removes a prompt whose name several files have: none of them takes precedence.
     fn leave_out(&mut self, name: &str) -> Option<LibraryPrompt> {
         self.listed.prompts.retain(|listed| &*listed.name != name);
         self.prompts.remove(name)

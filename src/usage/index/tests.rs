@@ -297,7 +297,7 @@ fn two_logs_in_turn_are_each_counted_once() {
         let log = if turn % 2 == 0 { &mut a } else { &mut b };
         log.call(one(NOON + turn));
         calls.push(one(NOON + turn));
-        // Nobody flushes it when the path changes.
+        // A change of `audit.path` does not flush the index.
         follow(&mut index, log.path());
     }
     check(&index, &calls);
