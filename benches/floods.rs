@@ -1,8 +1,10 @@
-//! What a caller notices while another one floods the gateway: `cargo bench --bench floods`, about two minutes.
+//! What a caller notices while another one floods the gateway: `cargo bench --bench floods`, about
+//! two minutes.
 //!
-//! One caller, at an address of its own, does a hundred gets a second. Beside it another caller, or a stranger, floods in
-//! one way after the other. Printed are the caller's errors and its median and p99, first without a flood. No call of
-//! the caller may fail. Linux only, for the second loopback address.
+//! One caller, at an address of its own, does a hundred gets a second. Beside it another caller, or
+//! a stranger, floods in one way after the other. Printed are the caller's errors and its median
+//! and p99, first without a flood. No call of the caller may fail. Linux only, for the second
+//! loopback address.
 
 #![allow(
     dead_code,
@@ -201,7 +203,8 @@ struct Seen {
     errors: usize,
 }
 
-/// A get of the caller over a connection of its own address; returns the connection for a further get.
+/// A get of the caller over a connection of its own address; returns the connection for a further
+/// get.
 async fn get(kept: Option<TcpStream>, addr: SocketAddr, bytes: &[u8]) -> Result<TcpStream, String> {
     let mut stream = match kept {
         Some(stream) => stream,

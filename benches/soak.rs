@@ -1,8 +1,10 @@
-//! The gateway under mixed load for as long as one likes, with one upstream that flaps, one that is slow and one that talks
-//! garbage: `cargo bench --bench soak`, two minutes, or `PROMPTGATE_SOAK=8h cargo bench --bench soak`.
+//! The gateway under mixed load for as long as one likes, with one upstream that flaps, one that is
+//! slow and one that talks garbage: `cargo bench --bench soak`, two minutes, or
+//! `PROMPTGATE_SOAK=8h cargo bench --bench soak`.
 //!
-//! It prints what only grows if something is forgotten: memory, descriptors, tasks, open calls and streams. A call to the
-//! upstream that is well must not fail, and at the end all that is counted must be what it was at the start.
+//! It prints what only grows if something is forgotten: memory, descriptors, tasks, open calls and
+//! streams. A call to the upstream that is well must not fail, and at the end all that is counted
+//! must be what it was at the start.
 
 #![allow(
     dead_code,

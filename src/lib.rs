@@ -15,8 +15,9 @@
 #![forbid(unsafe_code)]
 // A stranger's input must never end the process; tests may.
 #![warn(clippy::panic, clippy::unwrap_used)]
-// `pub` means public. Without `test-util` nothing but `main` is, so the lint speaks with that feature, as in
-// every build of tests. The types in the signatures of what `test_util` re-exports stay inside.
+// `pub` means public. Without `test-util` nothing but `main` is, so the lint speaks with that
+// feature, as in every build of tests. The types in the signatures of what `test_util` re-exports
+// stay inside.
 #![cfg_attr(feature = "test-util", warn(unreachable_pub))]
 #![allow(private_bounds, private_interfaces)]
 

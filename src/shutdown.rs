@@ -10,7 +10,8 @@ use tracing::{info, warn};
 
 use crate::config::Limits;
 
-/// The tasks and phases of a shutdown, in the order in which they end: `pre_drain`, `drain`, `stop`.
+/// The tasks and phases of a shutdown, in the order in which they end: `pre_drain`, `drain`,
+/// `stop`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shutdown {
     /// The accept loop and its connections.
@@ -25,13 +26,13 @@ pub(crate) struct Shutdown {
     pub stop: CancellationToken,
 }
 
-/// The time for background tasks to end after `stop`: a child process has two seconds to end after the
-/// end of its input, and three more after SIGTERM.
+/// The time for background tasks to end after `stop`: a child process has two seconds to end after
+/// the end of its input, and three more after SIGTERM.
 const STOP_TIMEOUT: Duration = Duration::from_secs(6);
 
 impl Shutdown {
-    /// Drains the connections: accepts new ones for `pre_drain`, then lets requests in flight finish
-    /// within `grace`.
+    /// Drains the connections: accepts new ones for `pre_drain`, then lets requests in flight
+    /// finish within `grace`.
     pub(crate) async fn drain_connections(&self, limits: &Limits) {
         info!(pre_drain = ?limits.pre_drain, grace = ?limits.grace, "draining");
         self.pre_drain.cancel();
@@ -46,8 +47,8 @@ impl Shutdown {
         }
     }
 
-    /// Ends the background tasks within [`STOP_TIMEOUT`]. Calls in flight get `shutting_down`, and their
-    /// connections have the same time to send it.
+    /// Ends the background tasks within [`STOP_TIMEOUT`]. Calls in flight get `shutting_down`, and
+    /// their connections have the same time to send it.
     pub(crate) async fn stop(&self) {
         // Without a drain the accept loop would go on.
         self.pre_drain.cancel();
@@ -67,8 +68,8 @@ impl Shutdown {
     }
 }
 
-/// Returns a future that resolves at SIGTERM or SIGINT. From the call on, neither signal ends the process
-/// by itself.
+/// Returns a future that resolves at SIGTERM or SIGINT. From the call on, neither signal ends the
+/// process by itself.
 pub(crate) fn termination_signal() -> impl Future<Output = ()> {
     #[cfg(unix)]
     {
@@ -112,8 +113,8 @@ pub(crate) fn reload_signals(reload: &Notify) -> impl Future<Output = ()> {
     }
 }
 
-/// Makes a write beyond the file size limit (RLIMIT_FSIZE) fail with an error, as on a full disk, instead
-/// of ending the process by SIGXFSZ.
+/// Makes a write beyond the file size limit (RLIMIT_FSIZE) fail with an error, as on a full disk,
+/// instead of ending the process by SIGXFSZ.
 pub(crate) fn handle_file_size_signal() {
     #[cfg(target_os = "linux")]
     {

@@ -1,5 +1,5 @@
-//! The laws of ARCHITECTURE.md, read off the sources. Each test says how many places it looked at, so that
-//! none passes over nothing.
+//! The laws of ARCHITECTURE.md, read off the sources. Each test says how many places it looked at,
+//! so that none passes over nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -129,7 +129,8 @@ fn literal(code: &str) -> Option<usize> {
     end.map(|end| end + 2)
 }
 
-/// All paths that a source names: those of its `use` trees, however nested, and those inside the code.
+/// All paths that a source names: those of its `use` trees, however nested, and those inside the
+/// code.
 fn paths(source: &Source) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     let mut rest = source.code.as_str();

@@ -34,7 +34,8 @@ pub struct Done {
 }
 
 impl Prepared {
-    /// The request with other ids: two requests of one session that run at once must not have one id.
+    /// The request with other ids: two requests of one session that run at once must not have one
+    /// id.
     pub fn numbered(&self, connection: usize) -> Self {
         let body = self.body.replace("\"id\":", &format!("\"id\":{}", connection + 1));
         Self { body, ..self.clone() }

@@ -23,7 +23,8 @@ pub const KEY: &str = "pg_load";
 pub enum Configured {
     /// No authentication, no rules, no audit log, no collector.
     Bare,
-    /// An API key, ten access rules, three rate limits, the audit log, a collector and 1 % of the traces.
+    /// An API key, ten access rules, three rate limits, the audit log, a collector and 1 % of the
+    /// traces.
     Everything,
     /// The same, and a record counts as written once the disk has it.
     Strict,

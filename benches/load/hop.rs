@@ -1,4 +1,5 @@
-//! The unit of all comparisons: a minimal reverse proxy with hyper, which forwards each request and its response as they are.
+//! The unit of all comparisons: a minimal reverse proxy with hyper, which forwards each request and
+//! its response as they are.
 
 use std::convert::Infallible;
 

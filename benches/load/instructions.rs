@@ -1,7 +1,8 @@
-//! Instruction counts of a get, a list and a merge, by callgrind: they do not depend on what else the machine does.
+//! Instruction counts of a get, a list and a merge, by callgrind: they do not depend on what else
+//! the machine does.
 //!
-//! The gateway runs with one worker thread under callgrind. What a number of requests costs is counted once it has served
-//! others and is idle.
+//! The gateway runs with one worker thread under callgrind. What a number of requests costs is
+//! counted once it has served others and is idle.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
@@ -43,7 +44,8 @@ const REQUESTS: usize = 800;
 /// Requests that are counted for pages, which take half of what a get takes.
 const PAGES: usize = 8_000;
 
-/// Prompts on a page of ten thousand: how often a list of megabytes is written on depends on its reader.
+/// Prompts on a page of ten thousand: how often a list of megabytes is written on depends on its
+/// reader.
 const PAGE: usize = 100;
 
 /// What pins may cost: a count, the same without pins, and by which part it may be more.
@@ -260,13 +262,14 @@ const IDLE: Duration = Duration::from_millis(20);
 fn callgrind(out: &Path) -> Command {
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--quiet"]);
-    // At its end the gateway reads memory that valgrind does not show it, which ends it: the counts are written all the same.
+    // At its end the gateway reads memory that valgrind does not show it, which ends it: the counts
+    // are written all the same.
     command.args(["--log-file=/dev/null"]);
     command.arg(format!("--callgrind-out-file={}", out.display()));
     // A first list that waits for the upstreams longer than this would be sent as an event stream.
     command.env("PROMPTGATE__SERVER__LIMITS__KEEP_ALIVE", "5m");
-    // Copies beyond a threshold are one instruction that callgrind counts once a byte: a future that grows over the
-    // threshold would look like thousands of instructions.
+    // Copies beyond a threshold are one instruction that callgrind counts once a byte: a future
+    // that grows over the threshold would look like thousands of instructions.
     command.env("GLIBC_TUNABLES", "glibc.cpu.x86_rep_movsb_threshold=1073741824");
     command
 }

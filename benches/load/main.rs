@@ -1,9 +1,10 @@
-//! What a call costs through the gateway, compared in one run with a bare reverse proxy: `cargo bench --bench load`, about five
-//! minutes. docs/performance.md describes the options, the rows and how to read them.
+//! What a call costs through the gateway, compared in one run with a bare reverse proxy:
+//! `cargo bench --bench load`, about five minutes. docs/performance.md describes the options, the
+//! rows and how to read them.
 //!
-//! The harness starts everything as a process of its own (scripted upstreams, the proxy, the gateway in several
-//! configurations), measures them in interleaved rounds, and prints medians as a table, or as JSON too. Linux only: CPU time
-//! and memory are read from `/proc`.
+//! The harness starts everything as a process of its own (scripted upstreams, the proxy, the
+//! gateway in several configurations), measures them in interleaved rounds, and prints medians as a
+//! table, or as JSON too. Linux only: CPU time and memory are read from `/proc`.
 
 mod client;
 mod collector;

@@ -121,8 +121,8 @@ async fn measure(
     table.row(head.into_iter().chain(cells));
 }
 
-/// Sends requests at a rate. A latency counts from the time at which the request was due, so that waiting for a free
-/// connection counts too.
+/// Sends requests at a rate. A latency counts from the time at which the request was due, so that
+/// waiting for a free connection counts too.
 async fn open_loop(
     addr: SocketAddr,
     prepared: &Prepared,

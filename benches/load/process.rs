@@ -39,7 +39,8 @@ impl Process {
 }
 
 impl Drop for Process {
-    /// Ends it as an operator would, and waits for that: callgrind and instrumented binaries write their files at the end.
+    /// Ends it as an operator would, and waits for that: callgrind and instrumented binaries write
+    /// their files at the end.
     fn drop(&mut self) {
         let pid = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw);
         let pid = pid.expect("a process id");
@@ -48,7 +49,8 @@ impl Drop for Process {
     }
 }
 
-/// The CPU time of all threads of a process so far, user and kernel. It advances in hundredths of a second.
+/// The CPU time of all threads of a process so far, user and kernel. It advances in hundredths of a
+/// second.
 pub fn cpu_time(pid: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // Behind the name, which may contain anything: state is field 3, utime and stime are 14 and 15.

@@ -56,7 +56,8 @@ pub async fn run(options: &Options, scale: &ScaleOptions) {
     }
 }
 
-/// The configuration: each caller is in a group of its own class, whose rights are by upstream and by prompt.
+/// The configuration: each caller is in a group of its own class, whose rights are by upstream and
+/// by prompt.
 fn settings(callers: usize, classes: usize, upstreams: usize) -> String {
     let mut toml = "[telemetry]\nlog = \"error\"\n[audit]\npath = \"\"\n[listing]\npage_size = 100000\n\
         settle = \"200ms\"\n[server.limits]\nstreams = 20000\nstreams_per_caller = 100\nconnections = 30000\nshare = 1.0\n"
@@ -159,7 +160,8 @@ async fn by_prompts(options: &Options, scale: &ScaleOptions, figures: &mut Figur
         // What a list costs whose view is there.
         let (warm, ()) = cpu_of(&gateway, lists()).await;
         let mut stream = Stream::open(gateway.addr, "pg_admin").await;
-        // An upstream is walked at most once a second, and was walked again when its stream was opened.
+        // An upstream is walked at most once a second, and was walked again when its stream was
+        // opened.
         tokio::time::sleep(Duration::from_millis(2_200)).await;
         let changed = Instant::now();
         scripted.change(0).await;

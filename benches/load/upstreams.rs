@@ -1,6 +1,8 @@
-//! Scripted upstreams of the modern revision, fast enough not to matter: several listeners in one process.
+//! Scripted upstreams of the modern revision, fast enough not to matter: several listeners in one
+//! process.
 //!
-//! A path `/all` lists the prompts of all of them under their public names, for the bare proxy, and answers `initialize`.
+//! A path `/all` lists the prompts of all of them under their public names, for the bare proxy, and
+//! answers `initialize`.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;

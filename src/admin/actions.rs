@@ -80,8 +80,8 @@ impl Admin {
         }
     }
 
-    /// The page after a sign-in at a provider. It moves on by itself, since a browser that comes from another site sends
-    /// no strict cookie along a chain of redirects.
+    /// The page after a sign-in at a provider. It moves on by itself, since a browser that comes
+    /// from another site sends no strict cookie along a chain of redirects.
     fn moving_on(&self, SignedIn { cookies, return_to }: SignedIn) -> Answer {
         let page = SignedInPage { to: return_to.as_str() };
         let answer = Answer::html(StatusCode::OK, self.unsigned("Signed in", &page));
@@ -167,7 +167,8 @@ impl Admin {
         Ok(Answer::moved("/audit/verification"))
     }
 
-    /// What the page of a prompt is asked for with a trial: it waits as long as a call may take, too.
+    /// What the page of a prompt is asked for with a trial: it waits as long as a call may take,
+    /// too.
     fn trial_of(&self, name: &str, form: Params) -> Asked {
         let mut asked = self.asked(vec!["prompts".to_owned(), name.to_owned()], form);
         asked.until += self.limits.request;
@@ -275,7 +276,8 @@ impl Admin {
             Err(trouble) => return Answer::error(trouble.status, &trouble.message),
         };
         let decision = match visitor.via {
-            // A person is recorded under their own id; of who has the token only they know who it is.
+            // A person is recorded under their own id; of who has the token only they know who it
+            // is.
             Via::Oidc => Decision { by: Some(visitor.id.clone()), ..decision },
             _ => decision,
         };

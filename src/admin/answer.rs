@@ -40,8 +40,8 @@ enum Caching {
     Immutable,
 }
 
-/// Scripts, styles and connections of this origin alone; images and sounds of a result come as `data:` URLs. No page
-/// can be framed.
+/// Scripts, styles and connections of this origin alone; images and sounds of a result come as
+/// `data:` URLs. No page can be framed.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
     img-src 'self' data:; media-src data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
@@ -63,7 +63,8 @@ impl Answer {
         Self::json(status, &json!({ "error": message }))
     }
 
-    /// The answer to a method that a path has not, with those that it has (RFC 9110, section 15.5.6).
+    /// The answer to a method that a path has not, with those that it has (RFC 9110, section
+    /// 15.5.6).
     pub(super) fn not_allowed(allowed: &str) -> Self {
         let message = format!("this path takes {allowed} only");
         Self::error(StatusCode::METHOD_NOT_ALLOWED, &message).with(ALLOW, allowed)

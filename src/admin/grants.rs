@@ -25,7 +25,8 @@ impl State {
         json!({ "grants": grants })
     }
 
-    /// Ends grants at once, with the calls that use them, and records it: also if the client does not wait for the end.
+    /// Ends grants at once, with the calls that use them, and records it: also if the client does
+    /// not wait for the end.
     pub(super) async fn revoke(&self, revocation: Revocation, visitor: &Visitor) -> Value {
         let (router, audit, by) = (self.router.clone(), self.audit.clone(), visitor.id.clone());
         let revoking = self.tasks.spawn(async move {

@@ -1,5 +1,5 @@
-//! The admin side: liveness, readiness, metrics, the state of the gateway as JSON, and the console for people.
-//! It reads what the gateway knows; decisions on prompts are the only changes.
+//! The admin side: liveness, readiness, metrics, the state of the gateway as JSON, and the console
+//! for people. It reads what the gateway knows; decisions on prompts are the only changes.
 
 mod actions;
 mod answer;
@@ -43,10 +43,10 @@ use sign_in::{LocalPath, SignIn, Site, Visitor, is_same_site_post};
 pub(crate) use state::State;
 pub(crate) use verification::Verification;
 
-/// The limits of the admin API are its own, so that probes are answered whatever the clients of the endpoint do.
-/// Probes and scrapers are few, send small requests, and reconnect or reuse their connections at once: a
-/// connection without a request is closed soon, and the longest idle one at once when a new one needs its place.
-/// This is the maximum number of connections.
+/// The limits of the admin API are its own, so that probes are answered whatever the clients of the
+/// endpoint do. Probes and scrapers are few, send small requests, and reconnect or reuse their
+/// connections at once: a connection without a request is closed soon, and the longest idle one at
+/// once when a new one needs its place. This is the maximum number of connections.
 const MAX_CONNECTIONS: usize = 64;
 
 /// Idle time between two requests on a connection; see [`MAX_CONNECTIONS`].
@@ -96,7 +96,8 @@ struct Permits {
     trials: Arc<Semaphore>,
 }
 
-/// Content from this size on is hashed and compressed beside the calls, in bytes: less takes far below a millisecond.
+/// Content from this size on is hashed and compressed beside the calls, in bytes: less takes far
+/// below a millisecond.
 const LARGE: usize = 16 << 10;
 
 /// The paths of decisions.

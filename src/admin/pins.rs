@@ -1,4 +1,5 @@
-//! `/api/v1/pins`: what is approved, and decisions on it over the same code path as `promptgate pins`.
+//! `/api/v1/pins`: what is approved, and decisions on it over the same code path as
+//! `promptgate pins`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -15,7 +16,8 @@ use crate::router::approvals::{Action, ApprovalError, Decider, Examined, notes};
 use crate::router::pin::PinRow;
 use crate::seal;
 
-/// Longest wait for the configuration with the changed lock file. It is read once its digest is the same in two polls.
+/// Longest wait for the configuration with the changed lock file. It is read once its digest is the
+/// same in two polls.
 const APPLIED: Duration = Duration::from_secs(5);
 
 /// A decision on prompts, as the body of a POST.
@@ -45,8 +47,8 @@ impl State {
         json!({"lock": self.router.lock_digest(), "prompts": rows})
     }
 
-    /// Carries a decision out. `if_match` is the entity tag of the document on which it is based (RFC 9110, section 13.1.1);
-    /// for one prompt, [`prompt_tag`] will do.
+    /// Carries a decision out. `if_match` is the entity tag of the document on which it is based
+    /// (RFC 9110, section 13.1.1); for one prompt, [`prompt_tag`] will do.
     ///
     /// # Errors
     /// The document has changed, a prompt is unknown, or the lock file cannot be changed.
@@ -119,7 +121,8 @@ fn chosen(rows: &[PinRow], names: &[String]) -> Result<Vec<PinRow>, Refusal> {
     names.into_iter().map(find).collect()
 }
 
-/// Returns the entity tag of one prompt: it changes with what is offered, approved or rejected of it.
+/// Returns the entity tag of one prompt: it changes with what is offered, approved or rejected of
+/// it.
 pub(super) fn prompt_tag(row: &PinRow) -> String {
     entity_tag(&row_json(&Examined::known(row)))
 }

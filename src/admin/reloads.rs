@@ -64,8 +64,8 @@ impl Default for Reloads {
 }
 
 impl Reloads {
-    /// Counts an applied configuration. The keys in `needs_restart` were not applied; the protections in `removed`
-    /// are no longer there.
+    /// Counts an applied configuration. The keys in `needs_restart` were not applied; the
+    /// protections in `removed` are no longer there.
     pub(crate) fn applied(
         &self,
         needs_restart: &[&'static str],

@@ -73,7 +73,8 @@ impl Asked {
         Instant::now() >= self.until
     }
 
-    /// The part of `total` rows that the page shows: parameters `page`, from 1, and `size`, `usual` rows without it.
+    /// The part of `total` rows that the page shows: parameters `page`, from 1, and `size`, `usual`
+    /// rows without it.
     pub(super) fn paging(&self, total: usize, usual: usize) -> Paging {
         let size = self.params.get("size").parse().unwrap_or(usual).clamp(1, self.rows.max(1));
         let pages = total.div_ceil(size).max(1);
@@ -109,7 +110,8 @@ pub(super) struct Paging {
     pub next: Option<String>,
 }
 
-/// Returns the segments of a path, decoded; `None` if it is not valid UTF-8, or holds a segment that means a folder.
+/// Returns the segments of a path, decoded; `None` if it is not valid UTF-8, or holds a segment
+/// that means a folder.
 pub(super) fn segments(path: &str) -> Option<Vec<String>> {
     let parts = path.split('/').filter(|part| !part.is_empty()).map(percent::decoded);
     let parts: Option<Vec<_>> = parts.collect();

@@ -105,8 +105,8 @@ impl State {
         })
     }
 
-    /// Returns the document of `/api/v1/replicas`: those that lived at the last heartbeat, this one among them; empty
-    /// if it stands alone.
+    /// Returns the document of `/api/v1/replicas`: those that lived at the last heartbeat, this one
+    /// among them; empty if it stands alone.
     pub(super) fn replicas(&self) -> Value {
         let Some(cluster) = &self.cluster else {
             return json!({ "store": "none", "replicas": [] });

@@ -1,4 +1,5 @@
-//! The verification of the audit log, started from the console: one at once, beside the calls, with its progress.
+//! The verification of the audit log, started from the console: one at once, beside the calls, with
+//! its progress.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -69,8 +70,8 @@ impl Verification {
         self.lock().clone()
     }
 
-    /// Starts a verification of the log in a folder, unless one runs. It ends without a result when `stop` is
-    /// cancelled.
+    /// Starts a verification of the log in a folder, unless one runs. It ends without a result when
+    /// `stop` is cancelled.
     pub(super) fn start(
         self: &Arc<Self>,
         path: PathBuf,

@@ -1,5 +1,5 @@
-//! The edition: everything that is built from one configuration. A request uses one edition from its
-//! first byte to its last, also when a reload publishes the next one meanwhile.
+//! The edition: everything that is built from one configuration. A request uses one edition from
+//! its first byte to its last, also when a reload publishes the next one meanwhile.
 
 use std::sync::Arc;
 
@@ -56,8 +56,8 @@ impl Edition {
         Self::new(config, gate, router, sealer, shared, upstream_deps)
     }
 
-    /// Builds the next edition, which keeps running calls, open streams, counts, and the upstreams whose
-    /// configuration is the same. The sender is to be used when the new edition serves.
+    /// Builds the next edition, which keeps running calls, open streams, counts, and the upstreams
+    /// whose configuration is the same. The sender is to be used when the new edition serves.
     pub(crate) async fn renew(&self, config: Config) -> (Self, oneshot::Sender<()>) {
         let sealer = if self.config.server.seal_keys == config.server.seal_keys {
             self.sealer.clone()

@@ -82,8 +82,8 @@ enum Instances {
 }
 
 impl App {
-    /// Starts a gateway without a listener, for [`App::serve`]. Other gateways may run with the same
-    /// configuration file.
+    /// Starts a gateway without a listener, for [`App::serve`]. Other gateways may run with the
+    /// same configuration file.
     ///
     /// # Errors
     /// The audit log cannot be opened, or the exporter of telemetry cannot be built.
@@ -146,8 +146,8 @@ impl App {
     /// Starts a gateway that serves over HTTP, with its admin API.
     ///
     /// # Errors
-    /// As [`App::new`]; or an address cannot be bound, the TLS certificates cannot be used, or the store of the
-    /// cluster cannot be used and `cluster.on_missing` is `refuse`.
+    /// As [`App::new`]; or an address cannot be bound, the TLS certificates cannot be used, or the
+    /// store of the cluster cannot be used and `cluster.on_missing` is `refuse`.
     pub async fn start(mut config: Config) -> io::Result<Self> {
         let socket = bind(config.server.listen, "server.listen").await?;
         let addr = socket.address()?;
@@ -222,8 +222,8 @@ impl App {
         }
     }
 
-    /// Returns the TLS server of a configuration, if TLS is configured: `before` if it uses the same files,
-    /// else a new one that watches its files.
+    /// Returns the TLS server of a configuration, if TLS is configured: `before` if it uses the
+    /// same files, else a new one that watches its files.
     fn tls_server(
         &self,
         config: &Config,
@@ -273,8 +273,8 @@ impl App {
         self.local_addr().map(|addr| self.edition.load().config.server.url_at(addr))
     }
 
-    /// Returns the status of the upstreams, once each has reported its list or `listing.deadline` has
-    /// passed.
+    /// Returns the status of the upstreams, once each has reported its list or `listing.deadline`
+    /// has passed.
     pub async fn summary(&self) -> Vec<UpstreamStatus> {
         let edition = self.edition.load_full();
         edition.router.settled(Instant::now() + edition.config.listing.deadline).await;
@@ -297,8 +297,8 @@ impl App {
         tokio::join!(self.close_audit(), self.telemetry.end());
     }
 
-    /// Ends the gateway without waiting: calls get `shutting_down`, the audit log is written to the disk,
-    /// and child processes are killed when the process exits.
+    /// Ends the gateway without waiting: calls get `shutting_down`, the audit log is written to the
+    /// disk, and child processes are killed when the process exits.
     pub async fn abort(&self) {
         let _ = timeout(ABORT_TIMEOUT, self.shutdown.stop()).await;
         let ending = async { tokio::join!(self.close_audit(), self.telemetry.end()) };
@@ -315,7 +315,8 @@ impl App {
         self.stop().await;
     }
 
-    /// Writes the last records and closes the audit log, on a blocking thread: the disk may be slow.
+    /// Writes the last records and closes the audit log, on a blocking thread: the disk may be
+    /// slow.
     async fn close_audit(&self) {
         let audit = self.audit.clone();
         let _ = blocking(move || audit.close()).await;
@@ -337,7 +338,8 @@ impl Foundation {
     }
 }
 
-/// A gateway that does not listen has one client, which shares nothing with others, and stands alone.
+/// A gateway that does not listen has one client, which shares nothing with others, and stands
+/// alone.
 fn share_with_nobody(config: &mut Config) {
     config.cluster = None;
     config.server.limits.share = Share::WHOLE;

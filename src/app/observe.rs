@@ -1,4 +1,5 @@
-//! Gauges: the state of the upstreams, of the catalog and of the audit log, and the load of the gateway.
+//! Gauges: the state of the upstreams, of the catalog and of the audit log, and the load of the
+//! gateway.
 
 use std::sync::{Arc, Weak};
 

@@ -1,5 +1,5 @@
-//! Reload of the configuration: at SIGHUP, and when its files have changed. An invalid configuration is
-//! rejected as a whole, and changes nothing.
+//! Reload of the configuration: at SIGHUP, and when its files have changed. An invalid
+//! configuration is rejected as a whole, and changes nothing.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -30,13 +30,13 @@ pub struct ConfigSource {
     pub load: fn(&std::path::Path) -> Result<Config, ConfigError>,
 }
 
-/// The poll interval of the configuration's files. They are small, and a directory watch does not report
-/// swapped symbolic links on every file system. A change is read once the files are the same in two
-/// polls, so that a half-written file is not read.
+/// The poll interval of the configuration's files. They are small, and a directory watch does not
+/// report swapped symbolic links on every file system. A change is read once the files are the same
+/// in two polls, so that a half-written file is not read.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The interval in which a rejected configuration is tried again: the mistake may be in a file that only
-/// this configuration names, so that the poll does not see its correction.
+/// The interval in which a rejected configuration is tried again: the mistake may be in a file that
+/// only this configuration names, so that the poll does not see its correction.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The time for opening another audit log; a network file system may not respond.
@@ -74,8 +74,8 @@ impl From<ConfigError> for Rejection {
 }
 
 impl App {
-    /// Reloads the configuration when `reload` is notified or the files have changed; never returns. A
-    /// notification also starts a new segment of the audit log.
+    /// Reloads the configuration when `reload` is notified or the files have changed; never
+    /// returns. A notification also starts a new segment of the audit log.
     ///
     /// # Cancel safety
     /// Not cancel safe: a reload may be half applied. Drop the future only when the gateway ends.
@@ -157,7 +157,8 @@ impl App {
         Ok(())
     }
 
-    /// Applies a configuration. Returns the keys that need a restart; their values stay as they were.
+    /// Applies a configuration. Returns the keys that need a restart; their values stay as they
+    /// were.
     ///
     /// # Errors
     /// Why the configuration is rejected. Nothing has changed then.
@@ -248,8 +249,8 @@ impl App {
         edition.gate.take_over();
     }
 
-    /// Builds the parts that are fallible and slow, where they differ from those before: telemetry and the
-    /// audit log.
+    /// Builds the parts that are fallible and slow, where they differ from those before: telemetry
+    /// and the audit log.
     ///
     /// # Errors
     /// One of them cannot be built, or not within [`PREPARE_TIMEOUT`].
@@ -320,8 +321,8 @@ impl App {
     }
 }
 
-/// The digests of polled files, with what the file system says of them: a file that it says the same of is not read again.
-/// A lock file of ten thousand prompts has megabytes.
+/// The digests of polled files, with what the file system says of them: a file that it says the
+/// same of is not read again. A lock file of ten thousand prompts has megabytes.
 #[derive(Default)]
 struct FileDigests(HashMap<PathBuf, (Stamp, String)>);
 
@@ -334,8 +335,8 @@ struct Stamp {
     inode: Option<(u64, u64)>,
 }
 
-/// A file that was modified so recently may be modified once more without another time: file systems have times as coarse as
-/// two seconds.
+/// A file that was modified so recently may be modified once more without another time: file
+/// systems have times as coarse as two seconds.
 const RECENTLY: Duration = Duration::from_secs(3);
 
 impl FileDigests {
@@ -384,8 +385,8 @@ struct Polled {
     digests: Vec<String>,
 }
 
-/// Keeps the addresses and the cluster, which cannot change while the gateway runs. Returns the keys whose values
-/// in the file are different.
+/// Keeps the addresses and the cluster, which cannot change while the gateway runs. Returns the
+/// keys whose values in the file are different.
 fn keep_for_life(config: &mut Config, before: &Config) -> Vec<&'static str> {
     let mut needs_restart = Vec::new();
     if config.server.listen != before.server.listen {

@@ -1,4 +1,5 @@
-//! This replica among the others: it joins them, tells them what it serves, and takes what they hand over.
+//! This replica among the others: it joins them, tells them what it serves, and takes what they
+//! hand over.
 
 use std::io;
 use std::sync::{Arc, Weak};

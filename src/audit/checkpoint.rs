@@ -1,8 +1,9 @@
-//! Checkpoints: signed statements of what a log contains up to a record. A copy that is kept elsewhere proves that
-//! a log that ends before it was truncated.
+//! Checkpoints: signed statements of what a log contains up to a record. A copy that is kept
+//! elsewhere proves that a log that ends before it was truncated.
 //!
-//! A checkpoint signs the head of the hash chain, which only the secret recomputes, and digests of all lines, which
-//! an auditor without the secret recomputes to find every byte that was edited below the checkpoint.
+//! A checkpoint signs the head of the hash chain, which only the secret recomputes, and digests of
+//! all lines, which an auditor without the secret recomputes to find every byte that was edited
+//! below the checkpoint.
 
 use super::keys::{Digest, Keys, Mac, PublicKey};
 use super::record::{Event, Head};
@@ -85,7 +86,8 @@ impl Checkpoint {
         event.text("signature", &self.signature)
     }
 
-    /// Reads the members of a checkpoint, from a record or from the gateway's own log; `None` if there is none.
+    /// Reads the members of a checkpoint, from a record or from the gateway's own log; `None` if
+    /// there is none.
     pub(crate) fn read(
         number: impl Fn(&str) -> Option<u64>,
         text: impl Fn(&str) -> Option<String>,

@@ -1,5 +1,5 @@
-//! Digests of arguments: for each value its path, its length and a keyed digest. Numbers and booleans
-//! are digested, too: a value that is easily guessed needs the protection most.
+//! Digests of arguments: for each value its path, its length and a keyed digest. Numbers and
+//! booleans are digested, too: a value that is easily guessed needs the protection most.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -18,8 +18,8 @@ const MAX_PATH: usize = 128;
 /// The limit of a raw value, in bytes as written.
 const MAX_RAW: usize = 2048;
 
-/// Bytes that are reserved for the members after the arguments: the prompt and the decision must not
-/// be pushed out.
+/// Bytes that are reserved for the members after the arguments: the prompt and the decision must
+/// not be pushed out.
 const RESERVED_BYTES: usize = 4 << 10;
 
 /// Adds the arguments as the member `name`, by the path of each value:
@@ -109,8 +109,8 @@ impl Digests<'_> {
         }
     }
 
-    /// Returns a name for a path as a JSON string that no other value has, and whether it differs from
-    /// the path.
+    /// Returns a name for a path as a JSON string that no other value has, and whether it differs
+    /// from the path.
     fn name(&self, path: &str) -> (String, bool) {
         let mut name = String::new();
         let mut cut = write_text(path, MAX_PATH, &mut name);

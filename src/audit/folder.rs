@@ -10,8 +10,8 @@ use crate::platform::disk::{self, File, FileKind, Metadata, OpenOptions, Readers
 pub(crate) struct Folder {
     path: PathBuf,
     failpoints: Failpoints,
-    /// The locked file `lock`, and the locked folder, since the file can be removed while it is locked; `None` where
-    /// folders cannot be locked. The locks end with the handles.
+    /// The locked file `lock`, and the locked folder, since the file can be removed while it is
+    /// locked; `None` where folders cannot be locked. The locks end with the handles.
     _locks: (File, Option<File>),
 }
 
@@ -184,7 +184,8 @@ impl Folder {
         File::open(&self.path)?.sync_all()
     }
 
-    /// Returns what others have done to the segment that is written; `None` if it is as it was left.
+    /// Returns what others have done to the segment that is written; `None` if it is as it was
+    /// left.
     pub(crate) fn damage(&self, segment: &Segment) -> Option<&'static str> {
         let named = disk::symlink_metadata(&self.path.join(&segment.name));
         match named.and_then(|named| Ok((named, segment.file.metadata()?))) {
@@ -194,8 +195,8 @@ impl Folder {
         }
     }
 
-    /// Renames a file that has the name of a segment but is none, so that it does not count as one. Returns its
-    /// new name.
+    /// Renames a file that has the name of a segment but is none, so that it does not count as one.
+    /// Returns its new name.
     ///
     /// # Errors
     /// When the file cannot be renamed.

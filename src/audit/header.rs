@@ -1,6 +1,6 @@
-//! The header, the first line of a segment: it names the record from which the hash chain continues.
-//! The header is not a record and has no sequence number, so that lines can be written again to a
-//! different segment unchanged.
+//! The header, the first line of a segment: it names the record from which the hash chain
+//! continues. The header is not a record and has no sequence number, so that lines can be written
+//! again to a different segment unchanged.
 
 use std::fmt::Write as _;
 
@@ -20,8 +20,8 @@ pub(crate) struct Header {
     pub name: String,
     /// The length of the segment before up to that record, in bytes.
     pub bytes: u64,
-    /// The running digest of the headers of all segments before; `None` in segments of releases that did not have
-    /// digests.
+    /// The running digest of the headers of all segments before; `None` in segments of releases
+    /// that did not have digests.
     pub headers: Option<Digest>,
     /// Why the segment before was abandoned, if it was: its content beyond `bytes` does not count.
     pub abandoned: Option<String>,

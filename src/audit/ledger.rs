@@ -156,14 +156,15 @@ impl Ledger {
         }
     }
 
-    /// Records an event without waiting until it is written. It precedes all later records, and takes no room
-    /// from records that calls wait for: where there is none for it, only its kind is counted.
+    /// Records an event without waiting until it is written. It precedes all later records, and
+    /// takes no room from records that calls wait for: where there is none for it, only its kind is
+    /// counted.
     pub fn note(&self, event: Event) {
         self.queue.note(event, stamp(self.started));
     }
 
-    /// Records the end of a call or stream whose start is on record, without waiting until it is written. It
-    /// always has room: there are at most as many ends as calls and streams at once.
+    /// Records the end of a call or stream whose start is on record, without waiting until it is
+    /// written. It always has room: there are at most as many ends as calls and streams at once.
     pub fn end(&self, event: Event) {
         self.queue.end(event, stamp(self.started));
     }

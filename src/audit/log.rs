@@ -1,5 +1,5 @@
-//! The log as a state machine: records go in, lines are appended to segments. The writer thread owns
-//! it; the clock is handed in.
+//! The log as a state machine: records go in, lines are appended to segments. The writer thread
+//! owns it; the clock is handed in.
 //!
 //! Lines that are written but not synced are kept in memory, so that a segment whose file fails can
 //! be abandoned and the same lines written to a new segment. A file that failed to sync is never
@@ -126,8 +126,8 @@ impl Log {
     /// Appends records: all of them, or none that counts as written.
     ///
     /// # Errors
-    /// When they could be written neither to the segment nor to a new one. Unsynced lines of earlier
-    /// calls are kept, to be written again.
+    /// When they could be written neither to the segment nor to a new one. Unsynced lines of
+    /// earlier calls are kept, to be written again.
     pub(crate) fn append<'a>(
         &mut self,
         records: impl Iterator<Item = (&'a Event, Stamp)>,
@@ -265,8 +265,8 @@ impl Log {
         Ok(signed)
     }
 
-    /// Returns the oldest segment and the number of its last record, if there are more segments than
-    /// `keep`.
+    /// Returns the oldest segment and the number of its last record, if there are more segments
+    /// than `keep`.
     ///
     /// # Errors
     /// When the folder or the header of the second segment cannot be read.
@@ -317,8 +317,8 @@ impl Log {
         Ok(checkpoint)
     }
 
-    /// Abandons the segment if its file was removed, replaced, or changed in length by others. Returns what has
-    /// happened to it.
+    /// Abandons the segment if its file was removed, replaced, or changed in length by others.
+    /// Returns what has happened to it.
     pub(crate) fn abandon_if_damaged(&mut self) -> Option<&'static str> {
         let damage = self.folder.damage(self.segment.as_ref()?)?;
         self.abandon_segment(&io::Error::other(damage));
@@ -391,7 +391,8 @@ impl Log {
         // it, and the next attempt replaces it.
         let segment = created.inspect_err(|error| self.abandon_segment(error))?;
         if self.abandon_reason.take().is_some() {
-            // The lines beyond `durable` are in the new segment. Where this fails, the header says so.
+            // The lines beyond `durable` are in the new segment. Where this fails, the header says
+            // so.
             let _ = self.folder.truncate(&header.name, header.bytes);
         }
         self.unsynced_lines.clear();

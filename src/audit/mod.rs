@@ -2,9 +2,9 @@
 //! response (docs/audit.md).
 //!
 //! Many threads record, one thread writes. A record is text before it enters the [`queue`] of a
-//! [`ledger`]. The [`writer`] takes all waiting records at once and hands them to the [`log`], which
-//! numbers, chains and appends them. The [`sync_thread`] syncs beside it. [`verify`] checks a log
-//! that it does not trust.
+//! [`ledger`]. The [`writer`] takes all waiting records at once and hands them to the [`log`],
+//! which numbers, chains and appends them. The [`sync_thread`] syncs beside it. [`verify`] checks a
+//! log that it does not trust.
 
 mod checkpoint;
 pub(crate) mod digest;
@@ -42,8 +42,8 @@ use record::Event;
 
 pub(crate) use ledger::{Ledger, Unrecorded};
 
-/// Target of the log lines that show whether an audit log was truncated, which are worth nothing unless they are written: no
-/// filter leaves them out.
+/// Target of the log lines that show whether an audit log was truncated, which are worth nothing
+/// unless they are written: no filter leaves them out.
 pub(crate) const EVIDENCE: &str = "promptgate::audit::evidence";
 
 /// A handle on the current audit log, cheap to clone. While the log is disabled, it discards every

@@ -1,8 +1,9 @@
 //! The queue of records between the threads that record and the writer: bounded in bytes. A record
 //! without room is refused or counted, never dropped silently.
 //!
-//! Records have room of three kinds, and none takes that of another: those that calls wait for, with a fair
-//! share for each caller; those that no call waits for (notes); and the ends of what is on record, which always fit.
+//! Records have room of three kinds, and none takes that of another: those that calls wait for,
+//! with a fair share for each caller; those that no call waits for (notes); and the ends of what is
+//! on record, which always fit.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,7 +20,8 @@ use crate::platform::{Condvar, yield_now};
 /// The queue, shared by all producers and the one writer.
 pub(super) struct Queue {
     state: Mutex<State>,
-    /// Wakes the writer. Only its thread waits here, so that `notify_one` cannot reach a different waiter.
+    /// Wakes the writer. Only its thread waits here, so that `notify_one` cannot reach a different
+    /// waiter.
     work: Condvar,
     /// Wakes the threads that wait until the writer has ended.
     end: Condvar,
@@ -88,7 +90,8 @@ struct State {
 /// The settings that can change while the log is written.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct WriterSettings {
-    /// The limit of records that calls wait for, and of lines that are written but not synced; in bytes.
+    /// The limit of records that calls wait for, and of lines that are written but not synced; in
+    /// bytes.
     pub limit: usize,
     /// The part of the limit that one caller may take while others want room, in bytes.
     pub share: usize,
@@ -168,13 +171,13 @@ impl Queue {
         self.lock().settings.degrades
     }
 
-    /// Adds a record that `holder` waits for, and right before it the record `before`: both or none.
-    /// Returns the channel to wait on; `None` where the log is down or full and calls continue
-    /// unrecorded.
+    /// Adds a record that `holder` waits for, and right before it the record `before`: both or
+    /// none. Returns the channel to wait on; `None` where the log is down or full and calls
+    /// continue unrecorded.
     ///
     /// # Errors
-    /// When the queue is closed; and when the log is down, or there is no room for the holder, and calls are
-    /// refused then.
+    /// When the queue is closed; and when the log is down, or there is no room for the holder, and
+    /// calls are refused then.
     pub(super) fn submit(
         &self,
         holder: &Holder,
@@ -216,8 +219,8 @@ impl Queue {
         self.wake(state);
     }
 
-    /// Adds the end of something whose start is on record. In refuse mode it always fits: nothing starts without
-    /// a record.
+    /// Adds the end of something whose start is on record. In refuse mode it always fits: nothing
+    /// starts without a record.
     pub(super) fn end(&self, event: Event, stamp: Stamp) {
         let mut state = self.lock();
         if state.settings.degrades && state.end_bytes + event.size() > state.settings.limit {
@@ -287,7 +290,8 @@ impl Queue {
                 || state.sync_outcome.is_some())
         };
         drop(self.wait_while(timeout, is_idle));
-        // The writer would otherwise take the core of a thread that serves calls, for a group of one record.
+        // The writer would otherwise take the core of a thread that serves calls, for a group of
+        // one record.
         yield_now();
         let mut state = self.lock();
         let settings_changed = std::mem::take(&mut state.settings_changed);
@@ -329,7 +333,8 @@ impl Queue {
         state
     }
 
-    /// Wakes the writer if it waits. While it writes, records join the next group, and cost no system call.
+    /// Wakes the writer if it waits. While it writes, records join the next group, and cost no
+    /// system call.
     fn wake(&self, mut state: MutexGuard<'_, State>) {
         if std::mem::take(&mut state.writer_waits) {
             drop(state);
@@ -338,13 +343,15 @@ impl Queue {
     }
 
     /// Marks the log as down. Records whose callers wait are refused, unless calls continue
-    /// unrecorded; all other records, with what could not be written before them, stay in the queue.
+    /// unrecorded; all other records, with what could not be written before them, stay in the
+    /// queue.
     pub(super) fn go_down(&self, unwritten: Unwritten) {
         let Unwritten { entries, omitted, missing } = unwritten;
         let mut state = self.lock();
         state.is_down = true;
         let degrades = state.settings.degrades;
-        // A dropped sender refuses its caller. A caller that no longer waits was told that the record is late.
+        // A dropped sender refuses its caller. A caller that no longer waits was told that the
+        // record is late.
         let is_refused = |written: Option<oneshot::Sender<Outcome>>| {
             !degrades && written.is_some_and(|written| !written.is_closed())
         };

@@ -1,4 +1,5 @@
-//! Records as text: one JSON object per line, ASCII only, bounded, chained by its last member `mac`.
+//! Records as text: one JSON object per line, ASCII only, bounded, chained by its last member
+//! `mac`.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -25,8 +26,8 @@ pub(crate) const MAX_LINE: usize = 16 << 10;
 /// Bytes of a line beside the members of its event, approximately.
 const OWN_MEMBERS: usize = 240;
 
-/// The limit of the members of an event, in bytes. The rest of a line is far shorter than the KiB that
-/// is reserved for it.
+/// The limit of the members of an event, in bytes. The rest of a line is far shorter than the KiB
+/// that is reserved for it.
 const MAX_MEMBERS: usize = MAX_LINE - 1024;
 
 /// The limit of the text of one member, in bytes as written.
@@ -76,8 +77,8 @@ impl Event {
         self.json(name, &number.to_string())
     }
 
-    /// Adds a value that the gateway has written as ASCII JSON. Without room it is left out, and the
-    /// record is marked as truncated.
+    /// Adds a value that the gateway has written as ASCII JSON. Without room it is left out, and
+    /// the record is marked as truncated.
     pub fn json(mut self, name: &'static str, value: &str) -> Self {
         let before = self.members.len();
         self.name(name);
@@ -115,7 +116,8 @@ impl Event {
         MAX_MEMBERS.saturating_sub(self.members.len())
     }
 
-    /// Returns the size of the line of this event, in bytes, approximately: no less than the memory of the event.
+    /// Returns the size of the line of this event, in bytes, approximately: no less than the memory
+    /// of the event.
     pub fn size(&self) -> usize {
         (self.members.len() + OWN_MEMBERS).max(self.members.capacity())
     }
@@ -198,7 +200,8 @@ pub(crate) struct Head {
     pub(super) lines: Digest,
 }
 
-/// Returns the running digest after a line, with its line feed: SHA-256 of the digest before it and the line.
+/// Returns the running digest after a line, with its line feed: SHA-256 of the digest before it and
+/// the line.
 pub(crate) fn next_digest(before: &Digest, line: &[u8]) -> Digest {
     Sha256::new().chain_update(before).chain_update(line).finalize().into()
 }

@@ -22,7 +22,8 @@ pub(crate) struct Recovered {
     pub number: u64,
     /// The length of the last segment, in bytes.
     pub bytes: u64,
-    /// The running digest of the headers; `None` if there is no segment, or the last one has no digests.
+    /// The running digest of the headers; `None` if there is no segment, or the last one has no
+    /// digests.
     pub headers: Option<Digest>,
     /// Bytes after the last complete record, which were moved to a `.torn` file.
     pub torn: u64,
@@ -41,8 +42,8 @@ pub(crate) struct SetAside {
     pub last_seq: u64,
 }
 
-/// Finds the end of the log in a folder. Files that are no segments are set aside, and all bytes after the last
-/// complete record are moved to a `.torn` file.
+/// Finds the end of the log in a folder. Files that are no segments are set aside, and all bytes
+/// after the last complete record are moved to a `.torn` file.
 ///
 /// # Errors
 /// When a file cannot be read, written or renamed, or the log was written with another key.
@@ -121,8 +122,8 @@ fn set_aside_strangers(folder: &Folder) -> io::Result<Vec<SetAside>> {
     Ok(aside)
 }
 
-/// Sequence numbers from here on are not believed of a file that was set aside: a million records a second for
-/// thirty years come to less.
+/// Sequence numbers from here on are not believed of a file that was set aside: a million records a
+/// second for thirty years come to less.
 const MAX_LOST: u64 = 1 << 50;
 
 /// Reads the header of a segment.
@@ -152,8 +153,8 @@ struct End {
     last: Option<Head>,
 }
 
-/// Finds the last complete line from the end: a crash of the system may leave more than one incomplete line. Reads more
-/// than [`TAIL`] bytes only where these have none.
+/// Finds the last complete line from the end: a crash of the system may leave more than one
+/// incomplete line. Reads more than [`TAIL`] bytes only where these have none.
 fn find_end(file: &mut File) -> io::Result<End> {
     let length = file.metadata()?.length;
     let mut tail = TAIL;

@@ -44,7 +44,8 @@ impl SyncThread {
         let death = DeathReport { queue, is_alive: is_alive.clone() };
         let waiting = Waiting(jobs.clone());
         spawn_thread("audit-sync", move || {
-            // Dropped in this order, also by a panic: each job that was accepted is covered by a report.
+            // Dropped in this order, also by a panic: each job that was accepted is covered by a
+            // report.
             let death = death;
             let waiting = waiting;
             run(&waiting, &death);

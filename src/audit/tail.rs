@@ -1,5 +1,5 @@
-//! Reads the lines of a log in their order, also while they are written. It locks nothing, and checks no keys:
-//! [`verify`](super::verify) does that.
+//! Reads the lines of a log in their order, also while they are written. It locks nothing, and
+//! checks no keys: [`verify`](super::verify) does that.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -64,9 +64,9 @@ impl Tail {
         self.position
     }
 
-    /// Calls `each` with the next complete lines, without their line feeds, until about `limit` bytes are read. Returns
-    /// whether the end was reached. An incomplete line at the end is read once it is complete. A segment that was
-    /// removed or truncated meanwhile is skipped.
+    /// Calls `each` with the next complete lines, without their line feeds, until about `limit`
+    /// bytes are read. Returns whether the end was reached. An incomplete line at the end is read
+    /// once it is complete. A segment that was removed or truncated meanwhile is skipped.
     ///
     /// # Errors
     /// When the folder or a segment cannot be read; what was read before counts as read.
@@ -81,7 +81,8 @@ impl Tail {
             let Some(next) = self.next_segment()? else {
                 return Ok(true);
             };
-            // The writer is done with a segment before the next one exists: what it wrote last is read first.
+            // The writer is done with a segment before the next one exists: what it wrote last is
+            // read first.
             if self.read_part(&mut each)? == 0 {
                 self.position = Position { segment: next, offset: 0 };
             }
@@ -157,8 +158,8 @@ pub(crate) fn last_seq(path: &Path) -> io::Result<u64> {
     Ok(last_line(&mut File::open(&path.join(&name))?)?.1.unwrap_or_default())
 }
 
-/// Returns where the records since `time` begin, at most `limit` bytes before the end: in front of a line, or within
-/// one that is then skipped. Also returns whether the limit cut off some.
+/// Returns where the records since `time` begin, at most `limit` bytes before the end: in front of
+/// a line, or within one that is then skipped. Also returns whether the limit cut off some.
 ///
 /// # Errors
 /// When the folder or a segment cannot be read.
@@ -194,7 +195,8 @@ pub(super) fn read_full(mut file: impl Read, buffer: &mut [u8]) -> io::Result<us
     Ok(length)
 }
 
-/// Returns where the last complete line of a segment ends, in bytes, and the number of the record by then.
+/// Returns where the last complete line of a segment ends, in bytes, and the number of the record
+/// by then.
 fn last_line(file: &mut File) -> io::Result<(u64, Option<u64>)> {
     let length = file.metadata()?.length;
     let start = length.saturating_sub(2 * MAX_LINE as u64);

@@ -68,8 +68,8 @@ impl Drop for CloseOnPanic {
 /// The interval of retries, and of the check that the segment's file is still in its place.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Unsynced bytes from which on a sync is due before its time: a disk that gets much at once blocks its
-/// writers.
+/// Unsynced bytes from which on a sync is due before its time: a disk that gets much at once blocks
+/// its writers.
 const EARLY_SYNC_BYTES: usize = 1 << 20;
 
 /// The timeout of the last sync at a shutdown.
@@ -271,9 +271,9 @@ impl LogWriter {
         }
     }
 
-    /// Removes the oldest segments beyond `audit.keep`. Each removal is on the disk as a signed record
-    /// before the file is removed, so that an auditor without the secret can believe it. What cannot be removed stays: records
-    /// can be written all the same.
+    /// Removes the oldest segments beyond `audit.keep`. Each removal is on the disk as a signed
+    /// record before the file is removed, so that an auditor without the secret can believe it.
+    /// What cannot be removed stays: records can be written all the same.
     ///
     /// # Errors
     /// When a record cannot be written.

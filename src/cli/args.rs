@@ -8,8 +8,9 @@ use crate::hosts::{ENTRY, Host};
 
 /// One endpoint in front of every MCP prompt server a company has.
 ///
-/// Without a command, promptgate runs `serve`. Environment variables override keys of the configuration
-/// file. Two underscores separate the levels: PROMPTGATE__SERVER__LISTEN=127.0.0.1:9000
+/// Without a command, promptgate runs `serve`. Environment variables override keys of the
+/// configuration file. Two underscores separate the levels:
+/// PROMPTGATE__SERVER__LISTEN=127.0.0.1:9000
 #[derive(Debug, Parser)]
 #[command(version, args_conflicts_with_subcommands = true)]
 pub(crate) struct Cli {
@@ -47,13 +48,15 @@ pub(super) enum Command {
     },
     /// Validate the configuration and report every mistake with its line
     ///
-    /// Also reads the prompts of libraries. Exit code: 64 if there is a mistake; 1 if a prompt file is not
-    /// valid, and with --dial also if an upstream does not answer, or the store of the cluster cannot be used.
+    /// Also reads the prompts of libraries. Exit code: 64 if there is a mistake; 1 if a prompt file
+    /// is not valid, and with --dial also if an upstream does not answer, or the store of the
+    /// cluster cannot be used.
     Check {
         #[command(flatten)]
         file: ConfigFile,
         /// Also connect to each upstream and list its prompts: shows the era, the revision, the
-        /// number of prompts, and which prompts are left out and why. Connects to the store of the cluster, too
+        /// number of prompts, and which prompts are left out and why. Connects to the store of the
+        /// cluster, too
         #[arg(long)]
         dial: bool,
         #[command(flatten)]
@@ -67,9 +70,9 @@ pub(super) enum Command {
     },
     /// Convert the MCP servers of a host to tables for gateway.toml
     ///
-    /// Reads the configuration of Claude Code, Claude Desktop, Cursor, VS Code, Windsurf or Zed, and
-    /// prints an [upstreams.NAME] table for each server. Secrets are not printed: the tables name
-    /// environment variables instead.
+    /// Reads the configuration of Claude Code, Claude Desktop, Cursor, VS Code, Windsurf or Zed,
+    /// and prints an [upstreams.NAME] table for each server. Secrets are not printed: the tables
+    /// name environment variables instead.
     Import {
         /// mcp.json, claude_desktop_config.json, settings.json of Zed, …
         file: PathBuf,
@@ -92,15 +95,16 @@ pub(super) enum Command {
     Explain(Explain),
     /// Approve prompts: only approved ones are served where release = "enforce"
     ///
-    /// Connects to the upstreams itself, and reads and writes the lock file promptgate.lock, which a running gateway
-    /// follows. Prompts are given by their public names.
+    /// Connects to the upstreams itself, and reads and writes the lock file promptgate.lock, which
+    /// a running gateway follows. Prompts are given by their public names.
     #[command(subcommand)]
     Pins(PinsCommand),
     /// Sign in for an upstream whose server lets in users only
     ///
-    /// For upstreams with credential = { login = … }. Opens a page of the upstream's provider in your browser. What it
-    /// grants is used for all callers of the upstream, kept sealed in the folder of grants.path, or in
-    /// cluster.store where that is set, and renewed by the gateway. Running gateways take it over by themselves.
+    /// For upstreams with credential = { login = … }. Opens a page of the upstream's provider in
+    /// your browser. What it grants is used for all callers of the upstream, kept sealed in the
+    /// folder of grants.path, or in cluster.store where that is set, and renewed by the gateway.
+    /// Running gateways take it over by themselves.
     Login(Login),
     /// Show the sign-ins for upstreams, and which are missing
     Logins {
@@ -111,17 +115,18 @@ pub(super) enum Command {
     },
     /// End the sign-in for an upstream, at its provider and here
     Logout(Logout),
-    /// Show or end what callers have of their own at upstreams with act_as = "caller" or per_caller = true
+    /// Show or end what callers have of their own at upstreams with act_as = "caller" or per_caller
+    /// = true
     ///
-    /// Calls the admin API of a running gateway, with the token in the environment variable PROMPTGATE_ADMIN_TOKEN if one is
-    /// required. Tokens themselves are never shown.
+    /// Calls the admin API of a running gateway, with the token in the environment variable
+    /// PROMPTGATE_ADMIN_TOKEN if one is required. Tokens themselves are never shown.
     #[command(subcommand)]
     Grants(GrantsCommand),
     /// Show what was used, by whom, and how it went
     ///
-    /// Covers the last 7 days, or the time since --since. Reads the usage index and the audit log of the
-    /// configuration: no gateway need run, and no key is needed.
-    /// Without an index, all is counted from the log. Refused calls are not uses. BEFORE are the uses in the period of the
+    /// Covers the last 7 days, or the time since --since. Reads the usage index and the audit log
+    /// of the configuration: no gateway need run, and no key is needed. Without an index, all is
+    /// counted from the log. Refused calls are not uses. BEFORE are the uses in the period of the
     /// same length before.
     Usage(UsageQuery),
     /// Search or verify the audit log, or compute the digest of a value in it
@@ -132,9 +137,9 @@ pub(super) enum Command {
     Key(KeyCommand),
     /// Show the state of a running gateway and of its upstreams
     ///
-    /// Calls the admin API, with the token in the environment variable PROMPTGATE_ADMIN_TOKEN if one
-    /// is required. Needs no other secret, and works while the file has mistakes. Exit code: 1 if the
-    /// gateway is not ready.
+    /// Calls the admin API, with the token in the environment variable PROMPTGATE_ADMIN_TOKEN if
+    /// one is required. Needs no other secret, and works while the file has mistakes. Exit code: 1
+    /// if the gateway is not ready.
     Status(AdminApi),
     /// Check that a running gateway is ready: exit code 0 or 1
     ///
@@ -151,8 +156,8 @@ pub(super) enum Command {
         /// Show only prompts of this upstream
         #[arg(long, value_name = "ID")]
         upstream: Option<String>,
-        /// Show for each prompt where it comes from: its upstream, its name there, the state of its pin, and the
-        /// overlays that change it. Asks the admin API, as `promptgate status` does
+        /// Show for each prompt where it comes from: its upstream, its name there, the state of its
+        /// pin, and the overlays that change it. Asks the admin API, as `promptgate status` does
         #[arg(long, short)]
         long: bool,
         #[command(flatten)]
@@ -225,12 +230,13 @@ pub(super) enum PinsCommand {
     },
     /// Approve a version that was approved before
     ///
-    /// An upstream does not serve an old text because of it: gets of another text are refused, or answered with the
-    /// approved text where releases.snapshot is set.
+    /// An upstream does not serve an old text because of it: gets of another text are refused, or
+    /// answered with the approved text where releases.snapshot is set.
     Rollback {
         /// Public name of a prompt
         prompt: String,
-        /// A digest of the version, or the first 8 or more digits of it [default: the last version before]
+        /// A digest of the version, or the first 8 or more digits of it [default: the last version
+        /// before]
         #[arg(long, value_name = "DIGEST")]
         to: Option<String>,
         #[command(flatten)]
@@ -259,14 +265,16 @@ pub(super) struct PinsDecision {
 pub(super) enum AuditCommand {
     /// Verify that no record of a log was changed, removed or inserted
     ///
-    /// A log that was cut off at its end is detected with --checkpoints only. The key is taken from the configuration, or from the environment variable PROMPTGATE_AUDIT_KEY.
-    /// Without the key, use --public-key: it verifies the order of the records and the signatures of
-    /// the checkpoints. Exit code: 1 if the log is not intact.
+    /// A log that was cut off at its end is detected with --checkpoints only. The key is taken from
+    /// the configuration, or from the environment variable PROMPTGATE_AUDIT_KEY. Without the key,
+    /// use --public-key: it verifies the order of the records and the signatures of the
+    /// checkpoints. Exit code: 1 if the log is not intact.
     Verify(Verify),
     /// Show calls and other events of a log
     ///
-    /// Shows the calls of the last 24 hours, or since --since, with their outcomes, oldest first. Needs no key, and does not tell whether the log is intact: that
-    /// is what `promptgate audit verify` does. Values of arguments are never shown.
+    /// Shows the calls of the last 24 hours, or since --since, with their outcomes, oldest first.
+    /// Needs no key, and does not tell whether the log is intact: that is what
+    /// `promptgate audit verify` does. Values of arguments are never shown.
     Find(FindQuery),
     /// Print the digest that the log holds for a value, which is read from standard input
     ///
@@ -306,10 +314,12 @@ pub(super) struct Login {
     /// Sign in on another device, with a code (RFC 8628), where the provider offers that
     #[arg(long, conflicts_with_all = ["no_browser", "port"])]
     pub(super) device: bool,
-    /// Scopes to ask for, separated by spaces [default: those of the configuration, or that the upstream asks for]
+    /// Scopes to ask for, separated by spaces [default: those of the configuration, or that the
+    /// upstream asks for]
     #[arg(long, value_name = "SCOPES")]
     pub(super) scope: Option<String>,
-    /// Port of 127.0.0.1 to which the browser returns, for clients that are registered with one [default: a free one]
+    /// Port of 127.0.0.1 to which the browser returns, for clients that are registered with one
+    /// [default: a free one]
     #[arg(long, value_name = "PORT")]
     pub(super) port: Option<u16>,
     #[command(flatten)]
@@ -443,7 +453,8 @@ pub(super) struct FindQuery {
     /// Maximum number of entries: the newest
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(super) limit: usize,
-    /// Go on with what is recorded from now on, until the command is stopped; a call shows once it has ended
+    /// Go on with what is recorded from now on, until the command is stopped; a call shows once it
+    /// has ended
     #[arg(long, conflicts_with = "until")]
     pub(super) follow: bool,
     /// Print one JSON object for each entry, for scripts

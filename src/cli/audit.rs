@@ -13,7 +13,8 @@ use crate::audit::keys::{Keys, PublicKey};
 use crate::audit::verify::{self, KeptCheckpoint, Mistake, Report, TrustAnchors};
 use crate::config::{Records, load_audit};
 
-/// Record numbers that are listed one by one: enough to find the calls, short enough for a terminal.
+/// Record numbers that are listed one by one: enough to find the calls, short enough for a
+/// terminal.
 const MAX_LISTED: usize = 10;
 
 /// Verifies a log and prints the report. Fails if the log is not intact.
@@ -135,7 +136,8 @@ pub(super) fn hash(config: &Path) -> Result<(), Failure> {
     print(&format!("{} (key {})", value_digest(&keys, value), keys.digest_id()))
 }
 
-/// Returns the folder of the audit log of a configuration file, or the default one if the file does not exist.
+/// Returns the folder of the audit log of a configuration file, or the default one if the file does
+/// not exist.
 pub(super) fn folder(config: &Path) -> Result<PathBuf, Failure> {
     Records::load(config)?.audit_log.ok_or_else(disabled)
 }

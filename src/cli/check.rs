@@ -14,8 +14,8 @@ use crate::config::{Config, ConfigError, Transport, variables};
 use crate::upstream::library::Snapshot;
 
 /// # Errors
-/// With exit code 64 for mistakes in the configuration, with 1 for prompt files that are not valid. With
-/// `--json` the mistakes are part of the report on standard output.
+/// With exit code 64 for mistakes in the configuration, with 1 for prompt files that are not valid.
+/// With `--json` the mistakes are part of the report on standard output.
 pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
     let config = match load(path) {
         Ok(config) => config,

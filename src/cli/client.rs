@@ -34,8 +34,8 @@ use crate::upstream::connection::GatewayClient;
 use crate::upstream::transport::Transport;
 use crate::upstream::transport::streamable_http::HttpEndpoint;
 
-/// Timeout of the handshake, and of the whole command: longer than `server.limits.request` by default, so
-/// that the gateway's own timeout is reported.
+/// Timeout of the handshake, and of the whole command: longer than `server.limits.request` by
+/// default, so that the gateway's own timeout is reported.
 const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Which prompts are listed.
@@ -167,8 +167,8 @@ impl Filter {
     }
 }
 
-/// Gets a prompt, after its arguments were compared with the list: a gateway ignores arguments that a prompt does
-/// not have.
+/// Gets a prompt, after its arguments were compared with the list: a gateway ignores arguments that
+/// a prompt does not have.
 pub(super) fn get(
     gateway: &Gateway,
     name: &str,
@@ -227,8 +227,8 @@ fn no_prompts(url: &str) -> String {
 /// `data.reason` of a prompt that does not exist, or that the caller may not use.
 const UNKNOWN_PROMPT: &str = r#""reason":"unknown_prompt""#;
 
-/// Checks that a prompt has these arguments. A value that is not among the choices of its argument is reported on
-/// standard error.
+/// Checks that a prompt has these arguments. A value that is not among the choices of its argument
+/// is reported on standard error.
 ///
 /// # Errors
 /// The first unknown argument, with the nearest names.

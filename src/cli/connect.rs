@@ -152,8 +152,8 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
     })
 }
 
-/// Creates a file that does not exist yet, and waits until the disk has it. Only its owner can read it before it
-/// has its permissions.
+/// Creates a file that does not exist yet, and waits until the disk has it. Only its owner can read
+/// it before it has its permissions.
 fn create(path: &Path, text: &[u8], permissions: Option<&fs::Permissions>) -> io::Result<()> {
     let mut options = fs::OpenOptions::new();
     options.write(true).create_new(true);

@@ -1,4 +1,5 @@
-//! `promptgate check --dial`: connects to each upstream as the gateway would, and reports the result.
+//! `promptgate check --dial`: connects to each upstream as the gateway would, and reports the
+//! result.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
@@ -175,8 +176,8 @@ fn note(upstream: &Upstream, listed: &PromptList) -> Option<&'static str> {
     emptiness(listed.pages, listed.prompts.len() + listed.malformed.len())
 }
 
-/// Returns all results as `--json` prints them. The lists are merged as in the gateway, to know which
-/// prompts are left out.
+/// Returns all results as `--json` prints them. The lists are merged as in the gateway, to know
+/// which prompts are left out.
 fn report(config: &Config, dialed: Vec<Dialed>) -> Value {
     let sources = config.upstreams.iter().map(|u| Source::new(DriverId::fresh(), u, config));
     let sources: Vec<_> = sources.collect();

@@ -1,4 +1,5 @@
-//! `promptgate completions` and `promptgate man`: documents that are made of the command line's own definition.
+//! `promptgate completions` and `promptgate man`: documents that are made of the command line's own
+//! definition.
 
 use clap::CommandFactory;
 use clap_complete::Shell;

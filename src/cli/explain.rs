@@ -14,8 +14,8 @@ use crate::domain::pin::State;
 use crate::domain::rights::PromptRef;
 use crate::policy::{Access, Verdict};
 
-/// Prints for each method whether the caller may use the prompt, and which overlays change it. Reads the configuration
-/// and the lock file only; no upstream is called.
+/// Prints for each method whether the caller may use the prompt, and which overlays change it.
+/// Reads the configuration and the lock file only; no upstream is called.
 pub(super) fn run(query: &Explain) -> Result<(), Failure> {
     let config = load(&query.file.config)?;
     let prompt = target(&config, &query.name)?;
@@ -100,8 +100,8 @@ impl Target {
     }
 }
 
-/// Splits a public name, and undoes what overlays rename. A name without a known prefix belongs to the upstream with an
-/// empty prefix, if there is exactly one.
+/// Splits a public name, and undoes what overlays rename. A name without a known prefix belongs to
+/// the upstream with an empty prefix, if there is exactly one.
 fn target(config: &Config, name: &str) -> Result<Target, Failure> {
     let upstreams = config.upstreams.iter();
     if let Some((prefix, listed_name)) = config.naming.claimed(name)

@@ -41,7 +41,8 @@ pub(super) fn run(health: &Health) -> Result<(), Failure> {
     print("healthy")
 }
 
-/// Without an admin API: whether the endpoint accepts connections. Its certificate is for its public name.
+/// Without an admin API: whether the endpoint accepts connections. Its certificate is for its
+/// public name.
 fn accepts_connections(url: &str) -> Result<(), Failure> {
     let uri: Uri = url.parse().map_err(|_| Failure::usage(format!("{url} is not a URL")))?;
     let authority = uri.authority().map(|authority| authority.as_str()).unwrap_or_default();

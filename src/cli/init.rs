@@ -48,7 +48,8 @@ fn from_host(host: &Path) -> Result<(), Failure> {
     )
 }
 
-/// Writes the schema that the first line of the configuration names, for editors. It may be of an older release.
+/// Writes the schema that the first line of the configuration names, for editors. It may be of an
+/// older release.
 fn write_schema() -> Result<(), Failure> {
     let path = Path::new("gateway.schema.json");
     fs::write(path, format!("{:#}\n", Config::schema())).map_err(|error| failure(path, &error))

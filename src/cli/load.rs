@@ -30,14 +30,15 @@ pub(super) fn demand(path: &Path) -> Result<(), Failure> {
     )))
 }
 
-/// Loads the configuration file at `path` for a gateway whose child processes this binary supervises.
+/// Loads the configuration file at `path` for a gateway whose child processes this binary
+/// supervises.
 ///
 /// # Errors
 /// All mistakes in the configuration, or that the file cannot be read.
 pub(super) fn load_supervised(path: &Path) -> Result<Config, ConfigError> {
     let mut config = Config::load(path)?;
-    // Looked up once: an upgrade that replaces the binary changes the name that the system reports, and
-    // with another supervisor every stdio upstream would count as changed and be restarted.
+    // Looked up once: an upgrade that replaces the binary changes the name that the system reports,
+    // and with another supervisor every stdio upstream would count as changed and be restarted.
     static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(|| std::env::current_exe().ok());
     if cfg!(target_os = "linux")
         && let Some(program) = &*PROGRAM

@@ -235,7 +235,8 @@ fn store(login: &config::Login, shared: Option<Arc<SharedGrants>>) -> Result<Gra
         .ok_or_else(|| Failure::usage("server.seal_key is not set"))
 }
 
-/// The sign-ins in the store of the cluster, for as long as the runtime lives; `None` without a cluster.
+/// The sign-ins in the store of the cluster, for as long as the runtime lives; `None` without a
+/// cluster.
 ///
 /// # Errors
 /// `cluster.ca` cannot be used.
@@ -319,7 +320,8 @@ async fn finish(flow: CodeFlow, arrivals: &mut mpsc::Receiver<Arrival>) -> Resul
                 if let Some(arrival) = arrival {
                     arrival.refuse(&sentence(&why));
                 }
-                // Any page can send a browser here: what is not the answer to this request does not end it.
+                // Any page can send a browser here: what is not the answer to this request does not
+                // end it.
                 if !matches!(why, NoCode::OtherRequest | NoCode::Malformed) {
                     return Err(failed(why.to_string()));
                 }
@@ -388,7 +390,8 @@ async fn is_served(url: &str, http: &Http) -> bool {
     document.is_ok_and(|document| document["client_id"] == url)
 }
 
-/// Opens a page with the program in `BROWSER`, or with that of the system. Returns whether one was started.
+/// Opens a page with the program in `BROWSER`, or with that of the system. Returns whether one was
+/// started.
 async fn open(url: &Url) -> bool {
     let program = std::env::var_os("BROWSER").filter(|program| !program.is_empty());
     let system = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };

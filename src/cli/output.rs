@@ -19,8 +19,8 @@ impl Output {
     }
 }
 
-/// Prints a text and a line feed to standard output. A reader that closed the pipe (`| head`) is not an
-/// error.
+/// Prints a text and a line feed to standard output. A reader that closed the pipe (`| head`) is
+/// not an error.
 ///
 /// # Errors
 /// If standard output cannot be written for another reason, such as a full disk.
@@ -51,12 +51,14 @@ pub(super) fn printable_line(text: &str) -> String {
     printable(text).replace('\n', "\\n").replace('\t', "\\t")
 }
 
-/// Whether text on standard output may have styles: on a terminal, unless `NO_COLOR` is set (no-color.org).
+/// Whether text on standard output may have styles: on a terminal, unless `NO_COLOR` is set
+/// (no-color.org).
 pub(super) fn is_styled() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty())
 }
 
-/// Returns the width of the terminal on standard output, in characters; `None` where it is no terminal.
+/// Returns the width of the terminal on standard output, in characters; `None` where it is no
+/// terminal.
 pub(super) fn terminal_width() -> Option<usize> {
     #[cfg(unix)]
     {

@@ -6,7 +6,8 @@ use super::args::Period;
 use super::failure::Failure;
 
 impl Period {
-    /// Returns the begin, `default` before now if none is given, and the end, which is now if none is given.
+    /// Returns the begin, `default` before now if none is given, and the end, which is now if none
+    /// is given.
     ///
     /// # Errors
     /// If one of them is no time, or the end is before the begin.
@@ -33,7 +34,8 @@ fn unreadable(option: &str, text: &str) -> Failure {
     Failure::usage(format!("{option} {text:?} is no time: {rule}"))
 }
 
-/// Reads a duration before `now`, a date, which stands for its midnight (UTC), or a time as in RFC 3339.
+/// Reads a duration before `now`, a date, which stands for its midnight (UTC), or a time as in RFC
+/// 3339.
 fn time(text: &str, now: SystemTime) -> Option<SystemTime> {
     if let Ok(ago) = humantime::parse_duration(text) {
         // Nothing was recorded before the epoch.

@@ -1,6 +1,7 @@
 //! `promptgate pins`: shows and changes which versions of prompts are approved.
 //!
-//! The commands run a gateway of their own, without a listener, so they see what a running one would see.
+//! The commands run a gateway of their own, without a listener, so they see what a running one
+//! would see.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -26,8 +27,8 @@ use crate::router::{Router, UpstreamStatus};
 /// Runs one of the commands.
 ///
 /// # Errors
-/// With exit code 64 for mistakes in the configuration, the lock file or the names of prompts; with 1 if upstreams offer
-/// what is not approved (`check`), or nothing could be decided.
+/// With exit code 64 for mistakes in the configuration, the lock file or the names of prompts; with
+/// 1 if upstreams offer what is not approved (`check`), or nothing could be decided.
 pub(super) fn run(command: &PinsCommand) -> Result<(), Failure> {
     let view = match command {
         PinsCommand::Status(view) | PinsCommand::Check(view) | PinsCommand::Diff { view, .. } => {
@@ -221,7 +222,8 @@ impl Gateway {
         examined.map_err(|error| Failure::new(error.to_string()))
     }
 
-    /// The differences of prompts, as JSON and as text. `all` also names those without a difference.
+    /// The differences of prompts, as JSON and as text. `all` also names those without a
+    /// difference.
     async fn differences<'a>(
         &self,
         examined: impl Iterator<Item = &'a Examined>,

@@ -1,5 +1,5 @@
-//! The record of a running gateway, for commands on the same machine: the ports that it listens at may not be those
-//! of its configuration file.
+//! The record of a running gateway, for commands on the same machine: the ports that it listens at
+//! may not be those of its configuration file.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, Write};
@@ -20,8 +20,8 @@ pub(super) struct Running {
     pub admin: Option<String>,
 }
 
-/// Removes the record when the gateway ends. The lock shows that the gateway runs: the system releases it with
-/// the process, however that ends.
+/// Removes the record when the gateway ends. The lock shows that the gateway runs: the system
+/// releases it with the process, however that ends.
 #[must_use]
 pub(super) struct Recorded(Option<(PathBuf, File)>);
 
@@ -37,8 +37,8 @@ impl Drop for Recorded {
 }
 
 impl Running {
-    /// Records this process as the gateway of a configuration file. Serving does not depend on it: where the
-    /// record cannot be written, commands use the addresses of the file.
+    /// Records this process as the gateway of a configuration file. Serving does not depend on it:
+    /// where the record cannot be written, commands use the addresses of the file.
     pub(super) fn record(config: &Path, endpoint: String, admin: Option<String>) -> Recorded {
         let running = Self { pid: std::process::id(), endpoint, admin };
         Recorded(running.write(config).ok())
@@ -60,8 +60,8 @@ impl Running {
         serde_json::from_slice(&fs::read(path).ok()?).ok()
     }
 
-    /// Returns the gateway that runs with a configuration file; `None` if none is recorded, or the recorded one
-    /// has ended.
+    /// Returns the gateway that runs with a configuration file; `None` if none is recorded, or the
+    /// recorded one has ended.
     pub(super) fn find(config: &Path) -> Option<Self> {
         let folder = folder();
         is_private(&folder).then_some(())?;
@@ -72,7 +72,8 @@ impl Running {
     }
 }
 
-/// Returns the folder of the records: that of the session, or else one of this user among the temporary files.
+/// Returns the folder of the records: that of the session, or else one of this user among the
+/// temporary files.
 fn folder() -> PathBuf {
     let session = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     match session.filter(|folder| folder.is_absolute()) {
@@ -91,8 +92,8 @@ fn create_private(folder: &Path) -> io::Result<()> {
     if is_private(folder) { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
-/// Whether a folder belongs to this user, and nobody else can write to it: a record of another user could name
-/// another gateway.
+/// Whether a folder belongs to this user, and nobody else can write to it: a record of another user
+/// could name another gateway.
 #[cfg(unix)]
 fn is_private(folder: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;

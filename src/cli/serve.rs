@@ -1,5 +1,5 @@
-//! `promptgate serve`: runs the gateway until SIGTERM or SIGINT, or, over standard streams, until its client
-//! disconnects.
+//! `promptgate serve`: runs the gateway until SIGTERM or SIGINT, or, over standard streams, until
+//! its client disconnects.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -64,8 +64,8 @@ pub(super) fn http(path: &Path) -> Result<(), Failure> {
     })
 }
 
-/// Serves one client over standard streams (MCP 2025-11-25, stdio). Standard output carries MCP messages
-/// only.
+/// Serves one client over standard streams (MCP 2025-11-25, stdio). Standard output carries MCP
+/// messages only.
 pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
     check_depth()?;
     let config = load(path)?;

@@ -17,8 +17,8 @@ use crate::config::is_https_or_loopback;
 use crate::domain::address_policy::AddressPolicy;
 use crate::net::egress::{CONNECT, Egress, FetchError};
 
-/// Environment variable with the admin token. It is no argument, because every user of the machine can
-/// read the arguments of a process.
+/// Environment variable with the admin token. It is no argument, because every user of the machine
+/// can read the arguments of a process.
 const TOKEN_VARIABLE: &str = "PROMPTGATE_ADMIN_TOKEN";
 
 pub(super) fn run(admin: &AdminApi) -> Result<(), Failure> {

@@ -1,6 +1,6 @@
-//! Supervisor of a child process, between the gateway and the child (Linux only). It ends the child and all
-//! its descendants when the gateway ends, also when the gateway is killed, and also descendants that left
-//! the child's process group.
+//! Supervisor of a child process, between the gateway and the child (Linux only). It ends the child
+//! and all its descendants when the gateway ends, also when the gateway is killed, and also
+//! descendants that left the child's process group.
 
 use std::fs::File;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -21,15 +21,15 @@ use super::failure::Failure;
 /// supervisor after SIGTERM.
 const AFTER_TERM: Duration = Duration::from_millis(2_000);
 
-/// Rounds of SIGKILL to the remaining descendants. A round catches processes that were being forked in the
-/// round before, or that take a moment to exit: half a second in all.
+/// Rounds of SIGKILL to the remaining descendants. A round catches processes that were being forked
+/// in the round before, or that take a moment to exit: half a second in all.
 const KILL_ROUNDS: usize = 50;
 
 /// Time between two rounds.
 const KILL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Runs `command` under supervision until it exits or `parent`, a process id, has exited. Returns the exit
-/// code of the command.
+/// Runs `command` under supervision until it exits or `parent`, a process id, has exited. Returns
+/// the exit code of the command.
 ///
 /// # Errors
 /// If the parent has exited already, or the system refuses to start a process.
@@ -71,8 +71,8 @@ fn failure(error: std::io::Error) -> Failure {
     Failure::new(format!("cannot run the child process: {error}"))
 }
 
-/// Starts `command` in a process group of its own, and waits until it exits. On SIGTERM, forwards the signal
-/// to the group, and kills the group after [`AFTER_TERM`].
+/// Starts `command` in a process group of its own, and waits until it exits. On SIGTERM, forwards
+/// the signal to the group, and kills the group after [`AFTER_TERM`].
 async fn supervise(command: &[String]) -> std::io::Result<ExitStatus> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut child_exits = signal(SignalKind::child())?;
@@ -83,7 +83,8 @@ async fn supervise(command: &[String]) -> std::io::Result<ExitStatus> {
         .process_group(0)
         .spawn()?;
     let group = child.id();
-    // Only the child keeps its standard streams open, so that the gateway sees end of file when it exits.
+    // Only the child keeps its standard streams open, so that the gateway sees end of file when it
+    // exits.
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
@@ -104,8 +105,8 @@ async fn supervise(command: &[String]) -> std::io::Result<ExitStatus> {
     }
 }
 
-/// Reaps adopted descendants that have exited, so that they do not stay as zombies. `child` itself is reaped
-/// by its own `wait`.
+/// Reaps adopted descendants that have exited, so that they do not stay as zombies. `child` itself
+/// is reaped by its own `wait`.
 fn reap_adopted(child: Option<u32>) {
     let child = child.and_then(|pid| i32::try_from(pid).ok());
     for pid in children_of(getpid()) {

@@ -148,7 +148,8 @@ fn csv(by: UsageBy, report: &Report) -> String {
     out
 }
 
-/// Returns a value as one cell. A text that a spreadsheet would take for a formula is written behind an apostrophe.
+/// Returns a value as one cell. A text that a spreadsheet would take for a formula is written
+/// behind an apostrophe.
 fn csv_cell(value: &Value) -> String {
     let text = match value {
         Value::Null => return String::new(),

@@ -1,5 +1,6 @@
-//! The operator's sign-ins for upstreams, in the store: one sealed text for each upstream, which is changed by the one
-//! process that holds its lock. Each change is published, so that all replicas notice it at once.
+//! The operator's sign-ins for upstreams, in the store: one sealed text for each upstream, which is
+//! changed by the one process that holds its lock. Each change is published, so that all replicas
+//! notice it at once.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -41,7 +42,8 @@ enum Connection {
     },
 }
 
-/// The lock of one sign-in. Dropping it without [`GrantLock::release`] leaves it locked until the lock expires.
+/// The lock of one sign-in. Dropping it without [`GrantLock::release`] leaves it locked until the
+/// lock expires.
 pub(crate) struct GrantLock {
     grants: Arc<SharedGrants>,
     upstream: String,
@@ -73,8 +75,8 @@ impl SharedGrants {
         Arc::new(Self::new(store, Connection::OfReplica))
     }
 
-    /// The sign-ins over a connection of their own, for a process that is no replica. It is opened when it is needed, and
-    /// ends with `stop`.
+    /// The sign-ins over a connection of their own, for a process that is no replica. It is opened
+    /// when it is needed, and ends with `stop`.
     ///
     /// # Errors
     /// When `cluster.ca` holds no usable certificate.
@@ -94,7 +96,8 @@ impl SharedGrants {
         Self { store, scripts: GrantScripts::default(), connection, watches: Mutex::default() }
     }
 
-    /// Notifies `changed` whenever the sign-in of an upstream may have changed, for as long as others hold it.
+    /// Notifies `changed` whenever the sign-in of an upstream may have changed, for as long as
+    /// others hold it.
     pub(crate) fn watch(&self, upstream: &str, changed: &Arc<Notify>) {
         let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         watches.retain(|(_, changed)| changed.strong_count() > 0);
@@ -157,11 +160,12 @@ impl SharedGrants {
         self.run(marking).await.map(drop)
     }
 
-    /// Locks the sign-in of an upstream for `lifetime`. Waits that long for another process, whose lock has expired by
-    /// then.
+    /// Locks the sign-in of an upstream for `lifetime`. Waits that long for another process, whose
+    /// lock has expired by then.
     ///
     /// # Errors
-    /// [`SharedGrantError::Unavailable`], or [`SharedGrantError::Busy`] when several processes wait.
+    /// [`SharedGrantError::Unavailable`], or [`SharedGrantError::Busy`] when several processes
+    /// wait.
     pub(crate) async fn lock(
         self: &Arc<Self>,
         upstream: &str,
@@ -192,7 +196,8 @@ impl SharedGrants {
         self.store.key(&format!("grant-lock:{upstream}"))
     }
 
-    /// Does one operation within `cluster.timeout`; opens a connection of its own before, if there is none.
+    /// Does one operation within `cluster.timeout`; opens a connection of its own before, if there
+    /// is none.
     async fn run<T, F>(
         &self,
         operation: impl FnOnce(MultiplexedConnection) -> F,
@@ -226,7 +231,8 @@ impl SharedGrants {
         Ok(())
     }
 
-    /// Takes the messages of a connection of its own, and keeps it open once a sign-in is watched, until `stop`.
+    /// Takes the messages of a connection of its own, and keeps it open once a sign-in is watched,
+    /// until `stop`.
     async fn keep(self: Arc<Self>, mut pushes: mpsc::Receiver<Push>, stop: CancellationToken) {
         let receiving = async {
             while let Some(push) = pushes.recv().await {
@@ -270,7 +276,8 @@ impl GrantLock {
     /// Writes the sign-in in place of the one before; it is kept for `idle`.
     ///
     /// # Errors
-    /// [`SharedGrantError::Unavailable`]: it may be written, or not. [`SharedGrantError::LockExpired`]: it is not.
+    /// [`SharedGrantError::Unavailable`]: it may be written, or not.
+    /// [`SharedGrantError::LockExpired`]: it is not.
     pub(crate) async fn write(&self, sealed: &str, idle: Duration) -> Result<(), SharedGrantError> {
         self.change(Some((sealed, idle))).await
     }

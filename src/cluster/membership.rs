@@ -42,8 +42,9 @@ pub(crate) struct Replica {
     pub seen: Instant,
 }
 
-/// The replicas that were known before the store was reached again, and were not heard since: they may be about to reach it,
-/// too. `seen` is when this one reached it; the time in which there is no store does not count.
+/// The replicas that were known before the store was reached again, and were not heard since: they
+/// may be about to reach it, too. `seen` is when this one reached it; the time in which there is no
+/// store does not count.
 #[derive(Debug, Default)]
 pub(super) struct Reconnecting {
     replicas: Vec<Replica>,
@@ -52,8 +53,8 @@ pub(super) struct Reconnecting {
 }
 
 impl Reconnecting {
-    /// Adds the replicas that were known before. One that was expected already keeps its time: a store that comes and goes
-    /// keeps no dead replica.
+    /// Adds the replicas that were known before. One that was expected already keeps its time: a
+    /// store that comes and goes keeps no dead replica.
     fn begin(&mut self, known: &[Replica], now: Instant) {
         let outage = self.lost.take().map_or(Duration::ZERO, |lost| now.duration_since(lost));
         self.replicas.iter_mut().for_each(|expected| expected.seen += outage);
@@ -64,7 +65,8 @@ impl Reconnecting {
         }
     }
 
-    /// Leaves the replicas that are not heard yet, for the time after which a silent one is forgotten.
+    /// Leaves the replicas that are not heard yet, for the time after which a silent one is
+    /// forgotten.
     fn retain_unheard(&mut self, heard: &[Replica], now: Instant) {
         let is_heard = |id| heard.iter().any(|heard| heard.id == id);
         self.replicas.retain(|replica| {
@@ -91,13 +93,13 @@ const STABLE: Duration = Duration::from_secs(10);
 /// Terminated sessions that one heartbeat brings: they are opened within a millisecond.
 const NEWS: usize = 250;
 
-/// The answer of `beat.lua`: the replicas (id, milliseconds of silence, what it told), and the terminated sessions
-/// (entry, members). What others wrote there may be any bytes.
+/// The answer of `beat.lua`: the replicas (id, milliseconds of silence, what it told), and the
+/// terminated sessions (entry, members). What others wrote there may be any bytes.
 type Beat = (Vec<(Vec<u8>, u64, Vec<u8>)>, Vec<(String, Vec<Vec<u8>>)>);
 
 impl Cluster {
-    /// Keeps the store connected and this replica known, until `stop`; `describe` returns what it serves, and
-    /// `terminated` takes each session that another replica has terminated.
+    /// Keeps the store connected and this replica known, until `stop`; `describe` returns what it
+    /// serves, and `terminated` takes each session that another replica has terminated.
     pub(crate) async fn keep(
         self: Arc<Self>,
         describe: impl Fn() -> Presence + Send,

@@ -1,5 +1,6 @@
-//! The cluster: the replicas of one gateway, which share rate limits, terminated sessions, sign-ins for upstreams and
-//! messages for each other through a store, a Redis or Valkey server. A gateway without `[cluster]` has none of this.
+//! The cluster: the replicas of one gateway, which share rate limits, terminated sessions, sign-ins
+//! for upstreams and messages for each other through a store, a Redis or Valkey server. A gateway
+//! without `[cluster]` has none of this.
 
 mod buckets;
 mod grants;
@@ -72,7 +73,8 @@ pub(crate) struct Cluster {
     audit: Audit,
     tasks: TaskTracker,
     stop: CancellationToken,
-    /// Increases whenever buckets may be full again: with each connection to the store, and each seal key.
+    /// Increases whenever buckets may be full again: with each connection to the store, and each
+    /// seal key.
     generation: AtomicU64,
 }
 
@@ -103,11 +105,12 @@ pub(crate) struct ClusterDeps {
 const RELAYED: usize = 256;
 
 impl Cluster {
-    /// Joins the cluster of a configuration: tries once to reach the store. Also returns the messages that other
-    /// replicas hand over.
+    /// Joins the cluster of a configuration: tries once to reach the store. Also returns the
+    /// messages that other replicas hand over.
     ///
     /// # Errors
-    /// `cluster.ca` cannot be used; or the store cannot be reached, and `cluster.on_missing` is `refuse`.
+    /// `cluster.ca` cannot be used; or the store cannot be reached, and `cluster.on_missing` is
+    /// `refuse`.
     pub(crate) async fn join(
         config: config::Cluster,
         limits: &Limits,
@@ -159,7 +162,8 @@ impl Cluster {
         Ok((cluster, relayed))
     }
 
-    /// Connects to the store of a configuration as a replica would, and takes a cell of a bucket of its own.
+    /// Connects to the store of a configuration as a replica would, and takes a cell of a bucket of
+    /// its own.
     ///
     /// # Errors
     /// Why the store cannot be used, in words for operators.
@@ -245,7 +249,8 @@ impl Cluster {
         self.unreadable.load(Ordering::Relaxed)
     }
 
-    /// Whether sessions that were terminated before this replica started may still be accepted here.
+    /// Whether sessions that were terminated before this replica started may still be accepted
+    /// here.
     pub(crate) fn is_learning(&self) -> bool {
         self.store.is_up() && !self.knows_terminated.load(Ordering::Relaxed)
     }

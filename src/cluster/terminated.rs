@@ -1,4 +1,5 @@
-//! Terminated sessions: each replica tells the others, and learns with each heartbeat what they told.
+//! Terminated sessions: each replica tells the others, and learns with each heartbeat what they
+//! told.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -14,7 +15,8 @@ use crate::domain::fair_share::Holder;
 use crate::domain::millis::whole_millis;
 use crate::seal::{Kind, Sealer};
 
-/// Terminated sessions that wait until the store can be reached. The oldest is dropped first: it stays terminated here.
+/// Terminated sessions that wait until the store can be reached. The oldest is dropped first: it
+/// stays terminated here.
 const UNTOLD: usize = 10_000;
 
 /// Sessions that one script writes: a longer script would block the store for its other clients.
@@ -27,8 +29,8 @@ const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 const BOUND_TO: &str = "terminated";
 
 impl Cluster {
-    /// Tells the other replicas that a session of `holder` was terminated; at once, or as soon as the store can be
-    /// reached.
+    /// Tells the other replicas that a session of `holder` was terminated; at once, or as soon as
+    /// the store can be reached.
     pub(crate) async fn tell_terminated(&self, holder: &Holder, session: [u8; 16]) {
         let sealed = seal(&self.sealer.load(), holder, session);
         {

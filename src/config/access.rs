@@ -1,6 +1,6 @@
-//! `[access]`: which caller may use which prompt. Rules are compiled to Cedar policies; `cedar` names a
-//! file with further policies. All policies are validated against the schema here, so that an error is
-//! a mistake in the configuration rather than a wrong decision at run time.
+//! `[access]`: which caller may use which prompt. Rules are compiled to Cedar policies; `cedar`
+//! names a file with further policies. All policies are validated against the schema here, so that
+//! an error is a mistake in the configuration rather than a wrong decision at run time.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -34,7 +34,8 @@ action "list", "get", "complete" appliesTo { principal: [Caller], resource: [Pro
 #[derive(Clone, Debug, PartialEq)]
 pub struct Access {
     pub policies: PolicySet,
-    /// The callers of each rule, by the id of its policy. Policies of a file are not here: they may look at anything.
+    /// The callers of each rule, by the id of its policy. Policies of a file are not here: they may
+    /// look at anything.
     pub rules: Vec<(PolicyId, RuleCallers)>,
     /// Whether `cedar = ""` says that there is none.
     pub is_fileless_by_choice: bool,
@@ -55,8 +56,8 @@ pub enum RuleCallers {
 }
 
 impl Access {
-    /// Reads `[[access.rules]]` from a text that has nothing else, as they would be in the file of `config`. The policies
-    /// of a Cedar file stay.
+    /// Reads `[[access.rules]]` from a text that has nothing else, as they would be in the file of
+    /// `config`. The policies of a Cedar file stay.
     ///
     /// # Errors
     /// All mistakes in the rules.
@@ -225,8 +226,8 @@ fn policy_text(
     )
 }
 
-/// Reads the callers of a rule. A rule that names none is for every authenticated caller, or for every caller where no
-/// authentication is configured.
+/// Reads the callers of a rule. A rule that names none is for every authenticated caller, or for
+/// every caller where no authentication is configured.
 fn rule_callers(table: &mut Section<'_>, auth: &Auth) -> RuleCallers {
     let groups = table.texts("groups");
     let ids = table.texts("callers");
@@ -272,8 +273,8 @@ fn set(items: impl Iterator<Item = String>) -> Option<String> {
     (!items.is_empty()).then(|| format!("[{}]", items.join(", ")))
 }
 
-/// Returns the condition that one of several holds; `None` without any. Cedar walks conditions by recursion, so their nesting
-/// grows with the logarithm of their number only.
+/// Returns the condition that one of several holds; `None` without any. Cedar walks conditions by
+/// recursion, so their nesting grows with the logarithm of their number only.
 fn any_of(conditions: &[String]) -> Option<String> {
     if let [_] | [] = conditions {
         return conditions.first().cloned();
@@ -282,7 +283,8 @@ fn any_of(conditions: &[String]) -> Option<String> {
     Some(format!("({} || {})", any_of(left)?, any_of(right)?))
 }
 
-/// Adds the policies of a Cedar file. Their ids are their `@id` annotations, or else their positions.
+/// Adds the policies of a Cedar file. Their ids are their `@id` annotations, or else their
+/// positions.
 fn add_all(policies: &mut PolicySet, text: &str, section: &Section<'_>) {
     if nesting(text) > MAX_NESTING {
         let message = format!(
@@ -308,11 +310,12 @@ fn add_all(policies: &mut PolicySet, text: &str, section: &Section<'_>) {
     }
 }
 
-/// Most levels of a policy in a Cedar file. Cedar walks policies by recursion: beyond some hundreds it denies what it cannot walk.
+/// Most levels of a policy in a Cedar file. Cedar walks policies by recursion: beyond some hundreds
+/// it denies what it cannot walk.
 const MAX_NESTING: usize = 100;
 
-/// Returns a bound for the levels of the deepest policy of a Cedar text: its operators and clauses, which may be one chain, and
-/// its deepest brackets and accesses.
+/// Returns a bound for the levels of the deepest policy of a Cedar text: its operators and clauses,
+/// which may be one chain, and its deepest brackets and accesses.
 fn nesting(text: &str) -> usize {
     let (mut deepest, mut operators) = (0, 0);
     let (mut open, mut most_open, mut accesses, mut most_accesses) = (0_usize, 0, 0, 0);

@@ -1,5 +1,5 @@
-//! The few keys that a client of a running gateway needs, read without the rest: it works while the file has
-//! mistakes elsewhere, and needs no secrets.
+//! The few keys that a client of a running gateway needs, read without the rest: it works while the
+//! file has mistakes elsewhere, and needs no secrets.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -32,8 +32,8 @@ pub(crate) struct Addresses {
 }
 
 impl Addresses {
-    /// Reads the file at `path`, with the overrides in the environment of this process. A file that does not
-    /// exist has the defaults. Blocks.
+    /// Reads the file at `path`, with the overrides in the environment of this process. A file that
+    /// does not exist has the defaults. Blocks.
     pub(crate) fn load(path: &Path) -> Self {
         let file = path.display().to_string();
         let (text, unreadable) = match text_or_empty(path) {

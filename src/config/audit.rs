@@ -73,12 +73,12 @@ const KEY_VARIABLE: &str = "PROMPTGATE_AUDIT_KEY";
 const KEY_FILE: &str = "audit.key";
 
 impl Audit {
-    /// Returns the configured key, or else the key in `audit.key` beside the configuration file; `None` if
-    /// there is neither. Blocks.
+    /// Returns the configured key, or else the key in `audit.key` beside the configuration file;
+    /// `None` if there is neither. Blocks.
     ///
     /// # Errors
-    /// If the file cannot be read, holds no valid key, or is in the directory of the log: there the key
-    /// would be stored together with the records that it protects.
+    /// If the file cannot be read, holds no valid key, or is in the directory of the log: there the
+    /// key would be stored together with the records that it protects.
     pub fn key(&self) -> io::Result<Option<AuditKey>> {
         if let Some(key) = &self.key {
             return Ok(Some(key.clone()));
@@ -100,8 +100,8 @@ impl Audit {
         self.path == other.path && self.key == other.key && self.key_file == other.key_file
     }
 
-    /// Generates a key and stores it in `audit.key` beside the configuration file. If the file exists by
-    /// now, its key is used. Returns the key and the path of the file. Blocks.
+    /// Generates a key and stores it in `audit.key` beside the configuration file. If the file
+    /// exists by now, its key is used. Returns the key and the path of the file. Blocks.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -147,7 +147,8 @@ pub(super) fn path(section: &mut Section<'_>) -> Option<PathBuf> {
     section.file_or("path", "audit")
 }
 
-/// Reads the table; `share` is that of `server.limits`. Returns `None` if `path` is `""`: the audit log is disabled.
+/// Reads the table; `share` is that of `server.limits`. Returns `None` if `path` is `""`: the audit
+/// log is disabled.
 pub(super) fn read(mut section: Section<'_>, share: Share) -> Option<Audit> {
     let durability = [("interval", Durability::Interval), ("strict", Durability::Strict)];
     let on_failure = [("refuse", OnAuditFailure::Refuse), ("degrade", OnAuditFailure::Degrade)];

@@ -51,8 +51,8 @@ impl Auth {
         !self.api_keys.is_empty() || self.jwt.is_some() || self.takes_certificates
     }
 
-    /// Returns the identities of all API keys and certificates; not `stdio`, and not callers of JWTs,
-    /// which only the identity provider knows.
+    /// Returns the identities of all API keys and certificates; not `stdio`, and not callers of
+    /// JWTs, which only the identity provider knows.
     pub fn named(&self) -> impl Iterator<Item = &Identity> {
         let keys = self.api_keys.iter().map(|key| &key.caller);
         keys.chain(self.certificates.iter().map(|certificate| &certificate.caller))

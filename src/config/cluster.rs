@@ -12,8 +12,8 @@ use super::upstream::certificate_authorities;
 /// How this replica works together with the others.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Cluster {
-    /// The servers to ask for the store, in the order of the file; at least one. Each may be the store itself, a
-    /// Sentinel, or a node of a Cluster: the server tells which.
+    /// The servers to ask for the store, in the order of the file; at least one. Each may be the
+    /// store itself, a Sentinel, or a node of a Cluster: the server tells which.
     pub servers: Vec<StoreServer>,
     /// `None`: no credential is sent.
     pub credential: Option<StoreCredential>,

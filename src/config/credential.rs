@@ -53,14 +53,15 @@ pub enum TokenCredential {
     Workload(Workload),
 }
 
-/// `credential = { workload = … }`: a token in a file, such as a projected service account token or a SPIFFE JWT-SVID, is
-/// the assertion of a token request (RFC 7523).
+/// `credential = { workload = … }`: a token in a file, such as a projected service account token or
+/// a SPIFFE JWT-SVID, is the assertion of a token request (RFC 7523).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Workload {
     /// Read for each token request.
     pub file: PathBuf,
     pub token_url: Uri,
-    /// `Some`: the assertion authenticates this client (section 2.2). `None`: it is the authorization grant (section 2.1).
+    /// `Some`: the assertion authenticates this client (section 2.2). `None`: it is the
+    /// authorization grant (section 2.1).
     pub client_id: Option<String>,
     pub audience: Option<String>,
     pub scope: Option<String>,
@@ -75,7 +76,8 @@ pub enum CallerCredential {
     Vault(Vault),
 }
 
-/// `credential = { exchange = … }`: the token of the caller is exchanged for one for the upstream (RFC 8693).
+/// `credential = { exchange = … }`: the token of the caller is exchanged for one for the upstream
+/// (RFC 8693).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Exchange {
     pub token_url: Uri,

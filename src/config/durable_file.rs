@@ -10,9 +10,9 @@ use crate::platform::sleep;
 /// The beginning of the name of a file that is not whole yet.
 pub(crate) const UNFINISHED: &str = ".unfinished-";
 
-/// Replaces a file by way of an unfinished one beside it, so that a reader, or a crash at any moment, finds the old text
-/// or the new one. It is on the disk afterwards, with the permissions that it had; `readers` are those of a file that was
-/// not there before.
+/// Replaces a file by way of an unfinished one beside it, so that a reader, or a crash at any
+/// moment, finds the old text or the new one. It is on the disk afterwards, with the permissions
+/// that it had; `readers` are those of a file that was not there before.
 ///
 /// # Errors
 /// When the unfinished file cannot be written or take the place of the other.

@@ -78,7 +78,8 @@ impl Mistakes {
         self.found.borrow().len()
     }
 
-    /// Returns `Ok` if no mistake was recorded. `files` are the files that the configuration references.
+    /// Returns `Ok` if no mistake was recorded. `files` are the files that the configuration
+    /// references.
     ///
     /// # Errors
     /// All recorded mistakes, in the order of the file.

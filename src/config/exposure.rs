@@ -10,7 +10,8 @@ pub struct Exposure {
     /// Whether prompts are offered as tools.
     pub tools: bool,
     pub form: ToolForm,
-    /// Most prompts of the endpoint for [`ToolForm::Each`]; with more, the form is [`ToolForm::Pair`].
+    /// Most prompts of the endpoint for [`ToolForm::Each`]; with more, the form is
+    /// [`ToolForm::Pair`].
     pub tools_max: usize,
 }
 

@@ -1,4 +1,5 @@
-//! `[grants]` and `credential = { login = … }`: sign-ins of the operator for upstreams, and what callers may have there.
+//! `[grants]` and `credential = { login = … }`: sign-ins of the operator for upstreams, and what
+//! callers may have there.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -59,8 +60,9 @@ pub(super) fn login(mut section: Section<'_>) -> Login {
     login
 }
 
-/// What callers may have at upstreams that are called as the caller: each an access token and the connections that are opened
-/// with it. Beyond a bound, the one that was used least recently is ended.
+/// What callers may have at upstreams that are called as the caller: each an access token and the
+/// connections that are opened with it. Beyond a bound, the one that was used least recently is
+/// ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AccountLimits {
     pub per_caller: usize,

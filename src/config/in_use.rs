@@ -40,7 +40,8 @@ const OPEN_TABLES: [&str; 2] = ["headers", "env"];
 /// The keys whose values hold secrets, or may.
 const SECRET_KEYS: [&str; 3] = ["value", "hash", "preset"];
 
-/// Returns the keys of a file and of the environment, and the defaults of the keys that neither sets; sorted by key.
+/// Returns the keys of a file and of the environment, and the defaults of the keys that neither
+/// sets; sorted by key.
 pub(super) fn settings(
     tree: &Map<String, Value>,
     origins: &HashMap<String, Origin>,

@@ -87,7 +87,8 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Jwt> {
         let message = "must not contain an empty string: such a token is for no particular service";
         section.mistake("audience", message);
     }
-    // RFC 6749, section 3.3. Other characters would break the WWW-Authenticate header of a challenge.
+    // RFC 6749, section 3.3. Other characters would break the WWW-Authenticate header of a
+    // challenge.
     let is_scope = |c: char| matches!(c, '!' | '#'..='[' | ']'..='~');
     if jwt.scopes.iter().any(|scope| scope.is_empty() || !scope.chars().all(is_scope)) {
         let message = "must be scopes of visible ASCII characters, without spaces, quotation marks \
@@ -113,8 +114,8 @@ pub(super) fn url(text: &str) -> Option<Uri> {
     (is_plain && is_https_or_loopback(&url)).then_some(url)
 }
 
-/// Returns whether secrets may be sent to a URL, and keys be fetched from it: over TLS, or unencrypted
-/// on this machine only.
+/// Returns whether secrets may be sent to a URL, and keys be fetched from it: over TLS, or
+/// unencrypted on this machine only.
 pub(crate) fn is_https_or_loopback(url: &Uri) -> bool {
     match (url.scheme_str(), url.host()) {
         (Some("https"), Some(_)) => true,

@@ -1,5 +1,5 @@
-//! Configuration. [`raw`] merges the file and the environment into one tree; `reader` checks the tree
-//! and collects all mistakes; the result is the validated [`Config`].
+//! Configuration. [`raw`] merges the file and the environment into one tree; `reader` checks the
+//! tree and collects all mistakes; the result is the validated [`Config`].
 
 mod access;
 mod addresses;
@@ -126,8 +126,8 @@ pub struct Config {
     pub(crate) settings: Arc<[Setting]>,
 }
 
-/// A file that the configuration references, with the digest of its content. A reload is due when the
-/// digest changes.
+/// A file that the configuration references, with the digest of its content. A reload is due when
+/// the digest changes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SourceFile {
     pub path: PathBuf,
@@ -174,7 +174,8 @@ pub enum OnFailure {
     Stale,
 }
 
-/// The environment of this process. Variables that are not valid UTF-8 are left out: overrides and secrets are text.
+/// The environment of this process. Variables that are not valid UTF-8 are left out: overrides and
+/// secrets are text.
 pub(crate) fn environment() -> Vec<(String, String)> {
     let all = std::env::vars_os();
     all.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -215,8 +216,8 @@ impl Config {
         Self::parse(&file, &text, base, &environment())
     }
 
-    /// Sets the program that supervises child processes: the gateway's own binary, whose `supervise`
-    /// command starts each child.
+    /// Sets the program that supervises child processes: the gateway's own binary, whose
+    /// `supervise` command starts each child.
     pub fn supervise_children(&mut self, program: &Path) {
         for upstream in &mut self.upstreams {
             if let Transport::Stdio(stdio) = &mut upstream.transport {
@@ -226,8 +227,8 @@ impl Config {
     }
 
     /// Parses and validates `text`. `file` names the file in errors, relative paths are resolved
-    /// against the directory `base`, and `env` holds the environment variables. Reads the files that
-    /// the configuration references, so it blocks.
+    /// against the directory `base`, and `env` holds the environment variables. Reads the files
+    /// that the configuration references, so it blocks.
     ///
     /// # Errors
     /// All mistakes in the configuration.
@@ -250,8 +251,8 @@ impl Config {
         Ok(config)
     }
 
-    /// Returns the JSON Schema (2020-12) of the configuration file. It describes each key by itself; rules between
-    /// keys are checked by [`Config::parse`] only.
+    /// Returns the JSON Schema (2020-12) of the configuration file. It describes each key by
+    /// itself; rules between keys are checked by [`Config::parse`] only.
     pub fn schema() -> serde_json::Value {
         // Keys are recorded as they are read, so this text has every kind of table.
         let raw = raw::Raw::read("schema", SCHEMA_TABLES, []).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! `credential = { oauth = … }`: access tokens that the gateway obtains for an upstream (OAuth 2.1, client
-//! credentials grant).
+//! `credential = { oauth = … }`: access tokens that the gateway obtains for an upstream (OAuth 2.1,
+//! client credentials grant).
 
 use http::Uri;
 use jsonwebtoken::{Algorithm, EncodingKey};
@@ -84,7 +84,8 @@ pub(super) fn read(mut section: Section<'_>) -> Option<OAuth> {
     Some(OAuth { client_id: client_id?, proof: proof?, token_url, scope, resource })
 }
 
-/// Reads `client_secret`, or `private_key` and `algorithm`. `None`: neither is given, or there is a mistake.
+/// Reads `client_secret`, or `private_key` and `algorithm`. `None`: neither is given, or there is a
+/// mistake.
 pub(super) fn client_proof(section: &mut Section<'_>) -> Option<ClientProof> {
     let secret = section.secret("client_secret");
     let private_key = section.secret("private_key");

@@ -119,8 +119,8 @@ fn arguments(section: &mut Section<'_>) -> Vec<(String, ArgumentChange)> {
     arguments
 }
 
-/// Reads `icons = [{ src = "https://…", mimeType = "image/png", sizes = ["48x48"], theme = "dark" }]` (MCP 2025-11-25,
-/// icons).
+/// Reads `icons = [{ src = "https://…", mimeType = "image/png", sizes = ["48x48"], theme = "dark"
+/// }]` (MCP 2025-11-25, icons).
 fn icons(section: &mut Section<'_>) -> Option<String> {
     let mut icons = Vec::new();
     for mut icon in section.tables("icons") {

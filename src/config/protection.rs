@@ -1,6 +1,6 @@
-//! Protections that a changed configuration removes. A file that has lost its end, because the disk was full or a
-//! template failed, must not open what was closed: a reload that removes one is rejected, unless the file says so
-//! explicitly.
+//! Protections that a changed configuration removes. A file that has lost its end, because the disk
+//! was full or a template failed, must not open what was closed: a reload that removes one is
+//! rejected, unless the file says so explicitly.
 
 use super::Config;
 use super::lock::NO_FILE;
@@ -8,8 +8,8 @@ use crate::domain::name::UpstreamId;
 use crate::domain::pin::Mode;
 
 impl Config {
-    /// Returns why this configuration must not replace `before`: what it would open without saying so, one
-    /// sentence for each.
+    /// Returns why this configuration must not replace `before`: what it would open without saying
+    /// so, one sentence for each.
     pub(crate) fn unspoken_removals(&self, before: &Self) -> Vec<&'static str> {
         let removed = self.removals(before);
         let is_removed = |key| removed.contains(&key);
@@ -66,8 +66,8 @@ impl Config {
         removals.into_iter().filter(|(is_removed, _)| *is_removed).map(|(_, why)| why).collect()
     }
 
-    /// Returns the protections that `before` has and this configuration has not, by their keys. The audit log is
-    /// removed only by `audit.path = ""`, which is explicit.
+    /// Returns the protections that `before` has and this configuration has not, by their keys. The
+    /// audit log is removed only by `audit.path = ""`, which is explicit.
     pub(crate) fn removals(&self, before: &Self) -> Vec<&'static str> {
         let removals = [
             (before.access.is_some() && self.access.is_none(), "access"),

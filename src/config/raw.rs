@@ -80,8 +80,8 @@ impl Raw {
     }
 }
 
-/// Returns the mistake of text that is not valid TOML. The parser does not name a duplicate key, and takes many a text without
-/// quotes for a number.
+/// Returns the mistake of text that is not valid TOML. The parser does not name a duplicate key,
+/// and takes many a text without quotes for a number.
 fn syntax_message(text: &str, span: Range<usize>, message: &str) -> String {
     if text.trim_start().starts_with('{') {
         return format!(
@@ -100,8 +100,8 @@ fn syntax_message(text: &str, span: Range<usize>, message: &str) -> String {
     }
 }
 
-/// Returns the dotted key that an environment variable overrides. Keys are lower-cased, except inside
-/// `headers` and `env`, where they are names of header fields and variables.
+/// Returns the dotted key that an environment variable overrides. Keys are lower-cased, except
+/// inside `headers` and `env`, where they are names of header fields and variables.
 fn key_of(variable: &str) -> String {
     let mut verbatim = false;
     let segments = variable[ENV_PREFIX.len()..].split(LEVELS).map(|segment| {
@@ -113,8 +113,8 @@ fn key_of(variable: &str) -> String {
     segments.collect::<Vec<_>>().join(".")
 }
 
-/// Parses the value of a variable. Arrays and inline tables are written as in TOML; anything else stays
-/// a string, which the reader of the key converts.
+/// Parses the value of a variable. Arrays and inline tables are written as in TOML; anything else
+/// stays a string, which the reader of the key converts.
 fn env_value(text: &str) -> Value {
     let structured = text.starts_with(['[', '{']);
     let parsed = structured.then(|| format!("v = {text}")).and_then(|toml| {

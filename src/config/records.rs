@@ -1,5 +1,5 @@
-//! Where the gateway keeps its records, read without the rest of the file: people who only look at them have no secrets of
-//! the gateway, and the file may have mistakes elsewhere.
+//! Where the gateway keeps its records, read without the rest of the file: people who only look at
+//! them have no secrets of the gateway, and the file may have mistakes elsewhere.
 
 use std::path::{Path, PathBuf};
 
@@ -20,8 +20,8 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// Reads the paths in the file at `path`, with the overrides in the environment of this process. A file that does not exist
-    /// has the defaults. Blocks.
+    /// Reads the paths in the file at `path`, with the overrides in the environment of this
+    /// process. A file that does not exist has the defaults. Blocks.
     ///
     /// # Errors
     /// The file cannot be read or is not TOML, or a path has a mistake.
@@ -40,7 +40,8 @@ impl Records {
     }
 }
 
-/// Reads `[audit]` with its key in the file at `path`, as [`Records::load`]; `None` if the log is disabled.
+/// Reads `[audit]` with its key in the file at `path`, as [`Records::load`]; `None` if the log is
+/// disabled.
 ///
 /// # Errors
 /// The file cannot be read or is not TOML, or the table has a mistake.

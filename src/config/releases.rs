@@ -66,9 +66,10 @@ impl Releases {
 }
 
 impl Config {
-    /// Prepares a configuration for commands that show or change the lock file: pins enforce nothing more than they do,
-    /// and are compared for all upstreams where they are off for all. It is left to the command what is probed, and how long
-    /// it waits for upstreams is left to these. Reads the file. Returns whether pins are off for all upstreams.
+    /// Prepares a configuration for commands that show or change the lock file: pins enforce
+    /// nothing more than they do, and are compared for all upstreams where they are off for all. It
+    /// is left to the command what is probed, and how long it waits for upstreams is left to these.
+    /// Reads the file. Returns whether pins are off for all upstreams.
     ///
     /// # Errors
     /// The lock file cannot be read.

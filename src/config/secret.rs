@@ -6,8 +6,8 @@ use std::fmt;
 #[derive(Clone, Eq, PartialEq)]
 pub struct Secret {
     text: String,
-    /// Whether it stands in the configuration file in plain, where a secret could stand: it is treated as one, but
-    /// not looked for in the texts of others.
+    /// Whether it stands in the configuration file in plain, where a secret could stand: it is
+    /// treated as one, but not looked for in the texts of others.
     is_plain: bool,
 }
 

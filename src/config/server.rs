@@ -24,8 +24,8 @@ pub struct Server {
     pub sse_path: Option<String>,
     /// URL under which clients reach the endpoint. Its host and its origin are allowed.
     pub public_url: Option<Uri>,
-    /// Canonical URI of the endpoint (RFC 8707), without a slash at the end: `public_url`, or else the URL
-    /// of the listen address. The URI of a view is a path below it.
+    /// Canonical URI of the endpoint (RFC 8707), without a slash at the end: `public_url`, or else
+    /// the URL of the listen address. The URI of a view is a path below it.
     pub resource: String,
     /// Accepted hosts beside loopback names: lower case, with or without a port.
     pub allowed_hosts: Vec<String>,
@@ -35,7 +35,8 @@ pub struct Server {
     pub trusted_proxies: Vec<IpAddr>,
     /// `None`: plain HTTP.
     pub tls: Option<Tls>,
-    /// Whether the file itself says that there is no certificate (`server.tls` is given, and empty).
+    /// Whether the file itself says that there is no certificate (`server.tls` is given, and
+    /// empty).
     pub is_plain_by_choice: bool,
     /// `None`: a random key for this process; sealed tokens end with it.
     pub seal_keys: Option<SealKeys>,
@@ -79,8 +80,8 @@ pub struct Limits {
     pub json_depth: usize,
     /// Requests in flight, over all callers.
     pub in_flight: usize,
-    /// Memory for request bodies, in bytes. Each body counts twice: as it arrives, and as what is kept
-    /// of it.
+    /// Memory for request bodies, in bytes. Each body counts twice: as it arrives, and as what is
+    /// kept of it.
     pub in_flight_bytes: usize,
     /// Open notification streams.
     pub streams: usize,
@@ -106,12 +107,13 @@ pub struct Limits {
     pub parked_calls: usize,
     /// Suspended calls of one caller.
     pub parked_per_caller: usize,
-    /// What one caller, or one address while the caller is not known, may hold of each shared bound while
-    /// others want room.
+    /// What one caller, or one address while the caller is not known, may hold of each shared bound
+    /// while others want room.
     pub share: Share,
     /// Bodies up to this size, in bytes, have a reserve that larger ones cannot take.
     pub small_body: usize,
-    /// The least rate of an upload, in bytes per second, over each window of five seconds; 0 is no limit.
+    /// The least rate of an upload, in bytes per second, over each window of five seconds; 0 is no
+    /// limit.
     pub body_rate: usize,
     /// Control frames of one HTTP/2 connection per second.
     pub h2_control_frames: usize,
@@ -122,8 +124,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Returns the time after which a client that reads nothing is disconnected: twice `keep_alive`, so
-    /// that it has missed two comments.
+    /// Returns the time after which a client that reads nothing is disconnected: twice
+    /// `keep_alive`, so that it has missed two comments.
     pub fn reader_patience(&self) -> Duration {
         self.keep_alive * 2
     }
@@ -209,14 +211,15 @@ impl Server {
     }
 }
 
-/// Returns the URL of an endpoint at `path` of a gateway that listens at `addr`, as seen from this machine.
+/// Returns the URL of an endpoint at `path` of a gateway that listens at `addr`, as seen from this
+/// machine.
 pub(super) fn url_at(addr: SocketAddr, has_tls: bool, path: &str) -> String {
     let scheme = if has_tls { "https" } else { "http" };
     format!("{scheme}://{}{path}", from_here(addr))
 }
 
-/// Returns the address at which a listener can be reached from this machine: loopback where it listens at all
-/// addresses.
+/// Returns the address at which a listener can be reached from this machine: loopback where it
+/// listens at all addresses.
 pub(crate) fn from_here(addr: SocketAddr) -> SocketAddr {
     let ip = match addr.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

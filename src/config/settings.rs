@@ -14,8 +14,8 @@ pub struct Settings {
     pub connect: Duration,
     /// Longest time from the start of a child process to its first answer.
     pub startup: Duration,
-    /// Time for one request of the handshake, after which a child process that has not answered is asked in
-    /// the legacy era, too.
+    /// Time for one request of the handshake, after which a child process that has not answered is
+    /// asked in the legacy era, too.
     pub probe: Duration,
     /// Timeout of one `prompts/get` or `completion/complete`, for the whole exchange.
     pub timeout: Duration,
@@ -31,7 +31,8 @@ pub struct Settings {
     pub max_walk: usize,
     /// Size of one message, in bytes.
     pub max_message: usize,
-    /// Polling interval for the list of an upstream that sends no `list_changed`; zero disables polling.
+    /// Polling interval for the list of an upstream that sends no `list_changed`; zero disables
+    /// polling.
     pub poll: Duration,
     /// Age at which a list is fetched again, even without a reason.
     pub max_age: Duration,
@@ -47,8 +48,8 @@ pub struct Settings {
     /// Treatment of hidden text in messages.
     pub content: HiddenText,
     pub on_changed_definition: OnChangedDefinition,
-    /// Server requests that the upstream may send during a get, as the capabilities that the gateway
-    /// declares to it.
+    /// Server requests that the upstream may send during a get, as the capabilities that the
+    /// gateway declares to it.
     pub questions: ClientCapabilities,
     /// Whether `questions` is the default rather than configured.
     pub questions_by_default: bool,
@@ -70,7 +71,8 @@ pub enum OnChangedDefinition {
 }
 
 impl Settings {
-    /// How long an upstream may be busy with a call before it responds to something else: a call or a list may have this long.
+    /// How long an upstream may be busy with a call before it responds to something else: a call or
+    /// a list may have this long.
     pub(crate) fn patience(&self) -> Duration {
         self.walk_timeout.max(self.timeout)
     }
@@ -120,8 +122,8 @@ pub(super) fn release(section: &mut Section<'_>, settings: Option<&Settings>) ->
     Some(mode)
 }
 
-/// Reads the settings of one table. Keys that are not set are as in `base`, except `questions`, which
-/// the caller sets.
+/// Reads the settings of one table. Keys that are not set are as in `base`, except `questions`,
+/// which the caller sets.
 pub(super) fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
     let settings = read(section, base);
     // A mistake in the defaults is reported there, and not again in every upstream.

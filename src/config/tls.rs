@@ -69,7 +69,8 @@ impl Tls {
 
 impl TlsFiles {
     /// Builds a configuration for TLS 1.2 and 1.3, with HTTP/2 and HTTP/1.1 in ALPN. Client
-    /// certificates are optional here: each request decides whether it needs a credential, and which.
+    /// certificates are optional here: each request decides whether it needs a credential, and
+    /// which.
     ///
     /// # Errors
     /// The key of the file that cannot be used, and the reason.

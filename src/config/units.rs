@@ -28,7 +28,8 @@ pub(crate) fn duration(text: &str) -> Option<Duration> {
     quantity(text, &DURATIONS).map(Duration::from_millis)
 }
 
-/// Parses `512B`, `32KiB`, `4MiB`, `1GiB`, `1TiB` or `1PiB` into bytes; the units are powers of 1024.
+/// Parses `512B`, `32KiB`, `4MiB`, `1GiB`, `1TiB` or `1PiB` into bytes; the units are powers of
+/// 1024.
 pub(crate) fn size(text: &str) -> Option<usize> {
     quantity(text, &SIZES)?.try_into().ok()
 }

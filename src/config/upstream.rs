@@ -78,8 +78,8 @@ pub struct Stdio {
     pub env: Vec<(String, Secret)>,
     /// Working directory.
     pub cwd: PathBuf,
-    /// The program that supervises the child: it starts the child, and ends it and all its descendants
-    /// when the gateway ends. `None`: the gateway itself does so, unless it is killed.
+    /// The program that supervises the child: it starts the child, and ends it and all its
+    /// descendants when the gateway ends. `None`: the gateway itself does so, unless it is killed.
     pub supervisor: Option<PathBuf>,
     /// `None`: detected by the handshake.
     pub revision: Option<Revision>,
@@ -171,8 +171,8 @@ impl Upstream {
         }
     }
 
-    /// Returns the secrets that the upstream, or its authorization server, is called with, in plain text: each as a
-    /// whole, and without an authentication scheme before it.
+    /// Returns the secrets that the upstream, or its authorization server, is called with, in plain
+    /// text: each as a whole, and without an authentication scheme before it.
     pub(crate) fn secrets(&self) -> Vec<String> {
         let values: Vec<&Secret> = match &self.transport {
             Transport::Http(http) | Transport::Sse(http) => {
@@ -192,7 +192,8 @@ impl Upstream {
     }
 }
 
-/// The upstreams that are enabled and those that are not, sorted by id, and those with their own mode of pins.
+/// The upstreams that are enabled and those that are not, sorted by id, and those with their own
+/// mode of pins.
 pub(super) struct Upstreams {
     pub list: Vec<Upstream>,
     pub disabled: Vec<UpstreamId>,

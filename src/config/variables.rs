@@ -1,5 +1,5 @@
-//! Environment variables whose names begin with `PROMPTGATE_` and that have no effect: a misspelt override
-//! would otherwise go unnoticed.
+//! Environment variables whose names begin with `PROMPTGATE_` and that have no effect: a misspelt
+//! override would otherwise go unnoticed.
 
 use std::collections::HashSet;
 
@@ -23,8 +23,8 @@ pub(crate) const COMMAND_VARIABLES: [&str; 7] = [
     "PROMPTGATE_SEAL_KEY",
 ];
 
-/// Returns the names in `env` that nothing reads, sorted. `looked_up` are the variables that the configuration
-/// names. Overrides with unknown keys are mistakes, and not reported here.
+/// Returns the names in `env` that nothing reads, sorted. `looked_up` are the variables that the
+/// configuration names. Overrides with unknown keys are mistakes, and not reported here.
 pub(super) fn unused(env: &[(String, String)], looked_up: &HashSet<String>) -> Vec<String> {
     let is_unused = |name: &&String| {
         name.starts_with(PREFIX)
@@ -47,8 +47,8 @@ pub(crate) fn hint(name: &str) -> String {
     )
 }
 
-/// Whether Kubernetes sets the variable in every pod beside a service whose name begins with `promptgate`
-/// (Kubernetes documentation, service discovery by environment variables).
+/// Whether Kubernetes sets the variable in every pod beside a service whose name begins with
+/// `promptgate` (Kubernetes documentation, service discovery by environment variables).
 fn is_of_kubernetes(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     if name.ends_with("_SERVICE_HOST") || name.contains("_SERVICE_PORT") || name.ends_with("_PORT")

@@ -46,7 +46,8 @@ pub(super) fn read_all(
     views
 }
 
-/// Returns the id of an upstream, also of one that is not enabled: it can be switched off without a change elsewhere.
+/// Returns the id of an upstream, also of one that is not enabled: it can be switched off without a
+/// change elsewhere.
 pub(super) fn known_id(
     id: &str,
     upstreams: &[Upstream],

@@ -8,7 +8,8 @@ use ipnet::IpNet;
 /// The set of addresses to which the requests of an HTTP client of the gateway may go.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AddressPolicy {
-    /// All addresses except link-local ones and others where clouds serve credentials (metadata services).
+    /// All addresses except link-local ones and others where clouds serve credentials (metadata
+    /// services).
     NotLinkLocal,
     /// Globally reachable addresses only.
     PublicOnly,
@@ -45,8 +46,8 @@ impl AddressPolicy {
         }
     }
 
-    /// Checks the host of a URL if it is an IP literal. A host name passes: its addresses are known only
-    /// after it is resolved.
+    /// Checks the host of a URL if it is an IP literal. A host name passes: its addresses are known
+    /// only after it is resolved.
     ///
     /// # Errors
     /// Those of [`AddressPolicy::check`].
@@ -62,8 +63,8 @@ pub(crate) fn is_loopback(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || literal.is_some_and(|ip| effective(ip).is_loopback())
 }
 
-/// Returns the address that a connection reaches: the embedded IPv4 address of an IPv4-mapped IPv6 address
-/// (RFC 4291, section 2.5.5.2) or of a translator's address (`64:ff9b::/96`, RFC 6052).
+/// Returns the address that a connection reaches: the embedded IPv4 address of an IPv4-mapped IPv6
+/// address (RFC 4291, section 2.5.5.2) or of a translator's address (`64:ff9b::/96`, RFC 6052).
 fn effective(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) if v6.segments()[..6] == [0x64, 0xff9b, 0, 0, 0, 0] => {
@@ -78,8 +79,8 @@ fn is_in(networks: &[IpNet], address: IpAddr) -> bool {
     networks.iter().any(|network| network.contains(&address))
 }
 
-/// The link-local networks, and the metadata services of clouds at other addresses: of AWS and Google at
-/// unique local IPv6 addresses, of Alibaba and Azure (WireServer) at IPv4 addresses.
+/// The link-local networks, and the metadata services of clouds at other addresses: of AWS and
+/// Google at unique local IPv6 addresses, of Alibaba and Azure (WireServer) at IPv4 addresses.
 static LINK_LOCAL: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
     parse(&[
         "169.254.0.0/16",
@@ -91,8 +92,8 @@ static LINK_LOCAL: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
     ])
 });
 
-/// The networks of IANA's special-purpose registries (RFC 6890) that are not globally reachable, and tunnels,
-/// whose endpoints are unknown.
+/// The networks of IANA's special-purpose registries (RFC 6890) that are not globally reachable,
+/// and tunnels, whose endpoints are unknown.
 static NOT_PUBLIC: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
     parse(&[
         "0.0.0.0/8",

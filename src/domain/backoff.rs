@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Exponential backoff with jitter in the upper half: 50 to 100 ms at first, doubling up to a longest wait.
-/// The jitter prevents many gateways from retrying at the same moment.
+/// Exponential backoff with jitter in the upper half: 50 to 100 ms at first, doubling up to a
+/// longest wait. The jitter prevents many gateways from retrying at the same moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backoff {
     failures: u32,

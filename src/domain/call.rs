@@ -18,7 +18,8 @@ use super::trace::Trace;
 #[derive(Clone, Debug)]
 pub struct Call {
     pub caller: Caller,
-    /// The token that the caller has brought; `None` for other credentials, and where no upstream needs it.
+    /// The token that the caller has brought; `None` for other credentials, and where no upstream
+    /// needs it.
     pub subject_token: Option<SubjectToken>,
     /// Path of the endpoint that received the request.
     pub endpoint: Arc<str>,
@@ -54,8 +55,8 @@ pub enum ServerRequestMode {
     /// As JSON-RPC requests, while the client waits for the response (legacy era).
     #[default]
     MidCall,
-    /// As an `InputRequiredResult` (MCP 2026-07-28, multi-round-trip requests): the client calls again with
-    /// the user's answers. The gateway keeps no state in between.
+    /// As an `InputRequiredResult` (MCP 2026-07-28, multi-round-trip requests): the client calls
+    /// again with the user's answers. The gateway keeps no state in between.
     InputRequired,
 }
 
@@ -68,8 +69,8 @@ pub struct ForwardedMeta {
 }
 
 impl ForwardedMeta {
-    /// Reads `params._meta` and the trace headers. `header` looks up a request header by name; it returns
-    /// `None` where the transport has no headers.
+    /// Reads `params._meta` and the trace headers. `header` looks up a request header by name; it
+    /// returns `None` where the transport has no headers.
     pub fn read<'a>(params: Option<Json<'_>>, header: impl Fn(&str) -> Option<&'a str>) -> Self {
         let theirs = params.and_then(|p| p.get("_meta")).filter(|m| m.is_object());
         let mut kept = String::new();
@@ -89,8 +90,8 @@ pub struct InputRetry {
     pub responses: Option<Document>,
 }
 
-/// A request for prompts, with checked parameters: one of the three methods that are served, or a request
-/// for the tools that stand for prompts.
+/// A request for prompts, with checked parameters: one of the three methods that are served, or a
+/// request for the tools that stand for prompts.
 #[derive(Clone, Debug)]
 pub enum Request {
     List {
@@ -139,8 +140,9 @@ impl Request {
     /// Reads the parameters of a method.
     ///
     /// # Errors
-    /// -32602 (invalid params) that names the invalid member. A `cursor` or `requestState` that is not a
-    /// string is refused as [`RequestFault::InvalidCursor`] or [`RequestFault::InvalidState`].
+    /// -32602 (invalid params) that names the invalid member. A `cursor` or `requestState` that is
+    /// not a string is refused as [`RequestFault::InvalidCursor`] or
+    /// [`RequestFault::InvalidState`].
     pub fn read(method: Method, params: Option<Json<'_>>) -> Result<Self, Fault> {
         let member = |name: &str| params.and_then(|p| p.get(name));
         Ok(match method {
@@ -201,7 +203,8 @@ impl Request {
         Self::of_tool(name, NameKind::Public, member("arguments"), params)
     }
 
-    /// Reads a call of the tool that stands for the prompt `name`; `params` are those of `tools/call`.
+    /// Reads a call of the tool that stands for the prompt `name`; `params` are those of
+    /// `tools/call`.
     ///
     /// # Errors
     /// -32602 that names the invalid argument.
@@ -242,8 +245,8 @@ impl Request {
     }
 }
 
-/// Reads the answers of a retried `prompts/get`. `inputResponses` without a `requestState` belong to no
-/// server request of the gateway: they are ignored, and the server requests are sent again.
+/// Reads the answers of a retried `prompts/get`. `inputResponses` without a `requestState` belong
+/// to no server request of the gateway: they are ignored, and the server requests are sent again.
 fn retry(
     state: Option<Json<'_>>,
     responses: Option<Json<'_>>,

@@ -1,5 +1,5 @@
-//! What overlays change about the calls of one prompt: its arguments on their way to the upstream, and its messages on
-//! their way back.
+//! What overlays change about the calls of one prompt: its arguments on their way to the upstream,
+//! and its messages on their way back.
 
 use std::fmt;
 
@@ -23,7 +23,8 @@ pub struct CallOverlay {
 struct PresetArgument {
     name: String,
     value: Preset,
-    /// Whether the upstream declares the argument. Otherwise it is not sent, and not taken from clients either.
+    /// Whether the upstream declares the argument. Otherwise it is not sent, and not taken from
+    /// clients either.
     is_declared: bool,
 }
 
@@ -38,7 +39,8 @@ struct ChangedArgument {
 #[derive(Clone, Eq, PartialEq)]
 pub struct Preset {
     pub value: String,
-    /// Whether it comes from outside of the configuration file, and must not be written to another one.
+    /// Whether it comes from outside of the configuration file, and must not be written to another
+    /// one.
     pub is_secret: bool,
 }
 
@@ -103,12 +105,12 @@ impl CallOverlay {
         self.arguments.push(ChangedArgument { name: name.to_owned(), default, choices });
     }
 
-    /// Returns the arguments for the upstream: those that the client gives, the defaults of those that it does not give,
-    /// and the preset ones. `None` if they are those that the client gives.
+    /// Returns the arguments for the upstream: those that the client gives, the defaults of those
+    /// that it does not give, and the preset ones. `None` if they are those that the client gives.
     ///
     /// # Errors
-    /// [`RequestFault::PresetArgument`] if the client gives a preset argument, [`RequestFault::NoChoice`] if a value is
-    /// none of the choices.
+    /// [`RequestFault::PresetArgument`] if the client gives a preset argument,
+    /// [`RequestFault::NoChoice`] if a value is none of the choices.
     pub fn arguments(
         &self,
         given: Option<Json<'_>>,
@@ -144,10 +146,12 @@ impl CallOverlay {
         })))
     }
 
-    /// Returns the `context` of a completion for the upstream, with the preset arguments; `None` if it is the client's.
+    /// Returns the `context` of a completion for the upstream, with the preset arguments; `None` if
+    /// it is the client's.
     ///
     /// # Errors
-    /// [`RequestFault::PresetArgument`] if the completion is for a preset argument, or the context has one.
+    /// [`RequestFault::PresetArgument`] if the completion is for a preset argument, or the context
+    /// has one.
     pub fn context(
         &self,
         argument: &str,
@@ -177,7 +181,8 @@ impl CallOverlay {
         Ok(Some(Document::copy_of(Json::accepted(&text))))
     }
 
-    /// Returns the choices of an argument that start with `typed`; `None` if the upstream completes the argument.
+    /// Returns the choices of an argument that start with `typed`; `None` if the upstream completes
+    /// the argument.
     pub fn completed(&self, argument: &str, typed: &str) -> Option<Vec<&str>> {
         let changed = self.arguments.iter().find(|changed| changed.name == argument)?;
         let choices = changed.choices.as_ref()?.iter().map(String::as_str);

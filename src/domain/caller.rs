@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::unix_time::UnixSeconds;
 
-/// The authenticated identity behind a request. Sessions, cursors and states are bound to the id of their
-/// caller; its rights also depend on its groups and scopes. Cheap to clone.
+/// The authenticated identity behind a request. Sessions, cursors and states are bound to the id of
+/// their caller; its rights also depend on its groups and scopes. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Caller(Arc<Inner>);
 
@@ -20,7 +20,8 @@ struct Inner {
     proof: Proof,
 }
 
-/// The kind of credential that authenticated a caller, with its loggable parts: never the credential itself.
+/// The kind of credential that authenticated a caller, with its loggable parts: never the
+/// credential itself.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum Proof {
     /// No credential.
@@ -66,7 +67,8 @@ pub(crate) fn is_id(text: &str) -> bool {
     (1..=MAX_ID).contains(&text.chars().count()) && text.chars().all(visible)
 }
 
-/// The id of the caller without a credential. Reserved: no configured caller and no token's subject may have it.
+/// The id of the caller without a credential. Reserved: no configured caller and no token's subject
+/// may have it.
 pub(crate) const ANONYMOUS: &str = "anonymous";
 
 /// The id of the gateway itself, as the caller of probes.
@@ -129,8 +131,8 @@ impl Caller {
         &self.0.proof
     }
 
-    /// Returns the end of the credential's validity, in seconds since the Unix epoch; `None` for credentials
-    /// without an end.
+    /// Returns the end of the credential's validity, in seconds since the Unix epoch; `None` for
+    /// credentials without an end.
     pub fn expires(&self) -> Option<UnixSeconds> {
         match self.proof() {
             Proof::Token(token) => Some(token.expires),
@@ -155,8 +157,8 @@ impl Caller {
     }
 }
 
-/// Callers are equal if the same authority names them by the same id, in the same kind of credential. Their groups and scopes
-/// may change between two requests.
+/// Callers are equal if the same authority names them by the same id, in the same kind of
+/// credential. Their groups and scopes may change between two requests.
 impl PartialEq for Caller {
     fn eq(&self, other: &Self) -> bool {
         self.id() == other.id() && self.authority() == other.authority()
@@ -171,8 +173,8 @@ impl Hash for Caller {
     }
 }
 
-/// A caller with all that its token allows: what a token with more scopes has got is never served to a token with fewer scopes,
-/// or of another client.
+/// A caller with all that its token allows: what a token with more scopes has got is never served
+/// to a token with fewer scopes, or of another client.
 #[derive(Clone, Debug)]
 pub(crate) struct Principal(Caller);
 

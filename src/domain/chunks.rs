@@ -20,7 +20,8 @@ pub(crate) struct Splices(Vec<(usize, Bytes)>);
 /// A shared text as the owner of its bytes.
 struct SharedText(Arc<String>);
 
-/// Parts from this size on are shared, in bytes: for smaller ones a copy is cheaper than a write of its own.
+/// Parts from this size on are shared, in bytes: for smaller ones a copy is cheaper than a write of
+/// its own.
 const SHARED: usize = 4 << 10;
 
 impl Chunks {
@@ -112,7 +113,8 @@ impl fmt::Debug for Chunks {
 }
 
 impl Splices {
-    /// Adds a part at the end of what is written so far. A small one is copied; of a large one, `share` returns the bytes.
+    /// Adds a part at the end of what is written so far. A small one is copied; of a large one,
+    /// `share` returns the bytes.
     pub(crate) fn add(&mut self, out: &mut String, part: &str, share: impl FnOnce() -> Bytes) {
         if part.len() >= SHARED {
             self.0.push((out.len(), share()));

@@ -1,5 +1,5 @@
-//! Confusable prompts: prompts of different upstreams whose names or titles look alike (UTS 39, Unicode Security
-//! Mechanisms, "Confusable Detection").
+//! Confusable prompts: prompts of different upstreams whose names or titles look alike (UTS 39,
+//! Unicode Security Mechanisms, "Confusable Detection").
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -21,12 +21,13 @@ pub(crate) struct Confusable<'a> {
     pub other: Shown<'a>,
 }
 
-/// Most pairs that are reported for one merged list. People read them, and a list that imitates all of another
-/// list could have as many pairs as the product of both lengths.
+/// Most pairs that are reported for one merged list. People read them, and a list that imitates all
+/// of another list could have as many pairs as the product of both lengths.
 pub(crate) const MAX_PAIRS: usize = 1_000;
 
-/// Returns the confusable pairs among `shown`, each pair of prompts once, at most [`MAX_PAIRS`]. `skeleton`
-/// maps a text to its skeleton (UTS 39, section 4): texts that look alike have the same skeleton.
+/// Returns the confusable pairs among `shown`, each pair of prompts once, at most [`MAX_PAIRS`].
+/// `skeleton` maps a text to its skeleton (UTS 39, section 4): texts that look alike have the same
+/// skeleton.
 pub(crate) fn confusables<'a>(
     shown: impl IntoIterator<Item = Shown<'a>>,
     skeleton: impl Fn(&str) -> String,
@@ -64,7 +65,8 @@ pub(crate) struct HashedText {
     pub text: u64,
 }
 
-/// Finds skeletons that several different texts have, while sources come and go. Only these texts can be confusable.
+/// Finds skeletons that several different texts have, while sources come and go. Only these texts
+/// can be confusable.
 #[derive(Debug, Default)]
 pub(crate) struct SkeletonIndex {
     /// For each skeleton its texts, and how often each is shown.

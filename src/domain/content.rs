@@ -1,5 +1,5 @@
-//! Validation of `prompts/get` results: roles, content types and their required members (MCP 2025-11-25,
-//! prompts).
+//! Validation of `prompts/get` results: roles, content types and their required members (MCP
+//! 2025-11-25, prompts).
 
 use super::hidden_text;
 use super::json::{Json, Kind};
@@ -17,7 +17,8 @@ pub enum ContentError {
     Result(&'static str),
 }
 
-/// What the messages of a result hold that their reader does not see or expect. Messages are given by their indices.
+/// What the messages of a result hold that their reader does not see or expect. Messages are given
+/// by their indices.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Findings {
     /// Messages with hidden text, and how many hidden characters each has.
@@ -26,8 +27,8 @@ pub(crate) struct Findings {
     pub unsafe_uris: Vec<usize>,
 }
 
-/// Checks the result of a `prompts/get`. One invalid message fails the whole result: a part of a prompt is
-/// never passed on.
+/// Checks the result of a `prompts/get`. One invalid message fails the whole result: a part of a
+/// prompt is never passed on.
 ///
 /// # Errors
 /// [`ContentError`] for the first violation.
@@ -35,7 +36,8 @@ pub fn check_result(result: Json<'_>) -> Result<(), ContentError> {
     check_each(result, |_, _| {})
 }
 
-/// Checks the result of a `prompts/get`, and looks for hidden text and unsafe URIs in the same pass.
+/// Checks the result of a `prompts/get`, and looks for hidden text and unsafe URIs in the same
+/// pass.
 ///
 /// # Errors
 /// Those of [`check_result`].
@@ -90,8 +92,8 @@ fn check_each<'a>(
 }
 
 impl Findings {
-    /// Adds the hidden text that a message has in its content, with what a link tells of itself, and in the resource there,
-    /// whichever type the content has.
+    /// Adds the hidden text that a message has in its content, with what a link tells of itself,
+    /// and in the resource there, whichever type the content has.
     fn add_hidden_text(&mut self, index: usize, content: &Fields<'_>) {
         let of_resource = |name| content.resource.and_then(|resource| resource.get(name));
         let Fields { text, uri, name, title, description, .. } = *content;
@@ -167,8 +169,8 @@ fn check_resource(resource: Option<Json<'_>>) -> Result<(), &'static str> {
     }
 }
 
-/// The members of a content object or resource, collected in one pass. Each lookup by name would scan the
-/// megabytes of the other members again.
+/// The members of a content object or resource, collected in one pass. Each lookup by name would
+/// scan the megabytes of the other members again.
 #[derive(Default)]
 struct Fields<'a> {
     kind: Option<Json<'a>>,
@@ -247,14 +249,14 @@ fn check_annotations(annotations: Json<'_>) -> Result<(), &'static str> {
 
 const LOOK_ALIKE: &str = "a member differs from a known one in case only";
 
-/// Whether a member differs from a known member in letter case only. A parser that ignores case would read it
-/// as the known member, unchecked.
+/// Whether a member differs from a known member in letter case only. A parser that ignores case
+/// would read it as the known member, unchecked.
 fn is_look_alike(key: &str, known: &[&str]) -> bool {
     known.iter().any(|known| *known != key && known.eq_ignore_ascii_case(key))
 }
 
-/// Checks that the `_meta` of a content object or resource has no key with the gateway's own prefix: only the
-/// gateway may state the origin of a response.
+/// Checks that the `_meta` of a content object or resource has no key with the gateway's own
+/// prefix: only the gateway may state the origin of a response.
 fn check_meta(meta: Json<'_>) -> Result<(), &'static str> {
     let is_own = |key: Json<'_>| key.as_str().is_some_and(|key| key.starts_with(meta::OWN_PREFIX));
     if meta.is_object() && !meta.members().any(|(key, _)| is_own(key)) {
@@ -277,7 +279,8 @@ fn uri(value: Option<Json<'_>>) -> Result<(), &'static str> {
     uri.filter(|uri| is_uri(uri)).map(drop).ok_or("`uri` must be a URI with a scheme")
 }
 
-/// Whether the text has the form `scheme:rest` (RFC 3986, section 3), without spaces and control characters.
+/// Whether the text has the form `scheme:rest` (RFC 3986, section 3), without spaces and control
+/// characters.
 fn is_uri(text: &str) -> bool {
     let Some((scheme, rest)) = text.split_once(':') else {
         return false;
@@ -293,8 +296,8 @@ fn mime_type(value: Option<Json<'_>>, presence: Presence) -> Result<(), &'static
     }
 }
 
-/// Whether the text is `type/subtype`, both tokens, with optional parameters after a semicolon (RFC 9110,
-/// section 8.3.1). Parameters are not checked.
+/// Whether the text is `type/subtype`, both tokens, with optional parameters after a semicolon (RFC
+/// 9110, section 8.3.1). Parameters are not checked.
 pub(crate) fn is_mime_type(text: &str) -> bool {
     let token = |t: &str| {
         !t.is_empty()
@@ -309,8 +312,8 @@ fn base64(value: Option<Json<'_>>) -> Result<(), &'static str> {
     raw.map(drop).ok_or("`data` or `blob` must be base64 with padding (RFC 4648, section 4)")
 }
 
-/// Whether the undecoded JSON string is padded base64 of the standard alphabet (RFC 4648, section 4). JSON may
-/// spell `/` as `\/`.
+/// Whether the undecoded JSON string is padded base64 of the standard alphabet (RFC 4648, section
+/// 4). JSON may spell `/` as `\/`.
 fn is_base64(raw: &str) -> bool {
     if raw.contains('\\') {
         return !raw.replace("\\/", "").contains('\\') && is_base64(&raw.replace("\\/", "/"));

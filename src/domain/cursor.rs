@@ -1,8 +1,10 @@
-//! Pagination cursors: positions in the merged list of all upstreams (MCP 2025-11-25, pagination). This module
-//! is the codec; `seal` encrypts and authenticates the bytes and binds them to their kind and endpoint.
+//! Pagination cursors: positions in the merged list of all upstreams (MCP 2025-11-25, pagination).
+//! This module is the codec; `seal` encrypts and authenticates the bytes and binds them to their
+//! kind and endpoint.
 //!
-//! A position names the last prompt that was served, and the next page starts right after that name. Prompts
-//! that are added or removed between two pages therefore cause no repeated and no skipped prompt.
+//! A position names the last prompt that was served, and the next page starts right after that
+//! name. Prompts that are added or removed between two pages therefore cause no repeated and no
+//! skipped prompt.
 
 use std::time::Duration;
 
@@ -22,20 +24,20 @@ pub struct Place {
     pub owner: String,
 }
 
-/// The scope in which a cached response may be shared (MCP 2026-07-28, caching). All pages of one list have
-/// the same scope.
+/// The scope in which a cached response may be shared (MCP 2026-07-28, caching). All pages of one
+/// list have the same scope.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub enum CacheScope {
     /// The response may be shared among callers.
     #[default]
     Public,
-    /// The response is for one caller only. Greater than `Public`, so that the maximum of all parts is the
-    /// scope of the merged list.
+    /// The response is for one caller only. Greater than `Public`, so that the maximum of all parts
+    /// is the scope of the merged list.
     Private,
 }
 
-/// How long a cursor is valid. A client reads all pages within seconds; a day also covers a client that was
-/// suspended in between.
+/// How long a cursor is valid. A client reads all pages within seconds; a day also covers a client
+/// that was suspended in between.
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl CacheScope {
@@ -48,8 +50,8 @@ impl CacheScope {
 }
 
 impl Place {
-    /// Encodes the scope (1 byte), the time (8 bytes), then each text after its length (2 bytes), all
-    /// big-endian.
+    /// Encodes the scope (1 byte), the time (8 bytes), then each text after its length (2 bytes),
+    /// all big-endian.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![self.scope as u8];
         out.extend_from_slice(&self.issued_at.to_be_bytes());
@@ -61,7 +63,8 @@ impl Place {
         out
     }
 
-    /// Decodes the bytes of [`Place::encode`]; `None` if they are truncated, have trailing bytes or are invalid.
+    /// Decodes the bytes of [`Place::encode`]; `None` if they are truncated, have trailing bytes or
+    /// are invalid.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (&scope, rest) = bytes.split_first()?;
         let scope = match scope {
@@ -88,8 +91,8 @@ impl Place {
         })
     }
 
-    /// Whether the cursor is still valid. A cursor from the future is valid, so a clock that steps back does no
-    /// harm.
+    /// Whether the cursor is still valid. A cursor from the future is valid, so a clock that steps
+    /// back does no harm.
     pub fn is_fresh(&self, now: UnixSeconds) -> bool {
         now.saturating_since(self.issued_at) <= LIFETIME
     }

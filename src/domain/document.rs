@@ -8,7 +8,8 @@ use bytes::Bytes;
 use super::chunks;
 use super::json::{Json, JsonError, Outline};
 
-/// A scanned JSON text without any `null`, and the range of the value of interest in it. Clones share the text.
+/// A scanned JSON text without any `null`, and the range of the value of interest in it. Clones
+/// share the text.
 #[derive(Clone, Debug)]
 pub struct Document {
     text: Arc<String>,
@@ -24,8 +25,8 @@ pub struct Document {
 const DELETE: u8 = 0x7f;
 
 impl Document {
-    /// Scans `bytes` (see [`Json::parse`]) and keeps them without a copy. Only a text that contains a `null` is
-    /// rewritten, without it.
+    /// Scans `bytes` (see [`Json::parse`]) and keeps them without a copy. Only a text that contains
+    /// a `null` is rewritten, without it.
     ///
     /// # Errors
     /// Those of [`Json::parse`].
@@ -57,11 +58,12 @@ impl Document {
         Json::outlined(&self.text[self.value.clone()], &self.outline, self.first_span)
     }
 
-    /// Returns whether all strings of the value are known to be visible ASCII with line ends and tabs: then no text in it is
-    /// hidden.
+    /// Returns whether all strings of the value are known to be visible ASCII with line ends and
+    /// tabs: then no text in it is hidden.
     pub(crate) fn is_plain(&self) -> bool {
         let bytes = self.text[self.value.clone()].as_bytes();
-        // Without a branch for each byte, so that the compiler can vectorise it. Control characters are escaped.
+        // Without a branch for each byte, so that the compiler can vectorise it. Control characters
+        // are escaped.
         self.outline.has_visible_escapes()
             && bytes.iter().fold(true, |is_plain, byte| is_plain & (*byte < DELETE))
     }
@@ -72,7 +74,8 @@ impl Document {
         chunks::shared(&self.text).slice(start..start + part.text().len())
     }
 
-    /// The offset of a value in the text. Both are slices of the same text, so it is the difference of their addresses.
+    /// The offset of a value in the text. Both are slices of the same text, so it is the difference
+    /// of their addresses.
     fn offset(&self, part: Json<'_>) -> usize {
         part.text().as_ptr() as usize - self.text.as_ptr() as usize
     }
@@ -87,8 +90,8 @@ impl Document {
         &self.text
     }
 
-    /// The range of a member of the whole text, in bytes; `None` where there is none, and for a text without an outline: one
-    /// that was rewritten, or that has too many values.
+    /// The range of a member of the whole text, in bytes; `None` where there is none, and for a
+    /// text without an outline: one that was rewritten, or that has too many values.
     pub(super) fn range_of(&self, member: &str) -> Option<Range<usize>> {
         if self.outline.is_empty() {
             return None;
@@ -98,8 +101,8 @@ impl Document {
         Some(start..start + part.text().len())
     }
 
-    /// Narrows the value to the part that `pick` selects, without a copy. Returns `None`, and changes nothing, if
-    /// `pick` selects none.
+    /// Narrows the value to the part that `pick` selects, without a copy. Returns `None`, and
+    /// changes nothing, if `pick` selects none.
     pub fn narrow(&mut self, pick: impl FnOnce(Json<'_>) -> Option<Json<'_>>) -> Option<()> {
         let part = pick(self.json())?;
         let (start, first_span) = (self.offset(part), part.first_span(&self.outline));

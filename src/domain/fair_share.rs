@@ -1,5 +1,6 @@
-//! Fair shares of a bounded resource. Each holder has room for its share, whatever others hold; beyond that it
-//! borrows, but only while half of the resource is free, so that a busy holder never takes the room of newcomers.
+//! Fair shares of a bounded resource. Each holder has room for its share, whatever others hold;
+//! beyond that it borrows, but only while half of the resource is free, so that a busy holder never
+//! takes the room of newcomers.
 //!
 //! Shares are no reservations: four holders may have all of a resource with shares of a quarter.
 
@@ -29,8 +30,8 @@ impl Holder {
     }
 }
 
-/// Returns the network by which an address is counted: an IPv6 address by its first 64 bits, since a client
-/// with one address of such a network has all of them.
+/// Returns the network by which an address is counted: an IPv6 address by its first 64 bits, since
+/// a client with one address of such a network has all of them.
 pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
@@ -100,8 +101,8 @@ impl<H: Clone + Eq + Hash> FairShare<H> {
         self.take_below(holder, amount, self.total, self.share)
     }
 
-    /// As [`FairShare::take`], but `ceiling` units at most may be in use afterwards, over all holders, and the
-    /// share of this holder is `share`.
+    /// As [`FairShare::take`], but `ceiling` units at most may be in use afterwards, over all
+    /// holders, and the share of this holder is `share`.
     pub(crate) fn take_below(
         &mut self,
         holder: &H,

@@ -1,5 +1,5 @@
-//! Faults: errors by their cause (transport, request, upstream, gateway). Only `downstream` writes them as HTTP
-//! statuses and JSON-RPC errors.
+//! Faults: errors by their cause (transport, request, upstream, gateway). Only `downstream` writes
+//! them as HTTP statuses and JSON-RPC errors.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ pub enum Fault {
     Internal,
 }
 
-/// A refusal that HTTP reports by its status: of the connection, the credential, the headers or the body, or for
-/// lack of capacity.
+/// A refusal that HTTP reports by its status: of the connection, the credential, the headers or the
+/// body, or for lack of capacity.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum TransportFault {
     #[error("the host in the Host header is not allowed; add it to server.allowed_hosts")]
@@ -159,7 +159,8 @@ pub enum RequestFault {
     MethodNotFound,
     #[error("{what}")]
     InvalidParams { what: String },
-    /// A modern request without a member that every modern request must have (MCP 2026-07-28, basic).
+    /// A modern request without a member that every modern request must have (MCP 2026-07-28,
+    /// basic).
     #[error("params._meta must hold `{key}`")]
     MetaMissing { key: &'static str },
     #[error("`logLevel` must be one of the eight levels of RFC 5424")]
@@ -241,7 +242,8 @@ pub struct UpstreamFault {
     /// Id of the upstream; "" if no single upstream is the cause.
     pub upstream: String,
     pub kind: UpstreamFaultKind,
-    /// Where the log and the audit log have the details; `None` until they are reported, and where there are none.
+    /// Where the log and the audit log have the details; `None` until they are reported, and where
+    /// there are none.
     pub correlation: Option<CorrelationId>,
 }
 
@@ -255,8 +257,9 @@ impl fmt::Display for CorrelationId {
     }
 }
 
-/// The way in which a request to an upstream failed. `Display` is for callers: it says nothing about addresses, and
-/// repeats no words of others but those of an upstream's own error. [`UpstreamFaultKind::diagnosis`] has the rest.
+/// The way in which a request to an upstream failed. `Display` is for callers: it says nothing
+/// about addresses, and repeats no words of others but those of an upstream's own error.
+/// [`UpstreamFaultKind::diagnosis`] has the rest.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum UpstreamFaultKind {
     #[error("not reachable at present")]
@@ -330,13 +333,14 @@ pub enum UpstreamFaultKind {
     /// The client's response to a server request did not arrive, or was not usable.
     #[error("a server request was not answered: {0}")]
     Unanswered(&'static str),
-    /// The upstream has ended the session (HTTP 404; MCP 2025-11-25, Streamable HTTP): open a new session and
-    /// repeat the request.
+    /// The upstream has ended the session (HTTP 404; MCP 2025-11-25, Streamable HTTP): open a new
+    /// session and repeat the request.
     #[error("the session has ended")]
     SessionLost,
 }
 
-/// What a child process left behind, for operators: it may hold paths and secrets, so clients get none of it.
+/// What a child process left behind, for operators: it may hold paths and secrets, so clients get
+/// none of it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ChildReport {
     /// `None` while it runs, and where the system does not tell.
@@ -354,8 +358,8 @@ pub enum ChildExit {
 }
 
 impl ChildReport {
-    /// Returns the line on standard error that says most: the last one that names an error and is not indented,
-    /// as the frames of a stack trace are, or else the last one.
+    /// Returns the line on standard error that says most: the last one that names an error and is
+    /// not indented, as the frames of a stack trace are, or else the last one.
     fn telling_line(&self) -> Option<&str> {
         let names_error = |line: &&String| {
             let lower = line.to_lowercase();
@@ -373,7 +377,8 @@ pub enum TokenFault {
     /// There is no grant.
     #[error("it needs a sign-in by its operator")]
     NoGrant,
-    /// The provider refuses the refresh token: it was revoked, or has expired (RFC 6749, section 5.2, `invalid_grant`).
+    /// The provider refuses the refresh token: it was revoked, or has expired (RFC 6749, section
+    /// 5.2, `invalid_grant`).
     #[error("its authorization server has ended the operator's sign-in")]
     GrantRefused,
     /// The lifetime of the refresh token is over, as the provider told it.
@@ -382,7 +387,8 @@ pub enum TokenFault {
     /// The scope was refused, or does not suffice (RFC 6750, section 3.1, `insufficient_scope`).
     #[error("the scope of the gateway's access token does not suffice")]
     ScopeRefused,
-    /// The upstream is called with each caller's own token, and this caller has brought none to exchange.
+    /// The upstream is called with each caller's own token, and this caller has brought none to
+    /// exchange.
     #[error(
         "it is called with the caller's own credential, and this caller has none that it could be had with"
     )]
@@ -426,9 +432,9 @@ impl TokenFault {
 }
 
 impl UpstreamFaultKind {
-    /// Whether a request to open a notification stream that fails so would fail each time: the upstream has no such stream.
-    /// After a redirect, 408 (timeout), 409 (another stream is still open), 425 (too early), and statuses from 500 on except 501,
-    /// it may succeed later.
+    /// Whether a request to open a notification stream that fails so would fail each time: the
+    /// upstream has no such stream. After a redirect, 408 (timeout), 409 (another stream is still
+    /// open), 425 (too early), and statuses from 500 on except 501, it may succeed later.
     pub(crate) fn refuses_streams(&self) -> bool {
         match self {
             Self::Status { status } => !matches!(status, 300..400 | 408 | 409 | 425 | 500 | 502..),
@@ -437,7 +443,8 @@ impl UpstreamFaultKind {
         }
     }
 
-    /// Describes the fault to an operator: as `Display`, with the details that clients must not learn.
+    /// Describes the fault to an operator: as `Display`, with the details that clients must not
+    /// learn.
     pub fn diagnosis(&self) -> String {
         let (what, report) = match self {
             Self::Unavailable(detail) => return format!("not reachable: {detail}"),
@@ -559,8 +566,8 @@ impl UpstreamFaultKind {
 /// Longest text of an upstream that an error repeats, in bytes.
 pub(crate) const EXCERPT: usize = 256;
 
-/// Sanitises a text of an upstream: replaces control and hidden characters by spaces, and truncates it to
-/// [`EXCERPT`] bytes.
+/// Sanitises a text of an upstream: replaces control and hidden characters by spaces, and truncates
+/// it to [`EXCERPT`] bytes.
 pub(crate) fn excerpt(text: &str) -> String {
     sanitised(text, EXCERPT)
 }
@@ -582,7 +589,8 @@ impl Fault {
         }
     }
 
-    /// Returns the stable name of the fault for `error.data.reason`; `docs/errors.md` lists all names.
+    /// Returns the stable name of the fault for `error.data.reason`; `docs/errors.md` lists all
+    /// names.
     pub fn reason(&self) -> &'static str {
         match self {
             Fault::Transport(fault) => fault.reason(),
@@ -608,8 +616,8 @@ impl Fault {
 }
 
 impl From<JsonError> for Fault {
-    /// Text that is not JSON becomes -32700 (parse error; JSON-RPC 2.0, section 5.1). JSON that is valid but
-    /// unsafe becomes -32600 (invalid request).
+    /// Text that is not JSON becomes -32700 (parse error; JSON-RPC 2.0, section 5.1). JSON that is
+    /// valid but unsafe becomes -32600 (invalid request).
     fn from(error: JsonError) -> Self {
         match error {
             JsonError::NotUtf8 { .. } | JsonError::Syntax { .. } => RequestFault::NotJson(error),

@@ -1,6 +1,7 @@
 //! Glob patterns for prompt names: `*` matches any text.
 
-/// A glob pattern. Matching takes time linear in the length of the name for each piece between two stars.
+/// A glob pattern. Matching takes time linear in the length of the name for each piece between two
+/// stars.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Glob {
     /// The literal texts between the stars: one more than there are stars.
@@ -34,8 +35,8 @@ impl Glob {
         rest.ends_with(last.as_str())
     }
 
-    /// Returns the text that each star matched, each the shortest that is possible from the left; `None` if the
-    /// pattern does not match.
+    /// Returns the text that each star matched, each the shortest that is possible from the left;
+    /// `None` if the pattern does not match.
     pub(crate) fn captures<'a>(&self, name: &'a str) -> Option<Vec<&'a str>> {
         let [first, inner @ .., last] = self.pieces.as_slice() else {
             return self.matches(name).then(Vec::new);
@@ -69,10 +70,12 @@ impl Glob {
         name
     }
 
-    /// Returns whether a name exists that both patterns match. Takes time in the product of their lengths.
+    /// Returns whether a name exists that both patterns match. Takes time in the product of their
+    /// lengths.
     pub(crate) fn overlaps(&self, other: &Self) -> bool {
         let (ours, theirs) = (self.symbols(), other.symbols());
-        // Whether the rests of both patterns match a common text, by the length of the rest of `theirs`.
+        // Whether the rests of both patterns match a common text, by the length of the rest of
+        // `theirs`.
         let mut below = vec![false; theirs.len() + 1];
         for at in (0..=ours.len()).rev() {
             let mut row = vec![false; theirs.len() + 1];

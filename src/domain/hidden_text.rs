@@ -1,5 +1,5 @@
-//! Hidden text: characters that a display does not show. In a prompt they can carry instructions to a model that
-//! its reader cannot see and would not accept.
+//! Hidden text: characters that a display does not show. In a prompt they can carry instructions to
+//! a model that its reader cannot see and would not accept.
 
 use std::fmt::Write as _;
 
@@ -23,10 +23,12 @@ pub enum HiddenText {
 /// Most messages that one report names.
 const MAX_NAMED: usize = 100;
 
-/// Counts the hidden characters of a text. Line feeds, carriage returns and tabs are visible; so are a variation
-/// selector and a joiner directly after the character that they modify, as in emoji.
+/// Counts the hidden characters of a text. Line feeds, carriage returns and tabs are visible; so
+/// are a variation selector and a joiner directly after the character that they modify, as in
+/// emoji.
 pub(crate) fn count(text: &str) -> usize {
-    // Without a branch for each byte, so that the compiler can vectorise it: texts can have megabytes.
+    // Without a branch for each byte, so that the compiler can vectorise it: texts can have
+    // megabytes.
     let is_plain = |b: u8| (b' '..=b'~').contains(&b) | (b == b'\n') | (b == b'\t');
     if text.bytes().fold(true, |plain, byte| plain & is_plain(byte)) {
         return 0;
@@ -54,7 +56,8 @@ fn characters(text: &str) -> impl Iterator<Item = (char, bool)> {
 }
 
 /// Reports messages with hidden text, each with its number of hidden characters, as JSON:
-/// `[{"message":0,"characters":3}]`. At most [`MAX_NAMED`] messages are named; `None` if there are none.
+/// `[{"message":0,"characters":3}]`. At most [`MAX_NAMED`] messages are named; `None` if there are
+/// none.
 pub(crate) fn report(messages: &[(usize, usize)]) -> Option<String> {
     let mut out = String::from("[");
     for (index, characters) in messages.iter().take(MAX_NAMED) {
@@ -72,8 +75,9 @@ pub(crate) fn stripped(result: Json<'_>) -> Document {
     Document::copy_of(Json::accepted(&out))
 }
 
-/// Copies a value. Removes hidden text from the members named in `texts` of what is reached through `keys`, in this order;
-/// keys may be skipped, and members are rewritten where at most the last key is left.
+/// Copies a value. Removes hidden text from the members named in `texts` of what is reached through
+/// `keys`, in this order; keys may be skipped, and members are rewritten where at most the last key
+/// is left.
 fn rewrite(value: Json<'_>, keys: &[&str], texts: &[&str], out: &mut String) {
     match value.kind() {
         Kind::Object => {
@@ -104,7 +108,8 @@ fn rewrite(value: Json<'_>, keys: &[&str], texts: &[&str], out: &mut String) {
     }
 }
 
-/// Copies a member of a listed prompt, and removes hidden text from `title` and `description` in it.
+/// Copies a member of a listed prompt, and removes hidden text from `title` and `description` in
+/// it.
 pub(crate) fn write_listed(value: Json<'_>, out: &mut String) {
     rewrite(value, &[], &["title", "description"], out);
 }

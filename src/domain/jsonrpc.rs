@@ -6,8 +6,8 @@ use std::fmt;
 use super::json::object::{ObjectWriter, write_object};
 use super::json::{Json, Kind, write_str};
 
-/// A request id as the JSON text of its sender, so that a response echoes it byte for byte: a string
-/// literal with its quotes, or an integer within 64 bits.
+/// A request id as the JSON text of its sender, so that a response echoes it byte for byte: a
+/// string literal with its quotes, or an integer within 64 bits.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Id(Box<str>);
 
@@ -24,7 +24,8 @@ pub enum Frame<'a> {
         params: Option<Json<'a>>,
     },
     Response {
-        /// The id of the request; `None` on an error response to a request whose id could not be read.
+        /// The id of the request; `None` on an error response to a request whose id could not be
+        /// read.
         id: Option<Id>,
         outcome: Outcome<'a>,
     },
@@ -42,8 +43,8 @@ pub enum Outcome<'a> {
     },
 }
 
-/// The reason why a JSON value is not a JSON-RPC message. It has the id of the request where the id could
-/// be read, so that the error response can name the request.
+/// The reason why a JSON value is not a JSON-RPC message. It has the id of the request where the id
+/// could be read, so that the error response can name the request.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{what}")]
 pub struct FrameError {
@@ -51,13 +52,14 @@ pub struct FrameError {
     pub what: &'static str,
 }
 
-/// The maximum length of a request id, in bytes of JSON text. Each response repeats the id, and the gateway
-/// keeps it while a call runs; real clients use a few digits or a UUID.
+/// The maximum length of a request id, in bytes of JSON text. Each response repeats the id, and the
+/// gateway keeps it while a call runs; real clients use a few digits or a UUID.
 pub(crate) const MAX_ID: usize = 1024;
 
 impl Id {
-    /// Reads an id: a string, or an integer within 64 bits (MCP 2025-11-25, basic: "MUST be a string
-    /// or integer", never null). Returns `None` for any other value, and above [`MAX_ID`] bytes.
+    /// Reads an id: a string, or an integer within 64 bits (MCP 2025-11-25, basic: "MUST be a
+    /// string or integer", never null). Returns `None` for any other value, and above [`MAX_ID`]
+    /// bytes.
     pub fn read(value: Json<'_>) -> Option<Self> {
         let valid = match value.kind() {
             Kind::String => true,
@@ -102,8 +104,8 @@ pub(crate) fn message(size: usize, write: impl FnOnce(&mut ObjectWriter<'_>)) ->
     out
 }
 
-/// Returns a request whose `params` object has the members that `params` adds. `size` is the approximate
-/// length of these members in bytes.
+/// Returns a request whose `params` object has the members that `params` adds. `size` is the
+/// approximate length of these members in bytes.
 pub(crate) fn request(
     id: &Id,
     method: &str,
@@ -123,9 +125,9 @@ pub(crate) fn notification(method: &str, params: impl FnOnce(&mut ObjectWriter<'
 }
 
 impl<'a> Frame<'a> {
-    /// Reads a message like [`Frame::read`], but refuses members that JSON-RPC does not define: a parser
-    /// that ignores case or truncates at NUL would accept `Method` or `params\u0000`, which the gateway
-    /// ignores.
+    /// Reads a message like [`Frame::read`], but refuses members that JSON-RPC does not define: a
+    /// parser that ignores case or truncates at NUL would accept `Method` or `params\u0000`, which
+    /// the gateway ignores.
     ///
     /// # Errors
     /// If the value is not a JSON-RPC message, or has an unknown member.
@@ -139,7 +141,8 @@ impl<'a> Frame<'a> {
         parts.frame()
     }
 
-    /// Reads one JSON value as a request, a notification or a response. Unknown members are ignored.
+    /// Reads one JSON value as a request, a notification or a response. Unknown members are
+    /// ignored.
     ///
     /// # Errors
     /// If the value is not a JSON-RPC 2.0 message.

@@ -1,12 +1,14 @@
-//! Responses that were accepted before: the same response to another request is compared, and neither kept nor scanned again.
+//! Responses that were accepted before: the same response to another request is compared, and
+//! neither kept nor scanned again.
 
 use std::ops::Range;
 
 use super::document::Document;
 use super::jsonrpc::Id;
 
-/// A response that the strict scan accepted, with the result that was read from it. Another response that differs from it only in
-/// the id is accepted, too, and has the same result. Clones share the text.
+/// A response that the strict scan accepted, with the result that was read from it. Another
+/// response that differs from it only in the id is accepted, too, and has the same result. Clones
+/// share the text.
 #[derive(Clone, Debug)]
 pub struct KnownResponse {
     result: Document,
@@ -24,7 +26,8 @@ pub(crate) struct Comparison<'a> {
 }
 
 impl KnownResponse {
-    /// The response that a result is from; `None` where the text of the result is no response as it was received.
+    /// The response that a result is from; `None` where the text of the result is no response as it
+    /// was received.
     pub(crate) fn of(result: &Document) -> Option<Self> {
         let id = result.range_of("id")?;
         Some(Self { result: result.clone(), id })
@@ -35,7 +38,8 @@ impl KnownResponse {
         &self.result
     }
 
-    /// The result, if the response to the request with this id differs from the known one only in the id.
+    /// The result, if the response to the request with this id differs from the known one only in
+    /// the id.
     pub(crate) fn result_of(&self, id: &Id, response: &[u8]) -> Option<&Document> {
         let mut comparison = self.compare(id);
         let is_known = comparison.matches(response) && comparison.result().is_some();
@@ -51,7 +55,8 @@ impl KnownResponse {
 }
 
 impl<'a> Comparison<'a> {
-    /// Compares the next bytes of the response. Bytes that do not match, or go beyond the known response, do not count as come.
+    /// Compares the next bytes of the response. Bytes that do not match, or go beyond the known
+    /// response, do not count as come.
     pub(crate) fn matches(&mut self, chunk: &[u8]) -> bool {
         let mut left = chunk;
         for (_, part) in self.halves() {

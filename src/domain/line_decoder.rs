@@ -1,5 +1,5 @@
-//! A decoder for newline-delimited messages (MCP 2025-11-25, stdio). It accepts chunks of any size and its
-//! memory is bounded.
+//! A decoder for newline-delimited messages (MCP 2025-11-25, stdio). It accepts chunks of any size
+//! and its memory is bounded.
 
 /// An incremental decoder from bytes to lines.
 #[derive(Debug)]
@@ -17,7 +17,8 @@ pub struct Decoder {
 pub enum Line {
     /// A complete line, without its line end and surrounding white space; never empty.
     Whole(Vec<u8>),
-    /// A line that exceeds the limit, reported as soon as it does. The line after it is decoded normally.
+    /// A line that exceeds the limit, reported as soon as it does. The line after it is decoded
+    /// normally.
     TooLong,
 }
 
@@ -27,8 +28,8 @@ impl Decoder {
         Self { line: Vec::new(), skipping: false, limit }
     }
 
-    /// Decodes the next chunk and appends the lines that it completes to `lines`. An incomplete last line
-    /// of a stream is not a message.
+    /// Decodes the next chunk and appends the lines that it completes to `lines`. An incomplete
+    /// last line of a stream is not a message.
     pub fn feed(&mut self, piece: &[u8], lines: &mut Vec<Line>) {
         let mut parts = piece.split(|&byte| byte == b'\n');
         let last = parts.next_back().unwrap_or_default();

@@ -9,8 +9,8 @@ use base64::prelude::BASE64_STANDARD;
 const PREFIX: &str = "=?base64?";
 const SUFFIX: &str = "?=";
 
-/// Returns the header value for a name. A name is encoded if it has characters other than visible ASCII and
-/// inner spaces, or if it looks like an encoded name.
+/// Returns the header value for a name. A name is encoded if it has characters other than visible
+/// ASCII and inner spaces, or if it looks like an encoded name.
 pub fn encode(name: &str) -> Cow<'_, str> {
     let is_plain = name.bytes().all(|b| (b' '..=b'~').contains(&b))
         && name.trim() == name

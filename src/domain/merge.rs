@@ -1,7 +1,7 @@
 //! The merge of the upstreams' prompt lists into one ordered list without name collisions.
 //!
-//! Names of upstreams with a prefix cannot collide, so each of these lists is merged by itself. Upstreams without one are merged
-//! together.
+//! Names of upstreams with a prefix cannot collide, so each of these lists is merged by itself.
+//! Upstreams without one are merged together.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -40,12 +40,14 @@ pub struct Merged {
     pub left_out: Vec<LeftOut>,
 }
 
-/// Merges the prompts of `sources`. `prefixes` are the non-empty ones of all upstreams, also of those that are not merged here.
-/// `fold` maps a name to the form in which look-alikes are equal (NFC).
+/// Merges the prompts of `sources`. `prefixes` are the non-empty ones of all upstreams, also of
+/// those that are not merged here. `fold` maps a name to the form in which look-alikes are equal
+/// (NFC).
 ///
-/// Within one source, prompts with the same name are listed once if their definitions are equal, and left
-/// out if the definitions differ. Between sources, only bare names can collide: a name that two bare sources
-/// list is left out of both; a bare name within the prefix of another source is left out alone.
+/// Within one source, prompts with the same name are listed once if their definitions are equal,
+/// and left out if the definitions differ. Between sources, only bare names can collide: a name
+/// that two bare sources list is left out of both; a bare name within the prefix of another source
+/// is left out alone.
 pub fn merge(
     sources: &[Source<'_>],
     prefixes: &HashSet<&str>,

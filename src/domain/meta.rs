@@ -27,7 +27,8 @@ pub(crate) fn write_foreign(meta: Json<'_>, out: &mut ObjectWriter<'_>) {
         let is_reserved = name.starts_with(OWN_PREFIX)
             || name.starts_with(PROTOCOL_PREFIX)
             || name == PROGRESS_TOKEN;
-        // The trace context is read separately. Its parent becomes the span of the gateway if spans are exported.
+        // The trace context is read separately. Its parent becomes the span of the gateway if spans
+        // are exported.
         if !is_reserved && ![trace::PARENT, trace::STATE, trace::BAGGAGE].contains(&&*name) {
             out.member(key, value);
         }

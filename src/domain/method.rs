@@ -27,8 +27,8 @@ impl Method {
     }
 }
 
-/// A method for tools or resources. Upstreams never receive one: the gateway has no resources, and its
-/// tools stand for prompts.
+/// A method for tools or resources. Upstreams never receive one: the gateway has no resources, and
+/// its tools stand for prompts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ForeignMethod {
     ListTools,
@@ -70,8 +70,8 @@ impl ForeignMethod {
     }
 }
 
-/// Returns the member of `params` that a modern client repeats in the header `Mcp-Name` (MCP 2026-07-28,
-/// Streamable HTTP, standard headers); `None` for methods without one.
+/// Returns the member of `params` that a modern client repeats in the header `Mcp-Name` (MCP
+/// 2026-07-28, Streamable HTTP, standard headers); `None` for methods without one.
 pub(crate) fn named_member(method: &str) -> Option<&'static str> {
     match ForeignMethod::parse(method) {
         Some(ForeignMethod::CallTool) => Some("name"),
@@ -125,7 +125,8 @@ impl Countable {
         Self::ALL.into_iter().find(|countable| countable.as_str() == name)
     }
 
-    /// Returns the request for a JSON-RPC method that concerns only the session; `None` for other methods.
+    /// Returns the request for a JSON-RPC method that concerns only the session; `None` for other
+    /// methods.
     pub(crate) fn of_session(method: &str) -> Option<Self> {
         [Self::Initialize, Self::Ping, Self::Listen].into_iter().find(|own| own.as_str() == method)
     }

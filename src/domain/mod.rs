@@ -1,5 +1,5 @@
-//! The domain of the gateway: MCP messages and their rules as values and functions, without async runtime,
-//! network or clock.
+//! The domain of the gateway: MCP messages and their rules as values and functions, without async
+//! runtime, network or clock.
 
 pub(crate) mod json;
 pub(crate) mod error_code;

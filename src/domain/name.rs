@@ -1,8 +1,8 @@
 //! Upstream ids, prefixes and the public names of prompts, with the checks of raw names.
 //!
-//! Public name = prefix + separator + raw name. Prefixes consist of `[a-z0-9-]` only and the separator
-//! has a character outside that set, so a public name splits at its first separator and the join is
-//! injective. Only this file knows the separator.
+//! Public name = prefix + separator + raw name. Prefixes consist of `[a-z0-9-]` only and the
+//! separator has a character outside that set, so a public name splits at its first separator and
+//! the join is injective. Only this file knows the separator.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -17,8 +17,8 @@ use icu_properties::{CodePointMapData, CodePointSetData};
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct UpstreamId(Arc<str>);
 
-/// The prefix of the public names of one upstream, before the separator. With an empty prefix the public
-/// names are bare: they are the raw names.
+/// The prefix of the public names of one upstream, before the separator. With an empty prefix the
+/// public names are bare: they are the raw names.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Prefix(Arc<str>);
 
@@ -44,11 +44,12 @@ pub enum NameError {
     Padded,
 }
 
-/// The maximum length of an upstream id or a prefix, in bytes: each name, metric and log line repeats it.
+/// The maximum length of an upstream id or a prefix, in bytes: each name, metric and log line
+/// repeats it.
 pub(crate) const MAX_PREFIX: usize = 64;
 
-/// The maximum of `naming.max_length`, in characters. With four bytes per character, a sealed cursor with the
-/// longest name, caller and owner still fits into 2 KiB.
+/// The maximum of `naming.max_length`, in characters. With four bytes per character, a sealed
+/// cursor with the longest name, caller and owner still fits into 2 KiB.
 pub(crate) const MAX_LENGTH_LIMIT: usize = 128;
 
 /// The default separator between prefix and raw name.
@@ -63,8 +64,8 @@ pub(crate) fn is_prefix(text: &str) -> bool {
         && bytes.all(|b| in_set(b) || b == b'-')
 }
 
-/// Returns whether `text` is a valid separator: 1 to 8 visible ASCII characters, with at least one that
-/// prefixes cannot have.
+/// Returns whether `text` is a valid separator: 1 to 8 visible ASCII characters, with at least one
+/// that prefixes cannot have.
 pub(crate) fn is_separator(text: &str) -> bool {
     let is_outside = |c: char| !(c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
     (1..=8).contains(&text.len())
@@ -104,8 +105,8 @@ impl Prefix {
 }
 
 impl Naming {
-    /// Returns the rules for a `separator` that [`is_separator`] accepts, and public names of at most
-    /// `max_length` characters.
+    /// Returns the rules for a `separator` that [`is_separator`] accepts, and public names of at
+    /// most `max_length` characters.
     pub fn new(separator: &str, max_length: usize) -> Self {
         Self { separator: separator.into(), max_length }
     }
@@ -113,8 +114,8 @@ impl Naming {
     /// Returns the public name of a raw name.
     ///
     /// # Errors
-    /// If the raw name is empty, has hidden characters or surrounding white space, or if the public name
-    /// exceeds `max_length`.
+    /// If the raw name is empty, has hidden characters or surrounding white space, or if the public
+    /// name exceeds `max_length`.
     pub fn public(&self, prefix: &Prefix, raw: &str) -> Result<String, NameError> {
         check_raw(raw)?;
         let public = if prefix.is_bare() {
@@ -134,8 +135,8 @@ impl Naming {
         if prefix.is_bare() { String::new() } else { [prefix.as_str(), &self.separator].concat() }
     }
 
-    /// Splits a public name at its first separator into the prefix that it claims and the raw name under that
-    /// prefix. Returns `None` if the name has no separator.
+    /// Splits a public name at its first separator into the prefix that it claims and the raw name
+    /// under that prefix. Returns `None` if the name has no separator.
     pub fn claimed<'a>(&self, public: &'a str) -> Option<(&'a str, &'a str)> {
         public.split_once(&*self.separator)
     }
@@ -151,10 +152,10 @@ fn check_raw(raw: &str) -> Result<(), NameError> {
     if raw.trim() == raw { Ok(()) } else { Err(NameError::Padded) }
 }
 
-/// Returns whether a character is invisible or only changes how its neighbours look: controls, line and
-/// paragraph separators, format characters (general category Cf) and default ignorables, such as soft
-/// hyphens, bidirectional and zero-width characters, fillers, variation selectors and tags. Prepended
-/// concatenation marks are format characters, too, but visible.
+/// Returns whether a character is invisible or only changes how its neighbours look: controls, line
+/// and paragraph separators, format characters (general category Cf) and default ignorables, such
+/// as soft hyphens, bidirectional and zero-width characters, fillers, variation selectors and tags.
+/// Prepended concatenation marks are format characters, too, but visible.
 pub(crate) fn is_hidden(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_control();
@@ -164,8 +165,8 @@ pub(crate) fn is_hidden(c: char) -> bool {
     HIDDEN.get(at).is_some_and(|range| *range.start() <= c)
 }
 
-/// The sorted, disjoint ranges of hidden characters, derived from Unicode data. A binary search in about
-/// twenty ranges takes half the time of a lookup of the character's properties.
+/// The sorted, disjoint ranges of hidden characters, derived from Unicode data. A binary search in
+/// about twenty ranges takes half the time of a lookup of the character's properties.
 static HIDDEN: LazyLock<Vec<RangeInclusive<u32>>> = LazyLock::new(|| {
     let category = CodePointMapData::<GeneralCategory>::new();
     let seen = CodePointSetData::new::<PrependedConcatenationMark>();

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-/// Encodes a text as a value of a form or of a query: all bytes but the unreserved characters (section 2.3).
+/// Encodes a text as a value of a form or of a query: all bytes but the unreserved characters
+/// (section 2.3).
 pub(crate) fn encoded(text: &str) -> String {
     encoded_except(text, b"")
 }
@@ -12,8 +13,8 @@ pub(crate) fn encoded_path(path: &str) -> String {
     encoded_except(path, b"/")
 }
 
-/// Encodes a text as one segment of a path (section 3.3). The segments `.` and `..`, which mean folders, are encoded
-/// too.
+/// Encodes a text as one segment of a path (section 3.3). The segments `.` and `..`, which mean
+/// folders, are encoded too.
 pub(crate) fn encoded_segment(text: &str) -> String {
     match text {
         "." | ".." => text.replace('.', "%2E"),
@@ -27,8 +28,8 @@ pub(crate) fn decoded(text: &str) -> Option<String> {
     if is_broken { None } else { String::from_utf8(bytes).ok() }
 }
 
-/// Decodes the percent-encoded bytes of a text once, and tells whether a `%` without two hexadecimal digits is kept as
-/// it is.
+/// Decodes the percent-encoded bytes of a text once, and tells whether a `%` without two
+/// hexadecimal digits is kept as it is.
 pub(crate) fn decoded_bytes(text: &str) -> (Vec<u8>, bool) {
     let mut out = Vec::with_capacity(text.len());
     let mut is_broken = false;

@@ -1,5 +1,5 @@
-//! Prompt definitions from an upstream's `prompts/list`. Each one is checked separately, so that a malformed
-//! definition does not affect other prompts.
+//! Prompt definitions from an upstream's `prompts/list`. Each one is checked separately, so that a
+//! malformed definition does not affect other prompts.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -24,7 +24,8 @@ pub struct Prompt {
     /// The title as it is listed, without hidden text.
     pub title: Option<String>,
     pub arguments: Vec<Argument>,
-    /// All members except `name` as JSON text, with a comma before each: `,"title":"…","arguments":[…]`.
+    /// All members except `name` as JSON text, with a comma before each:
+    /// `,"title":"…","arguments":[…]`.
     rest: String,
     /// What overlays change about calls of the prompt; `None` if no overlay matches it.
     pub overlay: Option<Arc<CallOverlay>>,
@@ -47,8 +48,8 @@ pub struct Argument {
     pub required: bool,
 }
 
-/// The maximum number of arguments of one prompt. Users fill them in; even a hundred are more than any form
-/// shows.
+/// The maximum number of arguments of one prompt. Users fill them in; even a hundred are more than
+/// any form shows.
 pub(crate) const MAX_ARGUMENTS: usize = 256;
 
 /// The reason why a prompt is left out: the malformed member and its expected form.
@@ -65,12 +66,13 @@ pub enum PromptError {
 }
 
 impl Prompt {
-    /// Reads one element of `prompts`. Clients reject a whole list for one member of a wrong type, so each
-    /// member whose type any revision defines is checked; unknown members are passed on unchanged.
+    /// Reads one element of `prompts`. Clients reject a whole list for one member of a wrong type,
+    /// so each member whose type any revision defines is checked; unknown members are passed on
+    /// unchanged.
     ///
     /// # Errors
-    /// If the name is missing, a member has a wrong type, an argument is declared twice or has hidden
-    /// characters in its name, or there are more than [`MAX_ARGUMENTS`] arguments.
+    /// If the name is missing, a member has a wrong type, an argument is declared twice or has
+    /// hidden characters in its name, or there are more than [`MAX_ARGUMENTS`] arguments.
     pub fn read(value: Json<'_>) -> Result<Self, PromptError> {
         let name = value.get("name").and_then(Json::as_str);
         let name = name.ok_or(PromptError::NoName)?.into_owned();
@@ -119,8 +121,8 @@ impl Prompt {
         }
     }
 
-    /// Reads a definition that [`Prompt::canonical`] wrote, as another form of the prompt `offered`. `None` if it has no
-    /// name.
+    /// Reads a definition that [`Prompt::canonical`] wrote, as another form of the prompt
+    /// `offered`. `None` if it has no name.
     pub(crate) fn approved(definition: Json<'_>, offered: &Self) -> Option<Self> {
         let listed_name = definition.get("name").and_then(Json::as_str)?;
         let mut prompt = offered.with_members(|out| {
@@ -132,8 +134,8 @@ impl Prompt {
         Some(prompt)
     }
 
-    /// The effective definition: this one under the name that an overlay gives to it, with the members that `write` makes
-    /// of its own. They include no `name`.
+    /// The effective definition: this one under the name that an overlay gives to it, with the
+    /// members that `write` makes of its own. They include no `name`.
     pub(super) fn overlaid(
         &self,
         name: Option<String>,
@@ -164,7 +166,8 @@ impl Prompt {
         Self { title, arguments, rest, ..self.clone() }
     }
 
-    /// Returns the name that public names are made of: the raw name, or the one that an overlay gives to the prompt.
+    /// Returns the name that public names are made of: the raw name, or the one that an overlay
+    /// gives to the prompt.
     pub fn listed_name(&self) -> &str {
         self.renamed.as_deref().unwrap_or(&self.name)
     }
@@ -179,8 +182,8 @@ impl Prompt {
         out.push('}');
     }
 
-    /// Returns the canonical text (RFC 8785) of the effective definition, before prefixes: equal definitions have equal
-    /// texts, however their upstream writes them.
+    /// Returns the canonical text (RFC 8785) of the effective definition, before prefixes: equal
+    /// definitions have equal texts, however their upstream writes them.
     pub fn canonical(&self) -> String {
         let mut definition = String::with_capacity(self.rest.len() + 64);
         self.write(self.listed_name(), &mut definition);
@@ -218,8 +221,8 @@ fn read_arguments(prompt: &str, value: Json<'_>) -> Result<Vec<Argument>, Prompt
     Ok(arguments)
 }
 
-/// Copies a member in its listed form. Text for the user is copied without hidden characters, so it has
-/// neither escape sequences for terminals nor text that only a model sees.
+/// Copies a member in its listed form. Text for the user is copied without hidden characters, so it
+/// has neither escape sequences for terminals nor text that only a model sees.
 fn write_member(key: Json<'_>, value: Json<'_>, rest: &mut ObjectWriter<'_>) {
     match key.as_str().as_deref() {
         Some("title" | "description") => {

@@ -1,5 +1,5 @@
-//! Removal of secrets from texts that others have written: an upstream may repeat the credential that it was called
-//! with, as error messages for developers do.
+//! Removal of secrets from texts that others have written: an upstream may repeat the credential
+//! that it was called with, as error messages for developers do.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ const REDACTED: &str = "[redacted]";
 /// Nesting within which `error.data` is searched; deeper data is dropped.
 const MAX_DEPTH: usize = 64;
 
-/// Returns a fault without the secrets in its texts, and with the message of an upstream's error truncated. `error.data` with
-/// a secret in it is left out.
+/// Returns a fault without the secrets in its texts, and with the message of an upstream's error
+/// truncated. `error.data` with a secret in it is left out.
 pub(crate) fn without_secrets(kind: Kind, mut secrets: Vec<&str>) -> Kind {
     secrets.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
     let clean_report = |report: &ChildReport| {
@@ -62,8 +62,9 @@ fn has_secret(value: Json<'_>, secrets: &[&str]) -> bool {
         || value.elements().any(|value| has_secret(value, secrets))
 }
 
-/// Returns a text without the secrets in it. Of two secrets the longer one comes first, so that no rest of it stays.
-/// A part of a secret is not looked for: a caller whose arguments come back could guess it byte by byte.
+/// Returns a text without the secrets in it. Of two secrets the longer one comes first, so that no
+/// rest of it stays. A part of a secret is not looked for: a caller whose arguments come back could
+/// guess it byte by byte.
 pub(crate) fn redact<'a>(text: &'a str, secrets: &[&str]) -> Cow<'a, str> {
     let mut text = Cow::Borrowed(text);
     for secret in secrets.iter().filter(|secret| !secret.is_empty()) {

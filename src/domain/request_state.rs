@@ -1,6 +1,6 @@
-//! The codec of `requestState` (MCP 2026-07-28, multi-round-trip requests): the state of a `prompts/get`
-//! that the client holds between rounds of server requests. `seal` makes it unforgeable and binds it to its
-//! endpoint.
+//! The codec of `requestState` (MCP 2026-07-28, multi-round-trip requests): the state of a
+//! `prompts/get` that the client holds between rounds of server requests. `seal` makes it
+//! unforgeable and binds it to its endpoint.
 
 use std::time::Duration;
 
@@ -45,7 +45,8 @@ pub struct Replay {
     pub answers: Vec<([u8; 32], String)>,
     /// The digest of the last server request, which has no answer yet.
     pub open: Option<[u8; 32]>,
-    /// The id of the suspended call that waits for its answer, on the replica that sent the server request.
+    /// The id of the suspended call that waits for its answer, on the replica that sent the server
+    /// request.
     pub suspended: Option<[u8; 16]>,
 }
 
@@ -116,8 +117,8 @@ impl RequestState {
         rest.0.is_empty().then_some(Self { owner, issued_at, rounds, progress })
     }
 
-    /// Returns whether the state has not expired at `now`. A state from the future, as after a step back of the
-    /// clock, is fresh.
+    /// Returns whether the state has not expired at `now`. A state from the future, as after a step
+    /// back of the clock, is fresh.
     pub fn is_fresh(&self, now: UnixSeconds) -> bool {
         now.saturating_since(self.issued_at) <= LIFETIME
     }

@@ -30,14 +30,14 @@ impl Revision {
         Revision::V2025_11_25,
         Revision::V2026_07_28,
     ];
-    /// The revision that the gateway requests from a legacy upstream, and answers to a client that requests an
-    /// unsupported version.
+    /// The revision that the gateway requests from a legacy upstream, and answers to a client that
+    /// requests an unsupported version.
     pub const NEWEST_LEGACY: Revision = Revision::V2025_11_25;
     /// The revision for modern upstreams, and the only modern revision so far.
     pub const NEWEST_MODERN: Revision = Revision::V2026_07_28;
 
-    /// The revision of a legacy request without the `MCP-Protocol-Version` header (MCP 2025-06-18, transports,
-    /// protocol version header).
+    /// The revision of a legacy request without the `MCP-Protocol-Version` header (MCP 2025-06-18,
+    /// transports, protocol version header).
     pub const UNSAID: Revision = Revision::V2025_03_26;
 
     pub fn parse(text: &str) -> Option<Self> {
@@ -69,8 +69,9 @@ impl Revision {
         }
     }
 
-    /// Returns the version for the response to an `initialize` that requests `requested`: the same version if
-    /// it is a supported legacy revision, otherwise the newest legacy revision (MCP 2025-11-25, lifecycle).
+    /// Returns the version for the response to an `initialize` that requests `requested`: the same
+    /// version if it is a supported legacy revision, otherwise the newest legacy revision (MCP
+    /// 2025-11-25, lifecycle).
     pub fn negotiate_legacy(requested: &str) -> Self {
         Self::parse(requested).filter(|r| r.era() == Era::Legacy).unwrap_or(Self::NEWEST_LEGACY)
     }

@@ -1,5 +1,5 @@
-//! The interface to the access policy: which caller may use which prompt. No other code decides which prompts
-//! a caller sees.
+//! The interface to the access policy: which caller may use which prompt. No other code decides
+//! which prompts a caller sees.
 
 use std::sync::Arc;
 
@@ -17,11 +17,12 @@ pub struct PromptRef<'a> {
     pub state: State,
 }
 
-/// The access decisions of a policy. They depend only on caller, method, and the prompt's upstream, raw name and state, never
-/// on time or address, so that the view of a caller can be built once and cached.
+/// The access decisions of a policy. They depend only on caller, method, and the prompt's upstream,
+/// raw name and state, never on time or address, so that the view of a caller can be built once and
+/// cached.
 pub trait Rights: Send + Sync {
-    /// Returns the part of the caller that decisions depend on: callers with the same entitlement have the
-    /// same rights. `None` if all callers have the same rights.
+    /// Returns the part of the caller that decisions depend on: callers with the same entitlement
+    /// have the same rights. `None` if all callers have the same rights.
     fn entitlement(&self, caller: &Caller) -> Option<Arc<str>>;
 
     /// Returns whether the caller may use the method on this prompt of the upstream.

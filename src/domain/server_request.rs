@@ -1,5 +1,5 @@
-//! Server requests in the middle of a `prompts/get`, the client capabilities that they require, and their
-//! form for the client (MCP 2025-11-25 and 2026-07-28: elicitation, sampling, roots).
+//! Server requests in the middle of a `prompts/get`, the client capabilities that they require, and
+//! their form for the client (MCP 2025-11-25 and 2026-07-28: elicitation, sampling, roots).
 
 use super::document::Document;
 use super::json::object::{ObjectWriter, write_object};
@@ -7,8 +7,8 @@ use super::json::{Json, Kind};
 use super::meta;
 use super::revision::Revision;
 
-/// The client capabilities for server requests: a bit set of the part of MCP's `ClientCapabilities` that
-/// concerns elicitation, sampling and roots.
+/// The client capabilities for server requests: a bit set of the part of MCP's `ClientCapabilities`
+/// that concerns elicitation, sampling and roots.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct ClientCapabilities(u8);
 
@@ -60,8 +60,8 @@ pub struct Presentation<'a> {
     pub label: bool,
     /// The client's revision.
     pub revision: Revision,
-    /// The `elicitationId` for a URL elicitation if the upstream sent none and the client's revision requires
-    /// it (2025-11-25).
+    /// The `elicitationId` for a URL elicitation if the upstream sent none and the client's
+    /// revision requires it (2025-11-25).
     pub id: &'a str,
 }
 
@@ -213,8 +213,8 @@ impl ServerRequest {
         }
     }
 
-    /// Returns the `elicitationId` of a URL elicitation; `None` if the upstream's revision has none, and for
-    /// other server requests.
+    /// Returns the `elicitationId` of a URL elicitation; `None` if the upstream's revision has
+    /// none, and for other server requests.
     pub fn elicitation_id(&self) -> Option<String> {
         let id = self.member("elicitationId").and_then(Json::as_str);
         id.filter(|_| self.kind == ServerRequestKind::Url).map(|id| id.into_owned())
@@ -241,8 +241,8 @@ impl ServerRequest {
         }
     }
 
-    /// Returns a text that is equal for two server requests exactly if they request the same: the method, and
-    /// all members of `params` except `_meta`.
+    /// Returns a text that is equal for two server requests exactly if they request the same: the
+    /// method, and all members of `params` except `_meta`.
     pub fn identity(&self) -> String {
         let mut text = self.method().to_owned();
         for (key, value) in self.params.iter().flat_map(|p| p.json().members()) {
@@ -253,8 +253,8 @@ impl ServerRequest {
         text
     }
 
-    /// Appends `params` for the client, with the id of the upstream: the user must see which upstream sent the
-    /// server request.
+    /// Appends `params` for the client, with the id of the upstream: the user must see which
+    /// upstream sent the server request.
     pub fn write_params(&self, presentation: Presentation<'_>, out: &mut String) {
         write_object(out, |params| {
             self.write_members(presentation, params);
@@ -290,8 +290,8 @@ impl ServerRequest {
         }
     }
 
-    /// Checks the client's result and copies it without the `_meta` keys that a client may not set. Returns
-    /// `None` if the result does not match the server request.
+    /// Checks the client's result and copies it without the `_meta` keys that a client may not set.
+    /// Returns `None` if the result does not match the server request.
     pub fn read_answer(&self, result: Json<'_>) -> Option<Document> {
         let is = |name: &str, kind: Kind| result.get(name).is_some_and(|m| m.kind() == kind);
         let is_valid = match self.kind {
@@ -314,8 +314,8 @@ impl ServerRequest {
         is_valid.then(|| meta::without_reserved(result))
     }
 
-    /// Returns the answer for a user who was not reached, for a modern upstream, which accepts results but no
-    /// errors: `cancel` for an elicitation, `None` for other server requests.
+    /// Returns the answer for a user who was not reached, for a modern upstream, which accepts
+    /// results but no errors: `cancel` for an elicitation, `None` for other server requests.
     pub fn cancel_answer(&self) -> Option<Document> {
         let cancel = || Document::parse(br#"{"action":"cancel"}"#.to_vec(), 2).ok();
         matches!(self.kind, ServerRequestKind::Form | ServerRequestKind::Url).then(cancel)?
@@ -326,8 +326,8 @@ impl ServerRequest {
     }
 }
 
-/// Returns whether a URL is an http or https URL without control, hidden and white-space characters. Other
-/// schemes could start programs.
+/// Returns whether a URL is an http or https URL without control, hidden and white-space
+/// characters. Other schemes could start programs.
 fn is_web_page(url: &str) -> bool {
     let lower = url.get(..8).unwrap_or_default().to_ascii_lowercase();
     (lower.starts_with("https://") || lower.starts_with("http://"))

@@ -8,14 +8,14 @@ const SUGGESTIONS: usize = 3;
 /// Least similarity of a suggestion, from 0 to 1 (Jaro-Winkler).
 const LEAST_SIMILAR: f64 = 0.8;
 
-/// Whether two names differ by a typing error: at most two inserted, deleted, replaced or swapped characters.
-/// Names of up to three characters never do.
+/// Whether two names differ by a typing error: at most two inserted, deleted, replaced or swapped
+/// characters. Names of up to three characters never do.
 pub(crate) fn is_typing_error(a: &str, b: &str) -> bool {
     a.chars().count().min(b.chars().count()) > 3 && damerau_levenshtein(a, b) <= 2
 }
 
-/// Returns the candidates that are nearest to a name, the best first. A candidate that contains the name, or whose
-/// part after a separator is like it, is near, too: people leave prefixes out.
+/// Returns the candidates that are nearest to a name, the best first. A candidate that contains the
+/// name, or whose part after a separator is like it, is near, too: people leave prefixes out.
 pub(crate) fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let name = name.to_lowercase();
     let similarity = |candidate: &str| {

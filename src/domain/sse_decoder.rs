@@ -1,10 +1,10 @@
-//! A decoder for server-sent events from an upstream (WHATWG HTML, section 9.2). It accepts chunks of any
-//! size and its memory is bounded.
+//! A decoder for server-sent events from an upstream (WHATWG HTML, section 9.2). It accepts chunks
+//! of any size and its memory is bounded.
 
 use std::time::Duration;
 
-/// An incremental decoder from bytes to events. It keeps only the fields that MCP uses: name, data and the last reconnection
-/// time.
+/// An incremental decoder from bytes to events. It keeps only the fields that MCP uses: name, data
+/// and the last reconnection time.
 #[derive(Debug)]
 pub struct Decoder {
     /// The received bytes of the incomplete line.
@@ -13,7 +13,8 @@ pub struct Decoder {
     data: Vec<u8>,
     has_data: bool,
     retry: Option<Duration>,
-    /// Whether the last byte was a CR, so that an LF directly after it belongs to the same line end.
+    /// Whether the last byte was a CR, so that an LF directly after it belongs to the same line
+    /// end.
     after_cr: bool,
     /// Whether no line has ended yet: the first line may start with a byte order mark.
     at_start: bool,
@@ -74,7 +75,8 @@ impl Decoder {
         self.extend_line(piece)
     }
 
-    /// The time after which the stream is opened again once it has ended, if the upstream has said so.
+    /// The time after which the stream is opened again once it has ended, if the upstream has said
+    /// so.
     pub fn retry(&self) -> Option<Duration> {
         self.retry
     }

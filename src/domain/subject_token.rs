@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::unix_time::UnixSeconds;
 
-/// An access token of a caller, to be exchanged for one for an upstream (RFC 8693, section 2.1: `subject_token`). It goes with
-/// one call, to the configured token endpoint, and is kept nowhere. `Debug` redacts it.
+/// An access token of a caller, to be exchanged for one for an upstream (RFC 8693, section 2.1:
+/// `subject_token`). It goes with one call, to the configured token endpoint, and is kept nowhere.
+/// `Debug` redacts it.
 #[derive(Clone)]
 pub struct SubjectToken {
     text: Arc<str>,
@@ -19,7 +20,8 @@ impl SubjectToken {
         Self { text: text.into(), expires }
     }
 
-    /// Returns the token. Review every call site: `tests/architecture.rs` lists the files that may call it.
+    /// Returns the token. Review every call site: `tests/architecture.rs` lists the files that may
+    /// call it.
     pub(crate) fn expose(&self) -> &str {
         &self.text
     }

@@ -1,5 +1,5 @@
-//! Trace context (W3C Trace Context, W3C Baggage), in `_meta` members and in HTTP headers of the same
-//! names.
+//! Trace context (W3C Trace Context, W3C Baggage), in `_meta` members and in HTTP headers of the
+//! same names.
 
 use super::json::Json;
 use super::json::object::ObjectWriter;
@@ -19,16 +19,16 @@ pub(crate) const PARENT: &str = "traceparent";
 pub(crate) const STATE: &str = "tracestate";
 pub(crate) const BAGGAGE: &str = "baggage";
 
-/// The maximum length of `tracestate` in bytes: the length that W3C Trace Context asks every implementation to
-/// propagate. A longer value is dropped.
+/// The maximum length of `tracestate` in bytes: the length that W3C Trace Context asks every
+/// implementation to propagate. A longer value is dropped.
 const MAX_STATE: usize = 512;
-/// The maximum length of `baggage` in bytes: the length that W3C Baggage asks every implementation to propagate.
-/// A longer value is dropped.
+/// The maximum length of `baggage` in bytes: the length that W3C Baggage asks every implementation
+/// to propagate. A longer value is dropped.
 const MAX_BAGGAGE: usize = 8192;
 
 impl Trace {
-    /// Reads the trace context from a request's `_meta`, or otherwise from its headers. Malformed parts are
-    /// dropped.
+    /// Reads the trace context from a request's `_meta`, or otherwise from its headers. Malformed
+    /// parts are dropped.
     pub fn read<'a>(meta: Option<Json<'_>>, header: impl Fn(&str) -> Option<&'a str>) -> Self {
         let in_meta = |key: &str| {
             let text = meta?.get(key)?.as_str()?;
@@ -58,8 +58,8 @@ impl Trace {
     }
 }
 
-/// Returns whether `text` is `version-traceid-parentid-flags` in lower-case hexadecimal, with ids that are not
-/// zero.
+/// Returns whether `text` is `version-traceid-parentid-flags` in lower-case hexadecimal, with ids
+/// that are not zero.
 fn is_parent(text: &str) -> bool {
     let parts: Vec<_> = text.split('-').collect();
     let hex = |part: &str, length: usize| {

@@ -1,17 +1,19 @@
-//! Translation of content for clients of older revisions: content types that a revision does not define
-//! become types that it defines, with all the information that can be kept.
+//! Translation of content for clients of older revisions: content types that a revision does not
+//! define become types that it defines, with all the information that can be kept.
 
 use super::json::object::{ObjectWriter, write_array, write_object};
 use super::json::{Json, Kind};
 use super::percent;
 use super::revision::Revision;
 
-/// Returns whether a checked `prompts/get` result can have content types that this revision does not define.
+/// Returns whether a checked `prompts/get` result can have content types that this revision does
+/// not define.
 fn is_needed(revision: Revision) -> bool {
     revision < Revision::V2025_06_18
 }
 
-/// Returns whether any message of a checked `prompts/get` result has to be translated for a client of this revision.
+/// Returns whether any message of a checked `prompts/get` result has to be translated for a client
+/// of this revision.
 pub(crate) fn applies(messages: Json<'_>, revision: Revision) -> bool {
     let is_translated = |message: Json<'_>| {
         let kind = message.get("content").and_then(|content| content.get("type"));
@@ -26,8 +28,8 @@ fn is_unknown(kind: Json<'_>, revision: Revision) -> bool {
         || (kind.is("resource_link") && revision < Revision::V2025_06_18)
 }
 
-/// Appends the array `messages` of a checked `prompts/get` result, translated for a client of this revision.
-/// `name` is the prompt's public name.
+/// Appends the array `messages` of a checked `prompts/get` result, translated for a client of this
+/// revision. `name` is the prompt's public name.
 pub fn write_messages<'a>(
     messages: impl Iterator<Item = Json<'a>>,
     name: &str,
@@ -43,8 +45,8 @@ pub fn write_messages<'a>(
     });
 }
 
-/// Returns the content of the message `index` of a prompt as a client of this revision can read it; `None`
-/// where it needs no translation.
+/// Returns the content of the message `index` of a prompt as a client of this revision can read it;
+/// `None` where it needs no translation.
 pub(crate) fn translated(
     content: Json<'_>,
     index: usize,

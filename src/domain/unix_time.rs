@@ -8,7 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub struct UnixSeconds(pub u64);
 
 impl UnixSeconds {
-    /// Returns the time since `earlier`; zero if `earlier` is in the future, as after a step back of the clock.
+    /// Returns the time since `earlier`; zero if `earlier` is in the future, as after a step back
+    /// of the clock.
     pub fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_secs(self.0.saturating_sub(earlier.0))
     }

@@ -21,10 +21,12 @@ pub(crate) fn is_scheme(text: &str) -> bool {
         && letters.all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'))
 }
 
-/// Returns whether a client that opens the URI might run its content: a script, or a page in a `data:` URI.
+/// Returns whether a client that opens the URI might run its content: a script, or a page in a
+/// `data:` URI.
 pub(crate) fn is_unsafe(uri: &str) -> bool {
-    // URL parsers ignore spaces and control characters at the start, and tabs and line ends anywhere
-    // (WHATWG URL, section 4.4). This check ignores all of them anywhere, and hidden text, which `content = "strip"` removes.
+    // URL parsers ignore spaces and control characters at the start, and tabs and line ends
+    // anywhere (WHATWG URL, section 4.4). This check ignores all of them anywhere, and hidden text,
+    // which `content = "strip"` removes.
     let uri: String = uri.chars().filter(|c| *c > ' ' && !is_hidden(*c)).take(INSPECTED).collect();
     let Some((scheme, rest)) = uri.split_once(':') else {
         return false;
@@ -42,8 +44,8 @@ pub(crate) fn is_unsafe(uri: &str) -> bool {
     }
 }
 
-/// Reports the indices of messages with an unsafe URI as JSON (`[0,2]`), at most [`MAX_PLACES`]; `None` if there are
-/// none.
+/// Reports the indices of messages with an unsafe URI as JSON (`[0,2]`), at most [`MAX_PLACES`];
+/// `None` if there are none.
 pub(crate) fn report(messages: &[usize]) -> Option<String> {
     let places: Vec<_> = messages.iter().take(MAX_PLACES).map(usize::to_string).collect();
     (!places.is_empty()).then(|| format!("[{}]", places.join(",")))

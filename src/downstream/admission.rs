@@ -1,5 +1,5 @@
-//! Admission control: limits on calls, bytes of messages and streams, over all clients and transports, with a
-//! fair share of each for every caller.
+//! Admission control: limits on calls, bytes of messages and streams, over all clients and
+//! transports, with a fair share of each for every caller.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,8 +11,8 @@ use crate::domain::fair_share::{FairShare, Holder};
 use crate::domain::fault::TransportFault;
 use crate::session::CallPermit;
 
-/// The limits of one configuration and what is in use of them. A request that exceeds one is refused at once,
-/// with `Retry-After` over HTTP.
+/// The limits of one configuration and what is in use of them. A request that exceeds one is
+/// refused at once, with `Retry-After` over HTTP.
 pub(crate) struct Admission {
     shared: Arc<Shared>,
     limits: Limits,
@@ -78,8 +78,8 @@ pub(crate) struct AdmissionUsage {
     pub streams: usize,
 }
 
-/// The permit of one notification stream, released on drop. A stream without events for long may be closed for
-/// a new one.
+/// The permit of one notification stream, released on drop. A stream without events for long may be
+/// closed for a new one.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct StreamPermit(Lease);
@@ -120,7 +120,8 @@ impl Admission {
         Self { shared: Arc::new(shared), limits: limits.clone() }
     }
 
-    /// Creates the admission control of the next configuration. What is in use counts against the new limits.
+    /// Creates the admission control of the next configuration. What is in use counts against the
+    /// new limits.
     pub(crate) fn renew(&self, limits: &Limits) -> Self {
         let memory = Memory::new(limits);
         let Shared { kibibytes, streams, .. } = &*self.shared;
@@ -148,7 +149,8 @@ impl Admission {
     /// Admits a call.
     ///
     /// # Errors
-    /// `overloaded` when `in_flight` calls are in flight, or the holder is beyond its share of them.
+    /// `overloaded` when `in_flight` calls are in flight, or the holder is beyond its share of
+    /// them.
     pub(crate) fn call(&self, holder: &Holder) -> Result<Arc<dyn CallPermit>, TransportFault> {
         let taken = self.shared.calls().in_flight.take(holder, 1);
         taken.map_err(|_| TransportFault::Overloaded)?;
@@ -173,7 +175,8 @@ impl Admission {
     /// Reserves memory for a message of `size` bytes that was received whole.
     ///
     /// # Errors
-    /// `overloaded` when `in_flight_bytes` would be exceeded, or the holder is beyond its share of them.
+    /// `overloaded` when `in_flight_bytes` would be exceeded, or the holder is beyond its share of
+    /// them.
     pub(crate) fn budget(
         &self,
         holder: &Holder,
@@ -185,12 +188,14 @@ impl Admission {
         Ok(BodyBudget::Whole(held.map_err(|_| TransportFault::Overloaded)?))
     }
 
-    /// Admits a notification stream. When there is no room, the stream that had no event for longest is closed:
-    /// of the holder itself if it is beyond its share, else of the largest holder that has more. Callers that are not
-    /// authenticated have no limit beside their share, as several may have one address.
+    /// Admits a notification stream. When there is no room, the stream that had no event for
+    /// longest is closed: of the holder itself if it is beyond its share, else of the largest
+    /// holder that has more. Callers that are not authenticated have no limit beside their share,
+    /// as several may have one address.
     ///
     /// # Errors
-    /// `too_many_streams` when the caller has `streams_per_caller` open; `overloaded` when there is no room.
+    /// `too_many_streams` when the caller has `streams_per_caller` open; `overloaded` when there is
+    /// no room.
     pub(crate) fn stream(&self, holder: &Holder) -> Result<StreamPermit, TransportFault> {
         let Limits { streams, streams_per_caller, share, .. } = self.limits;
         let per_holder = match holder {
@@ -256,9 +261,9 @@ pub(crate) enum BodyBudget {
     Uploaded(#[expect(dead_code, reason = "held until it is dropped")] Lease),
 }
 
-/// Memory that is reserved for a message while it is received, released on drop. It grows with the bytes received, so an
-/// announced length alone reserves nothing. Until [`Upload::received`] it may be revoked for a caller that is within its
-/// share.
+/// Memory that is reserved for a message while it is received, released on drop. It grows with the
+/// bytes received, so an announced length alone reserves nothing. Until [`Upload::received`] it may
+/// be revoked for a caller that is within its share.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Upload {
@@ -272,8 +277,8 @@ impl Upload {
     /// Grows the reservation to a message of `size` bytes.
     ///
     /// # Errors
-    /// `overloaded` when `in_flight_bytes` would be exceeded, or the holder is beyond its share of them; the
-    /// reservation stays as it was.
+    /// `overloaded` when `in_flight_bytes` would be exceeded, or the holder is beyond its share of
+    /// them; the reservation stays as it was.
     pub(crate) fn grow_to(&mut self, size: usize) -> Result<(), TransportFault> {
         let needed = kibibytes(size);
         let missing = needed.saturating_sub(self.reserved);
@@ -411,7 +416,8 @@ mod tests {
             "in_flight_bytes = \"16MiB\"\nbody_size = \"1MiB\"\nsmall_body = \"64KiB\"\n",
         ));
         let large = |id: &str| uploaded(&admission, &holder(id), 1 << 20);
-        // Each takes 2 MiB: a share of 4, half of 16 and the step that crosses it, then 14 beside the reserve.
+        // Each takes 2 MiB: a share of 4, half of 16 and the step that crosses it, then 14 beside
+        // the reserve.
         let stalled: Vec<_> = std::iter::from_fn(|| large("stalled").ok()).collect();
         assert_eq!(stalled.len(), 5);
         let others: Vec<_> = ["a", "b"].map(|id| large(id).unwrap()).into_iter().collect();

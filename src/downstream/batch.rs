@@ -1,5 +1,5 @@
-//! JSON-RPC batches (only MCP 2025-03-26): several messages in one array, and their responses in one
-//! array.
+//! JSON-RPC batches (only MCP 2025-03-26): several messages in one array, and their responses in
+//! one array.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,16 +13,17 @@ use crate::domain::jsonrpc::Id;
 use crate::session::dialect::Dialect;
 use crate::session::{CallPermits, Dispatch, Refusal, Sessions};
 
-/// Most bytes of all responses of one batch: a small request must not make the gateway hold gigabytes.
+/// Most bytes of all responses of one batch: a small request must not make the gateway hold
+/// gigabytes.
 const MAX_RESPONSES: usize = 64 << 20;
 
 /// Most calls of one batch in flight at once: enough to use several upstreams, and a small part of
 /// `in_flight`, which all clients share.
 const MAX_CONCURRENT: usize = 8;
 
-/// Processes the items of a batch, and returns their responses as one array; `None` if no item has a
-/// response. A refused item does not affect the other items. Dropping the future drops the calls in
-/// flight.
+/// Processes the items of a batch, and returns their responses as one array; `None` if no item has
+/// a response. A refused item does not affect the other items. Dropping the future drops the calls
+/// in flight.
 pub(crate) async fn batch(
     sessions: Arc<Sessions>,
     admission: Arc<Admission>,

@@ -11,8 +11,8 @@ use crate::domain::jsonrpc::Id;
 use crate::session::dialect::{Dialect, result_chunks};
 use crate::session::{CallOutcome, CallPermits, PreparedCall, Refusal, RunningCall, Sessions};
 
-/// A call in flight. Dropping it means that the client has disconnected, which cancels the call only in
-/// the modern era.
+/// A call in flight. Dropping it means that the client has disconnected, which cancels the call
+/// only in the modern era.
 pub(crate) struct PendingCall {
     /// `None` where the client accepts no message before the response.
     messages: Option<mpsc::Receiver<String>>,
@@ -41,8 +41,8 @@ pub(crate) enum CallResponse {
     Cancelled,
 }
 
-/// Most messages of one call in the queue of its client: a burst of progress notifications. When the
-/// queue is full, messages of the call wait (flow control); at a drain they are dropped.
+/// Most messages of one call in the queue of its client: a burst of progress notifications. When
+/// the queue is full, messages of the call wait (flow control); at a drain they are dropped.
 const MESSAGE_QUEUE: usize = 16;
 
 impl PendingCall {

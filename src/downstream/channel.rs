@@ -1,5 +1,5 @@
-//! A long-lived connection to one client (standard streams, HTTP+SSE): it receives messages one by one, and
-//! sends all messages to the client in one queue.
+//! A long-lived connection to one client (standard streams, HTTP+SSE): it receives messages one by
+//! one, and sends all messages to the client in one queue.
 
 use std::net::IpAddr;
 use std::pin::pin;
@@ -71,8 +71,8 @@ impl Outgoing {
         Some(message)
     }
 
-    /// The progress of the client, to be noted while a message is written: that may take longer than the client may read
-    /// nothing.
+    /// The progress of the client, to be noted while a message is written: that may take longer
+    /// than the client may read nothing.
     pub(crate) fn progress(&self) -> &Progress {
         &self.progress
     }
@@ -128,18 +128,19 @@ pub(crate) enum InputEnd {
     Drain,
 }
 
-/// Messages that wait for the client to read. When the queue is full, calls wait to add theirs, and keep
-/// their permits: so a slow client is bounded by admission control.
+/// Messages that wait for the client to read. When the queue is full, calls wait to add theirs, and
+/// keep their permits: so a slow client is bounded by admission control.
 const QUEUE: usize = 64;
 
 /// Bytes of the messages in the queue, in KiB. One message may be larger.
 const QUEUE_KIB: u32 = 64 << 10;
 
-/// Batches of one client at once; the others wait. Their responses are large, and are written once all items have ended.
+/// Batches of one client at once; the others wait. Their responses are large, and are written once
+/// all items have ended.
 const BATCHES: usize = 4;
 
-/// Nesting within which the id of a message is read that is refused before it is processed. Ids are at the top;
-/// the rest only has to be skipped.
+/// Nesting within which the id of a message is read that is refused before it is processed. Ids are
+/// at the top; the rest only has to be skipped.
 const MAX_DEPTH: usize = 64;
 
 impl ClientChannel {
@@ -173,8 +174,8 @@ impl ClientChannel {
         &self.connection
     }
 
-    /// Processes a message from the client, with the rights of its sender. Every failure becomes an error
-    /// response; the channel stays open.
+    /// Processes a message from the client, with the rights of its sender. Every failure becomes an
+    /// error response; the channel stays open.
     pub(crate) async fn receive(&self, sender: &Sender, bytes: &[u8], budget: BodyBudget) {
         let budget = Arc::new(budget);
         let sessions = self.connection.sessions();
@@ -262,9 +263,9 @@ impl ClientChannel {
         self.send(refusal_message(&refusal)).await;
     }
 
-    /// Waits until the calls in flight and the notification streams have ended. No further message is
-    /// received. In a drain, notification streams end by themselves, as each revision requires; otherwise
-    /// they are ended here.
+    /// Waits until the calls in flight and the notification streams have ended. No further message
+    /// is received. In a drain, notification streams end by themselves, as each revision requires;
+    /// otherwise they are ended here.
     pub(crate) async fn finish(&self, end: InputEnd) {
         self.connection.close_input();
         self.calls.close();
@@ -309,8 +310,8 @@ impl ClientChannel {
         let channel = self.clone();
         let mut call = PendingCall::new(sessions, prepared, permits.clone()).in_task();
         self.calls.spawn(async move {
-            // Held until the response is in the queue: a client that does not read gets no further calls
-            // admitted.
+            // Held until the response is in the queue: a client that does not read gets no further
+            // calls admitted.
             let _permits = permits;
             while let Some(event) = channel.abandoned.run_until_cancelled(call.next()).await {
                 match event {
@@ -359,7 +360,8 @@ impl ClientChannel {
         });
         let begun = Instant::now();
         let read_last = || begun.max(self.progress.last());
-        // Others may have been before this message in the queue: what counts is whether the client reads.
+        // Others may have been before this message in the queue: what counts is whether the client
+        // reads.
         while timeout_at(read_last() + self.stall, adding.as_mut()).await.is_err() {
             if read_last() + self.stall <= Instant::now() {
                 info!(

@@ -7,7 +7,8 @@ use bytes::{Buf, Bytes};
 
 use crate::domain::chunks::Chunks;
 
-/// Bytes in chunks. hyper writes up to 64 of them with one system call and, without TLS, copies none.
+/// Bytes in chunks. hyper writes up to 64 of them with one system call and, without TLS, copies
+/// none.
 #[derive(Debug, Default)]
 pub(crate) struct ChunkBuf {
     /// None of them is empty.

@@ -11,8 +11,8 @@ use crate::domain::revision::Revision;
 use crate::session::Refusal;
 use crate::session::dialect::Dialect;
 
-/// Returns the JSON-RPC error response for a fault. Without an `id` the revision of `dialect` decides
-/// whether the response has `"id":null` or no `id`.
+/// Returns the JSON-RPC error response for a fault. Without an `id` the revision of `dialect`
+/// decides whether the response has `"id":null` or no `id`.
 pub(crate) fn error_message(fault: &Fault, id: Option<&Id>, dialect: Dialect) -> String {
     jsonrpc::message(256, |response| {
         if let Some(id) = id {
@@ -37,7 +37,8 @@ pub(crate) fn refusal_message(refusal: &Refusal) -> String {
     error_message(&refusal.fault, refusal.id.as_ref(), refusal.dialect)
 }
 
-/// Returns the `error.data` of an upstream's error as JSON text; `None` where the error is not passed on.
+/// Returns the `error.data` of an upstream's error as JSON text; `None` where the error is not
+/// passed on.
 fn upstream_data(fault: &Fault) -> Option<&str> {
     let Fault::Upstream(UpstreamFault { kind, .. }) = fault else {
         return None;

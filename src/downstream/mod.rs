@@ -1,5 +1,5 @@
-//! The downstream side: connections, HTTP and standard streams of clients. Turns bytes into messages and
-//! messages into bytes, within the limits of the configuration.
+//! The downstream side: connections, HTTP and standard streams of clients. Turns bytes into
+//! messages and messages into bytes, within the limits of the configuration.
 
 mod conn;
 mod http;
@@ -44,8 +44,8 @@ pub(crate) trait Serve: Send + Sync + 'static {
         false
     }
 
-    /// Returns the response to one request of `peer`, which holds the place of its connection by `guard`. Every failure is a
-    /// response.
+    /// Returns the response to one request of `peer`, which holds the place of its connection by
+    /// `guard`. Every failure is a response.
     fn serve(
         &self,
         request: Request<Incoming>,

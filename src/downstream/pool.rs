@@ -1,5 +1,5 @@
-//! Pools of a shared, bounded resource that lasts (connections, streams, memory for uploads). When a pool has no
-//! room for a newcomer, it revokes idle leases of those who hold most.
+//! Pools of a shared, bounded resource that lasts (connections, streams, memory for uploads). When
+//! a pool has no room for a newcomer, it revokes idle leases of those who hold most.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,12 +29,14 @@ struct Inner {
 /// The leases that a pool revokes when there is no room.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Revokes {
-    /// The longest idle one: of the newcomer itself if it is beyond its share, else of the largest holder.
+    /// The longest idle one: of the newcomer itself if it is beyond its share, else of the largest
+    /// holder.
     Idle,
-    /// The same, but for a newcomer within its share only of a holder that has more than the newcomer then has:
-    /// holders who come back at once must not push each other out for ever.
+    /// The same, but for a newcomer within its share only of a holder that has more than the
+    /// newcomer then has: holders who come back at once must not push each other out for ever.
     IdleOfLarger,
-    /// The longest idle ones of a holder that has more than its share, for a newcomer within its own.
+    /// The longest idle ones of a holder that has more than its share, for a newcomer within its
+    /// own.
     Borrowed,
 }
 
@@ -54,7 +56,8 @@ struct Leased {
 
 #[derive(Debug)]
 struct Activity {
-    /// Nanoseconds since the epoch of the pool; [`BUSY`] while the lease must not be revoked, [`REVOKED`] once it is.
+    /// Nanoseconds since the epoch of the pool; [`BUSY`] while the lease must not be revoked,
+    /// [`REVOKED`] once it is.
     idle_since: AtomicU64,
     revoked: CancellationToken,
 }
@@ -112,7 +115,8 @@ impl Pool {
         Self(Arc::new(Inner { revokes, changed, epoch, state: Mutex::new(state) }))
     }
 
-    /// Returns a future that resolves when there may be room, also if that changes before it is polled.
+    /// Returns a future that resolves when there may be room, also if that changes before it is
+    /// polled.
     pub(crate) fn changed(&self) -> Notified<'_> {
         self.0.changed.notified()
     }
@@ -188,7 +192,8 @@ impl Lease {
         }
     }
 
-    /// Marks the lease as in use: it is not revoked from now on, unless it [is](Self::is_revoked) already.
+    /// Marks the lease as in use: it is not revoked from now on, unless it [is](Self::is_revoked)
+    /// already.
     pub(crate) fn busy(&self) {
         self.mark(BUSY);
     }

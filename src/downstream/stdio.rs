@@ -1,5 +1,5 @@
-//! The stdio transport of one client: one JSON message per line, and nothing else on the output (MCP
-//! 2025-11-25, transports).
+//! The stdio transport of one client: one JSON message per line, and nothing else on the output
+//! (MCP 2025-11-25, transports).
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -72,8 +72,8 @@ where
     }
 }
 
-/// Limit for the last responses to be read after the input has ended: short, since the client usually exits
-/// at the same time.
+/// Limit for the last responses to be read after the input has ended: short, since the client
+/// usually exits at the same time.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Processes messages of at most `limit` bytes until the input ends.

@@ -1,5 +1,5 @@
-//! Sign-ins that no gateway uses any longer are forgotten, so that tokens of upstreams that are gone from the configuration do
-//! not stay for ever.
+//! Sign-ins that no gateway uses any longer are forgotten, so that tokens of upstreams that are
+//! gone from the configuration do not stay for ever.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::platform::wall_clock;
 /// Longest time between two marks of a sign-in as used.
 const DAY: Duration = Duration::from_hours(24);
 
-/// Marks the sign-ins of an edition as used, and forgets those that no gateway has used for `grants.idle`: at once, and
-/// then at least daily, until `stop`.
+/// Marks the sign-ins of an edition as used, and forgets those that no gateway has used for
+/// `grants.idle`: at once, and then at least daily, until `stop`.
 pub(crate) async fn keep(
     store: GrantStore,
     upstreams: Vec<String>,

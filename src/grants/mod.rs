@@ -1,4 +1,5 @@
-//! Sign-ins for upstreams: what a provider has granted the operator, and how it is obtained, kept and ended.
+//! Sign-ins for upstreams: what a provider has granted the operator, and how it is obtained, kept
+//! and ended.
 
 pub(crate) mod idle;
 pub(crate) mod sign_in;
@@ -40,7 +41,8 @@ pub(crate) struct Grant {
     /// Absent where the provider issues none: the sign-in ends with its access token.
     pub refresh_token: Option<String>,
     pub access_token: String,
-    /// When the access token and the refresh token expire, in seconds since the Unix epoch, if it is known.
+    /// When the access token and the refresh token expire, in seconds since the Unix epoch, if it
+    /// is known.
     pub expires_at: Option<u64>,
     pub refresh_expires_at: Option<u64>,
     pub signed_in_at: u64,
@@ -101,7 +103,8 @@ impl Grant {
         Client { id: self.client_id.clone(), proof: Proof::of_secret(secret, self.posts_secret) }
     }
 
-    /// Requests another access token (RFC 6749, section 6; RFC 8707, section 2.2), and takes in what was issued.
+    /// Requests another access token (RFC 6749, section 6; RFC 8707, section 2.2), and takes in
+    /// what was issued.
     ///
     /// # Errors
     /// The provider refuses, which is kept in `ended` if it is for good, or cannot be reached.
@@ -144,8 +147,8 @@ impl Grant {
         self.renewed_at = now.0;
     }
 
-    /// Tells the provider that the tokens are no longer used (RFC 7009). Returns whether it was told: some providers
-    /// advertise no endpoint for that.
+    /// Tells the provider that the tokens are no longer used (RFC 7009). Returns whether it was
+    /// told: some providers advertise no endpoint for that.
     ///
     /// # Errors
     /// The provider refuses, or cannot be reached.
@@ -160,7 +163,8 @@ impl Grant {
         match &self.refresh_token {
             Some(refresh) => {
                 tell(refresh, "refresh_token").await?;
-                // It ends with the refresh token at most providers, and some revoke no access tokens (section 2.1).
+                // It ends with the refresh token at most providers, and some revoke no access
+                // tokens (section 2.1).
                 let _ = tell(access, "access_token").await;
             }
             None => tell(access, "access_token").await?,

@@ -1,4 +1,5 @@
-//! Edits of the hosts' files that change one entry and keep everything else: comments, order and white space.
+//! Edits of the hosts' files that change one entry and keep everything else: comments, order and
+//! white space.
 
 use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstInputValue, CstRootNode};
@@ -94,8 +95,8 @@ fn toml(text: &str, place: &Place, name: &str) -> Result<String, String> {
     Ok(document.to_string())
 }
 
-/// YAML has no editor that keeps what it does not change, so lines are inserted or replaced, and the result is
-/// compared with what was meant.
+/// YAML has no editor that keeps what it does not change, so lines are inserted or replaced, and
+/// the result is compared with what was meant.
 fn yaml(text: &str, place: &Place, name: &str) -> Result<String, String> {
     // Neither error shows a line of the file: it may hold secrets.
     let parse = |text: &str| -> Option<Value> {

@@ -1,5 +1,5 @@
-//! The hosts: where each keeps its servers, and the entry that it understands. Keys stand in an entry as variables
-//! only.
+//! The hosts: where each keeps its servers, and the entry that it understands. Keys stand in an
+//! entry as variables only.
 
 mod edit;
 
@@ -25,11 +25,12 @@ pub(crate) enum Host {
     Inspector,
 }
 
-/// Default name of the entry. Some hosts show it before the names of prompts, such as `/mcp__prompts__NAME`.
+/// Default name of the entry. Some hosts show it before the names of prompts, such as
+/// `/mcp__prompts__NAME`.
 pub(crate) const ENTRY: &str = "prompts";
 
-/// Environment variable with the API key or token of a client. It is no argument, because every user of the
-/// machine can read the arguments of a process.
+/// Environment variable with the API key or token of a client. It is no argument, because every
+/// user of the machine can read the arguments of a process.
 pub(crate) const KEY_VARIABLE: &str = "PROMPTGATE_API_KEY";
 
 /// The gateway that an entry is for.
@@ -37,7 +38,8 @@ pub(crate) struct Gateway<'a> {
     /// Name of the entry.
     pub name: &'a str,
     pub url: &'a str,
-    /// Whether the URL is not that of the main endpoint, which alone is served over standard streams.
+    /// Whether the URL is not that of the main endpoint, which alone is served over standard
+    /// streams.
     pub is_view: bool,
     pub needs_key: bool,
     /// The configuration file, as an absolute path; `None` if it does not exist.
@@ -81,7 +83,8 @@ pub(crate) fn plan(host: Host, gateway: &Gateway<'_>) -> Plan {
         |format, container, file, entry| Place { file, format, container, entry, input: None };
     let json_place = |container, file, entry| Some(place(Format::Json, container, file, entry));
     let mut plan = Plan::default();
-    // VS Code asks for the key itself, and the gateway that Claude Desktop starts has no callers to tell apart.
+    // VS Code asks for the key itself, and the gateway that Claude Desktop starts has no callers to
+    // tell apart.
     let has_own_key = host == Host::VsCode || (host == Host::ClaudeDesktop && !gateway.is_view);
     if gateway.needs_key && !has_own_key {
         plan.notes.push(format!("Set {KEY_VARIABLE} to your API key where the host runs."));
@@ -179,7 +182,8 @@ fn with_header(mut entry: Value, header: Option<String>) -> Value {
     entry
 }
 
-/// Returns the entry of a bridge from standard streams to HTTP, which reads variables in its headers.
+/// Returns the entry of a bridge from standard streams to HTTP, which reads variables in its
+/// headers.
 fn mcp_remote(gateway: &Gateway<'_>) -> Value {
     let mut arguments = vec!["-y".to_owned(), "mcp-remote".to_owned(), gateway.url.to_owned()];
     if gateway.needs_key {

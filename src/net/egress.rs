@@ -25,29 +25,31 @@ use crate::platform::{Connect, ConnectError, Dialling, Stream, platform};
 /// Pooled HTTP client over HTTP/1.1 and, by ALPN, HTTP/2.
 ///
 /// It follows no redirects. It requests no compression, so the bytes that are read bound the memory
-/// that a response takes. It connects to no address that `address_policy` refuses, whichever addresses
-/// a name resolves to.
+/// that a response takes. It connects to no address that `address_policy` refuses, whichever
+/// addresses a name resolves to.
 pub(crate) struct Egress {
     client: Client<HttpsConnector<Connector>, Full<Bytes>>,
     address_policy: AddressPolicy,
 }
 
-/// Idle connections that are kept for the few requests at a time of authorization servers and vaults.
+/// Idle connections that are kept for the few requests at a time of authorization servers and
+/// vaults.
 const FEW_CONNECTIONS: usize = 32;
 
-/// Time until an idle connection is closed: less than the 5 s of common servers (Node, uvicorn), so that
-/// no request goes into a connection that the server closes.
+/// Time until an idle connection is closed: less than the 5 s of common servers (Node, uvicorn), so
+/// that no request goes into a connection that the server closes.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Interval of HTTP/2 PING frames and TCP keepalive probes, so that calls do not use a dead connection.
+/// Interval of HTTP/2 PING frames and TCP keepalive probes, so that calls do not use a dead
+/// connection.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Time that the peer has to acknowledge one of them.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Egress {
-    /// Creates a client for a few requests at a time. `connect` bounds the TCP handshake; `ca` holds certificates (PEM)
-    /// that are trusted in addition to those of the system.
+    /// Creates a client for a few requests at a time. `connect` bounds the TCP handshake; `ca`
+    /// holds certificates (PEM) that are trusted in addition to those of the system.
     ///
     /// # Errors
     /// When `ca` holds no usable certificate.
@@ -59,8 +61,8 @@ impl Egress {
         Self::pooled(FEW_CONNECTIONS, connect, ca, address_policy)
     }
 
-    /// Creates a client that keeps up to `connections` idle ones for the next requests: as many as there are requests at
-    /// a time, since those beyond are closed after use.
+    /// Creates a client that keeps up to `connections` idle ones for the next requests: as many as
+    /// there are requests at a time, since those beyond are closed after use.
     ///
     /// # Errors
     /// Those of [`Egress::new`].
@@ -73,7 +75,8 @@ impl Egress {
         let tls = tls::client(ca)?;
         let dialling = Dialling {
             timeout: connect,
-            // A notification stream may be silent for hours: only keepalive detects a dead connection.
+            // A notification stream may be silent for hours: only keepalive detects a dead
+            // connection.
             keepalive: PING_INTERVAL,
             keepalive_timeout: PING_TIMEOUT,
             address_policy,
@@ -94,12 +97,12 @@ impl Egress {
         Ok(Self { client, address_policy })
     }
 
-    /// Sends one request and waits for the head of the response. Dropping the future or the response
-    /// body aborts the request.
+    /// Sends one request and waits for the head of the response. Dropping the future or the
+    /// response body aborts the request.
     ///
     /// # Errors
-    /// [`UpstreamFaultKind::Unavailable`] when no connection can be opened or the address is refused,
-    /// [`UpstreamFaultKind::Reset`] when an open connection fails.
+    /// [`UpstreamFaultKind::Unavailable`] when no connection can be opened or the address is
+    /// refused, [`UpstreamFaultKind::Reset`] when an open connection fails.
     pub(crate) async fn send(
         &self,
         request: Request<Full<Bytes>>,
@@ -131,7 +134,8 @@ const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Failure to fetch a JSON document.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum FetchError {
-    /// The server responded with another status than 200 or 201; the document may be at another URL.
+    /// The server responded with another status than 200 or 201; the document may be at another
+    /// URL.
     #[error("HTTP {}{}", status.as_u16(), error.as_ref().map(|e| format!(", {e}")).unwrap_or_default())]
     Status {
         status: StatusCode,
@@ -147,11 +151,12 @@ pub(crate) enum FetchError {
 }
 
 impl Egress {
-    /// Sends a request and reads the body of a successful response, of up to 1 MiB within ten seconds, without following
-    /// redirects.
+    /// Sends a request and reads the body of a successful response, of up to 1 MiB within ten
+    /// seconds, without following redirects.
     ///
     /// # Errors
-    /// When the server cannot be reached, responds with another status than 200 or 201, or exceeds a bound.
+    /// When the server cannot be reached, responds with another status than 200 or 201, or exceeds
+    /// a bound.
     pub(crate) async fn fetch(&self, request: Request<Full<Bytes>>) -> Result<Bytes, FetchError> {
         let broken = |what: &str| FetchError::Broken(what.to_owned());
         let reading = async {
@@ -225,7 +230,8 @@ pub(crate) fn reset(error: &dyn std::error::Error) -> UpstreamFaultKind {
     UpstreamFaultKind::Reset(excerpt(&root_cause(error)))
 }
 
-/// Returns the text of the innermost error: "Connection refused" rather than "client error (Connect)".
+/// Returns the text of the innermost error: "Connection refused" rather than "client error
+/// (Connect)".
 pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {
@@ -284,7 +290,8 @@ mod tests {
         assert!(!cause.is_empty() && cause != "client error (SendRequest)", "{cause}");
     }
 
-    /// Answers requests with nothing, in groups of `group`. Returns its port, and how many connections it has accepted.
+    /// Answers requests with nothing, in groups of `group`. Returns its port, and how many
+    /// connections it has accepted.
     async fn answer_in_groups(group: usize) -> (u16, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();

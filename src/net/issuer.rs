@@ -35,8 +35,8 @@ pub(crate) struct Metadata {
 }
 
 impl Metadata {
-    /// Returns whether a client with a secret sends it by `client_secret_post`. `client_secret_basic` is the default,
-    /// and preferred (RFC 6749, section 2.3.1).
+    /// Returns whether a client with a secret sends it by `client_secret_post`.
+    /// `client_secret_basic` is the default, and preferred (RFC 6749, section 2.3.1).
     pub(crate) fn posts_secret(&self) -> bool {
         let supports = |method: &str| self.auth_methods.iter().any(|own| own == method);
         supports("client_secret_post") && !supports("client_secret_basic")
@@ -67,8 +67,9 @@ pub(crate) async fn discover(egress: &Egress, issuer: &str) -> Result<Metadata, 
     Err(unusable.unwrap_or(last))
 }
 
-/// Returns the well-known URLs in the order of MCP 2025-11-25, authorization server metadata discovery:
-/// the path of the issuer comes behind the well-known name, and for OpenID Connect also before it.
+/// Returns the well-known URLs in the order of MCP 2025-11-25, authorization server metadata
+/// discovery: the path of the issuer comes behind the well-known name, and for OpenID Connect also
+/// before it.
 fn metadata_urls(issuer: &str) -> Vec<Uri> {
     let Some(url) = safe_url(issuer) else {
         return Vec::new();
@@ -120,7 +121,8 @@ fn parse(document: &Value, issuer: &str) -> Result<Metadata, String> {
     })
 }
 
-/// Parses a URL from which keys or tokens may be requested: `https`, or `http` on a loopback address.
+/// Parses a URL from which keys or tokens may be requested: `https`, or `http` on a loopback
+/// address.
 pub(crate) fn safe_url(text: &str) -> Option<Uri> {
     text.parse().ok().filter(is_https_or_loopback)
 }

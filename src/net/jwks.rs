@@ -42,8 +42,8 @@ impl KeySet {
         Ok(Self(keys))
     }
 
-    /// Returns the key for a token by its id (`kid`) and algorithm. A token without a key id can only mean an
-    /// issuer's single key.
+    /// Returns the key for a token by its id (`kid`) and algorithm. A token without a key id can
+    /// only mean an issuer's single key.
     pub(crate) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<&DecodingKey> {
         let is_meant = |key: &&Key| id.is_none() || key.id() == id;
         let mut fitting = self.0.iter().filter(|key| fits(&key.jwk, algorithm)).filter(is_meant);

@@ -1,5 +1,5 @@
-//! Outgoing HTTP: the client for upstreams, authorization servers and collectors, its TLS and address
-//! policy, origins of URLs, authorization server metadata and key sets.
+//! Outgoing HTTP: the client for upstreams, authorization servers and collectors, its TLS and
+//! address policy, origins of URLs, authorization server metadata and key sets.
 
 pub(crate) mod egress;
 pub(crate) mod issuer;

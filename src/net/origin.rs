@@ -3,14 +3,15 @@
 use http::Uri;
 use url::Url;
 
-/// Returns whether two URLs have the same scheme, host and port, where an absent port is the scheme's
-/// default one (RFC 6454, section 5).
+/// Returns whether two URLs have the same scheme, host and port, where an absent port is the
+/// scheme's default one (RFC 6454, section 5).
 pub(crate) fn is_same_origin(a: &Uri, b: &Uri) -> bool {
     matches!((parse(a), parse(b)), (Some(a), Some(b)) if a.origin() == b.origin())
 }
 
-/// Resolves a URL reference against `base` (RFC 3986, section 5). Returns nothing unless the target has
-/// the origin and the user information of `base`: the credentials of `base` must not go anywhere else.
+/// Resolves a URL reference against `base` (RFC 3986, section 5). Returns nothing unless the target
+/// has the origin and the user information of `base`: the credentials of `base` must not go
+/// anywhere else.
 pub(crate) fn resolve(base: &Uri, reference: &str) -> Option<Uri> {
     let base = parse(base)?;
     let target = base.join(reference).ok()?;

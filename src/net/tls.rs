@@ -9,8 +9,8 @@ use crate::seal;
 use crate::seal::pem::certificates;
 use crate::seal::provider;
 
-/// Returns a client configuration that trusts the system's certificates (where there are none, the public
-/// web authorities) and the certificates in `ca` (PEM).
+/// Returns a client configuration that trusts the system's certificates (where there are none, the
+/// public web authorities) and the certificates in `ca` (PEM).
 ///
 /// # Errors
 /// When `ca` holds no usable certificate.
@@ -33,8 +33,8 @@ static SYSTEM: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
     Arc::new(roots)
 });
 
-/// The certificates of the system with others, by the SHA-256 of the others: the connections of many callers to one upstream
-/// share them.
+/// The certificates of the system with others, by the SHA-256 of the others: the connections of
+/// many callers to one upstream share them.
 static EXTENDED: LazyLock<Mutex<HashMap<[u8; 32], Weak<RootCertStore>>>> =
     LazyLock::new(Mutex::default);
 

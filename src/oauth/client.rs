@@ -90,7 +90,8 @@ impl Refusal {
     }
 }
 
-/// Lifetime of a client assertion in seconds: enough for one request and a clock that is a little off.
+/// Lifetime of a client assertion in seconds: enough for one request and a clock that is a little
+/// off.
 const ASSERTION_SECS: u64 = 60;
 
 impl Client {
@@ -181,8 +182,8 @@ fn fault(error: &FetchError) -> TokenFault {
     }
 }
 
-/// Returns which addresses an authorization server may have: the operator's own is trusted, and so is that of an upstream on
-/// this machine. Any other that an upstream names must be public.
+/// Returns which addresses an authorization server may have: the operator's own is trusted, and so
+/// is that of an upstream on this machine. Any other that an upstream names must be public.
 pub(crate) fn address_policy(is_configured: bool, upstream: &Uri) -> AddressPolicy {
     if is_configured || is_loopback(upstream.host().unwrap_or_default()) {
         AddressPolicy::NotLinkLocal

@@ -1,4 +1,5 @@
-//! The authorization code flow (OAuth 2.1, section 4.1) with PKCE (RFC 7636): what a request binds, and its answer.
+//! The authorization code flow (OAuth 2.1, section 4.1) with PKCE (RFC 7636): what a request binds,
+//! and its answer.
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -7,12 +8,14 @@ use url::form_urlencoded;
 
 use crate::seal::{random, sha256};
 
-/// Returns a new `state`: it binds the answer to the request (RFC 6749, section 10.12). 22 characters.
+/// Returns a new `state`: it binds the answer to the request (RFC 6749, section 10.12). 22
+/// characters.
 pub(crate) fn fresh_state() -> String {
     text(random::<16>())
 }
 
-/// Returns a new code verifier: it binds the code to its request (RFC 7636, section 4.1). 43 characters.
+/// Returns a new code verifier: it binds the code to its request (RFC 7636, section 4.1). 43
+/// characters.
 pub(crate) fn fresh_verifier() -> String {
     text(random::<32>())
 }
@@ -55,7 +58,8 @@ pub(crate) enum NoCode {
 /// Reads the code in the query of a redirect back.
 ///
 /// # Errors
-/// The answer is malformed, for another request, of another provider (RFC 9207, section 2.4), or a refusal.
+/// The answer is malformed, for another request, of another provider (RFC 9207, section 2.4), or a
+/// refusal.
 pub(crate) fn read_code(query: &str, expected: Expected<'_>) -> Result<String, NoCode> {
     let answer = Answer::read(query)?;
     let state = answer.state.ok_or(NoCode::Malformed)?;

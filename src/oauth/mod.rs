@@ -1,5 +1,5 @@
-//! The gateway as a client of authorization servers (OAuth 2.1; RFC 6749): discovery, token requests, and the
-//! authorization code and device flows.
+//! The gateway as a client of authorization servers (OAuth 2.1; RFC 6749): discovery, token
+//! requests, and the authorization code and device flows.
 
 pub(crate) mod client;
 pub(crate) mod code;

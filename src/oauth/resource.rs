@@ -1,4 +1,5 @@
-//! Protected-resource metadata (RFC 9728): which authorization server issues tokens for an upstream.
+//! Protected-resource metadata (RFC 9728): which authorization server issues tokens for an
+//! upstream.
 
 use http::header::WWW_AUTHENTICATE;
 use http::{HeaderMap, Uri};
@@ -33,13 +34,15 @@ pub(crate) struct BearerChallenge {
 }
 
 impl BearerChallenge {
-    /// Returns the scope that the request needs, if the challenge says that its token lacks it (RFC 6750, section 3.1).
+    /// Returns the scope that the request needs, if the challenge says that its token lacks it (RFC
+    /// 6750, section 3.1).
     pub(crate) fn insufficient_scope(self) -> Option<String> {
         self.scope.filter(|_| self.error.as_deref() == Some("insufficient_scope"))
     }
 
-    /// Reads the challenges of all `WWW-Authenticate` lines: the first `Bearer` challenge that names
-    /// `resource_metadata` counts, else the first one at all. The rest of a malformed line is skipped.
+    /// Reads the challenges of all `WWW-Authenticate` lines: the first `Bearer` challenge that
+    /// names `resource_metadata` counts, else the first one at all. The rest of a malformed line is
+    /// skipped.
     pub(crate) fn read(headers: &HeaderMap) -> Self {
         let mut first = None;
         let lines = headers.get_all(WWW_AUTHENTICATE).into_iter().filter_map(|v| v.to_str().ok());
@@ -67,8 +70,8 @@ impl BearerChallenge {
 /// Well-known path of protected-resource metadata (RFC 9728, section 3).
 const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 
-/// Finds the authorization server of an upstream from the headers of its response with the status 401 (MCP 2025-11-25,
-/// authorization server discovery).
+/// Finds the authorization server of an upstream from the headers of its response with the status
+/// 401 (MCP 2025-11-25, authorization server discovery).
 ///
 /// # Errors
 /// When there is no metadata, or it is that of another resource.
@@ -100,8 +103,9 @@ pub(crate) async fn discover(
 }
 
 impl Resource {
-    /// Fetches the metadata of the authorization server. An issuer without a path may stand with a slash here and without
-    /// one there: servers that normalise URLs write one. The issuer is as the metadata has it afterwards.
+    /// Fetches the metadata of the authorization server. An issuer without a path may stand with a
+    /// slash here and without one there: servers that normalise URLs write one. The issuer is as
+    /// the metadata has it afterwards.
     ///
     /// # Errors
     /// See [`issuer::discover`].
@@ -123,8 +127,8 @@ impl Resource {
     }
 }
 
-/// Fetches the metadata at the URL that a challenge names, which must have the origin of the upstream (RFC 9728,
-/// section 3).
+/// Fetches the metadata at the URL that a challenge names, which must have the origin of the
+/// upstream (RFC 9728, section 3).
 async fn named_metadata(egress: &Egress, upstream: &Uri, named: &str) -> Result<Value, String> {
     let url = safe_url(named).filter(|url| is_same_origin(url, upstream));
     let url =
@@ -132,8 +136,8 @@ async fn named_metadata(egress: &Egress, upstream: &Uri, named: &str) -> Result<
     egress.get_json(&url).await.map_err(|error| format!("{url}: {error}"))
 }
 
-/// Fetches the metadata at its well-known URL, first with the path of the upstream, then without. Returns it with
-/// its URL.
+/// Fetches the metadata at its well-known URL, first with the path of the upstream, then without.
+/// Returns it with its URL.
 async fn well_known_metadata(egress: &Egress, upstream: &Uri) -> Result<(Value, String), String> {
     let path = upstream.path().trim_end_matches('/');
     let mut last = "the upstream names no protected-resource metadata".to_owned();
@@ -150,8 +154,8 @@ async fn well_known_metadata(egress: &Egress, upstream: &Uri) -> Result<(Value, 
     Err(last)
 }
 
-/// Returns whether the resource of protected-resource metadata covers a URL: the same origin, and the same
-/// path or a parent of it.
+/// Returns whether the resource of protected-resource metadata covers a URL: the same origin, and
+/// the same path or a parent of it.
 fn covers(resource: &str, url: &Uri) -> bool {
     let Ok(resource) = resource.parse::<Uri>() else {
         return false;

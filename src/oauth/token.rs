@@ -20,7 +20,8 @@ pub(crate) struct Issued {
     pub scope: Option<String>,
 }
 
-/// Longest lifetime that is believed: a provider that tells milliseconds would lead beyond the years that can be written.
+/// Longest lifetime that is believed: a provider that tells milliseconds would lead beyond the
+/// years that can be written.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 impl Issued {

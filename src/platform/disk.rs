@@ -1,5 +1,5 @@
-//! The disk: files and folders as the gateway uses them. [`File`] and the functions here have the names of those of
-//! `std::fs`, and behave like them.
+//! The disk: files and folders as the gateway uses them. [`File`] and the functions here have the
+//! names of those of `std::fs`, and behave like them.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -59,8 +59,8 @@ pub trait Disk: Send + Sync {
     /// As `std::fs::read_link`.
     fn read_link(&self, path: &Path) -> io::Result<PathBuf>;
 
-    /// Notifies `changed` after anything below a folder was created, edited, moved or removed, until the handle is
-    /// dropped. Several edits may cause one notification.
+    /// Notifies `changed` after anything below a folder was created, edited, moved or removed,
+    /// until the handle is dropped. Several edits may cause one notification.
     ///
     /// # Errors
     /// When the system cannot watch the folder.
@@ -113,7 +113,8 @@ pub trait OpenFile: Send + Sync {
     /// Locks the file for this handle and its clones, until the last of them is dropped.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when it is locked by another handle; else as `std::fs::File::try_lock`.
+    /// [`io::ErrorKind::WouldBlock`] when it is locked by another handle; else as
+    /// `std::fs::File::try_lock`.
     fn try_lock(&self) -> io::Result<()>;
 
     /// # Errors
@@ -494,8 +495,9 @@ pub(crate) fn read_dir(path: &Path) -> io::Result<Vec<OsString>> {
     platform().disk.read_dir(path)
 }
 
-/// Creates a folder and those above it, where they do not exist, and syncs what has changed: what is synced in a new
-/// folder is lost with it if the system crashes before its own entry is on the disk.
+/// Creates a folder and those above it, where they do not exist, and syncs what has changed: what
+/// is synced in a new folder is lost with it if the system crashes before its own entry is on the
+/// disk.
 ///
 /// # Errors
 /// See [`Disk::create_dir_all`]; or the folder above a new one cannot be synced.

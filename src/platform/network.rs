@@ -198,8 +198,9 @@ impl Connect for HttpConnector<Resolver> {
     }
 }
 
-/// DNS resolver that drops the addresses that the policy refuses. The client connects to the addresses
-/// that this resolver returns, so DNS rebinding between the check and the connection is not possible.
+/// DNS resolver that drops the addresses that the policy refuses. The client connects to the
+/// addresses that this resolver returns, so DNS rebinding between the check and the connection is
+/// not possible.
 #[derive(Clone)]
 struct Resolver {
     system: GaiResolver,

@@ -21,7 +21,8 @@ pub(crate) fn gateway_depth() -> u32 {
 
 /// The child processes of the machine.
 pub trait Processes: Send + Sync {
-    /// Starts a child process with pipes for its standard streams. It is killed when its [`Process`] is dropped.
+    /// Starts a child process with pipes for its standard streams. It is killed when its
+    /// [`Process`] is dropped.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -65,8 +66,9 @@ pub trait Process: Send + Sync {
     /// Returns how it has exited; `None` while it runs.
     fn exit(&mut self) -> Option<Exit>;
 
-    /// Sends a signal to the whole group. Does nothing if the group is empty, and on systems without groups. It must
-    /// not be called again after [`Signal::Kill`]: the system may have given the id to another process.
+    /// Sends a signal to the whole group. Does nothing if the group is empty, and on systems
+    /// without groups. It must not be called again after [`Signal::Kill`]: the system may have
+    /// given the id to another process.
     fn signal(&self, signal: Signal);
 }
 
@@ -95,7 +97,8 @@ impl Processes for System {
         let mut spawning = process::Command::new(&command.program);
         spawning.args(&command.arguments).current_dir(&command.folder).env_clear();
         spawning.envs(command.environment.iter().map(|(name, value)| (name, value)));
-        // Its own process group: descendants can be signalled with it, and signals of a terminal do not reach it.
+        // Its own process group: descendants can be signalled with it, and signals of a terminal do
+        // not reach it.
         #[cfg(unix)]
         spawning.process_group(0);
         spawning.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

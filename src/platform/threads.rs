@@ -1,4 +1,5 @@
-//! Threads: those that run as long as the gateway, the pool of those that may block, and how they wait.
+//! Threads: those that run as long as the gateway, the pool of those that may block, and how they
+//! wait.
 
 use std::any::Any;
 use std::io;
@@ -25,7 +26,8 @@ pub trait Threads: Send + Sync {
     /// Blocks this thread for a time.
     fn sleep(&self, time: Duration);
 
-    /// Returns how a new [`Condvar`] makes threads wait; `None`: as that of the standard library does.
+    /// Returns how a new [`Condvar`] makes threads wait; `None`: as that of the standard library
+    /// does.
     fn parking(&self) -> Option<Box<dyn Parking>>;
 }
 
@@ -69,7 +71,8 @@ pub(crate) fn sleep(time: Duration) {
     platform().threads.sleep(time);
 }
 
-/// Lets threads that can run go first. It decides nothing that a caller could see, so it is not part of [`Threads`].
+/// Lets threads that can run go first. It decides nothing that a caller could see, so it is not
+/// part of [`Threads`].
 pub(crate) fn yield_now() {
     std::thread::yield_now();
 }
@@ -83,7 +86,8 @@ pub(crate) enum BlockingError {
     Ended,
 }
 
-/// Runs `work` on a thread that may block. It begins at once, and ends also when the future is dropped.
+/// Runs `work` on a thread that may block. It begins at once, and ends also when the future is
+/// dropped.
 ///
 /// # Errors
 /// When it panics, or the process ends before it has begun.

@@ -57,14 +57,14 @@ impl fmt::Debug for Credentials<'_> {
     }
 }
 
-/// Turns credentials into callers. A credential that one method refuses is not tried with another, and never
-/// becomes an anonymous caller.
+/// Turns credentials into callers. A credential that one method refuses is not tried with another,
+/// and never becomes an anonymous caller.
 pub(crate) struct Authenticator {
     auth: Arc<config::Auth>,
     /// The credential that an unauthenticated client is asked to send.
     wanted: &'static str,
-    /// By the SHA-256 of the key. The time of a look-up depends on that digest alone, which tells nothing
-    /// about a key that has its digest in the file.
+    /// By the SHA-256 of the key. The time of a look-up depends on that digest alone, which tells
+    /// nothing about a key that has its digest in the file.
     api_keys: HashMap<[u8; 32], Caller>,
     tokens: Option<Arc<Tokens>>,
     /// If not empty: the only certificate subjects that are callers.
@@ -108,7 +108,8 @@ impl Authenticator {
         renewed
     }
 
-    /// Whether a caller that was authenticated under the configuration `then` would be the same caller now.
+    /// Whether a caller that was authenticated under the configuration `then` would be the same
+    /// caller now.
     pub(crate) fn still_knows(&self, caller: &Caller, then: &config::Auth) -> bool {
         let is_same = |known: &Caller| {
             known.id() == caller.id()
@@ -137,12 +138,12 @@ impl Authenticator {
         self.tokens.as_ref()
     }
 
-    /// Authenticates a request to the resource `audience`. A credential in a header takes precedence over the
-    /// certificate of the connection.
+    /// Authenticates a request to the resource `audience`. A credential in a header takes
+    /// precedence over the certificate of the connection.
     ///
     /// # Errors
-    /// `Unauthenticated` without a credential where one is required, `Unauthorized` for one that is not valid,
-    /// `AuthUnavailable` while the keys of the issuer are unknown.
+    /// `Unauthenticated` without a credential where one is required, `Unauthorized` for one that is
+    /// not valid, `AuthUnavailable` while the keys of the issuer are unknown.
     pub(crate) async fn authenticate(
         &self,
         credentials: &Credentials<'_>,

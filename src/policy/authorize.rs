@@ -26,8 +26,8 @@ pub(crate) enum Resolution<'a> {
     Unknown,
 }
 
-/// Proof that a call passed the gate: its caller may use the prompt, every rate limit has counted it,
-/// and it is on record. [`Gate::authorize`] alone constructs it.
+/// Proof that a call passed the gate: its caller may use the prompt, every rate limit has counted
+/// it, and it is on record. [`Gate::authorize`] alone constructs it.
 ///
 /// An upstream cannot be called without it:
 ///
@@ -110,7 +110,8 @@ impl Pass {
         self.subject_token.as_ref()
     }
 
-    /// Whether a person tries the prompt in the console: the rights of the caller are used, and nothing that is its own.
+    /// Whether a person tries the prompt in the console: the rights of the caller are used, and
+    /// nothing that is its own.
     pub(crate) fn is_trial(&self) -> bool {
         self.is_trial
     }
@@ -122,14 +123,14 @@ impl Pass {
 }
 
 impl Gate {
-    /// Decides on a get or a completion, in this order: rights, silently; all rate-limit buckets in one
-    /// step, those of the caller and, only if it may use the prompt, those of the prompt; then the
-    /// record on disk. Denied and unknown prompts take the same path.
+    /// Decides on a get or a completion, in this order: rights, silently; all rate-limit buckets in
+    /// one step, those of the caller and, only if it may use the prompt, those of the prompt; then
+    /// the record on disk. Denied and unknown prompts take the same path.
     ///
     /// # Errors
     /// `RateLimited`; `UnknownPrompt` for what is unknown or denied; the reason of
-    /// [`Resolution::Unlisted`] to a caller that could use the prompt; `AuditUnavailable` if the call
-    /// cannot be recorded.
+    /// [`Resolution::Unlisted`] to a caller that could use the prompt; `AuditUnavailable` if the
+    /// call cannot be recorded.
     pub(crate) async fn authorize<'a>(
         &self,
         call: &'a Call,
@@ -166,7 +167,8 @@ impl Gate {
         }
     }
 
-    /// Decides on a list, which calls no upstream: rights have made the view, limits count the call.
+    /// Decides on a list, which calls no upstream: rights have made the view, limits count the
+    /// call.
     ///
     /// # Errors
     /// `RateLimited`, or `AuditUnavailable`.

@@ -1,7 +1,7 @@
 //! The gate: who calls, how often, and what for.
 //!
-//! A caller is authenticated before the body of its request is read. Once it is known what a call is for,
-//! [`Gate::authorize`] decides, and makes the proof that an upstream demands.
+//! A caller is authenticated before the body of its request is read. Once it is known what a call
+//! is for, [`Gate::authorize`] decides, and makes the proof that an upstream demands.
 
 mod access;
 mod authn;
@@ -155,7 +155,8 @@ impl Gate {
         self.newest.send_replace(self.authenticator.clone());
     }
 
-    /// A future that resolves when the caller's credential is no longer valid under the newest configuration.
+    /// A future that resolves when the caller's credential is no longer valid under the newest
+    /// configuration.
     pub fn revocation(&self, caller: &Caller) -> CallerRevocation {
         let auth = self.authenticator.auth().clone();
         CallerRevocation::new(caller.clone(), auth, self.newest.subscribe())
@@ -225,7 +226,8 @@ impl Gate {
         Arc::new(CallRecord::open(ledger, self.audit.next_call(), call, raw))
     }
 
-    /// Counts a request that concerns the session alone: it is answered here, and reaches no upstream.
+    /// Counts a request that concerns the session alone: it is answered here, and reaches no
+    /// upstream.
     ///
     /// # Errors
     /// [`TransportFault::RateLimited`].
@@ -239,8 +241,8 @@ impl Gate {
         taken.inspect_err(|fault| self.refused(Who::Caller(caller.id().to_owned()), fault))
     }
 
-    /// Records the outcome of a call, before its response is sent. Calls refused by a limit, or because
-    /// nothing can be recorded, are counted and aggregated instead.
+    /// Records the outcome of a call, before its response is sent. Calls refused by a limit, or
+    /// because nothing can be recorded, are counted and aggregated instead.
     ///
     /// # Errors
     /// `AuditUnavailable` if the record cannot be written: then the response must not be sent.
@@ -263,9 +265,9 @@ impl Gate {
         record.complete(outcome).await.map_err(|_| TransportFault::AuditUnavailable)
     }
 
-    /// Records the start of a stream, and waits until that is written; dropping the record records the end. The
-    /// streams that a caller opens in quick succession are counted instead: a stream has no limit of its own by
-    /// default, and must not fill the disk.
+    /// Records the start of a stream, and waits until that is written; dropping the record records
+    /// the end. The streams that a caller opens in quick succession are counted instead: a stream
+    /// has no limit of its own by default, and must not fill the disk.
     ///
     /// # Errors
     /// `AuditUnavailable` if the start cannot be recorded.

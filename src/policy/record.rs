@@ -1,5 +1,5 @@
-//! The audit records of one call: `received` before an upstream is called, `completed` before the response is
-//! sent.
+//! The audit records of one call: `received` before an upstream is called, `completed` before the
+//! response is sent.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,8 +18,8 @@ use crate::domain::method::Method;
 use crate::seal;
 use crate::seal::last_digest::LastDigest;
 
-/// The record of one call; empty if the call is not recorded. A call that is dropped is completed as
-/// cancelled.
+/// The record of one call; empty if the call is not recorded. A call that is dropped is completed
+/// as cancelled.
 pub struct CallRecord(Option<Open>);
 
 struct Open {
@@ -58,7 +58,8 @@ pub enum ResultDigest {
     Text,
     /// The text, or what was last sent of a result that comes again.
     Last(Arc<LastDigest>),
-    /// The view of the caller, with which the digest of a list was computed: a page of ten thousand prompts is not hashed again.
+    /// The view of the caller, with which the digest of a list was computed: a page of ten thousand
+    /// prompts is not hashed again.
     List([u8; 32]),
 }
 
@@ -112,7 +113,8 @@ impl CallRecord {
         self.0.as_ref().is_some_and(|open| open.ledger.refuses())
     }
 
-    /// Notes that a list is allowed. No upstream is called, so `received` is written together with `completed`.
+    /// Notes that a list is allowed. No upstream is called, so `received` is written together with
+    /// `completed`.
     pub(super) fn listed(&self) {
         self.amend(|event| event.text("decision", "allowed"));
     }
@@ -151,8 +153,8 @@ impl CallRecord {
     /// Records the outcome, before the response is sent.
     ///
     /// # Errors
-    /// If it cannot be written: then the response must not be sent. If `received` is on record, it is recorded
-    /// that the call ended so, once the log can be written again.
+    /// If it cannot be written: then the response must not be sent. If `received` is on record, it
+    /// is recorded that the call ended so, once the log can be written again.
     pub async fn complete(&self, outcome: Outcome<'_>) -> Result<(), Unrecorded> {
         let Some(open) = &self.0 else {
             return Ok(());

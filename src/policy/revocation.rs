@@ -25,8 +25,8 @@ impl CallerRevocation {
         Self { caller, auth, now }
     }
 
-    /// Resolves when the caller is unknown, or has other groups or another proof. Its client reconnects to be
-    /// authenticated anew. Cancel safe.
+    /// Resolves when the caller is unknown, or has other groups or another proof. Its client
+    /// reconnects to be authenticated anew. Cancel safe.
     pub async fn lost(&mut self) {
         let caller = &self.caller;
         let auth = &self.auth;

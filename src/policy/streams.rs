@@ -49,7 +49,8 @@ impl StreamRecord {
         };
         let number = audit.next_call();
         let event = with_caller(Event::new("stream_started").number("call", number), caller);
-        // Before the record is written: if the client leaves meanwhile, its end is recorded all the same.
+        // Before the record is written: if the client leaves meanwhile, its end is recorded all the
+        // same.
         let mut started =
             Started { audit: audit.clone(), number, at: Instant::now(), is_recorded: true };
         let recorded = ledger.record(holder, event.text("endpoint", endpoint)).await;
@@ -77,7 +78,8 @@ struct Recorded {
     streams: u32,
 }
 
-/// Streams of one holder that have records of their own in each window: hosts open a few at their start.
+/// Streams of one holder that have records of their own in each window: hosts open a few at their
+/// start.
 const STREAMS: u32 = 16;
 
 /// Holders that are counted. Beyond that the least recent one starts a new window.

@@ -1,5 +1,6 @@
-//! Aggregation of refusals, and of streams that a caller opens in quick succession: what repeats is counted and
-//! recorded once for each window, so that neither strangers nor callers can fill the disk.
+//! Aggregation of refusals, and of streams that a caller opens in quick succession: what repeats is
+//! counted and recorded once for each window, so that neither strangers nor callers can fill the
+//! disk.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -71,8 +72,8 @@ pub(super) const WINDOW: Duration = Duration::from_secs(10);
 /// Occurrences that are counted separately. Beyond that the least recent one is recorded early.
 const TALLIES: usize = 4096;
 
-/// Records in one window: a client with many addresses must not fill the disk either. The others are recorded
-/// as one.
+/// Records in one window: a client with many addresses must not fill the disk either. The others
+/// are recorded as one.
 const RECORDS: usize = 100;
 
 impl Default for Tallies {

@@ -63,19 +63,20 @@ pub(crate) struct Transition {
     pub approved: Option<String>,
 }
 
-/// Changed definitions that get a record of their own after one merge; the others are recorded as a count,
-/// so that an upstream that changes everything does not fill the log.
+/// Changed definitions that get a record of their own after one merge; the others are recorded as a
+/// count, so that an upstream that changes everything does not fill the log.
 const RECORDED: usize = 1_000;
 
 /// Changed states that are logged after one merge.
 const LOGGED: usize = 20;
 
 impl Announcer {
-    /// Notes the visible content of a snapshot: the first whole list is announced at once, later changes
-    /// after the debounce. An incomplete first list is not announced.
+    /// Notes the visible content of a snapshot: the first whole list is announced at once, later
+    /// changes after the debounce. An incomplete first list is not announced.
     pub(crate) async fn observe(&mut self, snapshot: &Catalog, now: Instant) {
         let is_news = self.changes.borrow().as_ref().map(|told| {
-            // Rules can depend on the states of prompts, which the digest of the list does not know.
+            // Rules can depend on the states of prompts, which the digest of the list does not
+            // know.
             told.content.generation != snapshot.content.generation
                 || !Arc::ptr_eq(&told.views, &self.views)
         });

@@ -5,7 +5,8 @@ use crate::platform::{BlockingError, blocking};
 /// Most prompts that are merged on a runtime thread: about a millisecond.
 pub(super) const MERGED_AT_ONCE: usize = 100;
 
-/// Runs a computation on a thread that may block, so that calls go on meanwhile. A panic is passed on.
+/// Runs a computation on a thread that may block, so that calls go on meanwhile. A panic is passed
+/// on.
 ///
 /// # Cancel safety
 /// Dropping the future does not end the computation.

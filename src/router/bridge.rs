@@ -1,6 +1,6 @@
-//! The bridge between eras: server requests of an upstream in the middle of a get reach the client in the
-//! mode that it supports, and its answers return (legacy: requests during the call; 2026-07-28:
-//! multi-round-trip requests).
+//! The bridge between eras: server requests of an upstream in the middle of a get reach the client
+//! in the mode that it supports, and its answers return (legacy: requests during the call;
+//! 2026-07-28: multi-round-trip requests).
 
 use tokio::time::Instant;
 
@@ -141,9 +141,9 @@ impl Bridge<'_> {
         self.replay(exchange, replay, Some(until)).await
     }
 
-    /// Runs an exchange and answers its server requests from `replay`, up to the first that has no answer
-    /// yet. A call that was suspended cannot be replayed, so it is suspended again, until `waits_until` at
-    /// the latest; it has received the earlier answers already.
+    /// Runs an exchange and answers its server requests from `replay`, up to the first that has no
+    /// answer yet. A call that was suspended cannot be replayed, so it is suspended again, until
+    /// `waits_until` at the latest; it has received the earlier answers already.
     async fn replay(
         &mut self,
         mut exchange: Exchange,
@@ -451,8 +451,8 @@ impl Bridge<'_> {
         }
     }
 
-    /// Turns an error that demands URL elicitations (2025-11-25, -32042) into an input-required result; passes
-    /// any other error on.
+    /// Turns an error that demands URL elicitations (2025-11-25, -32042) into an input-required
+    /// result; passes any other error on.
     fn pages_first(&mut self, kind: Kind, replay: Replay) -> Result<Reply, Fault> {
         let fault = self.refused(kind);
         let Fault::Upstream(UpstreamFault {

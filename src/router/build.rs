@@ -55,7 +55,8 @@ pub(super) struct SharedState {
     pub upstream_deps: UpstreamDeps,
 }
 
-/// Reports that are queued for the refresh. Beyond that, drivers wait: each has only one report to send.
+/// Reports that are queued for the refresh. Beyond that, drivers wait: each has only one report to
+/// send.
 const REPORTS: usize = 64;
 
 /// Dependencies of a router beside its configuration.
@@ -120,9 +121,10 @@ impl Router {
         Self::new(config, catalog, views, caller_lists, upstreams, deps, shared)
     }
 
-    /// Makes the router of another configuration. Upstreams whose configuration is unchanged keep their
-    /// drivers, connections and lists; the others get new drivers. Drivers of removed upstreams end when the
-    /// last router that holds them is dropped. The sender is to be signalled once the new router serves.
+    /// Makes the router of another configuration. Upstreams whose configuration is unchanged keep
+    /// their drivers, connections and lists; the others get new drivers. Drivers of removed
+    /// upstreams end when the last router that holds them is dropped. The sender is to be signalled
+    /// once the new router serves.
     pub async fn renew(&self, config: &Config, deps: RouterDeps) -> (Self, oneshot::Sender<()>) {
         let views = Arc::new(ViewCache::new(config, deps.gate.rights().clone()));
         let kept = |upstream: &config::Upstream| {

@@ -42,7 +42,8 @@ pub(crate) struct CallChannel(Option<mpsc::Sender<CallEvent>>);
 const WAITING: usize = 16;
 
 impl CallChannel {
-    /// Returns the channel of a call, with its receiving end where the client accepts messages before its response.
+    /// Returns the channel of a call, with its receiving end where the client accepts messages
+    /// before its response.
     pub(crate) fn of(client: Client) -> (Self, Option<mpsc::Receiver<CallEvent>>) {
         let channel = client.accepts_messages().then(|| mpsc::channel(WAITING));
         let (sender, receiver) = channel.unzip();
@@ -61,8 +62,8 @@ impl CallChannel {
         }
     }
 
-    /// Sends a server request and waits for its outcome; `None` if none arrives within `patience`, or the client accepts
-    /// none.
+    /// Sends a server request and waits for its outcome; `None` if none arrives within `patience`,
+    /// or the client accepts none.
     pub(crate) async fn request(
         &self,
         server_request: ServerRequest,
@@ -82,7 +83,8 @@ impl CallChannel {
     }
 }
 
-/// The wait for the answer to a server request. Dropped without one, it sends [`CallEvent::ServerRequestEnded`].
+/// The wait for the answer to a server request. Dropped without one, it sends
+/// [`CallEvent::ServerRequestEnded`].
 struct Waiting<'a>(Option<&'a CallChannel>);
 
 impl Drop for Waiting<'_> {

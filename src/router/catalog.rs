@@ -28,15 +28,16 @@ pub struct Catalog {
     pub incomplete: Vec<Incomplete>,
     /// Whether an upstream has not answered since the start and `listing.deadline` has not passed.
     pub pending: bool,
-    /// When the lists expire by their `ttlMs`, the first one first; without those of upstreams that send none.
+    /// When the lists expire by their `ttlMs`, the first one first; without those of upstreams that
+    /// send none.
     pub fresh_until: Vec<(Instant, UpstreamId)>,
     pub scope: CacheScope,
     /// The pins of each upstream with pins.
     pub(crate) pins: Vec<Arc<Vec<PinRow>>>,
     /// The last good walk of each upstream that has had one.
     pub walks: HashMap<UpstreamId, WalkInfo>,
-    /// The error that lists of all prompts return at present, if they fail. Other lists fail only for upstreams that
-    /// belong to them.
+    /// The error that lists of all prompts return at present, if they fail. Other lists fail only
+    /// for upstreams that belong to them.
     pub list_fault: Option<Fault>,
 }
 
@@ -71,7 +72,8 @@ pub(super) struct PrivatePart {
 pub struct Incomplete {
     pub upstream: UpstreamId,
     pub kind: Kind,
-    /// Whether lists to which the upstream belongs fail because of it (`listing.on_failure = "fail"`).
+    /// Whether lists to which the upstream belongs fail because of it
+    /// (`listing.on_failure = "fail"`).
     pub fails_lists: bool,
     /// When the list that is still served was walked; `None` where no list is served.
     pub walked_at: Option<Instant>,
@@ -144,7 +146,8 @@ impl Content {
         Self { generation, segments, everyone, left_out, look_alikes, private: None }
     }
 
-    /// The content of all callers, with more segments that only one caller sees. Their names are within prefixes of their own.
+    /// The content of all callers, with more segments that only one caller sees. Their names are
+    /// within prefixes of their own.
     pub(super) fn with_private(generation: u64, private: PrivatePart) -> Self {
         let all = private.shared.segments.iter().chain(&private.segments);
         let mut segments: Vec<_> = all.cloned().collect();
@@ -158,8 +161,8 @@ impl Content {
         &self.segments
     }
 
-    /// The owner of the prompt that a tool stands for, by the tool's name. A name of derived form is never looked
-    /// up as a public name.
+    /// The owner of the prompt that a tool stands for, by the tool's name. A name of derived form
+    /// is never looked up as a public name.
     pub fn owner_of_tool(&self, tool: &str) -> Option<&Owner> {
         if !is_derived(tool) {
             return self.owner(tool);
@@ -214,8 +217,8 @@ impl Content {
 }
 
 impl Catalog {
-    /// The `ttlMs` of a complete list for clients, to which the lists of some upstreams belong: the least time left, at most
-    /// `most`.
+    /// The `ttlMs` of a complete list for clients, to which the lists of some upstreams belong: the
+    /// least time left, at most `most`.
     pub fn ttl(
         &self,
         now: Instant,

@@ -37,8 +37,9 @@ pub struct Changes {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Visible {
     pub digests: ListDigests,
-    /// What became part of `digests` although no list has changed: the caller's private lists were not known before. The
-    /// digests of an earlier time are comparable once they are [`ListDigests::combined`] with it.
+    /// What became part of `digests` although no list has changed: the caller's private lists were
+    /// not known before. The digests of an earlier time are comparable once they are
+    /// [`ListDigests::combined`] with it.
     pub learned: Option<ListDigests>,
 }
 
@@ -52,7 +53,8 @@ impl Changes {
         Self { published, caller, endpoint, kinds, private: None, is_view: false }
     }
 
-    /// Whether the endpoint is still there: a reload may have removed the view. A view that is not announced yet counts as there.
+    /// Whether the endpoint is still there: a reload may have removed the view. A view that is not
+    /// announced yet counts as there.
     pub(crate) fn has_endpoint(&mut self) -> bool {
         let published = self.published.borrow();
         let is_served = published.as_ref().map(|now| !now.views.serves_all(&self.endpoint));
@@ -60,8 +62,8 @@ impl Changes {
         !self.is_view || is_served != Some(false)
     }
 
-    /// The visible lists; `None` until the first list is whole. Marks the newest change as seen. When the future is dropped, the
-    /// change is not lost: the digests are those of the next call.
+    /// The visible lists; `None` until the first list is whole. Marks the newest change as seen.
+    /// When the future is dropped, the change is not lost: the digests are those of the next call.
     pub async fn visible(&mut self) -> Option<Visible> {
         let published = self.published.borrow_and_update().clone()?;
         Some(self.visible_then(&published).await)

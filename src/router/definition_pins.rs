@@ -1,5 +1,5 @@
-//! Trust on first use: a prompt whose definition changes after it was first seen is served in its first
-//! form, or left out, where `on_changed_definition` says so.
+//! Trust on first use: a prompt whose definition changes after it was first seen is served in its
+//! first form, or left out, where `on_changed_definition` says so.
 
 use std::collections::HashMap;
 
@@ -27,8 +27,9 @@ struct Pin {
     is_blocked: bool,
 }
 
-/// Bytes of definitions that are pinned for one upstream: an upstream that invents new names with each walk
-/// must neither fill the memory nor push pins out. Several times what a whole list may hold by default.
+/// Bytes of definitions that are pinned for one upstream: an upstream that invents new names with
+/// each walk must neither fill the memory nor push pins out. Several times what a whole list may
+/// hold by default.
 const MAX_PINS: usize = 100_000;
 const MAX_BYTES: usize = 64 << 20;
 
@@ -46,8 +47,8 @@ impl DefinitionPins {
         Self { mode, first: HashMap::new(), bytes: 0, beyond: Vec::new() }
     }
 
-    /// Replaces changed definitions by their pins, or removes them; returns those that changed since the last
-    /// report. With `Allow`, nothing is pinned.
+    /// Replaces changed definitions by their pins, or removes them; returns those that changed
+    /// since the last report. With `Allow`, nothing is pinned.
     pub(crate) fn apply(&mut self, prompts: &mut Vec<Prompt>) -> Vec<Changed> {
         let mut changes = Vec::new();
         if self.mode == OnChangedDefinition::Allow {

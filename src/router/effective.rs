@@ -1,4 +1,5 @@
-//! The effective list of an upstream: what overlays make of the definitions that it offers, and what pins let through.
+//! The effective list of an upstream: what overlays make of the definitions that it offers, and
+//! what pins let through.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -88,7 +89,8 @@ impl Maker<'_> {
         self.overlays.is_empty() && self.pinning.mode == Mode::Off
     }
 
-    /// Makes the effective list of what the upstream offers; `None` if it has no list. Reads objects, so it blocks.
+    /// Makes the effective list of what the upstream offers; `None` if it has no list. Reads
+    /// objects, so it blocks.
     pub(crate) fn make(&self, offered: Option<&[Prompt]>) -> Effective {
         let mut effective = Effective::default();
         let mut rows = Vec::new();
@@ -118,7 +120,8 @@ impl Maker<'_> {
 
     /// Decides on one prompt, and adds what is served of it.
     fn pin(&self, prompt: Prompt, effective: &mut Effective) -> PinRow {
-        // In the form in which it would be approved: the list is the same, byte for byte, whichever form is served.
+        // In the form in which it would be approved: the list is the same, byte for byte, whichever
+        // form is served.
         let canonical = prompt.canonical();
         let definition: Arc<str> = seal::sha256_text(canonical.as_bytes()).into();
         let prompt = Prompt::approved(Json::accepted(&canonical), &prompt).unwrap_or(prompt);
@@ -166,7 +169,8 @@ impl Maker<'_> {
         row
     }
 
-    /// Adds the pins of prompts that are not offered. Without a list, those with a snapshot are served.
+    /// Adds the pins of prompts that are not offered. Without a list, those with a snapshot are
+    /// served.
     fn add_unoffered(&self, has_list: bool, rows: &mut Vec<PinRow>, effective: &mut Effective) {
         let pins = self.pinning.lock.of_upstream(self.upstream.as_str());
         let is_offered: HashSet<Arc<str>> = rows.iter().map(|row| row.raw_name.clone()).collect();
@@ -249,8 +253,8 @@ impl Maker<'_> {
     }
 }
 
-/// Whether an approved form can stand for the offered one: the upstream requires no argument that it lacks, and it has none
-/// that an overlay presets by now.
+/// Whether an approved form can stand for the offered one: the upstream requires no argument that
+/// it lacks, and it has none that an overlay presets by now.
 fn requires_no_more(offered: &Prompt, approved: &Prompt) -> bool {
     let mut required = offered.arguments.iter().filter(|argument| argument.required);
     let overlay = offered.overlay.as_deref();

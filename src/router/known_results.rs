@@ -44,7 +44,8 @@ pub(super) struct Recalled {
 /// Memory for results, in bytes: thousands of usual ones, and a few of a mebibyte.
 const MEMORY: u64 = 8 << 20;
 
-/// Bytes of the arguments, as JSON, up to which results are remembered: longer ones hardly come twice.
+/// Bytes of the arguments, as JSON, up to which results are remembered: longer ones hardly come
+/// twice.
 const MAX_ARGUMENTS: usize = 1_024;
 
 #[derive(Clone)]
@@ -80,7 +81,8 @@ impl KnownResults {
     /// Returns what is known of the result of a call with these arguments for the upstream.
     pub(super) fn recall(&self, routed: &RoutedCall<'_>, arguments: Option<&Document>) -> Recalled {
         let RoutedCall { owner, upstream, .. } = routed;
-        // Only Streamable HTTP compares responses, not HTTP+SSE, which an upstream may have fallen back to.
+        // Only Streamable HTTP compares responses, not HTTP+SSE, which an upstream may have fallen
+        // back to.
         let is_compared = || {
             matches!(upstream.config().transport, Transport::Http(_))
                 && upstream.negotiated().is_some_and(|negotiated| !negotiated.is_shared)
@@ -89,7 +91,8 @@ impl KnownResults {
         if arguments.len() > MAX_ARGUMENTS || !is_compared() {
             return Recalled::default();
         }
-        // Calls with the same key only evict each other's results: a result is known by its bytes, not by its key.
+        // Calls with the same key only evict each other's results: a result is known by its bytes,
+        // not by its key.
         let key = self.keys.hash_one((owner.upstream.as_str(), &*owner.raw_name, arguments));
         Recalled { key: Some(key), result: self.results.get(&key) }
     }
@@ -137,7 +140,8 @@ mod tests {
         response
     }
 
-    /// Checks a result under the key 1. Returns whether it is the one that is known, and whether it is passed on unchanged.
+    /// Checks a result under the key 1. Returns whether it is the one that is known, and whether it
+    /// is passed on unchanged.
     fn check(results: &KnownResults, result: Document, mode: HiddenText) -> (bool, bool) {
         let recalled = Recalled { key: Some(1), result: results.results.get(&1) };
         let upstream = UpstreamId::parse("a").unwrap();

@@ -1,4 +1,5 @@
-//! The router: answers lists from the catalog, and forwards gets and completions to the owner of the prompt.
+//! The router: answers lists from the catalog, and forwards gets and completions to the owner of
+//! the prompt.
 
 pub(crate) mod announce;
 pub(crate) mod source;
@@ -100,8 +101,8 @@ pub struct Router {
 }
 
 impl Router {
-    /// Answers a call before `deadline`, which is extended while a user answers a server request; what
-    /// is sent before the response goes to `channel`. `now` is the wall-clock time, for
+    /// Answers a call before `deadline`, which is extended while a user answers a server request;
+    /// what is sent before the response goes to `channel`. `now` is the wall-clock time, for
     /// cursors and states.
     ///
     /// # Errors
@@ -256,7 +257,8 @@ impl Router {
         &self.shared.upstream_deps.accounts
     }
 
-    /// Ends what callers have of their own, as [`Accounts::revoke`], and forgets what was listed with it.
+    /// Ends what callers have of their own, as [`Accounts::revoke`], and forgets what was listed
+    /// with it.
     pub(crate) async fn revoke_accounts(
         &self,
         caller: Option<&str>,
@@ -269,8 +271,8 @@ impl Router {
         revocation.told().await
     }
 
-    /// The public name behind a derived tool name; `None` for other names, and where the public name itself looks
-    /// like a derived one.
+    /// The public name behind a derived tool name; `None` for other names, and where the public
+    /// name itself looks like a derived one.
     pub(crate) fn public_name_of_tool(&self, tool: &str, caller: &Caller) -> Option<String> {
         if !is_derived(tool) {
             return None;
@@ -289,8 +291,8 @@ impl Router {
         self.catalog.load_full()
     }
 
-    /// Returns the public name and the upstream of the prompt that a call names; `None` if no prompt that its caller may know has
-    /// the name.
+    /// Returns the public name and the upstream of the prompt that a call names; `None` if no
+    /// prompt that its caller may know has the name.
     pub(crate) fn named(&self, call: &Call) -> Option<(Arc<str>, UpstreamId)> {
         let (name, kind) = match &call.request {
             Request::Get { name, name_kind, .. } => (name, *name_kind),
@@ -385,7 +387,8 @@ impl Router {
                 self.views.tools(&catalog.content, &call.caller, &call.endpoint).await
             }
         };
-        // What depends on the caller must not be cached for others: a list, and a cursor, which is sealed for its caller.
+        // What depends on the caller must not be cached for others: a list, and a cursor, which is
+        // sealed for its caller.
         let has_cursors = place.is_some() || view.len() > self.listing.page_size;
         let is_of_caller = self.views.differ(&call.caller) || has_cursors && self.has_callers;
         let scope = if is_of_caller { CacheScope::Private } else { catalog.scope };
@@ -436,13 +439,14 @@ impl Router {
         }))
     }
 
-    /// The stale and missing upstreams that belong to the list of a caller at an endpoint, so that the caller may
-    /// know of them: those of which it sees a prompt. An upstream of which no prompt is known belongs to the list
-    /// if the endpoint would serve one, and rights do not differ by caller.
+    /// The stale and missing upstreams that belong to the list of a caller at an endpoint, so that
+    /// the caller may know of them: those of which it sees a prompt. An upstream of which no prompt
+    /// is known belongs to the list if the endpoint would serve one, and rights do not differ by
+    /// caller.
     ///
     /// # Errors
-    /// The fault of the list, if no upstream has one, or `listing.on_failure` is `fail` and one of these
-    /// upstreams fails.
+    /// The fault of the list, if no upstream has one, or `listing.on_failure` is `fail` and one of
+    /// these upstreams fails.
     fn incomplete(
         &self,
         catalog: &Catalog,
@@ -488,8 +492,9 @@ impl Router {
         place.ok_or_else(|| RequestFault::InvalidCursor.into())
     }
 
-    /// The snapshot to look a name up in. While upstreams are listed for the first time, only a name that the
-    /// caller may use is looked up at once: denied, unknown and not yet known names wait alike.
+    /// The snapshot to look a name up in. While upstreams are listed for the first time, only a
+    /// name that the caller may use is looked up at once: denied, unknown and not yet known names
+    /// wait alike.
     async fn catalog_for(
         &self,
         call: &Call,
@@ -537,8 +542,8 @@ impl Router {
         }
     }
 
-    /// Finds out what is known of a name that no upstream lists. A name with the prefix of an upstream whose list was never
-    /// received is not unknown: clients would forget it.
+    /// Finds out what is known of a name that no upstream lists. A name with the prefix of an
+    /// upstream whose list was never received is not unknown: clients would forget it.
     fn unlisted<'a>(&'a self, catalog: &Catalog, call: &Call, name: &str) -> Option<Unlisted<'a>> {
         let (prefix, listed_name) = self.naming.claimed(name)?;
         let claims = |upstream: &&Arc<Upstream>| {
@@ -637,7 +642,8 @@ fn owner<'a>(catalog: &'a Catalog, name: &str, name_kind: NameKind) -> Option<&'
     }
 }
 
-/// Returns the arguments of a tool under the names of the prompt's arguments; `None` where they are the same.
+/// Returns the arguments of a tool under the names of the prompt's arguments; `None` where they are
+/// the same.
 ///
 /// # Errors
 /// [`RequestFault::InvalidParams`] if an argument is given under both of its names.

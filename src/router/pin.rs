@@ -87,7 +87,8 @@ impl ApprovedTexts {
             && self.version == other.version
     }
 
-    /// Returns the digest of the approved text for arguments that [`pinned_arguments`] returned; `None` where none is pinned.
+    /// Returns the digest of the approved text for arguments that [`pinned_arguments`] returned;
+    /// `None` where none is pinned.
     pub(super) fn text(&self, arguments: &str) -> Option<&DigestText> {
         self.version.texts.get(arguments)
     }
@@ -101,9 +102,10 @@ impl ApprovedTexts {
     }
 }
 
-/// Returns the arguments of a get in the form in which pins name them: canonical JSON (RFC 8785) of those that the prompt
-/// declares, without values that are the defaults of overlays. An argument that is not declared does not make another text
-/// of a prompt: where one text is pinned, it is compared.
+/// Returns the arguments of a get in the form in which pins name them: canonical JSON (RFC 8785) of
+/// those that the prompt declares, without values that are the defaults of overlays. An argument
+/// that is not declared does not make another text of a prompt: where one text is pinned, it is
+/// compared.
 pub(super) fn pinned_arguments(
     declared: &[Argument],
     overlay: Option<&CallOverlay>,

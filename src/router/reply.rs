@@ -83,7 +83,8 @@ pub struct Flags {
     pub unsafe_uris: Option<String>,
 }
 
-/// An `InputRequiredResult` (2026-07-28): the client retries the request with the input of its user.
+/// An `InputRequiredResult` (2026-07-28): the client retries the request with the input of its
+/// user.
 #[derive(Debug)]
 pub struct InputRequired {
     /// Server requests by the keys of their answers.

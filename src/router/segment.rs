@@ -1,5 +1,5 @@
-//! Segments: the catalog in pieces that are shared between snapshots and views. A change of one upstream replaces its own
-//! segment only.
+//! Segments: the catalog in pieces that are shared between snapshots and views. A change of one
+//! upstream replaces its own segment only.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,8 +19,8 @@ use crate::domain::prompt::{Argument, Prompt};
 use crate::domain::tool::name::tool_name;
 use crate::seal;
 
-/// Consecutive elements of a list, in byte order of their names, already serialised. The names of every other segment are
-/// all before them or all behind them.
+/// Consecutive elements of a list, in byte order of their names, already serialised. The names of
+/// every other segment are all before them or all behind them.
 #[derive(Default)]
 pub struct Segment {
     /// The elements, with a comma behind each.
@@ -168,7 +168,8 @@ impl Segment {
         names.get(tool).copied()
     }
 
-    /// The serialised elements at these positions, separated by commas and with one behind the last.
+    /// The serialised elements at these positions, separated by commas and with one behind the
+    /// last.
     pub(super) fn slice(&self, positions: Range<usize>) -> Bytes {
         let start = self.start(positions.start);
         let end = self.start(positions.end);

@@ -1,4 +1,5 @@
-//! Upstreams as sources of prompts: whose prompts they are, and how their names are made and compared.
+//! Upstreams as sources of prompts: whose prompts they are, and how their names are made and
+//! compared.
 
 use std::borrow::Cow;
 use std::sync::Arc;

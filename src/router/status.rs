@@ -22,7 +22,8 @@ pub(crate) const PER_CALLER: &str = "per_caller";
 pub struct UpstreamStatus {
     pub id: String,
     pub transport: &'static str,
-    /// `connecting`, `up` or `down`; `per_caller` where callers have connections of their own, and private lists.
+    /// `connecting`, `up` or `down`; `per_caller` where callers have connections of their own, and
+    /// private lists.
     pub state: &'static str,
     /// The negotiated revision.
     pub revision: Option<Revision>,

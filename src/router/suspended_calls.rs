@@ -1,5 +1,5 @@
-//! Suspended calls: a URL elicitation cannot be replayed, so the exchange itself is kept until the client
-//! retries.
+//! Suspended calls: a URL elicitation cannot be replayed, so the exchange itself is kept until the
+//! client retries.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -100,8 +100,8 @@ impl SuspendedCalls {
         Self { calls: Arc::default(), tasks, shutdown }
     }
 
-    /// Suspends a call of a caller, for whose `holder` it is counted, and returns its ticket; `None` if a bound
-    /// is reached.
+    /// Suspends a call of a caller, for whose `holder` it is counted, and returns its ticket;
+    /// `None` if a bound is reached.
     pub(crate) fn suspend(
         &self,
         caller: &Caller,

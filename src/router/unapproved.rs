@@ -1,4 +1,5 @@
-//! Gets of what was not approved: refused, served with a note, or answered with the approved snapshot.
+//! Gets of what was not approved: refused, served with a note, or answered with the approved
+//! snapshot.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -64,8 +65,8 @@ impl Mismatches {
 }
 
 impl Router {
-    /// Answers a get that failed with the approved text, if the upstream is gone or offers another text, and there is a
-    /// snapshot for the arguments, which are in the form of pins.
+    /// Answers a get that failed with the approved text, if the upstream is gone or offers another
+    /// text, and there is a snapshot for the arguments, which are in the form of pins.
     ///
     /// # Errors
     /// The fault of the get.
@@ -89,7 +90,8 @@ impl Router {
         snapshot.map(Reply::Prompt).ok_or(fault)
     }
 
-    /// Reads the approved text of a prompt without arguments; `None` if there is none, or it cannot be served.
+    /// Reads the approved text of a prompt without arguments; `None` if there is none, or it cannot
+    /// be served.
     async fn snapshot(&self, routed: &RoutedCall<'_>) -> Option<PromptReply> {
         let owner = routed.owner;
         let pin = owner.pin.approved.clone().filter(|pin| pin.has_snapshot)?;
@@ -128,7 +130,8 @@ impl Router {
         self.audit().note(event.text("offered", offered).text("outcome", outcome.as_str()));
     }
 
-    /// Counts a get of a prompt that is served although the offered version is not the approved one.
+    /// Counts a get of a prompt that is served although the offered version is not the approved
+    /// one.
     pub(super) fn count_tolerated(&self, owner: &Owner) {
         if owner.pin.is_tolerated {
             let upstream = owner.upstream.as_str();
@@ -137,8 +140,8 @@ impl Router {
     }
 }
 
-/// Whether an upstream that fails so may be gone. One that is called as the caller says by a refusal what this caller may not
-/// have.
+/// Whether an upstream that fails so may be gone. One that is called as the caller says by a
+/// refusal what this caller may not have.
 fn is_gone(kind: &Kind, as_caller: bool) -> bool {
     kind.is_no_answer()
         || matches!(kind, Kind::SessionLost)

@@ -1,4 +1,5 @@
-//! Texts that were found to be approved, so that the next get of the same text is compared without a hash.
+//! Texts that were found to be approved, so that the next get of the same text is compared without
+//! a hash.
 
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
@@ -8,7 +9,8 @@ use crate::domain::json::Json;
 use crate::domain::pin::{DigestText, canonical_text};
 use crate::seal;
 
-/// Results whose texts are approved, by the digests of the texts; the least recently used are forgotten.
+/// Results whose texts are approved, by the digests of the texts; the least recently used are
+/// forgotten.
 pub(super) struct VerifiedTexts(Cache<DigestText, Document, Size>);
 
 /// Memory for results, in bytes. A forgotten text is hashed again.

@@ -14,8 +14,8 @@ use crate::domain::tool::definition::{write_find_prompt, write_prompt_tool, writ
 use crate::domain::tool::{FIND_PROMPT, USE_PROMPT};
 use crate::seal;
 
-/// A list ready to be cut into pages: parts of segments that all views share. A page costs two binary searches, and copies no
-/// element.
+/// A list ready to be cut into pages: parts of segments that all views share. A page costs two
+/// binary searches, and copies no element.
 #[derive(Debug, Default)]
 pub struct View {
     parts: Vec<Part>,
@@ -52,8 +52,8 @@ impl View {
         Self::of(segments.into_iter().map(part).collect())
     }
 
-    /// The view of some elements. `visible` gives the decision on each element of a segment; what `before` shows of the
-    /// same segment is taken over.
+    /// The view of some elements. `visible` gives the decision on each element of a segment; what
+    /// `before` shows of the same segment is taken over.
     pub fn part<'a>(
         segments: impl IntoIterator<Item = &'a Arc<Segment>>,
         before: Option<&Self>,
@@ -67,8 +67,8 @@ impl View {
         Self::of(segments.into_iter().map(part).collect())
     }
 
-    /// What remains of a view without the segments that are gone. It is not served: it is what the next view is made
-    /// of.
+    /// What remains of a view without the segments that are gone. It is not served: it is what the
+    /// next view is made of.
     pub(super) fn remainder(&self, is_left: impl Fn(&Arc<Segment>) -> bool) -> Self {
         let parts: Vec<Part> =
             self.parts.iter().filter(|part| is_left(&part.segment)).cloned().collect();
@@ -151,7 +151,8 @@ impl View {
         })
     }
 
-    /// The page of at most `size` elements after the name `after`, whether or not that is still listed.
+    /// The page of at most `size` elements after the name `after`, whether or not that is still
+    /// listed.
     pub fn page(&self, after: Option<&str>, size: usize) -> Page<'_> {
         let mut page = self.page_with_comma(after.unwrap_or_default(), size);
         if let Some(last) = page.pieces.last_mut() {
@@ -342,7 +343,8 @@ mod tests {
                 }
             }
             prop_assert_eq!(&walked, &expected);
-            // With a view before it in which one segment was different, only that segment is decided anew.
+            // With a view before it in which one segment was different, only that segment is
+            // decided anew.
             let mut before = segments.clone();
             if let Some(other) = before.get_mut(changed) {
                 *other = Arc::new(SegmentWriter::default().finish());

@@ -1,5 +1,6 @@
-//! The view cache: one view for each endpoint and entitlement, shared by the callers who have the same rights. The view of a new
-//! content is made of the one before: only the rights on segments that have changed are decided again.
+//! The view cache: one view for each endpoint and entitlement, shared by the callers who have the
+//! same rights. The view of a new content is made of the one before: only the rights on segments
+//! that have changed are decided again.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::RandomState;
@@ -101,8 +102,8 @@ pub struct ListKinds {
     pub tools: bool,
 }
 
-/// The digests of the lists that a caller sees at an endpoint. Zero for a list that is not served or that
-/// the caller did not request.
+/// The digests of the lists that a caller sees at an endpoint. Zero for a list that is not served
+/// or that the caller did not request.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ListDigests {
     pub prompts: Digest,
@@ -110,7 +111,8 @@ pub struct ListDigests {
 }
 
 impl ListDigests {
-    /// The digests of two parts of the same lists, in any order. A part of which nothing is seen has the digest zero.
+    /// The digests of two parts of the same lists, in any order. A part of which nothing is seen
+    /// has the digest zero.
     pub(crate) fn combined(self, other: Self) -> Self {
         let combine = |one: Digest, other: Digest| std::array::from_fn(|at| one[at] ^ other[at]);
         Self {
@@ -132,8 +134,8 @@ impl Weighter<Key, Cached> for ViewSize {
     }
 }
 
-/// Options of a cache for so many bytes. It has one shard, since an entry must fit into its shard: a single view may need most
-/// of the memory.
+/// Options of a cache for so many bytes. It has one shard, since an entry must fit into its shard:
+/// a single view may need most of the memory.
 pub(super) fn options(memory: u64) -> Options {
     let mut options = OptionsBuilder::new();
     options.shards(1).estimated_items_capacity(EXPECTED_VIEWS).weight_capacity(memory);
@@ -147,8 +149,8 @@ const MAX_MAKERS: usize = 4096;
 /// About how many views there are: callers with the same rights share one. More only cost a resize.
 const EXPECTED_VIEWS: usize = 256;
 
-/// Most prompts whose rights are decided on a runtime thread: a fraction of a millisecond. More are left to a thread that
-/// may block.
+/// Most prompts whose rights are decided on a runtime thread: a fraction of a millisecond. More are
+/// left to a thread that may block.
 pub(super) const DECIDED_AT_ONCE: usize = 256;
 
 /// Most views that are made at once beside the calls.
@@ -192,8 +194,9 @@ impl ViewCache {
         self.parts.get(endpoint).map_or(&self.main.1, |part| &part.exposure)
     }
 
-    /// The form of an endpoint's tools; `None` if prompts are not offered as tools there. It depends on how
-    /// many prompts the endpoint has, and not on its caller: rights must not show in the form.
+    /// The form of an endpoint's tools; `None` if prompts are not offered as tools there. It
+    /// depends on how many prompts the endpoint has, and not on its caller: rights must not show in
+    /// the form.
     pub(crate) fn tool_form(&self, content: &Content, endpoint: &str) -> Option<ToolForm> {
         let exposure = self.exposure(endpoint);
         exposure.tools.then(|| match exposure.form {
@@ -341,7 +344,8 @@ impl ViewCache {
         }
     }
 
-    /// The caller over standard streams, if `caller` was that one under another configuration: no credential says who it is.
+    /// The caller over standard streams, if `caller` was that one under another configuration: no
+    /// credential says who it is.
     pub(crate) fn renamed(&self, caller: &Caller) -> Option<&Caller> {
         let is_stdio = *caller.proof() == Proof::Stdio;
         let same = (caller.id(), caller.groups()) == (self.stdio.id(), self.stdio.groups());
@@ -389,12 +393,14 @@ impl ViewCache {
         self.make_room(caller, key);
     }
 
-    /// Drops the oldest views that a caller had made, if they take more than its share and others use the cache,
-    /// too: a caller whose rights differ from request to request must not push out the views of others.
+    /// Drops the oldest views that a caller had made, if they take more than its share and others
+    /// use the cache, too: a caller whose rights differ from request to request must not push out
+    /// the views of others.
     fn make_room(&self, caller: &Caller, newest: Key) {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if made.len() >= MAX_MAKERS && !made.contains_key(caller) {
-            // A view that several callers share, and made one after another, is kept for one of them only.
+            // A view that several callers share, and made one after another, is kept for one of
+            // them only.
             let mut kept = HashSet::new();
             made.retain(|_, keys| {
                 keys.retain(|key| self.views.peek(key).is_some() && kept.insert(key.clone()));
@@ -414,7 +420,8 @@ impl ViewCache {
         }
     }
 
-    /// Releases what only earlier contents hold. What is left of their views is what the next ones are made of.
+    /// Releases what only earlier contents hold. What is left of their views is what the next ones
+    /// are made of.
     pub(crate) async fn release_before(self: &Arc<Self>, content: &Arc<Content>) {
         let (views, content) = (self.clone(), content.clone());
         beside_calls(move || views.release(&content)).await;
@@ -462,7 +469,8 @@ impl ViewCache {
         !self.parts.contains_key(endpoint)
     }
 
-    /// Whether an endpoint would serve any prompt of an upstream whose public names begin like this.
+    /// Whether an endpoint would serve any prompt of an upstream whose public names begin like
+    /// this.
     pub(crate) fn could_serve(
         &self,
         endpoint: &str,

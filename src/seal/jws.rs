@@ -1,6 +1,6 @@
-//! JSON Web Signatures (RFC 7515) for `jsonwebtoken`, on the cryptographic library that the gateway already
-//! uses. Symmetric algorithms are not supported: a party that can verify a token must not be able to issue
-//! one.
+//! JSON Web Signatures (RFC 7515) for `jsonwebtoken`, on the cryptographic library that the gateway
+//! already uses. Symmetric algorithms are not supported: a party that can verify a token must not
+//! be able to issue one.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{Error, ErrorKind, Result};

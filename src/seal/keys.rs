@@ -1,5 +1,5 @@
-//! The secret keys of 32 bytes: the seal keys, of which the first seals tokens and all open them (rotation),
-//! and the key of the audit log.
+//! The secret keys of 32 bytes: the seal keys, of which the first seals tokens and all open them
+//! (rotation), and the key of the audit log.
 
 use std::fmt;
 
@@ -36,8 +36,8 @@ impl SealKeys {
         if keys.is_empty() { Err(KeyError::Empty) } else { Ok(Self(keys)) }
     }
 
-    /// Returns a random key for this process only. Its tokens are invalid after a restart and at other
-    /// replicas.
+    /// Returns a random key for this process only. Its tokens are invalid after a restart and at
+    /// other replicas.
     pub fn ephemeral() -> Self {
         Self(vec![super::random()])
     }

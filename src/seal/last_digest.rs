@@ -5,8 +5,8 @@ use std::sync::{Mutex, PoisonError};
 use super::sha256_of;
 use crate::domain::chunks::Chunks;
 
-/// The SHA-256 digest of the last text of a series that mostly repeats. The large part of such a text is the same memory each
-/// time, so that it is recognized without being read.
+/// The SHA-256 digest of the last text of a series that mostly repeats. The large part of such a
+/// text is the same memory each time, so that it is recognized without being read.
 #[derive(Debug, Default)]
 pub struct LastDigest(Mutex<Option<(Chunks, [u8; 32])>>);
 

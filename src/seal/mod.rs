@@ -1,9 +1,9 @@
 //! Sealed tokens: only this gateway, or a replica with the same key, can make or read them.
 //!
 //! XChaCha20-Poly1305 with a random nonce; one subkey per kind of token, derived once at load by
-//! HKDF-SHA256 (RFC 5869). The subkey depends on kind and version, and the endpoint is associated data, so a
-//! token of one kind or endpoint never opens as a token of another. With several keys, the first key seals
-//! and all keys open.
+//! HKDF-SHA256 (RFC 5869). The subkey depends on kind and version, and the endpoint is associated
+//! data, so a token of one kind or endpoint never opens as a token of another. With several keys,
+//! the first key seals and all keys open.
 
 pub(crate) mod hex;
 pub(crate) mod jws;
@@ -75,7 +75,8 @@ impl Kind {
         Kind::Terminated,
     ];
 
-    /// Returns the label for the key derivation. A change of the token's layout needs a new version here.
+    /// Returns the label for the key derivation. A change of the token's layout needs a new version
+    /// here.
     fn label(self) -> &'static str {
         match self {
             Kind::Console => "promptgate console v1",
@@ -91,12 +92,15 @@ impl Kind {
         }
     }
 
-    /// Returns the maximum length of a token in bytes. A longer token is refused before it is decoded.
+    /// Returns the maximum length of a token in bytes. A longer token is refused before it is
+    /// decoded.
     pub fn max_len(self) -> usize {
         match self {
-            // Cookies, which browsers keep up to 4,096 bytes of, with names and attributes (RFC 6265, section 6.1).
+            // Cookies, which browsers keep up to 4,096 bytes of, with names and attributes (RFC
+            // 6265, section 6.1).
             Kind::Console | Kind::SignIn => 3800,
-            // Holds the id of its caller (128 characters of up to 4 bytes), a public name and an upstream's id.
+            // Holds the id of its caller (128 characters of up to 4 bytes), a public name and an
+            // upstream's id.
             Kind::Cursor => 2048,
             Kind::Event => 512,
             // Holds a message of up to 16 MiB (`cluster.relay_size`).
@@ -119,8 +123,8 @@ impl Sealer {
         Self { ciphers, names: hmac::Key::new(hmac::HMAC_SHA256, &names) }
     }
 
-    /// Returns a name under which others can count something without learning what it is: the first 16 bytes of
-    /// an HMAC-SHA256. It changes with the newest key.
+    /// Returns a name under which others can count something without learning what it is: the first
+    /// 16 bytes of an HMAC-SHA256. It changes with the newest key.
     pub(crate) fn blind(&self, name: &str) -> [u8; 16] {
         let tag = hmac::sign(&self.names, name.as_bytes());
         let mut blind = [0; 16];
@@ -128,8 +132,8 @@ impl Sealer {
         blind
     }
 
-    /// Returns a token with the content `plain`, in base64url without padding. It opens only for the same kind
-    /// and endpoint.
+    /// Returns a token with the content `plain`, in base64url without padding. It opens only for
+    /// the same kind and endpoint.
     pub fn seal(&self, kind: Kind, endpoint: &str, plain: &[u8]) -> String {
         let nonce: [u8; NONCE_LEN] = random();
         let payload = Payload { msg: plain, aad: endpoint.as_bytes() };
@@ -140,8 +144,8 @@ impl Sealer {
         BASE64_URL_SAFE_NO_PAD.encode([&nonce[..], &sealed].concat())
     }
 
-    /// Returns the content of a token; `None` if the token is too long, altered, not in canonical base64url, of
-    /// a different kind or endpoint, or sealed with an unknown key.
+    /// Returns the content of a token; `None` if the token is too long, altered, not in canonical
+    /// base64url, of a different kind or endpoint, or sealed with an unknown key.
     pub fn open(&self, kind: Kind, endpoint: &str, token: &str) -> Option<Vec<u8>> {
         if token.len() > kind.max_len() {
             return None;
@@ -165,8 +169,8 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// Returns the SHA-256 digest of the parts, each with its length before it, so that different lists of parts
-/// have different input.
+/// Returns the SHA-256 digest of the parts, each with its length before it, so that different lists
+/// of parts have different input.
 pub(crate) fn digest<'a>(parts: impl IntoIterator<Item = &'a str>) -> [u8; 32] {
     let mut hash = Sha256::new();
     for part in parts {

@@ -1,5 +1,6 @@
-//! The cryptographic library for TLS, JSON Web Signatures, and the hash chains and signatures of the audit
-//! log: ring, or AWS-LC with the cargo feature `aws-lc-rs`. Only this file selects the library.
+//! The cryptographic library for TLS, JSON Web Signatures, and the hash chains and signatures of
+//! the audit log: ring, or AWS-LC with the cargo feature `aws-lc-rs`. Only this file selects the
+//! library.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Long-lived connections (standard streams, HTTP+SSE). The `initialize` of a connection holds for all
-//! messages that follow on it, so messages carry no session id.
+//! Long-lived connections (standard streams, HTTP+SSE). The `initialize` of a connection holds for
+//! all messages that follow on it, so messages carry no session id.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -78,8 +78,9 @@ impl Connection {
         self.sessions().shared.in_flight.cancel_all(self.nonce);
     }
 
-    /// Reads a message or a batch of `caller` with `sessions`. The caller has the id of the connection's caller,
-    /// but may have another credential, with other groups: the one of the message counts.
+    /// Reads a message or a batch of `caller` with `sessions`. The caller has the id of the
+    /// connection's caller, but may have another credential, with other groups: the one of the
+    /// message counts.
     ///
     /// # Errors
     /// As [`Sessions::read`].
@@ -140,8 +141,8 @@ impl Connection {
         self.lock().initialized.clone().or_else(|| (self.kind == ConnectionKind::Sse).then(oldest))
     }
 
-    /// Notes that the client goes on without `initialize`; see [`Connection::token`]. The first time it returns a token that is
-    /// cancelled if it sends one after all.
+    /// Notes that the client goes on without `initialize`; see [`Connection::token`]. The first
+    /// time it returns a token that is cancelled if it sends one after all.
     pub(super) fn resume(&self) -> Option<CancellationToken> {
         let mut agreement = self.lock();
         let is_first = agreement.initialized.is_none() && agreement.resumed.is_none();

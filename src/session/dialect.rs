@@ -64,7 +64,8 @@ pub enum ResultForm {
 }
 
 impl Identity {
-    /// `name` and `instructions` are the configuration keys `server.name` and `server.instructions`.
+    /// `name` and `instructions` are the configuration keys `server.name` and
+    /// `server.instructions`.
     pub fn new(name: &str, instructions: Option<&str>) -> Self {
         let mut server_info = String::new();
         write_object(&mut server_info, |info| {
@@ -91,19 +92,20 @@ impl Dialect {
         self.revision
     }
 
-    /// Returns whether an error response without a request has `"id":null`. From MCP 2025-11-25 on it has
-    /// no `id`.
+    /// Returns whether an error response without a request has `"id":null`. From MCP 2025-11-25 on
+    /// it has no `id`.
     pub fn writes_null_id(self) -> bool {
         self.revision < Revision::V2025_11_25
     }
 
-    /// Returns whether an unknown method and a missing client capability have an HTTP status of their
-    /// own (MCP 2026-07-28, Streamable HTTP). In the legacy era the status is 200.
+    /// Returns whether an unknown method and a missing client capability have an HTTP status of
+    /// their own (MCP 2026-07-28, Streamable HTTP). In the legacy era the status is 200.
     pub fn has_error_status(self) -> bool {
         self.revision.era() == Era::Modern
     }
 
-    /// Returns whether a client cancels its call by disconnecting (MCP 2026-07-28, Streamable HTTP).
+    /// Returns whether a client cancels its call by disconnecting (MCP 2026-07-28, Streamable
+    /// HTTP).
     pub fn cancels_on_disconnect(self) -> bool {
         self.revision.era() == Era::Modern
     }
@@ -113,8 +115,8 @@ impl Dialect {
         self.revision == Revision::V2025_03_26
     }
 
-    /// Returns whether a stream starts with an event that has an id and no data, so that the client can
-    /// resume the stream from its start (MCP 2025-11-25, Streamable HTTP).
+    /// Returns whether a stream starts with an event that has an id and no data, so that the client
+    /// can resume the stream from its start (MCP 2025-11-25, Streamable HTTP).
     pub fn has_priming_event(self) -> bool {
         self.revision == Revision::V2025_11_25
     }
@@ -128,8 +130,8 @@ impl Dialect {
         })
     }
 
-    /// Writes `notifications/progress` with the client's progress token and with the members that the
-    /// revision defines: `message` exists since MCP 2025-03-26.
+    /// Writes `notifications/progress` with the client's progress token and with the members that
+    /// the revision defines: `message` exists since MCP 2025-03-26.
     pub fn progress(self, token: &Id, params: Json<'_>) -> String {
         let has_message = self.revision >= Revision::V2025_03_26;
         jsonrpc::notification(PROGRESS, |out| {
@@ -190,8 +192,8 @@ impl Dialect {
         })
     }
 
-    /// Writes the first message of a subscription (MCP 2026-07-28, subscriptions): the notifications that
-    /// the gateway will send.
+    /// Writes the first message of a subscription (MCP 2026-07-28, subscriptions): the
+    /// notifications that the gateway will send.
     pub fn acknowledged(self, subscription: &Id, kinds: ListKinds) -> String {
         jsonrpc::notification(SUBSCRIPTION_ACKNOWLEDGED, |params| {
             write_subscription(subscription, params);
@@ -230,8 +232,8 @@ impl Dialect {
         out
     }
 
-    /// Writes the result of `server/discover` (modern era), which changes only with the configuration.
-    /// `ttl_ms` is in milliseconds.
+    /// Writes the result of `server/discover` (modern era), which changes only with the
+    /// configuration. `ttl_ms` is in milliseconds.
     pub fn discover(self, identity: &Identity, offer: Offer, ttl_ms: u128) -> String {
         let mut out = String::new();
         write_object(&mut out, |result| {
@@ -251,8 +253,8 @@ impl Dialect {
                 capabilities.object("prompts", |prompts| {
                     prompts.display("listChanged", true);
                 });
-                // The capability exists since MCP 2025-03-26. Clients of 2024-11-05 may call the method as
-                // well.
+                // The capability exists since MCP 2025-03-26. Clients of 2024-11-05 may call the
+                // method as well.
                 if self.revision > Revision::V2024_11_05 {
                     capabilities.object("completions", |_| {});
                 }
@@ -294,8 +296,8 @@ impl Dialect {
         }
     }
 
-    /// Writes a page of found prompts as the result of a tool: as data, and as text for older clients
-    /// (MCP 2025-11-25, tools, structured content).
+    /// Writes a page of found prompts as the result of a tool: as data, and as text for older
+    /// clients (MCP 2025-11-25, tools, structured content).
     fn found(self, found: &FoundReply, identity: &Identity) -> String {
         let mut data = String::with_capacity(found.elements.len() + 256);
         write_object(&mut data, |data| {
@@ -315,8 +317,8 @@ impl Dialect {
         out
     }
 
-    /// Writes a fault as the result of a tool, so that a model can read it (MCP 2025-11-25, tools, error
-    /// handling).
+    /// Writes a fault as the result of a tool, so that a model can read it (MCP 2025-11-25, tools,
+    /// error handling).
     pub fn tool_error(self, fault: &Fault, identity: &Identity) -> String {
         let mut out = String::new();
         write_object(&mut out, |result| {
@@ -381,7 +383,8 @@ impl Dialect {
         splices.into_chunks(out)
     }
 
-    /// Writes an `InputRequiredResult` with server requests (MCP 2026-07-28, multi-round-trip requests).
+    /// Writes an `InputRequiredResult` with server requests (MCP 2026-07-28, multi-round-trip
+    /// requests).
     fn input_required(self, input_required: &InputRequired, identity: &Identity) -> String {
         let InputRequired { server_requests, state, origin } = input_required;
         let mut out = String::with_capacity(state.len() + 1024);
@@ -405,8 +408,8 @@ impl Dialect {
         out
     }
 
-    /// Writes the empty list of a kind that the gateway does not have; `member` is the name of the list.
-    /// `ttl_ms` is in milliseconds.
+    /// Writes the empty list of a kind that the gateway does not have; `member` is the name of the
+    /// list. `ttl_ms` is in milliseconds.
     pub fn empty_list(self, member: &str, identity: &Identity, ttl_ms: u128) -> String {
         let mut out = String::new();
         write_object(&mut out, |result| {
@@ -419,8 +422,8 @@ impl Dialect {
         out
     }
 
-    /// Returns the fault of a read of a resource, of which there are none (MCP 2025-11-25, resources, error
-    /// handling: -32002; MCP 2026-07-28: -32602).
+    /// Returns the fault of a read of a resource, of which there are none (MCP 2025-11-25,
+    /// resources, error handling: -32002; MCP 2026-07-28: -32602).
     pub fn unknown_resource(self, uri: &str) -> RequestFault {
         let code = if self.revision.era() == Era::Modern { -32602 } else { -32002 };
         let uri = if uri.len() <= LONGEST_URI { uri.to_owned() } else { String::new() };
@@ -452,8 +455,8 @@ impl Dialect {
         splices.into_chunks(out)
     }
 
-    /// Writes the first members of a result: `resultType` in the modern era, and `_meta` with the members
-    /// that `write_meta` adds.
+    /// Writes the first members of a result: `resultType` in the modern era, and `_meta` with the
+    /// members that `write_meta` adds.
     fn lead(
         self,
         identity: &Identity,
@@ -526,7 +529,8 @@ fn write_origin(origin: &Origin, meta: &mut ObjectWriter<'_>) {
     meta.text("promptgate/upstream", upstream).text("promptgate/digest", &origin.digest);
 }
 
-/// Writes `promptgate/incomplete`, which names the upstreams whose prompts are out of date or missing.
+/// Writes `promptgate/incomplete`, which names the upstreams whose prompts are out of date or
+/// missing.
 fn write_incomplete(incomplete: &[Incomplete], now: Instant, meta: &mut ObjectWriter<'_>) {
     if incomplete.is_empty() {
         return;

@@ -10,7 +10,8 @@ pub enum Field<'a> {
     Absent,
     /// One value, without surrounding white space.
     Once(&'a str),
-    /// Several values, or a value that is not visible ASCII. It is treated as invalid, never as absent.
+    /// Several values, or a value that is not visible ASCII. It is treated as invalid, never as
+    /// absent.
     Unreadable,
 }
 

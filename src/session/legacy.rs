@@ -1,5 +1,5 @@
-//! Legacy clients (MCP 2024-11-05 to 2025-11-25): `initialize`, sealed sessions, and the notification
-//! stream that a session may open.
+//! Legacy clients (MCP 2024-11-05 to 2025-11-25): `initialize`, sealed sessions, and the
+//! notification stream that a session may open.
 
 use std::net::IpAddr;
 
@@ -32,7 +32,8 @@ impl Sessions {
     /// `now` is the wall-clock time.
     ///
     /// # Errors
-    /// The headers name no valid session of this caller, or a modern revision, which has no sessions.
+    /// The headers name no valid session of this caller, or a modern revision, which has no
+    /// sessions.
     pub async fn terminate(
         &self,
         headers: &Headers<'_>,
@@ -52,7 +53,8 @@ impl Sessions {
     /// `last_event` is the client's `Last-Event-ID`. `now` is the wall-clock time.
     ///
     /// # Errors
-    /// The headers name no valid session of this caller, or a modern revision, which has no GET stream.
+    /// The headers name no valid session of this caller, or a modern revision, which has no GET
+    /// stream.
     pub fn open_stream(
         &self,
         headers: &Headers<'_>,
@@ -108,12 +110,12 @@ impl Sessions {
         self.prepare(inbound, id, reply_context, Some(token.nonce))
     }
 
-    /// Resolves the server request that a response of the client belongs to, here or on the replica that sent
-    /// it. A response that belongs to none is accepted and ignored.
+    /// Resolves the server request that a response of the client belongs to, here or on the replica
+    /// that sent it. A response that belongs to none is accepted and ignored.
     ///
     /// # Errors
-    /// Over HTTP, the headers name no valid session of this caller; or the response is for another replica, which
-    /// did not acknowledge it.
+    /// Over HTTP, the headers name no valid session of this caller; or the response is for another
+    /// replica, which did not acknowledge it.
     pub(super) async fn response(
         &self,
         context: &RequestContext<'_>,
@@ -161,8 +163,8 @@ impl Sessions {
     /// Returns the session of a request.
     ///
     /// # Errors
-    /// As [`Sessions::session`]; the headers name a version that is unknown, or more than one (MCP 2025-11-25, transports,
-    /// protocol version header).
+    /// As [`Sessions::session`]; the headers name a version that is unknown, or more than one (MCP
+    /// 2025-11-25, transports, protocol version header).
     fn session_in_version(
         &self,
         headers: &Headers<'_>,
@@ -214,9 +216,10 @@ impl Sessions {
         })
     }
 
-    /// Returns the notifications of a connection whose client sends a call without `initialize`, as some clients of HTTP+SSE do
-    /// when they have opened the stream again; `None` for all other connections, and later. The client may have missed
-    /// changes, so one `list_changed` is sent at once.
+    /// Returns the notifications of a connection whose client sends a call without `initialize`, as
+    /// some clients of HTTP+SSE do when they have opened the stream again; `None` for all other
+    /// connections, and later. The client may have missed changes, so one `list_changed` is sent at
+    /// once.
     pub fn resume(&self, connection: &Connection, caller: &Caller) -> Option<NotificationStream> {
         let end = StreamEnd::default().or_revoked(connection.resume()?);
         Some(self.notifications_of(connection, caller, Some(ListDigests::default()), end))
@@ -273,8 +276,8 @@ impl Sessions {
     ///
     /// # Errors
     /// There is no session id, or the session is not one of this caller, has expired after
-    /// `server.limits.session_lifetime`, or was terminated. The session of another caller is counted
-    /// as a refusal, and answered like an unknown one.
+    /// `server.limits.session_lifetime`, or was terminated. The session of another caller is
+    /// counted as a refusal, and answered like an unknown one.
     pub(super) fn session(
         &self,
         headers: &Headers<'_>,
@@ -298,8 +301,8 @@ impl Sessions {
         token.ok_or_else(|| TransportFault::SessionUnknown.into())
     }
 
-    /// Cancels the call that a `notifications/cancelled` names, if the session has one with this id, here or on
-    /// another replica.
+    /// Cancels the call that a `notifications/cancelled` names, if the session has one with this
+    /// id, here or on another replica.
     ///
     /// # Errors
     /// Another replica may have the call, and not all of them have acknowledged the message.

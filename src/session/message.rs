@@ -1,5 +1,5 @@
-//! Input and output of the session layer: a message with its context, and the action that follows for
-//! the transport.
+//! Input and output of the session layer: a message with its context, and the action that follows
+//! for the transport.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -33,8 +33,8 @@ pub enum Dispatch {
         /// The id of the session that this response opens (`Mcp-Session-Id`).
         session: Option<String>,
     },
-    /// The response to `initialize` on a connection, and the notification stream of the connection if
-    /// this was its first `initialize`.
+    /// The response to `initialize` on a connection, and the notification stream of the connection
+    /// if this was its first `initialize`.
     Opened { message: String, notifications: Option<NotificationStream> },
     /// A call that the transport performs ([`Sessions::perform`](super::Sessions::perform)).
     Call(PreparedCall),
@@ -57,8 +57,8 @@ pub struct PreparedCall {
     pub(crate) transport_kind: TransportKind,
     /// The client's progress token (`_meta.progressToken`).
     pub(crate) progress_token: Option<Id>,
-    /// Cancelled when the client of a connection can send no more messages, so no responses to server requests. `None` over
-    /// HTTP, where a client can send them until the gateway drains.
+    /// Cancelled when the client of a connection can send no more messages, so no responses to
+    /// server requests. `None` over HTTP, where a client can send them until the gateway drains.
     pub(crate) input_closed: Option<CancellationToken>,
 }
 
@@ -122,14 +122,15 @@ pub struct Refusal {
 #[derive(Clone)]
 pub struct CallPermits {
     pub call: Arc<dyn CallPermit>,
-    /// The reserved bytes of the message that contains the call. The calls of a batch share one budget.
+    /// The reserved bytes of the message that contains the call. The calls of a batch share one
+    /// budget.
     pub budget: Arc<dyn Send + Sync>,
 }
 
 /// The permit of one call in flight (`server.limits.in_flight`).
 pub trait CallPermit: Send + Sync {
-    /// Releases the permit while the call waits for the user's input. Returns `false` and releases no
-    /// permit if too many calls wait for input already.
+    /// Releases the permit while the call waits for the user's input. Returns `false` and releases
+    /// no permit if too many calls wait for input already.
     fn suspend(&self) -> bool;
 }
 

@@ -1,5 +1,5 @@
-//! The session layer: translates messages into calls and results into messages. The layers behind it
-//! do not depend on the client's era.
+//! The session layer: translates messages into calls and results into messages. The layers behind
+//! it do not depend on the client's era.
 
 pub(crate) mod connection;
 pub(crate) mod dialect;
@@ -203,8 +203,8 @@ impl Sessions {
         self.gate.stdio_caller()
     }
 
-    /// Returns when a stream of this caller must end: after `lifetime`, when the caller's credential
-    /// expires, or when the credential is revoked by a new configuration.
+    /// Returns when a stream of this caller must end: after `lifetime`, when the caller's
+    /// credential expires, or when the credential is revoked by a new configuration.
     pub fn end_of_stream(
         &self,
         caller: &Caller,

@@ -1,5 +1,5 @@
-//! Modern clients (MCP 2026-07-28): each request carries its own metadata in `_meta`, and repeats it in
-//! headers over HTTP.
+//! Modern clients (MCP 2026-07-28): each request carries its own metadata in `_meta`, and repeats
+//! it in headers over HTTP.
 
 use super::dialect::{Dialect, result_message};
 use super::headers::{Field, Headers};
@@ -99,8 +99,8 @@ pub(crate) struct Client {
     pub capabilities: ClientCapabilities,
 }
 
-/// Checks the headers of a request against its body, in the order of the specification
-/// (MCP 2026-07-28, Streamable HTTP, standard headers): the required headers are present, the metadata
+/// Checks the headers of a request against its body, in the order of the specification (MCP
+/// 2026-07-28, Streamable HTTP, standard headers): the required headers are present, the metadata
 /// is present, both are equal, and the version is served. Without headers only the metadata is
 /// checked.
 ///

@@ -1,4 +1,5 @@
-//! Reads a body into a [`Dispatch`]: parses it, decides the era of each message, and prepares calls.
+//! Reads a body into a [`Dispatch`]: parses it, decides the era of each message, and prepares
+//! calls.
 
 use super::call::in_flight::InFlightCall;
 use super::connection::ConnectionKind;
@@ -24,8 +25,8 @@ impl Sessions {
     ///
     /// # Errors
     /// The body is not strict JSON within `server.limits.json_depth`, a batch is not allowed or has
-    /// more than `batch_items` messages, a rate limit has no cell left for a request about the session, or
-    /// the message is refused.
+    /// more than `batch_items` messages, a rate limit has no cell left for a request about the
+    /// session, or the message is refused.
     pub async fn read(
         &self,
         body: &[u8],
@@ -92,8 +93,8 @@ impl Sessions {
         let refuse = |id, fault| Refusal { fault, id, dialect };
         let is_response = || ["result", "error"].iter().any(|name| message.get(name).is_some());
         let frame = Frame::read_strict(message).map_err(|error| {
-            // A malformed response carries an id of the gateway. An error with this id would refer to
-            // another request, one of the client.
+            // A malformed response carries an id of the gateway. An error with this id would refer
+            // to another request, one of the client.
             let id = error.id.clone().filter(|_| !is_response());
             refuse(id, error.into())
         })?;
@@ -142,8 +143,8 @@ impl Sessions {
         }
     }
 
-    /// Measures a request whose response is complete already. Calls are measured while they run, and
-    /// subscriptions are not.
+    /// Measures a request whose response is complete already. Calls are measured while they run,
+    /// and subscriptions are not.
     fn measure(
         &self,
         inbound: &InboundMessage<'_>,
@@ -175,9 +176,9 @@ impl Sessions {
         ServerOperation::begin(self.gate.telemetry(), attributes, &mut trace).end(end, None);
     }
 
-    /// Returns the dialect for a client of which only the headers are known. The revision of a session
-    /// is used only if the session belongs to `caller`, so that not even the form of an error reveals
-    /// anything about the session of another caller.
+    /// Returns the dialect for a client of which only the headers are known. The revision of a
+    /// session is used only if the session belongs to `caller`, so that not even the form of an
+    /// error reveals anything about the session of another caller.
     pub fn dialect_of(
         &self,
         headers: &Headers<'_>,

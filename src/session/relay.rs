@@ -1,4 +1,5 @@
-//! Messages for the calls and sessions of other replicas, and those of other replicas for the calls here.
+//! Messages for the calls and sessions of other replicas, and those of other replicas for the calls
+//! here.
 
 use super::token::Nonce;
 use super::{RequestContext, Sessions};
@@ -33,7 +34,8 @@ impl Sessions {
     /// Cancels a call that another replica may have.
     ///
     /// # Errors
-    /// The caller has sent too many cancellations; or not all replicas have acknowledged the message, and none of those that have has the call.
+    /// The caller has sent too many cancellations; or not all replicas have acknowledged the
+    /// message, and none of those that have has the call.
     pub(super) async fn cancel_elsewhere(
         &self,
         context: &RequestContext<'_>,

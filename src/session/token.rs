@@ -63,8 +63,8 @@ impl Token {
         *self.caller == *caller.id()
     }
 
-    /// Returns the session id: visible ASCII of at most 1,024 bytes (MCP 2025-11-25, Streamable HTTP,
-    /// session management).
+    /// Returns the session id: visible ASCII of at most 1,024 bytes (MCP 2025-11-25, Streamable
+    /// HTTP, session management).
     pub(crate) fn seal(&self, sealer: &Sealer, endpoint: &str) -> String {
         let mut plain = vec![self.revision as u8, self.capabilities.bits()];
         plain.extend_from_slice(&self.issued_at.to_be_bytes());

@@ -1,5 +1,5 @@
-//! Requests for tools and resources. The gateway has neither of its own: its tools stand for prompts, and
-//! hosts that ask every server for all lists get empty ones.
+//! Requests for tools and resources. The gateway has neither of its own: its tools stand for
+//! prompts, and hosts that ask every server for all lists get empty ones.
 
 use super::Sessions;
 use super::dialect::{Dialect, Offer, ResultForm, ToolOffer};
@@ -50,8 +50,8 @@ impl Sessions {
         ListKinds { prompts: exposure.prompts, tools: exposure.tools }
     }
 
-    /// Returns how a rate limit counts a request that does not become a call; `None` for a call, which is
-    /// counted once its prompt is known.
+    /// Returns how a rate limit counts a request that does not become a call; `None` for a call,
+    /// which is counted once its prompt is known.
     pub(super) fn counted_at_once(
         &self,
         method: &str,
@@ -74,7 +74,8 @@ impl Sessions {
     /// Reads the parameters of a request that is not about the session.
     ///
     /// # Errors
-    /// The endpoint does not serve the method, a parameter is not valid, or the tool or resource is unknown.
+    /// The endpoint does not serve the method, a parameter is not valid, or the tool or resource is
+    /// unknown.
     pub(super) fn purpose(
         &self,
         method: &str,
@@ -136,8 +137,8 @@ impl Sessions {
         }
     }
 
-    /// Puts the public name in place of a derived tool name that is known already, for records and patterns over
-    /// public names.
+    /// Puts the public name in place of a derived tool name that is known already, for records and
+    /// patterns over public names.
     pub(super) fn with_public_name(&self, mut request: Request, caller: &Caller) -> Request {
         if let Request::Get { name, name_kind: NameKind::Tool, .. } = &mut request
             && let Some(public) = self.router.public_name_of_tool(name, caller)
@@ -147,10 +148,10 @@ impl Sessions {
         request
     }
 
-    /// Returns the tool that a `tools/call` names. Where each prompt has a tool, a name that stands for no
-    /// prompt is treated as that of an unknown prompt, so that it cannot be told from one that the caller may
-    /// not use. The pair can be called there, too: a client may have listed it while there were more prompts
-    /// than `tools_max`.
+    /// Returns the tool that a `tools/call` names. Where each prompt has a tool, a name that stands
+    /// for no prompt is treated as that of an unknown prompt, so that it cannot be told from one
+    /// that the caller may not use. The pair can be called there, too: a client may have listed it
+    /// while there were more prompts than `tools_max`.
     fn prompt_tool(&self, params: Option<Json<'_>>, endpoint: &str) -> Option<PromptTool> {
         let exposure = self.router.exposure(endpoint);
         let name = params.filter(|_| exposure.tools)?.get("name")?.as_str()?;
@@ -170,9 +171,9 @@ enum PromptTool {
     Prompt(String),
 }
 
-/// Whether a tool reports a fault as its result, for the model to read: a mistake in its arguments, or a
-/// failure of the upstream. What concerns the client rather than the model stays an error: credentials, limits,
-/// and the pages that a user must visit first.
+/// Whether a tool reports a fault as its result, for the model to read: a mistake in its arguments,
+/// or a failure of the upstream. What concerns the client rather than the model stays an error:
+/// credentials, limits, and the pages that a user must visit first.
 pub(super) fn is_tool_result(fault: &Fault) -> bool {
     match fault {
         Fault::Request(

@@ -1,4 +1,5 @@
-//! The HTTP client of the OTLP exporters: OTLP over HTTP with protobuf, with TLS for an `https` URL.
+//! The HTTP client of the OTLP exporters: OTLP over HTTP with protobuf, with TLS for an `https`
+//! URL.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -22,8 +23,9 @@ use super::health::{ExportHealth, HealthChange};
 use crate::net::egress::root_cause;
 use crate::net::tls;
 
-/// The HTTP client that the OpenTelemetry SDK sends its requests with. The SDK calls it from threads of
-/// its own, which have no tokio runtime, so each request runs on the runtime of the gateway.
+/// The HTTP client that the OpenTelemetry SDK sends its requests with. The SDK calls it from
+/// threads of its own, which have no tokio runtime, so each request runs on the runtime of the
+/// gateway.
 pub(super) struct Exporter {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     runtime: Handle,
@@ -33,7 +35,8 @@ pub(super) struct Exporter {
 /// The timeout of one attempt. The SDK retries a few times, and has no timeout of its own.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The limit of a response of the collector, in bytes: far above the largest partial-success message.
+/// The limit of a response of the collector, in bytes: far above the largest partial-success
+/// message.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 impl Exporter {
@@ -92,8 +95,8 @@ impl HttpClient for Exporter {
     }
 }
 
-/// An executor for connection tasks that suppresses their spans and logs, which would be exported in
-/// turn.
+/// An executor for connection tasks that suppresses their spans and logs, which would be exported
+/// in turn.
 #[derive(Clone)]
 struct SuppressedExecutor(Handle);
 

@@ -26,8 +26,8 @@ use crate::audit::EVIDENCE;
 use crate::config::{LogFormat, Telemetry};
 use crate::platform::blocking;
 
-/// The limit of lines that wait for the reader of standard error. Further lines are dropped: a reader
-/// that stalls must not stop calls.
+/// The limit of lines that wait for the reader of standard error. Further lines are dropped: a
+/// reader that stalls must not stop calls.
 const MAX_BUFFERED_LINES: usize = 16_384;
 
 /// The timeout of the last export of lines.
@@ -66,8 +66,9 @@ fn is_styled() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty())
 }
 
-/// Starts the log. Lines go to standard error, written by a thread of its own: by default as text on a
-/// terminal and as JSON elsewhere. With a collector they are exported, too, which needs a tokio runtime.
+/// Starts the log. Lines go to standard error, written by a thread of its own: by default as text
+/// on a terminal and as JSON elsewhere. With a collector they are exported, too, which needs a
+/// tokio runtime.
 ///
 /// # Errors
 /// When the exporter cannot be created.
@@ -101,8 +102,8 @@ pub(crate) fn init(telemetry: &Telemetry) -> Result<Logging, String> {
     })
 }
 
-/// Returns the filter, which always passes the evidence of the audit log. The configuration has validated it, so the fallback,
-/// INFO as by default, is not reached.
+/// Returns the filter, which always passes the evidence of the audit log. The configuration has
+/// validated it, so the fallback, INFO as by default, is not reached.
 fn filter(telemetry: &Telemetry) -> Targets {
     let filter: Targets =
         telemetry.log.parse().unwrap_or_else(|_| Targets::new().with_default(Level::INFO));
@@ -146,7 +147,8 @@ async fn end(otlp: Arc<SdkLoggerProvider>) {
 }
 
 impl Control {
-    /// Creates the parts that differ between two configurations; [`Control::apply`] switches to them.
+    /// Creates the parts that differ between two configurations; [`Control::apply`] switches to
+    /// them.
     ///
     /// # Errors
     /// As [`init`].
@@ -157,8 +159,8 @@ impl Control {
         Ok(Renewed { filter: filter(config), is_json: is_json(config), otlp })
     }
 
-    /// Switches to the renewed settings at once, then exports the remaining lines to the previous collector.
-    /// When the future is dropped, they are lost.
+    /// Switches to the renewed settings at once, then exports the remaining lines to the previous
+    /// collector. When the future is dropped, they are lost.
     pub async fn apply(&self, Renewed { filter, is_json, otlp }: Renewed) {
         self.0.is_json.store(is_json, Ordering::Relaxed);
         (self.0.filter)(filter);

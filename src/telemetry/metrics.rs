@@ -1,5 +1,5 @@
-//! The metric instruments: durations of the OpenTelemetry semantic conventions for MCP, and counters of
-//! the gateway.
+//! The metric instruments: durations of the OpenTelemetry semantic conventions for MCP, and
+//! counters of the gateway.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,9 +82,9 @@ const SERVER_DURATION: &str = "mcp.server.operation.duration";
 const CLIENT_DURATION: &str = "mcp.client.operation.duration";
 const USES: &str = "promptgate.prompt.uses";
 
-/// Returns the limit of series of an instrument. An instrument with a label for the prompt has several
-/// series for each name, by method and outcome. The SDK allocates the series in advance, so the other
-/// instruments get no more than the number of upstreams needs.
+/// Returns the limit of series of an instrument. An instrument with a label for the prompt has
+/// several series for each name, by method and outcome. The SDK allocates the series in advance, so
+/// the other instruments get no more than the number of upstreams needs.
 fn series(instrument: &str, label_values: usize) -> usize {
     match instrument {
         SERVER_DURATION | CLIENT_DURATION | USES => label_values * 4 + 500,
@@ -93,8 +93,8 @@ fn series(instrument: &str, label_values: usize) -> usize {
 }
 
 impl Metrics {
-    /// Creates the instruments of `resource`. A label whose values clients choose has at most `label_values`
-    /// values.
+    /// Creates the instruments of `resource`. A label whose values clients choose has at most
+    /// `label_values` values.
     pub(super) fn new(resource: Resource, label_values: usize) -> Self {
         let reader = Reader::default();
         let provider = SdkMeterProvider::builder()
@@ -188,7 +188,8 @@ impl Metrics {
         &self.reader
     }
 
-    /// Counts a request that was refused before an upstream was called, by `limit` if a rate limit refused it.
+    /// Counts a request that was refused before an upstream was called, by `limit` if a rate limit
+    /// refused it.
     pub fn refused(&self, reason: &'static str, limit: Option<&str>) {
         let reason = KeyValue::new("error.type", reason);
         match limit {
@@ -200,7 +201,8 @@ impl Metrics {
         }
     }
 
-    /// Counts a get of a prompt or text that was not approved; `outcome` is `served`, `refused` or `snapshot`.
+    /// Counts a get of a prompt or text that was not approved; `outcome` is `served`, `refused` or
+    /// `snapshot`.
     pub fn unapproved(&self, upstream: &str, outcome: &'static str) {
         let outcome = KeyValue::new("promptgate.outcome", outcome);
         self.unapproved.add(1, &[by_upstream(upstream), outcome]);

@@ -1,7 +1,8 @@
 //! Logs, spans and metrics of the gateway (OpenTelemetry, semantic conventions for MCP).
 //!
-//! There is one set of metric aggregates, read by Prometheus scrapes and by the task that pushes. Spans
-//! are created by hand at the two places that know a whole operation, so that a call has exactly two.
+//! There is one set of metric aggregates, read by Prometheus scrapes and by the task that pushes.
+//! Spans are created by hand at the two places that know a whole operation, so that a call has
+//! exactly two.
 
 mod exporter;
 mod health;
@@ -100,7 +101,8 @@ impl Telemetry {
         }))
     }
 
-    /// Creates the parts that differ between two configurations; [`Telemetry::apply`] switches to them.
+    /// Creates the parts that differ between two configurations; [`Telemetry::apply`] switches to
+    /// them.
     ///
     /// # Errors
     /// As [`Telemetry::new`].
@@ -119,9 +121,9 @@ impl Telemetry {
         Ok(Renewed { metrics, otlp })
     }
 
-    /// Switches to the renewed parts at once. The returned future pushes the last values of the metrics to
-    /// the previous collector, and keeps its span export for [`OLD_SPANS_GRACE`] or until `stop`. When the
-    /// future is dropped, spans that are not exported yet are lost.
+    /// Switches to the renewed parts at once. The returned future pushes the last values of the
+    /// metrics to the previous collector, and keeps its span export for [`OLD_SPANS_GRACE`] or
+    /// until `stop`. When the future is dropped, spans that are not exported yet are lost.
     pub fn apply(
         &self,
         Renewed { metrics, otlp }: Renewed,
@@ -161,8 +163,8 @@ impl Telemetry {
         self.0.otlp.load()
     }
 
-    /// Registers an observable gauge with its name, unit (UCUM) and description. `look` reports a value for
-    /// each set of labels whenever the metrics are read. It must not block.
+    /// Registers an observable gauge with its name, unit (UCUM) and description. `look` reports a
+    /// value for each set of labels whenever the metrics are read. It must not block.
     pub fn gauge(
         &self,
         (name, unit, description): (&'static str, &'static str, &'static str),
@@ -230,8 +232,8 @@ impl Telemetry {
         }
     }
 
-    /// Exports the remaining spans and the last values of the metrics, within three seconds, whether or not
-    /// the collector responds.
+    /// Exports the remaining spans and the last values of the metrics, within three seconds,
+    /// whether or not the collector responds.
     pub async fn end(&self) {
         if let Some(otlp) = self.0.otlp.load_full() {
             tokio::join!(otlp.shut_down(), self.push_once());

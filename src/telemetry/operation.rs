@@ -1,4 +1,5 @@
-//! The measurement of one operation: its span and its duration, as seen by the server or by the client.
+//! The measurement of one operation: its span and its duration, as seen by the server or by the
+//! client.
 
 use std::net::IpAddr;
 
@@ -57,7 +58,8 @@ pub(crate) enum End<'a> {
     Cancelled,
 }
 
-/// A request of a client, from reading to response. An operation that is dropped counts as cancelled.
+/// A request of a client, from reading to response. An operation that is dropped counts as
+/// cancelled.
 #[must_use = "an operation that is dropped counts as cancelled"]
 pub(crate) struct ServerOperation {
     telemetry: Telemetry,
@@ -104,7 +106,8 @@ impl ServerOperation {
         }
     }
 
-    /// Returns the context that logs of this operation belong to; `None` if its span is not recorded.
+    /// Returns the context that logs of this operation belong to; `None` if its span is not
+    /// recorded.
     pub(crate) fn context(&self) -> Option<Context> {
         let span = self.span.as_ref().filter(|span| span.is_recording())?;
         Some(Context::new().with_remote_span_context(span.span_context().clone()))
@@ -147,7 +150,8 @@ impl Drop for ServerOperation {
     }
 }
 
-/// A request to an upstream, from sending to response. An operation that is dropped counts as cancelled.
+/// A request to an upstream, from sending to response. An operation that is dropped counts as
+/// cancelled.
 #[must_use = "an operation that is dropped counts as cancelled"]
 pub(crate) struct ClientOperation {
     telemetry: Telemetry,
@@ -213,8 +217,8 @@ impl Drop for ClientOperation {
     }
 }
 
-/// Starts a span `{method} {prompt}` as a child of `trace`, which then names it as the parent. Attributes
-/// are computed only if the span is recorded. Returns `None` if spans are not exported.
+/// Starts a span `{method} {prompt}` as a child of `trace`, which then names it as the parent.
+/// Attributes are computed only if the span is recorded. Returns `None` if spans are not exported.
 fn start(
     telemetry: &Telemetry,
     kind: SpanKind,
@@ -248,7 +252,8 @@ fn start(
     Some(Box::new(span))
 }
 
-/// Parses the parent of a trace (W3C Trace Context, `traceparent`); [`Trace`] has validated its format.
+/// Parses the parent of a trace (W3C Trace Context, `traceparent`); [`Trace`] has validated its
+/// format.
 fn span_context(trace: &Trace) -> Option<SpanContext> {
     let mut parts = trace.parent.as_deref()?.split('-').skip(1);
     let id = parts.next()?;
@@ -261,8 +266,8 @@ fn span_context(trace: &Trace) -> Option<SpanContext> {
     Some(SpanContext::new(id, parent, flags, true, state))
 }
 
-/// Returns the attributes of a failure. Upstreams can use any error code: in metrics all codes that are not
-/// reserved share the value "other".
+/// Returns the attributes of a failure. Upstreams can use any error code: in metrics all codes that
+/// are not reserved share the value "other".
 fn failure(ended: End<'_>, in_metrics: bool) -> impl Iterator<Item = KeyValue> {
     let (kind, code) = match ended {
         End::Well => (None, None),

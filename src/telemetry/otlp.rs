@@ -74,8 +74,9 @@ impl OtlpPipeline {
         self.exporter.report_health()
     }
 
-    /// Exports the current values of all metrics, within [`EXPORT_TIMEOUT`]. A failure is counted by the
-    /// exporter. When the future is dropped, the export is lost; the next one has the same data.
+    /// Exports the current values of all metrics, within [`EXPORT_TIMEOUT`]. A failure is counted
+    /// by the exporter. When the future is dropped, the export is lost; the next one has the same
+    /// data.
     pub(crate) async fn push(&self, metrics: &Metrics) {
         let mut all = ResourceMetrics::default();
         if metrics.reader().collect(&mut all).is_ok() {

@@ -1,5 +1,5 @@
-//! The Prometheus text exposition format of the metrics (version 0.0.4; OpenTelemetry specification,
-//! Prometheus and OpenMetrics compatibility).
+//! The Prometheus text exposition format of the metrics (version 0.0.4; OpenTelemetry
+//! specification, Prometheus and OpenMetrics compatibility).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -11,8 +11,8 @@ use opentelemetry_sdk::metrics::reader::MetricReader;
 use opentelemetry_sdk::metrics::{InstrumentKind, Pipeline, Temporality};
 use prometheus::{Registry, TextEncoder};
 
-/// The one reader of all metrics, shared by scrapes and pushes: a second reader would aggregate everything
-/// a second time.
+/// The one reader of all metrics, shared by scrapes and pushes: a second reader would aggregate
+/// everything a second time.
 #[derive(Clone, Debug)]
 pub(super) struct Reader {
     exporter: Arc<PrometheusExporter>,
@@ -56,8 +56,8 @@ impl Default for Reader {
 }
 
 impl Reader {
-    /// Returns the current values of all metrics as text, ordered by names and labels, so that two scrapes can be
-    /// compared.
+    /// Returns the current values of all metrics as text, ordered by names and labels, so that two
+    /// scrapes can be compared.
     pub(crate) fn text(&self) -> String {
         // Every family has a name and a value, so encoding cannot fail.
         TextEncoder::new().encode_to_string(&self.registry.gather()).unwrap_or_default()

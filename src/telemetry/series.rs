@@ -1,5 +1,5 @@
-//! The series that calls write to, bound to their attributes. The SDK finds a series by building and hashing all of its
-//! attributes, which costs a call more than its measurement.
+//! The series that calls write to, bound to their attributes. The SDK finds a series by building
+//! and hashing all of its attributes, which costs a call more than its measurement.
 
 use std::sync::Arc;
 
@@ -30,7 +30,8 @@ pub(super) struct Series<B> {
 /// The series of one instrument that were written to last.
 pub(super) struct KnownSeries<B>(Cache<Labels<Arc<str>>, Arc<Series<B>>>);
 
-/// Capacity of the cache for each instrument: a series that was evicted is bound again within microseconds.
+/// Capacity of the cache for each instrument: a series that was evicted is bound again within
+/// microseconds.
 const REMEMBERED: usize = 4_096;
 
 impl<B> KnownSeries<B> {
@@ -38,7 +39,8 @@ impl<B> KnownSeries<B> {
         Self(Cache::new(REMEMBERED))
     }
 
-    /// Returns the series with these labels. One that is not known is bound to its attributes by `bind`.
+    /// Returns the series with these labels. One that is not known is bound to its attributes by
+    /// `bind`.
     pub(super) fn find(
         &self,
         labels: Labels<&str>,
@@ -120,8 +122,8 @@ pub(super) fn by_upstream(id: &str) -> KeyValue {
     KeyValue::new(UPSTREAM, id.to_owned())
 }
 
-/// The values of one label: the first ones are used as they are, all later ones become "other", so that
-/// clients cannot create series without bound.
+/// The values of one label: the first ones are used as they are, all later ones become "other", so
+/// that clients cannot create series without bound.
 pub(super) struct LabelValues {
     seen: DashSet<Arc<str>>,
     limit: usize,

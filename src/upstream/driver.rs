@@ -1,7 +1,8 @@
-//! Driver of one upstream: a task that connects, fetches the list, and waits for a reason to fetch it
-//! again.
+//! Driver of one upstream: a task that connects, fetches the list, and waits for a reason to fetch
+//! it again.
 //!
-//! Only the driver opens the shared connection. Calls use it, and signal when they find its session lost.
+//! Only the driver opens the shared connection. Calls use it, and signal when they find its session
+//! lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -37,8 +38,8 @@ pub(crate) struct DriverReport {
     pub outcome: Result<FetchedList, Kind>,
 }
 
-/// Identity of a driver, unique in the process: an upstream whose configuration has changed has another
-/// driver.
+/// Identity of a driver, unique in the process: an upstream whose configuration has changed has
+/// another driver.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct DriverId(u64);
 
@@ -89,22 +90,24 @@ pub(super) struct Driver {
     /// Removed from what is reported about failures.
     pub held_secrets: Arc<HeldSecrets>,
     pub audit: Audit,
-    /// Signals `logins_changed`; absent where no operator signs in for the upstream, or the sign-in is in the store of the
-    /// cluster.
+    /// Signals `logins_changed`; absent where no operator signs in for the upstream, or the sign-in
+    /// is in the store of the cluster.
     pub _logins: Option<Watch>,
 }
 
-/// Debounce of edits in a library: an editor writes, renames and touches a file, which is one change.
+/// Debounce of edits in a library: an editor writes, renames and touches a file, which is one
+/// change.
 const EDIT_DEBOUNCE: Duration = Duration::from_millis(100);
 
-/// Debounce of `list_changed`: a server that adds several prompts at once sends a notification for each.
+/// Debounce of `list_changed`: a server that adds several prompts at once sends a notification for
+/// each.
 const LIST_CHANGED_DEBOUNCE: Duration = Duration::from_millis(50);
 
 /// A connection or stream that lasts longer counts as stable: its backoff starts over.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
 
-/// Shortest time between two walks that `list_changed` causes, so that a flood of notifications costs the
-/// upstream and the gateway one walk a second.
+/// Shortest time between two walks that `list_changed` causes, so that a flood of notifications
+/// costs the upstream and the gateway one walk a second.
 const MIN_WALK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Shortest `ttlMs` that is obeyed, for the same reason.
@@ -232,8 +235,8 @@ impl Driver {
         }
     }
 
-    /// Waits until another sign-in is stored than the one that is used, or none, and forgets the token of that one. Never
-    /// returns where no operator signs in.
+    /// Waits until another sign-in is stored than the one that is used, or none, and forgets the
+    /// token of that one. Never returns where no operator signs in.
     async fn login_changed(&self) {
         let Ok(connector) = &self.connector else { return std::future::pending().await };
         let Some(tokens) = connector.tokens().filter(|_| self.upstream.login().is_some()) else {
@@ -262,7 +265,8 @@ impl Driver {
         let mut backoff = Backoff::default();
         loop {
             let started = Instant::now();
-            // The list may have changed before the stream was open, so its opening causes a walk, too.
+            // The list may have changed before the stream was open, so its opening causes a walk,
+            // too.
             let listening = connection.listen(|event| {
                 // Once it has ended, polling takes over until it is open again.
                 self.listening.store(event != ListenEvent::Closed, Ordering::Relaxed);
@@ -446,8 +450,8 @@ pub(super) async fn walk(
     walked
 }
 
-/// Returns the time until a list is walked again, if nothing else causes a walk: the least of `poll` (without a notification
-/// stream), `ttlMs` and `max_age`.
+/// Returns the time until a list is walked again, if nothing else causes a walk: the least of
+/// `poll` (without a notification stream), `ttlMs` and `max_age`.
 pub(super) fn next_walk(
     settings: &Settings,
     ttl: Option<Duration>,

@@ -14,8 +14,8 @@ pub(crate) struct HeldSecrets {
     connector: Option<Arc<Connector>>,
 }
 
-/// Shortest secret that is looked for, in bytes. A shorter one would be found in ordinary words, and protects
-/// nothing.
+/// Shortest secret that is looked for, in bytes. A shorter one would be found in ordinary words,
+/// and protects nothing.
 const MIN_SECRET: usize = 6;
 
 impl HeldSecrets {

@@ -1,5 +1,5 @@
-//! Upstreams: one driver per upstream keeps a connection and a prompt list; calls go through a handle
-//! that shares the connection.
+//! Upstreams: one driver per upstream keeps a connection and a prompt list; calls go through a
+//! handle that shares the connection.
 
 pub(crate) mod driver;
 pub(crate) mod connection;
@@ -72,12 +72,13 @@ pub struct UpstreamDeps {
     pub(crate) grants: Option<Arc<SharedGrants>>,
 }
 
-/// Most child processes in the handshake at once, until each has answered its first request: more would
-/// only delay all of them.
+/// Most child processes in the handshake at once, until each has answered its first request: more
+/// would only delay all of them.
 const STARTING: usize = 16;
 
 impl UpstreamDeps {
-    /// Returns the dependencies outside of a cluster, with all permits to start a child process free.
+    /// Returns the dependencies outside of a cluster, with all permits to start a child process
+    /// free.
     pub fn new(
         audit: Audit,
         telemetry: Telemetry,
@@ -90,8 +91,8 @@ impl UpstreamDeps {
     }
 }
 
-/// The router's handle on one upstream. Its driver ends when the last reference is dropped: an upstream
-/// that was removed from the configuration still finishes its calls in flight.
+/// The router's handle on one upstream. Its driver ends when the last reference is dropped: an
+/// upstream that was removed from the configuration still finishes its calls in flight.
 pub struct Upstream {
     config: Arc<config::Upstream>,
     driver: DriverId,
@@ -115,8 +116,8 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Starts a driver that reports under the id `driver`, and returns the handle of its upstream. Completed
-    /// URL elicitations go to `pages`.
+    /// Starts a driver that reports under the id `driver`, and returns the handle of its upstream.
+    /// Completed URL elicitations go to `pages`.
     pub(crate) fn start(
         driver: DriverId,
         config: config::Upstream,
@@ -230,7 +231,8 @@ impl Upstream {
         (self.config.settings.in_flight - self.concurrency.free(), self.concurrency.waiting())
     }
 
-    /// Sets the part of the calls in flight and of the queue that one caller may have while others want some.
+    /// Sets the part of the calls in flight and of the queue that one caller may have while others
+    /// want some.
     pub(crate) fn set_share(&self, share: Share) {
         self.concurrency.set_share(share);
     }
@@ -240,13 +242,13 @@ impl Upstream {
         self.connection_state.borrow().clone()
     }
 
-    /// Starts an authorized call. It ends at `deadline` or after the upstream's `timeout`, whichever is
-    /// earlier; the time in which the client answers a server request does not count. An open circuit
-    /// breaker refuses the call.
+    /// Starts an authorized call. It ends at `deadline` or after the upstream's `timeout`,
+    /// whichever is earlier; the time in which the client answers a server request does not count.
+    /// An open circuit breaker refuses the call.
     ///
     /// # Panics
-    /// If the authorization is for another prompt or method than the request: a bug in the gateway, which
-    /// ends only this call.
+    /// If the authorization is for another prompt or method than the request: a bug in the gateway,
+    /// which ends only this call.
     pub fn call(
         self: &Arc<Self>,
         authorized: &Authorized<'_>,
@@ -303,7 +305,8 @@ impl Upstream {
         exchange.measured(operation)
     }
 
-    /// Begins the client span and metrics of a call; `None` for a library, which the gateway itself serves.
+    /// Begins the client span and metrics of a call; `None` for a library, which the gateway itself
+    /// serves.
     fn operation(&self, request: &mut UpstreamRequest) -> Option<ClientOperation> {
         let method = request.params.method();
         let prompt = Some(request.params.prompt());
@@ -313,8 +316,9 @@ impl Upstream {
         Some(ClientOperation::begin(&self.telemetry, attributes, &mut request.forwarded.trace))
     }
 
-    /// Returns which server requests the upstream may send. Where all messages share one stream, a server
-    /// request may not be correlated with its call, so it is allowed only if `questions` is configured.
+    /// Returns which server requests the upstream may send. Where all messages share one stream, a
+    /// server request may not be correlated with its call, so it is allowed only if `questions` is
+    /// configured.
     pub(crate) fn allowed_server_requests(&self) -> ClientCapabilities {
         let settings = &self.config.settings;
         let is_shared = self.negotiated().is_some_and(|negotiated| negotiated.is_shared);
@@ -330,7 +334,8 @@ impl Upstream {
         self.negotiated().is_some_and(|negotiated| !negotiated.declares_at_open)
     }
 
-    /// Returns what was negotiated for the shared connection, or last for one of a caller; nothing before.
+    /// Returns what was negotiated for the shared connection, or last for one of a caller; nothing
+    /// before.
     pub(crate) fn negotiated(&self) -> Option<Negotiated> {
         match &*self.connection_state.borrow() {
             ConnectionState::Up(connection) => Some(connection.negotiated()),
@@ -343,8 +348,8 @@ impl Upstream {
         self.of_callers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fetches the list that the upstream has for one caller, on what the caller has of its own. Also returns a token that is
-    /// cancelled once an operator has ended that.
+    /// Fetches the list that the upstream has for one caller, on what the caller has of its own.
+    /// Also returns a token that is cancelled once an operator has ended that.
     ///
     /// # Errors
     /// As [`Upstream::perform_as_caller`], and those of [`Connection::walk`].
@@ -384,7 +389,8 @@ impl Upstream {
         self.accounts.as_ref()?.existing(caller)
     }
 
-    /// Notifies `list_changed` of the account whenever the list of its caller may have changed, until its connection ends.
+    /// Notifies `list_changed` of the account whenever the list of its caller may have changed,
+    /// until its connection ends.
     pub(crate) async fn listen_as_caller(&self, account: Arc<Account>) {
         let Ok((connection, lost)) = account.connected_until().await else { return };
         let (list_changed, ended) = (account.list_changed.clone(), account.ended.clone());
@@ -428,14 +434,14 @@ impl Upstream {
         }
     }
 
-    /// Whether each caller has a child process of its own. It ends without calls although its streams wait for changes: there
-    /// are few places for child processes.
+    /// Whether each caller has a child process of its own. It ends without calls although its
+    /// streams wait for changes: there are few places for child processes.
     pub(crate) fn has_child_per_caller(&self) -> bool {
         self.accounts.as_ref().is_some_and(UpstreamAccounts::are_children)
     }
 
-    /// Sends the request on what its caller has of its own, with the caller's token. A request that is refused because of that
-    /// token was not processed: it is sent once more with another.
+    /// Sends the request on what its caller has of its own, with the caller's token. A request that
+    /// is refused because of that token was not processed: it is sent once more with another.
     ///
     /// # Errors
     /// As [`Upstream::perform`]; [`Kind::NoToken`] when there is no token for the caller.
@@ -462,11 +468,12 @@ impl Upstream {
     }
 
     /// Sends the request over a dedicated connection where its client accepts server requests and
-    /// capabilities are declared per session, else over the shared connection. A lost session is retried
-    /// once: the upstream reports the loss before any processing, so the retry is safe.
+    /// capabilities are declared per session, else over the shared connection. A lost session is
+    /// retried once: the upstream reports the loss before any processing, so the retry is safe.
     ///
     /// # Errors
-    /// [`Kind::Busy`] without a concurrency permit; the failure of the connection or of the request.
+    /// [`Kind::Busy`] without a concurrency permit; the failure of the connection or of the
+    /// request.
     async fn perform(
         &self,
         line: &Line<'_>,
@@ -525,7 +532,8 @@ impl Upstream {
         .await
     }
 
-    /// Requests a reconnect if `lost` is still the shared connection, and waits for the next connection.
+    /// Requests a reconnect if `lost` is still the shared connection, and waits for the next
+    /// connection.
     ///
     /// # Errors
     /// When the reconnect failed, or the gateway shuts down.
@@ -566,8 +574,8 @@ pub(crate) enum Access<'a> {
     Present,
 }
 
-/// Does what `attempt` does with the token of a caller, until the account ends. An attempt that is refused because of that token
-/// was not processed: there is one more with another token.
+/// Does what `attempt` does with the token of a caller, until the account ends. An attempt that is
+/// refused because of that token was not processed: there is one more with another token.
 async fn as_caller<T, F: Future<Output = Result<T, Kind>>>(
     account: &Account,
     access: Access<'_>,
@@ -595,8 +603,8 @@ async fn as_caller<T, F: Future<Output = Result<T, Kind>>>(
     outcome.map_err(|kind| account.held_secrets.remove_from(kind))
 }
 
-/// Sends the request over a dedicated connection, and once more over another if its session is lost. `None` while other calls
-/// use them.
+/// Sends the request over a dedicated connection, and once more over another if its session is
+/// lost. `None` while other calls use them.
 async fn perform_dedicated(
     dedicated: &Arc<DedicatedPool>,
     shared: &Arc<Connection>,
@@ -693,7 +701,8 @@ fn client_attributes<'a>(
     Some(telemetry::ClientAttributes { method, upstream: id, revision, transport, server, prompt })
 }
 
-/// Watches the sign-in of an upstream, in the store of the cluster if there is one, else in its folder.
+/// Watches the sign-in of an upstream, in the store of the cluster if there is one, else in its
+/// folder.
 fn watch_logins(
     login: &config::Login,
     shared: Option<&SharedGrants>,
@@ -716,8 +725,8 @@ fn watch_logins(
         .ok()
 }
 
-/// Returns the failure of a call that the open circuit breaker refuses; `wait` is the time to the next
-/// probe.
+/// Returns the failure of a call that the open circuit breaker refuses; `wait` is the time to the
+/// next probe.
 fn breaker_open(wait: Duration) -> Kind {
     Kind::Unavailable(format!(
         "the circuit breaker is open after failed calls in a row; the next probe is in {} ms",

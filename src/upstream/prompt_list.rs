@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::domain::cursor::CacheScope;
 use crate::domain::prompt::Prompt;
 
-/// Returns what to tell an operator of an upstream that works and has no prompts; `None` if it has some.
+/// Returns what to tell an operator of an upstream that works and has no prompts; `None` if it has
+/// some.
 pub(crate) fn emptiness(pages: usize, prompts: usize) -> Option<&'static str> {
     match (pages, prompts) {
         (0, _) => Some("works, but declares no prompts"),
@@ -14,7 +15,8 @@ pub(crate) fn emptiness(pages: usize, prompts: usize) -> Option<&'static str> {
     }
 }
 
-/// The complete prompt list of an upstream: all pages of a pagination walk, or all files of a library.
+/// The complete prompt list of an upstream: all pages of a pagination walk, or all files of a
+/// library.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PromptList {
     /// The valid prompts.

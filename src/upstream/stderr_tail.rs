@@ -1,5 +1,5 @@
-//! Standard error of child processes: it is always read, so that no child process blocks on it, and the
-//! last lines are kept for the operator (`stderr` in `/api/v1/upstreams`).
+//! Standard error of child processes: it is always read, so that no child process blocks on it, and
+//! the last lines are kept for the operator (`stderr` in `/api/v1/upstreams`).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,8 +20,8 @@ pub struct StderrTail(Mutex<VecDeque<u8>>);
 /// Bytes of standard error that are kept: enough for a stack trace and the lines before it.
 const MAX_BYTES: usize = 64 << 10;
 
-/// Longest time to read standard error after the end of the child process, in case a process outside of
-/// its process group keeps it open.
+/// Longest time to read standard error after the end of the child process, in case a process
+/// outside of its process group keeps it open.
 const DRAIN: Duration = Duration::from_millis(500);
 
 /// Most lines that are returned: an operator reads no more at once.
@@ -35,8 +35,8 @@ impl StderrTail {
         kept.drain(..surplus);
     }
 
-    /// Returns the last lines that are not blank, at most 50, each cut to 256 bytes and without control
-    /// characters.
+    /// Returns the last lines that are not blank, at most 50, each cut to 256 bytes and without
+    /// control characters.
     pub fn lines(&self) -> Vec<String> {
         let kept: Vec<u8> = {
             let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -48,8 +48,9 @@ impl StderrTail {
     }
 }
 
-/// Reads standard error to its end into `tails`: the last lines before an exit matter most. Stops half a second
-/// after `terminated`, which is cancelled when the child process and its descendants have ended.
+/// Reads standard error to its end into `tails`: the last lines before an exit matter most. Stops
+/// half a second after `terminated`, which is cancelled when the child process and its descendants
+/// have ended.
 pub(super) async fn drain(
     stderr: impl AsyncRead + Unpin,
     tails: &[Arc<StderrTail>],

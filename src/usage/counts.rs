@@ -75,7 +75,8 @@ impl Counts {
     }
 }
 
-/// Latencies in steps of half an octave: a quantile is exact within a fifth. Only steps that occur take memory.
+/// Latencies in steps of half an octave: a quantile is exact within a fifth. Only steps that occur
+/// take memory.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Histogram {
     /// Steps with their counts, in ascending order.

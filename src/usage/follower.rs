@@ -20,7 +20,8 @@ pub(super) struct Follower {
     flushed: Instant,
 }
 
-/// What is read of the log at once, in bytes: some milliseconds of work, so that questions wait no longer.
+/// What is read of the log at once, in bytes: some milliseconds of work, so that questions wait no
+/// longer.
 const SLICE: usize = 1 << 20;
 
 /// The interval in which the index is written while calls are counted.
@@ -53,8 +54,8 @@ impl Follower {
         Ok(follower)
     }
 
-    /// Reads a slice of the log in a folder, and writes the index when that is due. Returns whether the end of the
-    /// log was reached.
+    /// Reads a slice of the log in a folder, and writes the index when that is due. Returns whether
+    /// the end of the log was reached.
     ///
     /// # Errors
     /// When the log cannot be read, or the index not written.

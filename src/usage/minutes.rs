@@ -83,7 +83,8 @@ impl Minutes {
         self.since = self.since.min(minute);
     }
 
-    /// Counts a call in a minute since the Unix epoch. A clock that was set back by more than a day begins anew.
+    /// Counts a call in a minute since the Unix epoch. A clock that was set back by more than a day
+    /// begins anew.
     pub(super) fn add(&mut self, minute: u64, seen: &Seen<'_>) {
         let newest = self.minutes.back().map_or(minute, |newest| newest.number);
         if minute + KEPT <= newest {
@@ -145,7 +146,8 @@ impl Minutes {
         *self = Self::new(self.limit, minute);
     }
 
-    /// Forgets the details of the oldest minute that has any, unless it is the newest; its sums stay.
+    /// Forgets the details of the oldest minute that has any, unless it is the newest; its sums
+    /// stay.
     fn drop_oldest_details(&mut self) -> bool {
         let last = self.minutes.len().saturating_sub(1);
         let older = self.minutes.iter_mut().take(last);
@@ -158,7 +160,8 @@ impl Minutes {
         true
     }
 
-    /// Gives new numbers to the names that are still in use, so that those of a day ago take no room.
+    /// Gives new numbers to the names that are still in use, so that those of a day ago take no
+    /// room.
     fn compact(&mut self) {
         let before = std::mem::replace(&mut self.names, Names::new(self.limit / 4));
         let groups = std::mem::take(&mut self.groups);
@@ -222,7 +225,8 @@ impl Minutes {
         }
     }
 
-    /// Adds what was counted in `from..to`, in minutes since the Unix epoch; points take `step` minutes.
+    /// Adds what was counted in `from..to`, in minutes since the Unix epoch; points take `step`
+    /// minutes.
     pub(super) fn collect(
         &self,
         by: Dimension,

@@ -1,8 +1,8 @@
 //! Usage: who used which prompt, how often, and how it went (docs/usage.md).
 //!
-//! Calls are counted twice. [`Usage::count`] leaves what a call was in a bounded buffer, which a task moves to the
-//! counters of the last day in memory ([`minutes`]). Days before come from an [`index`], which a [`follower`] derives
-//! from the audit log alone.
+//! Calls are counted twice. [`Usage::count`] leaves what a call was in a bounded buffer, which a
+//! task moves to the counters of the last day in memory ([`minutes`]). Days before come from an
+//! [`index`], which a [`follower`] derives from the audit log alone.
 
 pub(crate) mod counts;
 mod follower;
@@ -107,8 +107,8 @@ const MEMORY: usize = 16 << 20;
 /// Bytes of the audit log from which the last day is counted at the start: a second of work.
 const SEED: u64 = 128 << 20;
 
-/// What the counters of a restarted gateway may lack of the whole day that they keep, in seconds: the minutes at its
-/// edges.
+/// What the counters of a restarted gateway may lack of the whole day that they keep, in seconds:
+/// the minutes at its edges.
 const SEED_GAP: u64 = 180;
 
 /// Periods up to this length may be answered from memory, in seconds.
@@ -128,8 +128,8 @@ impl Default for Usage {
 }
 
 impl Usage {
-    /// Reads the usage of a gateway that need not run: its index, and what its log has beyond that. Without an index all
-    /// is read from the log. Blocks on the file system.
+    /// Reads the usage of a gateway that need not run: its index, and what its log has beyond that.
+    /// Without an index all is read from the log. Blocks on the file system.
     ///
     /// # Errors
     /// When the index or the log cannot be read.
@@ -139,7 +139,8 @@ impl Usage {
         Ok(Self { history, ..Self::default() })
     }
 
-    /// Counts a call ([`Used::is_counted`]). It waits for no other work than that of other calls that are counted.
+    /// Counts a call ([`Used::is_counted`]). It waits for no other work than that of other calls
+    /// that are counted.
     pub(crate) fn count(&self, used: Used) {
         let mut buffer = lock(&self.buffer);
         if buffer.len() == BUFFER {
@@ -239,7 +240,8 @@ impl Usage {
         }
     }
 
-    /// Counts what the log has of the last day up to the record `last`, so that a gateway that was restarted knows it.
+    /// Counts what the log has of the last day up to the record `last`, so that a gateway that was
+    /// restarted knows it.
     fn seed(&self, path: &Path, last: u64, now: SystemTime) {
         if let Err(error) = self.seed_from(path, last, now) {
             warn!(%error, "the usage of the last day cannot be read from the audit log");
@@ -300,8 +302,8 @@ impl Usage {
         Report { uncounted, from_index: matches!(source, Source::Index(_)), ..report }
     }
 
-    /// Returns those of these prompts that were not used since `from`, and whether some of them may have been used:
-    /// not all of that time is known.
+    /// Returns those of these prompts that were not used since `from`, and whether some of them may
+    /// have been used: not all of that time is known.
     pub(crate) async fn unused<'a>(
         self: &Arc<Self>,
         prompts: impl Iterator<Item = &'a str>,
@@ -318,7 +320,8 @@ impl Usage {
         (prompts.filter(|prompt| !used.contains(*prompt)).collect(), is_partial)
     }
 
-    /// Returns the prompts that were used since `from`, and whether there may be more. Blocks on the file system.
+    /// Returns the prompts that were used since `from`, and whether there may be more. Blocks on
+    /// the file system.
     pub(crate) fn used_now(
         &self,
         from: SystemTime,
@@ -340,8 +343,8 @@ impl Usage {
         (used, sums.partial)
     }
 
-    /// Returns the sums of a period, in seconds since the Unix epoch, from memory as far as it goes back, else from the
-    /// index.
+    /// Returns the sums of a period, in seconds since the Unix epoch, from memory as far as it goes
+    /// back, else from the index.
     fn sums(&self, query: &Query, (from, to): (u64, u64), until: Instant) -> (Sums, Source) {
         let mut sums = Sums::default();
         let length = to.saturating_sub(from);
@@ -389,12 +392,14 @@ impl Source {
 }
 
 impl History {
-    /// Whether there is no index to write, and none to open. Without a log there is nothing to count from.
+    /// Whether there is no index to write, and none to open. Without a log there is nothing to
+    /// count from.
     fn is_idle(&self, audit: &Audit) -> bool {
         self.follower.is_none() && (self.wanted == self.opened || !audit.is_on())
     }
 
-    /// Opens the index as configured, if it is not open, and reads a slice of the log. Returns whether its end was reached.
+    /// Opens the index as configured, if it is not open, and reads a slice of the log. Returns
+    /// whether its end was reached.
     fn step(&mut self, audit: &Audit, now: SystemTime) -> io::Result<bool> {
         if self.wanted != self.opened && audit.is_on() {
             self.reopen()?;
@@ -435,7 +440,8 @@ impl History {
         self.opened = None;
     }
 
-    /// Warns once of each cause. The index is opened again as its files are: in memory it may lack a record.
+    /// Warns once of each cause. The index is opened again as its files are: in memory it may lack
+    /// a record.
     fn failed(&mut self, error: &io::Error) {
         (self.follower, self.opened) = (None, None);
         let failure = error.to_string();

@@ -33,7 +33,8 @@ impl Names {
         names
     }
 
-    /// Returns the number of a name, a new one if it is not known; [`OTHERS`] where there is no room for it.
+    /// Returns the number of a name, a new one if it is not known; [`OTHERS`] where there is no
+    /// room for it.
     pub(super) fn number(&mut self, name: &str) -> u32 {
         match self.numbers.get(name) {
             Some(number) => *number,

@@ -72,8 +72,8 @@ pub(crate) struct Report {
     pub series: Vec<Point>,
     /// Calls that were not counted, since more arrived than could be taken in.
     pub uncounted: u64,
-    /// Whether something is missing: the deadline passed, what was asked for is older than what is known, or rows were
-    /// joined as `(others)`.
+    /// Whether something is missing: the deadline passed, what was asked for is older than what is
+    /// known, or rows were joined as `(others)`.
     pub partial: bool,
     /// Whether it was read from the index; else from memory.
     pub from_index: bool,
@@ -197,7 +197,8 @@ impl Sums {
         used.map(|(key, _)| &**key)
     }
 
-    /// Makes the report of these sums; points take `seconds` each. `before` are the sums of the period before.
+    /// Makes the report of these sums; points take `seconds` each. `before` are the sums of the
+    /// period before.
     pub(super) fn report(self, before: &Self, query: &Query, seconds: u64) -> Report {
         let Self { rows, points, partial } = self;
         let row = |(key, sum): (Box<str>, Sum)| {

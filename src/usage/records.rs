@@ -84,8 +84,8 @@ const MAX_OPEN: usize = 20_000;
 static EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(",\"event\":\""));
 
 impl Event {
-    /// Reads the type of a record; `None` if usage is not counted from it. The first event of a line is its own: no
-    /// member before it holds text of others.
+    /// Reads the type of a record; `None` if usage is not counted from it. The first event of a
+    /// line is its own: no member before it holds text of others.
     fn read(line: &[u8]) -> Option<Self> {
         let rest = &line[EVENT.find(line)? + EVENT.needle().len()..];
         let events = [

@@ -1,5 +1,5 @@
-//! Upstreams that are called as the caller: exchanged tokens, secrets from a vault, child processes of each caller, and that
-//! none of it ever serves another caller.
+//! Upstreams that are called as the caller: exchanged tokens, secrets from a vault, child processes
+//! of each caller, and that none of it ever serves another caller.
 
 mod private_lists;
 
@@ -53,7 +53,8 @@ async fn revoke(gateway: &Gateway, body: Value) -> (u16, Value) {
     (reply.status, reply.json())
 }
 
-/// An authorization server that exchanges tokens, a vault, and upstreams that let in whom these have let in.
+/// An authorization server that exchanges tokens, a vault, and upstreams that let in whom these
+/// have let in.
 #[derive(Clone, Default)]
 struct World(Arc<Mutex<State>>);
 
@@ -84,7 +85,8 @@ struct State {
     /// Owners of the sessions of legacy upstreams.
     sessions: HashMap<String, String>,
     violations: Vec<String>,
-    /// The prompts that each owner of a token is offered; where this is empty, all are offered the same.
+    /// The prompts that each owner of a token is offered; where this is empty, all are offered the
+    /// same.
     offers: HashMap<String, Vec<String>>,
     /// What is answered to `prompts/list` instead.
     list_failure: Option<Scripted>,
@@ -274,7 +276,8 @@ impl State {
 }
 
 impl State {
-    /// What an upstream with another list for each caller answers; `None` where that makes no difference.
+    /// What an upstream with another list for each caller answers; `None` where that makes no
+    /// difference.
     fn list_for(&mut self, name: &str, owner: &str, asked: &Received) -> Option<Scripted> {
         match (asked.http_method.as_str(), asked.method()) {
             (_, "server/discover") => Some(asked.result(json!({
@@ -301,7 +304,8 @@ impl State {
     }
 }
 
-/// A table of an upstream whose callers exchange their tokens; the list is walked by the operator's.
+/// A table of an upstream whose callers exchange their tokens; the list is walked by the
+/// operator's.
 fn exchanging(upstream: &Upstream, id: &str, provider: &Upstream, more: &str) -> String {
     upstream.patient_table(id)
         + &format!(
@@ -592,7 +596,8 @@ async fn a_refused_token_is_replaced_once_and_a_call_goes_on() {
     assert_eq!(world.state().exchanges.len(), 2);
 }
 
-/// A gateway that asks for the scope `read`, and has a token of ada; with its authorization server and its upstream.
+/// A gateway that asks for the scope `read`, and has a token of ada; with its authorization server
+/// and its upstream.
 async fn asking_to_read(world: &World, issuer: &Issuer) -> ([Upstream; 2], Gateway) {
     let (provider, upstream) = (world.provider().await, world.upstream("wiki", false).await);
     let toml = server()
@@ -1028,7 +1033,8 @@ impl Scene {
     }
 }
 
-/// Plays a history, groups of its steps at the same time. Never has an upstream got a request with another caller's token.
+/// Plays a history, groups of its steps at the same time. Never has an upstream got a request with
+/// another caller's token.
 async fn play(histories: Vec<Vec<Step>>) {
     let (world, issuer) = (World::lasting(3600), Issuer::start().await);
     let provider = world.provider().await;

@@ -1,5 +1,5 @@
-//! Attacks of callers and strangers on the gateway as a whole, by the numbers of their findings. What pure parts and
-//! state machines decide is tested beside them, under the same numbers.
+//! Attacks of callers and strangers on the gateway as a whole, by the numbers of their findings.
+//! What pure parts and state machines decide is tested beside them, under the same numbers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -96,7 +96,8 @@ async fn d1_d5_whenever_it_is_killed_what_was_answered_or_asked_is_on_record() {
             let name = format!("{round}-{i}");
             clients.spawn(load(process.client(), name, acknowledged.clone()));
         }
-        // Killed after a number of calls that differs in each round; rotated by a signal in between.
+        // Killed after a number of calls that differs in each round; rotated by a signal in
+        // between.
         let before = acknowledged.borrow().len();
         let more = 30 + (round * 37) % 300;
         for least in (20..more).step_by(20).chain([more]) {

@@ -1,5 +1,6 @@
-//! Isolation of callers: sessions, cursors and states of one are unknown to another. Over generated histories, what
-//! a caller receives is, byte for byte, what it receives when it is the only caller (fault matrix, property 6).
+//! Isolation of callers: sessions, cursors and states of one are unknown to another. Over generated
+//! histories, what a caller receives is, byte for byte, what it receives when it is the only caller
+//! (fault matrix, property 6).
 
 use promptgate::test_util::domain::caller::Caller as CallerId;
 use promptgate::test_util::domain::fault::{Fault, RequestFault, TransportFault};

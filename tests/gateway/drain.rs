@@ -1,5 +1,5 @@
-//! The end of the real binary: under load, in a hurry, with calls that do not end; and the start of the
-//! next one (fault matrix, X).
+//! The end of the real binary: under load, in a hurry, with calls that do not end; and the start of
+//! the next one (fault matrix, X).
 
 use std::fs;
 use std::process::Stdio;

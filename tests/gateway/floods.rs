@@ -1,5 +1,6 @@
-//! HTTP as nobody should speak it: heads that are too large or mean two things, streams that are opened and
-//! thrown away, frames without end, windows that never open (fault matrix, W13, W16, W18).
+//! HTTP as nobody should speak it: heads that are too large or mean two things, streams that are
+//! opened and thrown away, frames without end, windows that never open (fault matrix, W13, W16,
+//! W18).
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -69,7 +70,8 @@ async fn w13_heads_beyond_their_limits_are_refused_and_what_means_two_things_is_
         let status = status(&client, &request(line, more, body)).await;
         assert!(matches!(status, None | Some(400 | 501)), "{what}: {status:?}");
     }
-    // Of two lengths the chunks count, and the connection ends with the answer: what follows is no second request.
+    // Of two lengths the chunks count, and the connection ends with the answer: what follows is no
+    // second request.
     let two = [
         format!("{length}Transfer-Encoding: chunked\r\n"),
         format!("Transfer-Encoding: chunked\r\n{length}"),

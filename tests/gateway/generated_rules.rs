@@ -1,5 +1,5 @@
-//! Over generated access rules: a prompt is listed if and only if the rules allow `list`, and can be got if and only if
-//! they allow `get` (fault matrix, property 5).
+//! Over generated access rules: a prompt is listed if and only if the rules allow `list`, and can
+//! be got if and only if they allow `get` (fault matrix, property 5).
 
 use proptest::option;
 use proptest::prelude::*;

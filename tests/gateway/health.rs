@@ -235,8 +235,9 @@ async fn u16_an_upstream_that_comes_and_goes_is_neither_stormed_nor_told_of_all_
     let walks = || steady.methods().iter().filter(|method| *method == "prompts/list").count();
     let before = (requests.get(), walks());
     requests.reaches(before.0 + 12).await;
-    // Backoff shows in comparison: both are polled as often, and each third request to one of them fails. Without
-    // waits behind failures it would get more requests than the steady one, not fewer.
+    // Backoff shows in comparison: both are polled as often, and each third request to one of them
+    // fails. Without waits behind failures it would get more requests than the steady one, not
+    // fewer.
     let walked = walks() - before.1;
     assert!(walked > 12, "12 requests beside {walked} walks of a steady upstream");
     gateway.client().ask("prompts/get", json!({"name": "steady__p"})).await;

@@ -1,4 +1,5 @@
-//! Sign-ins of the operator for an upstream that lets in users only: how they begin, what they are worth, and how they end.
+//! Sign-ins of the operator for an upstream that lets in users only: how they begin, what they are
+//! worth, and how they end.
 
 use std::collections::HashMap;
 use std::fs::File;

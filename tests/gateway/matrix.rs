@@ -1,4 +1,5 @@
-//! Every client reaches every upstream: each revision and transport downstream, before each upstream.
+//! Every client reaches every upstream: each revision and transport downstream, before each
+//! upstream.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,5 @@
-//! OAuth client credentials for upstreams: discovery, caching, renewal, and which addresses are refused.
+//! OAuth client credentials for upstreams: discovery, caching, renewal, and which addresses are
+//! refused.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

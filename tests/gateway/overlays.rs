@@ -118,7 +118,8 @@ async fn choices_are_completed_by_the_gateway_and_others_by_the_upstream_with_th
     let language = client.ask("completion/complete", completion("language", "")).await;
     let context = json!({"arguments": {"tenant": "acme"}}).to_string();
     assert_eq!(language["completion"]["values"], json!([context]));
-    // What else the context has is passed on, however deep it is, and changes nothing about the presets.
+    // What else the context has is passed on, however deep it is, and changes nothing about the
+    // presets.
     let mut deep = completion("language", "");
     deep["context"] = json!({"x": {"y": {"z": {}}}, "arguments": {"style": "short"}});
     let language = client.ask("completion/complete", deep).await;

@@ -1,5 +1,6 @@
-//! More than there is room for: connections, bodies, streams and costly requests, of the real binary. What is let in
-//! is served, the rest is told early, and behind it everything is as it was (fault matrix, M and L5).
+//! More than there is room for: connections, bodies, streams and costly requests, of the real
+//! binary. What is let in is served, the rest is told early, and behind it everything is as it was
+//! (fault matrix, M and L5).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -120,15 +121,16 @@ async fn m2_with_few_descriptors_who_is_in_is_served_and_the_rest_waits_and_is_s
     kept.list().await;
     // Room for few connections of the crowd.
     let few = gateway.descriptors() + 6;
-    // Limits, and how many descriptors are in use then: half of a limit is for connections; and a limit that is
-    // reached before that half is.
+    // Limits, and how many descriptors are in use then: half of a limit is for connections; and a
+    // limit that is reached before that half is.
     for (limit, reached) in [(256, 128), (few, few)] {
         gateway.limit_descriptors(limit as u64);
         let mut crowd = JoinSet::new();
         for n in 0..1_000_u16 {
             let addr = client.addr;
             crowd.spawn(async move {
-                // Of eight addresses, whose shares together are more than there is. Not each gets even that far.
+                // Of eight addresses, whose shares together are more than there is. Not each gets
+                // even that far.
                 let stream = connect_from([127, 0, 1, (n % 8) as u8], addr).await;
                 std::future::pending::<()>().await;
                 drop(stream);

@@ -219,7 +219,8 @@ async fn nobody_receives_what_was_not_approved() {
         check.stdout.contains("evil") && check.stderr.contains("1 prompt not approved"),
         "{check:?}"
     );
-    // A changed definition is listed in its approved form, until an argument is required that it lacks.
+    // A changed definition is listed in its approved form, until an argument is required that it
+    // lacks.
     up.offer(|offer| {
         *offer = Offer { definition: definition("two", &[]), text: "good".to_owned() };
     });
@@ -561,7 +562,8 @@ async fn the_admin_api_decides_on_what_was_seen() {
     }
     let nobody = admin.send("POST", approve, &token[1..], body.as_bytes()).await;
     assert_eq!(nobody.status, 401);
-    // What was seen is not what is offered any more: the text changes between the look and the decision.
+    // What was seen is not what is offered any more: the text changes between the look and the
+    // decision.
     up.offer(|offer| offer.text = "evil".to_owned());
     assert_eq!(post(approve, Some(&tag), &body).await.status, 412);
     up.offer(|offer| offer.text = "good".to_owned());

@@ -166,7 +166,8 @@ async fn k6_what_listens_beyond_loopback_is_not_opened_by_a_file_that_would_list
     app.stop().await;
 }
 
-/// Names that all begin alike, on pages of one size: a configuration that can be told from the other.
+/// Names that all begin alike, on pages of one size: a configuration that can be told from the
+/// other.
 fn edition(upstream: &Upstream, prefix: &str, page_size: usize) -> String {
     format!(
         "[listing]\npage_size = {page_size}\n{}prefix = \"{prefix}\"\n[server]\ninstructions = \"{prefix}\"\n",

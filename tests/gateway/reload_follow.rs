@@ -197,7 +197,8 @@ async fn k4_a_storm_of_signals_is_a_few_reloads_and_leaves_nothing_behind() {
     let after = eventually(
         async || {
             let first = followed.reloads().await;
-            // A reload that is pending after the last signal has been applied once this is answered.
+            // A reload that is pending after the last signal has been applied once this is
+            // answered.
             followed.names().await;
             (first, followed.reloads().await)
         },

@@ -1,4 +1,5 @@
-//! Server requests (elicitation) in the middle of a get: which client gets them, and how answers return.
+//! Server requests (elicitation) in the middle of a get: which client gets them, and how answers
+//! return.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -182,7 +183,8 @@ async fn u18_who_declared_nothing_is_never_asked() {
                 assert!(asked.is_empty(), "{client_mode:?} {asked:?}");
                 answer
             };
-            // The request of the legacy upstream is refused; the modern one has broken the protocol.
+            // The request of the legacy upstream is refused; the modern one has broken the
+            // protocol.
             let answer = get_from(&before_legacy).await;
             assert_eq!(text(&answer)[0]["code"], -32601, "{client_mode:?}");
             let answer = get_from(&before_modern).await;

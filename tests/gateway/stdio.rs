@@ -109,7 +109,8 @@ async fn s1_a_child_sees_few_variables_and_the_configured_ones() {
     for name in ["GIVEN", "TOKEN", "PATH"] {
         assert!(seen.split(' ').any(|n| n == name), "{name}: {seen}");
     }
-    // What the shell sets by itself, how many gateways are before the child, and nothing else of ours.
+    // What the shell sets by itself, how many gateways are before the child, and nothing else of
+    // ours.
     let of_shell = ["PWD", "OLDPWD", "SHLVL", "_"];
     let known = ["GIVEN", "TOKEN", "PATH", "HOME", "LANG", "TMPDIR", "PROMPTGATE_DEPTH"];
     let is_known = |name: &&str| known.contains(name) || of_shell.contains(name);
@@ -151,8 +152,9 @@ async fn s2_a_child_that_cannot_live_is_not_started_over_and_over() {
     let (gateway, folder) = counted("fails", "").await;
     let list = gateway.client().ask_error("prompts/list", json!({})).await;
     assert_eq!(list["data"]["reason"], "upstream_unavailable");
-    // Backoff shows in comparison: a server that refuses is tried after the same waits, which double, so that one is
-    // at most one try ahead of the other. A child that is started without waits is far ahead by then.
+    // Backoff shows in comparison: a server that refuses is tried after the same waits, which
+    // double, so that one is at most one try ahead of the other. A child that is started without
+    // waits is far ahead by then.
     refusing
         .until(|received| {
             received.iter().filter(|request| request.method() == "server/discover").count() == 6
@@ -354,7 +356,8 @@ async fn s9_a_hundred_children_are_started_a_few_at_a_time_and_all_are_served() 
     );
     let go = Pipe::new(folder.path(), "go");
     let gateway = Gateway::start(&toml).await;
-    // All upstreams connect at once, and a process exists long before its script runs: by now all would be there.
+    // All upstreams connect at once, and a process exists long before its script runs: by now all
+    // would be there.
     eventually(async || starts(&folder), |seen| *seen >= 16).await;
     assert_eq!(children(folder.path().to_str().unwrap()), 16);
     go.open();
@@ -480,8 +483,8 @@ fn alive(pids: &str) -> Vec<&str> {
     pids.lines().filter(|pid| is_alive(pid)).collect()
 }
 
-/// A child that ignores the end of its input and requests to end, with a grandchild, one that was let
-/// go, and one in a session of its own.
+/// A child that ignores the end of its input and requests to end, with a grandchild, one that was
+/// let go, and one in a session of its own.
 const STUBBORN: &str = "trap '' TERM HUP; echo $$ >> pids; \
     sleep 300 & echo $! >> pids; \
     (sleep 300 & echo $! >> pids); \

@@ -1,5 +1,5 @@
-//! What the gateway says about itself: one get from its client's trace to the upstream, metrics that are
-//! scraped and pushed, and a collector that is not there.
+//! What the gateway says about itself: one get from its client's trace to the upstream, metrics
+//! that are scraped and pushed, and a collector that is not there.
 
 use std::fs;
 

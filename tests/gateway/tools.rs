@@ -1,5 +1,5 @@
-//! Requests for tools and resources: empty lists for hosts that ask every server for them, and prompts as tools
-//! for hosts and models that know no prompts.
+//! Requests for tools and resources: empty lists for hosts that ask every server for them, and
+//! prompts as tools for hosts and models that know no prompts.
 
 use serde_json::{Value, json};
 

@@ -1,7 +1,8 @@
 //! The whole gateway under simulation: one seed decides everything (docs/simulation.md).
 //!
-//! Each seed runs in a process of its own, since a process has one machine. Without arguments, this program runs
-//! the seeds of earlier failures, then `PROMPTGATE_SIMULATION_SEEDS` more, as many at once as there are cores.
+//! Each seed runs in a process of its own, since a process has one machine. Without arguments, this
+//! program runs the seeds of earlier failures, then `PROMPTGATE_SIMULATION_SEEDS` more, as many at
+//! once as there are cores.
 
 mod admin;
 mod client;

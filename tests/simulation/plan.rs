@@ -57,7 +57,8 @@ pub fn audit_of(replica: usize) -> PathBuf {
 /// A whole scenario.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// The latencies of the hosts, at least and at most, by their place among upstreams and clients.
+    /// The latencies of the hosts, at least and at most, by their place among upstreams and
+    /// clients.
     pub latencies: Vec<(Duration, Duration)>,
     pub upstreams: Vec<Plan>,
     /// The last one floods the gateway at times.
@@ -76,8 +77,9 @@ pub struct Scenario {
 /// The caller that sends more than its share, and the first part of the names of its clients.
 pub const FLOOD: &str = "flood";
 
-/// `server.limits.in_flight`, and the calls of it that one caller may always have in progress. Half of all remains when
-/// others borrow, and is enough for the shares of all callers that have clients.
+/// `server.limits.in_flight`, and the calls of it that one caller may always have in progress. Half
+/// of all remains when others borrow, and is enough for the shares of all callers that have
+/// clients.
 pub const IN_FLIGHT: usize = 24;
 pub const SHARE: usize = 4;
 

@@ -1,5 +1,5 @@
-//! One run: faults happen while clients work; then all is well, and everything must be right; then all leave, and
-//! nothing may be left.
+//! One run: faults happen while clients work; then all is well, and everything must be right; then
+//! all leave, and nothing may be left.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -38,7 +38,8 @@ struct Gateway {
 /// How long a crashed gateway is away: longer than anything that it had under way.
 const DOWN: Duration = Duration::from_secs(20);
 
-/// How long it takes until all faults are forgotten: breakers close, and lists that failed often are walked again.
+/// How long it takes until all faults are forgotten: breakers close, and lists that failed often
+/// are walked again.
 const RECOVERY: Duration = Duration::from_secs(90);
 
 /// Runs a scenario; the violations are in the world.
@@ -259,7 +260,8 @@ async fn heal(gateway: &Gateway) {
     sleep(RECOVERY).await;
 }
 
-/// Without faults every list is that of now, every allowed prompt can be got, and changes are announced.
+/// Without faults every list is that of now, every allowed prompt can be got, and changes are
+/// announced.
 async fn check_calm(gateway: &Gateway, clients: &[Arc<Mutex<Client>>], rng: &mut Rng) {
     let world = &gateway.world;
     for client in clients {
@@ -360,8 +362,8 @@ async fn check_client(world: &World, client: &mut Client) {
     }
 }
 
-/// Whether gets of a prompt with arguments are answered: the text of a pinned library prompt may be one that was not
-/// approved.
+/// Whether gets of a prompt with arguments are answered: the text of a pinned library prompt may be
+/// one that was not approved.
 fn is_servable(world: &World, public: &str) -> bool {
     let (id, name) = public.split_once("__").unwrap_or_default();
     let mut upstreams = world.upstreams().iter();
@@ -396,8 +398,8 @@ async fn check_rest(gateway: &Gateway) {
     }
 }
 
-/// The gauges of what is in progress, each with the most that it may have: the limits of the configuration, and twice the size
-/// of the messages that are in progress at once.
+/// The gauges of what is in progress, each with the most that it may have: the limits of the
+/// configuration, and twice the size of the messages that are in progress at once.
 const BOUNDS: [(&str, f64); 6] = [
     ("promptgate_in_flight", IN_FLIGHT as f64),
     ("promptgate_in_flight_size_bytes", (IN_FLIGHT * 2 * LARGEST_MESSAGE) as f64),

@@ -1,4 +1,5 @@
-//! Runs many seeds, each in a process of its own, and makes of a failure the shortest command that shows it.
+//! Runs many seeds, each in a process of its own, and makes of a failure the shortest command that
+//! shows it.
 
 use std::collections::VecDeque;
 use std::io::Read;

@@ -1,4 +1,5 @@
-//! A scripted upstream of either era, over any transport: well-behaved, or as bad as the seed makes it.
+//! A scripted upstream of either era, over any transport: well-behaved, or as bad as the seed makes
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -341,8 +342,8 @@ impl Upstream {
         self.lock().mood = mood;
     }
 
-    /// Changes the list, and once more while the gateway walks it. A list of one caller is walked when the caller asks, who
-    /// then gets that of before: such a list changes once.
+    /// Changes the list, and once more while the gateway walks it. A list of one caller is walked
+    /// when the caller asks, who then gets that of before: such a list changes once.
     pub fn change_while_walked(&self) {
         self.lock().changes_in_walk = !self.0.plan.lists_per_caller;
         self.change();
@@ -467,7 +468,8 @@ impl Upstream {
         })
     }
 
-    /// Responds to a request of HTTP+SSE: a GET opens the stream of a session, and replies to what is posted go out on it.
+    /// Responds to a request of HTTP+SSE: a GET opens the stream of a session, and replies to what
+    /// is posted go out on it.
     async fn over_sse(&self, head: &Parts, message: &Value, fate: Fate) -> Response<Body> {
         if head.method == Method::GET {
             return match fate {
@@ -552,7 +554,8 @@ impl Upstream {
         owner.strip_suffix(&format!("-for-{}", self.0.plan.id))
     }
 
-    /// Whether a secret is one that the vault has given out, and that has not been replaced long ago.
+    /// Whether a secret is one that the vault has given out, and that has not been replaced long
+    /// ago.
     fn accepts(&self, token: Option<&str>) -> bool {
         token.is_some_and(|token| self.0.vault.get().is_some_and(|vault| vault.accepts(token)))
     }
@@ -626,7 +629,8 @@ impl Upstream {
         response
     }
 
-    /// What a well-behaved upstream replies to a message, of this caller if that makes a difference.
+    /// What a well-behaved upstream replies to a message, of this caller if that makes a
+    /// difference.
     fn reply(&self, message: &Value, caller: Option<&str>) -> Reply {
         let params = &message["params"];
         let method = message["method"].as_str().unwrap_or_default();
@@ -698,7 +702,8 @@ impl Upstream {
         session
     }
 
-    /// A page of the list as it is now: a list that changes in the middle of a walk is offered with both halves.
+    /// A page of the list as it is now: a list that changes in the middle of a walk is offered with
+    /// both halves.
     fn page(&self, cursor: Option<&str>, caller: Option<&str>) -> Value {
         let mut state = self.lock();
         let (walk, after) = match cursor.and_then(|cursor| cursor.split_once('/')) {

@@ -72,8 +72,8 @@ impl Vault {
         self.lock().mood = mood;
     }
 
-    /// From now on all lookups succeed, and secrets are valid longer than any stream waits: a stream of a caller whose
-    /// secret has expired hears of no change.
+    /// From now on all lookups succeed, and secrets are valid longer than any stream waits: a
+    /// stream of a caller whose secret has expired hears of no change.
     pub fn heal(&self) {
         let mut state = self.lock();
         state.mood = 0.0;

@@ -1,4 +1,5 @@
-//! What all actors of a run share: the machine, the upstreams, what was seen, and what was violated.
+//! What all actors of a run share: the machine, the upstreams, what was seen, and what was
+//! violated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -42,7 +43,8 @@ struct State {
     calls: BTreeMap<usize, Vec<Instant>>,
     /// The gets that clients have sent first: by their nonce, the start of the gateway, and when.
     sent: BTreeMap<String, (usize, Instant)>,
-    /// Calls in progress: their callers, and how many of the caller were in progress at most meanwhile.
+    /// Calls in progress: their callers, and how many of the caller were in progress at most
+    /// meanwhile.
     in_progress: BTreeMap<u64, (usize, usize)>,
     next_call: u64,
     /// Calls whose clients have left: the gateway may be at them until then.
@@ -99,8 +101,8 @@ impl Call<'_> {
         self.is_answered = is_answered;
     }
 
-    /// It was refused because too much is in progress: a caller within its share must not see that. Half of the
-    /// share is left for the answers of its users.
+    /// It was refused because too much is in progress: a caller within its share must not see that.
+    /// Half of the share is left for the answers of its users.
     pub fn is_refused(&self) {
         let (caller, most) = self.world.lock().in_progress[&self.number];
         if most <= SHARE / 2 {
@@ -248,7 +250,8 @@ impl World {
         self.lock().store_faults.push(Instant::now());
     }
 
-    /// How often the store was disturbed since a time, or so shortly before that it may still be felt.
+    /// How often the store was disturbed since a time, or so shortly before that it may still be
+    /// felt.
     fn store_faults_since(state: &State, since: Instant) -> usize {
         const FELT: Duration = Duration::from_secs(20);
         state.store_faults.iter().filter(|at| **at + FELT >= since).count()
@@ -261,8 +264,8 @@ impl World {
         last.is_some_and(|period| period.from <= since && period.until.is_none())
     }
 
-    /// Whether a request of this time has to be answered: the replica runs, or it drains, and the request had
-    /// arrived before.
+    /// Whether a request of this time has to be answered: the replica runs, or it drains, and the
+    /// request had arrived before.
     pub fn must_answer(&self, replica: usize, sent: Instant) -> bool {
         const UNDER_WAY: Duration = Duration::from_millis(500);
         let state = self.lock();
@@ -318,8 +321,8 @@ impl World {
         rules.into_iter().any(|period| period.value.allow(caller, upstream, name))
     }
 
-    /// Whether a text of a pinned prompt is of a version that was approved at the time. `is_plain`: it was asked for
-    /// without arguments.
+    /// Whether a text of a pinned prompt is of a version that was approved at the time. `is_plain`:
+    /// it was asked for without arguments.
     pub fn may_serve(
         &self,
         plan: &Plan,
@@ -346,8 +349,9 @@ impl World {
         self.lock().acknowledged.push((nonce.to_owned(), Instant::now()));
     }
 
-    /// The gets whose results reached their clients, and that must be on record: with `durability = "interval"`, not
-    /// those shortly before a crash, and none if the disk has failed.
+    /// The gets whose results reached their clients, and that must be on record: with
+    /// `durability = "interval"`, not those shortly before a crash, and none if the disk has
+    /// failed.
     pub fn acknowledged(&self) -> Vec<String> {
         const INTERVAL: Duration = Duration::from_millis(1500);
         let state = self.lock();
@@ -388,8 +392,8 @@ impl World {
         Call { world: self, number, is_answered: false }
     }
 
-    /// A request of a caller was refused by its rate limit: it must have sent more than its burst within the time in
-    /// which the bucket fills.
+    /// A request of a caller was refused by its rate limit: it must have sent more than its burst
+    /// within the time in which the bucket fills.
     pub fn refused_by_limit(&self, caller: usize) {
         let (rate, burst) = self.scenario.limit;
         let window = Duration::from_secs_f64(burst as f64 / rate) + Duration::from_secs(1);
@@ -464,7 +468,8 @@ impl World {
         })
     }
 
-    /// A limit admits no more than its burst and its rate: in each period, of the gets that were sent and arrived in it.
+    /// A limit admits no more than its burst and its rate: in each period, of the gets that were
+    /// sent and arrived in it.
     fn check_limit(&self, arrival: &Arrival) {
         // Buckets count in whole nanoseconds or microseconds.
         const ROUNDING: f64 = 0.01;
@@ -482,7 +487,8 @@ impl World {
         own.sort_unstable_by(|a, b| b.cmp(a));
         let excess = own.into_iter().zip(1..).find(|&(since, calls)| {
             let seconds = arrival.at.duration_since(since).as_secs_f64();
-            // A store that has lost the buckets, and replicas that do without it, let through the burst once more.
+            // A store that has lost the buckets, and replicas that do without it, let through the
+            // burst once more.
             let without_store = Self::store_faults_since(&state, since) * 2;
             let bursts = burst + without_store * (burst + self.scenario.replicas);
             f64::from(calls) > bursts as f64 + rate * seconds + ROUNDING
@@ -496,8 +502,8 @@ impl World {
         }
     }
 
-    /// Checks the list that a caller has received: each upstream's part is what the caller may see of a list that the
-    /// upstream has offered, and not of an older one than the observer has seen.
+    /// Checks the list that a caller has received: each upstream's part is what the caller may see
+    /// of a list that the upstream has offered, and not of an older one than the observer has seen.
     pub fn check_list(&self, observer: &mut Observer, caller: &CallerPlan, list: &SeenList) {
         self.step();
         let start = Self::starts(&self.lock());
@@ -542,7 +548,8 @@ impl World {
         rules.any(|period| period.value.is_disabled(upstream))
     }
 
-    /// Whether an upstream has offered another list since shortly before `from`: the gateway takes a moment to serve it.
+    /// Whether an upstream has offered another list since shortly before `from`: the gateway takes
+    /// a moment to serve it.
     fn has_changed(&self, from: Instant, until: Instant) -> bool {
         const ADOPTION: Duration = Duration::from_secs(4);
         let from = from.checked_sub(ADOPTION).unwrap_or(from);
@@ -550,7 +557,8 @@ impl World {
         self.upstreams().iter().any(|upstream| upstream.offered_at().into_iter().any(is_within))
     }
 
-    /// Whether each prompt is of a list that an upstream has offered, and one that the caller may use.
+    /// Whether each prompt is of a list that an upstream has offered, and one that the caller may
+    /// use.
     fn is_mixed(
         &self,
         caller: &CallerPlan,
@@ -616,8 +624,9 @@ impl World {
             let id = &upstream.plan().id;
             let nothing = Vec::new();
             let part = parts.get(id).unwrap_or(&nothing);
-            // An upstream of which no list has arrived yet is not reported where rights differ: the caller may not
-            // know of it. An empty part then says nothing about the list that the gateway has.
+            // An upstream of which no list has arrived yet is not reported where rights differ: the
+            // caller may not know of it. An empty part then says nothing about the list that the
+            // gateway has.
             let is_unknown = list.incomplete.contains(id) || !newest.contains_key(id);
             if part.is_empty() && is_unknown {
                 continue;

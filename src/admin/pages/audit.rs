@@ -77,8 +77,8 @@ impl Page for VerificationPage {
 /// Entries of one page.
 const PAGE: usize = 50;
 
-/// Returns the entries that match the parameters `caller`, `prompt`, `upstream`, `outcome`, `event`, `text`, `from` and
-/// `to`, in front of `before`.
+/// Returns the entries that match the parameters `caller`, `prompt`, `upstream`, `outcome`,
+/// `event`, `text`, `from` and `to`, in front of `before`.
 ///
 /// # Errors
 /// A time or a position is none, or the log cannot be read.

@@ -63,8 +63,8 @@ pub(super) async fn overview(state: &State, asked: &Asked) -> Overview {
     }
 }
 
-/// Returns what needs attention, the worst first, in at most `max` lines. `limited` is how many calls the limits have
-/// refused in the last hour.
+/// Returns what needs attention, the worst first, in at most `max` lines. `limited` is how many
+/// calls the limits have refused in the last hour.
 fn attention(state: &State, limited: u64, max: usize) -> Vec<Attention> {
     let mut all = Vec::new();
     let mut add = |severity, text: String, page: &str| {

@@ -114,7 +114,8 @@ const PAGE: usize = 50;
 /// The value of the parameter `state` for prompts without a decision.
 const WAITING: &str = "waiting";
 
-/// Returns the prompts that match the parameters `q`, `state` and `upstream`; those that wait come first.
+/// Returns the prompts that match the parameters `q`, `state` and `upstream`; those that wait come
+/// first.
 pub(super) fn pins(state: &State, asked: &Asked) -> Pins {
     let params = &asked.params;
     let text = params.get("q").trim().to_lowercase();

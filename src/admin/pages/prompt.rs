@@ -1,4 +1,5 @@
-//! One prompt: its definition with the origin of each part, who may use it, and what was used of it.
+//! One prompt: its definition with the origin of each part, who may use it, and what was used of
+//! it.
 
 use std::time::Duration;
 
@@ -161,7 +162,8 @@ pub(in crate::admin) async fn with_trial(
     })
 }
 
-/// The latest records of a prompt; none if the log cannot be read, of which the page of the log tells more.
+/// The latest records of a prompt; none if the log cannot be read, of which the page of the log
+/// tells more.
 async fn records(state: &State, asked: &Asked, name: &str) -> Vec<Entry> {
     let Some(path) = state.audit.path() else {
         return Vec::new();

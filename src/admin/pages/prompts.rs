@@ -65,7 +65,8 @@ const BELOW: usize = 100;
 /// Prompts that are looked at between two looks at the clock.
 const BETWEEN: usize = 4096;
 
-/// Returns the prompts that match the parameters `q`, `upstream`, `view`, `tag` and `state`, in the order of `sort`.
+/// Returns the prompts that match the parameters `q`, `upstream`, `view`, `tag` and `state`, in the
+/// order of `sort`.
 ///
 /// # Errors
 /// They cannot be searched in time.

@@ -230,8 +230,9 @@ fn caller(state: &State, visitor: &Visitor, as_who: Option<&str>) -> Made<Caller
     })
 }
 
-/// The signed-in person as a caller. The subject stands behind a prefix where it is of another provider than that of callers,
-/// or is the id of a caller with another credential: it is no other caller's id.
+/// The signed-in person as a caller. The subject stands behind a prefix where it is of another
+/// provider than that of callers, or is the id of a caller with another credential: it is no other
+/// caller's id.
 fn own_caller(state: &State, visitor: &Visitor) -> Caller {
     let issuer = state.admin.oidc.as_ref().map(|oidc| oidc.issuer.as_str());
     let is_same = state.config.auth.jwt.as_ref().map(|jwt| jwt.issuer.as_str()) == issuer;

@@ -118,7 +118,8 @@ impl UsagePage {
     }
 }
 
-/// A text as a field (RFC 4180). A text that a spreadsheet would take for a formula begins with an apostrophe.
+/// A text as a field (RFC 4180). A text that a spreadsheet would take for a formula begins with an
+/// apostrophe.
 fn field(text: &str) -> String {
     let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
     let text = if is_formula { format!("'{text}") } else { text.to_owned() };
@@ -129,7 +130,8 @@ fn field(text: &str) -> String {
     }
 }
 
-/// Returns the usage for the parameters `by`, `span`, `sort`, `prompt`, `caller`, `upstream` and `view`.
+/// Returns the usage for the parameters `by`, `span`, `sort`, `prompt`, `caller`, `upstream` and
+/// `view`.
 ///
 /// # Errors
 /// None; the result has the form of the other pages.

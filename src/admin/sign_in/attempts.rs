@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use crate::domain::fair_share::network;
 use crate::policy::gcra::{Nanos, Quota, nanos, take};
 
-/// Counts failures by network and in total. Successes do not count. Pure but for its lock: the clock is an
-/// argument.
+/// Counts failures by network and in total. Successes do not count. Pure but for its lock: the
+/// clock is an argument.
 pub(super) struct Attempts {
     start: Instant,
     state: Mutex<State>,
@@ -30,8 +30,8 @@ const PER_NETWORK: Quota = Quota { interval: Duration::from_secs(30), burst: non
 /// Of all together, against guesses from many networks: fifty failures, then one every two seconds.
 const IN_TOTAL: Quota = Quota { interval: Duration::from_secs(2), burst: nonzero(50) };
 
-/// Networks that are remembered. In the 150 s after which a network is as good as new, no more than 50 + 75 can
-/// fail, so none that is limited is forgotten for others.
+/// Networks that are remembered. In the 150 s after which a network is as good as new, no more than
+/// 50 + 75 can fail, so none that is limited is forgotten for others.
 const NETWORKS: usize = 256;
 
 impl Attempts {
@@ -44,8 +44,8 @@ impl Attempts {
     /// Counts an attempt, if it fails.
     ///
     /// # Errors
-    /// The time until the next attempt, if there were too many failures. Then `is_right` must not be told: it would
-    /// be the answer to a guess.
+    /// The time until the next attempt, if there were too many failures. Then `is_right` must not
+    /// be told: it would be the answer to a guess.
     pub(super) fn check(
         &self,
         address: IpAddr,

@@ -1,4 +1,5 @@
-//! The cookies of the console (RFC 6265; the prefixes are those of draft-ietf-httpbis-rfc6265bis, section 4.1.3).
+//! The cookies of the console (RFC 6265; the prefixes are those of draft-ietf-httpbis-rfc6265bis,
+//! section 4.1.3).
 
 use std::time::Duration;
 
@@ -12,11 +13,13 @@ use super::site::Site;
 pub(super) enum Cookie {
     /// The session. Other sites never cause it to be sent.
     Session,
-    /// A sign-in at the provider that has begun. It is sent when the provider sends the browser back.
+    /// A sign-in at the provider that has begun. It is sent when the provider sends the browser
+    /// back.
     Flow,
 }
 
-/// A value of the response header `Set-Cookie`. Add it, do not insert it: a response may have several.
+/// A value of the response header `Set-Cookie`. Add it, do not insert it: a response may have
+/// several.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[must_use]
 pub(crate) struct SetCookie(HeaderValue);
@@ -25,8 +28,8 @@ pub(crate) struct SetCookie(HeaderValue);
 const MAX_TRIED: usize = 4;
 
 impl Cookie {
-    /// Returns the name. Over `https` its prefix makes the browser refuse a cookie that another host of the domain,
-    /// or a page without TLS, has set.
+    /// Returns the name. Over `https` its prefix makes the browser refuse a cookie that another
+    /// host of the domain, or a page without TLS, has set.
     fn name(self, site: &Site) -> &'static str {
         match (self, site.is_https()) {
             (Self::Session, true) => "__Host-promptgate_session",

@@ -1,5 +1,5 @@
-//! Why a sign-in fails, in sentences for people. They hold no secret, and no text that came with a request or from a
-//! provider.
+//! Why a sign-in fails, in sentences for people. They hold no secret, and no text that came with a
+//! request or from a provider.
 
 use std::time::Duration;
 
@@ -29,7 +29,8 @@ pub(crate) enum SignInError {
     Busy,
     #[error("This address is none that the OpenID provider sends people to. Start again.")]
     Malformed,
-    /// Without the cookie of a sign-in that began here, a link of an attacker could sign a person in as the attacker (login CSRF).
+    /// Without the cookie of a sign-in that began here, a link of an attacker could sign a person
+    /// in as the attacker (login CSRF).
     #[error(
         "This sign-in did not begin in this browser, or it began more than ten minutes ago, or after another one. \
          Start again."
@@ -103,8 +104,8 @@ impl SignInError {
         }
     }
 
-    /// Returns the stable name of the reason in records; `None` for what is not recorded, since everybody can cause
-    /// it as often as they like.
+    /// Returns the stable name of the reason in records; `None` for what is not recorded, since
+    /// everybody can cause it as often as they like.
     pub(super) fn reason(&self) -> Option<&'static str> {
         match self {
             Self::WrongToken => Some("wrong_token"),

@@ -17,8 +17,8 @@ impl LocalPath {
         Self::parse(text).unwrap_or_default()
     }
 
-    /// Parses a path that starts with one `/`. `None` for everything that a browser could read as another site, and
-    /// for control characters and backslashes, encoded ones among them.
+    /// Parses a path that starts with one `/`. `None` for everything that a browser could read as
+    /// another site, and for control characters and backslashes, encoded ones among them.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let is_local = text.starts_with('/')
             && text.len() <= MAX

@@ -1,8 +1,9 @@
-//! Sign-in: who looks at the console or calls the admin API, and what they may do (docs/console.md).
+//! Sign-in: who looks at the console or calls the admin API, and what they may do
+//! (docs/console.md).
 //!
-//! A visitor is known by `admin.token` in a header, by the cookie of a session, or, where no sign-in is
-//! configured, by nothing but a loopback address. A session begins with the token or at an OpenID provider
-//! and is held by the browser alone ([`session`]).
+//! A visitor is known by `admin.token` in a header, by the cookie of a session, or, where no
+//! sign-in is configured, by nothing but a loopback address. A session begins with the token or at
+//! an OpenID provider and is held by the browser alone ([`session`]).
 
 mod attempts;
 mod cookie;
@@ -61,8 +62,9 @@ pub(crate) struct Redirect {
 
 /// The response that ends a sign-in at the provider.
 ///
-/// It must be a page (200) that moves on to `return_to` ([`LocalPath::refresh`]), and no redirect: a browser that
-/// comes from another site does not send `SameSite=Strict` cookies along a chain of redirects.
+/// It must be a page (200) that moves on to `return_to` ([`LocalPath::refresh`]), and no redirect:
+/// a browser that comes from another site does not send `SameSite=Strict` cookies along a chain of
+/// redirects.
 #[derive(Debug)]
 pub(crate) struct SignedIn {
     /// Two values of `Set-Cookie`: the session, and the end of the cookie of [`Redirect`].
@@ -74,7 +76,8 @@ pub(crate) struct SignedIn {
 struct Shared {
     /// Failures with `admin.token`.
     attempts: Attempts,
-    /// Failures at the provider that are recorded. What is beyond is not, so that a flood does not fill the disk.
+    /// Failures at the provider that are recorded. What is beyond is not, so that a flood does not
+    /// fill the disk.
     recorded: Attempts,
     revoked: Revoked,
     /// Stands for the session of visitors without one.
@@ -95,8 +98,9 @@ impl SignIn {
         Self { admin: admin.clone(), sealer, audit, oidc, shared: Arc::new(shared) }
     }
 
-    /// Returns the sign-in of the next configuration. Failed attempts, ended sessions and what is known of the
-    /// provider are kept; sessions end where the token or the provider that they began with was changed.
+    /// Returns the sign-in of the next configuration. Failed attempts, ended sessions and what is
+    /// known of the provider are kept; sessions end where the token or the provider that they began
+    /// with was changed.
     pub(crate) fn renew(&self, admin: &config::Admin, sealer: Arc<Sealer>) -> Self {
         let same = self.oidc.clone().filter(|own| Some(own.config()) == admin.oidc.as_ref());
         let oidc = same.or_else(|| admin.oidc.as_ref().map(|oidc| Arc::new(Oidc::new(oidc))));
@@ -104,10 +108,11 @@ impl SignIn {
         Self { admin: admin.clone(), sealer, audit, oidc, shared }
     }
 
-    /// Returns who sends a request; `None` if they must sign in first. `now` is the wall-clock time.
+    /// Returns who sends a request; `None` if they must sign in first. `now` is the wall-clock
+    /// time.
     ///
-    /// A `Bearer` token decides alone: a wrong one is not made good by a cookie. Without `admin.token` there is
-    /// none to compare, and the header does not count.
+    /// A `Bearer` token decides alone: a wrong one is not made good by a cookie. Without
+    /// `admin.token` there is none to compare, and the header does not count.
     pub(crate) fn visitor(
         &self,
         site: &Site,
@@ -127,8 +132,8 @@ impl SignIn {
     /// Signs in with `admin.token`. `address` is that of the client, `now` the wall-clock time.
     ///
     /// # Errors
-    /// The token is wrong, none is configured, or there were too many failures: five from one network of addresses,
-    /// then one every 30 seconds; fifty in total, then one every two seconds.
+    /// The token is wrong, none is configured, or there were too many failures: five from one
+    /// network of addresses, then one every 30 seconds; fifty in total, then one every two seconds.
     pub(crate) fn log_in(
         &self,
         site: &Site,
@@ -163,10 +168,12 @@ impl SignIn {
         self.oidc.is_some()
     }
 
-    /// Begins a sign-in at the provider, which ends with [`SignIn::finish`] at `/login/callback` of the same site.
+    /// Begins a sign-in at the provider, which ends with [`SignIn::finish`] at `/login/callback` of
+    /// the same site.
     ///
     /// # Errors
-    /// No provider is configured, or it cannot be reached within ten seconds for each of its documents.
+    /// No provider is configured, or it cannot be reached within ten seconds for each of its
+    /// documents.
     pub(crate) async fn begin(
         &self,
         site: &Site,
@@ -180,11 +187,12 @@ impl SignIn {
         Ok(Redirect { location, cookie: Cookie::Flow.set(site, &value, oidc::LIFETIME) })
     }
 
-    /// Ends a sign-in at the provider. `query` is that of the callback without `?`, `address` that of the client.
+    /// Ends a sign-in at the provider. `query` is that of the callback without `?`, `address` that
+    /// of the client.
     ///
     /// # Errors
-    /// The sign-in did not begin in this browser, the provider refuses or cannot be reached, its ID token is not
-    /// accepted, or the person has no role.
+    /// The sign-in did not begin in this browser, the provider refuses or cannot be reached, its ID
+    /// token is not accepted, or the person has no role.
     pub(crate) async fn finish(
         &self,
         site: &Site,
@@ -240,8 +248,8 @@ impl SignIn {
         }
     }
 
-    /// Signs out: ends the session of a visitor, and deletes its cookie. Other visitors have no session that could
-    /// end.
+    /// Signs out: ends the session of a visitor, and deletes its cookie. Other visitors have no
+    /// session that could end.
     pub(crate) fn log_out(&self, site: &Site, visitor: &Visitor, now: UnixSeconds) -> SetCookie {
         if let (Some(id), Some(expires)) = (visitor.session, visitor.expires) {
             self.shared.revoked.insert(id, expires, now);
@@ -305,8 +313,9 @@ impl SignIn {
     }
 }
 
-/// Returns the token of `Authorization: Bearer` (RFC 6750, section 2.1); an empty one, which is never right, if the
-/// header is repeated. `None` without such a header, and for other schemes, which a proxy may use.
+/// Returns the token of `Authorization: Bearer` (RFC 6750, section 2.1); an empty one, which is
+/// never right, if the header is repeated. `None` without such a header, and for other schemes,
+/// which a proxy may use.
 fn bearer_token(headers: &HeaderMap) -> Option<&[u8]> {
     fn token(value: &HeaderValue) -> Option<&[u8]> {
         let (scheme, token) = value.as_bytes().split_at_checked(BEARER.len())?;
@@ -320,7 +329,8 @@ fn bearer_token(headers: &HeaderMap) -> Option<&[u8]> {
 
 const BEARER: &[u8] = b"Bearer ";
 
-/// Compares a text with the digest of the token, in a time that does not depend on how much of it is right.
+/// Compares a text with the digest of the token, in a time that does not depend on how much of it
+/// is right.
 fn is_token(token: &[u8; 32], sent: &[u8]) -> bool {
     sha256(sent).ct_eq(token).into()
 }

@@ -6,17 +6,18 @@ use std::sync::{Mutex, PoisonError};
 use super::session::SessionId;
 use crate::domain::unix_time::UnixSeconds;
 
-/// The ended sessions of this process, each until it expires. Other replicas do not know them: there the session
-/// ends because the browser has deleted its cookie.
+/// The ended sessions of this process, each until it expires. Other replicas do not know them:
+/// there the session ends because the browser has deleted its cookie.
 #[derive(Default)]
 pub(super) struct Revoked(Mutex<HashMap<SessionId, UnixSeconds>>);
 
-/// Ended sessions that are remembered. Only people who are signed in can end one, so this is far more than there
-/// are.
+/// Ended sessions that are remembered. Only people who are signed in can end one, so this is far
+/// more than there are.
 const MAX: usize = 4_096;
 
 impl Revoked {
-    /// Ends a session that expires at `expires`. When there are too many, the one that expires first is forgotten.
+    /// Ends a session that expires at `expires`. When there are too many, the one that expires
+    /// first is forgotten.
     pub(super) fn insert(&self, id: SessionId, expires: UnixSeconds, now: UnixSeconds) {
         let mut ended = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if ended.len() >= MAX {

@@ -21,7 +21,8 @@ impl Role {
         Self::Approver.permitted(admin)
     }
 
-    /// Returns the highest role that the groups of a person give; `None` if no group of theirs has one.
+    /// Returns the highest role that the groups of a person give; `None` if no group of theirs has
+    /// one.
     pub(super) fn of_groups(
         admin: &config::Admin,
         oidc: &config::Oidc,

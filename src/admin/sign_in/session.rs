@@ -1,5 +1,5 @@
-//! The session of a person at the console: everything about it is in a sealed cookie, so it takes no memory,
-//! survives a restart, and is valid at every replica with the same seal key.
+//! The session of a person at the console: everything about it is in a sealed cookie, so it takes
+//! no memory, survives a restart, and is valid at every replica with the same seal key.
 
 use std::time::Duration;
 
@@ -31,13 +31,13 @@ pub(super) struct Session {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
 pub(super) struct SessionId([u8; 16]);
 
-/// What a session was begun with: the digest of `admin.token`, or of the provider and the client there. A session
-/// is sealed for its source, so it ends when that is changed.
+/// What a session was begun with: the digest of `admin.token`, or of the provider and the client
+/// there. A session is sealed for its source, so it ends when that is changed.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Source(String);
 
-/// Room for the groups of a session, in bytes as written. With the rest, of at most 1,000 bytes, the cookie stays
-/// below the 4,096 bytes that browsers keep (RFC 6265, section 6.1).
+/// Room for the groups of a session, in bytes as written. With the rest, of at most 1,000 bytes,
+/// the cookie stays below the 4,096 bytes that browsers keep (RFC 6265, section 6.1).
 const GROUPS_ROOM: usize = 1_700;
 
 impl SessionId {
@@ -46,8 +46,8 @@ impl SessionId {
         Self(random())
     }
 
-    /// Returns the text that forms of this session carry. It is no secret to the person, and tells nothing of
-    /// the id.
+    /// Returns the text that forms of this session carry. It is no secret to the person, and tells
+    /// nothing of the id.
     pub(super) fn form_token(&self) -> String {
         BASE64_URL_SAFE_NO_PAD.encode(seal::digest(["promptgate console form", &hex(&self.0)]))
     }
@@ -81,7 +81,8 @@ impl Session {
         sealer.seal(Kind::Console, &source.0, &plain)
     }
 
-    /// Opens the value of a cookie. `None` if it is altered, of another source, or sealed with an unknown key.
+    /// Opens the value of a cookie. `None` if it is altered, of another source, or sealed with an
+    /// unknown key.
     pub(super) fn open(sealer: &Sealer, source: &Source, value: &str) -> Option<Self> {
         let plain = sealer.open(Kind::Console, &source.0, value)?;
         serde_json::from_slice(&plain).ok()
@@ -94,8 +95,8 @@ impl Session {
     }
 }
 
-/// Returns the groups that a session keeps: those with a role first, the highest role first, then others, as long
-/// as there is room. So a person in very many groups keeps what they may do.
+/// Returns the groups that a session keeps: those with a role first, the highest role first, then
+/// others, as long as there is room. So a person in very many groups keeps what they may do.
 pub(super) fn kept_groups(groups: Vec<String>, oidc: &config::Oidc) -> Vec<String> {
     let rank = |group: &String| {
         let roles = [Role::Approver, Role::Tester, Role::Viewer];

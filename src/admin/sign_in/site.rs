@@ -8,9 +8,9 @@ use crate::domain::address_policy::is_loopback;
 
 /// The scheme and host of the console, as the browser knows them.
 ///
-/// The admin side has no TLS of its own. A browser that asks for a loopback host is on this machine and uses
-/// `http`; for any other host a proxy with TLS is assumed to stand before it, so the scheme is `https`. No header
-/// of a proxy is believed.
+/// The admin side has no TLS of its own. A browser that asks for a loopback host is on this machine
+/// and uses `http`; for any other host a proxy with TLS is assumed to stand before it, so the
+/// scheme is `https`. No header of a proxy is believed.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Site {
     host: Authority,
@@ -19,8 +19,8 @@ pub(crate) struct Site {
 
 impl Site {
     /// Reads the site of a request whose host is allowed
-    /// ([`OriginGuard::check_host`](crate::downstream::OriginGuard::check_host)). HTTP/2 has the host in the URI.
-    /// `None` if there is no host, or one with user information.
+    /// ([`OriginGuard::check_host`](crate::downstream::OriginGuard::check_host)). HTTP/2 has the
+    /// host in the URI. `None` if there is no host, or one with user information.
     pub(crate) fn of(uri: &Uri, headers: &HeaderMap) -> Option<Self> {
         let from_header = || headers.get(HOST)?.to_str().ok()?.parse().ok();
         let host = uri.authority().cloned().or_else(from_header)?;
@@ -40,11 +40,11 @@ impl Site {
     }
 }
 
-/// Returns whether a POST was sent by a page of this site, so that another site cannot sign a person in or out
-/// (login CSRF), where no token of a session can protect a form.
+/// Returns whether a POST was sent by a page of this site, so that another site cannot sign a
+/// person in or out (login CSRF), where no token of a session can protect a form.
 ///
-/// `Sec-Fetch-Site` decides where the browser sends it (Fetch Metadata Request Headers), else the host in
-/// `Origin`, which browsers send with every POST. A request without both is refused.
+/// `Sec-Fetch-Site` decides where the browser sends it (Fetch Metadata Request Headers), else the
+/// host in `Origin`, which browsers send with every POST. A request without both is refused.
 #[must_use]
 pub(crate) fn is_same_site_post(site: &Site, headers: &HeaderMap) -> bool {
     if let Some(fetch_site) = headers.get("sec-fetch-site") {

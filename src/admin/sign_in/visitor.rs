@@ -24,7 +24,8 @@ pub(crate) enum Via {
 pub(crate) struct Visitor {
     /// The subject (`sub`) of a person, or else [`LOCAL`] or [`TOKEN`], which no person has.
     pub id: String,
-    /// What the provider calls the person, for display only: people may change it, and two may have the same.
+    /// What the provider calls the person, for display only: people may change it, and two may have
+    /// the same.
     pub name: Option<String>,
     /// The groups of the person, of which those without a role may be missing ([`super::session`]).
     pub groups: Vec<String>,
@@ -86,15 +87,15 @@ impl Visitor {
         self.name.as_deref().unwrap_or(&self.id)
     }
 
-    /// Returns the text that the forms of this visitor carry in a hidden field, against requests that other sites
-    /// forge (CSRF); empty for [`Via::Bearer`]. Visible ASCII.
+    /// Returns the text that the forms of this visitor carry in a hidden field, against requests
+    /// that other sites forge (CSRF); empty for [`Via::Bearer`]. Visible ASCII.
     pub(crate) fn csrf_token(&self) -> String {
         self.session.as_ref().map(SessionId::form_token).unwrap_or_default()
     }
 
-    /// Returns whether a form with this text was made for this visitor. Always true for [`Via::Bearer`]: a browser
-    /// adds cookies to the requests of other sites, but no such header. Takes the same time for all texts of one
-    /// length.
+    /// Returns whether a form with this text was made for this visitor. Always true for
+    /// [`Via::Bearer`]: a browser adds cookies to the requests of other sites, but no such header.
+    /// Takes the same time for all texts of one length.
     #[must_use]
     pub(crate) fn check_csrf(&self, sent: &str) -> bool {
         self.session.is_none() || bool::from(self.csrf_token().as_bytes().ct_eq(sent.as_bytes()))

@@ -37,8 +37,8 @@ impl<'a> Backward<'a> {
         self.has_just_read
     }
 
-    /// Returns the next line, without its line feed, with its offset; `None` in front of the first. What is behind the
-    /// last line feed is no line yet.
+    /// Returns the next line, without its line feed, with its offset; `None` in front of the first.
+    /// What is behind the last line feed is no line yet.
     ///
     /// # Errors
     /// When the file cannot be read.

@@ -15,7 +15,8 @@ pub(super) const CALL: &str = "call";
 pub(crate) struct Entry {
     /// The number of its record; of a call that of `received`.
     pub seq: u64,
-    /// The number of the record `completed`; `None` if the call has not ended, or its end is not near.
+    /// The number of the record `completed`; `None` if the call has not ended, or its end is not
+    /// near.
     pub completed_seq: Option<u64>,
     /// `call`, or the type of the record.
     pub event: String,
@@ -70,8 +71,8 @@ const BOOKKEEPING: [&str; 5] = ["mac", "up_us", "instance", "boot", "digest_key"
 const ARGUMENTS: [&str; 3] = ["arguments", "responses", "context"];
 
 impl Entry {
-    /// Reads the line of a record; for a call that of `received` and, if it is known, of `completed`. `None` if it is no
-    /// record.
+    /// Reads the line of a record; for a call that of `received` and, if it is known, of
+    /// `completed`. `None` if it is no record.
     pub(super) fn read(line: &[u8], completed: Option<&[u8]>) -> Option<Self> {
         let mut entry = Self::default();
         entry.take(members(line)?);
@@ -173,8 +174,8 @@ fn without_values(arguments: Value) -> Value {
     Value::Object(kept.collect())
 }
 
-/// Returns the type of a record, without reading it as JSON: a text in quotes cannot contain the quotes that it stands
-/// behind.
+/// Returns the type of a record, without reading it as JSON: a text in quotes cannot contain the
+/// quotes that it stands behind.
 pub(super) fn kind(line: &[u8]) -> Option<&str> {
     text(line, b"\"event\":\"")
 }

@@ -25,8 +25,8 @@ impl Live {
         Ok(Self { tail: Tail::at_end(path)?, open: Ends::default() })
     }
 
-    /// Returns entries that are new, oldest first, and whether there may be more by now. At most 1 MiB of the log is read
-    /// at once.
+    /// Returns entries that are new, oldest first, and whether there may be more by now. At most 1
+    /// MiB of the log is read at once.
     ///
     /// # Errors
     /// When the log cannot be read.

@@ -1,5 +1,6 @@
-//! Reads the log for people, without its keys: what was recorded, newest first, with the two records of a call as one
-//! entry. It never shows values of arguments, and does not say whether a log is intact: [`verify`](super::verify) does.
+//! Reads the log for people, without its keys: what was recorded, newest first, with the two
+//! records of a call as one entry. It never shows values of arguments, and does not say whether a
+//! log is intact: [`verify`](super::verify) does.
 
 mod backward;
 mod entry;
@@ -70,8 +71,8 @@ const MAX_ENDS: usize = 20_000;
 /// Bytes behind the place where a search goes on, in which the ends of calls are looked for.
 const NEAR: usize = 256 << 10;
 
-/// Finds entries in a log, newest first, at most `limit`, in front of `before`, with what is found at `until`. An
-/// incomplete line, and a segment that is removed meanwhile, are skipped.
+/// Finds entries in a log, newest first, at most `limit`, in front of `before`, with what is found
+/// at `until`. An incomplete line, and a segment that is removed meanwhile, are skipped.
 ///
 /// # Errors
 /// When the folder or a segment cannot be read.
@@ -129,10 +130,12 @@ fn end_in(number: u64, before: Option<Position>) -> Option<u64> {
     }
 }
 
-/// Returns the entry of a record, of a call with its end if that is near; `None` if there is no such record.
+/// Returns the entry of a record, of a call with its end if that is near; `None` if there is no
+/// such record.
 ///
 /// # Errors
-/// When the folder or a segment cannot be read; [`io::ErrorKind::TimedOut`] if the record is not found before `until`.
+/// When the folder or a segment cannot be read; [`io::ErrorKind::TimedOut`] if the record is not
+/// found before `until`.
 pub(crate) fn record(path: &Path, seq: u64, until: Instant) -> io::Result<Option<Entry>> {
     let begin = format!("{{\"seq\":{seq},");
     for name in segments(path)?.iter().rev() {
@@ -177,7 +180,8 @@ fn with_end(path: &Path, line: &[u8], behind: Position) -> io::Result<Option<Ent
 const READ: usize = 256 << 10;
 
 impl Ends {
-    /// Takes the end of a call in. Where there are too many, they are forgotten: their calls are gone.
+    /// Takes the end of a call in. Where there are too many, they are forgotten: their calls are
+    /// gone.
     fn put(&mut self, id: CallId, line: &[u8]) {
         if self.0.len() >= MAX_ENDS {
             self.0.clear();
@@ -230,7 +234,8 @@ impl<'a> Wanted<'a> {
         Self { find, needles, outcome, from: find.from.map(time), to: find.to.map(time) }
     }
 
-    /// Whether a segment may have records of the period, by the time of its header and of its last change.
+    /// Whether a segment may have records of the period, by the time of its header and of its last
+    /// change.
     fn may_have(&self, file: &File, path: &Path) -> bool {
         let modified = file.metadata().ok().and_then(|meta| meta.modified);
         if let (Some(from), Some(modified)) = (self.find.from, modified)
@@ -245,7 +250,8 @@ impl<'a> Wanted<'a> {
         self.to.as_deref().is_none_or(|to| time < to)
     }
 
-    /// Returns the entry of a line, if it is one that is looked for. Ends of calls are kept for their begin.
+    /// Returns the entry of a line, if it is one that is looked for. Ends of calls are kept for
+    /// their begin.
     fn entry(&self, line: &[u8], ends: &mut Ends) -> Option<Entry> {
         let kind = entry::kind(line)?;
         match kind {

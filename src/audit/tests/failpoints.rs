@@ -114,7 +114,8 @@ fn lock(failing: &Mutex<FailAt>) -> MutexGuard<'_, FailAt> {
 
 const RECORDS: u64 = 12;
 
-/// Writes, syncs and rotates, and ignores failures. Adds the ids that count as written to `written`.
+/// Writes, syncs and rotates, and ignores failures. Adds the ids that count as written to
+/// `written`.
 fn script(log: &mut Log, written: &Mutex<Vec<u64>>) {
     for id in 0..RECORDS {
         if append(log, id).is_ok() {

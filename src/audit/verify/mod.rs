@@ -49,16 +49,17 @@ pub struct Report {
     pub more_mistakes: u64,
     /// The sequence numbers that the log itself declares missing (event `gap`).
     pub missing: Vec<RangeInclusive<u64>>,
-    /// The calls with `received` but without `completed`, by the sequence numbers of `received`: the
-    /// gateway was killed in between, and their outcome is unknown.
+    /// The calls with `received` but without `completed`, by the sequence numbers of `received`:
+    /// the gateway was killed in between, and their outcome is unknown.
     pub unknown: Vec<u64>,
     /// The last record that a checkpoint of the log covers.
     pub checkpoint: Option<u64>,
-    /// The records of which every line is the one that was signed; `None` without a key, and in logs of releases
-    /// whose checkpoints do not sign the lines. It begins with the first segment that has digests.
+    /// The records of which every line is the one that was signed; `None` without a key, and in
+    /// logs of releases whose checkpoints do not sign the lines. It begins with the first segment
+    /// that has digests.
     pub signed: Option<RangeInclusive<u64>>,
-    /// The size of the lines in abandoned segments that were written again elsewhere, in bytes: only the secret
-    /// verifies them.
+    /// The size of the lines in abandoned segments that were written again elsewhere, in bytes:
+    /// only the secret verifies them.
     pub abandoned: u64,
     /// The last record of the segments that were removed as configured (`audit.keep`); 0 if none.
     pub removed: u64,
@@ -132,7 +133,8 @@ pub(crate) fn verify_with(
 /// The outcome of one pass over the segments that a folder lists.
 enum Pass {
     Done(Box<Report>),
-    /// The gateway has removed a segment meanwhile, as configured, and recorded that in one that may be newer than the list.
+    /// The gateway has removed a segment meanwhile, as configured, and recorded that in one that
+    /// may be newer than the list.
     SegmentRemoved(Box<TrustAnchors>),
 }
 

@@ -200,8 +200,8 @@ impl Verifier {
         self.head = Some(header.previous);
     }
 
-    /// Continues the running digests with a header. The first one that has digests says where they begin: at zero
-    /// if segments without digests come before it.
+    /// Continues the running digests with a header. The first one that has digests says where they
+    /// begin: at zero if segments without digests come before it.
     fn continue_digests(&mut self, header: &Header, text: &[u8]) {
         let stated =
             header.headers.map(|headers| Running { lines: header.previous.lines, headers });
@@ -300,8 +300,8 @@ impl Verifier {
         self.report.checkpoint = Some(statement.seq);
     }
 
-    /// Compares the lines that were read with those that a checkpoint, the record `seq`, has signed up to the
-    /// record `through`.
+    /// Compares the lines that were read with those that a checkpoint, the record `seq`, has signed
+    /// up to the record `through`.
     fn signed_lines(&mut self, seq: u64, through: u64, digests: LogDigests) {
         let Some(running) = &mut self.running else {
             return self.report_mistake(
@@ -432,7 +432,8 @@ impl Verifier {
 mod tests {
     use super::*;
 
-    /// A file that grows while it is read: an empty part is an end of file, after which it continues.
+    /// A file that grows while it is read: an empty part is an end of file, after which it
+    /// continues.
     struct Growing<'a> {
         parts: Vec<&'a [u8]>,
         at_end: bool,

@@ -18,15 +18,16 @@ use crate::domain::uri::is_scheme;
 pub(super) struct Converter {
     tables: Vec<(String, Table)>,
     notes: Vec<String>,
-    /// The environment variables that hold the secrets, with their values in the file of the host where it has
-    /// them. Values are compared, and never shown.
+    /// The environment variables that hold the secrets, with their values in the file of the host
+    /// where it has them. Values are compared, and never shown.
     variables: BTreeMap<String, Option<String>>,
     /// Variables that an entry refers to: they hold values of the user's own.
     reserved: BTreeSet<String>,
 }
 
 impl Converter {
-    /// Notes the variables that an entry refers to, so that a value that stands in another entry gets another variable.
+    /// Notes the variables that an entry refers to, so that a value that stands in another entry
+    /// gets another variable.
     pub(super) fn reserve(&mut self, entry: &Value) {
         match entry {
             Value::String(text) => {
@@ -184,8 +185,8 @@ impl Converter {
         }
     }
 
-    /// Returns a URL without its user, password and query, which may hold secrets, and which the gateway does not
-    /// take.
+    /// Returns a URL without its user, password and query, which may hold secrets, and which the
+    /// gateway does not take.
     fn plain_url(&mut self, id: &str, url: &str) -> String {
         let Ok(mut parsed) = Url::parse(url) else {
             self.note(id, "its URL cannot be read; correct it");
@@ -215,8 +216,8 @@ impl Converter {
         if has_user || url.contains(['?', '#']) { parsed.to_string() } else { url.to_owned() }
     }
 
-    /// Returns `{ env = "NAME" }`, with the variable that the host refers to, or else with `name`. Servers with
-    /// different values for one name get variables of their own.
+    /// Returns `{ env = "NAME" }`, with the variable that the host refers to, or else with `name`.
+    /// Servers with different values for one name get variables of their own.
     fn secret(&mut self, id: &str, value: &str, name: &str) -> Toml {
         let variable = match reference(value) {
             Some(variable) => {
@@ -300,8 +301,8 @@ fn command(entry: &Value) -> Option<Command<'_>> {
     })
 }
 
-/// Returns the variable that a value consists of: `$NAME`, `${NAME}`, `${NAME:-default}`, `${env:NAME}` or
-/// `${input:name}`.
+/// Returns the variable that a value consists of: `$NAME`, `${NAME}`, `${NAME:-default}`,
+/// `${env:NAME}` or `${input:name}`.
 fn reference(value: &str) -> Option<String> {
     let is_variable = |name: &str| {
         let is_first = |c: char| c.is_ascii_uppercase() || c == '_';
@@ -322,8 +323,8 @@ fn reference(value: &str) -> Option<String> {
     is_variable(name).then(|| name.to_owned())
 }
 
-/// Whether a value is certainly no secret, so that it may be shown: a switch, a short number, or words, under a
-/// name that is not that of a secret.
+/// Whether a value is certainly no secret, so that it may be shown: a switch, a short number, or
+/// words, under a name that is not that of a secret.
 fn is_plain(name: &str, value: &str) -> bool {
     let is_word = |c: char| c.is_ascii_lowercase() || "-_.,:/ ".contains(c);
     let is_words = value.len() <= MAX_PLAIN && value.chars().all(is_word);
@@ -360,8 +361,8 @@ fn is_secret_name(name: &str) -> bool {
 /// What stands in place of a secret that cannot be a variable.
 const REPLACED: &str = "REPLACE_ME";
 
-/// Returns an argument as it may be shown, and whether a secret in it was replaced. `is_value` says that the
-/// argument before it is an option that is named like a secret.
+/// Returns an argument as it may be shown, and whether a secret in it was replaced. `is_value` says
+/// that the argument before it is an option that is named like a secret.
 fn without_secret(argument: &str, is_value: bool) -> (String, bool) {
     if let Some(variable) = reference(argument) {
         // Without its default, which may be the secret itself.
@@ -392,15 +393,16 @@ fn without_secret(argument: &str, is_value: bool) -> (String, bool) {
     }
 }
 
-/// Returns a URL with something else in place of its query and fragment, which may hold a secret; `None` for one without, and
-/// for other texts.
+/// Returns a URL with something else in place of its query and fragment, which may hold a secret;
+/// `None` for one without, and for other texts.
 fn without_query(text: &str) -> Option<String> {
     let (_, rest) = text.split_once("://").filter(|(scheme, _)| is_scheme(scheme))?;
     let at = text.len() - rest.len() + rest.find(['?', '#'])?;
     Some(format!("{}{REPLACED}", &text[..=at]))
 }
 
-/// Whether a text has the form of a well-known token or of random characters, or is a URL with a password.
+/// Whether a text has the form of a well-known token or of random characters, or is a URL with a
+/// password.
 fn looks_secret(text: &str) -> bool {
     let prefixes = [
         "ghp_",

@@ -1,5 +1,5 @@
-//! Messages between replicas. They are sealed for their recipient with the key that the replicas share: a party
-//! that controls the store can neither read nor forge one.
+//! Messages between replicas. They are sealed for their recipient with the key that the replicas
+//! share: a party that controls the store can neither read nor forge one.
 
 use std::net::IpAddr;
 

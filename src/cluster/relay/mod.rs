@@ -1,5 +1,6 @@
-//! Relay: a message that reached the wrong replica is handed to the one that holds its call or connection, over a
-//! channel of the store. One hop, handled at most once, acknowledged by the recipient.
+//! Relay: a message that reached the wrong replica is handed to the one that holds its call or
+//! connection, over a channel of the store. One hop, handled at most once, acknowledged by the
+//! recipient.
 
 mod message;
 mod seen;
@@ -32,7 +33,8 @@ pub(super) struct Relay {
     waiting: DashMap<MessageId, mpsc::Sender<Acknowledgement>>,
     /// The same, by the callers whose messages they are.
     places: Places,
-    /// Held while a large message is published: more than one would keep the store from rate limits.
+    /// Held while a large message is published: more than one would keep the store from rate
+    /// limits.
     large: Semaphore,
     seen: Mutex<SeenMessages>,
 }
@@ -105,7 +107,8 @@ impl Cluster {
         self.send(holder, Recipient::Replica(to), HashSet::from([to]), message).await
     }
 
-    /// Hands a message to all other replicas, and waits until one has handled it or all that live have answered.
+    /// Hands a message to all other replicas, and waits until one has handled it or all that live
+    /// have answered.
     ///
     /// # Errors
     /// As [`Cluster::hand_over`].
@@ -175,7 +178,8 @@ impl Cluster {
             let Acknowledgement { from, handling } = tokio::select! {
                 Some(acknowledgement) = acknowledged.recv() => acknowledgement,
                 published = &mut publishing, if !is_published => {
-                    // No subscriber received it. A replica that lives may be reconnecting to the store.
+                    // No subscriber received it. A replica that lives may be reconnecting to the
+                    // store.
                     match (published?, self.lives(to)) {
                         (0, true) => return Err(RelayError::Unreachable),
                         (0, false) => return Ok(Handling::NotFound),
@@ -211,7 +215,8 @@ impl Cluster {
     /// Publishes an envelope. Returns how many connections got it.
     ///
     /// # Errors
-    /// [`RelayError::Unreachable`] if the store is not available, or does not answer within `patience`.
+    /// [`RelayError::Unreachable`] if the store is not available, or does not answer within
+    /// `patience`.
     async fn publish(
         &self,
         to: Recipient,
@@ -230,7 +235,8 @@ impl Cluster {
         published.await.map_err(|_| RelayError::Unreachable)
     }
 
-    /// Takes a message of a channel: an acknowledgement, or a message to be handled, which goes to `handlers`.
+    /// Takes a message of a channel: an acknowledgement, or a message to be handled, which goes to
+    /// `handlers`.
     pub(super) fn receive(self: &Arc<Self>, push: Push, handlers: &mpsc::Sender<Relayed>) {
         let Push { channel, payload, memory } = push;
         let mut recipients = self.recipients().into_iter();
@@ -295,8 +301,8 @@ impl Relay {
         self.seen().resize(share);
     }
 
-    /// Decides whether a message is handled. Only a post would be harmful twice: a response and a cancellation find
-    /// nothing the second time.
+    /// Decides whether a message is handled. Only a post would be harmful twice: a response and a
+    /// cancellation find nothing the second time.
     fn admit(&self, message: &Message, id: MessageId, expires: u64) -> Result<(), Rejected> {
         let now = now();
         if !seen::is_valid(expires, now) {
@@ -327,7 +333,8 @@ impl Receipt {
     }
 }
 
-/// The registration of a message that waits for its acknowledgements. Dropping it removes the registration.
+/// The registration of a message that waits for its acknowledgements. Dropping it removes the
+/// registration.
 struct Waiting<'a> {
     relay: &'a Relay,
     id: MessageId,

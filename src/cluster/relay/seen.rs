@@ -7,8 +7,8 @@ use super::message::MessageId;
 use crate::domain::fair_share::{FairShare, Holder, Share};
 use crate::domain::millis::whole_millis;
 
-/// The ids of received messages, until they expire. Pure: the clock is an argument, in milliseconds since the Unix
-/// epoch.
+/// The ids of received messages, until they expire. Pure: the clock is an argument, in milliseconds
+/// since the Unix epoch.
 #[derive(Debug)]
 pub(super) struct SeenMessages {
     ids: HashSet<MessageId>,
@@ -44,7 +44,8 @@ pub(super) const VALIDITY: Duration = Duration::from_secs(60);
 /// Difference of the clocks of two replicas that does no harm.
 const SKEW: Duration = Duration::from_secs(5);
 
-/// Whether a message that expires at `expires` may be handled: it has not expired, and its end is not too far away.
+/// Whether a message that expires at `expires` may be handled: it has not expired, and its end is
+/// not too far away.
 pub(super) fn is_valid(expires: u64, now: u64) -> bool {
     now <= expires.saturating_add(whole_millis(SKEW)) && expires <= latest(now)
 }

@@ -1,5 +1,5 @@
-//! The scripts that the store runs in one step. A server that does not know a script (NOSCRIPT, as after a restart)
-//! is taught it.
+//! The scripts that the store runs in one step. A server that does not know a script (NOSCRIPT, as
+//! after a restart) is taught it.
 
 use redis::Script;
 

@@ -62,8 +62,9 @@ impl Connector {
         Ok(Self { tls: TlsConnector::from(std::sync::Arc::new(tls)), credential, tasks })
     }
 
-    /// Opens a connection, whose messages of channels go to `pushes`. A Sentinel may know no credential: where
-    /// ours is refused, it is tried without one, and a store that demands one refuses that in turn.
+    /// Opens a connection, whose messages of channels go to `pushes`. A Sentinel may know no
+    /// credential: where ours is refused, it is tried without one, and a store that demands one
+    /// refuses that in turn.
     ///
     /// # Errors
     /// The server cannot be reached, or refuses the credential.
@@ -137,5 +138,6 @@ fn is_refusal(error: &RedisError) -> bool {
         || error.to_string().contains("AUTH")
 }
 
-/// Time to find the store by way of one server, and to open a connection to it. No call waits for this.
+/// Time to find the store by way of one server, and to open a connection to it. No call waits for
+/// this.
 pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(3);

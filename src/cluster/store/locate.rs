@@ -1,5 +1,5 @@
-//! Finds the server that holds the keys: the configured one itself, the master that a Sentinel names, or the
-//! primary of a Cluster's shard.
+//! Finds the server that holds the keys: the configured one itself, the master that a Sentinel
+//! names, or the primary of a Cluster's shard.
 
 use std::collections::HashMap;
 
@@ -25,8 +25,8 @@ struct Hello {
     role: String,
 }
 
-/// Returns a connection to the server that holds `key`, with messages of channels to `pushes`. The configured
-/// servers are asked in their order.
+/// Returns a connection to the server that holds `key`, with messages of channels to `pushes`. The
+/// configured servers are asked in their order.
 ///
 /// # Errors
 /// No server leads to one that can be written; the error is the one of the last server.
@@ -149,7 +149,8 @@ async fn primary_of(
     Ok(StoreServer { host, port, ..server.clone() })
 }
 
-/// Returns the primary of a range of `CLUSTER SLOTS` (first slot, last slot, primary, replicas …) with this slot.
+/// Returns the primary of a range of `CLUSTER SLOTS` (first slot, last slot, primary, replicas …)
+/// with this slot.
 fn primary_in(range: Vec<Value>, slot: i64) -> Option<(Option<String>, u16)> {
     let mut parts = range.into_iter();
     let mut bound = || i64::from_redis_value(parts.next()?).ok();

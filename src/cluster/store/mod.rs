@@ -1,5 +1,5 @@
-//! The store: one connection to a Redis or Valkey server, with a bound on the time of each operation, and a
-//! circuit breaker before it.
+//! The store: one connection to a Redis or Valkey server, with a bound on the time of each
+//! operation, and a circuit breaker before it.
 
 mod connect;
 mod locate;
@@ -36,7 +36,8 @@ pub(super) struct Store {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct StoreUnavailable;
 
-/// Operations that time out one after another before the circuit breaker opens. Other failures open it at once.
+/// Operations that time out one after another before the circuit breaker opens. Other failures open
+/// it at once.
 const TIMEOUTS: u32 = 3;
 
 impl Store {
@@ -55,12 +56,14 @@ impl Store {
         Ok((store, received))
     }
 
-    /// Returns the key of this name. All keys have one hash tag, so that a Cluster holds them on one shard.
+    /// Returns the key of this name. All keys have one hash tag, so that a Cluster holds them on
+    /// one shard.
     pub(super) fn key(&self, name: &str) -> String {
         format!("{{{}}}{name}", self.config.prefix)
     }
 
-    /// Returns the channel of this name. Unlike keys, channels are the same for all databases of a server.
+    /// Returns the channel of this name. Unlike keys, channels are the same for all databases of a
+    /// server.
     pub(super) fn channel(&self, name: &str) -> String {
         let database = self.config.servers.first().map_or(0, |server| server.database);
         self.key(&format!("{database}:{name}"))
@@ -81,8 +84,8 @@ impl Store {
         why.clone_into(&mut self.failure.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Finds the store, connects to it, and subscribes to `channels`. The connection is not used before
-    /// [`Store::adopt`].
+    /// Finds the store, connects to it, and subscribes to `channels`. The connection is not used
+    /// before [`Store::adopt`].
     ///
     /// # Errors
     /// Why no server can be used, in words for operators.
@@ -119,8 +122,8 @@ impl Store {
         }
     }
 
-    /// Does one operation within `cluster.timeout`. Several that time out, one after another, open the circuit
-    /// breaker.
+    /// Does one operation within `cluster.timeout`. Several that time out, one after another, open
+    /// the circuit breaker.
     ///
     /// # Errors
     /// [`StoreUnavailable`], at once while the circuit breaker is open.
@@ -219,7 +222,8 @@ fn no_answer(within: Duration) -> String {
     format!("no answer within {within:?} (cluster.timeout)")
 }
 
-/// Whether an answer concerns one operation alone: the next one, or one of another kind, may succeed.
+/// Whether an answer concerns one operation alone: the next one, or one of another kind, may
+/// succeed.
 fn is_momentary(error: &RedisError) -> bool {
     matches!(
         error.kind(),

@@ -1,4 +1,5 @@
-//! `promptgate.lock`: the approved versions of prompts. The file is reviewed like code, and shared by replicas.
+//! `promptgate.lock`: the approved versions of prompts. The file is reviewed like code, and shared
+//! by replicas.
 
 mod store;
 

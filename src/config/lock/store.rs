@@ -1,8 +1,9 @@
-//! The lock file on disk, and the objects beside it: `promptgate.lock.d/DIGEST` has the canonical JSON text (RFC 8785) whose
-//! SHA-256 hash is its name.
+//! The lock file on disk, and the objects beside it: `promptgate.lock.d/DIGEST` has the canonical
+//! JSON text (RFC 8785) whose SHA-256 hash is its name.
 //!
-//! A change writes its objects first, then replaces the lock file, then removes what nothing refers to any more. Whatever
-//! step a crash interrupts, the lock file is the old or the new one, and has its objects.
+//! A change writes its objects first, then replaces the lock file, then removes what nothing refers
+//! to any more. Whatever step a crash interrupts, the lock file is the old or the new one, and has
+//! its objects.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -78,7 +79,8 @@ impl LockStore {
         self.parse(disk::read_to_string(&self.lock))
     }
 
-    /// Returns the content of the lock file, as it was read; a file that does not exist approves nothing.
+    /// Returns the content of the lock file, as it was read; a file that does not exist approves
+    /// nothing.
     ///
     /// # Errors
     /// [`StoreError::Broken`], or [`StoreError::Io`].
@@ -110,11 +112,12 @@ impl LockStore {
         is_intact.then_some(text).ok_or_else(|| ObjectError::Corrupt { digest: digest.clone() })
     }
 
-    /// Replaces the lock file, if it is still the one with the digest `before`. Returns the new one. Blocks.
+    /// Replaces the lock file, if it is still the one with the digest `before`. Returns the new
+    /// one. Blocks.
     ///
     /// # Errors
-    /// [`StoreError::Conflict`] if it is not, [`StoreError::ReadOnly`] if the files cannot be written; nothing has changed
-    /// then.
+    /// [`StoreError::Conflict`] if it is not, [`StoreError::ReadOnly`] if the files cannot be
+    /// written; nothing has changed then.
     pub(crate) fn replace(
         &self,
         before: &str,
@@ -218,7 +221,8 @@ fn file_name(digest: &DigestText) -> &str {
     digest.strip_prefix("sha256:").unwrap_or(digest)
 }
 
-/// Returns a change as a patch that `patch -p1` and `git apply` understand, from the folder of the lock file.
+/// Returns a change as a patch that `patch -p1` and `git apply` understand, from the folder of the
+/// lock file.
 pub(crate) fn patch(store: &LockStore, before: &Lock, after: &Lock, objects: &Objects) -> String {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let (lock, folder) = (name(&store.lock), name(&store.objects));

@@ -1,5 +1,6 @@
-//! Reader of one table, key by key. A mistake is recorded and reading continues with the default, so
-//! that one run reports all mistakes. A key that is not read is unknown, which is a mistake, too.
+//! Reader of one table, key by key. A mistake is recorded and reading continues with the default,
+//! so that one run reports all mistakes. A key that is not read is unknown, which is a mistake,
+//! too.
 
 pub(super) mod schema;
 mod secrets;
@@ -64,8 +65,8 @@ impl<'a> Context<'a> {
 /// Minimum of most durations: zero would be a timeout that always expires.
 pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// Where a value is written. A value in the file must have the type of its key; a variable is always
-/// text, which is converted.
+/// Where a value is written. A value in the file must have the type of its key; a variable is
+/// always text, which is converted.
 #[derive(Clone, Copy)]
 enum Source {
     File,
@@ -332,8 +333,8 @@ impl<'a> Section<'a> {
             .unwrap_or_default()
     }
 
-    /// Adds a mistake for each of these lists that is set and empty, before it is read: without the key it would stand for all, and
-    /// an empty list may be what a template left of one.
+    /// Adds a mistake for each of these lists that is set and empty, before it is read: without the
+    /// key it would stand for all, and an empty list may be what a template left of one.
     pub(super) fn reject_empty(&self, keys: &[&str]) {
         for key in keys {
             if let Some(recorder) = &self.context.recorder {
@@ -379,7 +380,8 @@ impl<'a> Section<'a> {
         chosen
     }
 
-    /// Reads one of the named choices, where `"true"` and `"false"` may also be written as booleans.
+    /// Reads one of the named choices, where `"true"` and `"false"` may also be written as
+    /// booleans.
     pub(super) fn flag_or<T: Copy>(
         &mut self,
         key: &'static str,
@@ -458,15 +460,15 @@ impl<'a> Section<'a> {
         sections
     }
 
-    /// Reads a path, resolved against the directory of the configuration file; `None` if the key is not
-    /// set or is `""`.
+    /// Reads a path, resolved against the directory of the configuration file; `None` if the key is
+    /// not set or is `""`.
     pub(super) fn file(&mut self, key: &'static str) -> Option<PathBuf> {
         let text = self.optional_text(key).filter(|text| !text.is_empty())?;
         Some(self.context.base.join(text))
     }
 
-    /// Reads a path as [`Section::file`] does. If the key is not set, it is that of `default` in the directory of the configuration
-    /// file; `None` if it is `""`.
+    /// Reads a path as [`Section::file`] does. If the key is not set, it is that of `default` in
+    /// the directory of the configuration file; `None` if it is `""`.
     pub(super) fn file_or(&mut self, key: &'static str, default: &str) -> Option<PathBuf> {
         let file = self.file(key);
         if self.was_read(key) { file } else { Some(self.beside(default)) }
@@ -482,8 +484,8 @@ impl<'a> Section<'a> {
         self.context.base.join(name)
     }
 
-    /// Reads the path of a directory, resolved against the directory of the configuration file, which is
-    /// also the default.
+    /// Reads the path of a directory, resolved against the directory of the configuration file,
+    /// which is also the default.
     pub(super) fn folder(&mut self, key: &'static str) -> PathBuf {
         let folder = self.file(key).unwrap_or_else(|| self.context.base.to_path_buf());
         // An empty path means the working directory to most functions, but is an error to some.

@@ -1,5 +1,5 @@
-//! JSON Schema of the configuration file, recorded while the sections are read: the code that reads a key is the
-//! one that describes it.
+//! JSON Schema of the configuration file, recorded while the sections are read: the code that reads
+//! a key is the one that describes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,8 +30,8 @@ pub(super) const ELEMENTS: &str = "[]";
 pub(super) const NAMED: &str = "*";
 
 impl Recorder {
-    /// Records a key. What is recorded first counts: the methods of a section call each other, the most specific
-    /// first.
+    /// Records a key. What is recorded first counts: the methods of a section call each other, the
+    /// most specific first.
     pub(super) fn key(&mut self, place: &str, key: &str, schema: Value) {
         let keys = &mut self.tables.entry(place.to_owned()).or_default().keys;
         keys.entry(key.to_owned()).or_insert(schema);

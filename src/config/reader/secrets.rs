@@ -34,8 +34,8 @@ impl Section<'_> {
         secrets
     }
 
-    /// Reads a secret: `{ env = "NAME" }`, `{ file = "path" }` or `{ value = "…" }`. A variable that
-    /// is not set is a mistake.
+    /// Reads a secret: `{ env = "NAME" }`, `{ file = "path" }` or `{ value = "…" }`. A variable
+    /// that is not set is a mistake.
     pub(in crate::config) fn secret(&mut self, key: &'static str) -> Option<Secret> {
         self.record(key, || json!({"$ref": "#/$defs/secret"}));
         let table = self.read(key, ALLOWED, |value, _| value.into_table().ok())?;
@@ -56,8 +56,8 @@ impl Section<'_> {
         }
     }
 
-    /// As [`secret`](Section::secret); if the key is not set, the secret is in the variable `default`.
-    /// This variable may be unset, also if the file names it.
+    /// As [`secret`](Section::secret); if the key is not set, the secret is in the variable
+    /// `default`. This variable may be unset, also if the file names it.
     pub(in crate::config) fn secret_or_variable(
         &mut self,
         key: &'static str,

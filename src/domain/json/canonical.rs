@@ -1,4 +1,5 @@
-//! The canonical form of JSON (RFC 8785): equal values have equal texts, however their sender wrote them.
+//! The canonical form of JSON (RFC 8785): equal values have equal texts, however their sender wrote
+//! them.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

@@ -1,9 +1,10 @@
 //! JSON from untrusted peers: one strict scan, then borrowed views of the accepted text.
 //!
-//! The scan accepts RFC 8259 text that all later parsers understand in the same way: valid UTF-8, bounded depth,
-//! no duplicate member in an object (compared after decoding), no lone surrogate, no number beyond the range of a
-//! double. After the scan, [`Json`] returns slices of the same bytes and allocates only for decoded strings that
-//! contain escapes, so a large image is never copied into a tree.
+//! The scan accepts RFC 8259 text that all later parsers understand in the same way: valid UTF-8,
+//! bounded depth, no duplicate member in an object (compared after decoding), no lone surrogate, no
+//! number beyond the range of a double. After the scan, [`Json`] returns slices of the same bytes
+//! and allocates only for decoded strings that contain escapes, so a large image is never copied
+//! into a tree.
 
 pub(crate) mod canonical;
 pub(crate) mod object;
@@ -39,7 +40,8 @@ pub enum Kind {
 }
 
 impl<'a> Json<'a> {
-    /// Scans `bytes` as one JSON value with at most `max_depth` levels of nested arrays and objects.
+    /// Scans `bytes` as one JSON value with at most `max_depth` levels of nested arrays and
+    /// objects.
     ///
     /// # Errors
     /// [`JsonError`] with the position of the first violation.
@@ -56,8 +58,8 @@ impl<'a> Json<'a> {
         Ok(Self::accepted(&text[range]))
     }
 
-    /// Scans text in the same way as [`Json::parse`], for a value that is read more than once: `outline` becomes that of
-    /// the text, so that readers find its values at once.
+    /// Scans text in the same way as [`Json::parse`], for a value that is read more than once:
+    /// `outline` becomes that of the text, so that readers find its values at once.
     ///
     /// # Errors
     /// Those of [`Json::parse`].
@@ -76,7 +78,8 @@ impl<'a> Json<'a> {
         Self { text, spans: &[] }
     }
 
-    /// Wraps a part of an accepted text without a check: `first` is what [`Json::first_span`] has returned for it.
+    /// Wraps a part of an accepted text without a check: `first` is what [`Json::first_span`] has
+    /// returned for it.
     pub(crate) fn outlined(text: &'a str, outline: &'a Outline, first: usize) -> Self {
         Self { text, spans: outline.from(first) }
     }
@@ -116,8 +119,8 @@ impl<'a> Json<'a> {
         Elements(Pieces::of(self, Kind::Array))
     }
 
-    /// Returns the member with this name. A member that is `null` counts as absent: no MCP field distinguishes
-    /// the two.
+    /// Returns the member with this name. A member that is `null` counts as absent: no MCP field
+    /// distinguishes the two.
     pub fn get(self, name: &str) -> Option<Json<'a>> {
         self.members()
             .find(|(key, _)| key.is(name))
@@ -135,7 +138,8 @@ impl<'a> Json<'a> {
         (self.kind() == Kind::String).then(|| &self.text[1..self.text.len() - 1])
     }
 
-    /// Returns an integer that fits into 64 bits; `None` for any other value, also for `1.0` and `1e2`.
+    /// Returns an integer that fits into 64 bits; `None` for any other value, also for `1.0` and
+    /// `1e2`.
     pub fn as_i64(self) -> Option<i64> {
         self.text.parse().ok()
     }
@@ -265,9 +269,9 @@ impl<'a> OutlinedPieces<'a> {
     }
 }
 
-/// Takes the first value off the text inside an accepted array or object, keys included; `None` where no more is left. It
-/// relies on the scan: the end of a string is found by a search for the closing quote, that of an array or object by counting
-/// brackets.
+/// Takes the first value off the text inside an accepted array or object, keys included; `None`
+/// where no more is left. It relies on the scan: the end of a string is found by a search for the
+/// closing quote, that of an array or object by counting brackets.
 fn next_value<'a>(rest: &mut &'a str) -> Option<Json<'a>> {
     let is_between = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | b',' | b':');
     let start = rest.bytes().position(|byte| !is_between(&byte))?;

@@ -4,8 +4,8 @@ use std::fmt::{Display, Write as _};
 
 use super::{Json, write_str};
 
-/// Writer of the members of one JSON object. It writes the commas; the code that uses it must not write a key
-/// twice.
+/// Writer of the members of one JSON object. It writes the commas; the code that uses it must not
+/// write a key twice.
 #[derive(Debug)]
 pub(crate) struct ObjectWriter<'a> {
     out: &'a mut String,
@@ -25,7 +25,8 @@ pub(crate) fn write_members(out: &mut String, write: impl FnOnce(&mut ObjectWrit
     write(&mut ObjectWriter { out, is_empty: true });
 }
 
-/// Appends members, each after a comma. `out` must end in an object that is not closed and has a member.
+/// Appends members, each after a comma. `out` must end in an object that is not closed and has a
+/// member.
 pub(crate) fn append_members(out: &mut String, write: impl FnOnce(&mut ObjectWriter<'_>)) {
     write(&mut ObjectWriter { out, is_empty: false });
 }

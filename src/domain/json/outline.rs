@@ -1,21 +1,23 @@
-//! Where the values of an accepted text are, as the scan has found them: readers find one without reading those before it.
+//! Where the values of an accepted text are, as the scan has found them: readers find one without
+//! reading those before it.
 
 /// The values of a text in the order in which they begin, and whether it has a `null`.
 ///
-/// A text of very short values would have an outline much larger than itself. It has none, and readers look for the end of
-/// each value.
+/// A text of very short values would have an outline much larger than itself. It has none, and
+/// readers look for the end of each value.
 #[derive(Debug, Default)]
 pub(crate) struct Outline {
     spans: Vec<Span>,
     /// The most spans that are kept.
     most: usize,
     pub(super) has_null: bool,
-    /// Whether all escapes stand for characters that are seen: quotes, slashes, line ends and tabs. `false` for a text that was
-    /// not scanned.
+    /// Whether all escapes stand for characters that are seen: quotes, slashes, line ends and tabs.
+    /// `false` for a text that was not scanned.
     pub(super) has_visible_escapes: bool,
 }
 
-/// A value: the whole, an element of an array or a member of an object. Offsets are in the text, in bytes.
+/// A value: the whole, an element of an array or a member of an object. Offsets are in the text, in
+/// bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Span {
     /// Offset of its key; `start` where it has none.
@@ -45,7 +47,8 @@ impl Outline {
         self.has_visible_escapes
     }
 
-    /// Returns whether it has no values: so it is for a text that was not scanned, and for one with too many values.
+    /// Returns whether it has no values: so it is for a text that was not scanned, and for one with
+    /// too many values.
     pub(crate) fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }

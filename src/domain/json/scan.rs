@@ -23,8 +23,9 @@ pub enum JsonError {
     NumberRange { at: usize },
 }
 
-/// Scans `text` as one value with at most `max_depth` levels of nested arrays and objects. Returns the range of the
-/// value in the text, in bytes, without surrounding white space, and adds its long parts to an outline that has begun.
+/// Scans `text` as one value with at most `max_depth` levels of nested arrays and objects. Returns
+/// the range of the value in the text, in bytes, without surrounding white space, and adds its long
+/// parts to an outline that has begun.
 ///
 /// # Errors
 /// [`JsonError`] with the position of the first violation.
@@ -47,8 +48,8 @@ pub(super) fn value(
     Ok(range)
 }
 
-/// Returns the offset of the first byte that cannot be inside a string literal as it is (a quote, a backslash or a control
-/// character), and this byte.
+/// Returns the offset of the first byte that cannot be inside a string literal as it is (a quote, a
+/// backslash or a control character), and this byte.
 #[inline]
 pub(super) fn string_stop(bytes: &[u8]) -> Option<(usize, u8)> {
     // Most strings are names of members: shorter than what the vectorised search takes to begin.
@@ -79,8 +80,8 @@ pub(super) fn is_plain(text: &[u8]) -> bool {
     all_words(text, |word| stops(word) == 0)
 }
 
-/// Whether `holds` for all words of eight bytes that make up a text. The last may share bytes with the one before, or be
-/// filled up with spaces.
+/// Whether `holds` for all words of eight bytes that make up a text. The last may share bytes with
+/// the one before, or be filled up with spaces.
 fn all_words(text: &[u8], holds: impl Fn(u64) -> bool) -> bool {
     let (words, rest) = text.as_chunks::<8>();
     let last = match text.last_chunk::<8>() {
@@ -92,7 +93,8 @@ fn all_words(text: &[u8], holds: impl Fn(u64) -> bool) -> bool {
     words.iter().all(|word| holds(u64::from_le_bytes(*word))) && holds(last)
 }
 
-/// The highest bit of each byte that is a quote, a backslash or a control character, exact up to the first of them.
+/// The highest bit of each byte that is a quote, a backslash or a control character, exact up to
+/// the first of them.
 fn stops(word: u64) -> u64 {
     let is_control = word.wrapping_sub(REPEATED * u64::from(b' ')) & !word & (REPEATED << 7);
     let is_quote = zero_bytes(word ^ (REPEATED * u64::from(b'"')));
@@ -105,13 +107,14 @@ const SHORT_WORDS: usize = 4;
 /// A one in each byte of a word.
 const REPEATED: u64 = 0x0101_0101_0101_0101;
 
-/// The highest bit of each byte that is zero, exact up to the first of them (H. S. Warren, Hacker's Delight, section 6-1).
+/// The highest bit of each byte that is zero, exact up to the first of them (H. S. Warren, Hacker's
+/// Delight, section 6-1).
 fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(REPEATED) & !word & (REPEATED << 7)
 }
 
-/// Whether a string literal contains an escape. Most strings are names of members: shorter than what the vectorised
-/// search takes to begin.
+/// Whether a string literal contains an escape. Most strings are names of members: shorter than
+/// what the vectorised search takes to begin.
 fn has_escape(inside: &[u8]) -> bool {
     if inside.len() <= SHORT_WORDS * 8 {
         return !all_words(inside, |word| zero_bytes(word ^ (REPEATED * u64::from(b'\\'))) == 0);
@@ -148,7 +151,8 @@ struct Literal<'a> {
     has_escapes: bool,
 }
 
-/// Most keys of an object that are searched linearly: up to this number a search is faster than hashing.
+/// Most keys of an object that are searched linearly: up to this number a search is faster than
+/// hashing.
 const FEW_KEYS: usize = 16;
 
 impl<'a> Scan<'a> {

@@ -1,5 +1,5 @@
-//! The overlays that match one prompt, composed in their order: a later one has the last word on what both set, and tags
-//! and messages add up.
+//! The overlays that match one prompt, composed in their order: a later one has the last word on
+//! what both set, and tags and messages add up.
 
 use std::borrow::Cow;
 use std::sync::Arc;

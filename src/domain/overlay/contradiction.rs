@@ -14,8 +14,9 @@ pub(crate) struct Contradiction {
 impl Overlay {
     /// Returns the contradictions of this overlay to an earlier one.
     ///
-    /// Overlays with different patterns compose: the later one has the last word on a prompt that both match. With one
-    /// pattern, the earlier one would never have an effect. An argument cannot be preset and for clients.
+    /// Overlays with different patterns compose: the later one has the last word on a prompt that
+    /// both match. With one pattern, the earlier one would never have an effect. An argument cannot
+    /// be preset and for clients.
     pub(crate) fn contradictions(&self, earlier: &Self) -> Vec<Contradiction> {
         let mut found = Vec::new();
         if self.upstream != earlier.upstream || !self.prompt.overlaps(&earlier.prompt) {
@@ -69,7 +70,8 @@ impl Overlay {
 }
 
 impl ArgumentChange {
-    /// Why this and another change of one argument cannot both be; `None` if they can. Also for a change with itself.
+    /// Why this and another change of one argument cannot both be; `None` if they can. Also for a
+    /// change with itself.
     pub(crate) fn contradiction(&self, other: &Self) -> Option<&'static str> {
         let is_for_clients = |change: &Self| {
             change.default.is_some() || change.choices.is_some() || change.is_required

@@ -1,5 +1,5 @@
-//! Overlays: what the operator changes about the prompts of an upstream, before their names are merged. A definition goes
-//! in, the effective definition comes out.
+//! Overlays: what the operator changes about the prompts of an upstream, before their names are
+//! merged. A definition goes in, the effective definition comes out.
 
 mod composed;
 mod contradiction;
@@ -63,7 +63,8 @@ pub struct ArgumentChange {
 }
 
 impl Action {
-    /// Returns the keys of the configuration that change something, in their order; for arguments with their names.
+    /// Returns the keys of the configuration that change something, in their order; for arguments
+    /// with their names.
     pub fn changed_keys(&self) -> Vec<String> {
         let Self::Change(change) = self else {
             return vec!["drop".to_owned()];
@@ -124,8 +125,8 @@ pub(crate) fn apply<'a>(
     }
 }
 
-/// Returns the raw name of the prompt that an upstream's overlays list under `listed_name`, as far as that can be known
-/// without the list of the upstream.
+/// Returns the raw name of the prompt that an upstream's overlays list under `listed_name`, as far
+/// as that can be known without the list of the upstream.
 pub(crate) fn raw_name(overlays: &[Overlay], upstream: &UpstreamId, listed_name: &str) -> String {
     let own = || overlays.iter().filter(|overlay| overlay.upstream == *upstream);
     let candidates = own().filter_map(|overlay| match &overlay.action {

@@ -1,4 +1,5 @@
-//! Names that an overlay gives to prompts: `summary-{1}`, where `{1}` is what the first `*` of its pattern matched.
+//! Names that an overlay gives to prompts: `summary-{1}`, where `{1}` is what the first `*` of its
+//! pattern matched.
 
 use crate::domain::glob::Glob;
 
@@ -17,8 +18,8 @@ impl Rename {
     /// Parses a template for a pattern. A brace is literal where no number of a star follows.
     ///
     /// # Errors
-    /// What is wrong, as the end of a sentence: the template refers to a star that the pattern does not have, or to none
-    /// of several prompts.
+    /// What is wrong, as the end of a sentence: the template refers to a star that the pattern does
+    /// not have, or to none of several prompts.
     pub fn parse(text: &str, pattern: &Glob) -> Result<Self, String> {
         let mut pieces = Vec::new();
         let mut literal = String::new();
@@ -69,8 +70,8 @@ impl Rename {
         self.0.iter().map(piece).collect()
     }
 
-    /// Returns a raw name that gets this name; `None` if there is none, or it cannot be known because the template does not
-    /// use all stars.
+    /// Returns a raw name that gets this name; `None` if there is none, or it cannot be known
+    /// because the template does not use all stars.
     pub(super) fn reversed(&self, pattern: &Glob, name: &str) -> Option<String> {
         let template: String = self.0.iter().fold(String::new(), |template, piece| match piece {
             Piece::Literal(text) => template + text,

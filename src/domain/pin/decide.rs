@@ -1,5 +1,5 @@
-//! The one decision on the version that an upstream offers. It depends on nothing but the arguments, so it comes out the
-//! same in each pass, after a restart, and on each replica.
+//! The one decision on the version that an upstream offers. It depends on nothing but the
+//! arguments, so it comes out the same in each pass, after a restart, and on each replica.
 
 use super::{Mode, Offered, Pin, State};
 
@@ -30,7 +30,8 @@ pub(crate) enum Reason {
     /// Nothing that is known differs from the approved version.
     Same,
     DefinitionChanged,
-    /// As [`Reason::DefinitionChanged`]; and the upstream requires an argument that the approved form lacks.
+    /// As [`Reason::DefinitionChanged`]; and the upstream requires an argument that the approved
+    /// form lacks.
     ArgumentAdded,
     SourceChanged,
     TextChanged,
@@ -62,8 +63,8 @@ impl Reason {
     }
 }
 
-/// Decides on the version that an upstream offers. `fits_approved` says whether the upstream requires no argument that the
-/// approved form lacks.
+/// Decides on the version that an upstream offers. `fits_approved` says whether the upstream
+/// requires no argument that the approved form lacks.
 pub(crate) fn decide(
     mode: Mode,
     pin: Option<&Pin>,

@@ -1,4 +1,5 @@
-//! Pins: which version of a prompt was approved, and what becomes of the version that its upstream offers.
+//! Pins: which version of a prompt was approved, and what becomes of the version that its upstream
+//! offers.
 
 mod decide;
 mod text;
@@ -219,8 +220,8 @@ impl Pin {
         self.approved = Some(Decided { version, approval });
     }
 
-    /// Rejects a version. If it is the approved one, as far as both are known, no version is approved any more. Returns the
-    /// version with all that is known of it.
+    /// Rejects a version. If it is the approved one, as far as both are known, no version is
+    /// approved any more. Returns the version with all that is known of it.
     pub(crate) fn reject(&mut self, version: Version, approval: Approval) -> Version {
         let approved = self.approved.as_ref().map(|approved| &approved.version);
         let approved = approved.filter(|approved| approved.is_compatible_with(&version)).cloned();
@@ -233,8 +234,8 @@ impl Pin {
         version
     }
 
-    /// Approves the previous version that has a digest which begins with `prefix`, or the newest one that is not rejected.
-    /// Returns it.
+    /// Approves the previous version that has a digest which begins with `prefix`, or the newest
+    /// one that is not rejected. Returns it.
     ///
     /// # Errors
     /// Why there is no such version.

@@ -170,7 +170,8 @@ proptest! {
             match step {
                 Step::Offer { definition: d, text: t, fits: f } => {
                     (definition, text, fits) = (d, t, f);
-                    // A walk tells the definition only; texts of the definition before are forgotten.
+                    // A walk tells the definition only; texts of the definition before are
+                    // forgotten.
                     now = offered(definition, None);
                 }
                 Step::Probe => now = offered(definition, Some(text)),

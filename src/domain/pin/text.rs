@@ -4,8 +4,8 @@ use crate::domain::json::Json;
 use crate::domain::json::canonical::write_canonical;
 use crate::domain::json::object::write_object;
 
-/// Returns the canonical text (RFC 8785) of a checked `prompts/get` result: its description and messages, without metadata
-/// of the result.
+/// Returns the canonical text (RFC 8785) of a checked `prompts/get` result: its description and
+/// messages, without metadata of the result.
 pub(crate) fn canonical_text(result: Json<'_>) -> String {
     let mut out = String::with_capacity(result.text().len());
     // In the order of RFC 8785.

@@ -11,13 +11,15 @@ use crate::domain::json::{Json, Kind, write_str};
 /// Longest description of a tool, in bytes: models refuse requests with longer ones.
 const MAX_DESCRIPTION: usize = 1024;
 
-/// Most values of one `enum`; more make no useful choice, and large tools cost every request of a model.
+/// Most values of one `enum`; more make no useful choice, and large tools cost every request of a
+/// model.
 const MAX_CHOICES: usize = 256;
 
-/// Appends the tool that stands for one prompt. `prompt` is the prompt as it is listed, and `name_of` returns the
-/// name of its tool and of the properties, which models restrict alike. Each argument becomes a property of type
-/// string; the values that the library lists for it (`_meta.choices`) become its `enum`. Other metadata of the
-/// prompt is left out: hosts obey some of it on tools.
+/// Appends the tool that stands for one prompt. `prompt` is the prompt as it is listed, and
+/// `name_of` returns the name of its tool and of the properties, which models restrict alike. Each
+/// argument becomes a property of type string; the values that the library lists for it
+/// (`_meta.choices`) become its `enum`. Other metadata of the prompt is left out: hosts obey some
+/// of it on tools.
 pub(crate) fn write_prompt_tool(
     prompt: Json<'_>,
     tool_name: &str,
@@ -115,16 +117,17 @@ fn write_schema(prompt: Json<'_>, name_of: &dyn Fn(&str) -> String, schema: &mut
     }
 }
 
-/// The lists of values in the metadata of a prompt, by argument. They are looked for once: the rest of the metadata may be long.
+/// The lists of values in the metadata of a prompt, by argument. They are looked for once: the rest
+/// of the metadata may be long.
 pub(super) fn listed_choices(prompt: Json<'_>) -> HashMap<Cow<'_, str>, Json<'_>> {
     let listed = prompt.get("_meta").and_then(|meta| meta.get("choices"));
     let listed = listed.into_iter().flat_map(Json::members);
     listed.filter_map(|(argument, choices)| Some((argument.as_str()?, choices))).collect()
 }
 
-/// Returns the values that a prompt lists for an argument, each once; `None` without an array of at most
-/// [`MAX_CHOICES`] strings. Anything else that an upstream may have put there would make hosts reject the whole
-/// list.
+/// Returns the values that a prompt lists for an argument, each once; `None` without an array of at
+/// most [`MAX_CHOICES`] strings. Anything else that an upstream may have put there would make hosts
+/// reject the whole list.
 pub(super) fn choices(
     listed: &HashMap<Cow<'_, str>, Json<'_>>,
     argument: &str,

@@ -6,9 +6,10 @@ use crate::domain::json::{Json, write_str};
 use crate::domain::revision::Revision;
 use crate::domain::translate;
 
-/// Appends the array `content` for the messages of a checked `prompts/get` result: the content of each message
-/// unchanged, but for content types that `revision` does not define, and a text block such as `[user]` before
-/// each message whose role differs from the one before. `name` is the prompt's public name.
+/// Appends the array `content` for the messages of a checked `prompts/get` result: the content of
+/// each message unchanged, but for content types that `revision` does not define, and a text block
+/// such as `[user]` before each message whose role differs from the one before. `name` is the
+/// prompt's public name.
 pub(crate) fn write_content<'a>(
     messages: impl Iterator<Item = Json<'a>>,
     name: &str,
@@ -48,8 +49,8 @@ pub(crate) fn write_text_block(text: &str, out: &mut String) {
     });
 }
 
-/// Appends one prompt as `find_prompt` returns it: what a model needs to choose a prompt and to fill its
-/// arguments in.
+/// Appends one prompt as `find_prompt` returns it: what a model needs to choose a prompt and to
+/// fill its arguments in.
 pub(crate) fn write_found(prompt: Json<'_>, out: &mut String) {
     let copied = ["name", "title", "arguments"];
     write_object(out, |found| {

@@ -10,8 +10,8 @@ pub(crate) struct Query {
     words: Vec<String>,
 }
 
-/// How well a prompt matches a query; greater is better. Zero for a query without words, which every prompt
-/// matches.
+/// How well a prompt matches a query; greater is better. Zero for a query without words, which
+/// every prompt matches.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Score(pub u32);
 
@@ -60,8 +60,9 @@ impl Query {
         (score > 0).then_some(Score(score))
     }
 
-    /// Ranks prompts that come in the order of their names: the best first, equally good ones in the order of
-    /// their names. Returns the `size` that follow the place `after`, and whether there are more.
+    /// Ranks prompts that come in the order of their names: the best first, equally good ones in
+    /// the order of their names. Returns the `size` that follow the place `after`, and whether
+    /// there are more.
     pub(crate) fn page<'a>(
         &self,
         prompts: impl Iterator<Item = (&'a str, Json<'a>)>,

@@ -1,12 +1,13 @@
-//! The control frames of an HTTP/2 connection. They cost a client nothing and the gateway time, and no limit on
-//! requests counts them: settings, pings, window updates, resets, empty data, and frames of unknown types
-//! (RFC 9113, section 10.5).
+//! The control frames of an HTTP/2 connection. They cost a client nothing and the gateway time, and
+//! no limit on requests counts them: settings, pings, window updates, resets, empty data, and
+//! frames of unknown types (RFC 9113, section 10.5).
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Counts the control frames that a client sends. Pure: it reads bytes as they pass, and the clock is an argument.
+/// Counts the control frames that a client sends. Pure: it reads bytes as they pass, and the clock
+/// is an argument.
 pub(crate) struct ControlFrames {
     /// Frames that are allowed in each [`WINDOW`].
     limit: usize,

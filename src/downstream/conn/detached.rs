@@ -1,15 +1,16 @@
 //! Event streams over HTTP/1.1 that stay open for hours, detached from hyper.
 //!
-//! hyper keeps buffers of 24 KiB for each connection, also while its stream is idle. A detached stream
-//! keeps none: it writes its own chunks, and its connection ends with it.
+//! hyper keeps buffers of 24 KiB for each connection, also while its stream is idle. A detached
+//! stream keeps none: it writes its own chunks, and its connection ends with it.
 //!
-//! hyper has no way to give back a connection in the middle of a response: `Connection::into_parts` is
-//! permitted once `poll_without_shutdown` has completed, which takes an upgrade or the end of the last
-//! response. So hyper never owns the connection: its IO is a handle ([`LentIo`]). The service leaves the
-//! response of the stream there and stays pending. Once hyper has flushed all bytes before that response,
-//! hyper's connection is dropped, which is permitted at any time, and with it the request that it waits
-//! for. Bytes that hyper has read behind that request are dropped with it: `Connection: close` tells the
-//! client that no later request was processed (RFC 9112, section 9.6).
+//! hyper has no way to give back a connection in the middle of a response: `Connection::into_parts`
+//! is permitted once `poll_without_shutdown` has completed, which takes an upgrade or the end of
+//! the last response. So hyper never owns the connection: its IO is a handle ([`LentIo`]). The
+//! service leaves the response of the stream there and stays pending. Once hyper has flushed all
+//! bytes before that response, hyper's connection is dropped, which is permitted at any time, and
+//! with it the request that it waits for. Bytes that hyper has read behind that request are dropped
+//! with it: `Connection: close` tells the client that no later request was processed (RFC 9112,
+//! section 9.6).
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -31,8 +32,8 @@ use tokio::time::{sleep, timeout};
 use super::timeout_io::{TimeoutIo, slow_consumer};
 use crate::platform::wall_clock;
 
-/// The IO of an HTTP/1.1 connection, lent to hyper until a response is detached. Clones are handles of
-/// the same connection.
+/// The IO of an HTTP/1.1 connection, lent to hyper until a response is detached. Clones are handles
+/// of the same connection.
 pub(crate) struct LentIo<S, B>(Arc<Mutex<Lent<S, B>>>);
 
 /// The state that all handles share.
@@ -42,8 +43,8 @@ struct Lent<S, B> {
     response: Option<Response<B>>,
     /// Bytes that hyper has written.
     written: u64,
-    /// Whether hyper has flushed since the last write and since the response was detached. hyper flushes
-    /// its IO only when its own buffer is empty.
+    /// Whether hyper has flushed since the last write and since the response was detached. hyper
+    /// flushes its IO only when its own buffer is empty.
     is_flushed: bool,
 }
 
@@ -58,11 +59,11 @@ impl<S, B> LentIo<S, B> {
         Self(Arc::new(Mutex::new(Lent { io, response: None, written: 0, is_flushed: false })))
     }
 
-    /// Detaches a response: leaves it for [`reclaim`](Self::reclaim), and stays pending, so that hyper
-    /// sends nothing for its request.
+    /// Detaches a response: leaves it for [`reclaim`](Self::reclaim), and stays pending, so that
+    /// hyper sends nothing for its request.
     ///
-    /// Returns when no byte before the response was sent for `stall`, as its client reads nothing. (Behind
-    /// TLS a flush can stay pending although all bytes are written.)
+    /// Returns when no byte before the response was sent for `stall`, as its client reads nothing.
+    /// (Behind TLS a flush can stay pending although all bytes are written.)
     pub(crate) async fn detach(&self, response: Response<B>, stall: Duration) -> io::Error {
         {
             let mut lent = self.lock();
@@ -82,8 +83,8 @@ impl<S, B> LentIo<S, B> {
 
     /// Completes when a response is detached and all bytes before it are flushed.
     ///
-    /// It registers no waker: both change only while hyper's connection is polled. Poll it after that
-    /// connection, in the same task. Cancel safe: it changes nothing.
+    /// It registers no waker: both change only while hyper's connection is polled. Poll it after
+    /// that connection, in the same task. Cancel safe: it changes nothing.
     pub(crate) async fn detached(&self) {
         poll_fn(|_| if self.lock().is_detached() { Poll::Ready(()) } else { Poll::Pending }).await;
     }
@@ -91,8 +92,8 @@ impl<S, B> LentIo<S, B> {
     /// Takes the connection back, after hyper's connection was dropped.
     ///
     /// # Errors
-    /// When hyper still holds the IO, no response is detached, or bytes before it are not flushed. The
-    /// connection is lost then: what hyper has sent of it is unknown.
+    /// When hyper still holds the IO, no response is detached, or bytes before it are not flushed.
+    /// The connection is lost then: what hyper has sent of it is unknown.
     pub(crate) fn reclaim(self) -> io::Result<DetachedStream<S, B>> {
         let lent = Arc::into_inner(self.0)
             .ok_or_else(|| io::Error::other("hyper still holds the connection of a stream"))?;
@@ -181,7 +182,8 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
     B: http_body::Body<Data: Buf + Default, Error = Infallible> + Unpin,
 {
-    /// Sends the response until its body ends or its client disconnects, then closes the connection.
+    /// Sends the response until its body ends or its client disconnects, then closes the
+    /// connection.
     ///
     /// # Errors
     /// When the connection breaks, or its client reads nothing for too long, or sends more than
@@ -190,7 +192,8 @@ where
         let Self { mut io, response } = self;
         let (head, mut body) = response.into_parts();
         let head = response_head(&head, wall_clock());
-        // The block captures three parts, which stay in place. An `async fn` would hold `self` beside them for hours.
+        // The block captures three parts, which stay in place. An `async fn` would hold `self`
+        // beside them for hours.
         async move {
             io.write_all(&head).await?;
             drop(head);
@@ -225,8 +228,8 @@ async fn write_chunk<S: AsyncWrite + Unpin>(io: &mut S, data: impl Buf) -> io::R
 /// notice its end, and belong to no request that is processed.
 const IGNORED_BYTES: usize = 16 << 10;
 
-/// Limit for closing the write side: time enough for a client that reads slowly to take the last bytes
-/// in the buffers below (TLS, the socket).
+/// Limit for closing the write side: time enough for a client that reads slowly to take the last
+/// bytes in the buffers below (TLS, the socket).
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Completes when the client has closed its side. Bytes in the buffers below are flushed meanwhile.
@@ -261,8 +264,8 @@ where
     }
 }
 
-/// The head of a response that is sent in chunks and closes its connection (RFC 9112, sections 4, 7.1
-/// and 9.6).
+/// The head of a response that is sent in chunks and closes its connection (RFC 9112, sections 4,
+/// 7.1 and 9.6).
 fn response_head(head: &Parts, now: SystemTime) -> Vec<u8> {
     let mut out = format!("HTTP/1.1 {}\r\n", head.status).into_bytes();
     let mut line = |name: &str, value: &[u8]| {

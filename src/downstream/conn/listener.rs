@@ -34,8 +34,8 @@ pub(crate) struct OpenConnections {
 /// would fail again and use a core.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
-/// How often a listener at its limit reads the limit again, since a reload may raise it: soon enough for
-/// an operator who waits for it.
+/// How often a listener at its limit reads the limit again, since a reload may raise it: soon
+/// enough for an operator who waits for it.
 const LIMIT_POLL: Duration = Duration::from_secs(1);
 
 impl<S: Serve> Listener<S> {
@@ -60,8 +60,8 @@ impl<S: Serve> Listener<S> {
         self.open.clone()
     }
 
-    /// Accepts connections until `drain` is cancelled. Connections are tracked in `connections`, and
-    /// finish the requests in flight after `drain`.
+    /// Accepts connections until `drain` is cancelled. Connections are tracked in `connections`,
+    /// and finish the requests in flight after `drain`.
     pub(crate) async fn run(self, connections: TaskTracker, drain: CancellationToken) {
         let mut failure = None;
         loop {
@@ -115,8 +115,8 @@ impl<S: Serve> Listener<S> {
         }
     }
 
-    /// Admits a connection; `None` if it must be closed, since its network has too many of them. While there is
-    /// no room at all, because no connection is idle, it waits.
+    /// Admits a connection; `None` if it must be closed, since its network has too many of them.
+    /// While there is no room at all, because no connection is idle, it waits.
     async fn admit(&self, peer: IpAddr) -> Option<Arc<Lease>> {
         let holder = Holder::Network(network(peer));
         loop {
@@ -185,8 +185,8 @@ async fn serve_tls<S: Serve>(
     super::serve(stream, peer, Some(place), context).await
 }
 
-/// Returns the configured number, but never more than half of the open-file limit: the other half is
-/// for connections to upstreams, files and logs.
+/// Returns the configured number, but never more than half of the open-file limit: the other half
+/// is for connections to upstreams, files and logs.
 fn allowed_connections(configured: usize) -> usize {
     let files = rlimit::Resource::NOFILE.get_soft().unwrap_or(u64::MAX);
     configured.min(usize::try_from(files / 2).unwrap_or(usize::MAX).max(1))

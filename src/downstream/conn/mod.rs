@@ -54,14 +54,16 @@ pub(crate) struct Peer {
 pub(crate) struct ClientCertificate {
     /// The subject, as RFC 4514 writes it.
     pub subject: String,
-    /// The TLS configuration that verified it. It does not count for a configuration with other authorities.
+    /// The TLS configuration that verified it. It does not count for a configuration with other
+    /// authorities.
     pub verified_by: Arc<TlsServer>,
 }
 
 /// Why a connection ended early: for debug logs only.
 type ConnError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Sends a detached response ([`detached`]). The task of a connection holds no more of it than the pointer.
+/// Sends a detached response ([`detached`]). The task of a connection holds no more of it than the
+/// pointer.
 type SendingDetached = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
 /// A connection whose HTTP version is known, with all that its requests need.
@@ -86,8 +88,8 @@ pub(crate) struct ConnContext<E> {
     pub drain: CancellationToken,
 }
 
-/// Serves a connection until it ends, a deadline passes, or `drain` is cancelled and the requests in flight are
-/// answered. `place` is that of the connection among all connections.
+/// Serves a connection until it ends, a deadline passes, or `drain` is cancelled and the requests
+/// in flight are answered. `place` is that of the connection among all connections.
 ///
 /// # Errors
 /// When the connection breaks, violates HTTP, or exceeds a deadline.
@@ -226,8 +228,9 @@ async fn respond<E: Serve>(
     peer: Arc<Peer>,
     guard: RequestGuard,
 ) -> Response<SendingBody> {
-    // hyper removes a Content-Length next to Transfer-Encoding. A proxy before the gateway may have used it, and
-    // take the rest of the connection for a part of this body: close it (RFC 9112, section 6.3).
+    // hyper removes a Content-Length next to Transfer-Encoding. A proxy before the gateway may have
+    // used it, and take the rest of the connection for a part of this body: close it (RFC 9112,
+    // section 6.3).
     let closes = request.headers().contains_key(TRANSFER_ENCODING);
     guard.unless_revoked().await;
     // On the heap, and dropped with the response: a stream that is open for hours does not keep it.
@@ -262,8 +265,8 @@ enum Version {
 
 const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Reads as many bytes as distinguish HTTP/1.1 from HTTP/2 (RFC 9113, section 3.4): the first within `first_byte`,
-/// the rest of a preface within `head`. Returns them with the version.
+/// Reads as many bytes as distinguish HTTP/1.1 from HTTP/2 (RFC 9113, section 3.4): the first
+/// within `first_byte`, the rest of a preface within `head`. Returns them with the version.
 ///
 /// # Errors
 /// When the client disconnects or a deadline passes.
@@ -394,7 +397,8 @@ mod tests {
     fn a_connection_holds_its_large_parts_on_the_heap_and_only_while_they_are_used() {
         let (_client, serving) = connection(1, None);
         let size = size_of_val(&serving);
-        // A thousand idle streams are a thousand of these. The part that serves requests has several KiB.
+        // A thousand idle streams are a thousand of these. The part that serves requests has
+        // several KiB.
         assert!(size <= 256, "{size} bytes");
     }
 

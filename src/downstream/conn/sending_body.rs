@@ -26,13 +26,13 @@ pub(super) struct SendingBody {
 #[derive(Default)]
 pub(super) struct SendingBytes {
     bytes: ChunkBuf,
-    /// Ends the request when the last byte is written: hyper and h2 drop a body as soon as they have all of its bytes, and
-    /// a connection without a request counts as idle.
+    /// Ends the request when the last byte is written: hyper and h2 drop a body as soon as they
+    /// have all of its bytes, and a connection without a request counts as idle.
     _guard: Option<RequestGuard>,
 }
 
-/// Bytes of one frame on a connection that carries other responses: h2 buffers a whole frame, however slowly the
-/// client reads it.
+/// Bytes of one frame on a connection that carries other responses: h2 buffers a whole frame,
+/// however slowly the client reads it.
 const MAX_H2_FRAME: usize = 64 << 10;
 
 impl SendingBody {

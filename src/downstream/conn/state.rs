@@ -1,10 +1,11 @@
 //! The state of a connection and the deadline that follows from it.
 //!
-//! An HTTP/1.1 connection is idle, or receives a request head, or is busy with a request. Idle time and heads
-//! have deadlines here; a request body has its own deadline where it is read.
+//! An HTTP/1.1 connection is idle, or receives a request head, or is busy with a request. Idle time
+//! and heads have deadlines here; a request body has its own deadline where it is read.
 //!
-//! On an HTTP/2 connection a client can stop reading one response while it reads others: it opens no flow-control
-//! window for that stream. hyper does not poll the body of such a response, and that is what is observed here.
+//! On an HTTP/2 connection a client can stop reading one response while it reads others: it opens
+//! no flow-control window for that stream. hyper does not poll the body of such a response, and
+//! that is what is observed here.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,13 +20,15 @@ use crate::downstream::pool::Lease;
 
 /// The state of a connection, shared between its IO and the requests that it carries.
 pub(crate) struct ConnState {
-    /// The place of the connection among all connections; while it is idle it may be given to another one.
+    /// The place of the connection among all connections; while it is idle it may be given to
+    /// another one.
     place: Option<Arc<Lease>>,
     idle: Duration,
-    /// Limit for a request head. Absent on HTTP/2, where received bytes may be other frames than heads.
+    /// Limit for a request head. Absent on HTTP/2, where received bytes may be other frames than
+    /// heads.
     head: Option<Duration>,
-    /// How long a response body may have data that is not polled for. Absent on HTTP/1.1, where a slow reader
-    /// shows in writes that stay pending.
+    /// How long a response body may have data that is not polled for. Absent on HTTP/1.1, where a
+    /// slow reader shows in writes that stay pending.
     stall: Option<Duration>,
     /// Cancelled when the client sends too many control frames (HTTP/2).
     flooded: CancellationToken,
@@ -52,12 +55,12 @@ struct StalledBody {
     last_read: Instant,
 }
 
-/// Bytes. A smaller write on HTTP/2 may be control frames only (acknowledgements of pings and settings), so it
-/// does not prove that the client reads responses.
+/// Bytes. A smaller write on HTTP/2 may be control frames only (acknowledgements of pings and
+/// settings), so it does not prove that the client reads responses.
 const MIN_DATA_WRITE: usize = 1024;
 
-/// A body may wait this many times the stall limit while the client reads other responses: enough for its turn
-/// among many large responses, and still an end for a client that never reads it.
+/// A body may wait this many times the stall limit while the client reads other responses: enough
+/// for its turn among many large responses, and still an end for a client that never reads it.
 const MAX_STALLS: u32 = 10;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -194,10 +197,11 @@ impl ConnState {
         inner.phase = change(inner.phase);
     }
 
-    /// Returns the deadline of the current state, if it has one. `reader` is woken when it becomes earlier.
+    /// Returns the deadline of the current state, if it has one. `reader` is woken when it becomes
+    /// earlier.
     ///
-    /// It is not woken when a busy connection becomes idle, which would take a poll for each request: without a deadline, ask
-    /// again within [`idle`](Self::idle).
+    /// It is not woken when a busy connection becomes idle, which would take a poll for each
+    /// request: without a deadline, ask again within [`idle`](Self::idle).
     pub(crate) fn deadline(&self, reader: &Waker) -> Option<Instant> {
         let mut inner = self.lock();
         if self.stall.is_some() {
@@ -231,16 +235,17 @@ impl RequestGuard {
         self.state.stall.is_some()
     }
 
-    /// Returns at once, unless the pool has revoked the place of the connection: then never. A request that began would be
-    /// cancelled with the connection, whose task is about to end.
+    /// Returns at once, unless the pool has revoked the place of the connection: then never. A
+    /// request that began would be cancelled with the connection, whose task is about to end.
     pub(crate) async fn unless_revoked(&self) {
         if self.state.place.as_ref().is_some_and(|place| place.is_revoked()) {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Allows the pool to revoke the place of the connection although the request is not answered, since it has shown no
-    /// credential. The place stays busy while the connection carries other requests that have not yielded it.
+    /// Allows the pool to revoke the place of the connection although the request is not answered,
+    /// since it has shown no credential. The place stays busy while the connection carries other
+    /// requests that have not yielded it.
     pub(crate) fn yield_place(&self) {
         if !self.has_yielded.swap(true, Ordering::Relaxed) {
             let mut inner = self.state.lock();
@@ -249,8 +254,8 @@ impl RequestGuard {
         }
     }
 
-    /// Keeps the place busy until the request is answered. Never returns if it was revoked meanwhile; see
-    /// [`unless_revoked`](Self::unless_revoked).
+    /// Keeps the place busy until the request is answered. Never returns if it was revoked
+    /// meanwhile; see [`unless_revoked`](Self::unless_revoked).
     pub(crate) async fn keep_place(&self) {
         {
             let mut inner = self.state.lock();

@@ -1,5 +1,5 @@
-//! Deadlines on the IO of a connection that hyper does not keep: request heads and idle time apart from each other,
-//! and clients that read nothing.
+//! Deadlines on the IO of a connection that hyper does not keep: request heads and idle time apart
+//! from each other, and clients that read nothing.
 
 use std::io;
 use std::pin::Pin;
@@ -15,8 +15,8 @@ use tracing::info;
 use super::control_frames::ControlFrames;
 use super::state::ConnState;
 
-/// An IO whose reads fail with `TimedOut` at the deadline of the connection's state, and whose writes fail
-/// with `TimedOut` when the client reads nothing for too long.
+/// An IO whose reads fail with `TimedOut` at the deadline of the connection's state, and whose
+/// writes fail with `TimedOut` when the client reads nothing for too long.
 pub(crate) struct TimeoutIo<S> {
     io: S,
     /// Bytes that were read before the HTTP version was known; they are read again first.
@@ -34,7 +34,8 @@ pub(crate) struct TimeoutIo<S> {
     is_flooded: bool,
 }
 
-/// Logs that a client is disconnected because it reads too slowly, and returns the error that does it.
+/// Logs that a client is disconnected because it reads too slowly, and returns the error that does
+/// it.
 pub(super) fn slow_consumer() -> io::Error {
     info!(reason = "slow_consumer", "client does not read its responses; disconnecting");
     io::ErrorKind::TimedOut.into()
@@ -119,7 +120,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimeoutIo<S> {
             }
             return Poll::Ready(read);
         }
-        // The timer may fire before the deadline, never after it: the deadline that is current then counts.
+        // The timer may fire before the deadline, never after it: the deadline that is current then
+        // counts.
         loop {
             let deadline = self.state.deadline(context.waker());
             let timer = &self.read_deadline;
@@ -234,7 +236,8 @@ mod tests {
             let error = io.read_u8().await.unwrap_err();
             (error.kind(), start.elapsed().as_secs())
         });
-        // The request takes longer than a connection may be idle, and nothing wakes the reader at its end.
+        // The request takes longer than a connection may be idle, and nothing wakes the reader at
+        // its end.
         for _ in 0..20 {
             advance(5 * SECOND).await;
             tokio::task::yield_now().await;

@@ -1,5 +1,5 @@
-//! TLS of the listener: the handshake within its deadline, certificate rotation from files, and the subject
-//! of the client certificate.
+//! TLS of the listener: the handshake within its deadline, certificate rotation from files, and the
+//! subject of the client certificate.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -27,8 +27,8 @@ pub(crate) struct TlsServer {
     handshake_timeout: Duration,
 }
 
-/// How often the files are read. They are small, and certificate managers replace them through symbolic
-/// links in ways that a folder watch does not report on every file system.
+/// How often the files are read. They are small, and certificate managers replace them through
+/// symbolic links in ways that a folder watch does not report on every file system.
 const FILE_POLL: Duration = Duration::from_secs(1);
 
 impl TlsServer {
@@ -51,8 +51,8 @@ impl TlsServer {
         self.tls.client_ca == other.tls.client_ca
     }
 
-    /// Performs the TLS handshake. Returns the encrypted stream and the subject of the client certificate
-    /// (RFC 4514), if the client sent one. Cancel safe: the connection ends.
+    /// Performs the TLS handshake. Returns the encrypted stream and the subject of the client
+    /// certificate (RFC 4514), if the client sent one. Cancel safe: the connection ends.
     ///
     /// # Errors
     /// When the handshake fails or takes too long, or the subject is empty or not plain text.
@@ -124,8 +124,8 @@ const SHORT_NAMES: [(&[u64], &str); 9] = [
     (&[0, 9, 2342, 19_200_300, 100, 1, 1], "UID"),
 ];
 
-/// Returns the subject of a certificate as RFC 4514 writes it, the most specific name first. `None` when
-/// it is empty or holds a value that is not text.
+/// Returns the subject of a certificate as RFC 4514 writes it, the most specific name first. `None`
+/// when it is empty or holds a value that is not text.
 fn subject(der: &[u8]) -> Option<String> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let text = distinguished_name(certificate.subject())?;

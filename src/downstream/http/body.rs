@@ -14,12 +14,12 @@ use crate::domain::fair_share::Holder;
 use crate::domain::fault::TransportFault;
 use crate::downstream::admission::{Admission, BodyBudget, Upload};
 
-/// Reads a body to its end, within `body_size` bytes, the time `body` and the rate `body_rate`, and reserves
-/// memory for it.
+/// Reads a body to its end, within `body_size` bytes, the time `body` and the rate `body_rate`, and
+/// reserves memory for it.
 ///
 /// # Errors
-/// `body_too_large`, `body_timeout`, `body_broken`, or `overloaded` when there is no memory for it, or its
-/// memory was needed for callers who have less.
+/// `body_too_large`, `body_timeout`, `body_broken`, or `overloaded` when there is no memory for it,
+/// or its memory was needed for callers who have less.
 pub(crate) async fn read(
     body: impl Body<Data = Bytes> + Unpin,
     headers: &HeaderMap,
@@ -96,8 +96,8 @@ async fn revoked(upload: Option<&Upload>) {
     }
 }
 
-/// The rate of an upload, measured in windows of [`WINDOW`]: an average would let a client send fast first and
-/// then hold its memory for long. Pure: the clock is an argument.
+/// The rate of an upload, measured in windows of [`WINDOW`]: an average would let a client send
+/// fast first and then hold its memory for long. Pure: the clock is an argument.
 struct UploadRate {
     /// Bytes that must arrive in each window.
     least: usize,
@@ -137,7 +137,8 @@ fn content_length(headers: &HeaderMap) -> Option<usize> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Bytes allocated at most because of `Content-Length`. Beyond that the buffer grows with the bytes received.
+/// Bytes allocated at most because of `Content-Length`. Beyond that the buffer grows with the bytes
+/// received.
 const MAX_FIRST_BUFFER: usize = 64 << 10;
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-//! What the gateway says of itself as a client of authorization servers (OAuth Client ID Metadata Document,
-//! draft-ietf-oauth-client-id-metadata-document): its URL is the client id with which the operator signs in for upstreams.
+//! What the gateway says of itself as a client of authorization servers (OAuth Client ID Metadata
+//! Document, draft-ietf-oauth-client-id-metadata-document): its URL is the client id with which the
+//! operator signs in for upstreams.
 
 use crate::config::Config;
 use crate::grants::sign_in::registration;
@@ -7,7 +8,8 @@ use crate::grants::sign_in::registration;
 /// The document, and the path at which it is served.
 pub(crate) struct ClientDocument {
     path: String,
-    /// Absent where no operator signs in for an upstream, or the gateway has no public URL of https.
+    /// Absent where no operator signs in for an upstream, or the gateway has no public URL of
+    /// https.
     text: Option<String>,
 }
 

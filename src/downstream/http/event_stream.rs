@@ -46,8 +46,8 @@ enum Lifetime {
     Connection,
 }
 
-/// An event stream as a response body, with keep-alive comments. Dropping it drops its source. It holds
-/// one event at a time, so a slow client delays only its own source.
+/// An event stream as a response body, with keep-alive comments. Dropping it drops its source. It
+/// holds one event at a time, so a slow client delays only its own source.
 pub(crate) struct EventStream {
     /// What is left of the event that is being sent.
     unsent: Option<Event>,
@@ -58,13 +58,15 @@ pub(crate) struct EventStream {
 }
 
 impl Event {
-    /// Returns the first event of HTTP+SSE, which names the URL for messages (MCP 2024-11-05, transports).
+    /// Returns the first event of HTTP+SSE, which names the URL for messages (MCP 2024-11-05,
+    /// transports).
     pub(crate) fn endpoint(url: &str) -> Self {
         Self { bytes: format!("event: endpoint\ndata: {url}\n\n").into(), progress: None }
     }
 
-    /// Returns the event of a JSON-RPC message. JSON text may have line feeds between its tokens, so each
-    /// line gets its own `data` field. An event with an empty message only sets the client's last event id.
+    /// Returns the event of a JSON-RPC message. JSON text may have line feeds between its tokens,
+    /// so each line gets its own `data` field. An event with an empty message only sets the
+    /// client's last event id.
     pub(crate) fn message(id: Option<&str>, message: &str) -> Self {
         let mut out = String::with_capacity(message.len() + 64);
         if let Some(id) = id {
@@ -95,8 +97,8 @@ impl Event {
 }
 
 impl EventStream {
-    /// Returns the stream that responds to a call: `first`, then the events of `source`. A comment is sent
-    /// after `keep_alive` of silence.
+    /// Returns the stream that responds to a call: `first`, then the events of `source`. A comment
+    /// is sent after `keep_alive` of silence.
     pub(crate) fn of_call(
         first: Option<Event>,
         source: impl EventSource,

@@ -1,5 +1,5 @@
-//! HTTP+SSE (MCP 2024-11-05, transports): a GET opens the stream that carries all messages to the client.
-//! Its first event names the URL to which the client posts its own messages.
+//! HTTP+SSE (MCP 2024-11-05, transports): a GET opens the stream that carries all messages to the
+//! client. Its first event names the URL to which the client posts its own messages.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,8 +31,8 @@ pub(crate) struct HttpSse {
     sessions: Arc<ArcSwap<Sessions>>,
     admission: Arc<Admission>,
     path: String,
-    /// The path of the Streamable HTTP endpoint, to which cursors and `requestState` are bound: a client may
-    /// change its transport and keep them.
+    /// The path of the Streamable HTTP endpoint, to which cursors and `requestState` are bound: a
+    /// client may change its transport and keep them.
     endpoint: String,
     keep_alive: Duration,
     stall: Duration,
@@ -40,8 +40,8 @@ pub(crate) struct HttpSse {
     drain: CancellationToken,
 }
 
-/// The channels of the open streams by session id. Each entry has a stream permit, so there are at most
-/// `server.limits.streams`.
+/// The channels of the open streams by session id. Each entry has a stream permit, so there are at
+/// most `server.limits.streams`.
 pub(crate) type OpenChannels = DashMap<String, ClientChannel>;
 
 /// One open stream. Its session ends with it.
@@ -68,8 +68,8 @@ struct OpenEntry {
 }
 
 impl HttpSse {
-    /// Serves the transport at `path`. `sessions` are those of the current configuration, `channels` the
-    /// open ones, which outlive a reload.
+    /// Serves the transport at `path`. `sessions` are those of the current configuration,
+    /// `channels` the open ones, which outlive a reload.
     pub(crate) fn new(
         path: &str,
         endpoint: &str,
@@ -100,8 +100,8 @@ impl HttpSse {
     /// Opens a stream for a caller that `authenticated_by` has authenticated.
     ///
     /// # Errors
-    /// `overloaded` or `too_many_streams` when no stream is allowed; `audit_unavailable` when it cannot be
-    /// recorded.
+    /// `overloaded` or `too_many_streams` when no stream is allowed; `audit_unavailable` when it
+    /// cannot be recorded.
     pub(crate) async fn open(
         &self,
         sender: Sender,
@@ -141,7 +141,8 @@ impl HttpSse {
         )))
     }
 
-    /// Draws the id of a session. In a cluster it begins with the id of the replica that holds its stream.
+    /// Draws the id of a session. In a cluster it begins with the id of the replica that holds its
+    /// stream.
     fn new_id(&self) -> String {
         let random = hex(&random::<16>());
         match self.sessions.load().cluster() {

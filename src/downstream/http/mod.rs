@@ -133,8 +133,8 @@ impl Endpoint {
         self.admission.usage()
     }
 
-    /// Returns the subject of the client certificate, if it was verified by the authorities that this
-    /// configuration trusts.
+    /// Returns the subject of the client certificate, if it was verified by the authorities that
+    /// this configuration trusts.
     pub(crate) fn subject<'a>(&self, peer: &'a Peer) -> Option<&'a str> {
         let certificate = peer.certificate.as_ref()?;
         let tls = self.tls.as_ref()?;

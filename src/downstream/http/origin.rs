@@ -1,5 +1,5 @@
-//! Checks of Host and Origin against DNS rebinding and requests of foreign web pages (MCP 2025-11-25, transports,
-//! security warning), and the CORS headers of allowed origins.
+//! Checks of Host and Origin against DNS rebinding and requests of foreign web pages (MCP
+//! 2025-11-25, transports, security warning), and the CORS headers of allowed origins.
 
 use std::net::IpAddr;
 use std::sync::OnceLock;
@@ -29,7 +29,8 @@ pub(crate) struct OriginGuard {
 #[derive(Clone, Debug)]
 pub(crate) struct AllowedOrigin(HeaderValue);
 
-/// An origin as browsers send it: in lower case, without the default port of its scheme (RFC 6454, section 6.2).
+/// An origin as browsers send it: in lower case, without the default port of its scheme (RFC 6454,
+/// section 6.2).
 fn as_sent(origin: &str) -> String {
     let origin = origin.to_lowercase();
     let default = [("https://", ":443"), ("http://", ":80")];
@@ -59,8 +60,8 @@ impl OriginGuard {
         Self { hosts, origins: Vec::new(), usual_host: OnceLock::new() }
     }
 
-    /// Checks that a request names one host, and an allowed one. HTTP/2 has the host in the URI; where a
-    /// request has both, both must be allowed.
+    /// Checks that a request names one host, and an allowed one. HTTP/2 has the host in the URI;
+    /// where a request has both, both must be allowed.
     ///
     /// # Errors
     /// `host_rejected`.
@@ -124,8 +125,8 @@ impl OriginGuard {
 }
 
 impl AllowedOrigin {
-    /// Adds the headers that let the page read the response (Fetch standard, CORS protocol). Never `*`, which
-    /// would allow every page.
+    /// Adds the headers that let the page read the response (Fetch standard, CORS protocol). Never
+    /// `*`, which would allow every page.
     pub(crate) fn allow(&self, headers: &mut HeaderMap) {
         let expose = HeaderValue::from_static("Mcp-Session-Id, WWW-Authenticate");
         headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, self.0.clone());
@@ -147,21 +148,22 @@ impl AllowedOrigin {
     }
 }
 
-/// Returns the host of `host` or `host:port` in lower case. `None` for a name that a proxy could read in
-/// another way: with user information, or a colon without a port.
+/// Returns the host of `host` or `host:port` in lower case. `None` for a name that a proxy could
+/// read in another way: with user information, or a colon without a port.
 fn host_of(name: &str) -> Option<String> {
     let authority: Authority = name.parse().ok()?;
     let rest = name.strip_prefix(authority.host())?;
     (rest.is_empty() || authority.port_u16().is_some()).then(|| authority.host().to_lowercase())
 }
 
-/// Whether a host is loopback. It is allowed with any port, so that port mappings of containers work.
+/// Whether a host is loopback. It is allowed with any port, so that port mappings of containers
+/// work.
 fn is_loopback(host: &str) -> bool {
     matches!(host, "localhost" | "127.0.0.1" | "[::1]")
 }
 
-/// Returns a listen address as a host (RFC 3986, section 3.2.2). `None` for the unspecified address:
-/// 0.0.0.0 is an address to bind, not a host that clients may name.
+/// Returns a listen address as a host (RFC 3986, section 3.2.2). `None` for the unspecified
+/// address: 0.0.0.0 is an address to bind, not a host that clients may name.
 fn listen_host(ip: IpAddr) -> Option<String> {
     match ip {
         ip if ip.is_unspecified() => None,

@@ -1,5 +1,6 @@
-//! OAuth protected-resource metadata (RFC 9728; MCP 2025-11-25, authorization): the audience of each endpoint,
-//! the metadata document and the challenge. All of it comes from the configuration, nothing from a header.
+//! OAuth protected-resource metadata (RFC 9728; MCP 2025-11-25, authorization): the audience of
+//! each endpoint, the metadata document and the challenge. All of it comes from the configuration,
+//! nothing from a header.
 
 use serde_json::json;
 
@@ -19,8 +20,8 @@ struct Resource {
 }
 
 struct Metadata {
-    /// The path of the canonical URI, without a trailing slash. Behind a proxy it may differ from the path
-    /// of the endpoint.
+    /// The path of the canonical URI, without a trailing slash. Behind a proxy it may differ from
+    /// the path of the endpoint.
     public_path: String,
     /// The URL of the document.
     url: String,
@@ -47,13 +48,14 @@ impl ProtectedResources {
         Self(std::iter::once(main).chain(views).collect())
     }
 
-    /// Returns the audience of tokens for this path. A path that is not an endpoint's belongs to the main
-    /// endpoint: HTTP+SSE is another transport of it.
+    /// Returns the audience of tokens for this path. A path that is not an endpoint's belongs to
+    /// the main endpoint: HTTP+SSE is another transport of it.
     pub(crate) fn audience(&self, path: &str) -> &str {
         &self.resource(path).uri
     }
 
-    /// Returns the metadata document at a well-known path (RFC 9728, section 3). `None` for any other path.
+    /// Returns the metadata document at a well-known path (RFC 9728, section 3). `None` for any
+    /// other path.
     ///
     /// # Errors
     /// `not_found` when no endpoint has this well-known path, or no tokens are accepted.
@@ -71,8 +73,8 @@ impl ProtectedResources {
         Some(metadata.map(|metadata| metadata.document.clone()).ok_or(TransportFault::NotFound))
     }
 
-    /// Returns the value of `WWW-Authenticate` for a refusal that asks for other credentials (RFC 6750,
-    /// section 3; RFC 9728, section 5.1). `None` for other faults.
+    /// Returns the value of `WWW-Authenticate` for a refusal that asks for other credentials (RFC
+    /// 6750, section 3; RFC 9728, section 5.1). `None` for other faults.
     pub(crate) fn challenge(&self, path: &str, fault: &TransportFault) -> Option<String> {
         let error = match fault {
             // A request without credentials gets no error code (RFC 6750, section 3.1).

@@ -1,5 +1,5 @@
-//! What is read from the head of a request: media types (`Content-Type`, `Accept`), the headers of MCP,
-//! credentials, and the client address behind proxies (`X-Forwarded-For`).
+//! What is read from the head of a request: media types (`Content-Type`, `Accept`), the headers of
+//! MCP, credentials, and the client address behind proxies (`X-Forwarded-For`).
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -40,9 +40,9 @@ pub(crate) fn check_media_type(headers: &HeaderMap) -> Result<(), TransportFault
     Ok(())
 }
 
-/// Reads `Accept` (RFC 9110, section 12.5.1). Without the header, or with an empty one, every media type
-/// is accepted. For each media type the most specific media range decides, and a weight of 0 refuses it.
-/// Weights above 0 do not matter: the gateway chooses by what the response is.
+/// Reads `Accept` (RFC 9110, section 12.5.1). Without the header, or with an empty one, every media
+/// type is accepted. For each media type the most specific media range decides, and a weight of 0
+/// refuses it. Weights above 0 do not matter: the gateway chooses by what the response is.
 ///
 /// # Errors
 /// When the client accepts neither JSON nor event streams.
@@ -71,8 +71,8 @@ pub(crate) fn read_accept(headers: &HeaderMap) -> Result<Accepts, TransportFault
 /// The `Accept` that nearly all clients send.
 const USUAL_ACCEPT: &str = "application/json, text/event-stream";
 
-/// Whether a request comes from a person who opens its URL in a browser: a GET that names HTML, and no type and no
-/// header of MCP.
+/// Whether a request comes from a person who opens its URL in a browser: a GET that names HTML, and
+/// no type and no header of MCP.
 pub(crate) fn is_of_browser(method: &Method, headers: &HeaderMap) -> bool {
     if *method != Method::GET {
         return false;
@@ -118,7 +118,8 @@ impl<'a> MediaRange<'a> {
     }
 }
 
-/// Whether a weight is 0: `0`, optionally with up to three zeros behind a point (RFC 9110, section 12.4.2).
+/// Whether a weight is 0: `0`, optionally with up to three zeros behind a point (RFC 9110, section
+/// 12.4.2).
 fn is_zero(weight: &str) -> bool {
     matches!(weight, "0" | "0." | "0.0" | "0.00" | "0.000")
 }
@@ -154,7 +155,8 @@ pub(crate) fn read_headers(headers: &HeaderMap) -> Headers<'_> {
     read
 }
 
-/// Reads the credentials of a request: its headers, and the subject of the connection's client certificate.
+/// Reads the credentials of a request: its headers, and the subject of the connection's client
+/// certificate.
 pub(crate) fn read_credentials<'a>(
     headers: &'a HeaderMap,
     subject: Option<&'a str>,
@@ -168,9 +170,10 @@ pub(crate) fn read_credentials<'a>(
     Credentials { authorization: given(AUTHORIZATION), api_key, subject }
 }
 
-/// Returns the client address of a request: the peer of its connection, or, behind trusted proxies, the last
-/// address in `X-Forwarded-For` that is not a trusted proxy. A hop that cannot be read as an address ends the
-/// search at the trusted proxy behind it, as nothing before that hop can be trusted.
+/// Returns the client address of a request: the peer of its connection, or, behind trusted proxies,
+/// the last address in `X-Forwarded-For` that is not a trusted proxy. A hop that cannot be read as
+/// an address ends the search at the trusted proxy behind it, as nothing before that hop can be
+/// trusted.
 pub(crate) fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpAddr]) -> IpAddr {
     if !trusted.contains(&peer) {
         return peer;
@@ -191,8 +194,8 @@ pub(crate) fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpAdd
     client
 }
 
-/// Reads one hop of `X-Forwarded-For`: an address, or, as some load balancers write it, `address:port`,
-/// `[v6]` or `[v6]:port`.
+/// Reads one hop of `X-Forwarded-For`: an address, or, as some load balancers write it,
+/// `address:port`, `[v6]` or `[v6]:port`.
 fn hop_address(hop: &[u8]) -> Option<IpAddr> {
     let hop = std::str::from_utf8(hop).ok()?.trim();
     let bracketed = || hop.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
@@ -202,8 +205,8 @@ fn hop_address(hop: &[u8]) -> Option<IpAddr> {
     address.map(|address| address.to_canonical())
 }
 
-/// Reads a header that may occur once. A repeated header is unreadable: readers behind the gateway might use
-/// another of its values.
+/// Reads a header that may occur once. A repeated header is unreadable: readers behind the gateway
+/// might use another of its values.
 fn field<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Field<'a> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
@@ -309,7 +312,8 @@ mod tests {
             }
             client_address(proxy, &headers, &[proxy]).to_string()
         };
-        // The proxy appends to the last line, or joins the lines: the stranger's own bytes are a hop.
+        // The proxy appends to the last line, or joins the lines: the stranger's own bytes are a
+        // hop.
         assert_eq!(client(&[b"5.5.5.5", b"\xff, 6.6.6.6"]), "6.6.6.6");
         assert_eq!(client(&[b"5.5.5.5, \xff, 6.6.6.6"]), "6.6.6.6");
         assert_eq!(client(&[b"6.6.6.6", b"\xff"]), "10.0.0.1", "an unreadable hop ends the search");

@@ -1,4 +1,5 @@
-//! HTTP responses to MCP clients: status, headers and bodies. The status of an error is decided here only.
+//! HTTP responses to MCP clients: status, headers and bodies. The status of an error is decided
+//! here only.
 
 use http::header::{
     ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE,
@@ -58,7 +59,8 @@ pub(crate) fn events(stream: EventStream) -> Response<Body> {
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // MCP 2026-07-28, Streamable HTTP: a reverse proxy must not keep events back until a buffer is full.
+    // MCP 2026-07-28, Streamable HTTP: a reverse proxy must not keep events back until a buffer is
+    // full.
     headers.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
     response
 }
@@ -135,9 +137,9 @@ fn with_json(status: StatusCode, message: Chunks) -> Response<Body> {
     response
 }
 
-/// Returns the status of an error. A message that was refused before its dispatch gets the status of the
-/// fault. A call that failed gets 200 with a JSON-RPC error, because clients take other statuses for a
-/// broken transport.
+/// Returns the status of an error. A message that was refused before its dispatch gets the status
+/// of the fault. A call that failed gets 200 with a JSON-RPC error, because clients take other
+/// statuses for a broken transport.
 fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
     use RequestFault as R;
     use TransportFault as T;

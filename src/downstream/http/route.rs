@@ -1,5 +1,5 @@
-//! Routing of HTTP requests: checks and authentication, then Streamable HTTP (one endpoint for all revisions),
-//! HTTP+SSE, or protected-resource metadata.
+//! Routing of HTTP requests: checks and authentication, then Streamable HTTP (one endpoint for all
+//! revisions), HTTP+SSE, or protected-resource metadata.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -194,7 +194,8 @@ impl Endpoint {
         }
     }
 
-    /// Returns the response to a batch: JSON if it is ready within `keep_alive`, otherwise a stream.
+    /// Returns the response to a batch: JSON if it is ready within `keep_alive`, otherwise a
+    /// stream.
     async fn batch_response(
         &self,
         holder: Holder,
@@ -249,8 +250,9 @@ impl Endpoint {
         }
     }
 
-    /// Returns the response to a call: JSON if it is ready within `keep_alive` and no message comes before
-    /// it, otherwise a stream. A client that accepts JSON only waits for the response without its messages.
+    /// Returns the response to a call: JSON if it is ready within `keep_alive` and no message comes
+    /// before it, otherwise a stream. A client that accepts JSON only waits for the response
+    /// without its messages.
     async fn call_response(
         &self,
         mut call: PendingCall,
@@ -291,8 +293,9 @@ impl Endpoint {
     /// Returns a notification stream.
     ///
     /// # Errors
-    /// `not_acceptable` for a client that accepts JSON only, as notifications need a stream; `overloaded`
-    /// or `too_many_streams` when no stream is admitted; `audit_unavailable` when it cannot be recorded.
+    /// `not_acceptable` for a client that accepts JSON only, as notifications need a stream;
+    /// `overloaded` or `too_many_streams` when no stream is admitted; `audit_unavailable` when it
+    /// cannot be recorded.
     async fn notification_stream(
         &self,
         notifications: NotificationStream,
@@ -416,7 +419,8 @@ const STREAM_NOT_ACCEPTED: TransportFault =
 
 /// Why a request has no result.
 enum Refused {
-    /// Refused before its message was read, or because its stream cannot be opened; with its id, if it was read.
+    /// Refused before its message was read, or because its stream cannot be opened; with its id, if
+    /// it was read.
     Transport { fault: TransportFault, id: Option<Id> },
     /// Its message was refused, or its call failed.
     Message(Refusal),

@@ -56,7 +56,8 @@ impl Arrival {
 }
 
 impl Callback {
-    /// Listens on a loopback address; on a free port for 0. Returns the receiver of browsers that return.
+    /// Listens on a loopback address; on a free port for 0. Returns the receiver of browsers that
+    /// return.
     ///
     /// # Errors
     /// When the port is taken.
@@ -93,7 +94,8 @@ async fn answer(
     arrivals: mpsc::Sender<Arrival>,
     address: SocketAddr,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
-    // Another name for this address is that of a page that wants to be taken for this one (DNS rebinding).
+    // Another name for this address is that of a page that wants to be taken for this one (DNS
+    // rebinding).
     let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
     let is_here = host.is_some_and(|host| host == address.to_string());
     if !is_here || request.method() != Method::GET || request.uri().path() != PATH {

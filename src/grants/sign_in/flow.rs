@@ -1,5 +1,5 @@
-//! The authorization code flow in the operator's browser (OAuth 2.1, section 4.1), which ends at a loopback address
-//! (RFC 8252, section 7.3) or with the address pasted from the browser.
+//! The authorization code flow in the operator's browser (OAuth 2.1, section 4.1), which ends at a
+//! loopback address (RFC 8252, section 7.3) or with the address pasted from the browser.
 
 use url::Url;
 
@@ -23,8 +23,9 @@ impl CodeFlow {
     /// Begins a sign-in that ends at `redirect_uri`.
     ///
     /// # Errors
-    /// The authorization server has no authorization endpoint, or does not say that it supports PKCE with `S256`,
-    /// without which a code could be injected (MCP 2025-11-25, authorization code protection).
+    /// The authorization server has no authorization endpoint, or does not say that it supports
+    /// PKCE with `S256`, without which a code could be injected (MCP 2025-11-25, authorization code
+    /// protection).
     pub(crate) fn begin(
         provider: Provider,
         upstream: &str,
@@ -57,7 +58,8 @@ impl CodeFlow {
         &self.upstream
     }
 
-    /// Returns the URL that the operator opens (RFC 6749, section 4.1.1; RFC 7636, section 4.3; RFC 8707, section 2.1).
+    /// Returns the URL that the operator opens (RFC 6749, section 4.1.1; RFC 7636, section 4.3; RFC
+    /// 8707, section 2.1).
     pub(crate) fn url(&self) -> Option<Url> {
         let endpoint = self.provider.metadata.authorization_endpoint.as_ref()?;
         let mut url = Url::parse(&endpoint.to_string()).ok()?;
@@ -91,7 +93,8 @@ impl CodeFlow {
         read_code(query, Expected { state: &self.state, issuer, must_name_issuer })
     }
 
-    /// Exchanges the code for tokens (RFC 6749, section 4.1.3; RFC 7636, section 4.5). A flow has one code.
+    /// Exchanges the code for tokens (RFC 6749, section 4.1.3; RFC 7636, section 4.5). A flow has
+    /// one code.
     ///
     /// # Errors
     /// What the authorization server said.

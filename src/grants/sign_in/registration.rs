@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::Registered;
 use crate::net::egress::Egress;
 
-/// Returns what a native client says of itself (RFC 7591, section 2; RFC 8252). Without a redirect URI it uses the
-/// device flow.
+/// Returns what a native client says of itself (RFC 7591, section 2; RFC 8252). Without a redirect
+/// URI it uses the device flow.
 pub(super) fn metadata(redirect_uri: Option<&str>) -> Value {
     let mut metadata = json!({
         "client_name": "promptgate",
@@ -28,8 +28,8 @@ pub(super) fn metadata(redirect_uri: Option<&str>) -> Value {
     metadata
 }
 
-/// Returns the document about the gateway whose URL is its client id. Any port of a loopback address must be accepted
-/// (RFC 8252, section 7.3).
+/// Returns the document about the gateway whose URL is its client id. Any port of a loopback
+/// address must be accepted (RFC 8252, section 7.3).
 pub(crate) fn document(url: &str) -> Value {
     let mut document = metadata(Some("http://127.0.0.1/callback"));
     document["client_id"] = json!(url);
@@ -63,8 +63,8 @@ pub(super) async fn register(
     read(&response).ok_or_else(|| format!("{endpoint}: the response has no client_id"))
 }
 
-/// Returns how the client authenticates: not at all, unless the authorization server supports only secrets
-/// (`token_endpoint_auth_methods_supported`; RFC 8414, section 2).
+/// Returns how the client authenticates: not at all, unless the authorization server supports only
+/// secrets (`token_endpoint_auth_methods_supported`; RFC 8414, section 2).
 fn method(supported: &[String]) -> &str {
     let known = ["none", "client_secret_basic", "client_secret_post"];
     known.into_iter().find(|known| supported.iter().any(|own| own == known)).unwrap_or("none")

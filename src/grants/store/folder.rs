@@ -1,4 +1,5 @@
-//! The folder of `[grants]`: one file for each upstream, with its sealed sign-in. All functions block.
+//! The folder of `[grants]`: one file for each upstream, with its sealed sign-in. All functions
+//! block.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -59,8 +60,8 @@ impl Folder {
         }
     }
 
-    /// Locks the file of an upstream for this process, until the returned file is dropped. Waits for another process for
-    /// at most `patience`.
+    /// Locks the file of an upstream for this process, until the returned file is dropped. Waits
+    /// for another process for at most `patience`.
     ///
     /// # Errors
     /// When another process takes too long, or the file system knows no locks.
@@ -93,7 +94,8 @@ impl Folder {
         }
     }
 
-    /// Removes the files that were not used for `idle`, except those of the upstreams `in_use`. Returns their upstreams.
+    /// Removes the files that were not used for `idle`, except those of the upstreams `in_use`.
+    /// Returns their upstreams.
     ///
     /// # Errors
     /// When the folder cannot be read. A file that cannot be removed is logged.
@@ -169,8 +171,8 @@ fn upstream_of(path: &Path) -> Option<&str> {
     is_grant.then(|| name.strip_prefix(durable_file::UNFINISHED).unwrap_or(name))
 }
 
-/// Whether a grant that was used last at `used` is forgotten at `now`. One that was used in the future, by a clock that
-/// was set back since, is kept.
+/// Whether a grant that was used last at `used` is forgotten at `now`. One that was used in the
+/// future, by a clock that was set back since, is kept.
 fn is_idle(now: SystemTime, used: SystemTime, idle: Duration) -> bool {
     now.duration_since(used).is_ok_and(|unused| unused >= idle)
 }

@@ -1,5 +1,5 @@
-//! Where the grants of the upstreams are kept: in files, or in the store of the cluster. Both hold sealed texts, and no
-//! readable token.
+//! Where the grants of the upstreams are kept: in files, or in the store of the cluster. Both hold
+//! sealed texts, and no readable token.
 
 mod folder;
 
@@ -30,8 +30,9 @@ enum Place {
     Cluster(Arc<SharedGrants>),
 }
 
-/// The lock of one grant, which keeps other processes from renewing it: a refresh token that is sent twice ends the sign-in
-/// at many providers (OAuth 2.1, section 4.3.1). A grant is changed only with its lock.
+/// The lock of one grant, which keeps other processes from renewing it: a refresh token that is
+/// sent twice ends the sign-in at many providers (OAuth 2.1, section 4.3.1). A grant is changed
+/// only with its lock.
 pub(crate) struct GrantLock<'a> {
     store: &'a GrantStore,
     upstream: String,
@@ -66,8 +67,8 @@ pub(crate) enum StoreError {
     Interrupted(String),
 }
 
-/// The longest time for which a process renews a grant, and for which others wait: a token request takes ten seconds at
-/// most.
+/// The longest time for which a process renews a grant, and for which others wait: a token request
+/// takes ten seconds at most.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(15);
 
 impl GrantStore {
@@ -98,7 +99,8 @@ impl GrantStore {
     /// Locks the grant of an upstream. Waits for at most [`LOCK_TIMEOUT`].
     ///
     /// # Errors
-    /// When another process takes too long, the file system knows no locks, or the store of the cluster is not available.
+    /// When another process takes too long, the file system knows no locks, or the store of the
+    /// cluster is not available.
     pub(crate) async fn lock(&self, upstream: &str) -> Result<GrantLock<'_>, StoreError> {
         let held = match &self.place {
             Place::Folder(folder) => {
@@ -129,8 +131,8 @@ impl GrantStore {
         }
     }
 
-    /// Forgets the grants that were not used for `grants.idle`, except those of the upstreams `in_use`. Returns their
-    /// upstreams; none in the store of a cluster, which forgets by itself.
+    /// Forgets the grants that were not used for `grants.idle`, except those of the upstreams
+    /// `in_use`. Returns their upstreams; none in the store of a cluster, which forgets by itself.
     ///
     /// # Errors
     /// When the folder cannot be read.
@@ -196,7 +198,8 @@ impl GrantLock<'_> {
         }
     }
 
-    /// Lets other processes change the grant. A lock that is dropped instead is released when it expires.
+    /// Lets other processes change the grant. A lock that is dropped instead is released when it
+    /// expires.
     pub(crate) async fn release(self) {
         if let HeldLock::Cluster(lock) = self.held {
             lock.release().await;

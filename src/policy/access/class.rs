@@ -1,4 +1,5 @@
-//! A class of callers: those that no policy can tell apart. Its decisions are made once for each class of prompts.
+//! A class of callers: those that no policy can tell apart. Its decisions are made once for each
+//! class of prompts.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -38,11 +39,13 @@ pub(super) struct Types {
     action: EntityTypeName,
 }
 
-/// Most remembered decisions of one class, of about 100 bytes each: beyond that they are forgotten and made again.
+/// Most remembered decisions of one class, of about 100 bytes each: beyond that they are forgotten
+/// and made again.
 const MAX_DECISIONS: usize = 1_024;
 
 impl CallerClass {
-    /// The class of `member`, whom only `policies` can concern; `None` if Cedar does not accept the caller.
+    /// The class of `member`, whom only `policies` can concern; `None` if Cedar does not accept the
+    /// caller.
     pub(super) fn new(
         key: &str,
         policies: PolicySet,

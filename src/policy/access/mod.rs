@@ -1,6 +1,8 @@
-//! Access decisions by Cedar policies: whether a caller may use a prompt, and which policies decided.
+//! Access decisions by Cedar policies: whether a caller may use a prompt, and which policies
+//! decided.
 //!
-//! Policies are evaluated once for each class of callers, class of prompts and method, not for each caller and prompt.
+//! Policies are evaluated once for each class of callers, class of prompts and method, not for each
+//! caller and prompt.
 
 mod class;
 mod prompt_tests;
@@ -59,8 +61,8 @@ impl Access {
         }
     }
 
-    /// Returns the access decision for a request, with the policies that decided. A request that cannot be
-    /// evaluated is denied.
+    /// Returns the access decision for a request, with the policies that decided. A request that
+    /// cannot be evaluated is denied.
     pub(crate) fn decide(&self, caller: &Caller, method: Method, prompt: PromptRef<'_>) -> Verdict {
         let class = self.class(caller);
         class.map(|class| class.decide(method, prompt)).unwrap_or_default()
@@ -86,7 +88,8 @@ impl Access {
         Some(class)
     }
 
-    /// What policies can see of a caller: which rules are for it, and everything where there are policies of a file.
+    /// What policies can see of a caller: which rules are for it, and everything where there are
+    /// policies of a file.
     fn key_of(&self, caller: &Caller) -> String {
         let mut key = String::new();
         for (_, callers) in &self.rules {

@@ -1,5 +1,5 @@
-//! What policies can see of a prompt: they compare its upstream and its name with texts that they contain. Prompts for which
-//! all these comparisons give the same are decided alike.
+//! What policies can see of a prompt: they compare its upstream and its name with texts that they
+//! contain. Prompts for which all these comparisons give the same are decided alike.
 
 use cedar_policy::Policy;
 use serde_json::Value;
@@ -33,7 +33,8 @@ enum PromptTest {
 /// Prompts that are decided alike, for one method.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(super) enum PromptClass {
-    /// The positions of the upstream and of the name among those that policies name, and one bit for each other test.
+    /// The positions of the upstream and of the name among those that policies name, and one bit
+    /// for each other test.
     Tested { upstream: Option<usize>, name: Option<usize>, bits: Box<[u64]> },
     /// One prompt alone.
     Prompt { upstream: Box<str>, raw_name: Box<str>, state: State },
@@ -81,7 +82,8 @@ impl PromptTests {
         }
     }
 
-    /// Reads a policy in its JSON form (Cedar, JSON policy format); false if it uses the prompt in another way.
+    /// Reads a policy in its JSON form (Cedar, JSON policy format); false if it uses the prompt in
+    /// another way.
     fn read_policy(&mut self, policy: &Value) -> bool {
         let scope = &policy["resource"];
         let entities = [&scope["entity"], &scope["in"]["entity"]];

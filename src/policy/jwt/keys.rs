@@ -1,5 +1,5 @@
-//! The JSON Web Key Set of an issuer: fetched by one task, shared by all requests, and used for a while
-//! when it cannot be refreshed.
+//! The JSON Web Key Set of an issuer: fetched by one task, shared by all requests, and used for a
+//! while when it cannot be refreshed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -118,8 +118,8 @@ impl Keys {
         });
     }
 
-    /// The key for a token by its id and algorithm, and when it was fetched. Waits for a fetch if the id is
-    /// unknown.
+    /// The key for a token by its id and algorithm, and when it was fetched. Waits for a fetch if
+    /// the id is unknown.
     pub(super) async fn find(
         &self,
         id: Option<&str>,

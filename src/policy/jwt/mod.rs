@@ -1,5 +1,5 @@
-//! JSON Web Tokens of an identity provider (RFC 9068, RFC 8725), validated against its published keys and
-//! nothing that a token carries.
+//! JSON Web Tokens of an identity provider (RFC 9068, RFC 8725), validated against its published
+//! keys and nothing that a token carries.
 
 mod keys;
 
@@ -64,7 +64,8 @@ impl Tokens {
         }
     }
 
-    /// The validator of another configuration. It keeps the keys that were fetched if they are those of the same issuer.
+    /// The validator of another configuration. It keeps the keys that were fetched if they are
+    /// those of the same issuer.
     pub(crate) fn renew(&self, auth: &config::Auth, jwt: &Jwt) -> Self {
         let renewed = Self::new(auth, jwt);
         if self.jwt == *jwt {
@@ -76,8 +77,8 @@ impl Tokens {
         renewed
     }
 
-    /// Whether a credential has the shape of a token: three parts, the first of which starts like an encoded
-    /// JSON object.
+    /// Whether a credential has the shape of a token: three parts, the first of which starts like
+    /// an encoded JSON object.
     pub(crate) fn is_token(credential: &str) -> bool {
         credential.starts_with("ey") && credential.bytes().filter(|&b| b == b'.').count() == 2
     }
@@ -95,7 +96,8 @@ impl Tokens {
     /// The caller of a valid token for `audience`. `now` is the wall-clock time.
     ///
     /// # Errors
-    /// `Unauthorized` with the reason, `InsufficientScope`, or `AuthUnavailable` while the keys are unknown.
+    /// `Unauthorized` with the reason, `InsufficientScope`, or `AuthUnavailable` while the keys are
+    /// unknown.
     pub(crate) async fn check(
         &self,
         token: &str,
@@ -153,8 +155,8 @@ impl Tokens {
         Ok((self.caller(&claims.claims)?, generation))
     }
 
-    /// Whether `auth.jwt.typ` has this type. Types are media types: without regard to case, and with or
-    /// without `application/` (RFC 7515, section 4.1.9; RFC 9068, section 4).
+    /// Whether `auth.jwt.typ` has this type. Types are media types: without regard to case, and
+    /// with or without `application/` (RFC 7515, section 4.1.9; RFC 9068, section 4).
     fn is_accepted_type(&self, given: &str) -> bool {
         let short = |full: &str| {
             let full = full.to_ascii_lowercase();
@@ -233,7 +235,8 @@ fn why(kind: &ErrorKind) -> TransportFault {
     })
 }
 
-/// The texts of a claim: a list, or one text, split at blanks if `splits`. An absent claim holds none.
+/// The texts of a claim: a list, or one text, split at blanks if `splits`. An absent claim holds
+/// none.
 fn words(claim: Option<&Value>, splits: bool) -> Option<Vec<String>> {
     let words: Vec<String> = match claim {
         None | Some(Value::Null) => Vec::new(),

@@ -8,8 +8,8 @@ use super::bucket::{Bucket, Exhausted};
 use super::gcra::{self, Nanos};
 use super::sharded::Sharded;
 
-/// The buckets of this process. Bounded: the least recently used bucket is dropped first, so that it is
-/// full again.
+/// The buckets of this process. Bounded: the least recently used bucket is dropped first, so that
+/// it is full again.
 pub(crate) struct LocalBuckets {
     /// The theoretical arrival time of each bucket.
     arrivals: Sharded<Nanos>,
@@ -17,8 +17,8 @@ pub(crate) struct LocalBuckets {
     epoch: Instant,
 }
 
-/// Most buckets of all limits together: more than there are callers, prompts and addresses within the
-/// time in which a bucket fills. About 150 bytes each, allocated at the first use.
+/// Most buckets of all limits together: more than there are callers, prompts and addresses within
+/// the time in which a bucket fills. About 150 bytes each, allocated at the first use.
 pub(super) const BUCKETS: usize = 1 << 18;
 
 impl Default for LocalBuckets {

@@ -21,8 +21,8 @@ impl Quota {
     }
 }
 
-/// Takes one cell at `now` from a bucket with the theoretical arrival time `arrival` (`None`: an unused
-/// bucket, which is full). Returns the next theoretical arrival time.
+/// Takes one cell at `now` from a bucket with the theoretical arrival time `arrival` (`None`: an
+/// unused bucket, which is full). Returns the next theoretical arrival time.
 ///
 /// # Errors
 /// The time until the bucket has a cell, if it is empty; then no cell was taken.

@@ -1,8 +1,10 @@
-//! Leases (`cluster.limits = "leased"`): cells that this replica has taken ahead, so that most requests ask nobody.
+//! Leases (`cluster.limits = "leased"`): cells that this replica has taken ahead, so that most
+//! requests ask nobody.
 //!
-//! A cell is used within `lease` of its take. So the requests that pass in any time W, on all replicas together, are
-//! cells that were taken within W + lease: at most `burst + (W + lease) / interval`, which is `lease / interval` more
-//! than without leases, however many replicas there are.
+//! A cell is used within `lease` of its take. So the requests that pass in any time W, on all
+//! replicas together, are cells that were taken within W + lease: at most
+//! `burst + (W + lease) / interval`, which is `lease / interval` more than without leases, however
+//! many replicas there are.
 
 use std::time::Duration;
 
@@ -32,7 +34,8 @@ struct Lease {
     is_asking: bool,
 }
 
-/// A request that needs cells of the store. Dropping it without an answer gives its leased cells back.
+/// A request that needs cells of the store. Dropping it without an answer gives its leased cells
+/// back.
 pub(super) struct Ask<'a> {
     leases: &'a Leases,
     buckets: &'a [Bucket],
@@ -58,8 +61,8 @@ impl Leases {
         Self { leases: Sharded::with_capacity(BUCKETS), lease }
     }
 
-    /// Uses a leased cell of each bucket that has one. Returns what is to be asked for the others; `None` if all have
-    /// one.
+    /// Uses a leased cell of each bucket that has one. Returns what is to be asked for the others;
+    /// `None` if all have one.
     pub(super) fn take<'a>(&'a self, buckets: &'a [Bucket], now: Instant) -> Option<Ask<'a>> {
         let mut locked = self.leases.lock(buckets);
         let (mut wanted, mut used) = (Vec::new(), Vec::new());

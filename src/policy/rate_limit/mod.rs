@@ -33,8 +33,8 @@ use super::target::Target;
 pub(crate) struct RateLimits {
     limits: Vec<Limit>,
     buckets: Arc<Buckets>,
-    /// Buckets of the limits by address, before authentication. Each process counts for itself: a flood of
-    /// unauthenticated requests must not reach a shared store.
+    /// Buckets of the limits by address, before authentication. Each process counts for itself: a
+    /// flood of unauthenticated requests must not reach a shared store.
     addresses: Arc<LocalBuckets>,
 }
 
@@ -68,7 +68,8 @@ impl Buckets {
 struct Limit {
     config: config::Limit,
     quota: Quota,
-    /// The first part of the keys of its buckets: a limit that was changed starts with full buckets.
+    /// The first part of the keys of its buckets: a limit that was changed starts with full
+    /// buckets.
     identity: String,
     /// Whether the limit counts by prompt or upstream.
     needs_target: bool,
@@ -82,11 +83,12 @@ pub(crate) struct Counted<'a> {
     pub(crate) request: Countable,
 }
 
-/// Name of the limit of cancellations. The identity of a configured limit is hexadecimal, so no other bucket has such a key.
+/// Name of the limit of cancellations. The identity of a configured limit is hexadecimal, so no
+/// other bucket has such a key.
 const CANCELLATIONS: &str = "cancellations";
 
-/// Cancellations of one caller that go to all other replicas: a hundred a second, and as many as are sent in ten seconds at
-/// once. Each costs the store two messages for each replica.
+/// Cancellations of one caller that go to all other replicas: a hundred a second, and as many as
+/// are sent in ten seconds at once. Each costs the store two messages for each replica.
 const CANCELLATION_QUOTA: Quota =
     Quota { interval: Duration::from_millis(10), burst: NonZeroU32::new(1000).expect("not zero") };
 
@@ -118,7 +120,8 @@ impl RateLimits {
     /// Counts a request before authentication, by its IP address.
     ///
     /// # Errors
-    /// [`TransportFault::RateLimited`] if a bucket is empty; then no bucket has counted the request.
+    /// [`TransportFault::RateLimited`] if a bucket is empty; then no bucket has counted the
+    /// request.
     pub(crate) fn take_address(&self, address: IpAddr) -> Result<(), TransportFault> {
         let limits = || self.limits.iter().filter(|limit| limit.config.before_authentication);
         let bucket = |limit: &Limit| limit.bucket(|key| add(key, &network(address)));
@@ -133,8 +136,8 @@ impl RateLimits {
         taken.map_err(|empty| refusal(limits().chain(limits()), empty))
     }
 
-    /// Counts the cancellation of a call that is not on this replica, which goes to all others. No configured limit counts
-    /// notifications.
+    /// Counts the cancellation of a call that is not on this replica, which goes to all others. No
+    /// configured limit counts notifications.
     ///
     /// # Errors
     /// [`TransportFault::RateLimited`] if its caller has sent too many.
@@ -151,13 +154,14 @@ impl RateLimits {
         })
     }
 
-    /// Counts a request in all of its buckets in one step: the buckets of its caller and, if the caller
-    /// may use the `target`, the buckets of the target. `target` is `None` where the caller may not use it:
-    /// a limit must not reveal whether a prompt is denied or unknown.
+    /// Counts a request in all of its buckets in one step: the buckets of its caller and, if the
+    /// caller may use the `target`, the buckets of the target. `target` is `None` where the caller
+    /// may not use it: a limit must not reveal whether a prompt is denied or unknown.
     ///
     /// # Errors
-    /// [`TransportFault::RateLimited`] if a bucket is empty; then no bucket has counted the request.
-    /// [`TransportFault::ClusterUnavailable`] if the replicas cannot count together, and must not count alone.
+    /// [`TransportFault::RateLimited`] if a bucket is empty; then no bucket has counted the
+    /// request. [`TransportFault::ClusterUnavailable`] if the replicas cannot count together, and
+    /// must not count alone.
     pub(crate) async fn take(
         &self,
         counted: Counted<'_>,
@@ -225,8 +229,8 @@ impl Limit {
             && (!self.needs_target || !has_target || target.is_some())
     }
 
-    /// Writes the key of the bucket of a request from a network. Each part of the key starts with its length, so that no
-    /// two combinations share a bucket.
+    /// Writes the key of the bucket of a request from a network. Each part of the key starts with
+    /// its length, so that no two combinations share a bucket.
     fn write_key(
         &self,
         key: &mut String,
@@ -275,8 +279,8 @@ pub(crate) fn network(address: IpAddr) -> String {
 /// How many times the rate of one network the networks of one IPv6 site have together.
 const NETWORKS_OF_A_SITE: u32 = 16;
 
-/// Returns the first 48 bits of an IPv6 address, as much as one site usually gets: whoever has them has
-/// 65,536 networks of 64 bits.
+/// Returns the first 48 bits of an IPv6 address, as much as one site usually gets: whoever has them
+/// has 65,536 networks of 64 bits.
 fn site(address: IpAddr) -> Option<String> {
     match address {
         IpAddr::V4(_) => None,

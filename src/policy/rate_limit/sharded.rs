@@ -7,7 +7,8 @@ use lru::LruCache;
 
 use super::bucket::Bucket;
 
-/// A value for each bucket that has one. Bounded: the value of the least recently used bucket is dropped first.
+/// A value for each bucket that has one. Bounded: the value of the least recently used bucket is
+/// dropped first.
 pub(super) struct Sharded<V> {
     shards: Vec<Mutex<LruCache<String, V>>>,
     hasher: RandomState,
@@ -15,7 +16,8 @@ pub(super) struct Sharded<V> {
     capacity: usize,
 }
 
-/// Number of shards. A request locks the shards of its buckets in ascending order, which rules out a deadlock.
+/// Number of shards. A request locks the shards of its buckets in ascending order, which rules out
+/// a deadlock.
 pub(super) const SHARDS: usize = 16;
 
 impl<V> Sharded<V> {

@@ -77,8 +77,8 @@ impl<S: SharedStore> SharedBuckets<S> {
     /// Takes one cell from each bucket in one step, or from no bucket.
     ///
     /// # Errors
-    /// The empty bucket with the longest wait; [`Refused::Unavailable`] if the store is not available and
-    /// `cluster.on_failure` is `refuse`.
+    /// The empty bucket with the longest wait; [`Refused::Unavailable`] if the store is not
+    /// available and `cluster.on_failure` is `refuse`.
     pub(super) async fn take(&self, buckets: &[Bucket]) -> Result<(), Refused> {
         let generation = self.store.generation();
         if let Some(exhausted) = self.known_empty(buckets, generation, Instant::now()) {
@@ -105,8 +105,8 @@ impl<S: SharedStore> SharedBuckets<S> {
         }
     }
 
-    /// The bucket that stays empty for longest, of those that are known to be empty: no other replica can have
-    /// filled one.
+    /// The bucket that stays empty for longest, of those that are known to be empty: no other
+    /// replica can have filled one.
     fn known_empty(&self, buckets: &[Bucket], generation: u64, now: Instant) -> Option<Exhausted> {
         let mut locked = self.empty.lock(buckets);
         let wait = |index| {

@@ -9,7 +9,8 @@ use similar::TextDiff;
 use crate::domain::json::Json;
 use crate::router::pin::DEPTH;
 
-/// One part of a version: what it is, and its canonical text. The text is empty where the version has no such part.
+/// One part of a version: what it is, and its canonical text. The text is empty where the version
+/// has no such part.
 pub(super) struct Part<'a> {
     pub what: String,
     pub approved: &'a str,
@@ -37,18 +38,19 @@ pub(super) fn write_diff(part: &Part<'_>, out: &mut String) {
     let _ = write!(out, "{difference}");
 }
 
-/// Time for which the shortest difference is searched; then what is left is shown as removed and added.
+/// Time for which the shortest difference is searched; then what is left is shown as removed and
+/// added.
 const DIFF_TIME: Duration = Duration::from_secs(1);
 
-/// Bytes of the lines to read, for each byte of the JSON: a path stands before each value, so that an upstream could make
-/// gigabytes out of one long key.
+/// Bytes of the lines to read, for each byte of the JSON: a path stands before each value, so that
+/// an upstream could make gigabytes out of one long key.
 const MOST_READABLE: usize = 8;
 
 /// Bytes that the lines to read may have in any case.
 const ALWAYS_READABLE: usize = 64 << 10;
 
-/// Returns canonical JSON as lines to read: a member or element on each line, and the lines of a long text each on its own.
-/// JSON of which they would be far longer is returned as it is.
+/// Returns canonical JSON as lines to read: a member or element on each line, and the lines of a
+/// long text each on its own. JSON of which they would be far longer is returned as it is.
 fn readable(canonical: &str) -> Cow<'_, str> {
     let mut out = String::new();
     let most = canonical.len() * MOST_READABLE + ALWAYS_READABLE;

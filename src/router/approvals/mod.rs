@@ -71,7 +71,8 @@ impl Examined {
         version(self) == version(seen)
     }
 
-    /// The arguments of a text that the approved version pins, and that could not be had now, with the reason.
+    /// The arguments of a text that the approved version pins, and that could not be had now, with
+    /// the reason.
     pub(crate) fn unverified(&self) -> Option<(&str, &str)> {
         let approved = self.row.pin.as_ref()?.approved.as_ref()?;
         let texts = &self.offered.as_ref()?.texts;
@@ -256,8 +257,8 @@ impl Router {
         read.unwrap_or_else(|_| Err("its file cannot be read in time".to_owned()))
     }
 
-    /// Carries out an action on prompts, all or none, and records it. `before` is the digest of the lock file on which the
-    /// decision is based; `None` for the one that is there.
+    /// Carries out an action on prompts, all or none, and records it. `before` is the digest of the
+    /// lock file on which the decision is based; `None` for the one that is there.
     ///
     /// # Errors
     /// Nothing was changed.
@@ -276,7 +277,8 @@ impl Router {
         };
         let (action, decider) = (action.clone(), decider.clone());
         let audit = self.audit().clone();
-        // A task of its own: a client that disconnects must not leave a decision that is not on record.
+        // A task of its own: a client that disconnects must not leave a decision that is not on
+        // record.
         let deciding = self.shared.upstream_deps.tasks.spawn(beside_calls(move || {
             let changed = change_lock(&store, &action, &prompts, before.as_deref(), &approval);
             changed.map(|Changed { lock, versions, events }| {
@@ -293,8 +295,8 @@ impl Router {
         }
     }
 
-    /// Returns the difference between the approved version of a prompt and the offered one, as a unified diff; empty if
-    /// there is none. Blocks.
+    /// Returns the difference between the approved version of a prompt and the offered one, as a
+    /// unified diff; empty if there is none. Blocks.
     pub(crate) fn diff(&self, examined: &Examined) -> String {
         let Examined { row, offered } = examined;
         let store = &self.releases.store;
@@ -412,7 +414,8 @@ fn change_lock(
     }
 }
 
-/// Applies the action to one pin. Returns the kind of its record, and the version that was decided on.
+/// Applies the action to one pin. Returns the kind of its record, and the version that was decided
+/// on.
 fn apply(
     action: &Action,
     examined: &Examined,

@@ -1,5 +1,5 @@
-//! Probes: gets by which the gateway learns what prompts say. They pass the same door as every call, as the caller
-//! `promptgate`.
+//! Probes: gets by which the gateway learns what prompts say. They pass the same door as every
+//! call, as the caller `promptgate`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -71,7 +71,8 @@ pub(super) fn offered_texts(texts: &ProbedTexts) -> BTreeMap<Arc<str>, OfferedTe
     known.collect()
 }
 
-/// The time between two reports of what probes have found: each has all prompts of the upstream decided on again.
+/// The time between two reports of what probes have found: each has all prompts of the upstream
+/// decided on again.
 const REPORT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// When a prompt was probed last, and which version of it.
@@ -83,8 +84,8 @@ struct Done {
 }
 
 impl Router {
-    /// Asks for the texts of a prompt that can be had: without arguments if it needs none, and with those of configured
-    /// probes. Each is asked for twice.
+    /// Asks for the texts of a prompt that can be had: without arguments if it needs none, and with
+    /// those of configured probes. Each is asked for twice.
     pub(crate) async fn probe(&self, row: &PinRow, patience: Patience) -> ProbedTexts {
         let mut texts = ProbedTexts::new();
         let Some(offered) = &row.offered else {
@@ -120,8 +121,8 @@ impl Router {
         })
     }
 
-    /// Probes the prompts of an upstream with pins: when they change, after a get gave another text than the approved one, and
-    /// every `probe_every`; until `stop`.
+    /// Probes the prompts of an upstream with pins: when they change, after a get gave another text
+    /// than the approved one, and every `probe_every`; until `stop`.
     pub(crate) async fn keep_probing(
         self: Arc<Self>,
         upstream: UpstreamId,
@@ -224,7 +225,8 @@ impl Router {
         probed_arguments(row, &self.releases).all(|arguments| texts.contains_key(&arguments))
     }
 
-    /// One get, recorded and limited like any other. Waits where a limit refuses it, if there is time.
+    /// One get, recorded and limited like any other. Waits where a limit refuses it, if there is
+    /// time.
     ///
     /// # Errors
     /// Those of a get.
@@ -334,7 +336,8 @@ impl Router {
     }
 }
 
-/// Returns the arguments of a get without any, in canonical form, and those of the configured probes of a prompt.
+/// Returns the arguments of a get without any, in canonical form, and those of the configured
+/// probes of a prompt.
 fn probed_arguments<'a>(
     row: &'a PinRow,
     releases: &'a Releases,

@@ -41,14 +41,16 @@ pub(super) struct List {
     pub(super) failure: Option<Kind>,
 }
 
-/// Time for which calls are told why a list could not be fetched, instead of one after another trying it.
+/// Time for which calls are told why a list could not be fetched, instead of one after another
+/// trying it.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long a list without a term of its own is kept.
 const KEPT: Duration = Duration::from_secs(60);
 
 impl List {
-    /// A list that was fetched from `began_at` on; a segment that lists the same as before is kept, so that views of it stay valid.
+    /// A list that was fetched from `began_at` on; a segment that lists the same as before is kept,
+    /// so that views of it stay valid.
     pub(super) fn fetched(
         segment: Segment,
         before: Option<&Self>,
@@ -85,7 +87,8 @@ impl List {
         }
     }
 
-    /// What is served after the access of the caller was ended: nothing. It is fetched again as soon as it is asked for.
+    /// What is served after the access of the caller was ended: nothing. It is fetched again as
+    /// soon as it is asked for.
     pub(super) fn ended(kind: Kind, now: Instant) -> Self {
         let digest = *View::whole(&None).digest();
         Self {
@@ -99,7 +102,8 @@ impl List {
     }
 }
 
-/// Whether the same prompts stand behind the same texts: gets and completions are made of what the texts do not show.
+/// Whether the same prompts stand behind the same texts: gets and completions are made of what the
+/// texts do not show.
 fn is_same(before: &List, segment: &Option<Arc<Segment>>) -> bool {
     match (&before.segment, segment) {
         (Some(one), Some(other)) => one.owners().iter().zip(other.owners()).all(|(one, other)| {
@@ -113,7 +117,8 @@ fn is_same(before: &List, segment: &Option<Arc<Segment>>) -> bool {
     }
 }
 
-/// Returns the segment of a private list: its prompts as the configuration presents them. Large lists are merged beside the calls.
+/// Returns the segment of a private list: its prompts as the configuration presents them. Large
+/// lists are merged beside the calls.
 pub(super) async fn segment(source: Arc<Source>, naming: Naming, prompts: Vec<Prompt>) -> Segment {
     let are_few = prompts.len() <= MERGED_AT_ONCE;
     let merge = move || {
@@ -193,7 +198,8 @@ impl ListsOf {
         others.iter().all(|(at, list)| self.get(*at).is_some_and(|own| Arc::ptr_eq(own, list)))
     }
 
-    /// Whether a list is fetched again: it is too old at `now`, or its fetch began before `changed_at`.
+    /// Whether a list is fetched again: it is too old at `now`, or its fetch began before
+    /// `changed_at`.
     pub(super) fn is_due(&self, at: usize, now: Instant, changed_at: Option<Instant>) -> bool {
         self.get(at).is_none_or(|list| {
             list.renew_at <= now || changed_at.is_some_and(|changed| list.began_at < changed)
@@ -234,7 +240,8 @@ impl ListsOf {
         list + self.segments().map(|segment| segment.size_with_owners()).sum::<usize>()
     }
 
-    /// What the caller is served: the content of all callers and its own lists. A large one is composed beside the calls.
+    /// What the caller is served: the content of all callers and its own lists. A large one is
+    /// composed beside the calls.
     pub(super) async fn content(&self, shared: &Arc<Content>, caller: &Principal) -> Arc<Content> {
         let segments: Vec<_> = self.segments().cloned().collect();
         if segments.is_empty() {

@@ -1,5 +1,6 @@
-//! The private lists of callers, at upstreams that list for each caller (`list_as = "caller"`): fetched when they are asked for,
-//! with the caller's own credential, kept by age, and served to that caller only.
+//! The private lists of callers, at upstreams that list for each caller (`list_as = "caller"`):
+//! fetched when they are asked for, with the caller's own credential, kept by age, and served to
+//! that caller only.
 
 mod list;
 pub(crate) mod watching;
@@ -34,7 +35,8 @@ use crate::upstream::{Access, Upstream};
 use list::{List, ListsOf, segment};
 use watching::Watchers;
 
-/// The private lists of all callers, bounded by bytes (`listing.views_size`), the least recently used first.
+/// The private lists of all callers, bounded by bytes (`listing.views_size`), the least recently
+/// used first.
 pub(crate) struct CallerLists {
     /// The upstreams that list for each caller.
     sources: Vec<Arc<Source>>,
@@ -96,8 +98,8 @@ pub(super) enum Wanted<'a> {
 }
 
 impl CallerLists {
-    /// Returns the lists of a configuration: those of the configuration before if nothing has changed that they depend on;
-    /// `None` where all upstreams list for all callers.
+    /// Returns the lists of a configuration: those of the configuration before if nothing has
+    /// changed that they depend on; `None` where all upstreams list for all callers.
     pub(super) fn new(
         config: &Config,
         sources: &[Source],
@@ -196,7 +198,8 @@ impl CallerLists {
         known.unwrap_or_else(|| Arc::new(ListsOf::none(self.sources.len())))
     }
 
-    /// Returns the catalog as the caller of a call sees it: with its own lists, which are fetched if they are not known or are due.
+    /// Returns the catalog as the caller of a call sees it: with its own lists, which are fetched
+    /// if they are not known or are due.
     pub(super) async fn catalog(
         self: &Arc<Self>,
         views: &ViewCache,
@@ -268,7 +271,8 @@ impl CallerLists {
         });
     }
 
-    /// Fetches the lists at these places, all at once, until the deadline. Fetches that take longer go on for the next call.
+    /// Fetches the lists at these places, all at once, until the deadline. Fetches that take longer
+    /// go on for the next call.
     async fn fetch(
         self: &Arc<Self>,
         due: Vec<usize>,
@@ -281,7 +285,8 @@ impl CallerLists {
             let (lists, place) = (self.clone(), (caller.clone(), at));
             let cause = Cause::Call(subject.cloned());
             fetching.spawn(self.tasks.track_future(async move {
-                // The wait ends with the call, so that there is one task for each list that outlives its call.
+                // The wait ends with the call, so that there is one task for each list that
+                // outlives its call.
                 let turn = Turn::wait(lists.clone(), place).await;
                 let renewing = lists.tasks.spawn(lists.clone().renew_in(turn, cause));
                 Some((at, renewing.await.ok().flatten()?))
@@ -294,7 +299,8 @@ impl CallerLists {
         fetched
     }
 
-    /// Fetches a list, unless another task has just done so. Returns nothing at shutdown, and once the upstream is gone.
+    /// Fetches a list, unless another task has just done so. Returns nothing at shutdown, and once
+    /// the upstream is gone.
     async fn renew(self: Arc<Self>, place: Place, cause: Cause) -> Option<Arc<List>> {
         let turn = Turn::wait(self.clone(), place).await;
         self.renew_in(turn, cause).await
@@ -353,8 +359,8 @@ impl CallerLists {
         }
     }
 
-    /// Keeps a list in place of the one before, and tells the streams of its caller. What was fetched with an access that has
-    /// `ended` meanwhile is not kept.
+    /// Keeps a list in place of the one before, and tells the streams of its caller. What was
+    /// fetched with an access that has `ended` meanwhile is not kept.
     fn keep(
         &self,
         (caller, at): &Place,

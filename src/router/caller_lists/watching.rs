@@ -24,7 +24,8 @@ use crate::upstream::accounts::account::Account;
 #[derive(Default)]
 pub(super) struct Watchers(Mutex<HashMap<Principal, Weak<Watched>>>);
 
-/// What the streams of one caller share. With the last of them the upstreams are no longer listened to.
+/// What the streams of one caller share. With the last of them the upstreams are no longer listened
+/// to.
 struct Watched {
     changed: watch::Sender<()>,
     lists: Weak<CallerLists>,
@@ -109,7 +110,8 @@ impl CallerLists {
 }
 
 impl Watching {
-    /// Goes on with the lists of another configuration. What the client knows are those before, until the others are known.
+    /// Goes on with the lists of another configuration. What the client knows are those before,
+    /// until the others are known.
     pub(in crate::router) fn renew(&mut self, lists: &Arc<CallerLists>) {
         if Arc::ptr_eq(&self.lists, lists) {
             self.changed.borrow_and_update();
@@ -120,8 +122,8 @@ impl Watching {
         }
     }
 
-    /// Returns the digest of what the caller sees of its lists at an endpoint, zero if that is nothing or not known; and whether
-    /// it became known now.
+    /// Returns the digest of what the caller sees of its lists at an endpoint, zero if that is
+    /// nothing or not known; and whether it became known now.
     pub(in crate::router) async fn digest(
         &mut self,
         views: &Arc<ViewCache>,
@@ -129,7 +131,8 @@ impl Watching {
     ) -> (Digest, bool) {
         let known = self.lists.known(&self.caller, views, endpoint);
         let Some(lists) = known else {
-            // They may have been dropped from memory, or are those of another configuration: the client knows them still.
+            // They may have been dropped from memory, or are those of another configuration: the
+            // client knows them still.
             return (self.seen.as_ref().map(|seen| seen.digest).unwrap_or_default(), false);
         };
         let is_same = |seen: &Seen| {
@@ -159,8 +162,9 @@ impl Watching {
     }
 }
 
-/// Fetches a list again when its upstream says that it has changed, and when it is due. A fetch uses the access token that the
-/// caller has there: once that has expired, only a call of the caller brings another.
+/// Fetches a list again when its upstream says that it has changed, and when it is due. A fetch
+/// uses the access token that the caller has there: once that has expired, only a call of the
+/// caller brings another.
 async fn keep_fresh(lists: Arc<CallerLists>, place: Place, mut fetched: watch::Receiver<()>) {
     let (caller, at) = &place;
     let mut backoff = Backoff::default();
@@ -263,8 +267,9 @@ async fn listen(
     }
 }
 
-/// Runs `work` to its end, and polls `listening` meanwhile; breaks if that has ended, too. Both wait for the connection of
-/// their caller, in turn: if the one whose turn it is were not polled, the other would wait forever.
+/// Runs `work` to its end, and polls `listening` meanwhile; breaks if that has ended, too. Both
+/// wait for the connection of their caller, in turn: if the one whose turn it is were not polled,
+/// the other would wait forever.
 async fn finish_beside(
     work: impl Future<Output = ()>,
     listening: Pin<&mut impl Future<Output = ()>>,

@@ -1,5 +1,5 @@
-//! The merge of all known lists into one content, by groups: upstreams with a prefix each by itself, all others together. A
-//! group whose lists are unchanged is kept.
+//! The merge of all known lists into one content, by groups: upstreams with a prefix each by
+//! itself, all others together. A group whose lists are unchanged is kept.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
@@ -21,8 +21,8 @@ use crate::router::owner::Owner;
 use crate::router::segment::{Segment, SegmentWriter};
 use crate::router::source::composed;
 
-/// Prompts, and pairs of prompts, that are named in the log after one merge: an upstream full of bad names must
-/// not drown the log.
+/// Prompts, and pairs of prompts, that are named in the log after one merge: an upstream full of
+/// bad names must not drown the log.
 const LOGGED: usize = 20;
 
 /// The merged groups, by prefix.
@@ -37,7 +37,8 @@ pub(super) struct Groups {
 #[derive(Default)]
 struct Group {
     made_of: MadeOf,
-    /// In order. Those without a prefix are cut where the names of an upstream with a prefix belong.
+    /// In order. Those without a prefix are cut where the names of an upstream with a prefix
+    /// belong.
     segments: Vec<Arc<Segment>>,
     left_out: Vec<LeftOut>,
     /// In the order of their hashes.
@@ -70,8 +71,8 @@ enum TextKind {
 }
 
 impl Refresh {
-    /// The content of all known lists; also keeps the groups for the next merge, and the definitions that have changed
-    /// since the content before.
+    /// The content of all known lists; also keeps the groups for the next merge, and the
+    /// definitions that have changed since the content before.
     pub(super) fn merge(&mut self) {
         let prefixes: HashSet<Prefix> =
             self.upstreams.iter().map(|known| known.source.prefix.clone()).collect();
@@ -342,7 +343,8 @@ fn hash_of_skeleton(hasher: &RandomState, text: &str) -> u64 {
     }
 }
 
-/// The skeleton of each ASCII character. The skeleton of an ASCII text is their concatenation, because ASCII characters do not compose.
+/// The skeleton of each ASCII character. The skeleton of an ASCII text is their concatenation,
+/// because ASCII characters do not compose.
 static ASCII_SKELETONS: LazyLock<[String; 128]> = LazyLock::new(|| {
     std::array::from_fn(|byte| skeleton(char::from(byte as u8).encode_utf8(&mut [0; 4])).collect())
 });

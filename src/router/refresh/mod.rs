@@ -1,4 +1,5 @@
-//! The refresh: the only writer of the catalog. It takes the reports of the drivers and publishes snapshots.
+//! The refresh: the only writer of the catalog. It takes the reports of the drivers and publishes
+//! snapshots.
 
 mod merging;
 #[cfg(test)]
@@ -63,8 +64,8 @@ pub(crate) struct Renewal {
     pub catalog: Arc<ArcSwap<Catalog>>,
     /// How long lists wait while no upstream has a list.
     pub deadline: Instant,
-    /// Signalled or dropped once the new edition serves. Until then no change is announced: clients would ask
-    /// the edition before.
+    /// Signalled or dropped once the new edition serves. Until then no change is announced: clients
+    /// would ask the edition before.
     pub serves: oneshot::Receiver<()>,
     /// Signalled once the first snapshot is stored.
     pub done: oneshot::Sender<()>,
@@ -77,7 +78,8 @@ struct Known {
     version: ListVersion,
     state: State,
     pins: DefinitionPins,
-    /// What overlays and pins make of the list; `None` if there are none, and the list is served as it is.
+    /// What overlays and pins make of the list; `None` if there are none, and the list is served as
+    /// it is.
     effective: Option<Effective>,
     /// The texts that probes have found.
     texts: KnownTexts,
@@ -95,7 +97,8 @@ struct ListVersion {
 enum State {
     /// No report since the start; lists wait for it.
     Unseen,
-    /// No report since a reload added it: lists wait for it only while no other upstream has a list.
+    /// No report since a reload added it: lists wait for it only while no other upstream has a
+    /// list.
     Joining,
     Good,
     Failed(Kind),
@@ -116,8 +119,8 @@ impl Refresh {
         }
     }
 
-    /// Runs until shutdown: publishes a snapshot after each report and renewal, and one at `deadline`, from
-    /// when on lists no longer wait for upstreams that never answered.
+    /// Runs until shutdown: publishes a snapshot after each report and renewal, and one at
+    /// `deadline`, from when on lists no longer wait for upstreams that never answered.
     pub(crate) async fn run(
         mut self,
         mut inputs: Inputs,
@@ -163,7 +166,8 @@ impl Refresh {
                     self = beside_calls(move || self.learn(waiting)).await;
                 }
                 Some(renewal) = inputs.renewals.recv() => {
-                    // Calls of the edition before must not wait for a snapshot that will never come.
+                    // Calls of the edition before must not wait for a snapshot that will never
+                    // come.
                     let mut last = self.snapshot();
                     if std::mem::take(&mut last.pending) && last.content.everyone.is_empty() {
                         last.list_fault.get_or_insert_with(Fault::none_available);
@@ -190,8 +194,8 @@ impl Refresh {
         }
     }
 
-    /// Applies another set of upstreams. The state of kept drivers stays; the last list of an upstream with a
-    /// new driver is served until its first report. Held definitions are released.
+    /// Applies another set of upstreams. The state of kept drivers stays; the last list of an
+    /// upstream with a new driver is served until its first report. Held definitions are released.
     fn renewed(mut self, sources: Vec<Source>) -> Self {
         let mut before = std::mem::take(&mut self.upstreams);
         let known = |source: Source| {
@@ -473,8 +477,8 @@ impl Known {
     }
 }
 
-/// The prompts whose states have changed, or their reasons, or the versions that are offered meanwhile. Those that are
-/// approved when they are first seen are no news.
+/// The prompts whose states have changed, or their reasons, or the versions that are offered
+/// meanwhile. Those that are approved when they are first seen are no news.
 fn transitions(before: &[PinRow], now: &[PinRow]) -> Vec<Transition> {
     let definition = |row: &PinRow| Some(row.offered.as_ref()?.version.definition.clone());
     let known: HashMap<&str, &PinRow> = before.iter().map(|row| (&*row.raw_name, row)).collect();

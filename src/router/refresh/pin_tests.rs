@@ -1,4 +1,5 @@
-//! The catalog while an upstream changes what it offers and people decide on it: repeated walks and probes approve nothing.
+//! The catalog while an upstream changes what it offers and people decide on it: repeated walks and
+//! probes approve nothing.
 
 use std::collections::BTreeMap;
 

@@ -21,11 +21,12 @@ pub(crate) struct ClientEventSender<'a> {
     events: mpsc::Receiver<CallEvent>,
     outgoing: mpsc::Sender<String>,
     permit: &'a dyn CallPermit,
-    /// The session or connection of the call; `None` where the gateway cannot send requests to the client.
+    /// The session or connection of the call; `None` where the gateway cannot send requests to the
+    /// client.
     session: Option<Nonce>,
     progress_token: Option<Id>,
-    /// The last progress value that was sent: it must increase with each notification (MCP 2025-11-25,
-    /// progress).
+    /// The last progress value that was sent: it must increase with each notification (MCP
+    /// 2025-11-25, progress).
     progress: f64,
     /// Whether the client can send no more messages, such as an answer.
     is_input_closed: bool,
@@ -36,8 +37,8 @@ pub(crate) struct ClientEventSender<'a> {
 }
 
 impl<'a> ClientEventSender<'a> {
-    /// Messages about `events` are sent to `outgoing`. `session` is the session or connection of the call;
-    /// `progress_token` is the client's token.
+    /// Messages about `events` are sent to `outgoing`. `session` is the session or connection of
+    /// the call; `progress_token` is the client's token.
     pub(crate) fn new(
         sessions: &'a Sessions,
         dialect: Dialect,
@@ -62,13 +63,13 @@ impl<'a> ClientEventSender<'a> {
         }
     }
 
-    /// Forwards events until the future is dropped; never completes. When the client no longer reads the
-    /// messages, or can send no more messages (`input_closed`), pending server requests are withdrawn and
-    /// later ones are refused at once, so that the upstream does not wait.
+    /// Forwards events until the future is dropped; never completes. When the client no longer
+    /// reads the messages, or can send no more messages (`input_closed`), pending server requests
+    /// are withdrawn and later ones are refused at once, so that the upstream does not wait.
     ///
     /// # Cancel safety
-    /// Cancel safe: until the input is closed, an event is received from the channel only when there is room to send its
-    /// message.
+    /// Cancel safe: until the input is closed, an event is received from the channel only when
+    /// there is room to send its message.
     pub(crate) async fn forward(&mut self, input_closed: &CancellationToken) {
         match input_closed.run_until_cancelled(self.forward_events()).await {
             None => self.withdraw_all(),
@@ -78,7 +79,8 @@ impl<'a> ClientEventSender<'a> {
         self.is_input_closed = true;
         while let Some(event) = self.events.recv().await {
             if let Some(message) = self.message(event) {
-                // Without room it is dropped: later progress replaces it, and no server request waits for the client.
+                // Without room it is dropped: later progress replaces it, and no server request
+                // waits for the client.
                 let _ = self.outgoing.try_send(message);
             }
         }
@@ -99,7 +101,8 @@ impl<'a> ClientEventSender<'a> {
         }
     }
 
-    /// Sends the remaining events before the response, and withdraws the server requests that were not answered.
+    /// Sends the remaining events before the response, and withdraws the server requests that were
+    /// not answered.
     pub(crate) fn finish(mut self) {
         while let Ok(event) = self.events.try_recv() {
             if !matches!(event, CallEvent::ServerRequest { .. })
@@ -111,7 +114,8 @@ impl<'a> ClientEventSender<'a> {
         self.withdraw_all();
     }
 
-    /// Withdraws all server requests that were not answered (`notifications/cancelled`), as far as there is room.
+    /// Withdraws all server requests that were not answered (`notifications/cancelled`), as far as
+    /// there is room.
     fn withdraw_all(&mut self) {
         for pending in self.pending.drain(..).filter(PendingServerRequest::is_open) {
             let _ = self.outgoing.try_send(self.dialect.cancelled(pending.id()));
@@ -134,9 +138,9 @@ impl<'a> ClientEventSender<'a> {
         }
     }
 
-    /// Registers a server request and returns its message. Returns `None` and drops `answer`, so that the
-    /// upstream gets an error, when the call has no session to which a response could belong, when the
-    /// upstream no longer waits, or when too many calls wait for input already.
+    /// Registers a server request and returns its message. Returns `None` and drops `answer`, so
+    /// that the upstream gets an error, when the call has no session to which a response could
+    /// belong, when the upstream no longer waits, or when too many calls wait for input already.
     fn server_request(
         &mut self,
         server_request: ServerRequest,
@@ -158,16 +162,17 @@ impl<'a> ClientEventSender<'a> {
         Some(message)
     }
 
-    /// Withdraws a server request that has ended without an answer, and returns its `notifications/cancelled`. A late answer
-    /// would be lost, and the user would see two questions (MCP 2025-11-25, lifecycle, timeouts).
+    /// Withdraws a server request that has ended without an answer, and returns its
+    /// `notifications/cancelled`. A late answer would be lost, and the user would see two questions
+    /// (MCP 2025-11-25, lifecycle, timeouts).
     fn withdraw(&mut self) -> Option<String> {
         let at = self.pending.iter().position(PendingServerRequest::is_abandoned)?;
         let pending = self.pending.swap_remove(at);
         Some(self.dialect.cancelled(pending.id()))
     }
 
-    /// Returns the progress notification, if the value has increased and the client has sent a progress
-    /// token.
+    /// Returns the progress notification, if the value has increased and the client has sent a
+    /// progress token.
     fn progress(&mut self, params: Json<'_>) -> Option<String> {
         let progress: f64 = params.get("progress")?.text().parse().ok()?;
         let token = self.progress_token.as_ref()?;

@@ -20,8 +20,8 @@ impl CallPermit for Bounded {
 }
 
 impl Sessions {
-    /// Performs a call as a client of the newest revision does that answers no server request: through the gate, limited,
-    /// recorded and counted.
+    /// Performs a call as a client of the newest revision does that answers no server request:
+    /// through the gate, limited, recorded and counted.
     pub(crate) async fn perform_for_console(
         self: Arc<Self>,
         call: Call,

@@ -1,4 +1,5 @@
-//! Requests in flight by session and id, for `notifications/cancelled` (MCP 2025-11-25, cancellation).
+//! Requests in flight by session and id, for `notifications/cancelled` (MCP 2025-11-25,
+//! cancellation).
 
 use std::sync::Arc;
 
@@ -11,8 +12,8 @@ use crate::session::token::Nonce;
 
 type Calls = DashMap<(Nonce, Id), CancellationToken>;
 
-/// The requests in flight of all sessions and connections: calls, bounded by `server.limits.in_flight`,
-/// and the subscriptions of connections, bounded by `streams`.
+/// The requests in flight of all sessions and connections: calls, bounded by
+/// `server.limits.in_flight`, and the subscriptions of connections, bounded by `streams`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InFlightCalls(Arc<Calls>);
 
@@ -25,8 +26,8 @@ pub(crate) struct InFlightCall {
 }
 
 impl InFlightCalls {
-    /// Registers a request. Returns `None` if the session has a request with this id in flight: ids must
-    /// be unique.
+    /// Registers a request. Returns `None` if the session has a request with this id in flight: ids
+    /// must be unique.
     pub(crate) fn start(&self, session: Nonce, id: Id) -> Option<InFlightCall> {
         let cancelled = CancellationToken::new();
         let key = (session, id);
@@ -49,7 +50,8 @@ impl InFlightCalls {
         self.0.iter().filter(|call| call.key().0 == session).for_each(|call| call.cancel());
     }
 
-    /// Cancels a request of the session. Returns whether there is one: the response may be on its way.
+    /// Cancels a request of the session. Returns whether there is one: the response may be on its
+    /// way.
     pub(crate) fn cancel(&self, session: Nonce, id: Id) -> bool {
         let call = self.0.get(&(session, id));
         call.inspect(|call| call.cancel()).is_some()

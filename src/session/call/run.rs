@@ -1,4 +1,5 @@
-//! Execution of calls, with cancellation by the rules of their eras and with the messages before their responses.
+//! Execution of calls, with cancellation by the rules of their eras and with the messages before
+//! their responses.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -27,8 +28,9 @@ use crate::session::{CallOutcome, CallPermit, CallPermits, PreparedCall, Session
 use crate::telemetry::{End, ServerAttributes, ServerOperation};
 
 impl Sessions {
-    /// Returns a call that runs where it is polled, until it is moved to a task of its own. `permits` are held until the
-    /// call has ended. Messages before the response go to `outgoing`, where the client accepts any. `now` is the wall-clock time.
+    /// Returns a call that runs where it is polled, until it is moved to a task of its own.
+    /// `permits` are held until the call has ended. Messages before the response go to `outgoing`,
+    /// where the client accepts any. `now` is the wall-clock time.
     pub fn perform(
         self: Arc<Self>,
         mut pending: PreparedCall,
@@ -114,7 +116,8 @@ impl Sessions {
         let outcome = tokio::select! {
             biased;
             () = forwarding => CallOutcome::Fault(Fault::Internal),
-            // Before the answer, which at shutdown is only the fault that the upstream's driver has ended.
+            // Before the answer, which at shutdown is only the fault that the upstream's driver has
+            // ended.
             () = self.shared.stop.cancelled() => CallOutcome::Fault(TransportFault::ShuttingDown.into()),
             answer = answer => answer.map_or_else(CallOutcome::Fault, CallOutcome::Result),
             () = cancelled => CallOutcome::Cancelled,
@@ -169,8 +172,8 @@ fn correlated(outcome: CallOutcome) -> CallOutcome {
     }
 }
 
-/// A call in progress. A client that disconnects cancels it in the modern era over HTTP, where dropping it ends it;
-/// otherwise a call that is dropped continues in a task of its own.
+/// A call in progress. A client that disconnects cancels it in the modern era over HTTP, where
+/// dropping it ends it; otherwise a call that is dropped continues in a task of its own.
 pub struct RunningCall {
     /// `None` after the outcome.
     place: Option<Place>,
@@ -188,7 +191,8 @@ enum Place {
 type Performing = Pin<Box<dyn Future<Output = CallOutcome> + Send>>;
 
 impl RunningCall {
-    /// Continues in a task of its own, so that the deadline holds even if this future is not polled.
+    /// Continues in a task of its own, so that the deadline holds even if this future is not
+    /// polled.
     #[must_use]
     pub fn in_task(mut self) -> Self {
         self.place = self.place.take().map(|place| match place {

@@ -15,14 +15,15 @@ use crate::seal::hex::hex;
 use crate::seal::random;
 use crate::session::token::Nonce;
 
-/// The pending server requests by session and id. Each call in flight adds at most `question_rounds`
-/// entries.
+/// The pending server requests by session and id. Each call in flight adds at most
+/// `question_rounds` entries.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingServerRequests {
     open: Arc<DashMap<(Nonce, Id), Open>>,
     next: Arc<AtomicU64>,
-    /// Part of the ids of this process alone: the id of the replica, or a random name of another length. A session outlives the
-    /// process, and an answer to a server request of an earlier one must not be taken for that to a later one.
+    /// Part of the ids of this process alone: the id of the replica, or a random name of another
+    /// length. A session outlives the process, and an answer to a server request of an earlier one
+    /// must not be taken for that to a later one.
     process: Arc<str>,
 }
 
@@ -68,8 +69,8 @@ impl PendingServerRequests {
         number.starts_with('-').then(|| ReplicaId::parse(replica))?
     }
 
-    /// Registers a server request to the client of a session under a new id. The client's answer is sent
-    /// to `answer`.
+    /// Registers a server request to the client of a session under a new id. The client's answer is
+    /// sent to `answer`.
     pub(crate) fn register(
         &self,
         session: Nonce,
@@ -82,8 +83,8 @@ impl PendingServerRequests {
         PendingServerRequest { open: self.open.clone(), key }
     }
 
-    /// Resolves a server request with the client's response. Returns whether there is one: a response that
-    /// belongs to no server request of the session is ignored.
+    /// Resolves a server request with the client's response. Returns whether there is one: a
+    /// response that belongs to no server request of the session is ignored.
     pub(crate) fn resolve(&self, session: Nonce, id: Id, outcome: Outcome<'_>) -> bool {
         let Some((_, Open { server_request, answer })) = self.open.remove(&(session, id)) else {
             return false;

@@ -1,5 +1,5 @@
-//! Pending URL elicitations (MCP 2025-11-25, elicitation): which session was sent to which URL, so that
-//! only this session gets `notifications/elicitation/complete`.
+//! Pending URL elicitations (MCP 2025-11-25, elicitation): which session was sent to which URL, so
+//! that only this session gets `notifications/elicitation/complete`.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,13 +9,13 @@ use crate::domain::json::Json;
 use crate::session::token::Nonce;
 use crate::upstream::call::correlator::UrlElicitationComplete;
 
-/// The newest URL elicitations of all sessions. When the queue is full, the oldest is removed: its user
-/// sees on the page that it is complete.
+/// The newest URL elicitations of all sessions. When the queue is full, the oldest is removed: its
+/// user sees on the page that it is complete.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PendingUrlElicitations(Arc<Mutex<VecDeque<(UrlElicitationComplete, Nonce)>>>);
 
-/// Most pending URL elicitations of all sessions together: a visit takes minutes, and only few users
-/// visit a page at the same time.
+/// Most pending URL elicitations of all sessions together: a visit takes minutes, and only few
+/// users visit a page at the same time.
 const MAX_PENDING: usize = 1024;
 
 impl PendingUrlElicitations {
@@ -51,8 +51,8 @@ impl PendingUrlElicitations {
         }
     }
 
-    /// Removes a URL elicitation of the session. Returns whether it was pending, so that its completion is
-    /// sent only once.
+    /// Removes a URL elicitation of the session. Returns whether it was pending, so that its
+    /// completion is sent only once.
     pub(crate) fn take(&self, elicitation: &UrlElicitationComplete, session: Nonce) -> bool {
         let mut pending = self.lock();
         let at = pending.iter().position(|(sent, to)| sent == elicitation && *to == session);

@@ -1,7 +1,8 @@
-//! Notification streams: `list_changed` and `elicitation/complete`, written for the client of the stream.
+//! Notification streams: `list_changed` and `elicitation/complete`, written for the client of the
+//! stream.
 //!
-//! A stream holds the digest of the list that its client was last notified of, and no queue of changes:
-//! a slow client that misses several changes is notified once.
+//! A stream holds the digest of the list that its client was last notified of, and no queue of
+//! changes: a slow client that misses several changes is notified once.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -37,12 +38,13 @@ pub struct StreamEvent {
 /// The notifications of one stream.
 pub struct NotificationStream {
     changes: Changes,
-    /// The digests of the lists that the client was last notified of, or got first. `None` until the first
-    /// complete list.
+    /// The digests of the lists that the client was last notified of, or got first. `None` until
+    /// the first complete list.
     announced: Option<ListDigests>,
     /// Whether the client knew digests when it opened the stream, and was told of nothing since.
     is_resumed: bool,
-    /// What was published when the client opened the stream, until the first event: the client knows no earlier list.
+    /// What was published when the client opened the stream, until the first event: the client
+    /// knows no earlier list.
     opened_at: Option<Option<Published>>,
     dialect: Dialect,
     subscriber: Subscriber,
@@ -65,7 +67,8 @@ pub(crate) enum Subscriber {
         ids: EventIds,
         session: Nonce,
         streams: Streams,
-        /// `None` until the stream is admitted: until then the notifications go to the stream before it.
+        /// `None` until the stream is admitted: until then the notifications go to the stream
+        /// before it.
         registration: Option<StreamRegistration>,
         termination: SessionTermination,
     },
@@ -74,18 +77,20 @@ pub(crate) enum Subscriber {
     /// `subscriptions/listen` (MCP 2026-07-28, subscriptions).
     Subscription {
         id: Id,
-        /// The lists whose changes are announced: those that the client named and the endpoint serves.
+        /// The lists whose changes are announced: those that the client named and the endpoint
+        /// serves.
         kinds: ListKinds,
         /// The response that ends the subscription at a drain.
         result: String,
-        /// Present on a connection, where there is no stream to close: the gateway announces the end
-        /// by `notifications/cancelled`, and so does the client.
+        /// Present on a connection, where there is no stream to close: the gateway announces the
+        /// end by `notifications/cancelled`, and so does the client.
         in_flight: Option<InFlightCall>,
     },
 }
 
 impl Subscriber {
-    /// Whether the notifications go to this stream of the session, and not to one that was opened later.
+    /// Whether the notifications go to this stream of the session, and not to one that was opened
+    /// later.
     fn is_newest(&self) -> bool {
         match self {
             Self::Session { registration: Some(registration), .. } => registration.is_newest(),
@@ -94,8 +99,8 @@ impl Subscriber {
     }
 }
 
-/// Generates event ids. An id is unique by a nonce of the stream and a counter, and contains, sealed,
-/// the digests of the lists that the client knows after the event.
+/// Generates event ids. An id is unique by a nonce of the stream and a counter, and contains,
+/// sealed, the digests of the lists that the client knows after the event.
 pub(crate) struct EventIds {
     sealer: Arc<Sealer>,
     endpoint: String,
@@ -151,8 +156,8 @@ impl NotificationStream {
         self
     }
 
-    /// Adds the audit record of an admitted stream, which is completed when the stream is dropped, and the
-    /// signal that its place is given to another stream.
+    /// Adds the audit record of an admitted stream, which is completed when the stream is dropped,
+    /// and the signal that its place is given to another stream.
     pub(crate) fn admitted(mut self, record: StreamRecord, displaced: CancellationToken) -> Self {
         self.register();
         self.record = Some(record);
@@ -258,8 +263,8 @@ impl NotificationStream {
         StreamEvent { id, message }
     }
 
-    /// Returns the notification that a list now has another digest, if the client must get one. Where both
-    /// lists have changed, the other notification follows.
+    /// Returns the notification that a list now has another digest, if the client must get one.
+    /// Where both lists have changed, the other notification follows.
     fn list_changed(&mut self, Visible { digests: now, learned }: Visible) -> Option<StreamEvent> {
         // What a client knows that has resumed its stream is as of then.
         let learned = learned.filter(|_| !self.is_resumed);
@@ -294,8 +299,9 @@ impl NotificationStream {
         }
     }
 
-    /// Ends the stream at the end of its lifetime, with its caller's credential, or because another stream gets its place. A
-    /// stream is cut without a result: clients do not subscribe again after one. On a connection there is nothing to cut.
+    /// Ends the stream at the end of its lifetime, with its caller's credential, or because another
+    /// stream gets its place. A stream is cut without a result: clients do not subscribe again
+    /// after one. On a connection there is nothing to cut.
     fn cut(&mut self) -> Option<StreamEvent> {
         self.is_closed = true;
         match &self.subscriber {
@@ -306,7 +312,8 @@ impl NotificationStream {
         }
     }
 
-    /// Ends the stream at a drain: a subscription gets its result, a legacy stream gets nothing more.
+    /// Ends the stream at a drain: a subscription gets its result, a legacy stream gets nothing
+    /// more.
     fn close(&mut self) -> Option<StreamEvent> {
         self.is_closed = true;
         let Subscriber::Subscription { id, result, in_flight, .. } = &self.subscriber else {
@@ -350,8 +357,8 @@ impl EventIds {
         Self { sealer, endpoint: endpoint.to_owned(), nonce: random(), count: 0 }
     }
 
-    /// Returns the digests in an event id. `None` if the id was not sealed with one of the keys for this
-    /// endpoint.
+    /// Returns the digests in an event id. `None` if the id was not sealed with one of the keys for
+    /// this endpoint.
     pub(crate) fn digests(sealer: &Sealer, endpoint: &str, id: &str) -> Option<ListDigests> {
         let plain = sealer.open(Kind::Event, endpoint, id)?;
         let (_, digests) = plain.split_first_chunk::<16>()?;

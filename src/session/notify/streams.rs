@@ -1,5 +1,5 @@
-//! The open streams of legacy sessions, of which only the newest gets each notification (MCP 2025-11-25,
-//! Streamable HTTP, multiple connections); and the conditions that end a stream.
+//! The open streams of legacy sessions, of which only the newest gets each notification (MCP
+//! 2025-11-25, Streamable HTTP, multiple connections); and the conditions that end a stream.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,8 @@ use tokio_util::sync::CancellationToken;
 use crate::policy::CallerRevocation;
 use crate::session::token::Nonce;
 
-/// The newest stream of each session with open streams: at most as many entries as streams are open.
+/// The newest stream of each session with open streams: at most as many entries as streams are
+/// open.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Streams {
     newest: Arc<DashMap<Nonce, u64>>,
@@ -32,7 +33,8 @@ pub(crate) struct StreamRegistration {
 pub struct StreamEnd {
     /// The deadline; `None` if there is none.
     pub at: Option<Instant>,
-    /// The revocation of the caller's credential; `None` on a connection, whose end also ends the stream.
+    /// The revocation of the caller's credential; `None` on a connection, whose end also ends the
+    /// stream.
     pub revocation: Option<CallerRevocation>,
     /// The signal that another stream takes its place; `None` where none does.
     pub displaced: Option<CancellationToken>,
@@ -85,8 +87,8 @@ impl Streams {
 }
 
 impl StreamRegistration {
-    /// Returns whether this stream gets the notifications of its session. When the newest stream has
-    /// closed, the first older one that asks takes its place.
+    /// Returns whether this stream gets the notifications of its session. When the newest stream
+    /// has closed, the first older one that asks takes its place.
     pub(crate) fn is_newest(&self) -> bool {
         *self.newest.entry(self.session).or_insert(self.number) == self.number
     }

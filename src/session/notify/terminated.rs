@@ -11,8 +11,9 @@ use crate::domain::fair_share::{Denied, FairShare, Holder, Share};
 use crate::session::token::Nonce;
 
 /// The sessions that their clients terminated before they expired, at most
-/// `server.limits.deleted_sessions`. When the set is full, a holder beyond its share forgets its own oldest
-/// one, and for others the holder with most forgets one: nobody can make the sessions of others valid again.
+/// `server.limits.deleted_sessions`. When the set is full, a holder beyond its share forgets its
+/// own oldest one, and for others the holder with most forgets one: nobody can make the sessions of
+/// others valid again.
 #[derive(Debug)]
 pub(crate) struct TerminatedSessions {
     nonces: DashSet<Nonce>,
@@ -106,7 +107,8 @@ impl TerminatedSessions {
 }
 
 impl Order {
-    /// Removes the oldest session of the holder itself if it is beyond its share, else of the holder with most.
+    /// Removes the oldest session of the holder itself if it is beyond its share, else of the
+    /// holder with most.
     fn forget_oldest(&mut self, holder: &Holder, denied: Denied) -> Option<Nonce> {
         let from = match denied {
             Denied::OverShare => holder.clone(),

@@ -1,4 +1,5 @@
-//! What one caller has of its own at one upstream: an access token, and the connections that are opened with it.
+//! What one caller has of its own at one upstream: an access token, and the connections that are
+//! opened with it.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -19,7 +20,8 @@ use crate::upstream::connection::dedicated::DedicatedPool;
 use crate::upstream::connection::examiner::Examiner;
 use crate::upstream::held_secrets::HeldSecrets;
 
-/// A caller's own access to one upstream. Its connections are closed when the last reference is dropped.
+/// A caller's own access to one upstream. Its connections are closed when the last reference is
+/// dropped.
 pub(crate) struct Account {
     /// Id of the upstream.
     pub upstream: Arc<str>,
@@ -63,7 +65,8 @@ pub(crate) enum Shared {
     Failed(Instant, Kind),
 }
 
-/// Time for which calls are told why a connection could not be opened, instead of one after another trying it.
+/// Time for which calls are told why a connection could not be opened, instead of one after another
+/// trying it.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Time for the DELETE that ends a session.
@@ -96,8 +99,8 @@ impl Account {
         !self.is_without_token()
     }
 
-    /// Returns the connection that the calls of the caller share; opens it if there is none. Cancel safe: what is being opened
-    /// is opened for the next call.
+    /// Returns the connection that the calls of the caller share; opens it if there is none. Cancel
+    /// safe: what is being opened is opened for the next call.
     ///
     /// # Errors
     /// When it cannot be opened.
@@ -137,7 +140,8 @@ impl Account {
         opening.await.unwrap_or_else(|_| Err(Kind::AccessEnded))
     }
 
-    /// Returns the shared connection with a token that is cancelled once another connection takes its place.
+    /// Returns the shared connection with a token that is cancelled once another connection takes
+    /// its place.
     ///
     /// # Errors
     /// As [`Account::connected`].
@@ -171,7 +175,8 @@ impl Account {
         WatchedRequest { account: self, connection, patience, is_pending: true }
     }
 
-    /// Finds out, beside the calls, whether the upstream still serves a connection, and forgets it if not.
+    /// Finds out, beside the calls, whether the upstream still serves a connection, and forgets it
+    /// if not.
     fn examine(&self, connection: &Arc<Connection>, patience: Duration) {
         let (examined, shared) = (Arc::downgrade(connection), self.connection.clone());
         let (connection, ended) = (connection.clone(), self.ended.clone());
@@ -186,7 +191,8 @@ impl Account {
     }
 }
 
-/// A request on the connection of an account. Dropped without a response it may mean that a child process hangs.
+/// A request on the connection of an account. Dropped without a response it may mean that a child
+/// process hangs.
 #[must_use]
 pub(crate) struct WatchedRequest<'a> {
     account: &'a Account,
@@ -219,7 +225,8 @@ impl Drop for Account {
     }
 }
 
-/// Keeps a connection until it is closed, `lost` or its account ends, and ends the session unless a call still uses it.
+/// Keeps a connection until it is closed, `lost` or its account ends, and ends the session unless a
+/// call still uses it.
 async fn keep(
     connection: Arc<Connection>,
     shared: &AsyncMutex<Shared>,

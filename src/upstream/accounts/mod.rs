@@ -1,5 +1,5 @@
-//! The accounts of callers at upstreams that are called as the caller: each caller has connections, sessions and an access
-//! token of its own, and none of them serves another caller.
+//! The accounts of callers at upstreams that are called as the caller: each caller has connections,
+//! sessions and an access token of its own, and none of them serves another caller.
 
 pub(crate) mod account;
 
@@ -27,8 +27,8 @@ use crate::config::{self, AccountLimits};
 use crate::domain::caller::{Caller, Principal};
 use crate::domain::fault::UpstreamFaultKind as Kind;
 
-/// The accounts of all callers at all upstreams, bounded by caller and in all. Beyond a bound the account that was used least
-/// recently ends once its calls have ended.
+/// The accounts of all callers at all upstreams, bounded by caller and in all. Beyond a bound the
+/// account that was used least recently ends once its calls have ended.
 #[derive(Default)]
 pub(crate) struct Accounts(Mutex<State>);
 
@@ -139,7 +139,8 @@ impl Accounts {
         state.remove(&key)
     }
 
-    /// Removes an account that no call has used for `idle`. Returns when to look again; nothing once it is removed.
+    /// Removes an account that no call has used for `idle`. Returns when to look again; nothing
+    /// once it is removed.
     fn remove_if_idle(
         &self,
         key: &Key,
@@ -165,7 +166,8 @@ impl Accounts {
         None
     }
 
-    /// Ends the accounts of a caller (by id), or of all, at an upstream (by id), or at all: at once, also the calls on them.
+    /// Ends the accounts of a caller (by id), or of all, at an upstream (by id), or at all: at
+    /// once, also the calls on them.
     pub(crate) fn revoke(&self, caller: Option<&str>, upstream: Option<&str>) -> Revocation {
         let end = |account: Arc<Account>| {
             account.revoked.cancel();
@@ -260,7 +262,8 @@ impl State {
         ended
     }
 
-    /// Removes an account to make room for another one. Calls that use it continue, so it can still be revoked.
+    /// Removes an account to make room for another one. Calls that use it continue, so it can still
+    /// be revoked.
     fn evict(&mut self, key: &Key) -> Option<Arc<Account>> {
         let account = self.remove(key)?;
         self.evicted.retain(|evicted| evicted.strong_count() > 0);
@@ -301,8 +304,8 @@ pub(crate) struct UpstreamAccounts {
     shutdown: CancellationToken,
 }
 
-/// Time without a call until the connections of a caller over HTTP are closed, and its token forgotten: a caller comes back
-/// within minutes, or not soon.
+/// Time without a call until the connections of a caller over HTTP are closed, and its token
+/// forgotten: a caller comes back within minutes, or not soon.
 pub(super) const IDLE: Duration = Duration::from_secs(600);
 
 impl UpstreamAccounts {
@@ -342,10 +345,12 @@ impl UpstreamAccounts {
         }))
     }
 
-    /// Returns the account of a caller; opens it if there is none, and waits for a place among the child processes.
+    /// Returns the account of a caller; opens it if there is none, and waits for a place among the
+    /// child processes.
     ///
     /// # Errors
-    /// [`Kind::Busy`] when all child processes are in use for `queue_wait`; when the account cannot be opened as it is configured.
+    /// [`Kind::Busy`] when all child processes are in use for `queue_wait`; when the account cannot
+    /// be opened as it is configured.
     pub(crate) async fn of(&self, caller: &Caller) -> Result<Arc<Account>, Kind> {
         let key = Key { upstream: self.driver, principal: Principal::new(caller) };
         if let Some(account) = self.accounts.find(&key) {
@@ -384,7 +389,8 @@ impl UpstreamAccounts {
         self.places.is_some()
     }
 
-    /// Waits for a place among the child processes: that of a child that is idle, or one that has become free.
+    /// Waits for a place among the child processes: that of a child that is idle, or one that has
+    /// become free.
     ///
     /// # Errors
     /// [`Kind::Busy`] when there is none for `queue_wait`.
@@ -413,8 +419,8 @@ impl UpstreamAccounts {
         }
     }
 
-    /// Whether nobody has looked in vain for an idle child for [`LOOK_FOR_IDLE`]: who looks goes through all accounts, and many
-    /// may wait.
+    /// Whether nobody has looked in vain for an idle child for [`LOOK_FOR_IDLE`]: who looks goes
+    /// through all accounts, and many may wait.
     fn may_look_for_idle(&self) -> bool {
         let mut looked_at = self.looked_at();
         let is_due = looked_at.is_none_or(|at| at.elapsed() >= LOOK_FOR_IDLE);

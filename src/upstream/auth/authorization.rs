@@ -15,8 +15,8 @@ pub(crate) enum Authorization {
 }
 
 impl Authorization {
-    /// Returns the value of `Authorization` for a request; nothing until a challenge of the upstream has led to an
-    /// authorization server. Cancel safe.
+    /// Returns the value of `Authorization` for a request; nothing until a challenge of the
+    /// upstream has led to an authorization server. Cancel safe.
     ///
     /// # Errors
     /// [`Kind::NoToken`] when there is none to be had.
@@ -27,10 +27,12 @@ impl Authorization {
         }
     }
 
-    /// Returns another token after the upstream has refused the one in `sent` with 401 and the headers `response`.
+    /// Returns another token after the upstream has refused the one in `sent` with 401 and the
+    /// headers `response`.
     ///
     /// # Errors
-    /// [`Kind::NoToken`] or [`Kind::AuthFailed`] when there is none; always for one caller, whose call gets another.
+    /// [`Kind::NoToken`] or [`Kind::AuthFailed`] when there is none; always for one caller, whose
+    /// call gets another.
     pub(crate) async fn refused(
         &self,
         sent: Option<&HeaderValue>,
@@ -42,8 +44,8 @@ impl Authorization {
         }
     }
 
-    /// Returns a token of a wider scope after the upstream has refused the one in `sent` with 403, if `response` says that
-    /// its scope does not suffice. `None`: it says something else.
+    /// Returns a token of a wider scope after the upstream has refused the one in `sent` with 403,
+    /// if `response` says that its scope does not suffice. `None`: it says something else.
     ///
     /// # Errors
     /// As [`Authorization::refused`].

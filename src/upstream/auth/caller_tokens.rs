@@ -1,5 +1,5 @@
-//! Access tokens of one caller for one upstream: got by one request at a time, kept until they or what they were got with
-//! expires.
+//! Access tokens of one caller for one upstream: got by one request at a time, kept until they or
+//! what they were got with expires.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -38,7 +38,8 @@ enum Source {
 }
 
 impl CallerCredential {
-    /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those of the system.
+    /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those
+    /// of the system.
     ///
     /// # Errors
     /// When a configured header or certificate cannot be used.
@@ -137,8 +138,8 @@ impl CallerTokens {
     /// Makes sure that there is a token, with what the caller has brought. Cancel safe.
     ///
     /// # Errors
-    /// [`Kind::NoToken`] when there is none to be had, or a request has failed within the last second;
-    /// [`Kind::AuthFailed`] when the upstream has just refused two in a row.
+    /// [`Kind::NoToken`] when there is none to be had, or a request has failed within the last
+    /// second; [`Kind::AuthFailed`] when the upstream has just refused two in a row.
     pub(crate) async fn obtain(&self, subject: Option<&SubjectToken>) -> Result<(), Kind> {
         let now = Instant::now();
         if let Some(token) = self.valid(now) {
@@ -198,7 +199,8 @@ impl CallerTokens {
         }
     }
 
-    /// Tells the authorization server that the token is no longer used. Returns whether it was told; a failure is logged.
+    /// Tells the authorization server that the token is no longer used. Returns whether it was
+    /// told; a failure is logged.
     pub(crate) async fn revoke(&self) -> bool {
         let CallerCredential { source, turns, upstream, .. } = &*self.credential;
         let Some(token) = self.valid(Instant::now()) else { return false };
@@ -234,8 +236,8 @@ impl CallerTokens {
         })
     }
 
-    /// Forgets the token in `sent`, which the upstream has refused with 401. Returns the fault of the request: only a call
-    /// has what another token is got with.
+    /// Forgets the token in `sent`, which the upstream has refused with 401. Returns the fault of
+    /// the request: only a call has what another token is got with.
     pub(super) fn refused(&self, sent: Option<&HeaderValue>) -> Kind {
         let now = Instant::now();
         if self.forget(sent) {
@@ -248,11 +250,12 @@ impl CallerTokens {
         Kind::AuthFailed { status: 401 }
     }
 
-    /// Forgets the token in `sent`, which the upstream has refused with 403, if `response` says that its scope does not
-    /// suffice (RFC 6750, section 3.1), and notes what scope does.
+    /// Forgets the token in `sent`, which the upstream has refused with 403, if `response` says
+    /// that its scope does not suffice (RFC 6750, section 3.1), and notes what scope does.
     ///
     /// # Errors
-    /// [`Kind::AuthFailed`] when a token with more scopes may do, [`Kind::NoToken`] when they were requested already.
+    /// [`Kind::AuthFailed`] when a token with more scopes may do, [`Kind::NoToken`] when they were
+    /// requested already.
     pub(super) fn insufficient(
         &self,
         sent: Option<&HeaderValue>,
@@ -294,7 +297,8 @@ impl CallerTokens {
         self.valid(now).map(|token| token.expires_at.duration_since(now))
     }
 
-    /// Returns the values of `Authorization` of the last requests, with the token and the one before, as far as there are any.
+    /// Returns the values of `Authorization` of the last requests, with the token and the one
+    /// before, as far as there are any.
     pub(crate) fn last_headers(&self) -> [Option<HeaderValue>; 2] {
         self.tokens.headers()
     }

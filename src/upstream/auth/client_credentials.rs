@@ -38,8 +38,8 @@ struct Grant {
 }
 
 impl ClientCredentials {
-    /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those of
-    /// the system.
+    /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those
+    /// of the system.
     ///
     /// # Errors
     /// When `ca` holds no usable certificate.
@@ -101,8 +101,8 @@ impl ClientCredentials {
         }
     }
 
-    /// Sends a token request (RFC 6749, section 4.4; RFC 8707, section 2), for another scope than before if one is given;
-    /// `None` if no endpoint is known.
+    /// Sends a token request (RFC 6749, section 4.4; RFC 8707, section 2), for another scope than
+    /// before if one is given; `None` if no endpoint is known.
     ///
     /// # Errors
     /// When the request fails.

@@ -23,7 +23,8 @@ pub(super) struct Exchange {
     /// Resource indicator, in place of or beside an audience.
     resource: Option<String>,
     egress: Egress,
-    /// Where tokens are revoked; `None` where the authorization server advertises no such endpoint. Found at the first revocation.
+    /// Where tokens are revoked; `None` where the authorization server advertises no such endpoint.
+    /// Found at the first revocation.
     revocation_endpoint: OnceCell<Option<Uri>>,
 }
 
@@ -32,7 +33,8 @@ const ACCESS_TOKEN: &str = "urn:ietf:params:oauth:token-type:access_token";
 const JWT: &str = "urn:ietf:params:oauth:token-type:jwt";
 
 impl Exchange {
-    /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those of the system.
+    /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those
+    /// of the system.
     ///
     /// # Errors
     /// When `ca` holds no usable certificate.
@@ -54,10 +56,12 @@ impl Exchange {
         self.config.scope.as_deref()
     }
 
-    /// Exchanges the token of a caller. What is issued is used no longer than either of the two lives.
+    /// Exchanges the token of a caller. What is issued is used no longer than either of the two
+    /// lives.
     ///
     /// # Errors
-    /// When the authorization server refuses, cannot be reached, or issues something else than an access token.
+    /// When the authorization server refuses, cannot be reached, or issues something else than an
+    /// access token.
     pub(super) async fn request(
         &self,
         subject: &SubjectToken,
@@ -87,8 +91,8 @@ impl Exchange {
         Client { id: self.config.client_id.clone(), proof }
     }
 
-    /// Tells the authorization server that a token is no longer used (RFC 7009). Returns whether it was told: some advertise no
-    /// endpoint for that.
+    /// Tells the authorization server that a token is no longer used (RFC 7009). Returns whether it
+    /// was told: some advertise no endpoint for that.
     ///
     /// # Errors
     /// The authorization server refuses, or cannot be reached.
@@ -103,8 +107,8 @@ impl Exchange {
         Ok(true)
     }
 
-    /// Looks for the metadata of the authorization server, which names its token endpoint: that of the issuer of the callers'
-    /// tokens, or that at the origin of the token endpoint.
+    /// Looks for the metadata of the authorization server, which names its token endpoint: that of
+    /// the issuer of the callers' tokens, or that at the origin of the token endpoint.
     ///
     /// # Errors
     /// No metadata can be read.

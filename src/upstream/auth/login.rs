@@ -1,5 +1,6 @@
-//! Access tokens of the operator's sign-in for an upstream: renewed with its refresh token, which is replaced at each
-//! renewal by most providers (OAuth 2.1, section 4.3.1), so that one process at a time renews it.
+//! Access tokens of the operator's sign-in for an upstream: renewed with its refresh token, which
+//! is replaced at each renewal by most providers (OAuth 2.1, section 4.3.1), so that one process at
+//! a time renews it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -49,7 +50,8 @@ struct State {
 /// The grant that counts.
 struct Stored {
     grant: Grant,
-    /// The access token of the grant that the store has: another one, if this one could not be written.
+    /// The access token of the grant that the store has: another one, if this one could not be
+    /// written.
     replaces: String,
 }
 
@@ -62,8 +64,8 @@ struct Unwritten {
 }
 
 impl Unwritten {
-    /// Whether it still is what has become of the stored grant: there was no other sign-in since, and no other process has
-    /// renewed it.
+    /// Whether it still is what has become of the stored grant: there was no other sign-in since,
+    /// and no other process has renewed it.
     fn replaces(&self, stored: &Grant) -> bool {
         stored.id == self.grant.id && stored.access_token == self.replaces
     }
@@ -72,12 +74,13 @@ impl Unwritten {
 /// A stored access token that expires sooner is renewed at once.
 const LEAST_LIFETIME: Duration = Duration::from_secs(1);
 
-/// The last part of its lifetime, within which a token is renewed: the token source asks not before 70 % of it.
+/// The last part of its lifetime, within which a token is renewed: the token source asks not before
+/// 70 % of it.
 const RENEWED_WITHIN: f64 = 0.3;
 
 impl Login {
-    /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those of the system. `shared`
-    /// holds the sign-in, if there is a cluster.
+    /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those
+    /// of the system. `shared` holds the sign-in, if there is a cluster.
     ///
     /// # Errors
     /// When `ca` holds no usable certificate.
@@ -99,8 +102,8 @@ impl Login {
         })
     }
 
-    /// Returns the stored access token, or a renewed one. What it does goes on if it is dropped: a caller that leaves must not
-    /// lose the refresh token that the provider has just issued.
+    /// Returns the stored access token, or a renewed one. What it does goes on if it is dropped: a
+    /// caller that leaves must not lose the refresh token that the provider has just issued.
     ///
     /// # Errors
     /// There is no grant, it has ended, or the provider cannot be reached.
@@ -116,7 +119,8 @@ impl Login {
         let lock = match store.lock(&self.upstream).await {
             Ok(lock) => lock,
             Err(error) => {
-                // Noted although it cannot be used: `is_another` would report it as a new sign-in each time.
+                // Noted although it cannot be used: `is_another` would report it as a new sign-in
+                // each time.
                 if let Ok(Some(grant)) = store.read(&self.upstream).await {
                     self.note(&grant);
                 }
@@ -186,8 +190,8 @@ impl Login {
         Ok(Stored { grant, replaces })
     }
 
-    /// Notes which grant is used. Returns whether the upstream has refused its access token, and no other process has
-    /// replaced it.
+    /// Notes which grant is used. Returns whether the upstream has refused its access token, and no
+    /// other process has replaced it.
     fn note(&self, grant: &Grant) -> bool {
         let mut state = self.lock();
         state.used = Some(grant.id.clone());
@@ -214,7 +218,8 @@ impl Login {
         }
     }
 
-    /// Writes a renewed grant; keeps it in memory until it can be written. Returns whether it is written.
+    /// Writes a renewed grant; keeps it in memory until it can be written. Returns whether it is
+    /// written.
     async fn keep(&self, lock: &GrantLock<'_>, renewed: Unwritten) -> bool {
         let written = lock.write(&renewed.grant).await;
         if let Err(error) = &written {
@@ -229,7 +234,8 @@ impl Login {
         written.is_ok()
     }
 
-    /// Writes the renewed grant that could not be written. What fails is tried again with the next token.
+    /// Writes the renewed grant that could not be written. What fails is tried again with the next
+    /// token.
     async fn write_unwritten(&self) {
         let Some(store) = &self.store else { return };
         if let Ok(lock) = store.lock(&self.upstream).await {
@@ -294,8 +300,9 @@ fn refused(error: StoreError) -> Refusal {
     Refusal::new(fault, error.to_string())
 }
 
-/// Whether the stored access token, with so much time left, is renewed: it expires soon, or is the one that the token
-/// source wants to be renewed after most of its lifetime. Without a known end it is used until it is refused.
+/// Whether the stored access token, with so much time left, is renewed: it expires soon, or is the
+/// one that the token source wants to be renewed after most of its lifetime. Without a known end it
+/// is used until it is refused.
 fn needs_renewal(grant: &Grant, left: Option<Duration>) -> bool {
     let (Some(left), Some(expires)) = (left, grant.expires_at) else { return false };
     let whole = UnixSeconds(expires).saturating_since(UnixSeconds(grant.renewed_at));

@@ -12,10 +12,10 @@ mod workload;
 
 use std::time::Duration;
 
-/// Pause after a failed token request: the authorization server gets one request per second at most,
-/// however many calls wait for a token.
+/// Pause after a failed token request: the authorization server gets one request per second at
+/// most, however many calls wait for a token.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Pause after the replacement of a refused token: an upstream that refuses all tokens must not cause a
-/// token request per call.
+/// Pause after the replacement of a refused token: an upstream that refuses all tokens must not
+/// cause a token request per call.
 const REPLACE_PAUSE: Duration = Duration::from_secs(10);

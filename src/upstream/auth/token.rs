@@ -33,8 +33,8 @@ const DEFAULT_LIFETIME: Duration = Duration::from_secs(300);
 /// Longest lifetime that is used, whatever `expires_in` has: a token request per day costs nothing.
 const MAX_LIFETIME: Duration = Duration::from_secs(86_400);
 
-/// Part of its lifetime after which a token is renewed. The part is random, so that replicas that started together do
-/// not ask together.
+/// Part of its lifetime after which a token is renewed. The part is random, so that replicas that
+/// started together do not ask together.
 const RENEWED_AFTER: std::ops::Range<f64> = 0.7..0.85;
 
 impl LastTokens {

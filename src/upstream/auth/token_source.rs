@@ -1,4 +1,5 @@
-//! The access token of one upstream: kept until it expires, renewed ahead of that, requested by one call for all.
+//! The access token of one upstream: kept until it expires, renewed ahead of that, requested by one
+//! call for all.
 
 use std::sync::Arc;
 
@@ -49,8 +50,8 @@ struct RequestState {
 }
 
 impl TokenSource {
-    /// Tokens for the upstream at this URL; `None` if it is not called with tokens. Renewals of a sign-in run among `tasks`;
-    /// `shared` holds it, if there is a cluster.
+    /// Tokens for the upstream at this URL; `None` if it is not called with tokens. Renewals of a
+    /// sign-in run among `tasks`; `shared` holds it, if there is a cluster.
     ///
     /// # Errors
     /// When a configured certificate cannot be used.
@@ -77,14 +78,15 @@ impl TokenSource {
         Ok(Some(Self { credential, tokens, requests }))
     }
 
-    /// Returns the values of `Authorization` of the last requests, with the token and the one before, as far as there are any.
+    /// Returns the values of `Authorization` of the last requests, with the token and the one
+    /// before, as far as there are any.
     pub(crate) fn last_headers(&self) -> [Option<HeaderValue>; 2] {
         self.tokens.headers()
     }
 
-    /// Returns the value of `Authorization` for a request; nothing until a challenge of the upstream
-    /// has led to an authorization server. Cancel safe: a request that is dropped is repeated by the
-    /// next call.
+    /// Returns the value of `Authorization` for a request; nothing until a challenge of the
+    /// upstream has led to an authorization server. Cancel safe: a request that is dropped is
+    /// repeated by the next call.
     ///
     /// # Errors
     /// [`Kind::NoToken`] when the token request fails or has failed within the last second.
@@ -92,7 +94,8 @@ impl TokenSource {
         let now = Instant::now();
         let token = self.tokens.get().filter(|token| now < token.expires_at);
         if let Some(token) = &token {
-            // One call renews the token before it expires; all others use the current one meanwhile.
+            // One call renews the token before it expires; all others use the current one
+            // meanwhile.
             let state = if now < token.renew_at { None } else { self.requests.try_lock().ok() };
             let header = match state {
                 Some(state) => self.renew(state, Some(token)).await.unwrap_or(None),
@@ -104,12 +107,12 @@ impl TokenSource {
         self.renew(state, None).await
     }
 
-    /// Returns another token after the upstream has refused the one in `sent` with 401 and the headers
-    /// `response`, which may name the authorization server.
+    /// Returns another token after the upstream has refused the one in `sent` with 401 and the
+    /// headers `response`, which may name the authorization server.
     ///
     /// # Errors
-    /// [`Kind::AuthFailed`] when a refused token was replaced less than ten seconds ago, [`Kind::NoToken`] when no
-    /// token can be had.
+    /// [`Kind::AuthFailed`] when a refused token was replaced less than ten seconds ago,
+    /// [`Kind::NoToken`] when no token can be had.
     pub(crate) async fn refused(
         &self,
         sent: Option<&HeaderValue>,
@@ -140,8 +143,9 @@ impl TokenSource {
         header.ok_or_else(|| no_token("no authorization server is known"))
     }
 
-    /// Returns a token of a wider scope after the upstream has refused the one in `sent` with 403, if `response` says
-    /// that its scope does not suffice (RFC 6750, section 3.1). `None`: it says something else.
+    /// Returns a token of a wider scope after the upstream has refused the one in `sent` with 403,
+    /// if `response` says that its scope does not suffice (RFC 6750, section 3.1). `None`: it says
+    /// something else.
     ///
     /// # Errors
     /// [`Kind::NoToken`] when no such token can be had.
@@ -163,7 +167,8 @@ impl TokenSource {
         {
             check_pause(Some(failed))?;
         }
-        // Until the wider token is there, and if it is refused, other calls go on with the one that they have.
+        // Until the wider token is there, and if it is refused, other calls go on with the one that
+        // they have.
         let requested = match self.credential.wider(&scope) {
             Ok(wider) => match self.credential.request(wider.as_deref()).await {
                 Some(Ok(token)) => {
@@ -185,7 +190,8 @@ impl TokenSource {
         }
     }
 
-    /// Forgets the token, which is still removed from errors, and the last failure, for a sign-in that is new or has ended.
+    /// Forgets the token, which is still removed from errors, and the last failure, for a sign-in
+    /// that is new or has ended.
     pub(crate) async fn forget(&self) {
         let mut state = self.requests.lock().await;
         *state = RequestState::default();
@@ -238,7 +244,8 @@ impl TokenSource {
 }
 
 impl Credential {
-    /// Requests a token, of another scope than before if one is given; `None` if no endpoint is known.
+    /// Requests a token, of another scope than before if one is given; `None` if no endpoint is
+    /// known.
     async fn request(&self, scope: Option<&str>) -> Option<Result<Token, Refusal>> {
         match self {
             Self::ClientCredentials(client) => client.request(scope).await.transpose(),

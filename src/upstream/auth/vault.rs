@@ -23,7 +23,8 @@ pub(super) struct Vault {
 }
 
 impl Vault {
-    /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those of the system.
+    /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those
+    /// of the system.
     ///
     /// # Errors
     /// When a header or certificate cannot be used.
@@ -77,7 +78,8 @@ fn url(template: &str, caller: &str) -> Result<Uri, Refusal> {
     filled.parse().map_err(|_| Refusal::other("the URL of the vault cannot hold the caller's id"))
 }
 
-/// Finds the secret where vaults put it: in `data.data` (key-value store, version 2), in `data`, or at the top.
+/// Finds the secret where vaults put it: in `data.data` (key-value store, version 2), in `data`, or
+/// at the top.
 fn secret<'a>(answer: &'a Value, field: &str) -> Option<&'a str> {
     let data = answer.get("data");
     let places = [data.and_then(|data| data.get("data")), data, Some(answer)];

@@ -1,5 +1,5 @@
-//! Access tokens for a token that the platform of the gateway keeps renewing in a file (RFC 7523): a service credential
-//! without a secret.
+//! Access tokens for a token that the platform of the gateway keeps renewing in a file (RFC 7523):
+//! a service credential without a secret.
 
 use std::io;
 use std::path::Path;
@@ -31,7 +31,8 @@ pub(super) struct Workload {
 const MAX_TOKEN: usize = 64 * 1024;
 
 impl Workload {
-    /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those of the system.
+    /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those
+    /// of the system.
     ///
     /// # Errors
     /// When `ca` holds no usable certificate.
@@ -48,8 +49,9 @@ impl Workload {
         })
     }
 
-    /// Sends a token request with the token that the file has now: as the authorization grant (RFC 7523, section 2.1), or as
-    /// the authentication of the configured client (section 2.2). For another scope than before if one is given.
+    /// Sends a token request with the token that the file has now: as the authorization grant (RFC
+    /// 7523, section 2.1), or as the authentication of the configured client (section 2.2). For
+    /// another scope than before if one is given.
     ///
     /// # Errors
     /// When the file cannot be read, or the request fails.

@@ -62,7 +62,8 @@ const MAX_QUEUED: usize = 16;
 /// Size of the messages in the queue of one call, in KiB. A single one may be larger.
 const MAX_QUEUED_KIB: u32 = 1024;
 
-/// Bytes of the parameters of a notification. Larger ones are dropped: they have a number and a sentence.
+/// Bytes of the parameters of a notification. Larger ones are dropped: they have a number and a
+/// sentence.
 const MAX_NOTIFICATION: usize = 64 << 10;
 
 /// Receivers of the messages of an upstream that belong to no call in flight.
@@ -91,8 +92,8 @@ pub struct UrlElicitationComplete {
     pub id: String,
 }
 
-/// Most completed URL elicitations in the queue of a slow receiver. They are few, and a lost one does
-/// little harm: its user has seen on the page that it is complete.
+/// Most completed URL elicitations in the queue of a slow receiver. They are few, and a lost one
+/// does little harm: its user has seen on the page that it is complete.
 const MAX_COMPLETIONS: usize = 64;
 
 impl NotificationSinks {
@@ -114,7 +115,8 @@ impl NotificationSinks {
         broadcast::channel(MAX_COMPLETIONS).0
     }
 
-    /// Returns the sinks of a connection whose `list_changed` only repeats the one of another connection.
+    /// Returns the sinks of a connection whose `list_changed` only repeats the one of another
+    /// connection.
     pub fn without_list_changed(&self) -> Self {
         Self { list_changed: None, ..self.clone() }
     }
@@ -236,13 +238,15 @@ impl Correlator {
         })
     }
 
-    /// Sets, at the end of the handshake, whether requests of the upstream get a response; otherwise they are dropped.
+    /// Sets, at the end of the handshake, whether requests of the upstream get a response;
+    /// otherwise they are dropped.
     pub fn set_accepts_requests(&self, accepts_requests: bool) {
         self.is_opening.store(false, Ordering::Relaxed);
         self.accepts_requests.store(accepts_requests, Ordering::Relaxed);
     }
 
-    /// Whether calls must run one at a time, so that each server request belongs to exactly one call.
+    /// Whether calls must run one at a time, so that each server request belongs to exactly one
+    /// call.
     pub fn is_ambiguous(&self) -> bool {
         self.is_ambiguous.load(Ordering::Relaxed)
     }
@@ -307,8 +311,8 @@ impl Correlator {
         }
     }
 
-    /// Processes a request or notification of the upstream. `call` is the id of the request on whose own
-    /// stream the message came; `None` for the shared stream.
+    /// Processes a request or notification of the upstream. `call` is the id of the request on
+    /// whose own stream the message came; `None` for the shared stream.
     pub fn dispatch(&self, frame: Frame<'_>, call: Option<&Id>) -> Followup {
         match frame {
             Frame::Request { id, method, params } => self.request(id, &method, params, call),
@@ -375,7 +379,8 @@ impl Correlator {
             (ELICITATION_COMPLETE, Some(params)) => {
                 match call.and_then(|id| self.interim.get(id)) {
                     Some(interim) => interim.url_elicitation_complete(params),
-                    // Outside of the stream of a call, the elicitation may be of a call that has ended.
+                    // Outside of the stream of a call, the elicitation may be of a call that has
+                    // ended.
                     None => self.announce_completion(params),
                 }
             }
@@ -384,8 +389,8 @@ impl Correlator {
         }
     }
 
-    /// Ends the subscription, if that is what the upstream cancels: it may cancel nothing else (MCP 2026-07-28, schema,
-    /// `CancelledNotification`).
+    /// Ends the subscription, if that is what the upstream cancels: it may cancel nothing else (MCP
+    /// 2026-07-28, schema, `CancelledNotification`).
     fn end_subscription(&self, params: Json<'_>) {
         let Some(id) = params.get("requestId").and_then(Id::read) else { return };
         let is_meant = self.subscription().as_ref() == Some(&id);
@@ -408,8 +413,8 @@ impl Correlator {
         }
     }
 
-    /// Returns the call to which a server request belongs: the call on whose stream it came, or the only
-    /// call in flight.
+    /// Returns the call to which a server request belongs: the call on whose stream it came, or the
+    /// only call in flight.
     fn correlate(&self, call: Option<&Id>) -> Option<InterimSender> {
         match call {
             Some(id) => self.interim.get(id).map(|interim| interim.clone()),
@@ -422,8 +427,8 @@ impl Correlator {
     }
 }
 
-/// The registration of a call for interim messages. When it is dropped before [`Registration::finish`],
-/// a call with server requests enabled counts as abandoned.
+/// The registration of a call for interim messages. When it is dropped before
+/// [`Registration::finish`], a call with server requests enabled counts as abandoned.
 #[must_use]
 pub struct Registration(Option<Entry>);
 

@@ -17,8 +17,9 @@ use crate::upstream::guard::concurrency::{ConcurrencyLimit, Permit};
 
 type Call = Pin<Box<dyn Future<Output = Result<Document, Kind>> + Send>>;
 
-/// A call in flight. It makes progress only while [`Exchange::next`] or [`Exchange::wait_for_client`] is
-/// polled. When it is dropped before its end, the request is cancelled upstream.
+/// A call in flight. It makes progress only while [`Exchange::next`] or
+/// [`Exchange::wait_for_client`] is polled. When it is dropped before its end, the request is
+/// cancelled upstream.
 pub struct Exchange {
     /// Id of the upstream.
     upstream: String,
@@ -46,8 +47,8 @@ pub(crate) struct ConcurrencyPermit {
 #[derive(Default)]
 struct PermitState {
     permit: Option<Permit>,
-    /// Whether the permit was acquired once: a released permit is then acquired again before the call
-    /// continues.
+    /// Whether the permit was acquired once: a released permit is then acquired again before the
+    /// call continues.
     is_required: bool,
 }
 
@@ -102,8 +103,8 @@ impl ConcurrencyPermit {
 }
 
 impl Exchange {
-    /// Returns the exchange of a call that has not been polled. `deadline` is the end of the call without the
-    /// time in which it waits for its client.
+    /// Returns the exchange of a call that has not been polled. `deadline` is the end of the call
+    /// without the time in which it waits for its client.
     pub(crate) fn new(
         upstream: String,
         call: Call,
@@ -174,9 +175,9 @@ impl Exchange {
         }
     }
 
-    /// Waits for the client's answer with the deadline suspended and without a concurrency permit, while
-    /// the call stays open. Returns `None` if the call ended first: its response is among the next
-    /// events.
+    /// Waits for the client's answer with the deadline suspended and without a concurrency permit,
+    /// while the call stays open. Returns `None` if the call ended first: its response is among the
+    /// next events.
     ///
     /// # Cancel safety
     /// Cancel safe: no message of the call is lost. When the future is dropped, the deadline is not
@@ -212,8 +213,8 @@ async fn step(
     concurrency: &ConcurrencyPermit,
 ) -> Result<ExchangeEvent, Kind> {
     loop {
-        // Messages that came before the response are yielded before it, but no user is asked any more: the upstream has not
-        // waited for the answer.
+        // Messages that came before the response are yielded before it, but no user is asked any
+        // more: the upstream has not waited for the answer.
         while let Some(message) = interim.as_mut().and_then(|interim| interim.try_recv()) {
             let is_question = matches!(message, InterimMessage::ServerRequest { .. });
             if !is_question || response.is_none() {

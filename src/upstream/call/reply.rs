@@ -14,7 +14,8 @@ use crate::domain::server_request::Answer;
 /// the depth of `_meta` is the upstream's choice.
 const DEPTH: usize = 64;
 
-/// Most messages in a batch of an upstream: each is delivered by itself, and takes more memory than its shortest text.
+/// Most messages in a batch of an upstream: each is delivered by itself, and takes more memory than
+/// its shortest text.
 const BATCH_ITEMS: usize = 1_000;
 
 /// Parses the bytes of one message.
@@ -28,7 +29,8 @@ pub(crate) fn document(bytes: Vec<u8>) -> Result<Document, Kind> {
 /// Parses one message, or the messages of a batch.
 ///
 /// # Errors
-/// [`Kind::Protocol`] if the bytes are not strict JSON, or a batch has more than [`BATCH_ITEMS`] messages.
+/// [`Kind::Protocol`] if the bytes are not strict JSON, or a batch has more than [`BATCH_ITEMS`]
+/// messages.
 pub(crate) fn messages(bytes: Vec<u8>) -> Result<Vec<Document>, Kind> {
     let message = document(bytes)?;
     if message.json().kind() != JsonKind::Array {
@@ -41,8 +43,8 @@ pub(crate) fn messages(bytes: Vec<u8>) -> Result<Vec<Document>, Kind> {
     Ok(batch.elements().map(Document::copy_of).collect())
 }
 
-/// Returns the outcome of the request `id` if the message is its response, or a batch that contains the
-/// response (legacy upstreams); `None` for all other messages.
+/// Returns the outcome of the request `id` if the message is its response, or a batch that contains
+/// the response (legacy upstreams); `None` for all other messages.
 pub(crate) fn read_response(id: &Id, mut message: Document) -> Option<Result<Document, Kind>> {
     if message.json().kind() == JsonKind::Array {
         let is_ours = |m: &Json<'_>| {
@@ -66,8 +68,8 @@ pub(crate) fn read_response(id: &Id, mut message: Document) -> Option<Result<Doc
     }
 }
 
-/// Returns the JSON-RPC error in the body of an HTTP error response. Its `id` may be missing or null,
-/// when the upstream could not read the id of the request.
+/// Returns the JSON-RPC error in the body of an HTTP error response. Its `id` may be missing or
+/// null, when the upstream could not read the id of the request.
 pub(crate) fn read_error_body(id: &Id, message: &Document) -> Option<Kind> {
     match Frame::read(message.json()) {
         Ok(Frame::Response { id: answered, outcome: Outcome::Error { code, message, data } }) => {
@@ -77,8 +79,8 @@ pub(crate) fn read_error_body(id: &Id, message: &Document) -> Option<Kind> {
     }
 }
 
-/// Returns the response to a request of an upstream that is not a server request: an empty result for
-/// `ping`, -32601 (method not found) for other methods.
+/// Returns the response to a request of an upstream that is not a server request: an empty result
+/// for `ping`, -32601 (method not found) for other methods.
 pub(crate) fn to_other_request(id: &Id, method: &str) -> String {
     match method {
         PING => response(id, |out| {
@@ -88,8 +90,8 @@ pub(crate) fn to_other_request(id: &Id, method: &str) -> String {
     }
 }
 
-/// Returns the response (-32601) to a server request whose capability the client has not declared, or
-/// that belongs to no call.
+/// Returns the response (-32601) to a server request whose capability the client has not declared,
+/// or that belongs to no call.
 pub(crate) fn not_declared(id: &Id) -> String {
     refusal(id, METHOD_NOT_FOUND, "the client has not declared this capability")
 }
@@ -135,8 +137,8 @@ const INTERNAL_ERROR: i64 = -32603;
 /// The id of `initialize` on each connection.
 pub(crate) const INITIALIZE_ID: u64 = 1;
 
-/// Returns `notifications/cancelled` for a request whose client no longer waits; `None` for `initialize`, which must not be
-/// cancelled (MCP 2025-11-25, cancellation).
+/// Returns `notifications/cancelled` for a request whose client no longer waits; `None` for
+/// `initialize`, which must not be cancelled (MCP 2025-11-25, cancellation).
 pub(crate) fn cancellation(id: &Id) -> Option<String> {
     (*id != Id::number(INITIALIZE_ID)).then(|| {
         jsonrpc::notification(CANCELLED, |params| {
@@ -154,11 +156,11 @@ fn error(code: i64, message: Option<Json<'_>>, data: Option<Json<'_>>) -> Kind {
     Kind::Error { code, message: sanitised(&message, MAX_MESSAGE), data }
 }
 
-/// Code of `URLElicitationRequiredError` (MCP 2025-11-25, elicitation): its `data` names the URLs that
-/// the user must visit first.
+/// Code of `URLElicitationRequiredError` (MCP 2025-11-25, elicitation): its `data` names the URLs
+/// that the user must visit first.
 pub(crate) const URL_ELICITATION_REQUIRED: i64 = -32042;
-/// Longest `message` of an error that is read, in bytes. Secrets are removed from it before callers get an excerpt,
-/// since a truncated secret is not recognized.
+/// Longest `message` of an error that is read, in bytes. Secrets are removed from it before callers
+/// get an excerpt, since a truncated secret is not recognized.
 const MAX_MESSAGE: usize = 16 << 10;
 /// Longest `data` of a `URLElicitationRequiredError`, in bytes: enough for some dozens of URLs.
 const MAX_ELICITATIONS: usize = 16 << 10;

@@ -66,8 +66,8 @@ impl RequestParams {
         }
     }
 
-    /// Returns the name that the `Mcp-Name` header repeats; only `prompts/get` has one (MCP 2026-07-28,
-    /// Streamable HTTP, standard headers).
+    /// Returns the name that the `Mcp-Name` header repeats; only `prompts/get` has one (MCP
+    /// 2026-07-28, Streamable HTTP, standard headers).
     pub(crate) fn mcp_name(&self) -> Option<&str> {
         match self {
             Self::Get { name, .. } => Some(name),

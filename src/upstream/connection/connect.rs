@@ -48,8 +48,8 @@ pub struct Connector {
     target: Target,
 }
 
-/// What a connector connects to: the configuration of the transport, with what one connection hands on
-/// to the next.
+/// What a connector connects to: the configuration of the transport, with what one connection hands
+/// on to the next.
 enum Target {
     /// Streamable HTTP, or else HTTP+SSE (2025-11-25, transports, backwards compatibility).
     Http {
@@ -101,8 +101,8 @@ impl Target {
 }
 
 impl Connector {
-    /// `start_permits` bounds the child processes that start at the same time, over all upstreams; `grants` holds the
-    /// operator's sign-ins, if there is a cluster.
+    /// `start_permits` bounds the child processes that start at the same time, over all upstreams;
+    /// `grants` holds the operator's sign-ins, if there is a cluster.
     ///
     /// # Errors
     /// When the upstream cannot be reached as it is configured: a header, certificate or OAuth key
@@ -118,9 +118,10 @@ impl Connector {
         Ok(Self { upstream, sinks, tasks, start_permits, target })
     }
 
-    /// Returns the connector of one caller to the same upstream: with the `tokens` of the caller over HTTP, with a child
-    /// process in whose environment the caller is named otherwise. `list_changed` is notified of changes of the caller's own
-    /// list; without one, the walk of the gateway itself finds out what has changed.
+    /// Returns the connector of one caller to the same upstream: with the `tokens` of the caller
+    /// over HTTP, with a child process in whose environment the caller is named otherwise.
+    /// `list_changed` is notified of changes of the caller's own list; without one, the walk of the
+    /// gateway itself finds out what has changed.
     ///
     /// # Errors
     /// As [`Connector::new`].
@@ -163,7 +164,8 @@ impl Connector {
         self.authorization().map(Authorization::last_headers).unwrap_or_default()
     }
 
-    /// Returns the source of the access tokens that all callers share, where the upstream is called with some.
+    /// Returns the source of the access tokens that all callers share, where the upstream is called
+    /// with some.
     pub(crate) fn tokens(&self) -> Option<&TokenSource> {
         self.authorization()?.service()
     }
@@ -175,8 +177,8 @@ impl Connector {
         }
     }
 
-    /// Opens the connection that calls share, within `walk_timeout`, or `startup` for each start of a child
-    /// process.
+    /// Opens the connection that calls share, within `walk_timeout`, or `startup` for each start of
+    /// a child process.
     ///
     /// # Errors
     /// When the upstream cannot be reached, refuses the handshake, or takes longer.
@@ -202,7 +204,8 @@ impl Connector {
     }
 
     /// Opens another connection with the transport and revision of `like`, within the time of
-    /// [`Connector::connect`], on which `capabilities` are declared. For a library that is its snapshot, which declares nothing.
+    /// [`Connector::connect`], on which `capabilities` are declared. For a library that is its
+    /// snapshot, which declares nothing.
     ///
     /// # Errors
     /// See [`Connector::connect`].
@@ -245,8 +248,9 @@ impl Connector {
         timeout(limit, connecting).await.unwrap_or(Err(Kind::Timeout))
     }
 
-    /// Finds out which transport an endpoint speaks. One that refuses `initialize`, by a status or by a JSON-RPC error in the
-    /// body of one, may be the event stream of HTTP+SSE (2025-11-25, transports, backwards compatibility).
+    /// Finds out which transport an endpoint speaks. One that refuses `initialize`, by a status or
+    /// by a JSON-RPC error in the body of one, may be the event stream of HTTP+SSE (2025-11-25,
+    /// transports, backwards compatibility).
     async fn connect_http(
         &self,
         endpoint: &Arc<HttpEndpoint>,
@@ -259,7 +263,8 @@ impl Connector {
             Err(refusal @ (Kind::Status { status: 400 | 404 | 405 } | Kind::Error { .. }))
                 if revision.is_none() =>
             {
-                // A server that means the refusal may open a stream all the same, on which nothing comes.
+                // A server that means the refusal may open a stream all the same, on which nothing
+                // comes.
                 let opening = HttpSse::open(endpoint.clone(), self.sinks.clone(), &self.tasks);
                 match timeout(self.upstream.settings.connect, opening).await {
                     Ok(Ok(stream)) => self.open_sse(stream, ClientCapabilities::NONE).await,
@@ -290,8 +295,8 @@ impl Connector {
         Connection::open(Transport::Sse(stream), revision, probe, capabilities).await
     }
 
-    /// Starts a child process and finds its era. One that exits on `server/discover` is started again for a
-    /// legacy handshake.
+    /// Starts a child process and finds its era. One that exits on `server/discover` is started
+    /// again for a legacy handshake.
     async fn detect_child(&self, stdio: &Stdio) -> Result<Connection, Kind> {
         let open = |revision| {
             self.connect_child(stdio, self.sinks.clone(), revision, ClientCapabilities::NONE)

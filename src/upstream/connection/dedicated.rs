@@ -1,6 +1,6 @@
-//! Dedicated connections, on which a legacy upstream may send server requests. Client capabilities are
-//! declared at `initialize` for the whole session (MCP 2025-11-25, lifecycle), so a client that accepts
-//! server requests cannot use the shared connection, which declares none.
+//! Dedicated connections, on which a legacy upstream may send server requests. Client capabilities
+//! are declared at `initialize` for the whole session (MCP 2025-11-25, lifecycle), so a client that
+//! accepts server requests cannot use the shared connection, which declares none.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -112,15 +112,15 @@ pub(crate) struct Lease {
     usage: UsageGuard,
 }
 
-/// Dedicated connections of one upstream at a time: each is a session there that serves one caller. Beyond
-/// that, calls wait for an idle one.
+/// Dedicated connections of one upstream at a time: each is a session there that serves one caller.
+/// Beyond that, calls wait for an idle one.
 const MAX_CONNECTIONS: usize = 8;
 
 /// Dedicated child processes of one upstream: each is a whole program, so one for all callers.
 const MAX_CHILDREN: usize = 1;
 
-/// Longest wait of a call for a place, and then for exclusive use, while other calls have them: a user may take minutes to
-/// answer an elicitation.
+/// Longest wait of a call for a place, and then for exclusive use, while other calls have them: a
+/// user may take minutes to answer an elicitation.
 const TURN: Duration = Duration::from_secs(2);
 
 /// Time for which calls get the failure to open a connection, without another attempt.
@@ -129,12 +129,12 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Time until an idle connection is closed: a user comes back within minutes, or not soon.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
-/// Time that the first call waits until the GET stream for server requests is open: a server request
-/// before that would be lost.
+/// Time that the first call waits until the GET stream for server requests is open: a server
+/// request before that would be lost.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Time for which a child process that is being ended counts as open. Its end takes less, unless a call
-/// still runs on it.
+/// Time for which a child process that is being ended counts as open. Its end takes less, unless a
+/// call still runs on it.
 const TERMINATION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time for the DELETE that ends a session.
@@ -152,9 +152,10 @@ impl DedicatedPool {
         Arc::new(Self { connector, upstream, connections, freed, tasks, shutdown })
     }
 
-    /// Leases a connection that declares `capabilities`, with the transport and revision of the shared
-    /// connection `like`. Waits for a place, and for exclusive use where it is needed; `None` while other calls use
-    /// them longer than [`TURN`], or the connection is not open in time. Cancel safe.
+    /// Leases a connection that declares `capabilities`, with the transport and revision of the
+    /// shared connection `like`. Waits for a place, and for exclusive use where it is needed;
+    /// `None` while other calls use them longer than [`TURN`], or the connection is not open in
+    /// time. Cancel safe.
     ///
     /// # Errors
     /// When the connection cannot be opened.
@@ -201,8 +202,8 @@ impl DedicatedPool {
         }
     }
 
-    /// Returns the connection of a key, in use from now on; opens it if there is none. Waits while there are
-    /// `max` others in use. Cancel safe.
+    /// Returns the connection of a key, in use from now on; opens it if there is none. Waits while
+    /// there are `max` others in use. Cancel safe.
     async fn acquire(
         self: &Arc<Self>,
         key: &Key,
@@ -222,8 +223,8 @@ impl DedicatedPool {
         }
     }
 
-    /// Returns nothing where the pool is full; then one that could not be opened is being closed, or the connection that is
-    /// idle longest.
+    /// Returns nothing where the pool is full; then one that could not be opened is being closed,
+    /// or the connection that is idle longest.
     fn try_acquire(
         self: &Arc<Self>,
         key: &Key,
@@ -231,7 +232,8 @@ impl DedicatedPool {
         like: &Arc<Connection>,
     ) -> Option<Arc<PooledConnection>> {
         let mut connections = self.connections();
-        // What was negotiated for the shared connection before, with another sign-in or before a restart, ended with it.
+        // What was negotiated for the shared connection before, with another sign-in or before a
+        // restart, ended with it.
         let outdated = connections.open.get(key).filter(|pooled| pooled.like.strong_count() == 0);
         if let Some(pooled) = outdated.cloned() {
             Self::remove(&mut connections, &pooled);
@@ -243,7 +245,8 @@ impl DedicatedPool {
                 let Usage { calls, since } = *pooled.usage();
                 (calls == 0).then(|| ((!pooled.has_failed(), since), pooled.clone()))
             });
-            // One for each that is waited for; who waits looks again at each change. The others may stay.
+            // One for each that is waited for; who waits looks again at each change. The others may
+            // stay.
             if connections.closing < connections.waiting.len()
                 && let Some((_, oldest)) = idle.min_by_key(|(rank, _)| *rank)
             {
@@ -287,7 +290,8 @@ impl DedicatedPool {
         self.freed.notify_waiters();
     }
 
-    /// Opens a connection, keeps it open until it is idle or removed, and closes it once no call uses it.
+    /// Opens a connection, keeps it open until it is idle or removed, and closes it once no call
+    /// uses it.
     async fn run(self: Arc<Self>, pooled: Arc<PooledConnection>, like: Arc<Connection>) {
         let opened = self.connector.connect_dedicated(&like, pooled.key.capabilities);
         let opened = self.shutdown.run_until_cancelled(opened).await;
@@ -389,8 +393,8 @@ impl DedicatedPool {
     }
 }
 
-/// Keeps the GET stream open, on which some servers send server requests outside of the streams of calls.
-/// `ready` is sent once it is open, or the upstream has none.
+/// Keeps the GET stream open, on which some servers send server requests outside of the streams of
+/// calls. `ready` is sent once it is open, or the upstream has none.
 async fn receive_server_requests(connection: &Connection, ready: oneshot::Sender<()>) {
     let mut backoff = Backoff::default();
     let mut ready = Some(ready);
@@ -463,8 +467,8 @@ impl Drop for UsageGuard {
 }
 
 impl Lease {
-    /// Ends the lease of a call. Where the call has failed because of the connection, as the upstream then says, the next call
-    /// opens another one.
+    /// Ends the lease of a call. Where the call has failed because of the connection, as the
+    /// upstream then says, the next call opens another one.
     pub(crate) fn end<T>(self, outcome: &Result<T, Kind>) {
         let UsageGuard { pool, pooled } = &self.usage;
         let is_suspect = |kind: &Kind| self.connection.is_suspect_after(kind);

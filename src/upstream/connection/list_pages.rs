@@ -1,5 +1,5 @@
-//! Pagination walk: an upstream's `prompts/list` from the first page to the last, within limits (MCP
-//! 2025-11-25, pagination).
+//! Pagination walk: an upstream's `prompts/list` from the first page to the last, within limits
+//! (MCP 2025-11-25, pagination).
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -39,8 +39,8 @@ impl<'a> Pagination<'a> {
     /// Adds one `ListPromptsResult`. Only an absent `nextCursor` ends the walk.
     ///
     /// # Errors
-    /// [`Kind::PaginationLimit`] when a cursor repeats, or there are too many pages, prompts or bytes: half
-    /// a list is never served. [`Kind::Protocol`] when the result has another shape.
+    /// [`Kind::PaginationLimit`] when a cursor repeats, or there are too many pages, prompts or
+    /// bytes: half a list is never served. [`Kind::Protocol`] when the result has another shape.
     pub(crate) fn page(&mut self, result: Json<'_>) -> Result<PageStep, Kind> {
         let prompts = result.get("prompts").filter(|p| p.kind() == JsonKind::Array);
         let prompts = prompts.ok_or_else(|| protocol("the list result has no array `prompts`"))?;

@@ -56,7 +56,8 @@ pub(crate) struct Negotiated {
 pub struct RemoteConnection {
     transport: Transport,
     conversation: Conversation,
-    /// Id of the next request: the gateway's own ids, so that those of clients are never sent upstream.
+    /// Id of the next request: the gateway's own ids, so that those of clients are never sent
+    /// upstream.
     next_id: AtomicU64,
 }
 
@@ -80,8 +81,8 @@ impl Connection {
         Ok(Self::Remote(RemoteConnection { transport, conversation, next_id: AtomicU64::new(3) }))
     }
 
-    /// Receives `list_changed` notifications until their stream ends; see [`Conversation::listen`]. Never
-    /// returns for a library, whose watch reports edits. Cancel safe.
+    /// Receives `list_changed` notifications until their stream ends; see [`Conversation::listen`].
+    /// Never returns for a library, whose watch reports edits. Cancel safe.
     ///
     /// # Errors
     /// See [`Conversation::listen`].
@@ -95,8 +96,8 @@ impl Connection {
         }
     }
 
-    /// Reads the GET stream on which a legacy upstream may send server requests outside of the streams of
-    /// calls, until it ends. Calls `on_open` when the stream is open. Cancel safe.
+    /// Reads the GET stream on which a legacy upstream may send server requests outside of the
+    /// streams of calls, until it ends. Calls `on_open` when the stream is open. Cancel safe.
     ///
     /// # Errors
     /// When the upstream has no such stream, or the stream breaks.
@@ -114,8 +115,8 @@ impl Connection {
         }
     }
 
-    /// Reads the whole list within `walk_timeout`. `forwarded` is sent with the request of each page. The
-    /// list of an upstream without prompts is empty.
+    /// Reads the whole list within `walk_timeout`. `forwarded` is sent with the request of each
+    /// page. The list of an upstream without prompts is empty.
     ///
     /// # Errors
     /// When a page cannot be read within `page_timeout`, or a limit of the walk is exceeded.
@@ -141,9 +142,10 @@ impl Connection {
         }
     }
 
-    /// Sends the request of an authorized call and returns its result as the upstream sent it. Without the
-    /// capability `completions` a completion has no values. Messages that come before the response go to
-    /// `interim`. Dropped before the response, the request is cancelled upstream.
+    /// Sends the request of an authorized call and returns its result as the upstream sent it.
+    /// Without the capability `completions` a completion has no values. Messages that come before
+    /// the response go to `interim`. Dropped before the response, the request is cancelled
+    /// upstream.
     ///
     /// # Errors
     /// See [`Transport::request`]; for a library, when the prompt is unknown or cannot be rendered.
@@ -184,14 +186,14 @@ impl Connection {
         }
     }
 
-    /// Whether client capabilities are declared once per session, at `initialize`: then a client that
-    /// accepts server requests needs a dedicated connection.
+    /// Whether client capabilities are declared once per session, at `initialize`: then a client
+    /// that accepts server requests needs a dedicated connection.
     pub fn declares_at_open(&self) -> bool {
         matches!(self, Connection::Remote(connection) if connection.conversation.declares_at_open())
     }
 
-    /// Whether server requests of two concurrent calls could not be told apart, so calls with server
-    /// requests must run one at a time.
+    /// Whether server requests of two concurrent calls could not be told apart, so calls with
+    /// server requests must run one at a time.
     pub fn needs_exclusive_calls(&self) -> bool {
         match self {
             Connection::Library(_) => false,
@@ -206,8 +208,8 @@ impl Connection {
         matches!(self, Connection::Remote(connection) if connection.transport.is_shared())
     }
 
-    /// Whether an abandoned call could still send a server request that would be correlated with another
-    /// call.
+    /// Whether an abandoned call could still send a server request that would be correlated with
+    /// another call.
     pub fn has_abandoned_calls(&self) -> bool {
         matches!(self, Connection::Remote(connection) if {
             let correlator = connection.transport.correlator();
@@ -215,8 +217,8 @@ impl Connection {
         })
     }
 
-    /// Returns a token that is cancelled when the child process and its descendants have ended; nothing
-    /// without a child process.
+    /// Returns a token that is cancelled when the child process and its descendants have ended;
+    /// nothing without a child process.
     pub fn terminated(&self) -> Option<CancellationToken> {
         match self {
             Connection::Library(_) => None,
@@ -264,14 +266,15 @@ impl Connection {
         }
     }
 
-    /// Whether a request that times out means that the connection is unusable: a child process that hangs
-    /// does not recover, a network may.
+    /// Whether a request that times out means that the connection is unusable: a child process that
+    /// hangs does not recover, a network may.
     pub fn breaks_on_timeout(&self) -> bool {
         matches!(self, Connection::Remote(connection) if connection.transport.times_out_unknown_methods())
     }
 
-    /// Whether the upstream still serves the connection: it responds within `patience` to a ping, or to `server/discover` in
-    /// the modern era, if only that it knows no such method. Over a network a missing response means nothing.
+    /// Whether the upstream still serves the connection: it responds within `patience` to a ping,
+    /// or to `server/discover` in the modern era, if only that it knows no such method. Over a
+    /// network a missing response means nothing.
     pub(crate) async fn is_served(&self, patience: Duration) -> bool {
         let Connection::Remote(connection) = self else { return true };
         let method = connection.conversation.probe();
@@ -283,8 +286,8 @@ impl Connection {
         }
     }
 
-    /// Whether a request that failed so may have failed because of the connection. A child process has no session, and one
-    /// that responds does not hang.
+    /// Whether a request that failed so may have failed because of the connection. A child process
+    /// has no session, and one that responds does not hang.
     pub(crate) fn is_suspect_after(&self, kind: &Kind) -> bool {
         match kind {
             Kind::Timeout => self.breaks_on_timeout(),
@@ -303,8 +306,8 @@ impl Connection {
         }
     }
 
-    /// Ends the session at the upstream, where there is one. An error is ignored: the upstream's own
-    /// session timeout ends it.
+    /// Ends the session at the upstream, where there is one. An error is ignored: the upstream's
+    /// own session timeout ends it.
     pub async fn close(&self) {
         if let Connection::Remote(connection) = self
             && let Some(headers) = connection.conversation.session_end()
@@ -399,8 +402,8 @@ impl RemoteConnection {
     }
 }
 
-/// This program as the client of a gateway (`promptgate list`, `promptgate get`). The only connection whose
-/// calls need no proof: the gateway at its other end has a gate of its own.
+/// This program as the client of a gateway (`promptgate list`, `promptgate get`). The only
+/// connection whose calls need no proof: the gateway at its other end has a gate of its own.
 pub(crate) struct GatewayClient(Connection);
 
 impl GatewayClient {
@@ -439,8 +442,8 @@ impl GatewayClient {
     }
 }
 
-/// Guard of a request in flight. Dropped before the response, at a deadline or because the caller has
-/// cancelled, it cancels the request upstream (MCP 2025-11-25, cancellation).
+/// Guard of a request in flight. Dropped before the response, at a deadline or because the caller
+/// has cancelled, it cancels the request upstream (MCP 2025-11-25, cancellation).
 struct RequestGuard<'a> {
     connection: &'a RemoteConnection,
     id: &'a Id,

@@ -1,5 +1,5 @@
-//! Circuit breaker: refuses calls for a time after `breaker.failures` failed calls in a row, then admits
-//! one probe.
+//! Circuit breaker: refuses calls for a time after `breaker.failures` failed calls in a row, then
+//! admits one probe.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -46,8 +46,8 @@ pub(crate) enum Transition {
     Closed,
 }
 
-/// Permission to call. When it is dropped without an outcome, as for a cancelled call, the state stays
-/// the same, except that the next call may probe.
+/// Permission to call. When it is dropped without an outcome, as for a cancelled call, the state
+/// stays the same, except that the next call may probe.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct BreakerPermit {
@@ -65,7 +65,8 @@ impl Breaker {
     /// Admits a call: every call while closed, one probe at a time after the open time.
     ///
     /// # Errors
-    /// When the breaker is open or a probe is in flight: the time at which it may admit the next probe.
+    /// When the breaker is open or a probe is in flight: the time at which it may admit the next
+    /// probe.
     pub(crate) fn admit(self: &Arc<Self>, now: Instant) -> Result<BreakerPermit, Instant> {
         let mut state = self.lock();
         let probe = match state.open_until {
@@ -124,8 +125,9 @@ impl Breaker {
 }
 
 impl BreakerPermit {
-    /// Reports an interim message, which proves that the upstream works. A probe closes the breaker at
-    /// once, since the response may depend on a user's answer. Returns [`Transition::Closed`] then.
+    /// Reports an interim message, which proves that the upstream works. A probe closes the breaker
+    /// at once, since the response may depend on a user's answer. Returns [`Transition::Closed`]
+    /// then.
     pub(crate) fn confirm_alive(&mut self) -> Option<Transition> {
         let is_probe = {
             let state = self.breaker.lock();
@@ -155,8 +157,8 @@ impl Drop for BreakerPermit {
     }
 }
 
-/// Returns whether a failure means that the upstream did not answer. A response counts as success, even
-/// an error response, except an HTTP status of 500 or more.
+/// Returns whether a failure means that the upstream did not answer. A response counts as success,
+/// even an error response, except an HTTP status of 500 or more.
 fn counts_as_failure(kind: &Kind) -> bool {
     kind.is_no_answer() || matches!(kind, Kind::Status { status: 500.. })
 }

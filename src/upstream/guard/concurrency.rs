@@ -1,5 +1,5 @@
-//! Concurrency limit of one upstream: the calls in flight (`in_flight`) and the queue for them (`queue`,
-//! `queue_wait`), with a fair share of both for each caller.
+//! Concurrency limit of one upstream: the calls in flight (`in_flight`) and the queue for them
+//! (`queue`, `queue_wait`), with a fair share of both for each caller.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,8 +11,9 @@ use tokio::time::timeout;
 use crate::domain::fair_share::{FairShare, Holder, Share};
 use crate::domain::fault::UpstreamFaultKind as Kind;
 
-/// The permits of one upstream, and the bounded queue for them. A free permit goes to the first call in the queue
-/// whose caller may have it: within its share, or while half of the permits are free.
+/// The permits of one upstream, and the bounded queue for them. A free permit goes to the first
+/// call in the queue whose caller may have it: within its share, or while half of the permits are
+/// free.
 #[derive(Debug)]
 pub(crate) struct ConcurrencyLimit {
     in_flight: usize,
@@ -58,8 +59,8 @@ struct Waiting<'a> {
 }
 
 impl ConcurrencyLimit {
-    /// `in_flight` and `queue` are numbers of calls. Until [`ConcurrencyLimit::set_share`] callers have no
-    /// shares.
+    /// `in_flight` and `queue` are numbers of calls. Until [`ConcurrencyLimit::set_share`] callers
+    /// have no shares.
     pub(crate) fn new(in_flight: usize, queue: usize, queue_wait: Duration) -> Arc<Self> {
         let state = State {
             permits: FairShare::new(in_flight, in_flight),
@@ -70,7 +71,8 @@ impl ConcurrencyLimit {
         Arc::new(Self { in_flight, queue, queue_wait, state: Mutex::new(state) })
     }
 
-    /// Sets the part of the permits and of the queue that one caller may have while others want some.
+    /// Sets the part of the permits and of the queue that one caller may have while others want
+    /// some.
     pub(crate) fn set_share(&self, share: Share) {
         let mut state = self.lock();
         state.permits.resize(self.in_flight, share.of(self.in_flight));
@@ -80,8 +82,8 @@ impl ConcurrencyLimit {
     /// Acquires a permit, in the queue if there is none for the caller.
     ///
     /// # Errors
-    /// [`Kind::Busy`] when the queue has no room for the caller, or after `queue_wait`: an early refusal is
-    /// better than a late one.
+    /// [`Kind::Busy`] when the queue has no room for the caller, or after `queue_wait`: an early
+    /// refusal is better than a late one.
     ///
     /// # Cancel safety
     /// Cancel safe: when the future is dropped, the call is removed from the queue.
@@ -101,8 +103,8 @@ impl ConcurrencyLimit {
         permit.ok().and_then(Result::ok).ok_or(Kind::Busy)
     }
 
-    /// Acquires a permit for a call that was admitted and has released its permit. The wait has no bound
-    /// of its own: the deadline of the call ends it. Cancel safe.
+    /// Acquires a permit for a call that was admitted and has released its permit. The wait has no
+    /// bound of its own: the deadline of the call ends it. Cancel safe.
     pub(crate) async fn reacquire(self: &Arc<Self>, holder: &Holder) -> Option<Permit> {
         let (_waiting, granted) = {
             let mut state = self.lock();

@@ -1,4 +1,5 @@
-//! Protection of an upstream and its callers from each other: circuit breaker and concurrency limit.
+//! Protection of an upstream and its callers from each other: circuit breaker and concurrency
+//! limit.
 
 pub(crate) mod breaker;
 pub(crate) mod concurrency;

@@ -12,9 +12,9 @@ use crate::platform::disk;
 
 /// Reads the file that `embed` names, and returns it as a content object in JSON text.
 ///
-/// Names are relative to the library's folder and stay inside it: no `..`, no absolute paths, no dot-files, and
-/// no symbolic links that lead out of it. `library` is the first part of the URI of a resource. `limit` is in bytes of
-/// base64.
+/// Names are relative to the library's folder and stay inside it: no `..`, no absolute paths, no
+/// dot-files, and no symbolic links that lead out of it. `library` is the first part of the URI of
+/// a resource. `limit` is in bytes of base64.
 ///
 /// # Errors
 /// The reason, when the name is not allowed, or the file is too large or cannot be read.

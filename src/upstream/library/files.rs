@@ -1,5 +1,5 @@
-//! The files of a library. Symbolic links are followed as far as their targets, fully resolved, stay inside the
-//! library's folder: the files of a Kubernetes ConfigMap or Secret are such links.
+//! The files of a library. Symbolic links are followed as far as their targets, fully resolved,
+//! stay inside the library's folder: the files of a Kubernetes ConfigMap or Secret are such links.
 
 use std::collections::HashSet;
 use std::io;
@@ -27,8 +27,8 @@ pub(super) struct File {
 }
 
 impl Files {
-    /// Finds every `.md` file; entries whose names begin with a dot are skipped. A file or folder that several
-    /// links lead to is found once.
+    /// Finds every `.md` file; entries whose names begin with a dot are skipped. A file or folder
+    /// that several links lead to is found once.
     ///
     /// # Errors
     /// When the folder or a subfolder cannot be read.
@@ -119,8 +119,8 @@ fn resolve(root: &Path, path: &Path) -> Result<PathBuf, String> {
     Ok(resolved)
 }
 
-/// The target of `..data`, the link through which Kubernetes swaps all files of a mounted ConfigMap or Secret at
-/// once; empty for other folders.
+/// The target of `..data`, the link through which Kubernetes swaps all files of a mounted ConfigMap
+/// or Secret at once; empty for other folders.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(super) struct Volume(Option<PathBuf>);
 

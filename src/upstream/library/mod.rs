@@ -45,13 +45,13 @@ struct LibraryPrompt {
 const VOLUME_SWAPS: usize = 3;
 
 impl Snapshot {
-    /// Reads every `.md` file with front matter in `folder` and its subfolders. Dot-files are skipped;
-    /// symbolic links are followed as far as their targets stay inside `folder`. A file that is no valid
-    /// prompt is omitted with a reason, and the other files are still served.
+    /// Reads every `.md` file with front matter in `folder` and its subfolders. Dot-files are
+    /// skipped; symbolic links are followed as far as their targets stay inside `folder`. A file
+    /// that is no valid prompt is omitted with a reason, and the other files are still served.
     ///
     /// # Errors
-    /// [`Kind::Unavailable`] when the folder or a subfolder cannot be read, [`Kind::PaginationLimit`] when
-    /// it contains more than `max_prompts` prompts.
+    /// [`Kind::Unavailable`] when the folder or a subfolder cannot be read,
+    /// [`Kind::PaginationLimit`] when it contains more than `max_prompts` prompts.
     pub fn load(folder: &Path, library: &str, settings: &Settings) -> Result<Self, Kind> {
         let mut volume = Volume::of(folder);
         for _ in 0..VOLUME_SWAPS {
@@ -94,12 +94,13 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Returns the result of `prompts/get`; `arguments` is an object of strings. `approved` is the digest of the only
-    /// source that may be served; `None` for any.
+    /// Returns the result of `prompts/get`; `arguments` is an object of strings. `approved` is the
+    /// digest of the only source that may be served; `None` for any.
     ///
     /// # Errors
-    /// [`Kind::Error`] with -32602 for an unknown prompt, [`Kind::NotApproved`] for another source, [`Kind::TooLarge`] when
-    /// the result exceeds `max_message`, [`Kind::Protocol`] when rendering fails or takes too long.
+    /// [`Kind::Error`] with -32602 for an unknown prompt, [`Kind::NotApproved`] for another source,
+    /// [`Kind::TooLarge`] when the result exceeds `max_message`, [`Kind::Protocol`] when rendering
+    /// fails or takes too long.
     pub fn get(
         &self,
         name: &str,
@@ -123,7 +124,8 @@ impl Snapshot {
         })?)
     }
 
-    /// Returns the result of `completion/complete`: the choices of an argument that start with `typed`.
+    /// Returns the result of `completion/complete`: the choices of an argument that start with
+    /// `typed`.
     ///
     /// # Errors
     /// [`Kind::Error`] with -32602 for an unknown prompt.
@@ -179,8 +181,8 @@ fn claimed_twice(name: &str) -> String {
     format!("prompt {name:?} is in another file, too; none of them is served")
 }
 
-/// Reads the source of a library prompt as canonical JSON (RFC 8785): the text of the file, and the content of the files
-/// that it embeds. Its SHA-256 hash is [`PromptSource::digest`]. Blocks.
+/// Reads the source of a library prompt as canonical JSON (RFC 8785): the text of the file, and the
+/// content of the files that it embeds. Its SHA-256 hash is [`PromptSource::digest`]. Blocks.
 ///
 /// # Errors
 /// The file is no valid prompt any more.

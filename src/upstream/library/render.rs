@@ -1,5 +1,5 @@
-//! Compiled library prompts: the definition for `prompts/list`, the templates for `prompts/get`, and the
-//! choices for `completion/complete`.
+//! Compiled library prompts: the definition for `prompts/list`, the templates for `prompts/get`,
+//! and the choices for `completion/complete`.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
@@ -55,8 +55,8 @@ impl Compiled {
     /// Compiles a source. `embed` returns the content object of a file by its name, as JSON text.
     ///
     /// # Errors
-    /// The reason, when a template is invalid or uses an undeclared argument, or an embedded file cannot be
-    /// read.
+    /// The reason, when a template is invalid or uses an undeclared argument, or an embedded file
+    /// cannot be read.
     pub(crate) fn new(
         source: Source,
         mut embed: impl FnMut(&str) -> Result<String, String>,
@@ -66,8 +66,8 @@ impl Compiled {
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         environment.set_undefined_behavior(UndefinedBehavior::Chainable);
         environment.set_fuel(Some(FUEL));
-        // Filters with a large output for a small input: one filter call could take all memory, and fuel
-        // counts calls only.
+        // Filters with a large output for a small input: one filter call could take all memory, and
+        // fuel counts calls only.
         for filter in ["indent", "join", "replace", "format", "batch", "slice"] {
             environment.remove_filter(filter);
         }
@@ -145,8 +145,8 @@ impl Compiled {
         Ok(out)
     }
 
-    /// Returns the `CompleteResult` for an argument, as JSON text: the choices that start with `typed`,
-    /// case-insensitively.
+    /// Returns the `CompleteResult` for an argument, as JSON text: the choices that start with
+    /// `typed`, case-insensitively.
     pub(crate) fn complete(&self, argument: &str, typed: &str) -> String {
         let choices = self.arguments.iter().find(|a| a.name == argument).map(|a| &a.choices);
         let typed = typed.to_lowercase();
@@ -179,8 +179,8 @@ impl Compiled {
     }
 }
 
-/// Checks that a template uses declared arguments only: without the check, a misspelt variable would
-/// render as an empty string.
+/// Checks that a template uses declared arguments only: without the check, a misspelt variable
+/// would render as an empty string.
 ///
 /// # Errors
 /// The name of an undeclared variable.
@@ -203,8 +203,8 @@ fn check_variables(
     }
 }
 
-/// Returns the prompt definition for `prompts/list`. It contains the digest of the text, so that an edit
-/// of the text changes the list and clients get `list_changed`.
+/// Returns the prompt definition for `prompts/list`. It contains the digest of the text, so that an
+/// edit of the text changes the list and clients get `list_changed`.
 fn definition(front: &FrontMatter, text: &[u8; 32]) -> String {
     let mut prompt = json!({"name": front.name});
     let mut set = |key: &str, value: Option<Value>| {

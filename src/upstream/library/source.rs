@@ -75,7 +75,8 @@ impl Role {
 }
 
 impl Source {
-    /// Reads a file. `None` if it has no front matter: then it is no prompt, but `embed` may name it.
+    /// Reads a file. `None` if it has no front matter: then it is no prompt, but `embed` may name
+    /// it.
     ///
     /// # Errors
     /// The reason, when a file with front matter is no valid prompt.
@@ -117,9 +118,9 @@ impl Source {
 /// First and last line of the front matter.
 const FENCE: &str = "---";
 
-/// Most YAML nodes (values, lists and mappings) of one front matter, including the nodes that aliases
-/// repeat: enough for a thousand arguments with ten choices each, and aliases of aliases fail before
-/// they take much memory.
+/// Most YAML nodes (values, lists and mappings) of one front matter, including the nodes that
+/// aliases repeat: enough for a thousand arguments with ten choices each, and aliases of aliases
+/// fail before they take much memory.
 const MAX_NODES: usize = 20_000;
 
 fn read_front_matter(yaml: &str) -> Result<FrontMatter, String> {
@@ -138,8 +139,8 @@ fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(yaml: D) -> Result<Vec<T
     Option::deserialize(yaml).map(Option::unwrap_or_default)
 }
 
-/// Returns the parser options for the core schema of YAML 1.2: `yes` and `007` are text. Duplicate keys
-/// and merge keys are errors.
+/// Returns the parser options for the core schema of YAML 1.2: `yes` and `007` are text. Duplicate
+/// keys and merge keys are errors.
 fn options() -> Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_nodes: MAX_NODES },
@@ -166,7 +167,8 @@ impl Fence {
         let mark = line.chars().next().filter(|mark| ['`', '~'].contains(mark))?;
         let rest = line.trim_start_matches(mark);
         let length = line.len() - rest.len();
-        // The info string after backticks has no backtick: it would be a code span (CommonMark, section 6.1).
+        // The info string after backticks has no backtick: it would be a code span (CommonMark,
+        // section 6.1).
         (length >= 3 && !(mark == '`' && rest.contains('`'))).then_some(Self { mark, length })
     }
 
@@ -175,8 +177,8 @@ impl Fence {
     }
 }
 
-/// Splits the body at `## user` and `## assistant` headings outside fenced code. Without such a heading
-/// the body is one message of the user.
+/// Splits the body at `## user` and `## assistant` headings outside fenced code. Without such a
+/// heading the body is one message of the user.
 ///
 /// # Errors
 /// When there is text before the first heading.

@@ -10,8 +10,8 @@ use tracing::info;
 
 use crate::domain::fault::UpstreamFaultKind as Kind;
 
-/// The sending half. A child that reads has nothing queued; for one that does not, memory stays bounded, also by messages whose
-/// calls have ended.
+/// The sending half. A child that reads has nothing queued; for one that does not, memory stays
+/// bounded, also by messages whose calls have ended.
 #[derive(Clone)]
 pub(super) struct ChildInput {
     messages: mpsc::Sender<Message>,
@@ -71,8 +71,8 @@ fn size(text: &str) -> u32 {
 }
 
 impl QueuedMessages {
-    /// Writes messages until the child closes its input, or does not accept a message within `write_timeout`. Returns the
-    /// cause.
+    /// Writes messages until the child closes its input, or does not accept a message within
+    /// `write_timeout`. Returns the cause.
     pub(super) async fn write(
         &mut self,
         upstream: &str,
@@ -80,7 +80,8 @@ impl QueuedMessages {
         write_timeout: Duration,
     ) -> Kind {
         while let Some(Message { mut text, _room }) = self.0.recv().await {
-            // JSON allows line feeds between tokens; on this transport a line feed ends the message.
+            // JSON allows line feeds between tokens; on this transport a line feed ends the
+            // message.
             text.retain(|c| c != '\n' && c != '\r');
             text.push('\n');
             match timeout(write_timeout, stdin.write_all(text.as_bytes())).await {

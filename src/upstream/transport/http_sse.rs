@@ -1,5 +1,5 @@
-//! HTTP+SSE transport (MCP 2024-11-05): a GET opens the event stream that carries all messages of the
-//! upstream, and its `endpoint` event names the URL to which the gateway posts.
+//! HTTP+SSE transport (MCP 2024-11-05): a GET opens the event stream that carries all messages of
+//! the upstream, and its `endpoint` event names the URL to which the gateway posts.
 
 use std::sync::{Arc, OnceLock};
 
@@ -83,8 +83,8 @@ impl HttpSse {
         Ok(session)
     }
 
-    /// Posts a request and waits for the response to `id` on the stream. Dropped before, the request is
-    /// cancelled upstream.
+    /// Posts a request and waits for the response to `id` on the stream. Dropped before, the
+    /// request is cancelled upstream.
     ///
     /// # Errors
     /// See [`super::Transport::request`].

@@ -51,10 +51,11 @@ impl Transport {
         }
     }
 
-    /// Sends a request and waits for its result. `headers` are those of [`Transport::headers`] and of the request;
-    /// those returned are of the HTTP response. Messages that belong to the call and come before its response go
-    /// to `interim`. A response over Streamable HTTP that differs from the `known` one only in its id is not parsed: its
-    /// result is the known one. Dropped before the response, the call counts as abandoned.
+    /// Sends a request and waits for its result. `headers` are those of [`Transport::headers`] and
+    /// of the request; those returned are of the HTTP response. Messages that belong to the call
+    /// and come before its response go to `interim`. A response over Streamable HTTP that differs
+    /// from the `known` one only in its id is not parsed: its result is the known one. Dropped
+    /// before the response, the call counts as abandoned.
     ///
     /// # Errors
     /// When the upstream cannot be reached, refuses the request or violates the protocol, when the
@@ -95,16 +96,17 @@ impl Transport {
         }
     }
 
-    /// Sends `notifications/cancelled` for an abandoned request over Streamable HTTP. HTTP+SSE and stdio
-    /// do so when the future of the request is dropped.
+    /// Sends `notifications/cancelled` for an abandoned request over Streamable HTTP. HTTP+SSE and
+    /// stdio do so when the future of the request is dropped.
     pub fn cancel(&self, id: &Id, headers: HeaderMap) {
         if let (Transport::Http { endpoint, .. }, Some(body)) = (self, reply::cancellation(id)) {
             endpoint.post_and_forget(endpoint.url(), headers, body);
         }
     }
 
-    /// Reads the notification stream that a GET opens (MCP 2025-11-25, transports) to its end. On a shared stream, whose
-    /// messages go to the correlator, it only calls `on_event` once and never returns.
+    /// Reads the notification stream that a GET opens (MCP 2025-11-25, transports) to its end. On a
+    /// shared stream, whose messages go to the correlator, it only calls `on_event` once and never
+    /// returns.
     ///
     /// # Errors
     /// When the upstream has no such stream, or the stream breaks.
@@ -133,8 +135,8 @@ impl Transport {
         }
     }
 
-    /// Reads the notification stream that a request opens (MCP 2026-07-28, subscriptions) to its end. Calls
-    /// `on_event` as [`Transport::listen`] does.
+    /// Reads the notification stream that a request opens (MCP 2026-07-28, subscriptions) to its
+    /// end. Calls `on_event` as [`Transport::listen`] does.
     ///
     /// # Errors
     /// When the upstream refuses the request, or the stream breaks.
@@ -173,8 +175,8 @@ impl Transport {
         }
     }
 
-    /// Whether a request without a response means that the upstream does not know the method: so it is on
-    /// stdio; over a network a missing response means nothing.
+    /// Whether a request without a response means that the upstream does not know the method: so it
+    /// is on stdio; over a network a missing response means nothing.
     pub fn times_out_unknown_methods(&self) -> bool {
         matches!(self, Transport::Stdio(_))
     }
@@ -193,8 +195,8 @@ impl Transport {
         }
     }
 
-    /// Waits until the connection is closed; never returns for Streamable HTTP, which has no lasting
-    /// connection. Cancel safe.
+    /// Waits until the connection is closed; never returns for Streamable HTTP, which has no
+    /// lasting connection. Cancel safe.
     pub async fn closed(&self) {
         match self {
             Transport::Http { .. } => std::future::pending().await,
@@ -203,8 +205,8 @@ impl Transport {
         }
     }
 
-    /// Returns a token that is cancelled when the child process and its descendants have ended; nothing
-    /// for other transports.
+    /// Returns a token that is cancelled when the child process and its descendants have ended;
+    /// nothing for other transports.
     pub fn terminated(&self) -> Option<CancellationToken> {
         match self {
             Transport::Stdio(child) => Some(child.terminated()),

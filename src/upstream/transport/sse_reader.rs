@@ -13,8 +13,8 @@ use crate::domain::sse_decoder;
 use crate::net::egress::reset;
 use crate::upstream::call::reply;
 
-/// Bytes that a stream may carry between two events, as a multiple of the largest message: it admits
-/// keep-alive comments, and bounds endless ones.
+/// Bytes that a stream may carry between two events, as a multiple of the largest message: it
+/// admits keep-alive comments, and bounds endless ones.
 const STREAM_FACTOR: usize = 4;
 
 /// What an upstream has sent.
@@ -57,8 +57,9 @@ impl SseReader {
         }))
     }
 
-    /// Returns the next JSON-RPC message, or the result of the known response if `result_of` recognizes the bytes of one, which
-    /// are then not parsed; nothing at the end of the stream. Cancel safe.
+    /// Returns the next JSON-RPC message, or the result of the known response if `result_of`
+    /// recognizes the bytes of one, which are then not parsed; nothing at the end of the stream.
+    /// Cancel safe.
     ///
     /// # Errors
     /// Those of [`SseReader::next`].
@@ -83,7 +84,8 @@ impl SseReader {
         }
     }
 
-    /// The time after which the upstream wants the stream to be opened again (MCP 2025-11-25, transports).
+    /// The time after which the upstream wants the stream to be opened again (MCP 2025-11-25,
+    /// transports).
     pub(super) fn retry(&self) -> Option<Duration> {
         self.decoder.retry()
     }

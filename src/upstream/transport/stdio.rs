@@ -1,8 +1,9 @@
 //! stdio transport (MCP 2025-11-25, transports): an upstream as a child process, with one JSON-RPC
 //! message per line on its standard input and output.
 //!
-//! Three streams are served at the same time, so that none blocks another: the reader of standard output
-//! never waits, the writer of standard input has a deadline, and standard error is read to its end.
+//! Three streams are served at the same time, so that none blocks another: the reader of standard
+//! output never waits, the writer of standard input has a deadline, and standard error is read to
+//! its end.
 
 use std::ffi::OsString;
 use std::io;
@@ -50,14 +51,15 @@ pub struct Child {
 /// Why a child cannot be started whose program is missing. Clients must not see its path.
 const NOT_FOUND: &str = "the program of `command` is not there, or cannot be executed; install it where the gateway's PATH leads, or give its full path";
 
-/// Environment variables that a child inherits: enough to find programs and a home directory, none of the
-/// gateway's secrets.
+/// Environment variables that a child inherits: enough to find programs and a home directory, none
+/// of the gateway's secrets.
 const INHERITED: [&str; 4] = ["PATH", "HOME", "LANG", "TMPDIR"];
 
 /// Time for which the output of a child is still read after its exit.
 const OUTPUT_DRAIN: Duration = Duration::from_millis(500);
 
-/// Time that a child has to exit after its standard input is closed (MCP 2025-11-25, lifecycle, shutdown).
+/// Time that a child has to exit after its standard input is closed (MCP 2025-11-25, lifecycle,
+/// shutdown).
 const EXIT_AFTER_EOF: Duration = Duration::from_secs(2);
 
 /// Time that it then has after SIGTERM, before it gets SIGKILL.
@@ -276,8 +278,8 @@ struct StdoutReader {
 }
 
 impl StdoutReader {
-    /// Delivers messages until the child closes its output, or writes a line beyond the limit. Returns
-    /// the cause.
+    /// Delivers messages until the child closes its output, or writes a line beyond the limit.
+    /// Returns the cause.
     async fn read(&self, mut stdout: impl AsyncRead + Unpin) -> Kind {
         let mut decoder = Decoder::new(self.max_message);
         let mut buffer = vec![0; READ_BUFFER];
@@ -332,8 +334,8 @@ impl StdoutReader {
     }
 }
 
-/// Looks the program up before the start: its supervisor would start, and the missing program would only
-/// show on standard error.
+/// Looks the program up before the start: its supervisor would start, and the missing program would
+/// only show on standard error.
 fn find_program(stdio: &config::Stdio) -> io::Result<()> {
     let configured = stdio.env.iter().find(|(name, _)| name == "PATH");
     let path = match configured {
@@ -357,8 +359,8 @@ impl ProcessGroup {
         sleep(OUTPUT_DRAIN).await;
     }
 
-    /// Returns the exit status of the leader, if it exits within [`OUTPUT_DRAIN`]. A supervisor exits with 128
-    /// plus the number of the signal that ended its child, as a shell does.
+    /// Returns the exit status of the leader, if it exits within [`OUTPUT_DRAIN`]. A supervisor
+    /// exits with 128 plus the number of the signal that ended its child, as a shell does.
     async fn exit_status(&mut self, is_supervised: bool) -> Option<ChildExit> {
         timeout(OUTPUT_DRAIN, self.reap()).await.ok()?;
         self.leader.exit().map(|exit| match exit {
@@ -385,7 +387,8 @@ impl ProcessGroup {
         self.kill();
     }
 
-    /// Kills the group, at once and only once: the system may give the id of an empty group to another process.
+    /// Kills the group, at once and only once: the system may give the id of an empty group to
+    /// another process.
     fn kill(&mut self) {
         if !std::mem::replace(&mut self.is_killed, true) {
             self.leader.signal(Signal::Kill);

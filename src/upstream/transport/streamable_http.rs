@@ -1,5 +1,5 @@
-//! Streamable HTTP transport (MCP 2025-11-25, transports): each message is a POST; the response to a
-//! request is JSON or an event stream.
+//! Streamable HTTP transport (MCP 2025-11-25, transports): each message is a POST; the response to
+//! a request is JSON or an event stream.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +37,8 @@ use crate::upstream::call::reply;
 pub struct HttpEndpoint {
     egress: Egress,
     url: Uri,
-    /// The headers of each request: media types, and the configured ones, the credential among them.
+    /// The headers of each request: media types, and the configured ones, the credential among
+    /// them.
     headers: HeaderMap,
     /// Access tokens, where requests are sent with some.
     authorization: Option<Authorization>,
@@ -49,7 +50,8 @@ pub struct HttpEndpoint {
     background_posts: Arc<Semaphore>,
     /// Time to post a client's answer to a server request.
     answer_timeout: Duration,
-    /// Milliseconds until a notification stream that has ended is opened again; 0 where the upstream has not said so.
+    /// Milliseconds until a notification stream that has ended is opened again; 0 where the
+    /// upstream has not said so.
     retry_ms: AtomicU64,
 }
 
@@ -80,12 +82,13 @@ const COMMON_HEADERS: usize = 12;
 /// Bytes that are allocated at most because of the length that an upstream announces.
 const MAX_FIRST_BUFFER: usize = 4 << 20;
 
-/// Redirects (307, 308) that are followed per request, within the same origin only: enough for a server
-/// that adds a slash.
+/// Redirects (307, 308) that are followed per request, within the same origin only: enough for a
+/// server that adds a slash.
 const MAX_REDIRECTS: usize = 2;
 
 impl HttpEndpoint {
-    /// The static credential of the gateway is sent unless requests are `authorized` for one caller.
+    /// The static credential of the gateway is sent unless requests are `authorized` for one
+    /// caller.
     ///
     /// # Errors
     /// When a configured header or certificate cannot be used.
@@ -131,8 +134,8 @@ impl HttpEndpoint {
         self.authorization.as_ref()
     }
 
-    /// Posts a request and waits for the response to `id`. Messages that come before it on its event
-    /// stream go to the correlator.
+    /// Posts a request and waits for the response to `id`. Messages that come before it on its
+    /// event stream go to the correlator.
     ///
     /// # Errors
     /// See [`super::Transport::request`].
@@ -173,8 +176,8 @@ impl HttpEndpoint {
         Ok(HttpReply { result: result?, headers: head.headers })
     }
 
-    /// Reads a response with an error status. A JSON-RPC error in the body of a 4xx is more precise than
-    /// the status; a 5xx may come from a proxy, whose body is not about the request.
+    /// Reads a response with an error status. A JSON-RPC error in the body of a 4xx is more precise
+    /// than the status; a 5xx may come from a proxy, whose body is not about the request.
     async fn read_refusal(&self, id: &Id, head: &Parts, body: Incoming) -> Kind {
         let refusal = refusal(head.status, &head.headers);
         let has_json = media_type(&head.headers) == Some("application/json");
@@ -188,8 +191,9 @@ impl HttpEndpoint {
         }
     }
 
-    /// Opens a notification stream, by GET or by a POSTed request, and reads it to its end. Returns once it may be opened
-    /// again: that time holds until the upstream says another one (WHATWG HTML, section 9.2.6).
+    /// Opens a notification stream, by GET or by a POSTed request, and reads it to its end. Returns
+    /// once it may be opened again: that time holds until the upstream says another one (WHATWG
+    /// HTML, section 9.2.6).
     ///
     /// # Errors
     /// When the upstream has no such stream, or the stream breaks.
@@ -249,8 +253,9 @@ impl HttpEndpoint {
         origin::resolve(&self.url, reference)
     }
 
-    /// Returns the reader of an event stream. A 404 is no [`Kind::SessionLost`] here: many servers answer
-    /// so because they have no such stream, and the next request shows whether the session exists.
+    /// Returns the reader of an event stream. A 404 is no [`Kind::SessionLost`] here: many servers
+    /// answer so because they have no such stream, and the next request shows whether the session
+    /// exists.
     fn events(&self, response: Response<Incoming>) -> Result<SseReader, Kind> {
         let (head, body) = response.into_parts();
         match (head.status, media_type(&head.headers)) {
@@ -283,8 +288,8 @@ impl HttpEndpoint {
         }
     }
 
-    /// Posts what a message of the upstream demands, in the background: at once, or as soon as the client
-    /// has answered a server request.
+    /// Posts what a message of the upstream demands, in the background: at once, or as soon as the
+    /// client has answered a server request.
     pub fn send_followup(self: &Arc<Self>, url: &Uri, headers: HeaderMap, followup: Followup) {
         match followup {
             Followup::None => {}
@@ -339,8 +344,9 @@ impl HttpEndpoint {
         self.send(Method::POST, &self.url, headers, Bytes::from(body)).await
     }
 
-    /// Sends a request, with an access token where there are some. A request that is refused with 401, or with
-    /// 403 because its scope does not suffice, was not processed: it is sent once more with another token.
+    /// Sends a request, with an access token where there are some. A request that is refused with
+    /// 401, or with 403 because its scope does not suffice, was not processed: it is sent once more
+    /// with another token.
     async fn send(
         &self,
         method: Method,
@@ -404,7 +410,8 @@ impl HttpEndpoint {
         Err(Kind::Protocol("more than two redirects".into()))
     }
 
-    /// Reads a body to its end, and parses it unless it is the one that `same` expects, whose bytes are compared and not kept.
+    /// Reads a body to its end, and parses it unless it is the one that `same` expects, whose bytes
+    /// are compared and not kept.
     async fn read_body(
         &self,
         mut body: Incoming,
@@ -474,8 +481,9 @@ impl HttpEndpoint {
     }
 }
 
-/// Returns `Host` for the requests to a URL (RFC 9110, section 7.2), which the HTTP client would otherwise write for each of
-/// them. `None` over TLS, where HTTP/2 may be negotiated, which has no such header.
+/// Returns `Host` for the requests to a URL (RFC 9110, section 7.2), which the HTTP client would
+/// otherwise write for each of them. `None` over TLS, where HTTP/2 may be negotiated, which has no
+/// such header.
 fn host(url: &Uri) -> Option<HeaderValue> {
     let authority = url.authority().filter(|_| url.scheme() == Some(&Scheme::HTTP))?;
     let host = match authority.port_u16() {

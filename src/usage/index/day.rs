@@ -1,7 +1,8 @@
 //! The counters of one UTC day, bounded in memory, and their file.
 //!
-//! A file is a header in JSON and three sections: sums of the day by key, sums by hour and key, and pairs. Each has a
-//! digest of its own, so that a question about a year reads the first section of each day only.
+//! A file is a header in JSON and three sections: sums of the day by key, sums by hour and key, and
+//! pairs. Each has a digest of its own, so that a question about a year reads the first section of
+//! each day only.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -366,8 +367,8 @@ struct DaySums<'a> {
     tables: [Reader<'a>; 4],
 }
 
-/// Returns the length of a file up to the end of its first section, or of all; `None` if it is no file of a day.
-/// `begin` are its first bytes, more than [`PREAMBLE`] of them.
+/// Returns the length of a file up to the end of its first section, or of all; `None` if it is no
+/// file of a day. `begin` are its first bytes, more than [`PREAMBLE`] of them.
 pub(super) fn wanted_length(begin: &[u8], detail: Detail) -> Result<usize, Option<usize>> {
     let header = header_range(begin).ok_or(None)?;
     let Some(text) = begin.get(header.clone()) else {

@@ -1,5 +1,5 @@
-//! The folder of the index: one file for each UTC day, and one with the position in the audit log. Each is replaced
-//! as a whole.
+//! The folder of the index: one file for each UTC day, and one with the position in the audit log.
+//! Each is replaced as a whole.
 
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -88,7 +88,8 @@ impl Files {
         read(&self.day_path(number))
     }
 
-    /// Returns as much of the file of a day as is needed, or all of it if it is damaged; `None` if there is no file.
+    /// Returns as much of the file of a day as is needed, or all of it if it is damaged; `None` if
+    /// there is no file.
     ///
     /// # Errors
     /// When the file cannot be read.

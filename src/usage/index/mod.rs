@@ -1,7 +1,9 @@
-//! The index of what was used, by UTC day. It is derived from the audit log alone, so that it can be deleted.
+//! The index of what was used, by UTC day. It is derived from the audit log alone, so that it can
+//! be deleted.
 //!
-//! Each file names the last record of each log that it counts. So a record is counted once in each day, wherever a crash
-//! interrupts the writing of several files, and whatever part of the log is read again.
+//! Each file names the last record of each log that it counts. So a record is counted once in each
+//! day, wherever a crash interrupts the writing of several files, and whatever part of the log is
+//! read again.
 
 mod codec;
 mod day;
@@ -52,7 +54,8 @@ struct State {
     calls: OpenCalls,
 }
 
-/// Days that are kept in memory while they are counted: those of a log whose clock runs as it should are two.
+/// Days that are kept in memory while they are counted: those of a log whose clock runs as it
+/// should are two.
 const MAX_OPEN_DAYS: usize = 4;
 
 /// Age from which days have no sums by hour, in days.
@@ -62,8 +65,8 @@ const HOURS_KEPT: u64 = 31;
 const BY_HOUR: u64 = 7 * DAY;
 
 impl Index {
-    /// Opens an index to write it. Files that are damaged are removed, and read again from the log as far as it
-    /// goes back.
+    /// Opens an index to write it. Files that are damaged are removed, and read again from the log
+    /// as far as it goes back.
     ///
     /// # Errors
     /// When the folder cannot be read or written, or another process writes it (`WouldBlock`).
@@ -73,7 +76,8 @@ impl Index {
         Ok(index)
     }
 
-    /// Opens an index to read it; what is read from the log stays in memory. `None`: all is read from the log.
+    /// Opens an index to read it; what is read from the log stays in memory. `None`: all is read
+    /// from the log.
     ///
     /// # Errors
     /// When the folder cannot be read.
@@ -228,8 +232,8 @@ impl Index {
         !self.changed.is_empty()
     }
 
-    /// Once a day: removes days beyond the limits, and drops the hours of days that are a month old. `now` is in seconds
-    /// since the Unix epoch.
+    /// Once a day: removes days beyond the limits, and drops the hours of days that are a month
+    /// old. `now` is in seconds since the Unix epoch.
     ///
     /// # Errors
     /// When a file cannot be read, written or removed.
@@ -271,7 +275,8 @@ impl Index {
         Ok(())
     }
 
-    /// Returns what is needed to answer questions without this index: the folder, and the days in memory.
+    /// Returns what is needed to answer questions without this index: the folder, and the days in
+    /// memory.
     pub(super) fn snapshot(&self) -> Snapshot {
         let days = self.open.iter().map(|(number, day)| (*number, day.write())).collect();
         Snapshot { files: self.files.as_ref().map(|files| Files::reader(files.path())), days }
@@ -308,8 +313,9 @@ impl Snapshot {
         if is_by_hour { HOUR } else { DAY }
     }
 
-    /// Adds what was counted in `from..to`, in seconds since the Unix epoch, newest day first until `until`. Points
-    /// take `step` seconds, an hour or a day, and the times are rounded outwards to it.
+    /// Adds what was counted in `from..to`, in seconds since the Unix epoch, newest day first until
+    /// `until`. Points take `step` seconds, an hour or a day, and the times are rounded outwards to
+    /// it.
     ///
     /// # Errors
     /// When a file cannot be read.

@@ -1,4 +1,5 @@
-//! Upstreams that list for each caller (`list_as = "caller"`): each caller sees its own list, and no other.
+//! Upstreams that list for each caller (`list_as = "caller"`): each caller sees its own list, and
+//! no other.
 
 use std::time::Duration;
 

@@ -40,7 +40,8 @@ async fn each_node_of_a_cluster_leads_to_the_shard_that_holds_the_keys() {
         let slots = async || node.command("CLUSTER SLOTS").await;
         eventually(slots, |slots| slots.contains(&format!(":{}", nodes[1].port))).await;
     }
-    // One prefix for each half of the slots, so that each node is asked for its own keys and for those of the other.
+    // One prefix for each half of the slots, so that each node is asked for its own keys and for
+    // those of the other.
     let mut prefixes = [None, None];
     for letter in 'a'..='z' {
         let slot = nodes[0].command(&format!("CLUSTER KEYSLOT {{{letter}:}}")).await;

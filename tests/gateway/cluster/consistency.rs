@@ -171,7 +171,8 @@ async fn a_change_is_announced_once_to_a_client_that_moves_between_replicas() {
         rows.iter().map(|row| row["catalogDigest"].clone()).collect::<Vec<Value>>()
     };
     eventually(digests, |digests| digests.iter().all(|digest| *digest == digests[0])).await;
-    // A client that comes back to any of them has been told already, and hears of the next change once.
+    // A client that comes back to any of them has been told already, and hears of the next change
+    // once.
     let session = client.session();
     let mut streams = Vec::new();
     for replica in &replicas.replicas {

@@ -1,5 +1,5 @@
-//! Sign-ins of the operator in the store: one for all replicas, changed by one process at a time, unreadable without the
-//! key.
+//! Sign-ins of the operator in the store: one for all replicas, changed by one process at a time,
+//! unreadable without the key.
 
 use std::io::{Read as _, Write as _};
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Several replicas behind a balancer, as one gateway. The tests start a real Redis or Valkey server:
-//! `apt-get install redis-server`, then `cargo test --test gateway cluster:: -- --ignored`.
+//! Several replicas behind a balancer, as one gateway. The tests start a real Redis or Valkey
+//! server: `apt-get install redis-server`, then `cargo test --test gateway cluster:: -- --ignored`.
 
 mod addressing;
 mod consistency;
@@ -20,7 +20,8 @@ fn limited() -> String {
     )
 }
 
-/// Creates the user `gate` of a store, with the password `secret` and the rights that the manual names.
+/// Creates the user `gate` of a store, with the password `secret` and the rights that the manual
+/// names.
 async fn create_user(store: &Store) {
     let manual = include_str!("../../../docs/scaling.md");
     let user = manual.split("user promptgate on >PASSWORD ").nth(1).expect("a user");

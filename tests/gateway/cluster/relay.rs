@@ -24,7 +24,8 @@ async fn asking(settings: &str) -> (Store, Upstream, Replicas) {
     (store, upstream, replicas)
 }
 
-/// A legacy client of a replica whose get waits for an answer: the stream of the get, and the server request.
+/// A legacy client of a replica whose get waits for an answer: the stream of the get, and the
+/// server request.
 async fn asked(replica: &Replica) -> (Client, crate::support::client::Stream, Value) {
     let capabilities = json!({"elicitation": {"form": {}}});
     let client = replica.client().legacy_with("2025-11-25", capabilities).await;

@@ -1,4 +1,5 @@
-//! The store may die: no call fails because of it, each replica counts its share, and all count together again.
+//! The store may die: no call fails because of it, each replica counts its share, and all count
+//! together again.
 
 use std::fs;
 use std::process::Stdio;
@@ -11,7 +12,8 @@ use crate::support::process::command;
 use crate::support::replicas::{Balancer, Replica, Replicas, Store, environment, url};
 use crate::support::{Client, Process, eventually, metrics};
 
-/// Sends lists of a caller to one replica after the other; returns how many passed. All others were limited.
+/// Sends lists of a caller to one replica after the other; returns how many passed. All others were
+/// limited.
 async fn passed(clients: &[Client], caller: usize, count: usize) -> usize {
     let mut passed = 0;
     for client in clients.iter().cycle().take(count) {

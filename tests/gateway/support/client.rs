@@ -155,7 +155,8 @@ impl Client {
         self.raw(&self.request(method, path, headers, body)).await.expect("an answer")
     }
 
-    /// The same to a gateway that may close before it has read all: nothing if no whole answer comes.
+    /// The same to a gateway that may close before it has read all: nothing if no whole answer
+    /// comes.
     pub async fn try_send(
         &self,
         method: &str,

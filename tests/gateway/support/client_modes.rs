@@ -215,7 +215,8 @@ impl ModeClient {
         }
     }
 
-    /// The next notification or server request, or the response to a request sent by [`Self::send`].
+    /// The next notification or server request, or the response to a request sent by
+    /// [`Self::send`].
     pub async fn next_message(&mut self) -> Value {
         match self.unsolicited.pop_front() {
             Some(message) => message,

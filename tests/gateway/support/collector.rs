@@ -1,4 +1,5 @@
-//! A collector of telemetry: takes OTLP over HTTP and keeps what it says, read by the official definitions.
+//! A collector of telemetry: takes OTLP over HTTP and keeps what it says, read by the official
+//! definitions.
 
 use std::sync::{Arc, Mutex};
 

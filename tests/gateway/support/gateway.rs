@@ -67,8 +67,8 @@ impl Gateway {
         Client::new(self.app.admin_addr().expect("it has an admin side"))
     }
 
-    /// The texts that as many clients get of `up__p` at once, each with its own name (`client-0`, …)
-    /// for the argument `who`.
+    /// The texts that as many clients get of `up__p` at once, each with its own name (`client-0`,
+    /// …) for the argument `who`.
     pub async fn texts_at_once(&self, clients: usize) -> Vec<String> {
         let calls = (0..clients).map(|i| {
             let client = self.client();

@@ -42,13 +42,15 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Pause of [`eventually`] after the first look; doubled up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 
-/// Longest pause of [`eventually`]: adds little to a test, and leaves the cores to the code under test.
+/// Longest pause of [`eventually`]: adds little to a test, and leaves the cores to the code under
+/// test.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Polls `observe` until `accept` holds for its value, and returns that value.
 ///
-/// For conditions without an event: files, processes, and what the gateway shows on its endpoints. No other code in the
-/// tests waits by the clock. What a scripted upstream can see is waited for with [`Upstream::until`].
+/// For conditions without an event: files, processes, and what the gateway shows on its endpoints.
+/// No other code in the tests waits by the clock. What a scripted upstream can see is waited for
+/// with [`Upstream::until`].
 ///
 /// # Panics
 ///
@@ -76,7 +78,8 @@ pub fn eventually<T: Debug>(
     }
 }
 
-/// A named pipe that holds back shell scripts: `: < PATH` blocks in the script until [`Pipe::open`].
+/// A named pipe that holds back shell scripts: `: < PATH` blocks in the script until
+/// [`Pipe::open`].
 pub struct Pipe {
     path: PathBuf,
     /// Kept open, so that scripts that come later pass.

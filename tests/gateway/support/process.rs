@@ -13,7 +13,8 @@ use super::{Client, PATIENCE, eventually};
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_promptgate");
 
-/// `telemetry.log` for tests whose calls would write much: warnings, and the address of the admin side.
+/// `telemetry.log` for tests whose calls would write much: warnings, and the address of the admin
+/// side.
 pub const LOG_WARNINGS: &str = "warn,promptgate::app=info";
 
 pub struct Process {

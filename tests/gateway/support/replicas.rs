@@ -1,5 +1,5 @@
-//! Several gateway processes, the Redis or Valkey server that they share, a balancer before them, and proxies between
-//! them that can be cut.
+//! Several gateway processes, the Redis or Valkey server that they share, a balancer before them,
+//! and proxies between them that can be cut.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -176,8 +176,8 @@ impl Upstream {
         })
     }
 
-    /// Waits until `accept` holds for the requests received so far; looks again after each request, once
-    /// the script has run for it.
+    /// Waits until `accept` holds for the requests received so far; looks again after each request,
+    /// once the script has run for it.
     #[track_caller]
     pub fn until(&self, mut accept: impl FnMut(&[Received]) -> bool) -> impl Future<Output = ()> {
         self.until_some(move || accept(&self.log.requests.lock().unwrap()).then_some(()))

@@ -20,7 +20,8 @@ pub struct Channel {
     pub opened: Instant,
     outgoing: Outgoing,
     received: mpsc::UnboundedReceiver<Value>,
-    /// The requests that another replica may have got and did not acknowledge: their responses may come.
+    /// The requests that another replica may have got and did not acknowledge: their responses may
+    /// come.
     unacknowledged: BTreeSet<u64>,
     /// The changed lists that the client was told of.
     told: watch::Receiver<u64>,
@@ -124,7 +125,8 @@ impl Client {
         })
     }
 
-    /// What takes the messages of a channel: those of changed lists are counted, the others received.
+    /// What takes the messages of a channel: those of changed lists are counted, the others
+    /// received.
     fn inbox(
         &self,
     ) -> (mpsc::UnboundedReceiver<Value>, watch::Receiver<u64>, impl Fn(Value) + Send + use<>) {
@@ -147,7 +149,8 @@ impl Client {
             }
             Outgoing::Post(path) => path.clone(),
         };
-        // A connection that is used again may have been closed meanwhile, which says nothing of the gateway.
+        // A connection that is used again may have been closed meanwhile, which says nothing of the
+        // gateway.
         self.connection = None;
         let request = self.builder(Method::POST, &path).body(Full::from(message.to_string()));
         let request = request.expect("a request");

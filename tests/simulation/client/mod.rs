@@ -29,8 +29,8 @@ use crate::world::{Observer, SeenList, World};
 use channel::Channel;
 use events::Events;
 
-/// The time within which the gateway answers each request, whatever others do: `server.limits.request`, the time of a
-/// question, and the latency of the network.
+/// The time within which the gateway answers each request, whatever others do:
+/// `server.limits.request`, the time of a question, and the latency of the network.
 const DEADLINE: Duration = Duration::from_secs(11);
 
 /// A client and its connection.
@@ -164,7 +164,8 @@ impl Client {
         self.plan.revision == MODERN
     }
 
-    /// Lists all prompts, page by page, and checks the list; `None` if it did not get all pages of one list.
+    /// Lists all prompts, page by page, and checks the list; `None` if it did not get all pages of
+    /// one list.
     pub async fn list(&mut self) -> Option<Vec<String>> {
         let (mut prompts, mut incomplete) = (Vec::new(), BTreeSet::new());
         let (sent, mut cursor, mut pages) = (Instant::now(), None, 0);
@@ -317,7 +318,8 @@ impl Client {
         self.ask_for(method, params, None).await
     }
 
-    /// Sends a request and waits for its response. Questions of the call are answered if they are about `nonce`.
+    /// Sends a request and waits for its response. Questions of the call are answered if they are
+    /// about `nonce`.
     async fn ask_for(&mut self, method: &str, params: Value, nonce: Option<&str>) -> Outcome {
         if !self.is_modern() && self.session.is_none() && !self.initialize().await {
             return Outcome::Lost;

@@ -1,4 +1,5 @@
-//! What a crash leaves: the bytes of files and the entries of folders that were synced, and some of the others.
+//! What a crash leaves: the bytes of files and the entries of folders that were synced, and some of
+//! the others.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::mem;
@@ -10,8 +11,9 @@ use super::tree::Change;
 /// What a drive writes whole, in bytes.
 const SECTOR: usize = 512;
 
-/// Edits of one file, and operations on folders, that wait for a sync. Above it the oldest becomes durable:
-/// systems write back after some seconds, and a file that nobody syncs must not fill the memory of a long run.
+/// Edits of one file, and operations on folders, that wait for a sync. Above it the oldest becomes
+/// durable: systems write back after some seconds, and a file that nobody syncs must not fill the
+/// memory of a long run.
 const MAX_UNSYNCED: usize = 4096;
 
 /// The bytes of a file: as they are read, and as they are on the platter.
@@ -52,8 +54,8 @@ impl Content {
         }
     }
 
-    /// Takes the unsynced edits for synced, as Linux does after a sync that failed: they can be read until a
-    /// crash, and no later sync writes them.
+    /// Takes the unsynced edits for synced, as Linux does after a sync that failed: they can be
+    /// read until a crash, and no later sync writes them.
     pub(super) fn lose_unsynced(&mut self) {
         self.unsynced.clear();
     }
@@ -66,7 +68,8 @@ impl Content {
         self.bytes.get_mut(at).map(|read| *read = byte).is_some()
     }
 
-    /// Leaves what was synced and the first of the unsynced edits, of which the last may be cut anywhere.
+    /// Leaves what was synced and the first of the unsynced edits, of which the last may be cut
+    /// anywhere.
     pub(super) fn crash(&mut self, rng: &mut Rng, tears: bool) {
         if !self.unsynced.is_empty() {
             let mut left = survivors(rng, self.unsynced.iter().map(Edit::size).sum());
@@ -131,7 +134,8 @@ impl Edit {
     }
 }
 
-/// How many of `all` survive. Nothing and everything are the cases that show most mistakes, hence so frequent.
+/// How many of `all` survive. Nothing and everything are the cases that show most mistakes, hence
+/// so frequent.
 fn survivors(rng: &mut Rng, all: usize) -> usize {
     match rng.u8(..4) {
         0 => 0,
@@ -191,7 +195,8 @@ impl Journal {
         });
     }
 
-    /// Makes the entry durable that a file was created with, and the folders above it, if syncs do that here.
+    /// Makes the entry durable that a file was created with, and the folders above it, if syncs do
+    /// that here.
     pub(super) fn sync_file(&mut self, file: u64) {
         if self.sync_keeps_entry {
             self.commit(BTreeSet::new(), |operation, folders| {
@@ -200,8 +205,8 @@ impl Journal {
         }
     }
 
-    /// Takes the operations of a crash out of the journal: those in the nodes `inside`. Returns the ones to take
-    /// back, latest first; the others are durable.
+    /// Takes the operations of a crash out of the journal: those in the nodes `inside`. Returns the
+    /// ones to take back, latest first; the others are durable.
     pub(super) fn crash(&mut self, inside: &BTreeSet<u64>, rng: &mut Rng) -> Vec<Operation> {
         let is_inside = |folder: u64| inside.contains(&folder);
         // What a machine moved to another that does not crash stays there.
@@ -231,9 +236,10 @@ impl Journal {
         self.operations.iter().flat_map(|operation| &operation.undo)
     }
 
-    /// Makes durable what happened in `folders`, the operations that `also` accepts, and what happened before each
-    /// of them in its folders: a folder never loses an operation and keeps a later one. `also` learns the folders
-    /// that are concerned so far, from the latest operation backwards.
+    /// Makes durable what happened in `folders`, the operations that `also` accepts, and what
+    /// happened before each of them in its folders: a folder never loses an operation and keeps a
+    /// later one. `also` learns the folders that are concerned so far, from the latest operation
+    /// backwards.
     fn commit(
         &mut self,
         mut folders: BTreeSet<u64>,

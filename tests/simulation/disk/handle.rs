@@ -19,7 +19,8 @@ const MAX_LENGTH: u64 = 1 << 30;
 /// What the clones of a handle share.
 pub(super) struct Handle {
     pub(super) node: u64,
-    /// Where it was opened. Its power and its faults are those of this path, wherever the file is moved.
+    /// Where it was opened. Its power and its faults are those of this path, wherever the file is
+    /// moved.
     pub(super) path: PathBuf,
     /// Whether a crash closed it.
     pub(super) dead: bool,
@@ -266,8 +267,8 @@ impl State {
         Ok(())
     }
 
-    /// Fails as the faults of a path say. The bytes that the sync was for may then be lost; entries of folders stay
-    /// unsynced.
+    /// Fails as the faults of a path say. The bytes that the sync was for may then be lost; entries
+    /// of folders stay unsynced.
     fn sync_fault(&mut self, path: &Path, node: u64) -> Result<(), Errno> {
         // A folder has no bytes to lose, so that fault waits for a file.
         let is_file = self.tree.content(node).is_ok();

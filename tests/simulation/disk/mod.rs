@@ -1,12 +1,14 @@
-//! A disk in memory, for a simulation: the same seed and the same operations give the same answers, faults and
-//! losses. It behaves as a Linux file system for one user: nobody checks permissions, and a slash at the end of a
-//! path means nothing.
+//! A disk in memory, for a simulation: the same seed and the same operations give the same answers,
+//! faults and losses. It behaves as a Linux file system for one user: nobody checks permissions,
+//! and a slash at the end of a path means nothing.
 //!
-//! Bytes that were written and entries that were changed are lost by a crash unless they were synced. A sync of a
-//! file keeps its bytes, a sync of a folder its entries. Without it a file keeps the first of its unsynced edits,
-//! and the folders of the crashed machine keep the first of their unsynced operations. Modes and times are not lost.
+//! Bytes that were written and entries that were changed are lost by a crash unless they were
+//! synced. A sync of a file keeps its bytes, a sync of a folder its entries. Without it a file
+//! keeps the first of its unsynced edits, and the folders of the crashed machine keep the first of
+//! their unsynced operations. Modes and times are not lost.
 //!
-//! Several machines share the disk, each with its own folder: crashes, power and faults are those of a prefix.
+//! Several machines share the disk, each with its own folder: crashes, power and faults are those
+//! of a prefix.
 
 mod durability;
 mod handle;
@@ -35,7 +37,8 @@ use self::tree::{Body, Place};
 
 /// The disk. Clones are the same disk.
 ///
-/// Its own methods are for the test: they see neither faults nor missing power, and what they change is durable.
+/// Its own methods are for the test: they see neither faults nor missing power, and what they
+/// change is durable.
 #[derive(Clone)]
 pub struct SimDisk(Arc<Mutex<State>>);
 
@@ -50,8 +53,8 @@ pub struct Setup {
     pub clock: Box<dyn Fn() -> SystemTime + Send>,
     /// The user id that owns everything.
     pub owner: u32,
-    /// Whether a sync of a file or folder also keeps the entry that it was created with and the folders above it,
-    /// as on most file systems; POSIX does not promise it.
+    /// Whether a sync of a file or folder also keeps the entry that it was created with and the
+    /// folders above it, as on most file systems; POSIX does not promise it.
     pub sync_keeps_entry: bool,
     /// Whether a crash may leave zeros or garbage at the end of the last unsynced sector.
     pub tears_sectors: bool,
@@ -59,13 +62,14 @@ pub struct Setup {
     pub sync_time: Arc<dyn Fn() + Send + Sync>,
 }
 
-/// What fails below a prefix; nothing by default. The probabilities are between 0 and 1, of an I/O error (EIO).
+/// What fails below a prefix; nothing by default. The probabilities are between 0 and 1, of an I/O
+/// error (EIO).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Faults {
     /// Of writes, `set_len`, and operations on entries.
     pub write: f64,
-    /// Of syncs. The unsynced bytes are then lost in one half of the cases: they can be read until a crash, but no
-    /// later sync keeps them.
+    /// Of syncs. The unsynced bytes are then lost in one half of the cases: they can be read until
+    /// a crash, but no later sync keeps them.
     pub sync: f64,
     /// Of opening.
     pub open: f64,
@@ -85,8 +89,8 @@ impl SimDisk {
         Self(Arc::new(Mutex::new(State::new(setup))))
     }
 
-    /// Calls `observer` with a line for every operation that changes something, or tries to. It must not use the
-    /// disk.
+    /// Calls `observer` with a line for every operation that changes something, or tries to. It
+    /// must not use the disk.
     pub fn set_observer(&self, observer: Observer) {
         self.state().observer = Some(observer);
     }
@@ -96,8 +100,8 @@ impl SimDisk {
         self.state().faults.insert(prefix.to_owned(), faults);
     }
 
-    /// Crashes the machine whose folder is `prefix`: what was not synced is lost in part, its handles are dead, its
-    /// locks and watches are gone, and the power is off.
+    /// Crashes the machine whose folder is `prefix`: what was not synced is lost in part, its
+    /// handles are dead, its locks and watches are gone, and the power is off.
     pub fn crash(&self, prefix: &Path) {
         let mut state = self.state();
         state.crash(prefix);
@@ -118,8 +122,8 @@ impl SimDisk {
         let _ = state.tell(format_args!("power_on {}", prefix.display()), Ok(()));
     }
 
-    /// Returns how many handles are open that were opened below a prefix, without those that a crash closed. Clones
-    /// count as one.
+    /// Returns how many handles are open that were opened below a prefix, without those that a
+    /// crash closed. Clones count as one.
     pub fn open_handles(&self, prefix: &Path) -> usize {
         self.state().handles_below(prefix).count()
     }

@@ -1,4 +1,5 @@
-//! The disk against a real file system: random operations have the same results on both, errors included.
+//! The disk against a real file system: random operations have the same results on both, errors
+//! included.
 
 use std::ffi::OsString;
 use std::fs;
@@ -236,7 +237,8 @@ fn debug(result: io::Result<impl std::fmt::Debug>) -> io::Result<String> {
     result.map(|value| format!("{value:?}"))
 }
 
-/// What two file systems say alike: without times, numbers, the length of folders, and the bits of the umask.
+/// What two file systems say alike: without times, numbers, the length of folders, and the bits of
+/// the umask.
 fn text(metadata: Metadata) -> String {
     let Metadata { kind, length, owner, mode, .. } = metadata;
     let length = (kind != FileKind::Folder).then_some(length);

@@ -101,7 +101,8 @@ impl State {
         if self.happens(probability) { Err(Errno::IO) } else { Ok(()) }
     }
 
-    /// Draws nothing for what never happens: a disk without faults leaves the sequence of the seed as it is.
+    /// Draws nothing for what never happens: a disk without faults leaves the sequence of the seed
+    /// as it is.
     pub(super) fn happens(&mut self, probability: f64) -> bool {
         probability > 0.0 && self.setup.rng.f64() < probability
     }

@@ -37,8 +37,9 @@ impl Entropy for Seeded {
     }
 }
 
-/// Replaces the function of the C library, from which the standard library takes the seeds of its hash maps, and with
-/// them tokio the order in which `select!` looks at its branches. The standard library has no other way to decide them.
+/// Replaces the function of the C library, from which the standard library takes the seeds of its
+/// hash maps, and with them tokio the order in which `select!` looks at its branches. The standard
+/// library has no other way to decide them.
 ///
 /// # Safety
 /// `buffer` has room for `length` bytes: the contract of getrandom(2).

@@ -20,7 +20,8 @@ use crate::disk::{Setup, SimDisk};
 use network::{HostNetwork, SimNetwork};
 use processes::SimProcesses;
 
-/// The wall clock: virtual time since a fixed date, and what an administrator has set it forward or back by.
+/// The wall clock: virtual time since a fixed date, and what an administrator has set it forward or
+/// back by.
 #[derive(Clone)]
 pub struct WallClock {
     began: Instant,

@@ -1,4 +1,5 @@
-//! A network in memory: hosts with addresses, connections whose bytes are split and delayed, and faults.
+//! A network in memory: hosts with addresses, connections whose bytes are split and delayed, and
+//! faults.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

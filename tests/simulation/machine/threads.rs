@@ -1,6 +1,7 @@
-//! Threads that take turns. A thread of the gateway is a thread of the system, so its code is the real one, but only one
-//! of them runs at a time, and only while the runtime waits for it: a task for each thread, its pump, hands it the turn
-//! and takes it back when the thread waits. So tasks and threads have one order, which the seed decides.
+//! Threads that take turns. A thread of the gateway is a thread of the system, so its code is the
+//! real one, but only one of them runs at a time, and only while the runtime waits for it: a task
+//! for each thread, its pump, hands it the turn and takes it back when the thread waits. So tasks
+//! and threads have one order, which the seed decides.
 
 use std::cell::RefCell;
 use std::io;

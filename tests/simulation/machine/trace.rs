@@ -1,4 +1,5 @@
-//! The trace of a run: what happened, when, one line for each event. Its digest decides whether two runs are the same.
+//! The trace of a run: what happened, when, one line for each event. Its digest decides whether two
+//! runs are the same.
 
 use std::fmt::Write as _;
 use std::sync::{Mutex, OnceLock, PoisonError};

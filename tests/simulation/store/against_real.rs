@@ -1,8 +1,9 @@
-//! Compares the model with a real server: both get the same commands, drawn by a seed, and must answer the same.
+//! Compares the model with a real server: both get the same commands, drawn by a seed, and must
+//! answer the same.
 //!
-//! The server runs in real time, so no answer may depend on a few milliseconds: what expires does so within
-//! [`SHORT`], which is followed by a pause, or within [`LONG`]. A command that takes longer, since the machine stood
-//! still, says nothing about the model: both begin again, empty.
+//! The server runs in real time, so no answer may depend on a few milliseconds: what expires does
+//! so within [`SHORT`], which is followed by a pause, or within [`LONG`]. A command that takes
+//! longer, since the machine stood still, says nothing about the model: both begin again, empty.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -75,8 +76,9 @@ struct Comparison {
     model: Model,
     /// The last entries of the stream that were read, of the server and of the model.
     last: [Bytes; 2],
-    /// What is terminated. Short ones fill a node of the stream by their number, and long ones by their bytes, in both
-    /// cases whatever the numbers of the entries are, which differ by a millisecond at times.
+    /// What is terminated. Short ones fill a node of the stream by their number, and long ones by
+    /// their bytes, in both cases whatever the numbers of the entries are, which differ by a
+    /// millisecond at times.
     sessions: Vec<String>,
 }
 
@@ -89,8 +91,9 @@ const CLIENT: u64 = 1;
 /// A command, as the server and the model get it, and what surrounds it.
 struct Step {
     words: Vec<Bytes>,
-    /// Whether a pause comes before and after it: it stores a time that is soon over, or may remove a stream, of which
-    /// the next entry then gets another number in the same millisecond than in the next one.
+    /// Whether a pause comes before and after it: it stores a time that is soon over, or may remove
+    /// a stream, of which the next entry then gets another number in the same millisecond than in
+    /// the next one.
     has_pause: bool,
     /// Numbers in the reply may differ by this.
     tolerance: i64,
@@ -149,8 +152,8 @@ impl Comparison {
         Ok(differences)
     }
 
-    /// Asks both, and returns what each of them has sent; `None` if the server took longer than [`MAX_STALL`], so that the
-    /// time of the command is not known well enough.
+    /// Asks both, and returns what each of them has sent; `None` if the server took longer than
+    /// [`MAX_STALL`], so that the time of the command is not known well enough.
     fn ask(&mut self, step: &Step, number: u32) -> io::Result<Option<[Vec<Reply>; 2]>> {
         let mut variants = [step.words.clone(), step.words.clone()];
         if step.is_beat {
@@ -388,7 +391,8 @@ fn time_of(reply: &Reply) -> Option<Time> {
 }
 
 impl Real {
-    /// Reads the reply to `TIME`, which is the time of the command behind it but for some microseconds.
+    /// Reads the reply to `TIME`, which is the time of the command behind it but for some
+    /// microseconds.
     fn read_time(&mut self) -> io::Result<Time> {
         Ok(time_of(&self.read()?).unwrap_or_default())
     }
@@ -437,7 +441,8 @@ fn last_entry(replies: &[Reply]) -> Option<Bytes> {
     }
 }
 
-/// Leaves out what may differ: the rest of an error, the order of replicas, and the numbers of entries.
+/// Leaves out what may differ: the rest of an error, the order of replicas, and the numbers of
+/// entries.
 fn canonical(replies: Vec<Reply>) -> Vec<Reply> {
     replies.into_iter().map(canonical_reply).collect()
 }

@@ -64,7 +64,8 @@ impl Database {
         keys.iter().filter(|key| self.0.remove(&key[..]).is_some()).count()
     }
 
-    /// Lets a key expire after milliseconds; at once if there are none. Returns whether there is such a key.
+    /// Lets a key expire after milliseconds; at once if there are none. Returns whether there is
+    /// such a key.
     pub fn expire(&mut self, now: Time, key: &Bytes, lives: &[u8]) -> Result<bool, Error> {
         let lives = integer(lives).ok_or(NO_INTEGER)?;
         let expires = millis(now).checked_add(lives);

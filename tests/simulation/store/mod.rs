@@ -1,8 +1,9 @@
-//! The store of a cluster in memory: a server that answers what the gateway asks a Redis or Valkey server, over the
-//! network of the simulation. It is one server without replicas, TLS and credentials, and keeps nothing on a disk.
+//! The store of a cluster in memory: a server that answers what the gateway asks a Redis or Valkey
+//! server, over the network of the simulation. It is one server without replicas, TLS and
+//! credentials, and keeps nothing on a disk.
 //!
-//! Each command is done at the moment at which all of its bytes have arrived; the network decides when that is, and
-//! when the reply arrives.
+//! Each command is done at the moment at which all of its bytes have arrived; the network decides
+//! when that is, and when the reply arrives.
 
 pub mod against_real;
 mod database;
@@ -111,7 +112,8 @@ impl Store {
         self.lock().frozen_until = Instant::now() + time;
     }
 
-    /// Refuses the commands for keys and scripts for a time, as a server that reads its data from its disk.
+    /// Refuses the commands for keys and scripts for a time, as a server that reads its data from
+    /// its disk.
     pub fn loading(&self, time: Duration) {
         trace::note("store", &format!("loads for {time:?}"));
         self.lock().loading_until = Instant::now() + time;
@@ -170,7 +172,8 @@ impl Store {
         state.outboxes.remove(&id);
     }
 
-    /// Serves a connection until its peer closes it, or sends what is no request; what was answered before is sent.
+    /// Serves a connection until its peer closes it, or sends what is no request; what was answered
+    /// before is sent.
     async fn serve(&self, id: u64, stream: Stream, mut outbox: mpsc::UnboundedReceiver<Bytes>) {
         let (mut input, mut output) = tokio::io::split(stream);
         let reading = async {

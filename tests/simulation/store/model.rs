@@ -1,5 +1,5 @@
-//! The store as a state: what each command answers and changes. It supports what the gateway sends, and little more
-//! (`PING`, `PTTL` and `UNSUBSCRIBE`), so that another command is noticed.
+//! The store as a state: what each command answers and changes. It supports what the gateway sends,
+//! and little more (`PING`, `PTTL` and `UNSUBSCRIBE`), so that another command is noticed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,8 +47,8 @@ impl Model {
         self.clients.remove(&client);
     }
 
-    /// Does what a client asks for. Returns what is sent, in this order: messages, then the replies to the client;
-    /// nothing if there is no such client.
+    /// Does what a client asks for. Returns what is sent, in this order: messages, then the replies
+    /// to the client; nothing if there is no such client.
     pub fn execute(&mut self, now: Time, client: u64, command: &[Bytes]) -> Sent {
         let (Some(asking), [name, arguments @ ..]) = (self.clients.get(&client), command) else {
             return Vec::new();

@@ -13,7 +13,8 @@ pub enum Reply {
     Null,
     Array(Vec<Reply>),
     Map(Vec<(Reply, Reply)>),
-    /// What answers no request: a message of a channel. Confirmations of subscriptions look the same.
+    /// What answers no request: a message of a channel. Confirmations of subscriptions look the
+    /// same.
     Push(Vec<Reply>),
 }
 
@@ -98,7 +99,8 @@ impl Requests {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Returns the next request; `None` until all of it has arrived. A request without words is skipped.
+    /// Returns the next request; `None` until all of it has arrived. A request without words is
+    /// skipped.
     ///
     /// # Errors
     /// [`Malformed`]. Commands in a line of their own are refused, too.
@@ -156,7 +158,8 @@ fn scan(bytes: &[u8]) -> Result<Option<Layout>, Malformed> {
     Ok(Some((words, at)))
 }
 
-/// Reads the number of a line of this kind, and returns what follows the line; `None` if it is not complete.
+/// Reads the number of a line of this kind, and returns what follows the line; `None` if it is not
+/// complete.
 fn number(bytes: &[u8], at: usize, kind: u8) -> Result<Option<(i64, usize)>, Malformed> {
     let rest = bytes.get(at..).unwrap_or_default();
     let Some(first) = rest.first() else {

@@ -31,7 +31,8 @@ struct Node {
     bytes: usize,
 }
 
-/// The settings `stream-node-max-entries` and `stream-node-max-bytes` of a server, as they are by default.
+/// The settings `stream-node-max-entries` and `stream-node-max-bytes` of a server, as they are by
+/// default.
 const NODE_ENTRIES: usize = 100;
 const NODE_BYTES: usize = 4096;
 
@@ -54,7 +55,8 @@ impl Id {
         format!("{}-{}", self.0, self.1)
     }
 
-    /// The number of an entry that is added after `self`: no clock that is set back makes it smaller.
+    /// The number of an entry that is added after `self`: no clock that is set back makes it
+    /// smaller.
     fn next(self, now_ms: u64) -> Self {
         if now_ms > self.0 { Self(now_ms, 0) } else { Self(self.0, self.1 + 1) }
     }
@@ -101,7 +103,8 @@ impl Stream {
 
 impl Node {
     fn new(first: Entry) -> Self {
-        // Its header and end; then how many entries there are and were, the fields of the first one, and a zero.
+        // Its header and end; then how many entries there are and were, the fields of the first
+        // one, and a zero.
         let bytes = 7 + 3 * integer_size(0) + text_size(&first.field) + integer_size(0);
         let mut node = Self { entries: Vec::new(), bytes };
         node.add(first);

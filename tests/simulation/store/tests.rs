@@ -85,7 +85,8 @@ impl Asked {
         assert_eq!(self.run(Script::Terminate, &["{p}terminated"], &arguments), Reply::Integer(1));
     }
 
-    /// Returns the replicas (id, silence, what it told) and the terminated sessions (entry, session).
+    /// Returns the replicas (id, silence, what it told) and the terminated sessions (entry,
+    /// session).
     fn beat(&mut self, id: &str, last: &str, count: &str) -> (Vec<Heard>, Vec<(String, String)>) {
         let keys = ["{p}replicas", "{p}terminated"];
         let told = format!("told by {id}");

@@ -1,5 +1,6 @@
-//! One sign-in between the request to the provider and its answer: the authorization code flow (OpenID Connect
-//! Core 1.0, section 3.1) with PKCE (RFC 7636). The browser holds it, in a sealed cookie.
+//! One sign-in between the request to the provider and its answer: the authorization code flow
+//! (OpenID Connect Core 1.0, section 3.1) with PKCE (RFC 7636). The browser holds it, in a sealed
+//! cookie.
 
 use std::time::Duration;
 
@@ -83,9 +84,10 @@ impl Flow {
         LocalPath::or_root(&self.return_to)
     }
 
-    /// Returns the URL of the authentication request (OpenID Connect Core 1.0, section 3.1.2.1; RFC 7636, section
-    /// 4.3). Some providers send the groups only if a scope with the name of their claim is requested, and others
-    /// refuse unknown scopes: it is requested if the metadata has it.
+    /// Returns the URL of the authentication request (OpenID Connect Core 1.0, section 3.1.2.1; RFC
+    /// 7636, section 4.3). Some providers send the groups only if a scope with the name of their
+    /// claim is requested, and others refuse unknown scopes: it is requested if the metadata has
+    /// it.
     pub(super) fn request(
         &self,
         endpoint: &Url,
@@ -112,7 +114,8 @@ impl Flow {
     /// Reads the answer of the provider from the query of the callback; returns the code.
     ///
     /// # Errors
-    /// The answer is malformed, for another sign-in, of another provider (RFC 9207, section 2.4), or a refusal.
+    /// The answer is malformed, for another sign-in, of another provider (RFC 9207, section 2.4),
+    /// or a refusal.
     pub(super) fn code(
         &self,
         query: &str,

@@ -41,8 +41,8 @@ const MAX_NAME: usize = 128;
 /// Accepted clock skew, in seconds.
 const LEEWAY: u64 = 60;
 
-/// Accepted algorithms. All are asymmetric: neither the secret of the client nor a public key that is taken for one
-/// signs a token.
+/// Accepted algorithms. All are asymmetric: neither the secret of the client nor a public key that
+/// is taken for one signs a token.
 const ALGORITHMS: [Algorithm; 9] = [
     Algorithm::RS256,
     Algorithm::RS384,
@@ -96,8 +96,8 @@ pub(super) fn verified(
 /// Checks verified claims; returns the person.
 ///
 /// # Errors
-/// The token is of another provider, for another client or sign-in, not valid at this time, or lacks the person or
-/// the groups.
+/// The token is of another provider, for another client or sign-in, not valid at this time, or
+/// lacks the person or the groups.
 pub(super) fn person(claims: &Value, expected: Expected<'_>) -> Result<Person, SignInError> {
     let Expected { oidc, nonce, now } = expected;
     let text = |name: &str| claims.get(name).and_then(Value::as_str);
@@ -121,7 +121,8 @@ pub(super) fn person(claims: &Value, expected: Expected<'_>) -> Result<Person, S
     Ok(Person { subject: subject.to_owned(), name, groups: groups(claims, &oidc.groups_claim)? })
 }
 
-/// `aud` must have this client, and `azp` must be this client where it is present or there are others.
+/// `aud` must have this client, and `azp` must be this client where it is present or there are
+/// others.
 fn check_audience(claims: &Value, client_id: &str) -> Result<(), SignInError> {
     let audiences: Vec<_> = match claims.get("aud") {
         Some(Value::Array(audiences)) => audiences.iter().filter_map(Value::as_str).collect(),

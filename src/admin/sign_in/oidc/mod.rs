@@ -34,8 +34,8 @@ pub(super) struct Failure {
     pub subject: Option<String>,
 }
 
-/// Codes that are exchanged at the same time: each takes a connection for up to ten seconds, and everyone who
-/// begins a sign-in can cause one.
+/// Codes that are exchanged at the same time: each takes a connection for up to ten seconds, and
+/// everyone who begins a sign-in can cause one.
 const EXCHANGES: usize = 16;
 
 impl Oidc {

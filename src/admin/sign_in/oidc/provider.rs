@@ -1,5 +1,5 @@
-//! The OpenID provider: its metadata and keys, fetched when they are needed and kept for a while, and its token
-//! endpoint.
+//! The OpenID provider: its metadata and keys, fetched when they are needed and kept for a while,
+//! and its token endpoint.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +45,8 @@ pub(super) struct Known {
 /// Why the provider did not exchange a code.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum NoToken {
-    /// It answers, and refuses: the code was used, has expired, or belongs to another client, or the client is not known.
+    /// It answers, and refuses: the code was used, has expired, or belongs to another client, or
+    /// the client is not known.
     Refused(String),
     Unavailable(String),
 }
@@ -56,7 +57,8 @@ const REFRESH: Duration = Duration::from_secs(3600);
 /// Age until which they are used while fetching fails.
 const MAX_AGE: Duration = Duration::from_secs(2 * 3600);
 
-/// Least time between two fetches because of an unknown key: a provider is not asked for each token.
+/// Least time between two fetches because of an unknown key: a provider is not asked for each
+/// token.
 const COOLDOWN: Duration = Duration::from_secs(30);
 
 /// Least time between two fetches at all.
@@ -89,7 +91,8 @@ impl Provider {
         }
     }
 
-    /// Returns the key for a token. An unknown one is looked for anew, at most once in half a minute.
+    /// Returns the key for a token. An unknown one is looked for anew, at most once in half a
+    /// minute.
     pub(super) async fn key(&self, id: Option<&str>, algorithm: Algorithm) -> Option<DecodingKey> {
         let find = |known: &Known| known.keys.find(id, algorithm).cloned();
         if let Some(key) = find(&*self.known().await?) {
@@ -134,7 +137,8 @@ impl Provider {
         Ok(Known { authorization, token, metadata, keys, fetched: Instant::now() })
     }
 
-    /// Exchanges a code for an ID token (OpenID Connect Core 1.0, section 3.1.3; RFC 7636, section 4.5).
+    /// Exchanges a code for an ID token (OpenID Connect Core 1.0, section 3.1.3; RFC 7636, section
+    /// 4.5).
     ///
     /// # Errors
     /// The provider refuses, cannot be reached, or sends no ID token.

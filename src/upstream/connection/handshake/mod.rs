@@ -1,7 +1,7 @@
 //! Handshake with an upstream: finds its era, and negotiates revision and capabilities.
 //!
-//! The gateway sends a modern `server/discover` first, and its outcome decides the era. No other module of
-//! `upstream` branches on the era: a [`Conversation`] encodes each message for it.
+//! The gateway sends a modern `server/discover` first, and its outcome decides the era. No other
+//! module of `upstream` branches on the era: a [`Conversation`] encodes each message for it.
 
 mod verdict;
 
@@ -37,7 +37,8 @@ pub(crate) struct Conversation {
     headers: HeaderMap,
     /// Whether each request declares the capabilities of its client; otherwise `initialize` did.
     declares_per_call: bool,
-    /// Whether the headers `Mcp-Method` and `Mcp-Name` repeat the body (MCP 2026-07-28, transports).
+    /// Whether the headers `Mcp-Method` and `Mcp-Name` repeat the body (MCP 2026-07-28,
+    /// transports).
     standard_headers: bool,
 }
 
@@ -77,9 +78,9 @@ pub(crate) enum ListenEvent {
 }
 
 impl Conversation {
-    /// Performs the handshake, in the configured revision or in the one that `server/discover` finds
-    /// within `probe`. `capabilities` are declared at `initialize`; a modern handshake declares none,
-    /// since each request does.
+    /// Performs the handshake, in the configured revision or in the one that `server/discover`
+    /// finds within `probe`. `capabilities` are declared at `initialize`; a modern handshake
+    /// declares none, since each request does.
     ///
     /// # Errors
     /// When the upstream does not respond, refuses the handshake or violates the protocol.
@@ -140,12 +141,13 @@ impl Conversation {
         }
     }
 
-    /// Receives `list_changed` notifications until their stream ends: the GET stream in the legacy era, whose messages go to
-    /// the correlator, `subscriptions/listen` in the modern one. Cancel safe.
+    /// Receives `list_changed` notifications until their stream ends: the GET stream in the legacy
+    /// era, whose messages go to the correlator, `subscriptions/listen` in the modern one. Cancel
+    /// safe.
     ///
     /// # Errors
-    /// When the upstream has no such stream ([`Kind::Error`] with code -32601 where it does not declare
-    /// `listChanged`), or the stream breaks.
+    /// When the upstream has no such stream ([`Kind::Error`] with code -32601 where it does not
+    /// declare `listChanged`), or the stream breaks.
     pub(crate) async fn listen(
         &self,
         transport: &Transport,
@@ -156,7 +158,8 @@ impl Conversation {
             let message = "no listChanged".to_owned();
             return Err(Kind::Error { code: -32601, message, data: None });
         }
-        // In the legacy era the messages of the stream go to the correlator, as those on the streams of calls do.
+        // In the legacy era the messages of the stream go to the correlator, as those on the
+        // streams of calls do.
         let is_legacy = self.revision.era() == Era::Legacy;
         let on_stream_event = |event: StreamEvent<'_>| match event {
             StreamEvent::Opened => on_event(ListenEvent::Opened),
@@ -179,8 +182,8 @@ impl Conversation {
         }
     }
 
-    /// Reads the GET stream of a legacy upstream, which carries the messages that belong to no request,
-    /// until it ends.
+    /// Reads the GET stream of a legacy upstream, which carries the messages that belong to no
+    /// request, until it ends.
     ///
     /// # Errors
     /// When the upstream has no such stream, or the stream breaks.
@@ -237,14 +240,14 @@ impl Conversation {
         }
     }
 
-    /// Whether client capabilities are declared at `initialize`, so that a client that accepts server
-    /// requests needs a session of its own.
+    /// Whether client capabilities are declared at `initialize`, so that a client that accepts
+    /// server requests needs a session of its own.
     pub(crate) fn declares_at_open(&self) -> bool {
         !self.declares_per_call
     }
 
-    /// Returns the headers of `notifications/cancelled`; nothing in the modern era, where closing the
-    /// response stream cancels the request.
+    /// Returns the headers of `notifications/cancelled`; nothing in the modern era, where closing
+    /// the response stream cancels the request.
     pub(crate) fn cancellation_headers(&self) -> Option<HeaderMap> {
         (self.revision.era() == Era::Legacy).then(|| self.headers.clone())
     }
@@ -303,7 +306,8 @@ impl Capabilities {
         }
     }
 
-    /// Capabilities of a modern upstream that `server/discover` did not show: the gateway tries them.
+    /// Capabilities of a modern upstream that `server/discover` did not show: the gateway tries
+    /// them.
     const ASSUMED: Self = Self { prompts: true, list_changed: false, completions: true };
 }
 

@@ -22,8 +22,8 @@ pub(crate) enum Verdict {
     Undecided(Kind),
 }
 
-/// Sends `server/discover`. Sends it once more if the upstream refuses the version and yet names it among
-/// its supported ones, which count (MCP 2026-07-28, `UnsupportedProtocolVersionError`).
+/// Sends `server/discover`. Sends it once more if the upstream refuses the version and yet names it
+/// among its supported ones, which count (MCP 2026-07-28, `UnsupportedProtocolVersionError`).
 ///
 /// # Errors
 /// See [`Transport::request`].
@@ -50,9 +50,9 @@ fn supports_modern(refusal: &Kind) -> bool {
     matches!(data.and_then(|d| d.get("supported")).map(newest_era), Some(SupportedEra::Modern))
 }
 
-/// Decides the era by the outcome of `server/discover`. Legacy servers refuse the unknown method in many
-/// ways. A failure that does not depend on the era, such as a lost connection or a refused credential,
-/// decides nothing.
+/// Decides the era by the outcome of `server/discover`. Legacy servers refuse the unknown method in
+/// many ways. A failure that does not depend on the era, such as a lost connection or a refused
+/// credential, decides nothing.
 pub(crate) fn judge(outcome: Result<&Document, Kind>) -> Verdict {
     match outcome {
         Ok(result) => {
