@@ -1,20 +1,18 @@
 //! What must hold for any bytes. The fuzz targets call these, and `cargo test` replays the corpus
 //! through them (`tests/corpus.rs`).
 
-use promptgate::test_util::domain::content;
-use promptgate::test_util::domain::cursor::Place;
-use promptgate::test_util::domain::document::Document;
-use promptgate::test_util::domain::json::{Json, JsonError};
-use promptgate::test_util::domain::jsonrpc::Frame;
-use promptgate::test_util::domain::mcp_name;
-use promptgate::test_util::domain::name::{Naming, Prefix};
-use promptgate::test_util::domain::request_state::RequestState;
-use promptgate::test_util::domain::revision::Revision;
-use promptgate::test_util::domain::server_request::{
-    ELICIT, Presentation, ROOTS, SAMPLE, ServerRequest,
-};
-use promptgate::test_util::domain::translate;
-use promptgate::test_util::domain::{line_decoder, sse_decoder};
+use domain::content;
+use domain::cursor::Place;
+use domain::document::Document;
+use domain::json::{Json, JsonError};
+use domain::jsonrpc::Frame;
+use domain::mcp_name;
+use domain::name::{Naming, Prefix};
+use domain::request_state::RequestState;
+use domain::revision::Revision;
+use domain::server_request::{ELICIT, Presentation, ROOTS, SAMPLE, ServerRequest};
+use domain::translate;
+use domain::{line_decoder, sse_decoder};
 use promptgate::test_util::seal::{Kind, SealKeys, Sealer};
 
 const DEPTH: usize = 64;

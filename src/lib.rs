@@ -38,7 +38,6 @@ mod oauth;
 mod net;
 mod usage;
 mod audit;
-mod domain;
 mod seal;
 mod platform;
 mod telemetry;

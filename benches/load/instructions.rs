@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use promptgate::test_util::domain::json::Json;
-use promptgate::test_util::domain::merge;
-use promptgate::test_util::domain::name::{Naming, Prefix};
-use promptgate::test_util::domain::prompt::Prompt;
+use domain::json::Json;
+use domain::merge;
+use domain::name::{Naming, Prefix};
+use domain::prompt::Prompt;
 use serde_json::json;
 
 use super::client::{Connection, Prepared};

@@ -20,9 +20,9 @@ use super::sign_in::{
     LocalPath, Redirect, Role, SignInError, SignedIn, Via, Visitor, is_same_site_post,
 };
 use super::{Admin, Form, From, LOGIN_FORM, State, beside_calls_within, has_type, html};
-use crate::domain::percent;
 use crate::downstream::clock::now;
 use crate::router::approvals::Action;
+use domain::percent;
 
 /// The body of a trial over the API.
 #[derive(Debug, Default, Deserialize)]

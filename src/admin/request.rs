@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use tokio::time::Instant;
 
-use crate::domain::percent;
+use domain::percent;
 
 /// The parameters of a query or of a form, in their order.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

@@ -12,14 +12,14 @@ use super::{Reloads, Verification};
 use crate::audit::Audit;
 use crate::cluster::{Cluster, Replica};
 use crate::config::{self, Config, OnStoreFailure};
-use crate::domain::millis::whole_millis;
-use crate::domain::overlay;
 use crate::platform::wall_clock;
 use crate::policy::Gate;
 use crate::router::Router;
 use crate::session::Sessions;
 use crate::telemetry::Telemetry;
 use crate::usage::Usage;
+use domain::millis::whole_millis;
+use domain::overlay;
 
 /// The parts of the gateway that the admin API shows.
 pub(crate) struct State {

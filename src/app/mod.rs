@@ -22,8 +22,6 @@ use crate::audit::record::Event;
 use crate::cluster::{Cluster, SharedGrants};
 use crate::config::lock::NO_FILE;
 use crate::config::{self, ClientProof, Config, Tls, TokenCredential};
-use crate::domain::fair_share::Share;
-use crate::domain::server_request::ClientCapabilities;
 use crate::downstream::{Endpoint, Listener, Streams, TlsServer};
 use crate::platform::{Acceptor, blocking, platform};
 use crate::router::{Router, UpstreamDeps, UpstreamStatus};
@@ -32,6 +30,8 @@ use crate::session::Sessions;
 use crate::shutdown::Shutdown;
 use crate::telemetry::Telemetry;
 use crate::usage::Usage;
+use domain::fair_share::Share;
+use domain::server_request::ClientCapabilities;
 use edition::{Edition, seal_keys};
 
 pub(crate) use reload::ConfigSource;

@@ -10,12 +10,12 @@ use tokio::time::Instant;
 use super::edition::Edition;
 use crate::audit::Audit;
 use crate::cluster::Cluster;
-use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::pin::State;
 use crate::downstream::{AdmissionUsage, Endpoint, OpenConnections};
 use crate::router::pin::PinRow;
 use crate::router::{PER_CALLER, UpstreamStatus};
 use crate::telemetry::{Telemetry, UPSTREAM};
+use domain::fault::UpstreamFaultKind as Kind;
+use domain::pin::State;
 
 /// Registers the gauges of the newest edition.
 pub(super) fn gateway(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>, audit: &Audit) {

@@ -13,10 +13,10 @@ use super::edition::Edition;
 use super::{App, Foundation};
 use crate::cluster::{Cluster, ClusterDeps, Handling, Message, Presence, Relayed};
 use crate::config::Config;
-use crate::domain::fair_share::{Holder, Places};
 use crate::downstream::Endpoint;
 use crate::seal::{Sealer, digest_text};
 use crate::shutdown::Shutdown;
+use domain::fair_share::{Holder, Places};
 
 /// Posts of other replicas that are handled at once. More are refused.
 const HANDLED_AT_ONCE: usize = 256;

@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 
 use super::keys::Keys;
 use super::record::{Event, write_text};
-use crate::domain::json::{Json, Kind};
 use crate::seal::hex::hex;
+use domain::json::{Json, Kind};
 
 /// The limit of values of one call; more are left out, and the record is marked as truncated.
 const MAX_VALUES: usize = 64;

@@ -17,10 +17,10 @@ use super::recover::{SetAside, recover};
 use super::writer::LogWriter;
 use super::{EVIDENCE, FolderUse};
 use crate::config::{self, Durability};
-use crate::domain::document::Document;
-use crate::domain::fair_share::Holder;
 use crate::platform::{spawn_thread, wall_clock};
 use crate::seal::AuditKey;
+use domain::document::Document;
+use domain::fair_share::Holder;
 
 /// A log that is being written. When the last handle is dropped, the writer ends the log with a
 /// checkpoint.

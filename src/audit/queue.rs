@@ -14,8 +14,8 @@ use tokio::sync::oneshot;
 
 use super::log::{Gap, LogSettings};
 use super::record::{Event, MAX_LINE, Stamp};
-use crate::domain::fair_share::{FairShare, Holder};
 use crate::platform::{Condvar, yield_now};
+use domain::fair_share::{FairShare, Holder};
 
 /// The queue, shared by all producers and the one writer.
 pub(super) struct Queue {
@@ -455,7 +455,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::domain::caller::Caller;
+    use domain::caller::Caller;
 
     /// Far longer than the test runs: a wait that ends has been woken.
     const NEVER: Duration = Duration::from_secs(3600);

@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 use sha2::{Digest as _, Sha256};
 
 use super::keys::{Digest, Keys, Mac};
-use crate::domain::json::Json;
 use crate::seal::hex::{from_hex, hex};
+use domain::json::Json;
 
 /// An event to record, as the members of a JSON object. Values that are too long are truncated, and
 /// the record is marked with `"truncated":true`.

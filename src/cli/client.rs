@@ -18,21 +18,21 @@ use super::reach::Reach;
 use super::runtime::runtime;
 use super::status::fetch_once;
 use crate::config::{Credentials, Http, Secret, Settings};
-use crate::domain::address_policy::AddressPolicy;
-use crate::domain::call::ForwardedMeta;
-use crate::domain::document::Document;
-use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::glob::Glob;
-use crate::domain::name::{Naming, Prefix};
-use crate::domain::prompt::Prompt;
-use crate::domain::server_request::ClientCapabilities;
-use crate::domain::similar::suggestion;
 use crate::hosts::KEY_VARIABLE;
 use crate::upstream::call::correlator::{Correlator, NotificationSinks};
 use crate::upstream::call::request::{RequestParams, UpstreamRequest};
 use crate::upstream::connection::GatewayClient;
 use crate::upstream::transport::Transport;
 use crate::upstream::transport::streamable_http::HttpEndpoint;
+use domain::address_policy::AddressPolicy;
+use domain::call::ForwardedMeta;
+use domain::document::Document;
+use domain::fault::UpstreamFaultKind as Kind;
+use domain::glob::Glob;
+use domain::name::{Naming, Prefix};
+use domain::prompt::Prompt;
+use domain::server_request::ClientCapabilities;
+use domain::similar::suggestion;
 
 /// Timeout of the handshake, and of the whole command: longer than `server.limits.request` by
 /// default, so that the gateway's own timeout is reported.

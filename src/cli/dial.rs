@@ -20,15 +20,15 @@ use super::output::{Column, printable, prompts, table};
 use super::runtime::runtime;
 use crate::cluster::{Cluster, SharedGrants};
 use crate::config::{Config, Upstream};
-use crate::domain::call::ForwardedMeta;
-use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::revision::Revision;
 use crate::router::refresh::Refresh;
 use crate::router::source::Source;
 use crate::upstream::call::correlator::NotificationSinks;
 use crate::upstream::connection::connect::Connector;
 use crate::upstream::driver::{DriverId, DriverReport, FetchedList};
 use crate::upstream::prompt_list::{PromptList, emptiness};
+use domain::call::ForwardedMeta;
+use domain::fault::UpstreamFaultKind as Kind;
+use domain::revision::Revision;
 
 pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
     let config = load(path)?;

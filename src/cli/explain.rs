@@ -7,12 +7,12 @@ use super::failure::Failure;
 use super::load::load;
 use super::output::{print, printable};
 use crate::config::{Access as Rules, Config, Upstream, action};
-use crate::domain::caller::Caller;
-use crate::domain::method::Method;
-use crate::domain::overlay;
-use crate::domain::pin::State;
-use crate::domain::rights::PromptRef;
 use crate::policy::{Access, Verdict};
+use domain::caller::Caller;
+use domain::method::Method;
+use domain::overlay;
+use domain::pin::State;
+use domain::rights::PromptRef;
 
 /// Prints for each method whether the caller may use the prompt, and which overlays change it.
 /// Reads the configuration and the lock file only; no upstream is called.

@@ -13,8 +13,8 @@ use super::failure::Failure;
 use super::output::print;
 use super::reach::Reach;
 use super::runtime::runtime;
-use crate::domain::address_policy::AddressPolicy;
 use crate::net::egress::{CONNECT, Egress};
+use domain::address_policy::AddressPolicy;
 
 /// Longest wait for the answer: checks of containers give up after a few seconds, too.
 const TIMEOUT: Duration = Duration::from_secs(4);

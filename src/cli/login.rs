@@ -22,8 +22,6 @@ use super::output::{Column, print, printable, table};
 use super::runtime::runtime;
 use crate::cluster::SharedGrants;
 use crate::config::{self, Config, Http};
-use crate::domain::address_policy::AddressPolicy;
-use crate::domain::unix_time::UnixSeconds;
 use crate::grants::Grant;
 use crate::grants::sign_in::Provider;
 use crate::grants::sign_in::callback::{Arrival, Callback};
@@ -33,6 +31,8 @@ use crate::grants::store::{GrantStore, StoreError};
 use crate::net::egress::{CONNECT, Egress};
 use crate::oauth::client::address_policy;
 use crate::oauth::code::NoCode;
+use domain::address_policy::AddressPolicy;
+use domain::unix_time::UnixSeconds;
 
 /// The time that the operator has in the browser: enough to look for a second factor.
 const PATIENCE: Duration = Duration::from_secs(600);

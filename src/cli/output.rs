@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::args::Output;
 use super::failure::Failure;
-use crate::domain::name::is_hidden;
+use domain::name::is_hidden;
 
 impl Output {
     /// Prints `json` with `--json`, else `text`.

@@ -16,13 +16,13 @@ use super::load::load;
 use super::output::{Column, print, printable, prompts, table};
 use super::runtime::runtime;
 use crate::app::App;
-use crate::domain::name::UpstreamId;
-use crate::domain::pin::Mode;
-use crate::domain::similar::suggestion;
 use crate::router::approvals::json::row_json;
 use crate::router::approvals::{Action, ApprovalError, Decider, Examined, Outcome, notes};
 use crate::router::pin::PinRow;
 use crate::router::{Router, UpstreamStatus};
+use domain::name::UpstreamId;
+use domain::pin::Mode;
+use domain::similar::suggestion;
 
 /// Runs one of the commands.
 ///

@@ -14,8 +14,8 @@ use super::output::{Column, age, printable, table};
 use super::reach::Reach;
 use super::runtime::runtime;
 use crate::config::is_https_or_loopback;
-use crate::domain::address_policy::AddressPolicy;
 use crate::net::egress::{CONNECT, Egress, FetchError};
+use domain::address_policy::AddressPolicy;
 
 /// Environment variable with the admin token. It is no argument, because every user of the machine
 /// can read the arguments of a process.

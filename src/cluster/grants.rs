@@ -15,10 +15,10 @@ use tokio_util::task::TaskTracker;
 use super::scripts::GrantScripts;
 use super::store::{Push, Store};
 use crate::config;
-use crate::domain::backoff::{Backoff, jittered};
-use crate::domain::millis::whole_millis;
 use crate::seal::hex::hex;
 use crate::seal::random;
+use domain::backoff::{Backoff, jittered};
+use domain::millis::whole_millis;
 
 /// The sign-ins in the store of a cluster.
 pub struct SharedGrants {

@@ -15,10 +15,10 @@ use tracing::{info, warn};
 use super::store::Push;
 use super::{Cluster, Relayed, ReplicaId, terminated};
 use crate::audit::record::Event;
-use crate::domain::backoff::{Backoff, jittered};
-use crate::domain::fair_share::Holder;
-use crate::domain::millis::whole_millis;
 use crate::seal::{Kind, Sealer};
+use domain::backoff::{Backoff, jittered};
+use domain::fair_share::Holder;
+use domain::millis::whole_millis;
 
 /// What a replica tells the others about itself.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]

@@ -25,12 +25,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::audit::Audit;
 use crate::config::{self, Limits, OnMissing};
-use crate::domain::fair_share::Share;
-use crate::domain::unix_time::UnixSeconds;
 use crate::platform::wall_clock;
 use crate::seal::hex::{from_hex, hex};
 use crate::seal::{Sealer, random};
 use crate::telemetry::Telemetry;
+use domain::fair_share::Share;
+use domain::unix_time::UnixSeconds;
 use membership::Reconnecting;
 use relay::Relay;
 use scripts::Scripts;

@@ -10,10 +10,10 @@ use redis::Value;
 
 use super::Cluster;
 use super::store::StoreUnavailable;
-use crate::domain::caller::Caller;
-use crate::domain::fair_share::Holder;
-use crate::domain::millis::whole_millis;
 use crate::seal::{Kind, Sealer};
+use domain::caller::Caller;
+use domain::fair_share::Holder;
+use domain::millis::whole_millis;
 
 /// Terminated sessions that wait until the store can be reached. The oldest is dropped first: it
 /// stays terminated here.
@@ -118,8 +118,8 @@ pub(super) fn open(sealer: &Sealer, sealed: &[u8]) -> Option<(Holder, [u8; 16])>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::caller::MAX_ID;
     use crate::seal::SealKeys;
+    use domain::caller::MAX_ID;
 
     #[test]
     fn a_terminated_session_opens_with_its_holder() {

@@ -14,11 +14,11 @@ use super::raw::Raw;
 use super::reader::{Context, Section};
 use super::upstream::Upstream;
 use super::views::{all, globs, upstream_ids};
-use crate::domain::caller::{ANONYMOUS, Caller};
-use crate::domain::glob::Glob;
-use crate::domain::method::Method;
-use crate::domain::name::UpstreamId;
-use crate::domain::pin::State;
+use domain::caller::{ANONYMOUS, Caller};
+use domain::glob::Glob;
+use domain::method::Method;
+use domain::name::UpstreamId;
+use domain::pin::State;
 
 /// Cedar schema of the policies. There is no context: decisions depend neither on time nor on
 /// addresses.

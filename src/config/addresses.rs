@@ -9,7 +9,7 @@ use super::error::ConfigError;
 use super::raw::Raw;
 use super::reader::{Context, Section, optional};
 use super::{admin, environment, naming, server, text_or_empty};
-use crate::domain::name::{Naming, Prefix};
+use domain::name::{Naming, Prefix};
 
 /// Where a gateway with this configuration file can be reached, and how it names prompts.
 #[derive(Clone, Debug)]

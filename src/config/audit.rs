@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use super::reader::{MILLISECOND, Section};
 use super::views::globs;
-use crate::domain::fair_share::Share;
-use crate::domain::glob::Glob;
 use crate::platform::disk::{self, OpenOptions, Readers};
 use crate::platform::platform;
 use crate::seal::AuditKey;
+use domain::fair_share::Share;
+use domain::glob::Glob;
 
 /// The configuration of the audit log.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::jwt::{self, Jwt};
 use super::reader::Section;
-use crate::domain::caller::{Caller, Proof, is_id, is_reserved};
 use crate::seal::hex::from_hex;
+use domain::caller::{Caller, Proof, is_id, is_reserved};
 
 /// The authentication methods.
 #[derive(Clone, Debug, Eq, PartialEq)]

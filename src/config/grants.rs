@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::reader::Section;
 use super::secret::Secret;
-use crate::domain::name::UpstreamId;
 use crate::seal::SealKeys;
+use domain::name::UpstreamId;
 
 /// `[grants]`: how sign-ins are kept.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -6,7 +6,7 @@ use http::Uri;
 use jsonwebtoken::Algorithm;
 
 use super::reader::{Section, optional};
-use crate::domain::address_policy::is_loopback;
+use domain::address_policy::is_loopback;
 
 /// The issuer of accepted tokens, and the checks of a token.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::access::parse_action;
 use super::reader::Section;
 use super::views::{all, globs};
-use crate::domain::glob::Glob;
-use crate::domain::method::{Countable, Method};
+use domain::glob::Glob;
+use domain::method::{Countable, Method};
 
 /// A rate limit, counted by GCRA.
 #[derive(Clone, Debug, Eq, PartialEq)]

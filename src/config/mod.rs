@@ -77,10 +77,10 @@ pub(crate) use tls::{Tls, TlsFiles};
 pub(crate) use upstream::{Http, Stdio, Transport, Upstream};
 pub(crate) use views::View;
 
-use crate::domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, UpstreamId, is_separator};
-use crate::domain::overlay::Overlay;
 use crate::platform::disk;
 use crate::seal;
+use domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, UpstreamId, is_separator};
+use domain::overlay::Overlay;
 use reader::{Context, Section};
 use upstream::Upstreams;
 
@@ -393,7 +393,7 @@ fn listing(mut section: Section<'_>) -> Listing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::fair_share::Share;
+    use domain::fair_share::Share;
 
     fn parse(text: &str) -> Result<Config, ConfigError> {
         let env = [("TOKEN".to_owned(), "t0ken".to_owned())];

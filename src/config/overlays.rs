@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 use super::reader::Section;
 use super::upstream::Upstream;
 use super::views::known_id;
-use crate::domain::call_overlay::{AddedMessage, Preset};
-use crate::domain::glob::{Glob, MAX_PATTERN};
-use crate::domain::name::UpstreamId;
-use crate::domain::overlay::{Action, ArgumentChange, Change, Overlay, Rename};
-use crate::domain::uri::is_unsafe;
+use domain::call_overlay::{AddedMessage, Preset};
+use domain::glob::{Glob, MAX_PATTERN};
+use domain::name::UpstreamId;
+pub use domain::overlay::{Action, ArgumentChange, Change, Overlay, Rename};
+use domain::uri::is_unsafe;
 
 /// Reads all overlays, in the order of the file.
 pub(super) fn read_all(

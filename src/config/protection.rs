@@ -4,8 +4,8 @@
 
 use super::Config;
 use super::lock::NO_FILE;
-use crate::domain::name::UpstreamId;
-use crate::domain::pin::Mode;
+use domain::name::UpstreamId;
+use domain::pin::Mode;
 
 impl Config {
     /// Returns why this configuration must not replace `before`: what it would open without saying

@@ -8,7 +8,7 @@ use super::error::ConfigError;
 use super::raw::Raw;
 use super::reader::{Context, Section};
 use super::{admin, environment, lookup, text_or_empty};
-use crate::domain::fair_share::Share;
+use domain::fair_share::Share;
 
 /// The folders of the records.
 #[derive(Clone, Debug, Eq, PartialEq)]

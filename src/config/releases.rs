@@ -9,8 +9,8 @@ use super::lock::{Lock, LockStore, StoreError, arguments_text};
 use super::reader::{MILLISECOND, Section};
 use super::settings::{BOTH_PINS, MODES, OnChangedDefinition};
 use super::upstream::Upstream;
-use crate::domain::name::UpstreamId;
-use crate::domain::pin::{Mode, State};
+use domain::name::UpstreamId;
+use domain::pin::{Mode, State};
 
 /// Pins of all upstreams.
 #[derive(Clone, Debug, Eq, PartialEq)]

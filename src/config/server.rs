@@ -9,8 +9,8 @@ use super::auth::Auth;
 use super::exposure::{self, Exposure};
 use super::reader::{MILLISECOND, Section, optional};
 use super::tls::Tls;
-use crate::domain::fair_share::Share;
 use crate::seal::SealKeys;
+use domain::fair_share::Share;
 
 /// The downstream side: listener, endpoint and limits.
 #[derive(Clone, Debug)]

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::reader::{MILLISECOND, Section};
-use crate::domain::hidden_text::HiddenText;
-use crate::domain::pin::Mode;
-use crate::domain::server_request::ClientCapabilities;
+use domain::hidden_text::HiddenText;
+use domain::pin::Mode;
+use domain::server_request::ClientCapabilities;
 
 /// Timeouts, limits and policies of one upstream.
 #[derive(Clone, Debug, Eq, PartialEq)]

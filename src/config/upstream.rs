@@ -16,13 +16,13 @@ use super::jwt::is_https_or_loopback;
 use super::reader::{MILLISECOND, Section};
 use super::secret::Secret;
 use super::settings::{OnChangedDefinition, Settings, questions, release, settings};
-use crate::domain::address_policy::AddressPolicy;
-use crate::domain::name::{Prefix, UpstreamId};
-use crate::domain::pin::Mode;
-use crate::domain::revision::Revision;
-use crate::domain::server_request::ClientCapabilities;
 use crate::platform::disk;
 use crate::seal::pem::certificates;
+use domain::address_policy::AddressPolicy;
+use domain::name::{Prefix, UpstreamId};
+use domain::pin::Mode;
+use domain::revision::Revision;
+use domain::server_request::ClientCapabilities;
 
 /// One upstream.
 #[derive(Clone, Debug, Eq, PartialEq)]

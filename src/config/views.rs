@@ -4,8 +4,8 @@ use super::exposure::{self, Exposure};
 use super::reader::Section;
 use super::server::Server;
 use super::upstream::Upstream;
-use crate::domain::glob::{Glob, MAX_PATTERN};
-use crate::domain::name::UpstreamId;
+use domain::glob::{Glob, MAX_PATTERN};
+use domain::name::UpstreamId;
 
 /// A named endpoint below the path of the main endpoint.
 #[derive(Clone, Debug, Eq, PartialEq)]

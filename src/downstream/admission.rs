@@ -7,9 +7,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::pool::{Bounds, Held, Lease, NoRoom, Pool, Revokes};
 use crate::config::Limits;
-use crate::domain::fair_share::{FairShare, Holder};
-use crate::domain::fault::TransportFault;
 use crate::session::CallPermit;
+use domain::fair_share::{FairShare, Holder};
+use domain::fault::TransportFault;
 
 /// The limits of one configuration and what is in use of them. A request that exceeds one is
 /// refused at once, with `Retry-After` over HTTP.
@@ -315,7 +315,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::domain::caller::Caller;
+    use domain::caller::Caller;
 
     fn limits(toml: &str) -> Limits {
         let toml = format!("[server.limits]\n{toml}");

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use super::admission::{Admission, BodyBudget};
 use super::calls::PendingCall;
 use super::error_message::refusal_message;
-use crate::domain::fair_share::Holder;
-use crate::domain::fault::TransportFault;
-use crate::domain::jsonrpc::Id;
 use crate::session::dialect::Dialect;
 use crate::session::{CallPermits, Dispatch, Refusal, Sessions};
+use domain::fair_share::Holder;
+use domain::fault::TransportFault;
+use domain::jsonrpc::Id;
 
 /// Most bytes of all responses of one batch: a small request must not make the gateway hold
 /// gigabytes.

@@ -6,10 +6,10 @@ use tokio::sync::mpsc;
 
 use super::clock;
 use super::error_message::refusal_message;
-use crate::domain::chunks::Chunks;
-use crate::domain::jsonrpc::Id;
 use crate::session::dialect::{Dialect, result_chunks};
 use crate::session::{CallOutcome, CallPermits, PreparedCall, Refusal, RunningCall, Sessions};
+use domain::chunks::Chunks;
+use domain::jsonrpc::Id;
 
 /// A call in flight. Dropping it means that the client has disconnected, which cancels the call
 /// only in the modern era.

@@ -17,15 +17,15 @@ use super::batch::batch;
 use super::calls::{CallEvent, PendingCall};
 use super::clock;
 use super::error_message::refusal_message;
-use crate::domain::caller::Caller;
-use crate::domain::fair_share::Holder;
-use crate::domain::fault::TransportFault;
-use crate::domain::json::Json;
-use crate::domain::jsonrpc::Id;
-use crate::domain::subject_token::SubjectToken;
 use crate::session::connection::Connection;
 use crate::session::notify::notifications::NotificationStream;
 use crate::session::{CallPermits, Dispatch, PreparedCall, Refusal, Sessions};
+use domain::caller::Caller;
+use domain::fair_share::Holder;
+use domain::fault::TransportFault;
+use domain::json::Json;
+use domain::jsonrpc::Id;
+use domain::subject_token::SubjectToken;
 
 /// The receiving side of a client's channel. Clones are handles of the same channel.
 #[derive(Clone)]

@@ -1,15 +1,15 @@
 //! JSON-RPC error responses: code, message and the stable `data.reason` of each fault.
 
-use crate::domain::error_code;
-use crate::domain::fault::{
-    Fault, RequestFault, TransportFault, UpstreamFault, UpstreamFaultKind as Kind,
-};
-use crate::domain::json::object::ObjectWriter;
-use crate::domain::json::write_str;
-use crate::domain::jsonrpc::{self, Id};
-use crate::domain::revision::Revision;
 use crate::session::Refusal;
 use crate::session::dialect::Dialect;
+use domain::error_code;
+use domain::fault::{
+    Fault, RequestFault, TransportFault, UpstreamFault, UpstreamFaultKind as Kind,
+};
+use domain::json::object::ObjectWriter;
+use domain::json::write_str;
+use domain::jsonrpc::{self, Id};
+use domain::revision::Revision;
 
 /// Returns the JSON-RPC error response for a fault. Without an `id` the revision of `dialect`
 /// decides whether the response has `"id":null` or no `id`.
@@ -90,7 +90,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::domain::json::JsonError;
+    use domain::json::JsonError;
 
     fn error(fault: Fault) -> Value {
         let id = Id::number(7);

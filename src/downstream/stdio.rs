@@ -14,10 +14,10 @@ use tracing::{debug, info};
 use super::admission::Admission;
 use super::channel::{ClientChannel, InputEnd, Outgoing, Sender};
 use crate::config::Server;
-use crate::domain::fault::TransportFault;
-use crate::domain::line_decoder::{Decoder, Line};
 use crate::session::Sessions;
 use crate::session::connection::{Connection, ConnectionKind};
+use domain::fault::TransportFault;
+use domain::line_decoder::{Decoder, Line};
 
 /// The streams of the stdio transport: standard input and output, or in-memory streams in tests.
 pub struct Streams<R, W> {

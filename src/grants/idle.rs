@@ -10,8 +10,8 @@ use tracing::{info, warn};
 use super::store::GrantStore;
 use crate::audit::Audit;
 use crate::audit::record::Event;
-use crate::domain::backoff::jittered;
 use crate::platform::wall_clock;
+use domain::backoff::jittered;
 
 /// Longest time between two marks of a sign-in as used.
 const DAY: Duration = Duration::from_hours(24);

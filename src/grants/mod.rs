@@ -9,11 +9,11 @@ use http::Uri;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Secret;
-use crate::domain::fault::TokenFault;
-use crate::domain::unix_time::UnixSeconds;
 use crate::net::egress::Egress;
 use crate::oauth::client::{Client, Form, Proof, Refusal};
 use crate::oauth::token::Issued;
+use domain::fault::TokenFault;
+use domain::unix_time::UnixSeconds;
 
 /// One sign-in for an upstream. It has no `Debug`, because it holds tokens.
 #[derive(Clone, Deserialize, Serialize)]

@@ -17,10 +17,10 @@ use serde_json::Value;
 use tokio::time::timeout;
 use tower_service::Service;
 
-use crate::domain::address_policy::AddressPolicy;
-use crate::domain::fault::{UpstreamFaultKind, excerpt};
 use crate::net::tls;
 use crate::platform::{Connect, ConnectError, Dialling, Stream, platform};
+use domain::address_policy::AddressPolicy;
+use domain::fault::{UpstreamFaultKind, excerpt};
 
 /// Pooled HTTP client over HTTP/1.1 and, by ALPN, HTTP/2.
 ///

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::egress::{Egress, FetchError};
 use super::origin::with_path;
 use crate::config::is_https_or_loopback;
-use crate::domain::fault::excerpt;
+use domain::fault::excerpt;
 
 /// The members of authorization server metadata that the gateway uses.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

@@ -10,12 +10,12 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode, get_current_timestamp
 use serde_json::{Value, json};
 
 use crate::config::Secret;
-use crate::domain::address_policy::{AddressPolicy, is_loopback};
-use crate::domain::fault::TokenFault;
-use crate::domain::percent;
 use crate::net::egress::{Egress, FetchError};
 use crate::seal::hex::hex;
 use crate::seal::random;
+use domain::address_policy::{AddressPolicy, is_loopback};
+use domain::fault::TokenFault;
+use domain::percent;
 
 /// A client of an authorization server.
 #[derive(Clone)]

@@ -51,7 +51,7 @@ pub(crate) enum NoCode {
     #[error("access was denied")]
     Denied,
     /// The code of the error (RFC 6749, section 4.1.2.1), as the query has it.
-    #[error("the authorization server refused: {}", crate::domain::fault::excerpt(.0))]
+    #[error("the authorization server refused: {}", domain::fault::excerpt(.0))]
     Refused(String),
 }
 

@@ -6,10 +6,10 @@ use http::{HeaderMap, Uri};
 use http_auth::ChallengeParser;
 use serde_json::Value;
 
-use crate::domain::fault::excerpt;
 use crate::net::egress::{Egress, FetchError};
 use crate::net::issuer::{self, Metadata, safe_url};
 use crate::net::origin::{is_same_origin, with_path};
+use domain::fault::excerpt;
 
 /// What an upstream says of itself as a resource.
 pub(crate) struct Resource {

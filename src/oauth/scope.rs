@@ -1,7 +1,7 @@
 //! Scopes: texts that are separated by spaces (RFC 6749, section 3.3).
 
 use super::client::Refusal;
-use crate::domain::fault::{TokenFault, excerpt};
+use domain::fault::{TokenFault, excerpt};
 
 /// Returns the scopes of both, each once, in order.
 pub(crate) fn union(known: &str, needed: &str) -> String {

@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tower_service::Service;
 
 use super::System;
-use crate::domain::address_policy::AddressPolicy;
+use domain::address_policy::AddressPolicy;
 
 /// A connection: bytes in both directions.
 pub trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use super::jwt::Tokens;
 use crate::config;
-use crate::domain::caller::{Caller, MAX_ID, Proof};
-use crate::domain::fault::TransportFault;
-use crate::domain::subject_token::SubjectToken;
-use crate::domain::unix_time::UnixSeconds;
 use crate::seal;
+use domain::caller::{Caller, MAX_ID, Proof};
+use domain::fault::TransportFault;
+use domain::subject_token::SubjectToken;
+use domain::unix_time::UnixSeconds;
 
 /// The credentials of a request.
 #[derive(Clone, Copy, Default)]

@@ -5,12 +5,12 @@ use super::rate_limit::Counted;
 use super::record::CallRecord;
 use super::target::Target;
 use super::{Gate, count_limited};
-use crate::domain::call::Call;
-use crate::domain::caller::Caller;
-use crate::domain::fair_share::Holder;
-use crate::domain::fault::{Fault, RequestFault, TransportFault};
-use crate::domain::method::{Countable, Method};
-use crate::domain::subject_token::SubjectToken;
+use domain::call::Call;
+use domain::caller::Caller;
+use domain::fair_share::Holder;
+use domain::fault::{Fault, RequestFault, TransportFault};
+use domain::method::{Countable, Method};
+use domain::subject_token::SubjectToken;
 
 /// What the catalog knows of the name that a call is for.
 #[derive(Debug)]

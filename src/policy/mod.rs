@@ -42,16 +42,16 @@ use crate::audit::record::Event;
 use crate::audit::{Audit, Ledger};
 use crate::cluster::Cluster;
 use crate::config::{self, Config};
-use crate::domain::call::Call;
-use crate::domain::caller::{Caller, Proof};
-use crate::domain::fair_share::Holder;
-use crate::domain::fault::{Fault, TransportFault};
-use crate::domain::glob::Glob;
-use crate::domain::method::{Countable, Method};
-use crate::domain::rights::{Everything, Rights};
-use crate::domain::subject_token::SubjectToken;
-use crate::domain::unix_time::UnixSeconds;
 use crate::telemetry::Telemetry;
+use domain::call::Call;
+use domain::caller::{Caller, Proof};
+use domain::fair_share::Holder;
+use domain::fault::{Fault, TransportFault};
+use domain::glob::Glob;
+use domain::method::{Countable, Method};
+use domain::rights::{Everything, Rights};
+use domain::subject_token::SubjectToken;
+use domain::unix_time::UnixSeconds;
 
 /// Authenticates callers, authorizes their calls, and records both.
 pub struct Gate {

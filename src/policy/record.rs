@@ -9,14 +9,14 @@ use tokio::time::Instant;
 use super::target::Target;
 use crate::audit::record::{Event, write_text};
 use crate::audit::{Ledger, Unrecorded};
-use crate::domain::call::{Call, Request};
-use crate::domain::caller::{Caller, Proof};
-use crate::domain::chunks::Chunks;
-use crate::domain::fair_share::Holder;
-use crate::domain::fault::{Fault, TransportFault, UpstreamFault};
-use crate::domain::method::Method;
 use crate::seal;
 use crate::seal::last_digest::LastDigest;
+use domain::call::{Call, Request};
+use domain::caller::{Caller, Proof};
+use domain::chunks::Chunks;
+use domain::fair_share::Holder;
+use domain::fault::{Fault, TransportFault, UpstreamFault};
+use domain::method::Method;
 
 /// The record of one call; empty if the call is not recorded. A call that is dropped is completed
 /// as cancelled.

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use super::authn::Authenticator;
 use crate::config;
-use crate::domain::caller::Caller;
+use domain::caller::Caller;
 
 /// Resolves when the credential of one caller is no longer valid under the newest configuration.
 pub struct CallerRevocation {

@@ -10,9 +10,9 @@ use super::record::with_caller;
 use super::tallies::WINDOW;
 use crate::audit::record::Event;
 use crate::audit::{Audit, Unrecorded};
-use crate::domain::caller::Caller;
-use crate::domain::fair_share::Holder;
-use crate::domain::millis::whole_millis;
+use domain::caller::Caller;
+use domain::fair_share::Holder;
+use domain::millis::whole_millis;
 
 /// The record of an open stream; dropping it records the end.
 pub(crate) struct StreamRecord {

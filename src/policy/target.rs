@@ -1,7 +1,7 @@
 //! What a call is for, as limits and records see it.
 
-use crate::domain::pin::State;
-use crate::domain::rights::PromptRef;
+use domain::pin::State;
+use domain::rights::PromptRef;
 
 /// The prompt that a call is for, as its upstream knows it.
 #[derive(Clone, Copy, Debug)]

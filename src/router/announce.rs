@@ -13,11 +13,11 @@ use super::debounce::Debounce;
 use super::view_cache::ViewCache;
 use crate::audit::Audit;
 use crate::audit::record::Event;
-use crate::domain::fault::excerpt;
-use crate::domain::overlay;
-use crate::domain::pin::State;
 use crate::seal;
 use crate::telemetry::Telemetry;
+use domain::fault::excerpt;
+use domain::overlay;
+use domain::pin::State;
 
 /// Announces what the refresh has found, debounced.
 pub(crate) struct Announcer {

@@ -11,25 +11,25 @@ use super::suspended_calls;
 use super::suspended_calls::SuspendedCall;
 use super::unapproved::Unapproved;
 use super::{RoutedCall, Router};
-use crate::domain::call::{Call, InputRetry, ServerRequestMode};
-use crate::domain::document::Document;
-use crate::domain::fair_share::Holder;
-use crate::domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
-use crate::domain::json::Json;
-use crate::domain::json::object::write_object;
-use crate::domain::meta;
-use crate::domain::pin::DigestText;
-use crate::domain::request_state;
-use crate::domain::request_state::{Progress, Replay, RequestState};
-use crate::domain::revision::Revision;
-use crate::domain::server_request::{
-    Answer, ClientCapabilities, ELICIT, ServerRequest, ServerRequestKind,
-};
-use crate::domain::unix_time::UnixSeconds;
 use crate::seal;
 use crate::upstream::call::correlator::InterimMessage;
 use crate::upstream::call::exchange::{Exchange, ExchangeEvent};
 use crate::upstream::call::request::{InputResponses, RequestParams, UpstreamRequest};
+use domain::call::{Call, InputRetry, ServerRequestMode};
+use domain::document::Document;
+use domain::fair_share::Holder;
+use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
+use domain::json::Json;
+use domain::json::object::write_object;
+use domain::meta;
+use domain::pin::DigestText;
+use domain::request_state;
+use domain::request_state::{Progress, Replay, RequestState};
+use domain::revision::Revision;
+use domain::server_request::{
+    Answer, ClientCapabilities, ELICIT, ServerRequest, ServerRequestKind,
+};
+use domain::unix_time::UnixSeconds;
 
 /// One get in progress.
 pub(super) struct Bridge<'a> {

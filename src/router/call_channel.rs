@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use crate::domain::call::Client;
-use crate::domain::document::Document;
-use crate::domain::server_request::{Answer, ServerRequest};
+use domain::call::Client;
+use domain::document::Document;
+use domain::server_request::{Answer, ServerRequest};
 
 /// A message for the client before its response.
 #[derive(Debug)]

@@ -12,12 +12,12 @@ use super::owner::Owner;
 use super::pin::PinRow;
 use super::segment::Segment;
 use super::view::View;
-use crate::domain::caller::Principal;
-use crate::domain::cursor::CacheScope;
-use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
-use crate::domain::json::Json;
-use crate::domain::name::UpstreamId;
-use crate::domain::tool::name::is_derived;
+use domain::caller::Principal;
+use domain::cursor::CacheScope;
+use domain::fault::{Fault, UpstreamFaultKind as Kind};
+use domain::json::Json;
+use domain::name::UpstreamId;
+use domain::tool::name::is_derived;
 
 /// One snapshot. A request keeps the same snapshot to its end.
 #[derive(Debug, Default)]

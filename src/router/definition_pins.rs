@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 
 use crate::config::OnChangedDefinition;
-use crate::domain::prompt::Prompt;
 use crate::seal;
+use domain::prompt::Prompt;
 
 /// The first definitions of one upstream's prompts.
 #[derive(Debug)]
@@ -104,7 +104,7 @@ fn digest(prompt: &Prompt) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::json::Json;
+    use domain::json::Json;
 
     fn prompts(texts: &[(&str, &str)]) -> Vec<Prompt> {
         let prompt = |(name, description): &(&str, &str)| {

@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use super::catalog::{LeftOut, LeftOutBy};
 use super::pin::{ApprovedTexts, OfferedPrompt, PinRow, Pinning, PromptPin};
-use crate::domain::json::Json;
-use crate::domain::name::{Naming, Prefix, UpstreamId};
-use crate::domain::overlay::{self, Overlaid, Overlay};
-use crate::domain::pin::{
+use crate::seal;
+use domain::json::Json;
+use domain::name::{Naming, Prefix, UpstreamId};
+use domain::overlay::{self, Overlaid, Overlay};
+use domain::pin::{
     Decision, Mode, NO_ARGUMENTS, Offered, OfferedText, Pin, PinKind, Reason, Serving, State,
     decide,
 };
-use crate::domain::prompt::Prompt;
-use crate::seal;
+use domain::prompt::Prompt;
 
 /// What is served of one upstream's list.
 #[derive(Debug, Default)]

@@ -10,11 +10,11 @@ use super::RoutedCall;
 use super::reply::{self, Flags, Origin, PromptReply};
 use super::view_cache::options;
 use crate::config::Transport;
-use crate::domain::document::Document;
-use crate::domain::fault::Fault;
-use crate::domain::hidden_text::HiddenText;
-use crate::domain::known_response::KnownResponse;
 use crate::seal::last_digest::{LastDigest, MAX_KEPT};
+use domain::document::Document;
+use domain::fault::Fault;
+use domain::hidden_text::HiddenText;
+use domain::known_response::KnownResponse;
 
 /// The last result of each call; the least recently used are forgotten, and are then checked again.
 pub(super) struct KnownResults {
@@ -131,7 +131,7 @@ impl KnownResults {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::name::UpstreamId;
+    use domain::name::UpstreamId;
 
     fn result(text: &str) -> Document {
         let response = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{text}}}"#);

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::pin::PromptPin;
-use crate::domain::call_overlay::CallOverlay;
-use crate::domain::name::UpstreamId;
-use crate::domain::prompt::Argument;
-use crate::domain::rights::PromptRef;
+use domain::call_overlay::CallOverlay;
+use domain::name::UpstreamId;
+use domain::prompt::Argument;
+use domain::rights::PromptRef;
 
 /// The upstream and raw name behind a public name.
 #[derive(Debug)]

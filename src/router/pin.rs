@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use crate::config::Releases;
 use crate::config::lock::{Lock, LockStore, ObjectError};
-use crate::domain::call_overlay::CallOverlay;
-use crate::domain::json::Json;
-use crate::domain::json::canonical::write_canonical_object;
-use crate::domain::name::UpstreamId;
-use crate::domain::pin::{
+use domain::call_overlay::CallOverlay;
+use domain::json::Json;
+use domain::json::canonical::write_canonical_object;
+use domain::name::UpstreamId;
+use domain::pin::{
     Decision, DigestText, Mode, NO_ARGUMENTS, Offered, Pin, Serving, State, Version,
 };
-use crate::domain::prompt::{Argument, Prompt};
+use domain::prompt::{Argument, Prompt};
 
 /// The pins of one upstream, as the configuration says.
 #[derive(Clone, Debug)]

@@ -10,19 +10,19 @@ use super::Digest;
 use super::call_channel::RequestOrigin;
 use super::catalog::Incomplete;
 use super::view_cache::ListKind;
-use crate::domain::call_overlay::CallOverlay;
-use crate::domain::content;
-use crate::domain::cursor::CacheScope;
-use crate::domain::document::Document;
-use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
-use crate::domain::hidden_text;
-use crate::domain::hidden_text::HiddenText;
-use crate::domain::json::{Json, Kind as JsonKind, write_str};
-use crate::domain::name::UpstreamId;
-use crate::domain::server_request::ServerRequest;
-use crate::domain::uri;
 use crate::policy::ResultDigest;
 use crate::seal::last_digest::LastDigest;
+use domain::call_overlay::CallOverlay;
+use domain::content;
+use domain::cursor::CacheScope;
+use domain::document::Document;
+use domain::fault::{Fault, UpstreamFaultKind as Kind};
+use domain::hidden_text;
+use domain::hidden_text::HiddenText;
+use domain::json::{Json, Kind as JsonKind, write_str};
+use domain::name::UpstreamId;
+use domain::server_request::ServerRequest;
+use domain::uri;
 
 /// The result of a call.
 #[derive(Debug)]

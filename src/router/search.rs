@@ -8,13 +8,13 @@ use super::Router;
 use super::blocking::beside_calls;
 use super::reply::{FoundReply, Reply};
 use super::view::View;
-use crate::domain::call::Call;
-use crate::domain::cursor::{CacheScope, Place};
-use crate::domain::fault::{Fault, RequestFault};
-use crate::domain::tool::result::write_found;
-use crate::domain::tool::search::{Query, Score};
-use crate::domain::unix_time::UnixSeconds;
 use crate::seal::{self, Kind};
+use domain::call::Call;
+use domain::cursor::{CacheScope, Place};
+use domain::fault::{Fault, RequestFault};
+use domain::tool::result::write_found;
+use domain::tool::search::{Query, Score};
+use domain::unix_time::UnixSeconds;
 
 /// Prompts on one page. A model reads all of them, so a page is short.
 const PAGE_SIZE: usize = 20;

@@ -11,13 +11,13 @@ use bytes::Bytes;
 use super::Digest;
 use super::owner::Owner;
 use super::pin::PromptPin;
-use crate::domain::chunks;
-use crate::domain::json::Json;
-use crate::domain::merge::Entry;
-use crate::domain::name::UpstreamId;
-use crate::domain::prompt::{Argument, Prompt};
-use crate::domain::tool::name::tool_name;
 use crate::seal;
+use domain::chunks;
+use domain::json::Json;
+use domain::merge::Entry;
+use domain::name::UpstreamId;
+use domain::prompt::{Argument, Prompt};
+use domain::tool::name::tool_name;
 
 /// Consecutive elements of a list, in byte order of their names, already serialised. The names of
 /// every other segment are all before them or all behind them.

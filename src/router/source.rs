@@ -8,9 +8,9 @@ use unicode_normalization::UnicodeNormalization;
 
 use super::pin::Pinning;
 use crate::config::{self, Config, OnChangedDefinition};
-use crate::domain::name::{Prefix, UpstreamId};
-use crate::domain::overlay::Overlay;
 use crate::upstream::driver::DriverId;
+use domain::name::{Prefix, UpstreamId};
+use domain::overlay::Overlay;
 
 /// The driver of an upstream, and the names of its prompts.
 #[derive(Clone, Debug)]

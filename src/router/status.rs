@@ -6,13 +6,13 @@ use tokio::time::Instant;
 
 use super::Router;
 use super::catalog::WalkInfo;
-use crate::domain::fault::UpstreamFaultKind;
-use crate::domain::name::UpstreamId;
-use crate::domain::revision::Revision;
 use crate::upstream::Upstream;
 use crate::upstream::driver::ConnectionState;
 use crate::upstream::prompt_list::emptiness;
 use crate::upstream::stderr_tail::StderrTail;
+use domain::fault::UpstreamFaultKind;
+use domain::name::UpstreamId;
+use domain::revision::Revision;
 
 /// The state of an upstream to which there is no shared connection.
 pub(crate) const PER_CALLER: &str = "per_caller";

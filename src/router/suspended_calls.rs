@@ -9,12 +9,12 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::domain::caller::Caller;
-use crate::domain::fair_share::{FairShare, Holder, Share};
-use crate::domain::name::UpstreamId;
-use crate::domain::server_request::{Answer, ServerRequest};
 use crate::seal::random;
 use crate::upstream::call::exchange::Exchange;
+use domain::caller::Caller;
+use domain::fair_share::{FairShare, Holder, Share};
+use domain::name::UpstreamId;
+use domain::server_request::{Answer, ServerRequest};
 
 /// An exchange, and the server request that it waits for.
 pub(crate) struct SuspendedCall {

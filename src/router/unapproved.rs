@@ -13,10 +13,10 @@ use super::pin::DEPTH;
 use super::reply::{self, PromptReply, Reply};
 use super::{RoutedCall, Router, origin};
 use crate::audit::record::Event;
-use crate::domain::document::Document;
-use crate::domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
-use crate::domain::name::UpstreamId;
-use crate::domain::pin::{NO_ARGUMENTS, State};
+use domain::document::Document;
+use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
+use domain::name::UpstreamId;
+use domain::pin::{NO_ARGUMENTS, State};
 
 /// What became of a get of a text that was not approved.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

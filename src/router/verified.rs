@@ -4,10 +4,10 @@
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
-use crate::domain::document::Document;
-use crate::domain::json::Json;
-use crate::domain::pin::{DigestText, canonical_text};
 use crate::seal;
+use domain::document::Document;
+use domain::json::Json;
+use domain::pin::{DigestText, canonical_text};
 
 /// Results whose texts are approved, by the digests of the texts; the least recently used are
 /// forgotten.

@@ -7,12 +7,12 @@ use bytes::Bytes;
 
 use super::Digest;
 use super::segment::{Segment, SegmentWriter, name_of_tool};
-use crate::domain::json::Json;
-use crate::domain::name::UpstreamId;
-use crate::domain::rights::Allowed;
-use crate::domain::tool::definition::{write_find_prompt, write_prompt_tool, write_use_prompt};
-use crate::domain::tool::{FIND_PROMPT, USE_PROMPT};
 use crate::seal;
+use domain::json::Json;
+use domain::name::UpstreamId;
+use domain::rights::Allowed;
+use domain::tool::definition::{write_find_prompt, write_prompt_tool, write_use_prompt};
+use domain::tool::{FIND_PROMPT, USE_PROMPT};
 
 /// A list ready to be cut into pages: parts of segments that all views share. A page costs two
 /// binary searches, and copies no element.
@@ -253,7 +253,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::prompt::Prompt;
+    use domain::prompt::Prompt;
 
     fn view(names: &[String]) -> View {
         let prompt = Prompt::read(Json::parse(br#"{"name":"x"}"#, 8).unwrap()).unwrap();

@@ -17,11 +17,11 @@ use super::owner::Owner;
 use super::segment::Segment;
 use super::view::View;
 use crate::config::{self, Exposure, ToolForm};
-use crate::domain::caller::{Caller, Principal, Proof};
-use crate::domain::glob::Glob;
-use crate::domain::method::Method;
-use crate::domain::name::UpstreamId;
-use crate::domain::rights::{Allowed, Rights};
+use domain::caller::{Caller, Principal, Proof};
+use domain::glob::Glob;
+use domain::method::Method;
+use domain::name::UpstreamId;
+use domain::rights::{Allowed, Rights};
 
 /// Makes and caches views.
 pub struct ViewCache {
@@ -505,10 +505,10 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::domain::rights::PromptRef;
     use crate::router::changes::{Changes, Published};
     use crate::router::pin::PromptPin;
     use crate::router::segment::SegmentWriter;
+    use domain::rights::PromptRef;
 
     /// Every caller sees every other prompt, in a view of its own.
     struct ViewPerCaller;

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::sha256_of;
-use crate::domain::chunks::Chunks;
+use domain::chunks::Chunks;
 
 /// The SHA-256 digest of the last text of a series that mostly repeats. The large part of such a
 /// text is the same memory each time, so that it is recognized without being read.
@@ -38,7 +38,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::domain::chunks::{Splices, shared};
+    use domain::chunks::{Splices, shared};
 
     fn text(before: &str, part: &Arc<String>, after: &str) -> Chunks {
         let (mut out, mut splices) = (before.to_owned(), Splices::default());

@@ -20,9 +20,9 @@ use hkdf::Hkdf;
 use provider::hmac;
 use sha2::{Digest, Sha256};
 
-use crate::domain::chunks::Chunks;
-use crate::domain::prompt::Prompt;
 use crate::platform::platform;
+use domain::chunks::Chunks;
+use domain::prompt::Prompt;
 pub(crate) use keys::KEY_LEN;
 pub use keys::{AuditKey, SealKeys};
 

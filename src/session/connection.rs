@@ -10,11 +10,11 @@ use tokio_util::sync::CancellationToken;
 use super::dialect::Dialect;
 use super::token::{Nonce, Token};
 use super::{Dispatch, Refusal, RequestContext, Sessions, TransportContext};
-use crate::domain::caller::Caller;
-use crate::domain::revision::Revision;
-use crate::domain::server_request::ClientCapabilities;
-use crate::domain::subject_token::SubjectToken;
-use crate::domain::unix_time::UnixSeconds;
+use domain::caller::Caller;
+use domain::revision::Revision;
+use domain::server_request::ClientCapabilities;
+use domain::subject_token::SubjectToken;
+use domain::unix_time::UnixSeconds;
 
 /// One connection of one client.
 pub struct Connection {

@@ -3,24 +3,24 @@
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::domain::call_overlay::{AddedMessage, CallOverlay, with_messages};
-use crate::domain::chunks::{Chunks, Splices};
-use crate::domain::error_code;
-use crate::domain::fault::{Fault, RequestFault};
-use crate::domain::json::object::{ObjectWriter, write_members, write_object};
-use crate::domain::json::{Json, Kind, write_str};
-use crate::domain::jsonrpc::{self, Id};
-use crate::domain::method::{CANCELLED, ELICITATION_COMPLETE, PROGRESS, SUBSCRIPTION_ACKNOWLEDGED};
-use crate::domain::revision::{Era, Revision};
-use crate::domain::server_request::{Presentation, ServerRequest};
-use crate::domain::tool::result::{write_content, write_error, write_text_block};
-use crate::domain::{meta, translate};
 use crate::router::call_channel::RequestOrigin;
 use crate::router::catalog::Incomplete;
 use crate::router::reply::{
     Completion, FoundReply, InputRequired, ListReply, Origin, PromptReply, Reply,
 };
 use crate::router::view_cache::{ListKind, ListKinds};
+use domain::call_overlay::{AddedMessage, CallOverlay, with_messages};
+use domain::chunks::{Chunks, Splices};
+use domain::error_code;
+use domain::fault::{Fault, RequestFault};
+use domain::json::object::{ObjectWriter, write_members, write_object};
+use domain::json::{Json, Kind, write_str};
+use domain::jsonrpc::{self, Id};
+use domain::method::{CANCELLED, ELICITATION_COMPLETE, PROGRESS, SUBSCRIPTION_ACKNOWLEDGED};
+use domain::revision::{Era, Revision};
+use domain::server_request::{Presentation, ServerRequest};
+use domain::tool::result::{write_content, write_error, write_text_block};
+use domain::{meta, translate};
 
 /// The rules for messages to a client of one revision.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -577,14 +577,14 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::domain::document::Document;
+    use domain::document::Document;
 
     const OFFER: Offer = Offer { prompts: true, tools: ToolOffer::Empty };
 
     fn reply(revision: Revision, result: &str) -> Value {
         let result = Document::parse(result.as_bytes().to_vec(), 64).unwrap();
         let origin = Origin {
-            upstream: crate::domain::name::UpstreamId::parse("up").unwrap(),
+            upstream: domain::name::UpstreamId::parse("up").unwrap(),
             digest: "sha256:00".into(),
             name: "up__p".into(),
         };

@@ -1,7 +1,7 @@
 //! The MCP headers of a request, as the transport received them (MCP 2025-11-25 and 2026-07-28,
 //! Streamable HTTP).
 
-use crate::domain::trace;
+use domain::trace;
 
 /// The value of a header that may occur once.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

@@ -15,17 +15,17 @@ use super::notify::streams::StreamEnd;
 use super::read::is_modern_version;
 use super::token::{Nonce, Token};
 use super::{Dispatch, Refusal, RequestContext, Sessions, TransportContext};
-use crate::domain::call::ServerRequestMode;
-use crate::domain::caller::Caller;
-use crate::domain::fair_share::Holder;
-use crate::domain::fault::{Fault, RequestFault, TransportFault};
-use crate::domain::json::Json;
-use crate::domain::jsonrpc::{Id, Outcome};
-use crate::domain::method::{CANCELLED, INITIALIZE, PING};
-use crate::domain::revision::{Era, Revision};
-use crate::domain::server_request::ClientCapabilities;
-use crate::domain::unix_time::UnixSeconds;
 use crate::router::view_cache::ListDigests;
+use domain::call::ServerRequestMode;
+use domain::caller::Caller;
+use domain::fair_share::Holder;
+use domain::fault::{Fault, RequestFault, TransportFault};
+use domain::json::Json;
+use domain::jsonrpc::{Id, Outcome};
+use domain::method::{CANCELLED, INITIALIZE, PING};
+use domain::revision::{Era, Revision};
+use domain::server_request::ClientCapabilities;
+use domain::unix_time::UnixSeconds;
 
 impl Sessions {
     /// Terminates a session (HTTP DELETE; MCP 2025-11-25, Streamable HTTP, session management).

@@ -12,16 +12,16 @@ use super::dialect::{Dialect, ResultForm};
 use super::headers::Headers;
 use super::notify::notifications::NotificationStream;
 use super::token::Nonce;
-use crate::domain::call::{Call, ServerRequestMode};
-use crate::domain::caller::Caller;
-use crate::domain::chunks::Chunks;
-use crate::domain::fault::Fault;
-use crate::domain::json::Json;
-use crate::domain::jsonrpc::Id;
-use crate::domain::server_request::ClientCapabilities;
-use crate::domain::subject_token::SubjectToken;
-use crate::domain::unix_time::UnixSeconds;
 use crate::telemetry::TransportKind;
+use domain::call::{Call, ServerRequestMode};
+use domain::caller::Caller;
+use domain::chunks::Chunks;
+use domain::fault::Fault;
+use domain::json::Json;
+use domain::jsonrpc::Id;
+use domain::server_request::ClientCapabilities;
+use domain::subject_token::SubjectToken;
+use domain::unix_time::UnixSeconds;
 
 /// The action of the transport for a message.
 pub enum Dispatch {

@@ -7,15 +7,15 @@ use super::message::{InboundMessage, Rejection, ReplyContext};
 use super::notify::notifications::{NotificationStream, Subscriber};
 use super::token::Nonce;
 use super::{Dispatch, RequestContext, Sessions, TransportContext};
-use crate::domain::call::ServerRequestMode;
-use crate::domain::fault::{Fault, RequestFault};
-use crate::domain::json::Json;
-use crate::domain::jsonrpc::Id;
-use crate::domain::method::{CANCELLED, DISCOVER, LISTEN, named_member};
-use crate::domain::revision::Revision;
-use crate::domain::server_request::ClientCapabilities;
-use crate::domain::{mcp_name, meta};
 use crate::router::view_cache::ListKinds;
+use domain::call::ServerRequestMode;
+use domain::fault::{Fault, RequestFault};
+use domain::json::Json;
+use domain::jsonrpc::Id;
+use domain::method::{CANCELLED, DISCOVER, LISTEN, named_member};
+use domain::revision::Revision;
+use domain::server_request::ClientCapabilities;
+use domain::{mcp_name, meta};
 
 impl Sessions {
     pub(super) fn modern(

@@ -10,15 +10,15 @@ use super::modern::is_modern;
 use super::token::Nonce;
 use super::tools::{Purpose, Refused, is_tool_result};
 use super::{Dispatch, PreparedCall, Refusal, RequestContext, Sessions, TransportContext};
-use crate::domain::call::{Call, Client, ForwardedMeta};
-use crate::domain::caller::Caller;
-use crate::domain::fault::{Fault, RequestFault};
-use crate::domain::json::{self, Json, Kind as JsonKind, Outline};
-use crate::domain::jsonrpc::{Frame, Id};
-use crate::domain::meta;
-use crate::domain::method::{DISCOVER, ForeignMethod, INITIALIZE, LISTEN, Method, PING};
-use crate::domain::revision::{Era, Revision};
 use crate::telemetry::{End, ServerAttributes, ServerOperation};
+use domain::call::{Call, Client, ForwardedMeta};
+use domain::caller::Caller;
+use domain::fault::{Fault, RequestFault};
+use domain::json::{self, Json, Kind as JsonKind, Outline};
+use domain::jsonrpc::{Frame, Id};
+use domain::meta;
+use domain::method::{DISCOVER, ForeignMethod, INITIALIZE, LISTEN, Method, PING};
+use domain::revision::{Era, Revision};
 
 impl Sessions {
     /// Reads a body: one message, or a batch (MCP 2025-03-26 only).

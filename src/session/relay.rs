@@ -4,10 +4,10 @@
 use super::token::Nonce;
 use super::{RequestContext, Sessions};
 use crate::cluster::{Handling, Message, RelayError, ReplicaId};
-use crate::domain::fair_share::Holder;
-use crate::domain::fault::{Fault, TransportFault};
-use crate::domain::json::Json;
-use crate::domain::jsonrpc::{Frame, Id};
+use domain::fair_share::Holder;
+use domain::fault::{Fault, TransportFault};
+use domain::json::Json;
+use domain::jsonrpc::{Frame, Id};
 
 impl Sessions {
     /// Hands a client's response to the replica that sent the server request.

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use quick_cache::Equivalent;
 use quick_cache::sync::Cache;
 
-use crate::domain::caller::Caller;
-use crate::domain::revision::Revision;
-use crate::domain::server_request::ClientCapabilities;
-use crate::domain::unix_time::UnixSeconds;
 use crate::seal::{Kind, Sealer, random};
+use domain::caller::Caller;
+use domain::revision::Revision;
+use domain::server_request::ClientCapabilities;
+use domain::unix_time::UnixSeconds;
 
 /// The content of a session id.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -145,10 +145,10 @@ impl Equivalent<SealedToken<Box<str>>> for SealedToken<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::caller::{MAX_ID, is_id};
-    use crate::domain::cursor::{CacheScope, Place};
-    use crate::domain::name::MAX_LENGTH_LIMIT;
     use crate::seal::SealKeys;
+    use domain::caller::{MAX_ID, is_id};
+    use domain::cursor::{CacheScope, Place};
+    use domain::name::MAX_LENGTH_LIMIT;
 
     #[test]
     fn a_session_id_opens_on_replicas_with_the_same_key_and_endpoint_only() {

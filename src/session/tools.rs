@@ -4,13 +4,13 @@
 use super::Sessions;
 use super::dialect::{Dialect, Offer, ResultForm, ToolOffer};
 use crate::config::ToolForm;
-use crate::domain::call::{NameKind, Request};
-use crate::domain::caller::Caller;
-use crate::domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
-use crate::domain::json::Json;
-use crate::domain::method::{Countable, ForeignMethod, Method};
-use crate::domain::tool::{FIND_PROMPT, USE_PROMPT};
 use crate::router::view_cache::ListKinds;
+use domain::call::{NameKind, Request};
+use domain::caller::Caller;
+use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
+use domain::json::Json;
+use domain::method::{Countable, ForeignMethod, Method};
+use domain::tool::{FIND_PROMPT, USE_PROMPT};
 
 /// What a request that is not about the session asks for.
 pub(super) enum Purpose {

@@ -14,11 +14,11 @@ use tokio::time::Instant;
 use super::Telemetry;
 use super::metrics::DurationSeries;
 use super::series::{Labels, TransportKind};
-use crate::domain::error_code;
-use crate::domain::fault::{Fault, UpstreamFaultKind as Kind, excerpt};
-use crate::domain::trace::Trace;
 use crate::seal;
 use crate::seal::hex::hex;
+use domain::error_code;
+use domain::fault::{Fault, UpstreamFaultKind as Kind, excerpt};
+use domain::trace::Trace;
 
 /// The attributes of a request from a client.
 #[derive(Clone, Copy, Debug)]

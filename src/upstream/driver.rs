@@ -23,13 +23,13 @@ use super::prompt_list::{PromptList, emptiness};
 use crate::audit::Audit;
 use crate::audit::record::Event;
 use crate::config::{Settings, Transport, Upstream};
-use crate::domain::backoff::{Backoff, jittered};
-use crate::domain::call::ForwardedMeta;
-use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::method::Method;
-use crate::domain::revision::Revision;
 use crate::platform::disk::Watch;
 use crate::telemetry::{ClientOperation, Telemetry};
+use domain::backoff::{Backoff, jittered};
+use domain::call::ForwardedMeta;
+use domain::fault::UpstreamFaultKind as Kind;
+use domain::method::Method;
+use domain::revision::Revision;
 
 /// Outcome of one attempt to fetch the list, for the catalog.
 #[derive(Debug)]

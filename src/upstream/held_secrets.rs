@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::connection::connect::Connector;
 use crate::config;
-use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::redaction::without_secrets;
+use domain::fault::UpstreamFaultKind as Kind;
+use domain::redaction::without_secrets;
 
 /// The secrets of one upstream: those of its configuration, and its last access tokens.
 pub(crate) struct HeldSecrets {

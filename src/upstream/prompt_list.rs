@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::domain::cursor::CacheScope;
-use crate::domain::prompt::Prompt;
+use domain::cursor::CacheScope;
+use domain::prompt::Prompt;
 
 /// Returns what to tell an operator of an upstream that works and has no prompts; `None` if it has
 /// some.

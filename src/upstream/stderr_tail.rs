@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use crate::domain::fault::excerpt;
+use domain::fault::excerpt;
 
 /// The last bytes that the child processes of one upstream wrote to standard error.
 #[derive(Default)]

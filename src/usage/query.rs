@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 
 use super::counts::{Counts, Histogram};
 use super::names::OTHERS_NAME;
-use crate::domain::unix_time::UnixSeconds;
+use domain::unix_time::UnixSeconds;
 
 /// What the rows of a report are.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::counts::{Kind, Seen};
 use super::query::secs;
 use crate::audit::record::MAX_DEPTH;
-use crate::domain::caller::PROBER;
-use crate::domain::json::Json;
-use crate::domain::method::Method;
+use domain::caller::PROBER;
+use domain::json::Json;
+use domain::method::Method;
 
 /// A record that usage is counted from.
 pub(super) struct Record<'a> {

@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use promptgate::test_util::domain::caller::Caller;
-use promptgate::test_util::domain::fault::{Fault, RequestFault};
-use promptgate::test_util::domain::method::Method;
-use promptgate::test_util::domain::rights::{PromptRef, Rights};
+use domain::caller::Caller;
+use domain::fault::{Fault, RequestFault};
+use domain::method::Method;
+use domain::rights::{PromptRef, Rights};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};

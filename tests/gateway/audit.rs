@@ -4,12 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use domain::caller::Caller;
+use domain::fault::Fault;
+use domain::method::Method;
+use domain::rights::{PromptRef, Rights};
 use promptgate::test_util::audit::keys::Keys;
 use promptgate::test_util::audit::verify::{TrustAnchors, verify};
-use promptgate::test_util::domain::caller::Caller;
-use promptgate::test_util::domain::fault::Fault;
-use promptgate::test_util::domain::method::Method;
-use promptgate::test_util::domain::rights::{PromptRef, Rights};
 use promptgate::test_util::seal::AuditKey;
 use serde_json::{Value, json};
 use tempfile::TempDir;

@@ -2,8 +2,8 @@
 //! histories, what a caller receives is, byte for byte, what it receives when it is the only caller
 //! (fault matrix, property 6).
 
-use promptgate::test_util::domain::caller::Caller as CallerId;
-use promptgate::test_util::domain::fault::{Fault, RequestFault, TransportFault};
+use domain::caller::Caller as CallerId;
+use domain::fault::{Fault, RequestFault, TransportFault};
 use promptgate::test_util::session::headers::{Field, Headers};
 use promptgate::test_util::session::{Dispatch, Refusal};
 use proptest::prelude::*;

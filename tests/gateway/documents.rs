@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
+use domain::server_request::ClientCapabilities;
 use promptgate::test_util::config::{Config, Settings};
-use promptgate::test_util::domain::server_request::ClientCapabilities;
 use serde_json::json;
 
 use crate::support::{Gateway, eventually};

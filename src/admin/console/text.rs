@@ -4,7 +4,7 @@ use std::fmt;
 
 use askama::filters::HtmlSafe;
 
-use crate::domain::name::is_hidden;
+use domain::name::is_hidden;
 
 /// An untrusted text, as HTML. Hidden characters stand as their code points in a mark of their own,
 /// so that a reader sees what a model would read.
@@ -89,7 +89,7 @@ pub(in crate::admin) mod filters {
     /// A text as one segment of a path.
     #[askama::filter_fn]
     pub(in crate::admin) fn segment(text: impl std::fmt::Display, _: &dyn Values) -> Result<Html> {
-        Ok(Html(crate::domain::percent::encoded_segment(&text.to_string())))
+        Ok(Html(domain::percent::encoded_segment(&text.to_string())))
     }
 }
 

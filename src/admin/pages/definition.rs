@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use crate::config::Config;
-use crate::domain::json::Json;
-use crate::domain::overlay;
 use crate::router::owner::Owner;
+use domain::json::Json;
+use domain::overlay;
 
 /// A definition, read for people.
 #[derive(Clone, Debug, Default, Serialize)]

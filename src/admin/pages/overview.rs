@@ -9,8 +9,8 @@ use crate::admin::console::Section;
 use crate::admin::console::text::filters;
 use crate::admin::request::Asked;
 use crate::admin::state::State;
-use crate::domain::{percent, pin};
 use crate::usage::Filter;
+use domain::{percent, pin};
 
 /// The first page.
 #[derive(Serialize, Template)]

@@ -13,10 +13,10 @@ use crate::admin::pins::prompt_tag;
 use crate::admin::request::{Asked, Paging, Params};
 use crate::admin::sign_in::{Role, Visitor};
 use crate::admin::state::State;
-use crate::domain::pin;
 use crate::router::approvals::Examined;
 use crate::router::blocking::beside_calls;
 use crate::router::pin::PinRow;
+use domain::pin;
 
 /// The prompts that are offered or pinned.
 #[derive(Serialize, Template)]

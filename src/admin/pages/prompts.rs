@@ -11,11 +11,11 @@ use crate::admin::console::Section;
 use crate::admin::console::text::filters;
 use crate::admin::request::{Asked, Paging, Params};
 use crate::admin::state::State;
-use crate::domain::json::Json;
-use crate::domain::pin;
-use crate::domain::tool::search::{Query, Score};
 use crate::router::catalog::{LeftOut, LookAlike};
 use crate::router::owner::Owner;
+use domain::json::Json;
+use domain::pin;
+use domain::tool::search::{Query, Score};
 
 /// A part of the prompts.
 #[derive(Serialize, Template)]

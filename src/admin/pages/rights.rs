@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use crate::admin::state::State;
 use crate::config::{Access as Rules, Config, RuleCallers, action};
-use crate::domain::caller::{ANONYMOUS, Caller};
-use crate::domain::method::Method;
-use crate::domain::rights::PromptRef;
 use crate::policy::Access;
+use domain::caller::{ANONYMOUS, Caller};
+use domain::method::Method;
+use domain::rights::PromptRef;
 
 /// A caller or group whose rights are shown.
 #[derive(Clone, Debug)]

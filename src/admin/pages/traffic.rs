@@ -8,8 +8,8 @@ use serde::Serialize;
 use crate::admin::console::plot::{Line, Plot};
 use crate::admin::request::Asked;
 use crate::admin::state::State;
-use crate::domain::unix_time::UnixSeconds;
 use crate::usage::{Dimension, Filter, Point, Query, Report, Sort};
+use domain::unix_time::UnixSeconds;
 
 /// What was used in a span of time.
 #[derive(Serialize)]

@@ -13,14 +13,14 @@ use super::{Made, Trouble};
 use crate::admin::request::Asked;
 use crate::admin::sign_in::{Role, Via, Visitor};
 use crate::admin::state::State;
-use crate::domain::call::{Call, Client, ForwardedMeta, NameKind, Request};
-use crate::domain::caller::{CONSOLE, Caller, is_id};
-use crate::domain::document::Document;
-use crate::domain::error_code;
-use crate::domain::hidden_text;
-use crate::domain::json::Json;
 use crate::policy::TakenIds;
 use crate::session::CallOutcome;
+use domain::call::{Call, Client, ForwardedMeta, NameKind, Request};
+use domain::caller::{CONSOLE, Caller, is_id};
+use domain::document::Document;
+use domain::error_code;
+use domain::hidden_text;
+use domain::json::Json;
 
 /// The outcome of a trial.
 #[derive(Debug, Serialize)]
@@ -121,7 +121,7 @@ pub(in crate::admin) async fn attempt(
         caller: caller.id().to_owned(),
         outcome: "ok",
         error: None,
-        duration_ms: crate::domain::millis::whole_millis(started.elapsed()),
+        duration_ms: domain::millis::whole_millis(started.elapsed()),
         description: String::new(),
         messages: Vec::new(),
     };

@@ -10,10 +10,10 @@ use crate::admin::console::Section;
 use crate::admin::console::text::filters;
 use crate::admin::request::Asked;
 use crate::admin::state::State;
-use crate::domain::fault::UpstreamFaultKind;
-use crate::domain::millis::whole_millis;
 use crate::router::UpstreamStatus;
 use crate::usage::Filter;
+use domain::fault::UpstreamFaultKind;
+use domain::millis::whole_millis;
 
 /// All upstreams.
 #[derive(Serialize, Template)]

@@ -8,8 +8,8 @@ use std::time::Duration;
 use lru::LruCache;
 use tokio::time::Instant;
 
-use crate::domain::fair_share::network;
 use crate::policy::gcra::{Nanos, Quota, nanos, take};
+use domain::fair_share::network;
 
 /// Counts failures by network and in total. Successes do not count. Pure but for its lock: the
 /// clock is an argument.

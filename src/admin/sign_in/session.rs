@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::role::Role;
 use crate::config;
-use crate::domain::unix_time::UnixSeconds;
 use crate::seal::hex::hex;
 use crate::seal::{self, Kind, Sealer, random};
+use domain::unix_time::UnixSeconds;
 
 /// The content of the session cookie.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]

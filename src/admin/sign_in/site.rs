@@ -4,7 +4,7 @@ use http::header::{HOST, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderMap, Uri};
 
-use crate::domain::address_policy::is_loopback;
+use domain::address_policy::is_loopback;
 
 /// The scheme and host of the console, as the browser knows them.
 ///

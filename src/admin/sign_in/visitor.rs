@@ -4,7 +4,7 @@ use subtle::ConstantTimeEq;
 
 use super::role::Role;
 use super::session::SessionId;
-use crate::domain::unix_time::UnixSeconds;
+use domain::unix_time::UnixSeconds;
 
 /// How a visitor is known.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -17,8 +17,8 @@ use crate::audit::queue::{Outcome, Queue, WriterSettings};
 use crate::audit::record::{Event, Line};
 use crate::audit::recover::{Recovered, recover};
 use crate::audit::writer::LogWriter;
-use crate::domain::caller::Caller;
-use crate::domain::fair_share::Holder;
+use domain::caller::Caller;
+use domain::fair_share::Holder;
 
 fn holder() -> Holder {
     Holder::Caller(Caller::new("ci"))

@@ -11,7 +11,7 @@ use url::Url;
 
 use super::Imported;
 use crate::config::is_reserved_header;
-use crate::domain::uri::is_scheme;
+use domain::uri::is_scheme;
 
 /// Converts the servers of one host.
 #[derive(Default)]

@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::ReplicaId;
-use crate::domain::caller::{Caller, Proof, TokenProof};
-use crate::domain::unix_time::UnixSeconds;
 use crate::seal::{Kind, Sealer};
+use domain::caller::{Caller, Proof, TokenProof};
+use domain::unix_time::UnixSeconds;
 
 /// A message for the replica that holds a call or a connection.
 #[derive(Clone, Debug, Eq, PartialEq)]

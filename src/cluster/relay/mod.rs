@@ -18,10 +18,10 @@ use tracing::{debug, warn};
 
 use super::store::Push;
 use super::{Cluster, ReplicaId};
-use crate::domain::fair_share::{Holder, Place, Places, Share};
-use crate::domain::millis::whole_millis;
 use crate::platform::wall_clock;
 use crate::seal::random;
+use domain::fair_share::{Holder, Place, Places, Share};
+use domain::millis::whole_millis;
 use message::{Content, Envelope, MessageId, Recipient};
 use seen::{Rejected, SeenMessages, VALIDITY};
 

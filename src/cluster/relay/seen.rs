@@ -4,8 +4,8 @@ use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
 use super::message::MessageId;
-use crate::domain::fair_share::{FairShare, Holder, Share};
-use crate::domain::millis::whole_millis;
+use domain::fair_share::{FairShare, Holder, Share};
+use domain::millis::whole_millis;
 
 /// The ids of received messages, until they expire. Pure: the clock is an argument, in milliseconds
 /// since the Unix epoch.
@@ -95,7 +95,7 @@ impl SeenMessages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::caller::Caller;
+    use domain::caller::Caller;
 
     const NOW: u64 = 1_000_000;
     const SKEWED: u64 = 5_000;

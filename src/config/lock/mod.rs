@@ -12,11 +12,11 @@ use std::sync::Arc;
 use serde::Deserialize;
 use toml_edit::{InlineTable, Value};
 
-use crate::domain::json::Json;
-use crate::domain::json::canonical::canonical;
-use crate::domain::json::object::write_object;
-use crate::domain::pin::{Approval, Decided, DigestText, MAX_PREVIOUS, Pin, Version};
 use crate::seal;
+use domain::json::Json;
+use domain::json::canonical::canonical;
+use domain::json::object::write_object;
+use domain::pin::{Approval, Decided, DigestText, MAX_PREVIOUS, Pin, Version};
 
 /// The content of a lock file.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

@@ -14,9 +14,9 @@ use similar::TextDiff;
 
 use super::{Lock, NO_FILE};
 use crate::config::durable_file::{self, UNFINISHED};
-use crate::domain::pin::DigestText;
 use crate::platform::disk::{self, File, Readers};
 use crate::seal;
+use domain::pin::DigestText;
 
 /// A lock file and its objects.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -248,7 +248,7 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
-    use crate::domain::pin::{Approval, Version};
+    use domain::pin::{Approval, Version};
 
     fn digest(text: &str) -> DigestText {
         seal::sha256_text(text.as_bytes()).into()

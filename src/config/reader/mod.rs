@@ -19,8 +19,8 @@ use super::SourceFile;
 use super::error::{Mistakes, Origin};
 use super::raw::join;
 use super::units;
-use crate::domain::similar::is_typing_error;
 use crate::platform::disk;
+use domain::similar::is_typing_error;
 use schema::Recorder;
 
 /// State that all sections of one configuration share.

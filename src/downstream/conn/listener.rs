@@ -12,10 +12,10 @@ use tracing::{Instrument, debug, info, info_span, warn};
 
 use super::{ClientCertificate, ConnContext, ConnError, Peer};
 use crate::config::Limits;
-use crate::domain::fair_share::{Holder, network};
 use crate::downstream::pool::{Bounds, Lease, NoRoom, Pool, Revokes};
 use crate::downstream::{Serve, TlsServer};
 use crate::platform::{Acceptor, Stream};
+use domain::fair_share::{Holder, network};
 
 /// A listening socket. Each connection that it accepts is served by a task of its own.
 pub(crate) struct Listener<S> {

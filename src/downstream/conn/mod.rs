@@ -316,12 +316,12 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::domain::caller::Caller;
-    use crate::domain::chunks::Chunks;
-    use crate::domain::fair_share::Holder;
     use crate::downstream::http::event_stream::{Event, EventStream, OneMessage};
     use crate::downstream::http::respond;
     use crate::downstream::pool::{Bounds, NoRoom, Pool, Revokes};
+    use domain::caller::Caller;
+    use domain::chunks::Chunks;
+    use domain::fair_share::Holder;
 
     fn limits() -> Arc<Limits> {
         Config::parse("g", "", Path::new(""), &[]).unwrap().server.limits.into()

@@ -131,10 +131,10 @@ mod tests {
     use http_body_util::BodyExt;
 
     use super::*;
-    use crate::domain::caller::Caller;
-    use crate::domain::fair_share::Holder;
     use crate::downstream::conn::state::ConnState;
     use crate::downstream::pool::{Bounds, NoRoom, Pool, Revokes};
+    use domain::caller::Caller;
+    use domain::fair_share::Holder;
 
     const MINUTE: Duration = Duration::from_secs(60);
 

@@ -10,9 +10,9 @@ use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 
 use crate::config::Limits;
-use crate::domain::fair_share::Holder;
-use crate::domain::fault::TransportFault;
 use crate::downstream::admission::{Admission, BodyBudget, Upload};
+use domain::fair_share::Holder;
+use domain::fault::TransportFault;
 
 /// Reads a body to its end, within `body_size` bytes, the time `body` and the rate `body_rate`, and
 /// reserves memory for it.
@@ -153,7 +153,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::domain::caller::Caller;
+    use domain::caller::Caller;
 
     /// A body of the pieces that a test sends.
     struct Pieces(mpsc::Receiver<usize>);

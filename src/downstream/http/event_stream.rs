@@ -245,7 +245,7 @@ mod tests {
     #[tokio::test]
     async fn the_decoder_reads_what_is_written() {
         let message = "{\"text\":\"a\\nb\\r\",\"x\":\n[1]}";
-        let mut decoder = crate::domain::sse_decoder::Decoder::new(1024);
+        let mut decoder = domain::sse_decoder::Decoder::new(1024);
         let mut events = Vec::new();
         decoder.feed(&Event::message(Some("1"), "").bytes, &mut events).unwrap();
         assert!(events.is_empty(), "an event that only carries an id");

@@ -14,8 +14,6 @@ use super::respond;
 use super::respond::Body;
 use crate::cluster::{Cluster, Handling, Message, ReplicaId};
 use crate::config::Limits;
-use crate::domain::caller::Caller;
-use crate::domain::fault::TransportFault;
 use crate::downstream::admission::{Admission, BodyBudget, StreamPermit};
 use crate::downstream::channel::{ClientChannel, Outgoing, Sender};
 use crate::downstream::clock;
@@ -24,6 +22,8 @@ use crate::seal::hex::hex;
 use crate::seal::random;
 use crate::session::connection::{Connection, ConnectionKind};
 use crate::session::{Sessions, StreamEnd, relay_fault};
+use domain::caller::Caller;
+use domain::fault::TransportFault;
 
 /// The HTTP+SSE transport of one configuration.
 pub(crate) struct HttpSse {

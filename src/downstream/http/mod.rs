@@ -26,8 +26,8 @@ use super::http::origin::OriginGuard;
 use super::http::protected_resource::ProtectedResources;
 use crate::cluster::Handling;
 use crate::config::{Config, Limits};
-use crate::domain::caller::Caller;
 use crate::session::Sessions;
+use domain::caller::Caller;
 
 /// All HTTP endpoints of the gateway under one configuration.
 pub(crate) struct Endpoint {

@@ -12,7 +12,7 @@ use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Uri};
 
 use crate::config::Server;
-use crate::domain::fault::TransportFault;
+use domain::fault::TransportFault;
 
 /// The hosts and origins whose requests are served. Loopback is always among them.
 #[derive(Clone, Debug)]

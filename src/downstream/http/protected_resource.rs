@@ -5,7 +5,7 @@
 use serde_json::json;
 
 use crate::config::Config;
-use crate::domain::fault::TransportFault;
+use domain::fault::TransportFault;
 
 /// The endpoints as protected resources, main endpoint first.
 pub(crate) struct ProtectedResources(Vec<Resource>);

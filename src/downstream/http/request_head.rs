@@ -6,10 +6,10 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
-use crate::domain::fault::TransportFault;
-use crate::domain::trace;
 use crate::policy::{Credentials, Given};
 use crate::session::headers::{Field, Headers};
+use domain::fault::TransportFault;
+use domain::trace;
 
 const NOT_ACCEPTABLE: TransportFault =
     TransportFault::NotAcceptable { accept: "application/json or text/event-stream" };

@@ -7,14 +7,14 @@ use http::header::{
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 
 use super::event_stream::EventStream;
-use crate::domain::chunks::Chunks;
-use crate::domain::fault::{
-    Fault, RequestFault, TransportFault, UpstreamFault, UpstreamFaultKind as Kind,
-};
 use crate::downstream::chunk_buf::ChunkBuf;
 use crate::downstream::error_message::error_message;
 use crate::session::Refusal;
 use crate::session::dialect::Dialect;
+use domain::chunks::Chunks;
+use domain::fault::{
+    Fault, RequestFault, TransportFault, UpstreamFault, UpstreamFaultKind as Kind,
+};
 
 /// A response body.
 pub(crate) enum Body {

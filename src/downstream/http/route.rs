@@ -17,10 +17,6 @@ use super::request_head::{self, Accepts};
 use super::respond;
 use super::respond::Body;
 use crate::config::Limits;
-use crate::domain::fair_share::Holder;
-use crate::domain::fault::{Fault, TransportFault};
-use crate::domain::jsonrpc::Id;
-use crate::domain::method::Countable;
 use crate::downstream::RequestGuard;
 use crate::downstream::admission::{BodyBudget, StreamPermit};
 use crate::downstream::batch::batch;
@@ -33,6 +29,10 @@ use crate::policy::Authenticated;
 use crate::session::dialect::Dialect;
 use crate::session::notify::notifications::{NotificationStream, StreamEvent};
 use crate::session::{CallPermits, Dispatch, Refusal, RequestContext, TransportContext};
+use domain::fair_share::Holder;
+use domain::fault::{Fault, TransportFault};
+use domain::jsonrpc::Id;
+use domain::method::Countable;
 
 impl Endpoint {
     /// Returns the dialect for a refusal of a request of which only the headers are known.

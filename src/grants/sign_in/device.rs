@@ -7,8 +7,8 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::{Provider, Registered};
-use crate::domain::fault::TokenFault;
 use crate::grants::Grant;
+use domain::fault::TokenFault;
 
 /// A sign-in that waits for the operator.
 pub(crate) struct DeviceFlow {

@@ -16,10 +16,6 @@ use serde_json::{Value, json};
 
 use super::Grant;
 use crate::config;
-use crate::domain::meta;
-use crate::domain::method::Method;
-use crate::domain::revision::Revision;
-use crate::domain::unix_time::UnixSeconds;
 use crate::net::egress::{CONNECT, Egress};
 use crate::net::issuer::Metadata;
 use crate::oauth::client::address_policy;
@@ -28,6 +24,10 @@ use crate::oauth::token::Issued;
 use crate::platform::wall_clock;
 use crate::seal::hex::hex;
 use crate::seal::random;
+use domain::meta;
+use domain::method::Method;
+use domain::revision::Revision;
+use domain::unix_time::UnixSeconds;
 
 /// The authorization server of an upstream.
 pub(crate) struct Provider {

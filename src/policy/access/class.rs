@@ -12,9 +12,9 @@ use cedar_policy::{
 use super::Verdict;
 use super::prompt_tests::{PromptClass, PromptTests};
 use crate::config::action;
-use crate::domain::caller::Caller;
-use crate::domain::method::Method;
-use crate::domain::rights::{Allowed, PromptRef};
+use domain::caller::Caller;
+use domain::method::Method;
+use domain::rights::{Allowed, PromptRef};
 
 /// The rights of a class of callers.
 pub(super) struct CallerClass {

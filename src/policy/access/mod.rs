@@ -15,9 +15,9 @@ use class::{CallerClass, Types};
 use quick_cache::sync::Cache;
 
 use crate::config::{self, RuleCallers};
-use crate::domain::caller::Caller;
-use crate::domain::method::Method;
-use crate::domain::rights::{Allowed, PromptRef, Rights};
+use domain::caller::Caller;
+use domain::method::Method;
+use domain::rights::{Allowed, PromptRef, Rights};
 
 /// The compiled policies, and the classes of the recent callers.
 pub(crate) struct Access {
@@ -171,7 +171,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::domain::pin::State;
+    use domain::pin::State;
 
     const UPSTREAMS: &str = "[upstreams.crm]\ntransport = \"http\"\nurl = \"http://127.0.0.1:1/\"\n\
         [upstreams.git]\ntransport = \"http\"\nurl = \"http://127.0.0.1:2/\"\n";

@@ -4,9 +4,9 @@
 use cedar_policy::Policy;
 use serde_json::Value;
 
-use crate::domain::glob::Glob;
-use crate::domain::pin::State;
-use crate::domain::rights::PromptRef;
+use domain::glob::Glob;
+use domain::pin::State;
+use domain::rights::PromptRef;
 
 /// The comparisons that a set of policies makes.
 #[derive(Debug, Default)]

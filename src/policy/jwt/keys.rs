@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::config::Jwt;
-use crate::domain::address_policy::AddressPolicy;
 use crate::net::egress::{CONNECT, Egress};
 use crate::net::issuer::discover;
 use crate::net::jwks::KeySet;
+use domain::address_policy::AddressPolicy;
 
 /// The key set, as it was last fetched.
 pub(super) struct Keys {

@@ -14,10 +14,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, Jwt};
-use crate::domain::caller::{Caller, Proof, TokenProof, is_id, is_reserved};
-use crate::domain::fault::TransportFault;
-use crate::domain::unix_time::UnixSeconds;
 use crate::seal;
+use domain::caller::{Caller, Proof, TokenProof, is_id, is_reserved};
+use domain::fault::TransportFault;
+use domain::unix_time::UnixSeconds;
 use keys::{Keys, NoKey};
 
 /// Validates the tokens of one issuer.

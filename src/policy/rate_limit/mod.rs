@@ -16,14 +16,14 @@ use std::time::Duration;
 
 use crate::cluster::Cluster;
 use crate::config::{self, Per, default_limit_name};
-use crate::domain::caller::Caller;
-use crate::domain::fair_share::{self, Holder};
-use crate::domain::fault::TransportFault;
-use crate::domain::method::{Countable, Method};
 use crate::seal;
 use crate::seal::hex::hex;
 use bucket::{Bucket, Exhausted};
 use buckets::LocalBuckets;
+use domain::caller::Caller;
+use domain::fair_share::{self, Holder};
+use domain::fault::TransportFault;
+use domain::method::{Countable, Method};
 use gcra::Quota;
 use shared::SharedBuckets;
 
@@ -300,7 +300,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::domain::pin::State;
+    use domain::pin::State;
 
     fn parse(toml: &str) -> Vec<config::Limit> {
         Config::parse("g", toml, Path::new(""), &[]).unwrap_or_else(|e| panic!("{e}")).limits

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use similar::TextDiff;
 
-use crate::domain::json::Json;
 use crate::router::pin::DEPTH;
+use domain::json::Json;
 
 /// One part of a version: what it is, and its canonical text. The text is empty where the version
 /// has no such part.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::Examined;
 use super::probe::ProbedText;
-use crate::domain::pin::{Decided, Version};
+use domain::pin::{Decided, Version};
 
 /// Returns a prompt with its state, the offered version, and what was decided.
 pub(crate) fn row_json(examined: &Examined) -> Value {

@@ -17,15 +17,15 @@ use probe::{Patience, ProbedText, ProbedTexts, offered_texts};
 use crate::audit::record::Event;
 use crate::config::Transport;
 use crate::config::lock::{Lock, LockStore, Objects, StoreError, patch};
-use crate::domain::name::UpstreamId;
-use crate::domain::pin::{
-    Approval, DigestText, NO_ARGUMENTS, OfferedText, Pin, Reason, State, Version, decide,
-};
 use crate::router::Router;
 use crate::router::blocking::beside_calls;
 use crate::router::pin::{OfferedPrompt, PinRow};
 use crate::seal;
 use crate::upstream::library::source_object;
+use domain::name::UpstreamId;
+use domain::pin::{
+    Approval, DigestText, NO_ARGUMENTS, OfferedText, Pin, Reason, State, Version, decide,
+};
 
 /// A prompt with everything that can be had of its offered version.
 #[derive(Clone, Debug)]

@@ -9,15 +9,6 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Releases;
-use crate::domain::call::{Call, Client, ForwardedMeta, NameKind, Request};
-use crate::domain::caller::{Caller, PROBER};
-use crate::domain::chunks::Chunks;
-use crate::domain::document::Document;
-use crate::domain::fault::{Fault, TransportFault};
-use crate::domain::json::Json;
-use crate::domain::name::UpstreamId;
-use crate::domain::pin::{DigestText, Mode, NO_ARGUMENTS, OfferedText, canonical_text};
-use crate::domain::unix_time::UnixSeconds;
 use crate::policy::{Outcome, Resolution, ResultDigest, Target};
 use crate::router::bridge::Bridge;
 use crate::router::call_channel::CallChannel;
@@ -28,6 +19,15 @@ use crate::router::pin::{DEPTH, OfferedPrompt, PinRow, PromptPin, pinned_argumen
 use crate::router::reply::Reply;
 use crate::router::{RoutedCall, Router, effective_arguments, without_presets};
 use crate::seal;
+use domain::call::{Call, Client, ForwardedMeta, NameKind, Request};
+use domain::caller::{Caller, PROBER};
+use domain::chunks::Chunks;
+use domain::document::Document;
+use domain::fault::{Fault, TransportFault};
+use domain::json::Json;
+use domain::name::UpstreamId;
+use domain::pin::{DigestText, Mode, NO_ARGUMENTS, OfferedText, canonical_text};
+use domain::unix_time::UnixSeconds;
 
 /// The endpoint that records of probes name.
 const ENDPOINT: &str = "pins";

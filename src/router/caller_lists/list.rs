@@ -8,13 +8,6 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use crate::config::OnFailure;
-use crate::domain::caller::Principal;
-use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::merge;
-use crate::domain::name::Naming;
-use crate::domain::prompt::Prompt;
-use crate::domain::rights::Allowed;
-use crate::domain::tool::name::is_derived;
 use crate::router::Digest;
 use crate::router::blocking::{MERGED_AT_ONCE, beside_calls};
 use crate::router::catalog::{Content, PrivatePart, next_number};
@@ -24,6 +17,13 @@ use crate::router::pin::PromptPin;
 use crate::router::segment::{Segment, SegmentWriter};
 use crate::router::source::{Source, composed};
 use crate::router::view::View;
+use domain::caller::Principal;
+use domain::fault::UpstreamFaultKind as Kind;
+use domain::merge;
+use domain::name::Naming;
+use domain::prompt::Prompt;
+use domain::rights::Allowed;
+use domain::tool::name::is_derived;
 
 /// What a caller is served of one upstream.
 #[derive(Clone)]
@@ -288,8 +288,8 @@ const COMPOSED_AT_ONCE: usize = 5_000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::caller::Caller;
-    use crate::domain::name::UpstreamId;
+    use domain::caller::Caller;
+    use domain::name::UpstreamId;
 
     fn segment_of(title: &str) -> Segment {
         let mut writer = SegmentWriter::new(UpstreamId::parse("wiki"));

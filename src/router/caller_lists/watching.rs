@@ -12,13 +12,13 @@ use tokio_util::sync::DropGuard;
 
 use super::list::ListsOf;
 use super::{CallerLists, Cause, Place};
-use crate::domain::backoff::Backoff;
-use crate::domain::caller::{Caller, Principal};
 use crate::router::Digest;
 use crate::router::blocking::beside_calls;
 use crate::router::view_cache::{DECIDED_AT_ONCE, ViewCache};
 use crate::upstream::Upstream;
 use crate::upstream::accounts::account::Account;
+use domain::backoff::Backoff;
+use domain::caller::{Caller, Principal};
 
 /// The callers with open streams.
 #[derive(Default)]

@@ -10,16 +10,16 @@ use tracing::{info, warn};
 use unicode_security::confusable_detection::skeleton;
 
 use super::{Known, ListVersion, Refresh};
-use crate::domain::confusable::{HashedText, Shown, SkeletonIndex, confusables};
-use crate::domain::fault::excerpt;
-use crate::domain::json::Json;
-use crate::domain::merge;
-use crate::domain::name::{Naming, Prefix};
 use crate::router::announce::Redefined;
 use crate::router::catalog::{Content, LeftOut, LeftOutBy, LookAlike, ShownPrompt, next_number};
 use crate::router::owner::Owner;
 use crate::router::segment::{Segment, SegmentWriter};
 use crate::router::source::composed;
+use domain::confusable::{HashedText, Shown, SkeletonIndex, confusables};
+use domain::fault::excerpt;
+use domain::json::Json;
+use domain::merge;
+use domain::name::{Naming, Prefix};
 
 /// Prompts, and pairs of prompts, that are named in the log after one merge: an upstream full of
 /// bad names must not drown the log.

@@ -26,11 +26,11 @@ use super::pin::PinRow;
 use super::source::Source;
 use super::view_cache::ViewCache;
 use crate::config::{OnChangedDefinition, OnFailure};
-use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
-use crate::domain::name::{Naming, UpstreamId};
-use crate::domain::pin::{self, Mode};
-use crate::domain::prompt::Prompt;
 use crate::upstream::driver::{DriverReport, FetchedList};
+use domain::fault::{Fault, UpstreamFaultKind as Kind};
+use domain::name::{Naming, UpstreamId};
+use domain::pin::{self, Mode};
+use domain::prompt::Prompt;
 
 /// The known state of all upstreams. Pure: the clock is an argument.
 pub(crate) struct Refresh {
@@ -516,11 +516,11 @@ mod tests {
 
     use super::*;
     use crate::config::lock::LockStore;
-    use crate::domain::json::Json;
-    use crate::domain::name::Prefix;
     use crate::router::pin::Pinning;
     use crate::upstream::driver::DriverId;
     use crate::upstream::prompt_list::PromptList;
+    use domain::json::Json;
+    use domain::name::Prefix;
 
     fn refresh(ids: &[&str], on_failure: OnFailure) -> Refresh {
         let sources = ids.iter().map(|id| source(id)).collect();

@@ -9,15 +9,15 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::config::lock::{Lock, LockStore, Objects};
-use crate::domain::json::Json;
-use crate::domain::name::DEFAULT_SEPARATOR;
-use crate::domain::name::Prefix;
-use crate::domain::pin::{Approval, NO_ARGUMENTS, OfferedText, State as PinState, Version};
 use crate::router::effective::TextsOf;
 use crate::router::pin::Pinning;
 use crate::seal;
 use crate::upstream::driver::DriverId;
 use crate::upstream::prompt_list::PromptList;
+use domain::json::Json;
+use domain::name::DEFAULT_SEPARATOR;
+use domain::name::Prefix;
+use domain::pin::{Approval, NO_ARGUMENTS, OfferedText, State as PinState, Version};
 
 /// A refresh before one upstream with one prompt, and its lock file.
 struct World {

@@ -5,15 +5,15 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::server_requests::{PendingServerRequest, PendingServerRequests};
-use crate::domain::json::Json;
-use crate::domain::jsonrpc::Id;
-use crate::domain::server_request::{Answer, ServerRequest};
 use crate::router::call_channel::{CallEvent, RequestOrigin};
 use crate::session::call::url_elicitations::PendingUrlElicitations;
 use crate::session::dialect::Dialect;
 use crate::session::token::Nonce;
 use crate::session::{CallPermit, Sessions};
 use crate::upstream::call::correlator::UrlElicitationComplete;
+use domain::json::Json;
+use domain::jsonrpc::Id;
+use domain::server_request::{Answer, ServerRequest};
 
 /// Sender of the messages before the response to one call.
 pub(crate) struct ClientEventSender<'a> {
@@ -185,7 +185,7 @@ impl<'a> ClientEventSender<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::revision::Revision;
+    use domain::revision::Revision;
 
     struct Unlimited;
 

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::domain::call::Call;
-use crate::domain::jsonrpc::Id;
-use crate::domain::revision::Revision;
-use crate::domain::unix_time::UnixSeconds;
 use crate::session::dialect::{Dialect, ResultForm};
 use crate::session::{CallOutcome, CallPermit, CallPermits, PreparedCall, Sessions};
 use crate::telemetry::TransportKind;
+use domain::call::Call;
+use domain::jsonrpc::Id;
+use domain::revision::Revision;
+use domain::unix_time::UnixSeconds;
 
 /// The console bounds what is tried at once, so a call takes no place of `server.limits.in_flight`.
 struct Bounded;

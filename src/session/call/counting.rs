@@ -2,9 +2,9 @@
 
 use tokio::time::Instant;
 
-use crate::domain::call::Call;
 use crate::session::Sessions;
 use crate::usage::Used;
+use domain::call::Call;
 
 /// The outcome of a call that its caller cancelled.
 pub(super) const CANCELLED: &str = "cancelled";

@@ -7,8 +7,8 @@ use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::jsonrpc::Id;
 use crate::session::token::Nonce;
+use domain::jsonrpc::Id;
 
 type Calls = DashMap<(Nonce, Id), CancellationToken>;
 

@@ -16,8 +16,6 @@ use tracing::info;
 
 use super::client_events::ClientEventSender;
 use super::counting::CANCELLED;
-use crate::domain::fault::{CorrelationId, Fault, TransportFault, UpstreamFault};
-use crate::domain::unix_time::UnixSeconds;
 use crate::platform::heap::pin_in_place;
 use crate::policy::{Gate, Outcome, ResultDigest};
 use crate::router::call_channel::CallChannel;
@@ -26,6 +24,8 @@ use crate::session::dialect::ResultForm;
 use crate::session::tools::is_tool_result;
 use crate::session::{CallOutcome, CallPermit, CallPermits, PreparedCall, Sessions};
 use crate::telemetry::{End, ServerAttributes, ServerOperation};
+use domain::fault::{CorrelationId, Fault, TransportFault, UpstreamFault};
+use domain::unix_time::UnixSeconds;
 
 impl Sessions {
     /// Returns a call that runs where it is polled, until it is moved to a task of its own.

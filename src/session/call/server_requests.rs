@@ -7,13 +7,13 @@ use dashmap::DashMap;
 use tokio::sync::oneshot;
 
 use crate::cluster::ReplicaId;
-use crate::domain::fault::excerpt;
-use crate::domain::json::Json;
-use crate::domain::jsonrpc::{Id, Outcome};
-use crate::domain::server_request::{Answer, ServerRequest};
 use crate::seal::hex::hex;
 use crate::seal::random;
 use crate::session::token::Nonce;
+use domain::fault::excerpt;
+use domain::json::Json;
+use domain::jsonrpc::{Id, Outcome};
+use domain::server_request::{Answer, ServerRequest};
 
 /// The pending server requests by session and id. Each call in flight adds at most
 /// `question_rounds` entries.

@@ -4,10 +4,10 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
-use crate::domain::json::Json;
 use crate::session::token::Nonce;
 use crate::upstream::call::correlator::UrlElicitationComplete;
+use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
+use domain::json::Json;
 
 /// The newest URL elicitations of all sessions. When the queue is full, the oldest is removed: its
 /// user sees on the page that it is complete.

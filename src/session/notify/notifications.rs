@@ -12,8 +12,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::streams::{StreamEnd, StreamRegistration, Streams};
 use super::terminated::SessionTermination;
-use crate::domain::jsonrpc::Id;
-use crate::domain::method::{LIST_CHANGED, TOOLS_LIST_CHANGED};
 use crate::policy::StreamRecord;
 use crate::router::Digest;
 use crate::router::changes::{Changes, Published, Visible};
@@ -25,6 +23,8 @@ use crate::session::dialect::Dialect;
 use crate::session::token::Nonce;
 use crate::telemetry::Telemetry;
 use crate::upstream::call::correlator::UrlElicitationComplete;
+use domain::jsonrpc::Id;
+use domain::method::{LIST_CHANGED, TOOLS_LIST_CHANGED};
 
 /// One event of a stream.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -390,16 +390,16 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::domain::caller::Caller;
-    use crate::domain::fair_share::{Holder, Share};
-    use crate::domain::json::Json;
-    use crate::domain::prompt::Prompt;
-    use crate::domain::revision::Revision;
-    use crate::domain::rights::Everything;
     use crate::router::catalog::Content;
     use crate::router::segment::SegmentWriter;
     use crate::router::view_cache::ViewCache;
     use crate::seal::SealKeys;
+    use domain::caller::Caller;
+    use domain::fair_share::{Holder, Share};
+    use domain::json::Json;
+    use domain::prompt::Prompt;
+    use domain::revision::Revision;
+    use domain::rights::Everything;
 
     fn sealer() -> Arc<Sealer> {
         Arc::new(Sealer::new(&SealKeys::ephemeral()))

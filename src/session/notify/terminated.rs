@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use dashmap::{DashMap, DashSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::fair_share::{Denied, FairShare, Holder, Share};
 use crate::session::token::Nonce;
+use domain::fair_share::{Denied, FairShare, Holder, Share};
 
 /// The sessions that their clients terminated before they expired, at most
 /// `server.limits.deleted_sessions`. When the set is full, a holder beyond its share forgets its
@@ -146,7 +146,7 @@ impl Drop for SessionTermination {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::caller::Caller;
+    use domain::caller::Caller;
 
     fn holder(id: &str) -> Holder {
         Holder::Caller(Caller::new(id))

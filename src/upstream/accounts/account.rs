@@ -10,15 +10,15 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::domain::caller::Caller;
-use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::subject_token::SubjectToken;
 use crate::upstream::auth::caller_tokens::CallerTokens;
 use crate::upstream::connection::Connection;
 use crate::upstream::connection::connect::Connector;
 use crate::upstream::connection::dedicated::DedicatedPool;
 use crate::upstream::connection::examiner::Examiner;
 use crate::upstream::held_secrets::HeldSecrets;
+use domain::caller::Caller;
+use domain::fault::UpstreamFaultKind as Kind;
+use domain::subject_token::SubjectToken;
 
 /// A caller's own access to one upstream. Its connections are closed when the last reference is
 /// dropped.

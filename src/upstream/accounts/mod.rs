@@ -24,8 +24,8 @@ use super::driver::DriverId;
 use super::held_secrets::HeldSecrets;
 use crate::audit::Audit;
 use crate::config::{self, AccountLimits};
-use crate::domain::caller::{Caller, Principal};
-use crate::domain::fault::UpstreamFaultKind as Kind;
+use domain::caller::{Caller, Principal};
+use domain::fault::UpstreamFaultKind as Kind;
 
 /// The accounts of all callers at all upstreams, bounded by caller and in all. Beyond a bound the
 /// account that was used least recently ends once its calls have ended.

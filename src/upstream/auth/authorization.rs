@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue};
 
 use super::caller_tokens::CallerTokens;
 use super::token_source::TokenSource;
-use crate::domain::fault::UpstreamFaultKind as Kind;
+use domain::fault::UpstreamFaultKind as Kind;
 
 /// Access tokens: those that all callers share, or those of one.
 pub(crate) enum Authorization {

@@ -16,12 +16,12 @@ use super::{REPLACE_PAUSE, RETRY_PAUSE};
 use crate::audit::Audit;
 use crate::audit::record::Event;
 use crate::config;
-use crate::domain::caller::Caller;
-use crate::domain::fault::{TokenFault, UpstreamFaultKind as Kind};
-use crate::domain::subject_token::SubjectToken;
 use crate::oauth::client::Refusal;
 use crate::oauth::resource::BearerChallenge;
 use crate::oauth::scope;
+use domain::caller::Caller;
+use domain::fault::{TokenFault, UpstreamFaultKind as Kind};
+use domain::subject_token::SubjectToken;
 
 /// Where the tokens of all callers of one upstream come from.
 pub(crate) struct CallerCredential {

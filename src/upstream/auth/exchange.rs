@@ -8,14 +8,14 @@ use super::client_credentials::proof;
 use super::token::Token;
 use super::workload::read_token;
 use crate::config;
-use crate::domain::fault::TokenFault;
-use crate::domain::subject_token::SubjectToken;
-use crate::domain::unix_time::UnixSeconds;
 use crate::net::egress::{CONNECT, Egress};
 use crate::net::issuer::discover;
 use crate::oauth::client::{Client, Proof, Refusal, address_policy};
 use crate::oauth::token::Issued;
 use crate::platform::wall_clock;
+use domain::fault::TokenFault;
+use domain::subject_token::SubjectToken;
+use domain::unix_time::UnixSeconds;
 
 /// The gateway as the client that exchanges tokens for one upstream.
 pub(super) struct Exchange {

@@ -13,14 +13,14 @@ use tracing::error;
 use super::token::Token;
 use crate::cluster::SharedGrants;
 use crate::config;
-use crate::domain::fault::{TokenFault, excerpt};
-use crate::domain::unix_time::UnixSeconds;
 use crate::grants::store::{GrantLock, GrantStore, StoreError};
 use crate::grants::{Grant, GrantState};
 use crate::net::egress::{CONNECT, Egress};
 use crate::oauth::client::{Refusal, address_policy};
 use crate::oauth::scope;
 use crate::platform::wall_clock;
+use domain::fault::{TokenFault, excerpt};
+use domain::unix_time::UnixSeconds;
 
 /// The operator's sign-in for one upstream.
 pub(super) struct Login {

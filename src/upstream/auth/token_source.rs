@@ -15,10 +15,10 @@ use super::workload::Workload;
 use super::{REPLACE_PAUSE, RETRY_PAUSE};
 use crate::cluster::SharedGrants;
 use crate::config;
-use crate::domain::fault::{TokenFault, UpstreamFaultKind as Kind};
 use crate::oauth::client::Refusal;
 use crate::oauth::resource::BearerChallenge;
 use crate::seal;
+use domain::fault::{TokenFault, UpstreamFaultKind as Kind};
 
 /// Access tokens of one upstream.
 pub(crate) struct TokenSource {

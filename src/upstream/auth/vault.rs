@@ -10,10 +10,10 @@ use tokio::time::Instant;
 
 use super::token::Token;
 use crate::config::{self, CALLER};
-use crate::domain::fault::TokenFault;
-use crate::domain::percent;
 use crate::net::egress::{CONNECT, Egress, FetchError};
 use crate::oauth::client::{Refusal, address_policy, sensitive};
+use domain::fault::TokenFault;
+use domain::percent;
 
 /// The vault of one upstream.
 pub(super) struct Vault {

@@ -11,12 +11,12 @@ use tokio::time::Instant;
 use super::token::Token;
 use crate::config;
 use crate::config::Secret;
-use crate::domain::fault::TokenFault;
 use crate::net::egress::{CONNECT, Egress};
 use crate::oauth::client::{Client, Proof, Refusal, address_policy};
 use crate::oauth::scope;
 use crate::oauth::token::Issued;
 use crate::platform::{blocking, disk};
+use domain::fault::TokenFault;
 
 /// The workload of the gateway at an upstream's authorization server.
 pub(super) struct Workload {

@@ -10,16 +10,14 @@ use tracing::debug;
 
 use super::reply;
 use crate::audit::Audit;
-use crate::domain::document::Document;
-use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::json::Json;
-use crate::domain::jsonrpc::{Frame, Id};
-use crate::domain::method::{CANCELLED, ELICITATION_COMPLETE, LIST_CHANGED, PING, PROGRESS};
-use crate::domain::server_request::{
-    Answer, ClientCapabilities, ServerRequest, ServerRequestError,
-};
 use crate::telemetry::Telemetry;
 use crate::upstream::stderr_tail::StderrTail;
+use domain::document::Document;
+use domain::fault::UpstreamFaultKind as Kind;
+use domain::json::Json;
+use domain::jsonrpc::{Frame, Id};
+use domain::method::{CANCELLED, ELICITATION_COMPLETE, LIST_CHANGED, PING, PROGRESS};
+use domain::server_request::{Answer, ClientCapabilities, ServerRequest, ServerRequestError};
 
 /// A message of an upstream before its response to a call.
 #[derive(Debug)]

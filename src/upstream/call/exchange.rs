@@ -8,12 +8,12 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use super::correlator::{InterimMessage, InterimReceiver};
-use crate::domain::document::Document;
-use crate::domain::fair_share::Holder;
-use crate::domain::fault::{UpstreamFault, UpstreamFaultKind as Kind};
 use crate::telemetry::ClientOperation;
 use crate::upstream::guard::breaker::{BreakerPermit, Transition};
 use crate::upstream::guard::concurrency::{ConcurrencyLimit, Permit};
+use domain::document::Document;
+use domain::fair_share::Holder;
+use domain::fault::{UpstreamFault, UpstreamFaultKind as Kind};
 
 type Call = Pin<Box<dyn Future<Output = Result<Document, Kind>> + Send>>;
 
@@ -248,10 +248,10 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
-    use crate::domain::caller::Caller;
-    use crate::domain::jsonrpc::Id;
-    use crate::domain::server_request::ClientCapabilities;
     use crate::upstream::call::correlator::{Correlator, InterimSender, NotificationSinks};
+    use domain::caller::Caller;
+    use domain::jsonrpc::Id;
+    use domain::server_request::ClientCapabilities;
 
     fn exchange(
         call: impl Future<Output = Result<Document, Kind>> + Send + 'static,

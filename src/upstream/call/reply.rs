@@ -1,14 +1,14 @@
 //! Codec of replies: the responses of upstreams to the gateway's requests, and the gateway's
 //! responses to server requests.
 
-use crate::domain::document::Document;
-use crate::domain::fault::{EXCERPT, UpstreamFaultKind as Kind, sanitised};
-use crate::domain::json::object::ObjectWriter;
-use crate::domain::json::{Json, Kind as JsonKind};
-use crate::domain::jsonrpc::{self, Frame, Id, Outcome};
-use crate::domain::method::{CANCELLED, PING};
-use crate::domain::name::is_hidden;
-use crate::domain::server_request::Answer;
+use domain::document::Document;
+use domain::fault::{EXCERPT, UpstreamFaultKind as Kind, sanitised};
+use domain::json::object::ObjectWriter;
+use domain::json::{Json, Kind as JsonKind};
+use domain::jsonrpc::{self, Frame, Id, Outcome};
+use domain::method::{CANCELLED, PING};
+use domain::name::is_hidden;
+use domain::server_request::Answer;
 
 /// Most nested arrays and objects in a message of an upstream. Definitions and results are shallow;
 /// the depth of `_meta` is the upstream's choice.

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::domain::call::ForwardedMeta;
-use crate::domain::document::Document;
-use crate::domain::json::object::ObjectWriter;
-use crate::domain::known_response::KnownResponse;
-use crate::domain::method::Method;
-use crate::domain::server_request::ClientCapabilities;
+use domain::call::ForwardedMeta;
+use domain::document::Document;
+use domain::json::object::ObjectWriter;
+use domain::known_response::KnownResponse;
+use domain::method::Method;
+use domain::server_request::ClientCapabilities;
 
 /// A client's call, addressed to the upstream that owns the prompt.
 #[derive(Clone, Debug)]

@@ -12,10 +12,6 @@ use tracing::{error, warn};
 use super::Connection;
 use crate::cluster::SharedGrants;
 use crate::config::{self, Stdio, Upstream};
-use crate::domain::caller::{Caller, PROBER};
-use crate::domain::fault::{ChildReport, UpstreamFaultKind as Kind};
-use crate::domain::revision::Revision;
-use crate::domain::server_request::ClientCapabilities;
 use crate::platform::blocking;
 use crate::platform::disk::{self, Watch};
 use crate::upstream::auth::authorization::Authorization;
@@ -27,6 +23,10 @@ use crate::upstream::transport::Transport;
 use crate::upstream::transport::http_sse::HttpSse;
 use crate::upstream::transport::stdio::Child;
 use crate::upstream::transport::streamable_http::HttpEndpoint;
+use domain::caller::{Caller, PROBER};
+use domain::fault::{ChildReport, UpstreamFaultKind as Kind};
+use domain::revision::Revision;
+use domain::server_request::ClientCapabilities;
 
 /// Signals that wake a driver before its timers do.
 #[derive(Clone, Default)]

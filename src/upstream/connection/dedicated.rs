@@ -19,10 +19,10 @@ use super::connect::Connector;
 use super::examiner::Examiner;
 use crate::config;
 use crate::config::Transport;
-use crate::domain::backoff::Backoff;
-use crate::domain::caller::Caller;
-use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::server_request::ClientCapabilities;
+use domain::backoff::Backoff;
+use domain::caller::Caller;
+use domain::fault::UpstreamFaultKind as Kind;
+use domain::server_request::ClientCapabilities;
 
 /// Pool of the dedicated connections of one upstream.
 pub(crate) struct DedicatedPool {

@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::config::Settings;
-use crate::domain::cursor::CacheScope;
-use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::json::{Json, Kind as JsonKind};
-use crate::domain::prompt::Prompt;
 use crate::upstream::prompt_list::PromptList;
+use domain::cursor::CacheScope;
+use domain::fault::UpstreamFaultKind as Kind;
+use domain::json::{Json, Kind as JsonKind};
+use domain::prompt::Prompt;
 
 /// State of a walk between two pages.
 #[derive(Debug)]

@@ -21,16 +21,16 @@ use super::library::Snapshot;
 use super::prompt_list::PromptList;
 use super::transport::{StreamEvent, Transport};
 use crate::config::Settings;
-use crate::domain::call::ForwardedMeta;
-use crate::domain::document::Document;
-use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::json::object::write_members;
-use crate::domain::jsonrpc::Id;
-use crate::domain::known_response::KnownResponse;
-use crate::domain::method::Method;
-use crate::domain::revision::Revision;
-use crate::domain::server_request::ClientCapabilities;
 use crate::policy::Pass;
+use domain::call::ForwardedMeta;
+use domain::document::Document;
+use domain::fault::UpstreamFaultKind as Kind;
+use domain::json::object::write_members;
+use domain::jsonrpc::Id;
+use domain::known_response::KnownResponse;
+use domain::method::Method;
+use domain::revision::Revision;
+use domain::server_request::ClientCapabilities;
 
 /// A connection to an upstream, shared by calls.
 pub enum Connection {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::config;
-use crate::domain::fault::UpstreamFaultKind as Kind;
+use domain::fault::UpstreamFaultKind as Kind;
 
 /// The circuit breaker of one upstream. It reads no clock: the caller passes the time.
 #[derive(Debug)]
@@ -168,7 +168,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::fault::TokenFault;
+    use domain::fault::TokenFault;
 
     fn breaker() -> Arc<Breaker> {
         let open_min = Duration::from_secs(1);

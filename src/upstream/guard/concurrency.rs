@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::domain::fair_share::{FairShare, Holder, Share};
-use crate::domain::fault::UpstreamFaultKind as Kind;
+use domain::fair_share::{FairShare, Holder, Share};
+use domain::fault::UpstreamFaultKind as Kind;
 
 /// The permits of one upstream, and the bounded queue for them. A free permit goes to the first
 /// call in the queue whose caller may have it: within its share, or while half of the permits are
@@ -196,7 +196,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::domain::caller::Caller;
+    use domain::caller::Caller;
 
     const SECOND: Duration = Duration::from_secs(1);
 

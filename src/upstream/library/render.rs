@@ -9,8 +9,8 @@ use minijinja::{Environment, ErrorKind, UndefinedBehavior};
 use serde_json::{Map, Value, json};
 
 use super::source::{ArgumentSpec, FrontMatter, Piece, Role, Source, Version};
-use crate::domain::json::write_str;
 use crate::seal;
+use domain::json::write_str;
 
 /// A compiled library prompt.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 use tracing::info;
 
-use crate::domain::fault::UpstreamFaultKind as Kind;
+use domain::fault::UpstreamFaultKind as Kind;
 
 /// The sending half. A child that reads has nothing queued; for one that does not, memory stays
 /// bounded, also by messages whose calls have ended.

@@ -10,11 +10,11 @@ use tracing::debug;
 
 use super::sse_reader::SseReader;
 use super::streamable_http::HttpEndpoint;
-use crate::domain::document::Document;
-use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::jsonrpc::Id;
 use crate::upstream::call::correlator::{Correlator, NotificationSinks};
 use crate::upstream::call::reply;
+use domain::document::Document;
+use domain::fault::UpstreamFaultKind as Kind;
+use domain::jsonrpc::Id;
 
 /// An open HTTP+SSE session. Dropping it closes the event stream, which ends the session.
 pub struct HttpSse {

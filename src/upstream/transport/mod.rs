@@ -16,11 +16,11 @@ use super::call::reply;
 use super::transport::http_sse::HttpSse;
 use super::transport::stdio::Child;
 use super::transport::streamable_http::HttpEndpoint;
-use crate::domain::document::Document;
-use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::json::Json;
-use crate::domain::jsonrpc::{Frame, Id};
-use crate::domain::known_response::KnownResponse;
+use domain::document::Document;
+use domain::fault::UpstreamFaultKind as Kind;
+use domain::json::Json;
+use domain::jsonrpc::{Frame, Id};
+use domain::known_response::KnownResponse;
 
 /// What becomes of a notification stream.
 #[derive(Clone, Copy)]

@@ -7,11 +7,11 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
-use crate::domain::document::Document;
-use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::sse_decoder;
 use crate::net::egress::reset;
 use crate::upstream::call::reply;
+use domain::document::Document;
+use domain::fault::UpstreamFaultKind as Kind;
+use domain::sse_decoder;
 
 /// Bytes that a stream may carry between two events, as a multiple of the largest message: it
 /// admits keep-alive comments, and bounds endless ones.

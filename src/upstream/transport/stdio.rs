@@ -20,10 +20,6 @@ use crate::audit::Audit;
 use crate::audit::record::Event;
 use crate::config;
 use crate::config::Settings;
-use crate::domain::document::Document;
-use crate::domain::fault::{ChildExit, ChildReport, UpstreamFaultKind as Kind};
-use crate::domain::jsonrpc::Id;
-use crate::domain::line_decoder::{Decoder, Line};
 use crate::platform::platform;
 use crate::platform::processes::{
     self, Command, Exit, GATEWAY_DEPTH, Process, Signal, gateway_depth,
@@ -32,6 +28,10 @@ use crate::upstream::call::correlator::{Correlator, Followup, NotificationSinks}
 use crate::upstream::call::reply;
 use crate::upstream::stderr_tail::{self, StderrTail};
 use crate::upstream::transport::child_input::{ChildInput, NotQueued};
+use domain::document::Document;
+use domain::fault::{ChildExit, ChildReport, UpstreamFaultKind as Kind};
+use domain::jsonrpc::Id;
+use domain::line_decoder::{Decoder, Line};
 
 /// A running child process. Dropping it ends the process and its descendants.
 pub struct Child {

@@ -23,15 +23,15 @@ use tokio_util::task::TaskTracker;
 use super::StreamEvent;
 use super::sse_reader::{Received, SseReader, next_chunk};
 use crate::config;
-use crate::domain::document::Document;
-use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::jsonrpc::{Frame, Id};
-use crate::domain::known_response::{Comparison, KnownResponse};
 use crate::net::egress::Egress;
 use crate::net::origin;
 use crate::upstream::auth::authorization::Authorization;
 use crate::upstream::call::correlator::{Correlator, Followup};
 use crate::upstream::call::reply;
+use domain::document::Document;
+use domain::fault::UpstreamFaultKind as Kind;
+use domain::jsonrpc::{Frame, Id};
+use domain::known_response::{Comparison, KnownResponse};
 
 /// HTTP endpoint of an upstream.
 pub struct HttpEndpoint {

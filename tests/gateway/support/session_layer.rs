@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use domain::caller::Caller;
+use domain::fault::Fault;
+use domain::rights::{Everything, Rights};
+use domain::unix_time::UnixSeconds;
 use promptgate::test_util::audit::Audit;
 use promptgate::test_util::config::Config;
-use promptgate::test_util::domain::caller::Caller;
-use promptgate::test_util::domain::fault::Fault;
-use promptgate::test_util::domain::rights::{Everything, Rights};
-use promptgate::test_util::domain::unix_time::UnixSeconds;
 use promptgate::test_util::policy::Gate;
 use promptgate::test_util::router::{Router, RouterDeps, UpstreamDeps};
 use promptgate::test_util::seal::{SealKeys, Sealer};

@@ -11,10 +11,10 @@ use crate::admin::sign_in::error::SignInError;
 use crate::admin::sign_in::local_path::LocalPath;
 use crate::admin::sign_in::session::Source;
 use crate::admin::sign_in::site::Site;
-use crate::domain::unix_time::UnixSeconds;
 use crate::net::issuer::Metadata;
 use crate::oauth::code::{Expected, challenge, fresh_state, fresh_verifier, read_code};
 use crate::seal::{Kind, Sealer};
+use domain::unix_time::UnixSeconds;
 
 /// A sign-in that has begun.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]

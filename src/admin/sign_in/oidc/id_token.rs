@@ -7,9 +7,9 @@ use subtle::ConstantTimeEq;
 use crate::admin::sign_in::error::SignInError;
 use crate::admin::sign_in::visitor::{LOCAL, TOKEN};
 use crate::config;
-use crate::domain::caller::{ANONYMOUS, PROBER, is_id};
-use crate::domain::fault::sanitised;
-use crate::domain::unix_time::UnixSeconds;
+use domain::caller::{ANONYMOUS, PROBER, is_id};
+use domain::fault::sanitised;
+use domain::unix_time::UnixSeconds;
 
 /// The person whom an ID token names.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 
 use super::error::SignInError;
 use crate::config;
-use crate::domain::unix_time::UnixSeconds;
+use domain::unix_time::UnixSeconds;
 pub(super) use flow::{Flow, LIFETIME};
 use id_token::Expected;
 pub(super) use id_token::Person;

@@ -14,13 +14,13 @@ use tracing::{info, warn};
 use url::Url;
 
 use crate::config;
-use crate::domain::address_policy::AddressPolicy;
-use crate::domain::fault::TokenFault;
 use crate::net::egress::{CONNECT, Egress};
 use crate::net::issuer::{Metadata, discover};
 use crate::net::jwks::KeySet;
 use crate::oauth::client::{Client, Proof, Refusal};
 use crate::seal;
+use domain::address_policy::AddressPolicy;
+use domain::fault::TokenFault;
 
 /// The provider of `[admin.oidc]`.
 pub(super) struct Provider {

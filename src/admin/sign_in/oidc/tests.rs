@@ -23,8 +23,8 @@ use crate::admin::sign_in::site::site;
 use crate::admin::sign_in::tests::{admin, sealer};
 use crate::admin::sign_in::{LocalPath, Redirect, Role, SignIn, SignInError, SignedIn, Via};
 use crate::audit::Audit;
-use crate::domain::unix_time::UnixSeconds;
 use crate::seal::{jws, sha256};
+use domain::unix_time::UnixSeconds;
 
 const NOW: UnixSeconds = UnixSeconds(1_000_000);
 const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

@@ -12,20 +12,20 @@ use http::{HeaderMap, HeaderValue};
 
 use tokio::time::timeout;
 
-use crate::domain::call::ForwardedMeta;
-use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::json::Json;
-use crate::domain::json::object::ObjectWriter;
-use crate::domain::jsonrpc::{self, Id};
-use crate::domain::method::{DISCOVER, INITIALIZE, INITIALIZED, LIST_CHANGED, LISTEN, PING};
-use crate::domain::revision::{Era, Revision};
-use crate::domain::server_request::ClientCapabilities;
-use crate::domain::{mcp_name, meta};
 use crate::upstream::call::reply::INITIALIZE_ID;
 use crate::upstream::transport::streamable_http::{
     MCP_METHOD, MCP_NAME, PROTOCOL_VERSION, SESSION_ID,
 };
 use crate::upstream::transport::{StreamEvent, Transport};
+use domain::call::ForwardedMeta;
+use domain::fault::UpstreamFaultKind as Kind;
+use domain::json::Json;
+use domain::json::object::ObjectWriter;
+use domain::jsonrpc::{self, Id};
+use domain::method::{DISCOVER, INITIALIZE, INITIALIZED, LIST_CHANGED, LISTEN, PING};
+use domain::revision::{Era, Revision};
+use domain::server_request::ClientCapabilities;
+use domain::{mcp_name, meta};
 use verdict::{Verdict, discover, judge, modern_after_all};
 
 /// The negotiated revision and capabilities, and the encoding of messages that they demand.
@@ -351,7 +351,7 @@ const CLIENT_INFO: &str =
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::document::Document;
+    use domain::document::Document;
 
     fn document(text: &str) -> Document {
         Document::parse(text.as_bytes().to_vec(), 8).unwrap()

@@ -1,13 +1,13 @@
 //! The era of an upstream, judged by the outcome of `server/discover`.
 
 use super::{Capabilities, Conversation, NO_COMMON_REVISION, RpcRequest};
-use crate::domain::document::Document;
-use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::json::Json;
-use crate::domain::jsonrpc::Id;
-use crate::domain::method::DISCOVER;
-use crate::domain::revision::{Era, Revision};
 use crate::upstream::transport::Transport;
+use domain::document::Document;
+use domain::fault::UpstreamFaultKind as Kind;
+use domain::json::Json;
+use domain::jsonrpc::Id;
+use domain::method::DISCOVER;
+use domain::revision::{Era, Revision};
 
 const HEADER_MISMATCH: i64 = -32020;
 const MISSING_CAPABILITY: i64 = -32021;

@@ -1,0 +1,704 @@
+//! Faults: errors by their cause (transport, request, upstream, gateway). Only `downstream` writes
+//! them as HTTP statuses and JSON-RPC errors.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::json::JsonError;
+use super::jsonrpc::FrameError;
+
+/// The error of one request, by the side that caused it.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Fault {
+    #[error(transparent)]
+    Transport(#[from] TransportFault),
+    #[error(transparent)]
+    Request(#[from] RequestFault),
+    #[error(transparent)]
+    Upstream(#[from] UpstreamFault),
+    /// The gateway itself failed.
+    #[error("internal error; the gateway's log has the cause")]
+    Internal,
+}
+
+/// A refusal that HTTP reports by its status: of the connection, the credential, the headers or the
+/// body, or for lack of capacity.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum TransportFault {
+    #[error("the host in the Host header is not allowed; add it to server.allowed_hosts")]
+    HostRejected,
+    #[error("the origin in the Origin header is not allowed; add it to server.allowed_origins")]
+    OriginRejected,
+    #[error("authentication required: {wanted}")]
+    Unauthenticated {
+        /// The credential to send, as an instruction.
+        wanted: &'static str,
+    },
+    #[error("authentication failed: {why}")]
+    Unauthorized { why: &'static str },
+    #[error("the token lacks scopes; WWW-Authenticate names the scopes that are needed")]
+    InsufficientScope,
+    #[error("tokens cannot be verified at present; try again later")]
+    AuthUnavailable,
+    #[error("there is no endpoint at this path")]
+    NotFound,
+    #[error("this HTTP method is not allowed at this path")]
+    MethodNotAllowed { allow: &'static str },
+    #[error("send Content-Type: application/json, without Content-Encoding")]
+    UnsupportedMediaType,
+    #[error("Accept must name {accept}")]
+    NotAcceptable { accept: &'static str },
+    #[error("the body is larger than {limit} bytes (server.limits.body_size)")]
+    BodyTooLarge { limit: usize },
+    #[error("the body did not arrive in time (server.limits.body, body_rate)")]
+    BodyTimeout,
+    #[error("the body ended before it was complete; send the request again")]
+    BodyBroken,
+    #[error("the URI is longer than {limit} bytes (server.limits.uri_length)")]
+    UriTooLong { limit: usize },
+    #[error("the session id is missing; send the Mcp-Session-Id of the initialize response")]
+    SessionRequired,
+    #[error("the session is unknown or has ended; send initialize again")]
+    SessionUnknown,
+    #[error("too many concurrent requests; try again later")]
+    Overloaded,
+    #[error("rate limited by {limit:?}; try again later")]
+    RateLimited {
+        /// Name of the limit.
+        limit: String,
+        retry_after: Duration,
+    },
+    #[error(
+        "the audit log cannot be written, and no call is served without a record; try again later"
+    )]
+    AuditUnavailable,
+    #[error(
+        "the replicas of the gateway cannot count together at present (cluster.on_failure); try again later"
+    )]
+    ClusterUnavailable,
+    /// A message was for a call or session of another replica, which did not acknowledge it.
+    #[error("the replica that holds this call did not acknowledge the message; send it again")]
+    ReplicaUnreachable,
+    #[error(
+        "the message is for a call of another replica, and larger than {limit} bytes (cluster.relay_size)"
+    )]
+    RelayTooLarge { limit: usize },
+    #[error(
+        "the responses of the batch are larger than {limit} bytes together; send fewer messages in one batch"
+    )]
+    BatchTooLarge { limit: usize },
+    #[error("the caller has too many open streams (server.limits.streams_per_caller); close one")]
+    TooManyStreams,
+    #[error(
+        "the gateway is shutting down, and the call did not end within its grace period; try again"
+    )]
+    ShuttingDown,
+}
+
+impl TransportFault {
+    /// See [`Fault::reason`].
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::HostRejected => "host_rejected",
+            Self::OriginRejected => "origin_rejected",
+            Self::Unauthenticated { .. } | Self::Unauthorized { .. } => "unauthorized",
+            Self::InsufficientScope => "insufficient_scope",
+            Self::AuthUnavailable => "auth_unavailable",
+            Self::NotFound => "not_found",
+            Self::MethodNotAllowed { .. } => "method_not_allowed",
+            Self::UnsupportedMediaType => "unsupported_media_type",
+            Self::NotAcceptable { .. } => "not_acceptable",
+            Self::BodyTooLarge { .. } => "body_too_large",
+            Self::BodyTimeout => "body_timeout",
+            Self::BodyBroken => "body_broken",
+            Self::UriTooLong { .. } => "uri_too_long",
+            Self::SessionRequired => "session_required",
+            Self::SessionUnknown => "session_unknown",
+            Self::Overloaded => "overloaded",
+            Self::ClusterUnavailable => "cluster_unavailable",
+            Self::ReplicaUnreachable => "replica_unreachable",
+            Self::RelayTooLarge { .. } => "relay_too_large",
+            Self::BatchTooLarge { .. } => "batch_too_large",
+            Self::TooManyStreams => "too_many_streams",
+            Self::RateLimited { .. } => "rate_limited",
+            Self::AuditUnavailable => "audit_unavailable",
+            Self::ShuttingDown => "shutting_down",
+        }
+    }
+
+    /// Returns the name of the rate limit that refused the request; `None` for other faults.
+    pub fn limit(&self) -> Option<&str> {
+        match self {
+            Self::RateLimited { limit, .. } => Some(limit),
+            _ => None,
+        }
+    }
+}
+
+/// An invalid or unsupported request: the client is at fault.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum RequestFault {
+    #[error("the message is not JSON: {0}")]
+    NotJson(JsonError),
+    #[error("the message is not acceptable JSON: {0}")]
+    UnsafeJson(JsonError),
+    #[error("the message is not JSON-RPC 2.0: {0}")]
+    NotJsonRpc(&'static str),
+    #[error(
+        "batches are supported in 2025-03-26 only, without initialize, up to server.limits.batch_items messages"
+    )]
+    BatchUnsupported,
+    #[error(
+        "the protocol revision is unknown; send initialize first, or the metadata of a modern request"
+    )]
+    EraUnknown,
+    #[error("a request with this id is still running")]
+    IdInUse,
+    #[error("method not found")]
+    MethodNotFound,
+    #[error("{what}")]
+    InvalidParams { what: String },
+    /// A modern request without a member that every modern request must have (MCP 2026-07-28,
+    /// basic).
+    #[error("params._meta must hold `{key}`")]
+    MetaMissing { key: &'static str },
+    #[error("`logLevel` must be one of the eight levels of RFC 5424")]
+    LogLevelUnknown,
+    #[error("required argument `{argument}` is missing")]
+    MissingArgument { argument: String },
+    #[error("argument `{argument}` is set by the gateway; leave it out")]
+    PresetArgument { argument: String },
+    #[error("argument `{argument}` must be one of: {choices}")]
+    NoChoice {
+        argument: String,
+        /// Separated by commas.
+        choices: String,
+    },
+    #[error("unknown prompt; list the prompts again")]
+    UnknownPrompt,
+    #[error("unknown tool; list the tools again")]
+    UnknownTool,
+    #[error("unknown resource; this gateway has no resources")]
+    UnknownResource {
+        /// The JSON-RPC error code, which differs between the eras.
+        code: i64,
+        /// The requested URI; empty if it is too long to repeat.
+        uri: String,
+    },
+    #[error("the cursor is not valid; list again without one")]
+    InvalidCursor,
+    #[error("the requestState is not valid; get the prompt again without it")]
+    InvalidState,
+    /// The upstream needs a client capability that the client has not declared.
+    #[error("the prompt needs a capability that the client has not declared")]
+    CapabilityMissing {
+        /// `requiredCapabilities` as JSON text.
+        required: String,
+    },
+    #[error("header `{header}` is missing or differs from the body")]
+    HeaderMismatch { header: &'static str },
+    #[error("the revision in MCP-Protocol-Version is not supported")]
+    LegacyVersionUnknown,
+    #[error("this protocol version is not supported")]
+    UnsupportedVersion { requested: String },
+}
+
+impl RequestFault {
+    /// See [`Fault::reason`].
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NotJson(_) => "not_json",
+            Self::UnsafeJson(JsonError::DuplicateMember { .. }) => "duplicate_member",
+            Self::UnsafeJson(JsonError::TooDeep { .. }) => "too_deep",
+            Self::UnsafeJson(_) => "ambiguous_value",
+            Self::NotJsonRpc(_) => "not_json_rpc",
+            Self::BatchUnsupported => "batch_unsupported",
+            Self::EraUnknown => "era_unknown",
+            Self::IdInUse => "id_in_use",
+            Self::MethodNotFound => "method_not_found",
+            Self::InvalidParams { .. } => "invalid_params",
+            Self::MetaMissing { .. } => "meta_missing",
+            Self::LogLevelUnknown => "log_level_unknown",
+            Self::MissingArgument { .. } => "missing_argument",
+            Self::PresetArgument { .. } => "preset_argument",
+            Self::NoChoice { .. } => "no_choice",
+            Self::UnknownPrompt => "unknown_prompt",
+            Self::UnknownTool => "unknown_tool",
+            Self::UnknownResource { .. } => "unknown_resource",
+            Self::InvalidCursor => "invalid_cursor",
+            Self::InvalidState => "invalid_request_state",
+            Self::CapabilityMissing { .. } => "capability_missing",
+            Self::HeaderMismatch { .. } => "header_mismatch",
+            Self::LegacyVersionUnknown | Self::UnsupportedVersion { .. } => "unsupported_version",
+        }
+    }
+}
+
+/// The failure of a request to an upstream.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("upstream `{upstream}`: {kind}")]
+pub struct UpstreamFault {
+    /// Id of the upstream; "" if no single upstream is the cause.
+    pub upstream: String,
+    pub kind: UpstreamFaultKind,
+    /// Where the log and the audit log have the details; `None` until they are reported, and where
+    /// there are none.
+    pub correlation: Option<CorrelationId>,
+}
+
+/// The random id under which the details of a fault are reported to operators.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct CorrelationId(pub [u8; 8]);
+
+impl fmt::Display for CorrelationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", u64::from_be_bytes(self.0))
+    }
+}
+
+/// The way in which a request to an upstream failed. `Display` is for callers: it says nothing
+/// about addresses, and repeats no words of others but those of an upstream's own error.
+/// [`UpstreamFaultKind::diagnosis`] has the rest.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum UpstreamFaultKind {
+    #[error("not reachable at present")]
+    Unavailable(String),
+    /// The transport failed after the connection was established. The text is the cause.
+    #[error("the connection broke before the response was complete")]
+    Reset(String),
+    /// A child process exited, or closed its input or output.
+    #[error("the child process exited before the response was complete")]
+    ChildExited(Arc<ChildReport>),
+    /// A child process lives, and has not answered its first request.
+    #[error("no response within the deadline")]
+    ChildSilent {
+        /// `startup` of the upstream.
+        startup: Duration,
+        report: Arc<ChildReport>,
+    },
+    /// What the caller has at the upstream was ended while the call was under way.
+    #[error("not reachable at present")]
+    AccessEnded,
+    /// The gateway itself failed; its log has the details.
+    #[error("the gateway failed")]
+    Internal(String),
+    #[error("no response within the deadline")]
+    Timeout,
+    #[error("the upstream limits the rate of calls (HTTP 429)")]
+    RateLimited {
+        /// Seconds from `Retry-After`; `None` if the header is absent or holds a date.
+        retry_after_secs: Option<u64>,
+    },
+    #[error("too many concurrent calls (in_flight, queue, queue_wait)")]
+    Busy,
+    #[error("the upstream refuses the gateway's credential (HTTP {status})")]
+    AuthFailed { status: u16 },
+    #[error("{fault}")]
+    NoToken {
+        fault: TokenFault,
+        /// For operators.
+        detail: String,
+    },
+    #[error("the upstream responded with HTTP {status}")]
+    Status { status: u16 },
+    #[error("the response is larger than {limit} bytes")]
+    TooLarge { limit: usize },
+    #[error("the response violates the protocol")]
+    Protocol(String),
+    #[error("the list exceeds a limit")]
+    PaginationLimit(String),
+    /// The text is not the one that was approved; the digests of both.
+    #[error("offers a text that was not approved")]
+    NotApproved { approved: Arc<str>, offered: Arc<str> },
+    /// The upstream's own JSON-RPC error.
+    #[error("error {code}: {message}")]
+    Error {
+        code: i64,
+        /// Sanitised; truncated by [`excerpt`] once the secrets are removed.
+        message: String,
+        /// JSON text of `error.data`; `None` if it is absent or too long.
+        data: Option<String>,
+    },
+    /// The user must first visit the pages that `data` names (MCP 2025-11-25, elicitation: -32042).
+    #[error("error -32042: {message}")]
+    UrlElicitationRequired {
+        message: String,
+        /// JSON text of `error.data`.
+        data: String,
+    },
+    /// The upstream sent a server request that its `questions` setting does not allow.
+    #[error("sent a server request that its `questions` do not allow")]
+    QuestionNotAllowed,
+    /// The client's response to a server request did not arrive, or was not usable.
+    #[error("a server request was not answered: {0}")]
+    Unanswered(&'static str),
+    /// The upstream has ended the session (HTTP 404; MCP 2025-11-25, Streamable HTTP): open a new
+    /// session and repeat the request.
+    #[error("the session has ended")]
+    SessionLost,
+}
+
+/// What a child process left behind, for operators: it may hold paths and secrets, so clients get
+/// none of it.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct ChildReport {
+    /// `None` while it runs, and where the system does not tell.
+    pub exit: Option<ChildExit>,
+    /// The last lines that it wrote to standard error, the newest last.
+    pub stderr: Vec<String>,
+}
+
+/// The exit status of a child process.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ChildExit {
+    Code(i32),
+    /// The number of the signal that ended it.
+    Signal(i32),
+}
+
+impl ChildReport {
+    /// Returns the line on standard error that says most: the last one that names an error and is
+    /// not indented, as the frames of a stack trace are, or else the last one.
+    fn telling_line(&self) -> Option<&str> {
+        let names_error = |line: &&String| {
+            let lower = line.to_lowercase();
+            let words = ["error", "exception", "panic", "not found", "cannot", "no such"];
+            !line.starts_with([' ', '\t']) && words.iter().any(|word| lower.contains(word))
+        };
+        let line = self.stderr.iter().rfind(names_error).or(self.stderr.last());
+        line.map(|line| line.trim())
+    }
+}
+
+/// Why the gateway has no access token for an upstream.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum TokenFault {
+    /// There is no grant.
+    #[error("it needs a sign-in by its operator")]
+    NoGrant,
+    /// The provider refuses the refresh token: it was revoked, or has expired (RFC 6749, section
+    /// 5.2, `invalid_grant`).
+    #[error("its authorization server has ended the operator's sign-in")]
+    GrantRefused,
+    /// The lifetime of the refresh token is over, as the provider told it.
+    #[error("the operator's sign-in has expired")]
+    GrantExpired,
+    /// The scope was refused, or does not suffice (RFC 6750, section 3.1, `insufficient_scope`).
+    #[error("the scope of the gateway's access token does not suffice")]
+    ScopeRefused,
+    /// The upstream is called with each caller's own token, and this caller has brought none to
+    /// exchange.
+    #[error(
+        "it is called with the caller's own credential, and this caller has none that it could be had with"
+    )]
+    NoSubjectToken,
+    /// The authorization server issues no token for this caller (RFC 8693, section 2.2.2).
+    #[error("its authorization server issues no token for this caller")]
+    ExchangeRefused,
+    /// The vault has no secret of this caller.
+    #[error("there is no secret of this caller for it")]
+    NoSecret,
+    #[error("its authorization server is not available")]
+    ProviderUnavailable,
+    #[error("its authorization server has not answered in time")]
+    ProviderTimeout,
+    /// Any other reason.
+    #[error("the gateway has no access token for it")]
+    Failed,
+}
+
+impl TokenFault {
+    /// Returns the stable name of the fault.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::NoGrant => "no_grant",
+            Self::GrantRefused => "grant_refused",
+            Self::GrantExpired => "grant_expired",
+            Self::ScopeRefused => "scope_refused",
+            Self::NoSubjectToken => "no_subject_token",
+            Self::ExchangeRefused => "exchange_refused",
+            Self::NoSecret => "no_secret",
+            Self::ProviderUnavailable => "provider_unavailable",
+            Self::ProviderTimeout => "provider_timeout",
+            Self::Failed => "upstream_auth_failed",
+        }
+    }
+
+    /// Whether a person must sign in again.
+    pub fn needs_login(self) -> bool {
+        matches!(self, Self::NoGrant | Self::GrantRefused | Self::GrantExpired)
+    }
+}
+
+impl UpstreamFaultKind {
+    /// Whether a request to open a notification stream that fails so would fail each time: the
+    /// upstream has no such stream. After a redirect, 408 (timeout), 409 (another stream is still
+    /// open), 425 (too early), and statuses from 500 on except 501, it may succeed later.
+    pub fn refuses_streams(&self) -> bool {
+        match self {
+            Self::Status { status } => !matches!(status, 300..400 | 408 | 409 | 425 | 500 | 502..),
+            Self::Error { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Describes the fault to an operator: as `Display`, with the details that clients must not
+    /// learn.
+    pub fn diagnosis(&self) -> String {
+        let (what, report) = match self {
+            Self::Unavailable(detail) => return format!("not reachable: {detail}"),
+            Self::AccessEnded => return "the caller's access to the upstream was ended".to_owned(),
+            Self::NoToken { fault, detail } => return format!("{fault}: {detail}"),
+            Self::NotApproved { approved, offered } => {
+                return format!("{self}: approved {approved}, offered {offered}");
+            }
+            Self::Protocol(detail) => return format!("protocol violation: {detail}"),
+            Self::Reset(detail) | Self::Internal(detail) | Self::PaginationLimit(detail) => {
+                return format!("{self}: {detail}");
+            }
+            Self::ChildExited(report) => {
+                let what = match report.exit {
+                    Some(ChildExit::Code(code)) => format!("exited with code {code}"),
+                    Some(ChildExit::Signal(signal)) => format!("was ended by signal {signal}"),
+                    None => "closed its input or output".to_owned(),
+                };
+                (what, report)
+            }
+            Self::ChildSilent { startup, report } => {
+                let secs = startup.as_secs_f64();
+                (format!("has not answered within startup = {secs} s"), report)
+            }
+            other => return other.to_string(),
+        };
+        match report.telling_line() {
+            Some(line) => format!("{what}: {line}"),
+            None => format!("{what}, and wrote nothing to standard error"),
+        }
+    }
+
+    /// Whether the upstream did not answer: it cannot be reached, or has not responded in time.
+    pub fn is_no_answer(&self) -> bool {
+        matches!(
+            self,
+            Self::Unavailable(_)
+                | Self::Reset(_)
+                | Self::ChildExited(_)
+                | Self::ChildSilent { .. }
+                | Self::Timeout
+        )
+    }
+
+    /// Whether the failure may be that of the connection or its session, not only of the request.
+    pub fn is_of_connection(&self) -> bool {
+        !matches!(
+            self,
+            Self::Timeout
+                | Self::RateLimited { .. }
+                | Self::PaginationLimit(_)
+                | Self::TooLarge { .. }
+                | Self::AuthFailed { .. }
+                | Self::NoToken { .. }
+                // These codes are about the request; any other may be about the session.
+                | Self::Error { code: -32602 | -32603, .. }
+        )
+    }
+
+    /// Whether the diagnosis has details that `Display` leaves out.
+    pub fn has_details(&self) -> bool {
+        match self {
+            Self::Unavailable(_)
+            | Self::AccessEnded
+            | Self::Reset(_)
+            | Self::ChildExited(_)
+            | Self::ChildSilent { .. }
+            | Self::Internal(_)
+            | Self::NoToken { .. }
+            | Self::Protocol(_)
+            | Self::NotApproved { .. }
+            | Self::PaginationLimit(_) => true,
+            Self::Timeout
+            | Self::RateLimited { .. }
+            | Self::Busy
+            | Self::AuthFailed { .. }
+            | Self::Status { .. }
+            | Self::TooLarge { .. }
+            | Self::Error { .. }
+            | Self::UrlElicitationRequired { .. }
+            | Self::QuestionNotAllowed
+            | Self::Unanswered(_)
+            | Self::SessionLost => false,
+        }
+    }
+
+    /// Returns the last lines that the child process of this attempt wrote to standard error.
+    pub fn stderr(&self) -> &[String] {
+        match self {
+            Self::ChildExited(report) | Self::ChildSilent { report, .. } => &report.stderr,
+            _ => &[],
+        }
+    }
+
+    /// Returns the stable name of the fault for `error.data.reason` and `promptgate/incomplete`.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Unavailable(_) | Self::AccessEnded | Self::SessionLost => "upstream_unavailable",
+            Self::Reset(_) | Self::ChildExited(_) => "upstream_reset",
+            Self::Internal(_) => "internal",
+            Self::Timeout | Self::ChildSilent { .. } => "upstream_timeout",
+            Self::Busy => "upstream_busy",
+            Self::RateLimited { .. } => "upstream_rate_limited",
+            Self::AuthFailed { .. } => "upstream_auth_failed",
+            Self::NoToken { fault, .. } => fault.reason(),
+            Self::Status { .. } => "upstream_http_error",
+            Self::TooLarge { .. } => "upstream_too_large",
+            Self::Protocol(_) => "upstream_protocol_error",
+            Self::PaginationLimit(_) => "pagination_limit",
+            Self::NotApproved { .. } => "not_approved",
+            Self::Error { .. } => "upstream_error",
+            Self::UrlElicitationRequired { .. } => "url_elicitation_required",
+            Self::QuestionNotAllowed => "question_not_allowed",
+            Self::Unanswered(_) => "question_unanswered",
+        }
+    }
+}
+
+/// Longest text of an upstream that an error repeats, in bytes.
+pub const EXCERPT: usize = 256;
+
+/// Sanitises a text of an upstream: replaces control and hidden characters by spaces, and truncates
+/// it to [`EXCERPT`] bytes.
+pub fn excerpt(text: &str) -> String {
+    sanitised(text, EXCERPT)
+}
+
+/// Replaces control and hidden characters by spaces, and truncates the text to `most` bytes.
+pub fn sanitised(text: &str, most: usize) -> String {
+    let mut out: String =
+        text.chars().take(most).map(|c| if super::name::is_hidden(c) { ' ' } else { c }).collect();
+    out.truncate(out.floor_char_boundary(most));
+    out
+}
+
+impl Fault {
+    /// Returns the id under which the log has the details of the fault.
+    pub fn correlation(&self) -> Option<CorrelationId> {
+        match self {
+            Fault::Upstream(fault) => fault.correlation,
+            _ => None,
+        }
+    }
+
+    /// Returns the stable name of the fault for `error.data.reason`; `docs/errors.md` lists all
+    /// names.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Fault::Transport(fault) => fault.reason(),
+            Fault::Request(fault) => fault.reason(),
+            Fault::Upstream(fault) => fault.kind.reason(),
+            Fault::Internal => "internal",
+        }
+    }
+
+    pub fn invalid_params(what: impl Into<String>) -> Self {
+        RequestFault::InvalidParams { what: what.into() }.into()
+    }
+
+    pub fn upstream(upstream: impl ToString, kind: UpstreamFaultKind) -> Self {
+        UpstreamFault { upstream: upstream.to_string(), kind, correlation: None }.into()
+    }
+
+    /// Returns the fault of a list to which no upstream could contribute.
+    pub fn none_available() -> Self {
+        let what = "no upstream can be reached, or none has answered yet";
+        Self::upstream("", UpstreamFaultKind::Unavailable(what.to_owned()))
+    }
+}
+
+impl From<JsonError> for Fault {
+    /// Text that is not JSON becomes -32700 (parse error; JSON-RPC 2.0, section 5.1). JSON that is
+    /// valid but unsafe becomes -32600 (invalid request).
+    fn from(error: JsonError) -> Self {
+        match error {
+            JsonError::NotUtf8 { .. } | JsonError::Syntax { .. } => RequestFault::NotJson(error),
+            JsonError::DuplicateMember { .. }
+            | JsonError::LoneSurrogate { .. }
+            | JsonError::NumberRange { .. }
+            | JsonError::TooDeep { .. } => RequestFault::UnsafeJson(error),
+        }
+        .into()
+    }
+}
+
+impl From<FrameError> for Fault {
+    fn from(error: FrameError) -> Self {
+        RequestFault::NotJsonRpc(error.what).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_are_refused_for_good_by_what_says_so() {
+        for (status, is_refused) in [
+            (200, true),
+            (302, false),
+            (400, true),
+            (404, true),
+            (405, true),
+            (408, false),
+            (409, false),
+            (425, false),
+            (500, false),
+            (501, true),
+            (503, false),
+        ] {
+            let kind = UpstreamFaultKind::Status { status };
+            assert_eq!(kind.refuses_streams(), is_refused, "{status}");
+        }
+        assert!(!UpstreamFaultKind::Timeout.refuses_streams());
+    }
+
+    #[test]
+    fn u13_operators_read_why_a_child_ended_and_clients_do_not() {
+        let exited = |exit, stderr: &[&str]| {
+            let stderr = stderr.iter().map(|line| (*line).to_owned()).collect();
+            UpstreamFaultKind::ChildExited(Arc::new(ChildReport { exit, stderr }))
+        };
+        let python = [
+            "Traceback (most recent call last):",
+            "  File \"x\"",
+            "ModuleNotFoundError: No module named 'x'",
+        ];
+        let node =
+            ["Error: Cannot find module '/x'", "    at error (node:1:1)", "", "Node.js v20.20.2"];
+        for (fault, expected) in [
+            (
+                exited(Some(ChildExit::Code(3)), &python),
+                "exited with code 3: ModuleNotFoundError: No module named 'x'",
+            ),
+            (
+                exited(Some(ChildExit::Code(1)), &node),
+                "exited with code 1: Error: Cannot find module '/x'",
+            ),
+            (exited(Some(ChildExit::Signal(9)), &["bye"]), "was ended by signal 9: bye"),
+            (exited(None, &[]), "closed its input or output, and wrote nothing to standard error"),
+        ] {
+            assert_eq!(fault.diagnosis(), expected);
+            assert_eq!(
+                fault.to_string(),
+                "the child process exited before the response was complete"
+            );
+        }
+        assert_eq!(UpstreamFaultKind::Timeout.diagnosis(), UpstreamFaultKind::Timeout.to_string());
+    }
+
+    #[test]
+    fn an_excerpt_is_truncated_and_sanitised() {
+        assert_eq!(excerpt("a\u{1b}[31m\r\nb\u{202e}c"), "a [31m  b c");
+        let long = excerpt(&"é".repeat(1000));
+        assert!(long.len() <= EXCERPT && long.len() > EXCERPT - 4);
+    }
+}

@@ -1,0 +1,50 @@
+//! The domain of the gateway: MCP messages and their rules as values and functions, without async
+//! runtime, network or clock.
+
+#![forbid(unsafe_code)]
+// Untrusted input must not panic; tests may.
+#![warn(clippy::panic, clippy::unwrap_used)]
+#![warn(unreachable_pub)]
+
+pub mod json;
+pub mod error_code;
+pub mod document;
+pub mod known_response;
+pub mod sse_decoder;
+pub mod line_decoder;
+pub mod jsonrpc;
+pub mod address_policy;
+pub mod backoff;
+pub mod revision;
+pub mod method;
+pub mod unix_time;
+pub mod percent;
+pub mod millis;
+pub mod caller;
+pub mod chunks;
+pub mod fair_share;
+pub mod rights;
+pub mod glob;
+pub mod hidden_text;
+pub mod server_request;
+pub mod trace;
+pub mod uri;
+pub mod subject_token;
+pub mod call;
+pub mod name;
+pub mod call_overlay;
+pub mod prompt;
+pub mod content;
+pub mod translate;
+pub mod tool;
+pub mod similar;
+pub mod meta;
+pub mod mcp_name;
+pub mod overlay;
+pub mod pin;
+pub mod merge;
+pub mod confusable;
+pub mod cursor;
+pub mod request_state;
+pub mod redaction;
+pub mod fault;

@@ -1,0 +1,151 @@
+//! The MCP methods that the gateway knows, with their names on the wire.
+
+use std::fmt;
+
+/// The method of a call. The session layer answers the methods that concern one connection only
+/// (`initialize`, `ping`, `server/discover`); they are not calls.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Method {
+    List,
+    Get,
+    Complete,
+}
+
+impl Method {
+    pub const ALL: [Method; 3] = [Method::List, Method::Get, Method::Complete];
+
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|m| m.as_str() == name)
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Method::List => "prompts/list",
+            Method::Get => "prompts/get",
+            Method::Complete => "completion/complete",
+        }
+    }
+}
+
+/// A method for tools or resources. Upstreams never receive one: the gateway has no resources, and
+/// its tools stand for prompts.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ForeignMethod {
+    ListTools,
+    CallTool,
+    ListResources,
+    ListTemplates,
+    ReadResource,
+}
+
+impl ForeignMethod {
+    pub const ALL: [Self; 5] = [
+        Self::ListTools,
+        Self::CallTool,
+        Self::ListResources,
+        Self::ListTemplates,
+        Self::ReadResource,
+    ];
+
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|method| method.as_str() == name)
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ListTools => "tools/list",
+            Self::CallTool => "tools/call",
+            Self::ListResources => "resources/list",
+            Self::ListTemplates => "resources/templates/list",
+            Self::ReadResource => "resources/read",
+        }
+    }
+
+    /// Returns the method for prompts that does the same: rate limits count both alike.
+    pub fn counted_as(self) -> Method {
+        match self {
+            Self::ListTools | Self::ListResources | Self::ListTemplates => Method::List,
+            Self::CallTool | Self::ReadResource => Method::Get,
+        }
+    }
+}
+
+/// Returns the member of `params` that a modern client repeats in the header `Mcp-Name` (MCP
+/// 2026-07-28, Streamable HTTP, standard headers); `None` for methods without one.
+pub fn named_member(method: &str) -> Option<&'static str> {
+    match ForeignMethod::parse(method) {
+        Some(ForeignMethod::CallTool) => Some("name"),
+        Some(ForeignMethod::ReadResource) => Some("uri"),
+        Some(_) => None,
+        None => (Method::parse(method) == Some(Method::Get)).then_some("name"),
+    }
+}
+
+/// A request that a rate limit can count: a call, or a request that concerns the session alone.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Countable {
+    Call(Method),
+    /// `initialize`
+    Initialize,
+    /// `ping`
+    Ping,
+    /// `subscriptions/listen` (2026-07-28)
+    Listen,
+    /// A GET that opens a notification stream, or an HTTP+SSE session.
+    Stream,
+    /// A DELETE that terminates a session.
+    Delete,
+}
+
+impl Countable {
+    pub const ALL: [Self; 8] = [
+        Self::Call(Method::List),
+        Self::Call(Method::Get),
+        Self::Call(Method::Complete),
+        Self::Initialize,
+        Self::Ping,
+        Self::Listen,
+        Self::Stream,
+        Self::Delete,
+    ];
+
+    /// Returns the name of the method, or of the HTTP request if it has no method.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Call(method) => method.as_str(),
+            Self::Initialize => INITIALIZE,
+            Self::Ping => PING,
+            Self::Listen => LISTEN,
+            Self::Stream => "stream",
+            Self::Delete => "delete",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|countable| countable.as_str() == name)
+    }
+
+    /// Returns the request for a JSON-RPC method that concerns only the session; `None` for other
+    /// methods.
+    pub fn of_session(method: &str) -> Option<Self> {
+        [Self::Initialize, Self::Ping, Self::Listen].into_iter().find(|own| own.as_str() == method)
+    }
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+pub const INITIALIZE: &str = "initialize";
+pub const INITIALIZED: &str = "notifications/initialized";
+pub const PING: &str = "ping";
+pub const DISCOVER: &str = "server/discover";
+pub const LISTEN: &str = "subscriptions/listen";
+pub const SUBSCRIPTION_ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
+pub const CANCELLED: &str = "notifications/cancelled";
+pub const PROGRESS: &str = "notifications/progress";
+pub const ELICITATION_COMPLETE: &str = "notifications/elicitation/complete";
+pub const LIST_CHANGED: &str = "notifications/prompts/list_changed";
+pub const TOOLS_LIST_CHANGED: &str = "notifications/tools/list_changed";

@@ -1,0 +1,111 @@
+//! The one decision on the version that an upstream offers. It depends on nothing but the
+//! arguments, so it comes out the same in each pass, after a restart, and on each replica.
+
+use super::{Mode, Offered, Pin, State};
+
+/// The state of a prompt, and what is served of it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Decision {
+    pub state: State,
+    pub reason: Reason,
+    pub serving: Serving,
+}
+
+/// The definition that is listed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Serving {
+    Offered,
+    /// The approved form, instead of the offered one.
+    Approved,
+    /// None: the prompt is held back.
+    Nothing,
+}
+
+/// Why a prompt is in its state.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Reason {
+    /// Pins are off.
+    Off,
+    NeverApproved,
+    /// Nothing that is known differs from the approved version.
+    Same,
+    DefinitionChanged,
+    /// As [`Reason::DefinitionChanged`]; and the upstream requires an argument that the approved
+    /// form lacks.
+    ArgumentAdded,
+    SourceChanged,
+    TextChanged,
+    /// The offered version was rejected, and another one is approved.
+    VersionRejected,
+    /// The offered version was rejected, and none is approved.
+    PromptRejected,
+    /// Its upstream does not list it, or has no list.
+    NotOffered,
+}
+
+impl Reason {
+    /// Returns the reason as the end of a sentence.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "pins are off for its upstream",
+            Self::NeverApproved => "no version of it was approved",
+            Self::Same => "it is the approved version",
+            Self::DefinitionChanged => "its definition is not the approved one",
+            Self::ArgumentAdded => {
+                "its definition is not the approved one, and requires an argument that the approved one lacks"
+            }
+            Self::SourceChanged => "its source is not the approved one",
+            Self::TextChanged => "its text is not the approved one",
+            Self::VersionRejected => "this version was rejected",
+            Self::PromptRejected => "it was rejected",
+            Self::NotOffered => "its upstream does not offer it at present",
+        }
+    }
+}
+
+/// Decides on the version that an upstream offers. `fits_approved` says whether the upstream
+/// requires no argument that the approved form lacks.
+pub fn decide(
+    mode: Mode,
+    pin: Option<&Pin>,
+    offered: &Offered,
+    fits_approved: impl FnOnce() -> bool,
+) -> Decision {
+    if mode == Mode::Off {
+        let (state, reason) = (State::Unpinned, Reason::Off);
+        return Decision { state, reason, serving: Serving::Offered };
+    }
+    let approved = pin.and_then(|pin| pin.approved.as_ref()).map(|decided| &decided.version);
+    let rejected = pin.and_then(|pin| pin.rejected.as_ref()).map(|decided| &decided.version);
+    let is_rejected = rejected.is_some_and(|rejected| rejected.matches(offered));
+    let (state, reason, serving) = match approved {
+        Some(version) if version.matches(offered) => {
+            (State::Approved, Reason::Same, Serving::Offered)
+        }
+        Some(version) => {
+            let is_defined_so = version.definition == offered.definition;
+            let is_same_source = version.source.is_none() || version.source == offered.source;
+            let fits = is_defined_so || fits_approved();
+            let difference = match (fits, is_same_source, is_defined_so) {
+                (false, ..) => Reason::ArgumentAdded,
+                (true, false, _) => Reason::SourceChanged,
+                (true, true, false) => Reason::DefinitionChanged,
+                (true, true, true) => Reason::TextChanged,
+            };
+            let serving = match (is_defined_so, fits) {
+                (true, _) => Serving::Offered,
+                (false, true) => Serving::Approved,
+                (false, false) => Serving::Nothing,
+            };
+            if is_rejected {
+                (State::Rejected, Reason::VersionRejected, serving)
+            } else {
+                (State::Changed, difference, serving)
+            }
+        }
+        None if is_rejected => (State::Rejected, Reason::PromptRejected, Serving::Nothing),
+        None => (State::Pending, Reason::NeverApproved, Serving::Nothing),
+    };
+    let serving = if mode == Mode::Enforce { serving } else { Serving::Offered };
+    Decision { state, reason, serving }
+}

@@ -1,0 +1,296 @@
+//! Pins: which version of a prompt was approved, and what becomes of the version that its upstream
+//! offers.
+
+pub mod decide;
+mod text;
+
+pub use decide::{Decision, Reason, Serving, decide};
+pub use text::canonical_text;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A digest as text: `sha256:` and 64 hexadecimal digits.
+pub type DigestText = Arc<str>;
+
+/// What pins do with prompts that are not approved (`release`).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Mode {
+    /// Nothing is compared.
+    #[default]
+    Off,
+    /// Everything is served; what is not approved is reported.
+    Warn,
+    /// Only what is approved is served.
+    Enforce,
+}
+
+impl Mode {
+    /// Returns the name of the mode in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Warn => "warn",
+            Self::Enforce => "enforce",
+        }
+    }
+}
+
+/// The state of a prompt.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum State {
+    /// The mode of its upstream is `off`.
+    #[default]
+    Unpinned,
+    /// No version of it was ever approved.
+    Pending,
+    /// The offered version is the approved one.
+    Approved,
+    /// Another version than the approved one is offered, and nobody has decided on it.
+    Changed,
+    /// The offered version was rejected.
+    Rejected,
+}
+
+impl State {
+    /// All states, in the order of their names in access rules.
+    pub const ALL: [Self; 5] =
+        [Self::Approved, Self::Changed, Self::Pending, Self::Rejected, Self::Unpinned];
+
+    /// Returns the name of the state, as access rules and commands use it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unpinned => "unpinned",
+            Self::Pending => "pending",
+            Self::Approved => "approved",
+            Self::Changed => "changed",
+            Self::Rejected => "rejected",
+        }
+    }
+}
+
+/// One version of a prompt, by the digests of its parts.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Version {
+    /// Of the effective definition.
+    pub definition: DigestText,
+    /// Of the file of a library prompt, with the files that it embeds.
+    pub source: Option<DigestText>,
+    /// Of the results for some arguments; empty if the text cannot be had.
+    pub texts: Texts,
+}
+
+/// The digests of texts, by their arguments: an object of strings in canonical form (RFC 8785).
+pub(crate) type Texts = BTreeMap<Arc<str>, DigestText>;
+
+/// The arguments of a get that gives none.
+pub const NO_ARGUMENTS: &str = "{}";
+
+/// Who decided on a version, and when.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Approval {
+    pub by: String,
+    /// RFC 3339.
+    pub at: String,
+    pub why: Option<String>,
+}
+
+/// A version on which somebody decided.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Decided {
+    pub version: Version,
+    pub approval: Approval,
+}
+
+/// The entry of one prompt in the lock file. At least one of its parts is there.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Pin {
+    pub approved: Option<Decided>,
+    pub rejected: Option<Decided>,
+    /// Versions that were approved before, the newest first.
+    pub previous: Vec<Decided>,
+}
+
+/// Earlier versions that a pin keeps: for `rollback`, and with them their objects.
+pub const MAX_PREVIOUS: usize = 5;
+
+/// What is known of a text that an upstream offers.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum OfferedText {
+    Known(DigestText),
+    /// Two gets gave different texts.
+    Unstable,
+}
+
+/// The version that an upstream offers.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Offered {
+    pub definition: DigestText,
+    pub source: Option<DigestText>,
+    /// By their arguments, as in [`Texts`]; not there as long as a text was not asked for.
+    pub texts: BTreeMap<Arc<str>, OfferedText>,
+}
+
+impl Offered {
+    /// The version without what is not known of its texts, or not stable.
+    pub fn version(&self) -> Version {
+        let known = self.texts.iter().filter_map(|(arguments, text)| match text {
+            OfferedText::Known(digest) => Some((arguments.clone(), digest.clone())),
+            OfferedText::Unstable => None,
+        });
+        Version {
+            definition: self.definition.clone(),
+            source: self.source.clone(),
+            texts: known.collect(),
+        }
+    }
+}
+
+/// The part of a prompt that its pin can tell from another version.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum PinKind {
+    Definition,
+    /// The definition, and texts for some arguments.
+    Text,
+    /// The definition, and the source of a library prompt.
+    Source,
+}
+
+impl PinKind {
+    /// Returns the name of the kind in commands.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Definition => "definition",
+            Self::Text => "text",
+            Self::Source => "source",
+        }
+    }
+}
+
+impl Version {
+    /// Whether this can be the version that is offered: nothing that is known of both differs.
+    pub fn matches(&self, offered: &Offered) -> bool {
+        let is_same_source = match (&self.source, &offered.source) {
+            (Some(ours), Some(theirs)) => ours == theirs,
+            (Some(_), None) => false,
+            (None, _) => true,
+        };
+        let is_same_text = |(arguments, text): (&Arc<str>, &DigestText)| {
+            let known = offered.texts.get(arguments);
+            known.is_none_or(|known| *known == OfferedText::Known(text.clone()))
+        };
+        self.definition == offered.definition
+            && is_same_source
+            && self.texts.iter().all(is_same_text)
+    }
+
+    /// Whether both can be the same version: nothing that is known of both differs.
+    pub(crate) fn is_compatible_with(&self, other: &Self) -> bool {
+        let is_same_text = |(arguments, text): (&Arc<str>, &DigestText)| {
+            other.texts.get(arguments).is_none_or(|known| known == text)
+        };
+        self.definition == other.definition
+            && self.source == other.source
+            && self.texts.iter().all(is_same_text)
+    }
+
+    /// Returns what pins of this version compare.
+    pub fn kind(&self) -> PinKind {
+        match (&self.source, self.texts.is_empty()) {
+            (Some(_), _) => PinKind::Source,
+            (None, false) => PinKind::Text,
+            (None, true) => PinKind::Definition,
+        }
+    }
+
+    /// Returns all digests, which are the names of the objects that belong to the version.
+    pub fn digests(&self) -> impl Iterator<Item = &DigestText> {
+        [&self.definition].into_iter().chain(&self.source).chain(self.texts.values())
+    }
+}
+
+impl Pin {
+    /// Approves a version. The one that was approved before stays among the previous ones.
+    pub fn approve(&mut self, version: Version, approval: Approval) {
+        self.previous.retain(|previous| previous.version != version);
+        if !self.is_approved(&version) {
+            self.retire();
+        }
+        self.rejected = self.rejected.take().filter(|rejected| rejected.version != version);
+        self.approved = Some(Decided { version, approval });
+    }
+
+    /// Rejects a version. If it is the approved one, as far as both are known, no version is
+    /// approved any more. Returns the version with all that is known of it.
+    pub fn reject(&mut self, version: Version, approval: Approval) -> Version {
+        let approved = self.approved.as_ref().map(|approved| &approved.version);
+        let approved = approved.filter(|approved| approved.is_compatible_with(&version)).cloned();
+        if approved.is_some() {
+            self.retire();
+        }
+        // With all of its texts, also where they could not be had now.
+        let version = approved.unwrap_or(version);
+        self.rejected = Some(Decided { version: version.clone(), approval });
+        version
+    }
+
+    /// Approves the previous version that has a digest which begins with `prefix`, or the newest
+    /// one that is not rejected. Returns it.
+    ///
+    /// # Errors
+    /// Why there is no such version.
+    pub fn roll_back(
+        &mut self,
+        prefix: Option<&str>,
+        approval: Approval,
+    ) -> Result<Version, &'static str> {
+        let prefix = prefix.map(|prefix| prefix.strip_prefix("sha256:").unwrap_or(prefix));
+        let has = |version: &Version, prefix: &str| {
+            version.digests().any(|digest| digest["sha256:".len()..].starts_with(prefix))
+        };
+        let rejected = self.rejected.as_ref().map(|rejected| &rejected.version);
+        let is_open = |decided: &&Decided| {
+            Some(&decided.version) != rejected && !self.is_approved(&decided.version)
+        };
+        let found: Vec<_> = match prefix {
+            None => self.previous.iter().filter(|decided| is_open(decided)).take(1).collect(),
+            Some(prefix) if prefix.len() < MIN_PREFIX => {
+                return Err("the digest needs at least 8 hexadecimal digits");
+            }
+            Some(prefix) => {
+                self.previous.iter().filter(|decided| has(&decided.version, prefix)).collect()
+            }
+        };
+        let version = match found.as_slice() {
+            [only] => only.version.clone(),
+            [] if prefix.is_none() => return Err("no other version of it was approved before"),
+            [] => return Err("no version with this digest was approved before"),
+            _ => return Err("several versions have a digest that begins so; give more of it"),
+        };
+        self.approve(version.clone(), approval);
+        Ok(version)
+    }
+
+    /// Returns all versions whose objects are needed.
+    pub fn versions(&self) -> impl Iterator<Item = &Version> {
+        let decided = self.approved.iter().chain(&self.rejected).chain(&self.previous);
+        decided.map(|decided| &decided.version)
+    }
+
+    fn is_approved(&self, version: &Version) -> bool {
+        self.approved.as_ref().is_some_and(|approved| approved.version == *version)
+    }
+
+    fn retire(&mut self) {
+        if let Some(approved) = self.approved.take() {
+            self.previous.insert(0, approved);
+            self.previous.truncate(MAX_PREVIOUS);
+        }
+    }
+}
+
+/// Shortest part of a digest that names a version, in hexadecimal digits.
+const MIN_PREFIX: usize = 8;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,13 @@
+//! Prompts as tools, for hosts and models that know no prompts: the names, definitions, search and
+//! results of the tools that stand for prompts (MCP 2025-11-25, tools).
+
+pub mod name;
+pub mod definition;
+pub mod search;
+pub mod result;
+
+/// The tool that searches the prompts.
+pub const FIND_PROMPT: &str = "find_prompt";
+
+/// The tool that gets one prompt by its name.
+pub const USE_PROMPT: &str = "use_prompt";
