@@ -6,6 +6,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::seal::{Kind, SealKeys, Sealer};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use domain::content;
 use domain::cursor::{CacheScope, Place};
@@ -20,7 +21,6 @@ use promptgate::test_util::router::reply::{ListReply, Origin, PromptReply, Reply
 use promptgate::test_util::router::segment::SegmentWriter;
 use promptgate::test_util::router::view::{Page, View};
 use promptgate::test_util::router::view_cache::ListKind;
-use promptgate::test_util::seal::{Kind, SealKeys, Sealer};
 use promptgate::test_util::session::dialect::{Dialect, Identity, ResultForm};
 use tokio::time::Instant;
 

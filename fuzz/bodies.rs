@@ -1,6 +1,7 @@
 //! What must hold for any bytes. The fuzz targets call these, and `cargo test` replays the corpus
 //! through them (`tests/corpus.rs`).
 
+use base::seal::{Kind, SealKeys, Sealer};
 use domain::content;
 use domain::cursor::Place;
 use domain::document::Document;
@@ -13,7 +14,6 @@ use domain::revision::Revision;
 use domain::server_request::{ELICIT, Presentation, ROOTS, SAMPLE, ServerRequest};
 use domain::translate;
 use domain::{line_decoder, sse_decoder};
-use promptgate::test_util::seal::{Kind, SealKeys, Sealer};
 
 const DEPTH: usize = 64;
 

@@ -38,8 +38,6 @@ mod oauth;
 mod net;
 mod usage;
 mod audit;
-mod seal;
-mod platform;
 mod telemetry;
 #[cfg(feature = "test-util")]
 pub mod test_util;

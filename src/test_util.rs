@@ -29,30 +29,6 @@ pub mod downstream {
     pub use crate::downstream::Streams;
 }
 
-pub mod platform {
-    pub use crate::platform::{Clock, Entropy, Platform};
-
-    pub mod disk {
-        pub use crate::platform::disk::{
-            Disk, FileKind, Links, Metadata, OpenFile, OpenOptions, Readers, Watch,
-        };
-    }
-
-    pub mod network {
-        pub use crate::platform::network::{
-            Acceptor, Connect, ConnectError, Connecting, Dialling, Network, Socket, Stream,
-        };
-    }
-
-    pub mod processes {
-        pub use crate::platform::processes::{Child, Command, Exit, Process, Processes, Signal};
-    }
-
-    pub mod threads {
-        pub use crate::platform::threads::{Parking, Threads};
-    }
-}
-
 pub mod policy {
     pub use crate::policy::{Authorized, Gate};
 }
@@ -74,18 +50,6 @@ pub mod router {
 
     pub mod view_cache {
         pub use crate::router::view_cache::ListKind;
-    }
-}
-
-pub mod seal {
-    pub use crate::seal::{AuditKey, Kind, SealKeys, Sealer, digest_text};
-
-    pub mod provider {
-        pub use crate::seal::provider::tls;
-    }
-
-    pub mod jws {
-        pub use crate::seal::jws::install;
     }
 }
 

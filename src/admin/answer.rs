@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::console::asset::Asset;
 use super::sign_in::SetCookie;
 use crate::downstream::Body;
-use crate::seal;
+use base::seal;
 
 /// An answer before it is sent.
 #[derive(Debug)]

@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::State;
-use crate::platform::wall_clock;
 use crate::router::approvals::json::row_json;
 use crate::router::approvals::{Action, ApprovalError, Decider, Examined, notes};
 use crate::router::pin::PinRow;
-use crate::seal;
+use base::platform::wall_clock;
+use base::seal;
 
 /// Longest wait for the configuration with the changed lock file. It is read once its digest is the
 /// same in two polls.

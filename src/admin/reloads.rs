@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::config::SettingChange;
-use crate::platform::wall_clock;
+use base::platform::wall_clock;
 
 /// The start time of the gateway, and the outcomes of its reloads.
 pub(crate) struct Reloads {

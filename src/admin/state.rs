@@ -12,12 +12,12 @@ use super::{Reloads, Verification};
 use crate::audit::Audit;
 use crate::cluster::{Cluster, Replica};
 use crate::config::{self, Config, OnStoreFailure};
-use crate::platform::wall_clock;
 use crate::policy::Gate;
 use crate::router::Router;
 use crate::session::Sessions;
 use crate::telemetry::Telemetry;
 use crate::usage::Usage;
+use base::platform::wall_clock;
 use domain::millis::whole_millis;
 use domain::overlay;
 

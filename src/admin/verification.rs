@@ -12,8 +12,8 @@ use tokio_util::task::TaskTracker;
 use crate::audit::keys::Keys;
 use crate::audit::verify::{Progress, Report, TrustAnchors, verify_with};
 use crate::config;
-use crate::platform::wall_clock;
 use crate::router::blocking::beside_calls;
+use base::platform::wall_clock;
 
 /// The newest verification.
 #[derive(Default)]

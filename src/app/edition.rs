@@ -13,9 +13,9 @@ use crate::grants::idle;
 use crate::grants::store::GrantStore;
 use crate::policy::{self, Gate};
 use crate::router::{Router, RouterDeps, UpstreamDeps};
-use crate::seal::{SealKeys, Sealer};
 use crate::session::{self, Sessions};
 use crate::usage::Usage;
+use base::seal::{SealKeys, Sealer};
 
 /// The parts of the gateway that depend on the configuration.
 pub(super) struct Edition {

@@ -16,9 +16,9 @@ use crate::audit::LogChange;
 use crate::audit::record::Event;
 use crate::config::{self, Config, ConfigError, SourceFile};
 use crate::downstream::{Serve, TlsServer};
-use crate::platform::disk::{self, Metadata};
-use crate::platform::{blocking, wall_clock};
 use crate::telemetry::{self, log::Control};
+use base::platform::disk::{self, Metadata};
+use base::platform::{blocking, wall_clock};
 
 /// The source of the configuration.
 #[derive(Clone)]

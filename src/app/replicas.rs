@@ -14,8 +14,8 @@ use super::{App, Foundation};
 use crate::cluster::{Cluster, ClusterDeps, Handling, Message, Presence, Relayed};
 use crate::config::Config;
 use crate::downstream::Endpoint;
-use crate::seal::{Sealer, digest_text};
 use crate::shutdown::Shutdown;
+use base::seal::{Sealer, digest_text};
 use domain::fair_share::{Holder, Places};
 
 /// Posts of other replicas that are handled at once. More are refused.

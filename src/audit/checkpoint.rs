@@ -7,7 +7,7 @@
 
 use super::keys::{Digest, Keys, Mac, PublicKey};
 use super::record::{Event, Head};
-use crate::seal::hex::{from_hex, hex};
+use base::seal::hex::{from_hex, hex};
 
 /// What a checkpoint signs.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use super::keys::Keys;
 use super::record::{Event, write_text};
-use crate::seal::hex::hex;
+use base::seal::hex::hex;
 use domain::json::{Json, Kind};
 
 /// The limit of values of one call; more are left out, and the record is marked as truncated.
@@ -133,7 +133,7 @@ mod tests {
 
     use super::super::record::{Head, MAX_LINE, Stamp, WriterId};
     use super::*;
-    use crate::seal::AuditKey;
+    use base::seal::AuditKey;
 
     fn recorded(keys: &Keys, arguments: &str, raw: bool) -> (String, Value) {
         let json = Json::parse(arguments.as_bytes(), 64).unwrap();

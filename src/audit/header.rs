@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use super::keys::{Digest, Keys};
 use super::record::{Head, Line, Stamp, end_line, write_text};
-use crate::seal::hex::{from_hex, hex};
+use base::seal::hex::{from_hex, hex};
 
 /// The header of a segment.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -85,7 +85,7 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use super::*;
-    use crate::seal::AuditKey;
+    use base::seal::AuditKey;
 
     #[test]
     fn a_header_survives_a_round_trip_and_is_authentic_only_under_its_key() {

@@ -6,10 +6,10 @@ use std::fmt;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
-use crate::seal::AuditKey;
-use crate::seal::hex::hex;
-use crate::seal::provider::hmac;
-use crate::seal::provider::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
+use base::seal::AuditKey;
+use base::seal::hex::hex;
+pub use base::seal::provider::hmac;
+pub use base::seal::provider::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 
 /// The keys that write and verify a log.
 pub struct Keys {

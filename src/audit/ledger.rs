@@ -17,8 +17,8 @@ use super::recover::{SetAside, recover};
 use super::writer::LogWriter;
 use super::{EVIDENCE, FolderUse};
 use crate::config::{self, Durability};
-use crate::platform::{spawn_thread, wall_clock};
-use crate::seal::AuditKey;
+use base::platform::{spawn_thread, wall_clock};
+use base::seal::AuditKey;
 use domain::document::Document;
 use domain::fair_share::Holder;
 

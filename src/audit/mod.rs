@@ -36,7 +36,7 @@ use arc_swap::ArcSwapOption;
 use tokio::time::Instant;
 
 use crate::config;
-use crate::platform::disk;
+use base::platform::disk;
 use queue::Queue;
 use record::Event;
 

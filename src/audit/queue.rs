@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::log::{Gap, LogSettings};
 use super::record::{Event, MAX_LINE, Stamp};
-use crate::platform::{Condvar, yield_now};
+use base::platform::{Condvar, yield_now};
 use domain::fair_share::{FairShare, Holder};
 
 /// The queue, shared by all producers and the one writer.

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use sha2::{Digest as _, Sha256};
 
 use super::keys::{Digest, Keys, Mac};
-use crate::seal::hex::{from_hex, hex};
+use base::seal::hex::{from_hex, hex};
 use domain::json::Json;
 
 /// An event to record, as the members of a JSON object. Values that are too long are truncated, and
@@ -295,7 +295,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::seal::AuditKey;
+    use base::seal::AuditKey;
 
     fn write(event: &Event) -> Vec<u8> {
         let keys = Keys::new(&AuditKey::generate().0);

@@ -8,9 +8,9 @@ use super::folder::{Folder, segment_number};
 use super::header::Header;
 use super::keys::{Digest, Keys};
 use super::record::{Head, Line, MAX_LINE, WriterId, next_digest};
-use crate::platform::disk::{self, File};
-use crate::seal::hex::hex;
-use crate::seal::random;
+use base::platform::disk::{self, File};
+use base::seal::hex::hex;
+use base::seal::random;
 
 /// The position where a log continues.
 #[derive(Clone, Debug, Eq, PartialEq)]

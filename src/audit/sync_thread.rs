@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::folder::PendingSync;
 use super::queue::Queue;
-use crate::platform::{Condvar, spawn_thread};
+use base::platform::{Condvar, spawn_thread};
 
 /// A handle on the thread, which ends when the handle is dropped.
 pub(super) struct SyncThread {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::folder::{segment_name, segment_number, segments};
 use super::record::{Line, MAX_LINE};
 use super::recover::read_header;
-use crate::platform::disk::{self, File};
+use base::platform::disk::{self, File};
 
 /// A place in a log, between two lines.
 #[derive(

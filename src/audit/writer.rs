@@ -13,7 +13,7 @@ use super::log::{Gap, Log};
 use super::queue::{Intake, Outcome, Queue, Unwritten, Work, WriterSettings};
 use super::record::{Event, Stamp, time_text};
 use super::sync_thread::{SyncThread, ended};
-use crate::seal::hex::hex;
+use base::seal::hex::hex;
 
 /// The state of the writer.
 pub(super) struct LogWriter {

@@ -5,7 +5,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 
 use super::failure::Failure;
 use super::output::print;
-use crate::seal::{random, sha256_text};
+use base::seal::{random, sha256_text};
 
 /// Prints a new key and its hash. The key is not stored: the configuration holds the hash only.
 pub(super) fn new() -> Result<(), Failure> {

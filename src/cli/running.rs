@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::seal;
-use crate::seal::hex::hex;
+use base::seal;
+use base::seal::hex::hex;
 
 /// A gateway that serves over HTTP on this machine.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]

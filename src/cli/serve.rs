@@ -15,10 +15,10 @@ use super::runtime::runtime;
 use crate::app::{App, ConfigSource};
 use crate::config::from_here;
 use crate::downstream::Streams;
-use crate::platform::processes::gateway_depth;
 use crate::router::UpstreamStatus;
 use crate::telemetry::log::Logging;
 use crate::{shutdown, telemetry};
+use base::platform::processes::gateway_depth;
 
 /// Serves over HTTP.
 pub(super) fn http(path: &Path) -> Result<(), Failure> {

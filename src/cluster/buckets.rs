@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Cluster;
 use super::store::StoreUnavailable;
-use crate::seal::hex::hex;
+use base::seal::hex::hex;
 
 /// What is taken from one bucket.
 #[derive(Clone, Copy, Debug)]

@@ -15,8 +15,8 @@ use tokio_util::task::TaskTracker;
 use super::scripts::GrantScripts;
 use super::store::{Push, Store};
 use crate::config;
-use crate::seal::hex::hex;
-use crate::seal::random;
+use base::seal::hex::hex;
+use base::seal::random;
 use domain::backoff::{Backoff, jittered};
 use domain::millis::whole_millis;
 

@@ -25,10 +25,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::audit::Audit;
 use crate::config::{self, Limits, OnMissing};
-use crate::platform::wall_clock;
-use crate::seal::hex::{from_hex, hex};
-use crate::seal::{Sealer, random};
 use crate::telemetry::Telemetry;
+use base::platform::wall_clock;
+use base::seal::hex::{from_hex, hex};
+use base::seal::{Sealer, random};
 use domain::fair_share::Share;
 use domain::unix_time::UnixSeconds;
 use membership::Reconnecting;

@@ -10,7 +10,7 @@ use redis::Value;
 
 use super::Cluster;
 use super::store::StoreUnavailable;
-use crate::seal::{Kind, Sealer};
+use base::seal::{Kind, Sealer};
 use domain::caller::Caller;
 use domain::fair_share::Holder;
 use domain::millis::whole_millis;
@@ -118,7 +118,7 @@ pub(super) fn open(sealer: &Sealer, sealed: &[u8]) -> Option<(Holder, [u8; 16])>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::seal::SealKeys;
+    use base::seal::SealKeys;
     use domain::caller::MAX_ID;
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::jwt::{URL_RULE, url};
 use super::reader::{MILLISECOND, Section, optional};
 use super::secret::Secret;
-use crate::seal;
+use base::seal;
 
 /// The admin API and the console.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::reader::{MILLISECOND, Section};
 use super::views::globs;
-use crate::platform::disk::{self, OpenOptions, Readers};
-use crate::platform::platform;
-use crate::seal::AuditKey;
+pub use base::platform::disk::{self, OpenOptions, Readers};
+use base::platform::platform;
+use base::seal::AuditKey;
 use domain::fair_share::Share;
 use domain::glob::Glob;
 

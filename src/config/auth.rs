@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::jwt::{self, Jwt};
 use super::reader::Section;
-use crate::seal::hex::from_hex;
+use base::seal::hex::from_hex;
 use domain::caller::{Caller, Proof, is_id, is_reserved};
 
 /// The authentication methods.

@@ -4,8 +4,8 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::platform::disk::{self, File, Metadata, OpenOptions, Readers};
-use crate::platform::sleep;
+pub use base::platform::disk::{self, File, Metadata, OpenOptions, Readers};
+use base::platform::sleep;
 
 /// The beginning of the name of a file that is not whole yet.
 pub(crate) const UNFINISHED: &str = ".unfinished-";

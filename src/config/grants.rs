@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::reader::Section;
 use super::secret::Secret;
-use crate::seal::SealKeys;
+use base::seal::SealKeys;
 use domain::name::UpstreamId;
 
 /// `[grants]`: how sign-ins are kept.

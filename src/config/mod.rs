@@ -77,8 +77,8 @@ pub(crate) use tls::{Tls, TlsFiles};
 pub(crate) use upstream::{Http, Stdio, Transport, Upstream};
 pub(crate) use views::View;
 
-use crate::platform::disk;
-use crate::seal;
+use base::platform::disk;
+use base::seal;
 use domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, UpstreamId, is_separator};
 use domain::overlay::Overlay;
 use reader::{Context, Section};

@@ -112,7 +112,7 @@ fn key(section: &Section<'_>, algorithm: Algorithm, pem: &Secret) -> Option<Clie
         EdDSA => EncodingKey::from_ed_pem(pem),
         _ => EncodingKey::from_rsa_pem(pem),
     };
-    crate::seal::jws::install();
+    base::seal::jws::install();
     let signs = |key: &EncodingKey| jsonwebtoken::crypto::sign(b"", key, algorithm).is_ok();
     let key = parsed.ok().filter(signs);
     if key.is_none() {
@@ -122,7 +122,7 @@ fn key(section: &Section<'_>, algorithm: Algorithm, pem: &Secret) -> Option<Clie
         );
         section.mistake("private_key", message);
     }
-    let fingerprint = crate::seal::sha256(pem);
+    let fingerprint = base::seal::sha256(pem);
     key.map(|key| ClientProof::Key { algorithm, key, fingerprint })
 }
 

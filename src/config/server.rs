@@ -9,7 +9,7 @@ use super::auth::Auth;
 use super::exposure::{self, Exposure};
 use super::reader::{MILLISECOND, Section, optional};
 use super::tls::Tls;
-use crate::seal::SealKeys;
+use base::seal::SealKeys;
 use domain::fair_share::Share;
 
 /// The downstream side: listener, endpoint and limits.

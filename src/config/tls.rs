@@ -9,8 +9,8 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 
 use super::reader::Section;
-use crate::platform::disk;
-use crate::seal::pem::certificates;
+use base::platform::disk;
+use base::seal::pem::certificates;
 
 /// Paths of PEM files. They are polled and read again when they change.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -75,7 +75,7 @@ impl TlsFiles {
     /// # Errors
     /// The key of the file that cannot be used, and the reason.
     pub fn config(&self) -> Result<ServerConfig, String> {
-        let provider = crate::seal::provider::tls();
+        let provider = base::seal::provider::tls();
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(|e| e.to_string())?;

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use super::raw::{ENV_PREFIX, LEVELS};
-use crate::platform::processes::GATEWAY_DEPTH;
+use base::platform::processes::GATEWAY_DEPTH;
 
 /// Prefix of all variables of the gateway.
 const PREFIX: &str = "PROMPTGATE_";

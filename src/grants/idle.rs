@@ -10,7 +10,7 @@ use tracing::{info, warn};
 use super::store::GrantStore;
 use crate::audit::Audit;
 use crate::audit::record::Event;
-use crate::platform::wall_clock;
+use base::platform::wall_clock;
 use domain::backoff::jittered;
 
 /// Longest time between two marks of a sign-in as used.

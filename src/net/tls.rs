@@ -5,9 +5,9 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use rustls::{ClientConfig, RootCertStore};
 
-use crate::seal;
-use crate::seal::pem::certificates;
-use crate::seal::provider;
+use base::seal;
+use base::seal::pem::certificates;
+use base::seal::provider;
 
 /// Returns a client configuration that trusts the system's certificates (where there are none, the
 /// public web authorities) and the certificates in `ca` (PEM).

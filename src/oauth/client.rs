@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use crate::config::Secret;
 use crate::net::egress::{Egress, FetchError};
-use crate::seal::hex::hex;
-use crate::seal::random;
+use base::seal::hex::hex;
+use base::seal::random;
 use domain::address_policy::{AddressPolicy, is_loopback};
 use domain::fault::TokenFault;
 use domain::percent;

@@ -6,7 +6,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use subtle::ConstantTimeEq;
 use url::form_urlencoded;
 
-use crate::seal::{random, sha256};
+use base::seal::{random, sha256};
 
 /// Returns a new `state`: it binds the answer to the request (RFC 6749, section 10.12). 22
 /// characters.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::jwt::Tokens;
 use crate::config;
-use crate::seal;
+use base::seal;
 use domain::caller::{Caller, MAX_ID, Proof};
 use domain::fault::TransportFault;
 use domain::subject_token::SubjectToken;

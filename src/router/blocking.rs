@@ -1,6 +1,6 @@
 //! Long computations beside the calls.
 
-use crate::platform::{BlockingError, blocking};
+use base::platform::{BlockingError, blocking};
 
 /// Most prompts that are merged on a runtime thread: about a millisecond.
 pub(super) const MERGED_AT_ONCE: usize = 100;

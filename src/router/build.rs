@@ -25,11 +25,11 @@ use super::view_cache::ViewCache;
 use crate::config;
 use crate::config::{Config, OnChangedDefinition};
 use crate::policy::Gate;
-use crate::seal::Sealer;
 use crate::telemetry::Telemetry;
 use crate::upstream::call::correlator::{NotificationSinks, UrlElicitationComplete};
 use crate::upstream::driver::{DriverId, DriverReport};
 use crate::upstream::{Upstream, UpstreamDeps};
+use base::seal::Sealer;
 use domain::name::UpstreamId;
 
 /// State that the routers of all editions share.

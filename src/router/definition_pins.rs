@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use crate::config::OnChangedDefinition;
-use crate::seal;
+use base::seal;
 use domain::prompt::Prompt;
 
 /// The first definitions of one upstream's prompts.

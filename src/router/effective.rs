@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::catalog::{LeftOut, LeftOutBy};
 use super::pin::{ApprovedTexts, OfferedPrompt, PinRow, Pinning, PromptPin};
-use crate::seal;
+use base::seal;
 use domain::json::Json;
 use domain::name::{Naming, Prefix, UpstreamId};
 use domain::overlay::{self, Overlaid, Overlay};

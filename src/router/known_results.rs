@@ -10,7 +10,7 @@ use super::RoutedCall;
 use super::reply::{self, Flags, Origin, PromptReply};
 use super::view_cache::options;
 use crate::config::Transport;
-use crate::seal::last_digest::{LastDigest, MAX_KEPT};
+use base::seal::last_digest::{LastDigest, MAX_KEPT};
 use domain::document::Document;
 use domain::fault::Fault;
 use domain::hidden_text::HiddenText;

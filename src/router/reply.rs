@@ -11,7 +11,7 @@ use super::call_channel::RequestOrigin;
 use super::catalog::Incomplete;
 use super::view_cache::ListKind;
 use crate::policy::ResultDigest;
-use crate::seal::last_digest::LastDigest;
+use base::seal::last_digest::LastDigest;
 use domain::call_overlay::CallOverlay;
 use domain::content;
 use domain::cursor::CacheScope;

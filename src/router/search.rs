@@ -8,7 +8,7 @@ use super::Router;
 use super::blocking::beside_calls;
 use super::reply::{FoundReply, Reply};
 use super::view::View;
-use crate::seal::{self, Kind};
+use base::seal::{self, Kind};
 use domain::call::Call;
 use domain::cursor::{CacheScope, Place};
 use domain::fault::{Fault, RequestFault};

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::Digest;
 use super::owner::Owner;
 use super::pin::PromptPin;
-use crate::seal;
+use base::seal;
 use domain::chunks;
 use domain::json::Json;
 use domain::merge::Entry;

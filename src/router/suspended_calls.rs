@@ -9,8 +9,8 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::seal::random;
 use crate::upstream::call::exchange::Exchange;
+use base::seal::random;
 use domain::caller::Caller;
 use domain::fair_share::{FairShare, Holder, Share};
 use domain::name::UpstreamId;

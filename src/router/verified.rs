@@ -4,7 +4,7 @@
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
-use crate::seal;
+use base::seal;
 use domain::document::Document;
 use domain::json::Json;
 use domain::pin::{DigestText, canonical_text};

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::Digest;
 use super::segment::{Segment, SegmentWriter, name_of_tool};
-use crate::seal;
+use base::seal;
 use domain::json::Json;
 use domain::name::UpstreamId;
 use domain::rights::Allowed;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use quick_cache::Equivalent;
 use quick_cache::sync::Cache;
 
-use crate::seal::{Kind, Sealer, random};
+use base::seal::{Kind, Sealer, random};
 use domain::caller::Caller;
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
@@ -145,7 +145,7 @@ impl Equivalent<SealedToken<Box<str>>> for SealedToken<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::seal::SealKeys;
+    use base::seal::SealKeys;
     use domain::caller::{MAX_ID, is_id};
     use domain::cursor::{CacheScope, Place};
     use domain::name::MAX_LENGTH_LIMIT;

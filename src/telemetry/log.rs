@@ -24,7 +24,7 @@ use super::exporter::Exporter;
 use super::{SCOPE, resource};
 use crate::audit::EVIDENCE;
 use crate::config::{LogFormat, Telemetry};
-use crate::platform::blocking;
+use base::platform::blocking;
 
 /// The limit of lines that wait for the reader of standard error. Further lines are dropped: a
 /// reader that stalls must not stop calls.

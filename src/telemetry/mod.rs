@@ -25,8 +25,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::config;
-use crate::seal::hex::hex;
-use crate::seal::random;
+use base::seal::hex::hex;
+use base::seal::random;
 use health::HealthChange;
 pub(crate) use metrics::Metrics;
 pub(crate) use operation::{

@@ -19,7 +19,7 @@ use super::exporter::Exporter;
 use super::health::HealthChange;
 use super::{Metrics, SCOPE, resource};
 use crate::config;
-use crate::platform::blocking;
+use base::platform::blocking;
 
 /// The exporters of spans and metrics to one collector.
 pub(super) struct OtlpPipeline {

@@ -10,7 +10,7 @@ use super::index::{Index, Snapshot};
 use super::query::secs;
 use crate::audit::tail::Tail;
 use crate::config;
-use crate::platform::disk;
+use base::platform::disk;
 
 /// An index with the log that it is derived from.
 pub(super) struct Follower {

@@ -29,7 +29,7 @@ use tracing::{info, warn};
 use crate::audit::Audit;
 use crate::audit::tail::{self, Tail};
 use crate::config;
-use crate::platform::{blocking, wall_clock};
+use base::platform::{blocking, wall_clock};
 use counts::{Kind, Seen};
 use domain::caller::Caller;
 use domain::method::Method;

@@ -4,13 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base::seal::AuditKey;
 use domain::caller::Caller;
 use domain::fault::Fault;
 use domain::method::Method;
 use domain::rights::{PromptRef, Rights};
 use promptgate::test_util::audit::keys::Keys;
 use promptgate::test_util::audit::verify::{TrustAnchors, verify};
-use promptgate::test_util::seal::AuditKey;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

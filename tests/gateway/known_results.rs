@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use promptgate::test_util::seal::digest_text;
+use base::seal::digest_text;
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 

@@ -78,7 +78,7 @@ fn server(folder: &TempDir, rest: &str, takes_certificates: bool) -> String {
 fn client(authority: &Authority, pair: Option<&Pair>) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add(authority.0.der().clone()).unwrap();
-    let provider = promptgate::test_util::seal::provider::tls();
+    let provider = base::seal::provider::tls();
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()

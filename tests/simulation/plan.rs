@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use base::seal::digest_text;
 use fastrand::Rng;
-use promptgate::test_util::seal::digest_text;
 use sha2::{Digest, Sha256};
 
 use crate::upstream::{MODERN, Plan, Prompt, SERVICE, Transport};

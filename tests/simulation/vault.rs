@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use base::platform::network::Acceptor;
 use bytes::Bytes;
 use fastrand::Rng;
 use http::{Request, Response};
@@ -13,7 +14,6 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use promptgate::test_util::platform::network::Acceptor;
 use serde_json::json;
 use tokio::time::sleep;
 

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::seal;
+use base::seal;
 
 /// A file of the console. Its path holds its digest, so that browsers keep it.
 #[derive(Debug)]

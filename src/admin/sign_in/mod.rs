@@ -28,8 +28,8 @@ use tracing::warn;
 use crate::audit::Audit;
 use crate::audit::record::Event;
 use crate::config;
-use crate::seal::{Sealer, sha256};
 use attempts::{Attempts, Failed};
+use base::seal::{Sealer, sha256};
 use cookie::Cookie;
 pub(crate) use cookie::SetCookie;
 use domain::unix_time::UnixSeconds;
@@ -363,7 +363,7 @@ mod tests {
     use super::site::site;
     use super::*;
     use crate::config::Config;
-    use crate::seal::SealKeys;
+    use base::seal::SealKeys;
 
     /// The admin section with these keys.
     pub(super) fn admin(text: &str) -> config::Admin {

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::role::Role;
 use crate::config;
-use crate::seal::hex::hex;
-use crate::seal::{self, Kind, Sealer, random};
+use base::seal::hex::hex;
+use base::seal::{self, Kind, Sealer, random};
 use domain::unix_time::UnixSeconds;
 
 /// The content of the session cookie.
@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
     use crate::admin::sign_in::tests::admin;
-    use crate::seal::SealKeys;
+    use base::seal::SealKeys;
 
     fn session(groups: Vec<String>) -> Session {
         Session {

@@ -4,7 +4,7 @@ use std::io::{self, Seek, SeekFrom};
 
 use crate::audit::record::MAX_LINE;
 use crate::audit::tail::read_full;
-use crate::platform::disk::File;
+use base::platform::disk::File;
 
 /// A reader of complete lines, last to first.
 pub(super) struct Backward<'a> {

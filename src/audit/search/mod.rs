@@ -21,8 +21,8 @@ use super::folder::{segment_number, segments};
 use super::record::{MAX_LINE, write_text};
 use super::recover::read_header;
 use super::tail::{Position, Tail};
-use crate::platform::disk::File;
 use backward::Backward;
+use base::platform::disk::File;
 use entry::CallId;
 
 pub(crate) use entry::Entry;

@@ -12,7 +12,7 @@ use crate::audit::folder::segment_name;
 use crate::audit::header::Header;
 use crate::audit::keys::Keys;
 use crate::audit::record::{Event, Head, Stamp, WriterId};
-use crate::seal::AuditKey;
+use base::seal::AuditKey;
 
 /// A log that is written line by line.
 struct Log {

@@ -15,7 +15,7 @@ use super::log::{Gap, Log, LogSettings};
 use super::record::{Event, Line, Stamp};
 use super::recover::{Recovered, recover};
 use super::verify::{KeptCheckpoint, Report, TrustAnchors, verify};
-use crate::seal::AuditKey;
+use base::seal::AuditKey;
 use failpoints::try_open;
 
 fn key() -> AuditKey {

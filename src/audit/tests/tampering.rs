@@ -12,7 +12,7 @@ use crate::audit::keys::Keys;
 use crate::audit::record::MAX_LINE;
 use crate::audit::recover::recover;
 use crate::audit::verify::{TrustAnchors, verify};
-use crate::seal::AuditKey;
+use base::seal::AuditKey;
 
 /// Changes the lines of one segment.
 fn tamper(path: &Path, segment: usize, change: impl FnOnce(&mut Vec<Vec<u8>>)) {

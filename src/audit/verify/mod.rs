@@ -10,7 +10,7 @@ use std::path::Path;
 use super::checkpoint::Checkpoint;
 use super::folder::segments;
 use super::keys::{Keys, PublicKey};
-use crate::platform::disk::{self, File};
+use base::platform::disk::{self, File};
 use verifier::{Successor, Verifier};
 
 /// The keys and checkpoints that a log is verified against.

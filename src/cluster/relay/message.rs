@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::ReplicaId;
-use crate::seal::{Kind, Sealer};
+use base::seal::{Kind, Sealer};
 use domain::caller::{Caller, Proof, TokenProof};
 use domain::unix_time::UnixSeconds;
 
@@ -227,7 +227,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::seal::SealKeys;
+    use base::seal::SealKeys;
 
     fn sealer(key: u8) -> Sealer {
         Sealer::new(&SealKeys::new(vec![[key; 32]]).unwrap())

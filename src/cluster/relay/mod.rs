@@ -18,8 +18,8 @@ use tracing::{debug, warn};
 
 use super::store::Push;
 use super::{Cluster, ReplicaId};
-use crate::platform::wall_clock;
-use crate::seal::random;
+use base::platform::wall_clock;
+use base::seal::random;
 use domain::fair_share::{Holder, Place, Places, Share};
 use domain::millis::whole_millis;
 use message::{Content, Envelope, MessageId, Recipient};

@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use super::push::PushSender;
 use crate::config::{Cluster, StoreCredential, StoreServer};
 use crate::net::tls;
-use crate::platform::platform;
+use base::platform::platform;
 
 /// Requests that wait to be written. More wait for room, within the time of one operation.
 const QUEUE: usize = 1024;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use toml_edit::{InlineTable, Value};
 
-use crate::seal;
+use base::seal;
 use domain::json::Json;
 use domain::json::canonical::canonical;
 use domain::json::object::write_object;

@@ -14,8 +14,8 @@ use similar::TextDiff;
 
 use super::{Lock, NO_FILE};
 use crate::config::durable_file::{self, UNFINISHED};
-use crate::platform::disk::{self, File, Readers};
-use crate::seal;
+pub use base::platform::disk::{self, File, Readers};
+use base::seal;
 use domain::pin::DigestText;
 
 /// A lock file and its objects.

@@ -19,7 +19,7 @@ use super::SourceFile;
 use super::error::{Mistakes, Origin};
 use super::raw::join;
 use super::units;
-use crate::platform::disk;
+use base::platform::disk;
 use domain::similar::is_typing_error;
 use schema::Recorder;
 

@@ -30,7 +30,7 @@ use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 use super::timeout_io::{TimeoutIo, slow_consumer};
-use crate::platform::wall_clock;
+use base::platform::wall_clock;
 
 /// The IO of an HTTP/1.1 connection, lent to hyper until a response is detached. Clones are handles
 /// of the same connection.

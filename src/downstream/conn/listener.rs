@@ -14,7 +14,7 @@ use super::{ClientCertificate, ConnContext, ConnError, Peer};
 use crate::config::Limits;
 use crate::downstream::pool::{Bounds, Lease, NoRoom, Pool, Revokes};
 use crate::downstream::{Serve, TlsServer};
-use crate::platform::{Acceptor, Stream};
+pub use base::platform::{Acceptor, Stream};
 use domain::fair_share::{Holder, network};
 
 /// A listening socket. Each connection that it accepts is served by a task of its own.

@@ -39,7 +39,7 @@ use super::pool::Lease;
 use super::{Serve, TlsServer};
 use crate::config::Limits;
 use crate::downstream::Body;
-use crate::platform::heap::pin_in_place;
+use base::platform::heap::pin_in_place;
 
 /// The client at the other end of a connection.
 pub(crate) struct Peer {

@@ -17,7 +17,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::x509::X509Name;
 
 use crate::config::{Tls, TlsFiles};
-use crate::platform::{Stream, blocking};
+pub use base::platform::{Stream, blocking};
 
 /// The TLS server side of one listener.
 pub(crate) struct TlsServer {

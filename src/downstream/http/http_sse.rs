@@ -18,10 +18,10 @@ use crate::downstream::admission::{Admission, BodyBudget, StreamPermit};
 use crate::downstream::channel::{ClientChannel, Outgoing, Sender};
 use crate::downstream::clock;
 use crate::policy::StreamRecord;
-use crate::seal::hex::hex;
-use crate::seal::random;
 use crate::session::connection::{Connection, ConnectionKind};
 use crate::session::{Sessions, StreamEnd, relay_fault};
+use base::seal::hex::hex;
+use base::seal::random;
 use domain::caller::Caller;
 use domain::fault::TransportFault;
 

@@ -9,7 +9,7 @@ use tracing::warn;
 
 use super::StoreError;
 use crate::config::durable_file;
-use crate::platform::disk::{self, File, OpenOptions, Readers};
+pub use base::platform::disk::{self, File, OpenOptions, Readers};
 
 /// A folder of sealed sign-ins.
 pub(crate) struct Folder(PathBuf);

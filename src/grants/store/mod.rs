@@ -11,9 +11,9 @@ use std::time::{Duration, SystemTime};
 use super::Grant;
 use crate::cluster::{self, SharedGrantError, SharedGrants};
 use crate::config;
-use crate::platform;
-use crate::platform::disk::File;
-use crate::seal::{Kind, Sealer};
+use base::platform;
+use base::platform::disk::File;
+use base::seal::{Kind, Sealer};
 pub(crate) use folder::Folder;
 
 /// The grants of the upstreams.
@@ -221,7 +221,7 @@ mod tests {
 
     use super::*;
     use crate::grants::tests::grant;
-    use crate::seal::SealKeys;
+    use base::seal::SealKeys;
 
     fn store(folder: &Path, keys: &[u8]) -> GrantStore {
         let keys = SealKeys::new(keys.iter().map(|key| [*key; 32]).collect()).unwrap();

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, Jwt};
-use crate::seal;
+use base::seal;
 use domain::caller::{Caller, Proof, TokenProof, is_id, is_reserved};
 use domain::fault::TransportFault;
 use domain::unix_time::UnixSeconds;

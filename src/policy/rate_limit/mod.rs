@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use crate::cluster::Cluster;
 use crate::config::{self, Per, default_limit_name};
-use crate::seal;
-use crate::seal::hex::hex;
+use base::seal;
+use base::seal::hex::hex;
 use bucket::{Bucket, Exhausted};
 use buckets::LocalBuckets;
 use domain::caller::Caller;

@@ -20,8 +20,8 @@ use crate::config::lock::{Lock, LockStore, Objects, StoreError, patch};
 use crate::router::Router;
 use crate::router::blocking::beside_calls;
 use crate::router::pin::{OfferedPrompt, PinRow};
-use crate::seal;
 use crate::upstream::library::source_object;
+use base::seal;
 use domain::name::UpstreamId;
 use domain::pin::{
     Approval, DigestText, NO_ARGUMENTS, OfferedText, Pin, Reason, State, Version, decide,

@@ -18,7 +18,7 @@ use crate::router::owner::Owner;
 use crate::router::pin::{DEPTH, OfferedPrompt, PinRow, PromptPin, pinned_arguments};
 use crate::router::reply::Reply;
 use crate::router::{RoutedCall, Router, effective_arguments, without_presets};
-use crate::seal;
+use base::seal;
 use domain::call::{Call, Client, ForwardedMeta, NameKind, Request};
 use domain::caller::{Caller, PROBER};
 use domain::chunks::Chunks;

@@ -16,14 +16,14 @@ use tracing::info;
 
 use super::client_events::ClientEventSender;
 use super::counting::CANCELLED;
-use crate::platform::heap::pin_in_place;
 use crate::policy::{Gate, Outcome, ResultDigest};
 use crate::router::call_channel::CallChannel;
-use crate::seal::random;
 use crate::session::dialect::ResultForm;
 use crate::session::tools::is_tool_result;
 use crate::session::{CallOutcome, CallPermit, CallPermits, PreparedCall, Sessions};
 use crate::telemetry::{End, ServerAttributes, ServerOperation};
+use base::platform::heap::pin_in_place;
+use base::seal::random;
 use domain::fault::{CorrelationId, Fault, TransportFault, UpstreamFault};
 use domain::unix_time::UnixSeconds;
 

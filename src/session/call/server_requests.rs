@@ -7,9 +7,9 @@ use dashmap::DashMap;
 use tokio::sync::oneshot;
 
 use crate::cluster::ReplicaId;
-use crate::seal::hex::hex;
-use crate::seal::random;
 use crate::session::token::Nonce;
+use base::seal::hex::hex;
+use base::seal::random;
 use domain::fault::excerpt;
 use domain::json::Json;
 use domain::jsonrpc::{Id, Outcome};

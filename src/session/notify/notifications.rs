@@ -16,13 +16,13 @@ use crate::policy::StreamRecord;
 use crate::router::Digest;
 use crate::router::changes::{Changes, Published, Visible};
 use crate::router::view_cache::{ListDigests, ListKinds};
-use crate::seal::{Kind, Sealer, random};
 use crate::session::call::in_flight::InFlightCall;
 use crate::session::call::url_elicitations::PendingUrlElicitations;
 use crate::session::dialect::Dialect;
 use crate::session::token::Nonce;
 use crate::telemetry::Telemetry;
 use crate::upstream::call::correlator::UrlElicitationComplete;
+use base::seal::{Kind, Sealer, random};
 use domain::jsonrpc::Id;
 use domain::method::{LIST_CHANGED, TOOLS_LIST_CHANGED};
 
@@ -393,7 +393,7 @@ mod tests {
     use crate::router::catalog::Content;
     use crate::router::segment::SegmentWriter;
     use crate::router::view_cache::ViewCache;
-    use crate::seal::SealKeys;
+    use base::seal::SealKeys;
     use domain::caller::Caller;
     use domain::fair_share::{Holder, Share};
     use domain::json::Json;

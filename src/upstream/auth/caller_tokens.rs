@@ -50,7 +50,7 @@ impl CallerCredential {
         ca: Option<&str>,
         audit: Audit,
     ) -> Result<Self, String> {
-        crate::seal::jws::install();
+        base::seal::jws::install();
         let (source, requests) = match credential {
             config::CallerCredential::Exchange(exchange) => {
                 let source = Exchange::new(exchange, url, ca)?;

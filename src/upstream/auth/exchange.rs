@@ -12,7 +12,7 @@ use crate::net::egress::{CONNECT, Egress};
 use crate::net::issuer::discover;
 use crate::oauth::client::{Client, Proof, Refusal, address_policy};
 use crate::oauth::token::Issued;
-use crate::platform::wall_clock;
+use base::platform::wall_clock;
 use domain::fault::TokenFault;
 use domain::subject_token::SubjectToken;
 use domain::unix_time::UnixSeconds;

@@ -18,7 +18,7 @@ use crate::grants::{Grant, GrantState};
 use crate::net::egress::{CONNECT, Egress};
 use crate::oauth::client::{Refusal, address_policy};
 use crate::oauth::scope;
-use crate::platform::wall_clock;
+use base::platform::wall_clock;
 use domain::fault::{TokenFault, excerpt};
 use domain::unix_time::UnixSeconds;
 
@@ -313,7 +313,7 @@ fn needs_renewal(grant: &Grant, left: Option<Duration>) -> bool {
 mod tests {
     use super::*;
     use crate::grants::tests::grant;
-    use crate::seal::SealKeys;
+    use base::seal::SealKeys;
 
     #[test]
     fn a_token_is_renewed_in_the_last_part_of_its_life() {

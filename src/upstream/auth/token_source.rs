@@ -17,7 +17,7 @@ use crate::cluster::SharedGrants;
 use crate::config;
 use crate::oauth::client::Refusal;
 use crate::oauth::resource::BearerChallenge;
-use crate::seal;
+use base::seal;
 use domain::fault::{TokenFault, UpstreamFaultKind as Kind};
 
 /// Access tokens of one upstream.

@@ -15,7 +15,7 @@ use crate::net::egress::{CONNECT, Egress};
 use crate::oauth::client::{Client, Proof, Refusal, address_policy};
 use crate::oauth::scope;
 use crate::oauth::token::Issued;
-use crate::platform::{blocking, disk};
+use base::platform::{blocking, disk};
 use domain::fault::TokenFault;
 
 /// The workload of the gateway at an upstream's authorization server.

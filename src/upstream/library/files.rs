@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::platform::disk::{self, FileKind};
-use crate::platform::platform;
+pub use base::platform::disk::{self, FileKind};
+use base::platform::platform;
 
 /// Deepest level of subfolders that is read: a library is a tree that people browse.
 const MAX_DEPTH: usize = 8;

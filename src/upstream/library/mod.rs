@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::config::Settings;
-use crate::platform::disk;
-use crate::seal;
+use base::platform::disk;
+use base::seal;
 use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;

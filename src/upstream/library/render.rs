@@ -9,7 +9,7 @@ use minijinja::{Environment, ErrorKind, UndefinedBehavior};
 use serde_json::{Map, Value, json};
 
 use super::source::{ArgumentSpec, FrontMatter, Piece, Role, Source, Version};
-use crate::seal;
+use base::seal;
 use domain::json::write_str;
 
 /// A compiled library prompt.

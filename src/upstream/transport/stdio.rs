@@ -20,14 +20,14 @@ use crate::audit::Audit;
 use crate::audit::record::Event;
 use crate::config;
 use crate::config::Settings;
-use crate::platform::platform;
-use crate::platform::processes::{
-    self, Command, Exit, GATEWAY_DEPTH, Process, Signal, gateway_depth,
-};
 use crate::upstream::call::correlator::{Correlator, Followup, NotificationSinks};
 use crate::upstream::call::reply;
 use crate::upstream::stderr_tail::{self, StderrTail};
 use crate::upstream::transport::child_input::{ChildInput, NotQueued};
+use base::platform::platform;
+use base::platform::processes::{
+    self, Command, Exit, GATEWAY_DEPTH, Process, Signal, gateway_depth,
+};
 use domain::document::Document;
 use domain::fault::{ChildExit, ChildReport, UpstreamFaultKind as Kind};
 use domain::jsonrpc::Id;

@@ -10,11 +10,11 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::codec::{Reader, write_number, write_text};
-use crate::seal;
-use crate::seal::hex::hex;
 use crate::usage::counts::{Counts, Histogram, Seen};
 use crate::usage::names::{NONE, Names, OTHERS};
 use crate::usage::query::{Dimension, Filter, Part, Sums};
+use base::seal;
+use base::seal::hex::hex;
 
 /// Seconds of a day.
 pub(super) const DAY: u64 = 86_400;

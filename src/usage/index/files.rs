@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::day::{Detail, PREAMBLE, wanted_length};
-use crate::platform::disk::{self, File, OpenOptions, Readers};
+pub use base::platform::disk::{self, File, OpenOptions, Readers};
 
 /// The folder of an index.
 #[derive(Debug)]

@@ -24,7 +24,7 @@ use tracing::warn;
 use super::query::{Query, Sums};
 use super::records::{OpenCalls, Record};
 use crate::audit::tail::{Position, Tail};
-use crate::seal;
+use base::seal;
 use day::{DAY, Day, DayFile, DayPart, HOUR, Source, source};
 use files::Files;
 

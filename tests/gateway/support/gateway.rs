@@ -103,7 +103,7 @@ pub fn upstream_tables(upstreams: &[(&str, &super::Upstream)]) -> String {
 
 /// The table of a caller who holds this key; what follows may add to it.
 pub fn api_key(id: &str, key: &str) -> String {
-    let hash = promptgate::test_util::seal::digest_text(&Sha256::digest(key.as_bytes()).into());
+    let hash = base::seal::digest_text(&Sha256::digest(key.as_bytes()).into());
     format!("[[auth.api_keys]]\nid = \"{id}\"\nhash = \"{hash}\"\n")
 }
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use base::seal::{SealKeys, Sealer};
 use domain::caller::Caller;
 use domain::fault::Fault;
 use domain::rights::{Everything, Rights};
@@ -11,7 +12,6 @@ use promptgate::test_util::audit::Audit;
 use promptgate::test_util::config::Config;
 use promptgate::test_util::policy::Gate;
 use promptgate::test_util::router::{Router, RouterDeps, UpstreamDeps};
-use promptgate::test_util::seal::{SealKeys, Sealer};
 use promptgate::test_util::session::headers::{Field, Headers};
 use promptgate::test_util::session::{
     CallOutcome, CallPermit, CallPermits, Dispatch, Refusal, RequestContext, Sessions, SharedState,

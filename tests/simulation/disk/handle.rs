@@ -6,7 +6,7 @@ use std::mem;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use promptgate::test_util::platform::disk::{Metadata, OpenFile, OpenOptions};
+use base::platform::disk::{Metadata, OpenFile, OpenOptions};
 use rustix::io::Errno;
 
 use super::SimDisk;

@@ -24,9 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use promptgate::test_util::platform::disk::{
-    Disk, Links, Metadata, OpenFile, OpenOptions, Readers,
-};
+use base::platform::disk::{Disk, Links, Metadata, OpenFile, OpenOptions, Readers};
 use rustix::io::Errno;
 use tokio::sync::Notify;
 

@@ -8,10 +8,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base::platform::disk::{Disk, FileKind, Links, Metadata, OpenFile, OpenOptions, Readers};
 use fastrand::Rng;
-use promptgate::test_util::platform::disk::{
-    Disk, FileKind, Links, Metadata, OpenFile, OpenOptions, Readers,
-};
 use tokio::sync::Notify;
 
 use super::SimDisk;

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use promptgate::test_util::platform::disk::{FileKind, Links, Metadata, OpenOptions, Readers};
+use base::platform::disk::{FileKind, Links, Metadata, OpenOptions, Readers};
 use rustix::io::Errno;
 use tokio::sync::Notify;
 

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::{Duration, SystemTime};
 
+use base::platform::disk::{Disk, Links, OpenFile, OpenOptions, Readers};
 use fastrand::Rng;
-use promptgate::test_util::platform::disk::{Disk, Links, OpenFile, OpenOptions, Readers};
 use rustix::io::Errno;
 use tokio::sync::Notify;
 

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use promptgate::test_util::platform::disk::Links;
+use base::platform::disk::Links;
 use rustix::io::Errno;
 
 use super::durability::Content;

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use promptgate::test_util::platform::Entropy;
+use base::platform::Entropy;
 
 /// The state of SplitMix64 (Steele, Lea and Flood, 2014).
 static STATE: AtomicU64 = AtomicU64::new(0);

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use base::platform::{Clock, Platform};
 use fastrand::Rng;
-use promptgate::test_util::platform::{Clock, Platform};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 

@@ -10,12 +10,10 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use base::platform::network::{Acceptor, Connect, Connecting, Dialling, Network, Stream};
 use bytes::{Buf, Bytes};
 use fastrand::Rng;
 use http::Uri;
-use promptgate::test_util::platform::network::{
-    Acceptor, Connect, Connecting, Dialling, Network, Stream,
-};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};

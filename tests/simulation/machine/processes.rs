@@ -8,9 +8,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use promptgate::test_util::platform::processes::{
-    Child, Command, Exit, Process, Processes, Signal,
-};
+use base::platform::processes::{Child, Command, Exit, Process, Processes, Signal};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, duplex};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;

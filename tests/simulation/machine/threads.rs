@@ -9,8 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use base::platform::threads::{Parking, Threads};
 use fastrand::Rng;
-use promptgate::test_util::platform::threads::{Parking, Threads};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};

@@ -20,8 +20,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use base::platform::network::{Acceptor, Stream};
 use bytes::Bytes;
-use promptgate::test_util::platform::network::{Acceptor, Stream};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};

@@ -13,7 +13,7 @@ use crate::admin::sign_in::session::Source;
 use crate::admin::sign_in::site::Site;
 use crate::net::issuer::Metadata;
 use crate::oauth::code::{Expected, challenge, fresh_state, fresh_verifier, read_code};
-use crate::seal::{Kind, Sealer};
+use base::seal::{Kind, Sealer};
 use domain::unix_time::UnixSeconds;
 
 /// A sign-in that has begun.
@@ -131,7 +131,7 @@ impl Flow {
 mod tests {
     use super::*;
     use crate::admin::sign_in::site::site;
-    use crate::seal::SealKeys;
+    use base::seal::SealKeys;
 
     const NOW: UnixSeconds = UnixSeconds(1_000_000);
 

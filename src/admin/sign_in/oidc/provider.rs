@@ -18,7 +18,7 @@ use crate::net::egress::{CONNECT, Egress};
 use crate::net::issuer::{Metadata, discover};
 use crate::net::jwks::KeySet;
 use crate::oauth::client::{Client, Proof, Refusal};
-use crate::seal;
+use base::seal;
 use domain::address_policy::AddressPolicy;
 use domain::fault::TokenFault;
 

@@ -23,7 +23,7 @@ use crate::admin::sign_in::site::site;
 use crate::admin::sign_in::tests::{admin, sealer};
 use crate::admin::sign_in::{LocalPath, Redirect, Role, SignIn, SignInError, SignedIn, Via};
 use crate::audit::Audit;
-use crate::seal::{jws, sha256};
+use base::seal::{jws, sha256};
 use domain::unix_time::UnixSeconds;
 
 const NOW: UnixSeconds = UnixSeconds(1_000_000);

@@ -6,11 +6,11 @@
 //! installed before its first use. The monotonic clock is that of tokio, and jitter that of
 //! `fastrand`, which can both be controlled.
 
-pub(crate) mod disk;
-pub(crate) mod heap;
-pub(crate) mod network;
-pub(crate) mod processes;
-pub(crate) mod threads;
+pub mod disk;
+pub mod heap;
+pub mod network;
+pub mod processes;
+pub mod threads;
 
 use std::sync::OnceLock;
 use std::time::SystemTime;
@@ -19,8 +19,8 @@ use self::disk::Disk;
 use self::network::Network;
 use self::processes::Processes;
 use self::threads::Threads;
-pub(crate) use network::{Acceptor, Connect, ConnectError, Dialling, Stream};
-pub(crate) use threads::{BlockingError, Condvar, blocking, sleep, spawn_thread, yield_now};
+pub use network::{Acceptor, Connect, ConnectError, Dialling, Stream};
+pub use threads::{BlockingError, Condvar, blocking, sleep, spawn_thread, yield_now};
 
 /// The machine of this process.
 pub struct Platform {
@@ -53,7 +53,6 @@ impl Platform {
     ///
     /// # Panics
     /// When the process has used its machine before.
-    #[cfg(feature = "test-util")]
     pub fn install(self) {
         assert!(PLATFORM.set(self).is_ok(), "a process has one platform, from its start");
     }
@@ -87,11 +86,11 @@ impl Entropy for System {
 }
 
 /// Returns the machine of this process.
-pub(crate) fn platform() -> &'static Platform {
+pub fn platform() -> &'static Platform {
     PLATFORM.get_or_init(Platform::system)
 }
 
 /// Returns the time of the wall clock.
-pub(crate) fn wall_clock() -> SystemTime {
+pub fn wall_clock() -> SystemTime {
     platform().clock.now()
 }

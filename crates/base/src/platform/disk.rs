@@ -330,28 +330,28 @@ impl From<&fs::Metadata> for Metadata {
 }
 
 impl Metadata {
-    pub(crate) fn is_file(&self) -> bool {
+    pub fn is_file(&self) -> bool {
         self.kind == FileKind::File
     }
 
-    pub(crate) fn is_folder(&self) -> bool {
+    pub fn is_folder(&self) -> bool {
         self.kind == FileKind::Folder
     }
 }
 
 /// An open file.
-pub(crate) struct File(Box<dyn OpenFile>);
+pub struct File(Box<dyn OpenFile>);
 
 impl File {
     /// Opens a file to read it, or a folder to lock or sync it.
     ///
     /// # Errors
     /// As `std::fs::File::open`.
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+    pub fn open(path: &Path) -> io::Result<Self> {
         OpenOptions { read: true, ..OpenOptions::default() }.open(path)
     }
 
-    pub(crate) fn metadata(&self) -> io::Result<Metadata> {
+    pub fn metadata(&self) -> io::Result<Metadata> {
         self.0.metadata()
     }
 
@@ -360,40 +360,40 @@ impl File {
         self.metadata().map_or(0, |metadata| usize::try_from(metadata.length).unwrap_or_default())
     }
 
-    pub(crate) fn set_len(&self, length: u64) -> io::Result<()> {
+    pub fn set_len(&self, length: u64) -> io::Result<()> {
         self.0.set_len(length)
     }
 
-    pub(crate) fn set_modified(&self, at: SystemTime) -> io::Result<()> {
+    pub fn set_modified(&self, at: SystemTime) -> io::Result<()> {
         self.0.set_modified(at)
     }
 
-    pub(crate) fn set_mode(&self, mode: u32) -> io::Result<()> {
+    pub fn set_mode(&self, mode: u32) -> io::Result<()> {
         self.0.set_mode(mode)
     }
 
-    pub(crate) fn sync_data(&self) -> io::Result<()> {
+    pub fn sync_data(&self) -> io::Result<()> {
         self.0.sync_data()
     }
 
-    pub(crate) fn sync_all(&self) -> io::Result<()> {
+    pub fn sync_all(&self) -> io::Result<()> {
         self.0.sync_all()
     }
 
     /// # Errors
     /// See [`OpenFile::try_lock`].
-    pub(crate) fn try_lock(&self) -> io::Result<()> {
+    pub fn try_lock(&self) -> io::Result<()> {
         self.0.try_lock()
     }
 
-    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+    pub fn try_clone(&self) -> io::Result<Self> {
         self.0.try_clone().map(Self)
     }
 }
 
 impl OpenOptions {
     /// For a file with access for its owner only; does not follow a symbolic link.
-    pub(crate) fn private() -> Self {
+    pub fn private() -> Self {
         Self { readers: Readers::Owner, refuses_links: true, ..Self::default() }
     }
 
@@ -401,7 +401,7 @@ impl OpenOptions {
     ///
     /// # Errors
     /// As `std::fs::OpenOptions::open`.
-    pub(crate) fn open(&self, path: &Path) -> io::Result<File> {
+    pub fn open(&self, path: &Path) -> io::Result<File> {
         platform().disk.open(path, self).map(File)
     }
 }
@@ -450,7 +450,7 @@ impl Seek for &File {
 ///
 /// # Errors
 /// As `std::fs::read`.
-pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let mut bytes = Vec::with_capacity(file.length_hint());
     file.read_to_end(&mut bytes)?;
@@ -461,7 +461,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// As `std::fs::read_to_string`.
-pub(crate) fn read_to_string(path: &Path) -> io::Result<String> {
+pub fn read_to_string(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mut text = String::with_capacity(file.length_hint());
     file.read_to_string(&mut text)?;
@@ -472,7 +472,7 @@ pub(crate) fn read_to_string(path: &Path) -> io::Result<String> {
 ///
 /// # Errors
 /// As `std::fs::metadata`.
-pub(crate) fn metadata(path: &Path) -> io::Result<Metadata> {
+pub fn metadata(path: &Path) -> io::Result<Metadata> {
     platform().disk.metadata(path, Links::Follow)
 }
 
@@ -480,18 +480,18 @@ pub(crate) fn metadata(path: &Path) -> io::Result<Metadata> {
 ///
 /// # Errors
 /// As `std::fs::symlink_metadata`.
-pub(crate) fn symlink_metadata(path: &Path) -> io::Result<Metadata> {
+pub fn symlink_metadata(path: &Path) -> io::Result<Metadata> {
     platform().disk.metadata(path, Links::Keep)
 }
 
 /// Whether a path leads to a folder.
-pub(crate) fn is_folder(path: &Path) -> bool {
+pub fn is_folder(path: &Path) -> bool {
     metadata(path).is_ok_and(|metadata| metadata.is_folder())
 }
 
 /// # Errors
 /// See [`Disk::read_dir`].
-pub(crate) fn read_dir(path: &Path) -> io::Result<Vec<OsString>> {
+pub fn read_dir(path: &Path) -> io::Result<Vec<OsString>> {
     platform().disk.read_dir(path)
 }
 
@@ -501,7 +501,7 @@ pub(crate) fn read_dir(path: &Path) -> io::Result<Vec<OsString>> {
 ///
 /// # Errors
 /// See [`Disk::create_dir_all`]; or the folder above a new one cannot be synced.
-pub(crate) fn create_dir_all(path: &Path, readers: Readers) -> io::Result<()> {
+pub fn create_dir_all(path: &Path, readers: Readers) -> io::Result<()> {
     let is_new = |folder: &&Path| {
         !folder.as_os_str().is_empty()
             && metadata(folder).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
@@ -521,24 +521,24 @@ pub(crate) fn create_dir_all(path: &Path, readers: Readers) -> io::Result<()> {
 
 /// # Errors
 /// See [`Disk::rename`].
-pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     platform().disk.rename(from, to)
 }
 
 /// # Errors
 /// See [`Disk::remove_file`].
-pub(crate) fn remove_file(path: &Path) -> io::Result<()> {
+pub fn remove_file(path: &Path) -> io::Result<()> {
     platform().disk.remove_file(path)
 }
 
 /// # Errors
 /// See [`Disk::watch`].
-pub(crate) fn watch(folder: &Path, changed: Arc<Notify>) -> io::Result<Watch> {
+pub fn watch(folder: &Path, changed: Arc<Notify>) -> io::Result<Watch> {
     platform().disk.watch(folder, changed)
 }
 
 /// # Errors
 /// See [`Disk::canonicalize`].
-pub(crate) fn canonicalize(path: &Path) -> io::Result<PathBuf> {
+pub fn canonicalize(path: &Path) -> io::Result<PathBuf> {
     platform().disk.canonicalize(path)
 }

@@ -62,24 +62,24 @@ impl Threads for System {
 ///
 /// # Errors
 /// When the system cannot start one.
-pub(crate) fn spawn_thread(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+pub fn spawn_thread(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     platform().threads.spawn(name, Box::new(body))
 }
 
 /// Blocks this thread for a time.
-pub(crate) fn sleep(time: Duration) {
+pub fn sleep(time: Duration) {
     platform().threads.sleep(time);
 }
 
 /// Lets threads that can run go first. It decides nothing that a caller could see, so it is not
 /// part of [`Threads`].
-pub(crate) fn yield_now() {
+pub fn yield_now() {
     std::thread::yield_now();
 }
 
 /// Why the work of [`blocking`] has no result.
 #[derive(thiserror::Error)]
-pub(crate) enum BlockingError {
+pub enum BlockingError {
     #[error("it has panicked")]
     Panicked(Box<dyn Any + Send>),
     #[error("the process ends")]
@@ -91,7 +91,7 @@ pub(crate) enum BlockingError {
 ///
 /// # Errors
 /// When it panics, or the process ends before it has begun.
-pub(crate) fn blocking<T: Send + 'static>(
+pub fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> impl Future<Output = Result<T, BlockingError>> + Send + 'static {
     let (sender, receiver) = oneshot::channel();
@@ -113,14 +113,14 @@ impl std::fmt::Debug for BlockingError {
 }
 
 /// A condition variable for the threads of the gateway.
-pub(crate) struct Condvar {
+pub struct Condvar {
     std: sync::Condvar,
     parking: Option<Box<dyn Parking>>,
 }
 
 impl Condvar {
     /// Blocks while `condition` holds for what `mutex` guards, or for `timeout`.
-    pub(crate) fn wait_while<'a, T>(
+    pub fn wait_while<'a, T>(
         &self,
         mutex: &'a Mutex<T>,
         timeout: Duration,
@@ -145,7 +145,7 @@ impl Condvar {
     }
 
     /// Wakes one thread that waits.
-    pub(crate) fn notify_one(&self) {
+    pub fn notify_one(&self) {
         match &self.parking {
             None => self.std.notify_one(),
             Some(parking) => parking.unpark(),
@@ -153,7 +153,7 @@ impl Condvar {
     }
 
     /// Wakes all threads that wait.
-    pub(crate) fn notify_all(&self) {
+    pub fn notify_all(&self) {
         match &self.parking {
             None => self.std.notify_all(),
             Some(parking) => parking.unpark(),

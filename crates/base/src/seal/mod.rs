@@ -5,12 +5,12 @@
 //! data, so a token of one kind or endpoint never opens as a token of another. With several keys,
 //! the first key seals and all keys open.
 
-pub(crate) mod hex;
-pub(crate) mod jws;
+pub mod hex;
+pub mod jws;
 mod keys;
-pub(crate) mod last_digest;
-pub(crate) mod pem;
-pub(crate) mod provider;
+pub mod last_digest;
+pub mod pem;
+pub mod provider;
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -125,7 +125,7 @@ impl Sealer {
 
     /// Returns a name under which others can count something without learning what it is: the first
     /// 16 bytes of an HMAC-SHA256. It changes with the newest key.
-    pub(crate) fn blind(&self, name: &str) -> [u8; 16] {
+    pub fn blind(&self, name: &str) -> [u8; 16] {
         let tag = hmac::sign(&self.names, name.as_bytes());
         let mut blind = [0; 16];
         blind.copy_from_slice(&tag.as_ref()[..16]);
@@ -163,7 +163,7 @@ impl Sealer {
 ///
 /// # Panics
 /// If the random number generator fails.
-pub(crate) fn random<const N: usize>() -> [u8; N] {
+pub fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     platform().entropy.fill(&mut bytes);
     bytes
@@ -171,7 +171,7 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
 
 /// Returns the SHA-256 digest of the parts, each with its length before it, so that different lists
 /// of parts have different input.
-pub(crate) fn digest<'a>(parts: impl IntoIterator<Item = &'a str>) -> [u8; 32] {
+pub fn digest<'a>(parts: impl IntoIterator<Item = &'a str>) -> [u8; 32] {
     let mut hash = Sha256::new();
     for part in parts {
         hash.update((part.len() as u64).to_be_bytes());
@@ -181,12 +181,12 @@ pub(crate) fn digest<'a>(parts: impl IntoIterator<Item = &'a str>) -> [u8; 32] {
 }
 
 /// Returns the SHA-256 digest of the bytes (FIPS 180-4).
-pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
+pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
 /// Returns the SHA-256 digest of a text in chunks.
-pub(crate) fn sha256_of(text: &Chunks) -> [u8; 32] {
+pub fn sha256_of(text: &Chunks) -> [u8; 32] {
     let mut hash = Sha256::new();
     text.iter().for_each(|chunk| hash.update(chunk));
     hash.finalize().into()
@@ -198,12 +198,12 @@ pub fn digest_text(digest: &[u8; 32]) -> String {
 }
 
 /// Returns the digest of bytes as text; see [`digest_text`].
-pub(crate) fn sha256_text(bytes: &[u8]) -> String {
+pub fn sha256_text(bytes: &[u8]) -> String {
     digest_text(&sha256(bytes))
 }
 
 /// Returns the digest of a prompt's effective definition: that of its canonical text.
-pub(crate) fn definition_digest(prompt: &Prompt) -> String {
+pub fn definition_digest(prompt: &Prompt) -> String {
     sha256_text(prompt.canonical().as_bytes())
 }
 

@@ -11,11 +11,11 @@ use domain::chunks::Chunks;
 pub struct LastDigest(Mutex<Option<(Chunks, [u8; 32])>>);
 
 /// Bytes that a remembered text keeps at most, beside those that it shares.
-pub(crate) const MAX_KEPT: usize = 4 << 10;
+pub const MAX_KEPT: usize = 4 << 10;
 
 impl LastDigest {
     /// Returns the digest of a text, computed unless the text is the last one.
-    pub(crate) fn of(&self, text: &Chunks) -> [u8; 32] {
+    pub fn of(&self, text: &Chunks) -> [u8; 32] {
         // The digest of a short text costs hardly more than its comparison.
         let is_remembered = text.is_shared() && text.unshared() <= MAX_KEPT;
         let last = || self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -12,10 +12,10 @@ use tokio::process;
 use super::System;
 
 /// Environment variable of child processes: how many gateways have started one another before them.
-pub(crate) const GATEWAY_DEPTH: &str = "PROMPTGATE_DEPTH";
+pub const GATEWAY_DEPTH: &str = "PROMPTGATE_DEPTH";
 
 /// Returns how many gateways have started one another before this process.
-pub(crate) fn gateway_depth() -> u32 {
+pub fn gateway_depth() -> u32 {
     std::env::var(GATEWAY_DEPTH).ok().and_then(|depth| depth.parse().ok()).unwrap_or_default()
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 #[cfg(feature = "aws-lc-rs")]
 pub(crate) use aws_lc_rs::{error, hmac, rand, signature};
 #[cfg(all(feature = "ring", not(feature = "aws-lc-rs")))]
-pub(crate) use ring::{error, hmac, rand, signature};
+pub use ring::{error, hmac, rand, signature};
 use rustls::crypto::CryptoProvider;
 
 #[cfg(not(any(feature = "ring", feature = "aws-lc-rs")))]

@@ -1,7 +1,7 @@
 //! Hexadecimal encoding of bytes, in lower case only.
 
 /// Returns the bytes as lower-case hexadecimal digits, two for each byte.
-pub(crate) fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     let digits = bytes.iter().map(|byte| PAIRS[usize::from(*byte)]);
     let mut out = vec![0; bytes.len() * 2];
     for (pair, digits) in out.as_chunks_mut().0.iter_mut().zip(digits) {
@@ -23,7 +23,7 @@ const PAIRS: [[u8; 2]; 256] = {
 };
 
 /// Returns the `N` bytes that [`hex`] encodes as `text`; `None` for any other text.
-pub(crate) fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+pub fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digit = |c: u8| match c {
         b'0'..=b'9' => Some(c - b'0'),
         b'a'..=b'f' => Some(c - b'a' + 10),

@@ -123,7 +123,7 @@ pub struct Dialling {
     /// The time for the acknowledgement of a probe.
     pub keepalive_timeout: Duration,
     /// The addresses to which no connection is opened, whichever name has led to them.
-    pub(crate) address_policy: AddressPolicy,
+    pub address_policy: AddressPolicy,
 }
 
 impl Dialling {

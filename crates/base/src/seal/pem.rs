@@ -7,7 +7,7 @@ use rustls::pki_types::pem::PemObject;
 ///
 /// # Errors
 /// If the text has no certificate, or a malformed one.
-pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, &'static str> {
+pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, &'static str> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     all.ok().filter(|all| !all.is_empty()).ok_or("holds no certificate in PEM")
 }
