@@ -1,23 +1,25 @@
 //! promptgate: one endpoint in front of every MCP prompt server a company has.
 //!
-//! A message travels from left to right, and its answer back:
-//!
 //! ```text
-//! client ─► downstream ─► session ─► policy ─► router ─► upstream ─► prompt server
-//!           bytes⇄frame   frame⇄Call  Call→     Permitted→  typed calls, own handshake,
-//!                         era, dress  Permitted catalog      http, library
+//! client ─► downstream ─► session ─► router ───► upstream ──► prompt server
+//!           bytes⇄frames  frames⇄    catalog,    the door,
+//!           http/ conn/   Call,      views,      connection/ call/ guard/
+//!           channel       dialects   bridge      transport/ auth/ library/
+//!                            │          │            │
+//!                            └──────► policy ◄───────┘
+//!                                 authenticate, then authorize:
+//!                                 rights → rate limits → record → Authorized
 //! ```
 //!
-//! The road of lists: an upstream's driver walks its list and reports to `router::refresh`, the
-//! only writer of the catalog. `domain` holds what MCP means, without runtime or clock.
-//! ARCHITECTURE.md tells the whole picture and its laws; the modules stand here in reading order.
+//! `domain` holds the rules of MCP: values in, values out, without runtime or clock.
+//! ARCHITECTURE.md describes the layers below and around this path, and the laws that tests check.
 
 #![forbid(unsafe_code)]
-// A stranger's input must never end the process; tests may.
+// Untrusted input must not panic; tests may.
 #![warn(clippy::panic, clippy::unwrap_used)]
-// `pub` means public. Without `test-util` nothing but `main` is, so the lint speaks with that
-// feature, as in every build of tests. The types in the signatures of what `test_util` re-exports
-// stay inside.
+// `pub` means public. Without `test-util` only `main` is, so the lint is on with that feature, as
+// in every build of tests. The types in the signatures of the items that `test_util` re-exports
+// stay private.
 #![cfg_attr(feature = "test-util", warn(unreachable_pub))]
 #![allow(private_bounds, private_interfaces)]
 

@@ -1,5 +1,5 @@
-//! The way in for integration tests, benchmarks and fuzz targets: what they name of the crate,
-//! under the paths that it has inside. Nothing here is meant for other use.
+//! Re-exports for integration tests, benchmarks and fuzz targets, under the paths that the items
+//! have inside the crate. They are for no other use.
 
 pub mod app {
     pub use crate::app::App;
