@@ -64,7 +64,7 @@ pub(super) enum Command {
     },
     /// Write a commented gateway.toml and a first prompt into the current directory
     Init {
-        /// Take over the servers of a host, such as ~/.cursor/mcp.json, as upstreams
+        /// Import the servers in the file of a host, such as ~/.cursor/mcp.json, as upstreams
         #[arg(long, value_name = "FILE")]
         from: Option<PathBuf>,
     },
@@ -99,35 +99,36 @@ pub(super) enum Command {
     /// a running gateway follows. Prompts are given by their public names.
     #[command(subcommand)]
     Pins(PinsCommand),
-    /// Sign in for an upstream whose server lets in users only
+    /// Sign in to an upstream that requires a user account
     ///
     /// For upstreams with credential = { login = … }. Opens a page of the upstream's provider in
-    /// your browser. What it grants is used for all callers of the upstream, kept sealed in the
-    /// folder of grants.path, or in cluster.store where that is set, and renewed by the gateway.
-    /// Running gateways take it over by themselves.
+    /// your browser. The tokens that it grants are used for all callers of the upstream. They are
+    /// stored sealed in the folder of grants.path, or in cluster.store if that is set, and the
+    /// gateway renews them. Running gateways notice a new sign-in by themselves.
     Login(Login),
-    /// Show the sign-ins for upstreams, and which are missing
+    /// Show the sign-ins to upstreams, and which are missing
     Logins {
         #[command(flatten)]
         file: ConfigFile,
         #[command(flatten)]
         output: Output,
     },
-    /// End the sign-in for an upstream, at its provider and here
+    /// End the sign-in to an upstream, at its provider and here
     Logout(Logout),
-    /// Show or end what callers have of their own at upstreams with act_as = "caller" or per_caller
-    /// = true
+    /// List or revoke the accounts of callers at upstreams
     ///
-    /// Calls the admin API of a running gateway, with the token in the environment variable
-    /// PROMPTGATE_ADMIN_TOKEN if one is required. Tokens themselves are never shown.
+    /// An account is the access token, the connections or the child process that one caller has at
+    /// an upstream with act_as = "caller" or per_caller = true. Calls the admin API of a running
+    /// gateway, with the token in the environment variable PROMPTGATE_ADMIN_TOKEN if one is
+    /// required. Tokens themselves are never shown.
     #[command(subcommand)]
     Grants(GrantsCommand),
-    /// Show what was used, by whom, and how it went
+    /// Show how often prompts were used, by whom, and with which outcomes
     ///
     /// Covers the last 7 days, or the time since --since. Reads the usage index and the audit log
-    /// of the configuration: no gateway need run, and no key is needed. Without an index, all is
-    /// counted from the log. Refused calls are not uses. BEFORE are the uses in the period of the
-    /// same length before.
+    /// of the configuration; needs neither a running gateway nor a key. Without an index, it counts
+    /// from the log. Refused calls are not uses. The column BEFORE counts the uses in the period of
+    /// the same length before.
     Usage(UsageQuery),
     /// Search or verify the audit log, or compute the digest of a value in it
     #[command(subcommand)]
@@ -138,13 +139,13 @@ pub(super) enum Command {
     /// Show the state of a running gateway and of its upstreams
     ///
     /// Calls the admin API, with the token in the environment variable PROMPTGATE_ADMIN_TOKEN if
-    /// one is required. Needs no other secret, and works while the file has mistakes. Exit code: 1
-    /// if the gateway is not ready.
+    /// one is required. Needs no other secret, and works even if the file has mistakes. Exit code:
+    /// 1 if the gateway is not ready.
     Status(AdminApi),
     /// Check that a running gateway is ready: exit code 0 or 1
     ///
-    /// For container checks: needs neither a shell nor a token. Without an admin API, it is enough
-    /// that the endpoint accepts connections.
+    /// For container checks: needs neither a shell nor a token. Without an admin API, it checks
+    /// only that the endpoint accepts connections.
     Health(Health),
     /// List the prompts of a running gateway
     ///
@@ -156,8 +157,8 @@ pub(super) enum Command {
         /// Show only prompts of this upstream
         #[arg(long, value_name = "ID")]
         upstream: Option<String>,
-        /// Show for each prompt where it comes from: its upstream, its name there, the state of its
-        /// pin, and the overlays that change it. Asks the admin API, as `promptgate status` does
+        /// Show the origin of each prompt: its upstream, its name there, the state of its approval,
+        /// and the overlays that change it. Calls the admin API, as `promptgate status` does
         #[arg(long, short)]
         long: bool,
         #[command(flatten)]
@@ -193,20 +194,20 @@ pub(super) enum Command {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum PinsCommand {
-    /// Show the state of each prompt, and what its pin compares
+    /// Show the state of each prompt, and which parts of it are compared
     Status(PinsView),
-    /// Show how what upstreams offer differs from what is approved
+    /// Show the differences between offered and approved versions
     Diff {
         /// Public name of a prompt [default: all that are not approved]
         prompt: Option<String>,
         #[command(flatten)]
         view: PinsView,
     },
-    /// Check that upstreams offer only what is approved: exit code 0, or 1 with the diff
+    /// Check that upstreams offer only approved versions: exit code 0, or 1 with the diff
     ///
     /// For CI. An upstream that cannot be reached is a failure, too.
     Check(PinsView),
-    /// Approve what upstreams offer, after showing the diff
+    /// Approve the versions that upstreams offer, after showing the diff
     Approve {
         /// Public names of prompts
         #[arg(value_name = "PROMPT", required_unless_present = "upstream")]
@@ -220,7 +221,7 @@ pub(super) enum PinsCommand {
         #[command(flatten)]
         decision: PinsDecision,
     },
-    /// Reject what upstreams offer: the approved version stays, if there is another one
+    /// Reject the versions that upstreams offer; an earlier approved version stays approved
     Reject {
         /// Public names of prompts
         #[arg(value_name = "PROMPT", required = true)]
@@ -230,7 +231,7 @@ pub(super) enum PinsCommand {
     },
     /// Approve a version that was approved before
     ///
-    /// An upstream does not serve an old text because of it: gets of another text are refused, or
+    /// This does not change the upstream: a get for which it returns another text is refused, or
     /// answered with the approved text where releases.snapshot is set.
     Rollback {
         /// Public name of a prompt
@@ -265,18 +266,18 @@ pub(super) struct PinsDecision {
 pub(super) enum AuditCommand {
     /// Verify that no record of a log was changed, removed or inserted
     ///
-    /// A log that was cut off at its end is detected with --checkpoints only. The key is taken from
-    /// the configuration, or from the environment variable PROMPTGATE_AUDIT_KEY. Without the key,
-    /// use --public-key: it verifies the order of the records and the signatures of the
-    /// checkpoints. Exit code: 1 if the log is not intact.
+    /// A log whose end was cut off is detected with --checkpoints only. The key is taken from the
+    /// configuration, or from the environment variable PROMPTGATE_AUDIT_KEY. Without the key, use
+    /// --public-key: it verifies the order of the records and the signatures of the checkpoints.
+    /// Exit code: 1 if the log is not intact.
     Verify(Verify),
     /// Show calls and other events of a log
     ///
     /// Shows the calls of the last 24 hours, or since --since, with their outcomes, oldest first.
-    /// Needs no key, and does not tell whether the log is intact: that is what
-    /// `promptgate audit verify` does. Values of arguments are never shown.
+    /// Needs no key, and does not check that the log is intact; `promptgate audit verify` does.
+    /// Values of arguments are never shown.
     Find(FindQuery),
-    /// Print the digest that the log holds for a value, which is read from standard input
+    /// Read a value from standard input and print the digest that the log has for it
     ///
     /// One line feed at the end of the input is not part of the value.
     Hash {
@@ -287,7 +288,7 @@ pub(super) enum AuditCommand {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum KeyCommand {
-    /// Print a new API key, and the hash of it for the configuration file
+    /// Print a new API key, and its hash for the configuration file
     New,
 }
 
@@ -314,8 +315,8 @@ pub(super) struct Login {
     /// Sign in on another device, with a code (RFC 8628), where the provider offers that
     #[arg(long, conflicts_with_all = ["no_browser", "port"])]
     pub(super) device: bool,
-    /// Scopes to ask for, separated by spaces [default: those of the configuration, or that the
-    /// upstream asks for]
+    /// Scopes to request, separated by spaces [default: those of the configuration, or those that
+    /// the upstream requests]
     #[arg(long, value_name = "SCOPES")]
     pub(super) scope: Option<String>,
     /// Port of 127.0.0.1 to which the browser returns, for clients that are registered with one
@@ -336,17 +337,17 @@ pub(super) struct Logout {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum GrantsCommand {
-    /// Show which callers have an access token or connections at which upstream
+    /// List the accounts of callers
     List(AdminApi),
-    /// End them at once, with the calls that use them (needs admin.write)
+    /// Revoke accounts at once, with the calls that use them (needs admin.write)
     Revoke {
-        /// Id of the caller whose grants end
+        /// Revoke only accounts of this caller
         #[arg(long, value_name = "ID")]
         caller: Option<String>,
-        /// Id of the upstream at which grants end
+        /// Revoke only accounts at this upstream
         #[arg(long, value_name = "ID")]
         upstream: Option<String>,
-        /// End the grants of all callers at all upstreams
+        /// Revoke the accounts of all callers at all upstreams
         #[arg(long, conflicts_with_all = ["caller", "upstream"])]
         all: bool,
         #[command(flatten)]
@@ -356,7 +357,7 @@ pub(super) enum GrantsCommand {
 
 #[derive(Args, Debug)]
 pub(super) struct UsageQuery {
-    /// What a line stands for
+    /// The dimension that lines stand for
     #[arg(long, value_enum, default_value = "prompt")]
     pub(super) by: UsageBy,
     #[command(flatten)]
@@ -385,14 +386,14 @@ pub(super) struct UsageQuery {
     /// Print comma-separated values, for spreadsheets
     #[arg(long, conflicts_with = "json")]
     pub(super) csv: bool,
-    /// Print JSON, for scripts; with the sums by time
+    /// Print JSON, for scripts; includes the sums by time
     #[arg(long)]
     pub(super) json: bool,
     #[command(flatten)]
     pub(super) file: ConfigFile,
 }
 
-/// What a line of `promptgate usage` stands for.
+/// The dimension that a line of `promptgate usage` stands for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(super) enum UsageBy {
     Prompt,
@@ -430,22 +431,22 @@ pub(super) struct Period {
 pub(super) struct FindQuery {
     /// Directory of the log [default: audit.path of the configuration]
     pub(super) dir: Option<PathBuf>,
-    /// Show only what this caller did
+    /// Show only entries of this caller
     #[arg(long, value_name = "ID")]
     pub(super) caller: Option<String>,
-    /// Show only what concerns this prompt, by its public name or its name at its upstream
+    /// Show only entries for this prompt, by its public name or its name at its upstream
     #[arg(long, value_name = "NAME")]
     pub(super) prompt: Option<String>,
-    /// Show only what concerns this upstream
+    /// Show only entries for this upstream
     #[arg(long, value_name = "ID")]
     pub(super) upstream: Option<String>,
-    /// Show only calls that ended so: ok, cancelled, or the reason of an error
+    /// Show only calls with this outcome: ok, cancelled, or the reason of an error
     #[arg(long, value_name = "OUTCOME")]
     pub(super) outcome: Option<String>,
     /// Show only events of this type: call, or one of the log, such as config_reloaded
     #[arg(long, value_name = "EVENT")]
     pub(super) event: Option<String>,
-    /// Show only what has this text in one of its members
+    /// Show only entries with this text in one of their members
     #[arg(long, value_name = "TEXT")]
     pub(super) text: Option<String>,
     #[command(flatten)]
@@ -453,8 +454,7 @@ pub(super) struct FindQuery {
     /// Maximum number of entries: the newest
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(super) limit: usize,
-    /// Go on with what is recorded from now on, until the command is stopped; a call shows once it
-    /// has ended
+    /// Go on with new entries until the command is stopped; a call is shown once it has ended
     #[arg(long, conflicts_with = "until")]
     pub(super) follow: bool,
     /// Print one JSON object for each entry, for scripts
