@@ -95,8 +95,7 @@ pub(super) fn read(mut section: Section<'_>) -> Option<Admin> {
     let is_open_by_choice = section.was_read("token") && token.is_none();
     let is_disabled = configured == Some(None);
     if !is_disabled && token.as_ref().is_some_and(|token| token.expose().is_empty()) {
-        let why =
-            "is empty, as what is left of a file may be; set a secret, or token = {} for none";
+        let why = "is empty; set a secret, or write token = {} for no token";
         section.mistake("token", why.to_owned());
     }
     let is_token_rejected = section.is_rejected("token");
@@ -195,7 +194,8 @@ mod tests {
         assert_eq!(parse("[admin]\nlisten = \"\"\n").unwrap().admin, None);
         let open = "[admin]\nlisten = \"0.0.0.0:9877\"\n";
         assert!(parse(open).unwrap_err().to_string().contains("admin.token: is required"));
-        // It may be what is left of a file; on loopback, too, a proxy may be before it.
+        // The file of the secret may have been truncated; on loopback, too, a proxy may be in
+        // front.
         let emptied = parse("[admin]\ntoken = { value = \"\" }\n").unwrap_err().to_string();
         assert!(emptied.contains("admin.token: is empty"), "{emptied}");
         assert_eq!(

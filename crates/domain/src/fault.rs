@@ -73,9 +73,7 @@ pub enum TransportFault {
         "the audit log cannot be written, and no call is served without a record; try again later"
     )]
     AuditUnavailable,
-    #[error(
-        "the replicas of the gateway cannot count together at present (cluster.on_failure); try again later"
-    )]
+    #[error("shared rate limits are unavailable; try again later (cluster.on_failure)")]
     ClusterUnavailable,
     /// A message was for a call or session of another replica, which did not acknowledge it.
     #[error("the replica that holds this call did not acknowledge the message; send it again")]
@@ -277,7 +275,7 @@ pub enum UpstreamFaultKind {
         startup: Duration,
         report: Arc<ChildReport>,
     },
-    /// What the caller has at the upstream was ended while the call was under way.
+    /// The account of the caller at the upstream was ended while the call was under way.
     #[error("not reachable at present")]
     AccessEnded,
     /// The gateway itself failed; its log has the details.
@@ -339,8 +337,8 @@ pub enum UpstreamFaultKind {
     SessionLost,
 }
 
-/// What a child process left behind, for operators: it may hold paths and secrets, so clients get
-/// none of it.
+/// The exit status and last output of a child process, for operators. It may hold paths and
+/// secrets, so clients get none of it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ChildReport {
     /// `None` while it runs, and where the system does not tell.

@@ -43,13 +43,13 @@ pub struct Child {
     closed: CancellationToken,
     /// Cancelled when the child and its descendants have ended.
     terminated: CancellationToken,
-    /// What this child wrote to standard error.
+    /// The last lines that this child wrote to standard error.
     stderr_tail: Arc<StderrTail>,
     _stop: DropGuard,
 }
 
-/// Why a child cannot be started whose program is missing. Clients must not see its path.
-const NOT_FOUND: &str = "the program of `command` is not there, or cannot be executed; install it where the gateway's PATH leads, or give its full path";
+/// The failure of a child whose program is missing. Clients must not see its path.
+const NOT_FOUND: &str = "`command` was not found in PATH or is not executable; give its full path";
 
 /// Environment variables that a child inherits: enough to find programs and a home directory, none
 /// of the gateway's secrets.
