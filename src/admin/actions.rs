@@ -1,4 +1,4 @@
-//! What visitors do: sign in and out, try prompts, and decide on them.
+//! Actions of visitors: sign in and out, try prompts, and decide on them.
 
 use http::header::{IF_MATCH, REFRESH};
 use http::request::Parts;
@@ -167,15 +167,15 @@ impl Admin {
         Ok(Answer::moved("/audit/verification"))
     }
 
-    /// What the page of a prompt is asked for with a trial: it waits as long as a call may take,
-    /// too.
+    /// The request for a prompt's page that runs a trial. Its deadline is later by the time of a
+    /// call.
     fn trial_of(&self, name: &str, form: Params) -> Asked {
         let mut asked = self.asked(vec!["prompts".to_owned(), name.to_owned()], form);
         asked.until += self.limits.request;
         asked
     }
 
-    /// Runs a trial, or a completion, beside others and beside pages.
+    /// Runs a trial, or a completion, with one of the permits for trials.
     async fn trying<T: Send + 'static>(
         &self,
         until: Instant,
@@ -276,8 +276,8 @@ impl Admin {
             Err(trouble) => return Answer::error(trouble.status, &trouble.message),
         };
         let decision = match visitor.via {
-            // A person is recorded under their own id; of who has the token only they know who it
-            // is.
+            // A person is recorded under the id of their session. A bearer token identifies no
+            // person, so `by` is taken from the body.
             Via::Oidc => Decision { by: Some(visitor.id.clone()), ..decision },
             _ => decision,
         };
@@ -288,7 +288,7 @@ impl Admin {
         }
     }
 
-    /// Ends what callers have of their own at upstreams.
+    /// Revokes accounts of callers at upstreams.
     pub(super) async fn revoke(&self, head: &Parts, body: Incoming, visitor: &Visitor) -> Answer {
         if head.method != Method::POST {
             return Answer::not_allowed("POST");
@@ -305,7 +305,7 @@ impl Admin {
         }
     }
 
-    /// Takes a decision that a form has sent, with the entity tag of what its page showed.
+    /// Carries out a decision that a form has sent, with the entity tag of the version on its page.
     async fn decide_in_console(&self, visitor: &Visitor, form: &Params) -> Made<Answer> {
         self.check_approver(visitor)?;
         let action = match form.get("action") {
@@ -331,7 +331,7 @@ impl Admin {
     }
 
     /// # Errors
-    /// The visitor may not decide, with what to do.
+    /// The visitor may not decide; the text names the remedy.
     fn check_approver(&self, visitor: &Visitor) -> Made<()> {
         if visitor.role >= Role::Approver {
             return Ok(());
@@ -381,7 +381,7 @@ fn foreign_form() -> Trouble {
     Trouble::new(StatusCode::FORBIDDEN, message)
 }
 
-/// What the form of a prompt's page says: `arg.NAME`, and `as`.
+/// Reads the trial form of a prompt's page: `arg.NAME`, and `as`.
 fn attempt<'a>(name: &'a str, form: &'a Params) -> Attempt<'a> {
     Attempt { name, arguments: form.with_prefix("arg.").collect(), as_who: form.some("as") }
 }

@@ -29,14 +29,14 @@ pub(super) struct Answer {
     caching: Caching,
 }
 
-/// What a browser may keep.
+/// The caching that an answer permits to browsers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Caching {
     /// Nothing.
     None,
-    /// The answer, which is asked for again by its entity tag.
+    /// The answer, which the browser revalidates by its entity tag.
     Revalidated,
-    /// Everything, as long as it likes: another content has another URL.
+    /// The answer, for good: other content has another URL.
     Immutable,
 }
 
@@ -63,8 +63,8 @@ impl Answer {
         Self::json(status, &json!({ "error": message }))
     }
 
-    /// The answer to a method that a path has not, with those that it has (RFC 9110, section
-    /// 15.5.6).
+    /// The answer to a method that the path does not support, with the supported ones (RFC 9110,
+    /// section 15.5.6).
     pub(super) fn not_allowed(allowed: &str) -> Self {
         let message = format!("this path takes {allowed} only");
         Self::error(StatusCode::METHOD_NOT_ALLOWED, &message).with(ALLOW, allowed)
@@ -80,7 +80,7 @@ impl Answer {
         Self { caching: Caching::Revalidated, ..answer }
     }
 
-    /// JSON that is asked for again by its entity tag.
+    /// JSON that the browser revalidates by its entity tag.
     pub(super) fn document(content: Vec<u8>) -> Self {
         let answer = Self::new(StatusCode::OK, content, "application/json");
         Self { caching: Caching::Revalidated, ..answer }
@@ -168,7 +168,7 @@ impl Answer {
         let is_tagged = self.status == StatusCode::OK
             && self.caching != Caching::None
             && !self.headers.iter().any(|(name, _)| name == ETAG);
-        // Compression changes the bytes and not what they mean, so the tag is a weak one.
+        // Compression changes the bytes but not the content, so the tag is a weak one.
         is_tagged.then(|| format!("W/\"{}\"", &seal::sha256_text(&self.content)[7..39]))
     }
 }
@@ -183,7 +183,7 @@ impl Caching {
     }
 }
 
-/// Whether the browser has what the tag stands for (RFC 9110, section 13.1.2).
+/// Whether the browser has the content of the tag (RFC 9110, section 13.1.2).
 fn is_listed(request: &HeaderMap, tag: &str) -> bool {
     let listed = request.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
     let opaque = |tag: &str| tag.trim().trim_start_matches("W/").to_owned();

@@ -1,4 +1,4 @@
-//! `/api/v1/grants`: what callers have of their own at upstreams, and its end.
+//! `/api/v1/grants`: the accounts of callers at upstreams, and their revocation.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use super::sign_in::Visitor;
 use crate::audit::record::Event;
 use crate::upstream::accounts::{AccountStatus, RevokedAccount};
 
-/// Whose grants end, as the body of a POST. What is left out means all.
+/// The accounts to revoke, as the body of a POST. A member that is left out means all.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Revocation {
@@ -25,8 +25,8 @@ impl State {
         json!({ "grants": grants })
     }
 
-    /// Ends grants at once, with the calls that use them, and records it: also if the client does
-    /// not wait for the end.
+    /// Revokes accounts at once, with the calls that use them, and records it, even if the client
+    /// does not wait for the end.
     pub(super) async fn revoke(&self, revocation: Revocation, visitor: &Visitor) -> Value {
         let (router, audit, by) = (self.router.clone(), self.audit.clone(), visitor.id.clone());
         let revoking = self.tasks.spawn(async move {

@@ -1,5 +1,5 @@
 //! The admin side: liveness, readiness, metrics, the state of the gateway as JSON, and the console
-//! for people. It reads what the gateway knows; decisions on prompts are the only changes.
+//! for people. It reads state; only decisions on prompts and revocations of accounts change any.
 
 mod actions;
 mod answer;
@@ -58,7 +58,7 @@ const HEAD: Duration = Duration::from_secs(2);
 /// Requests at once on an HTTP/2 connection: a browser that loads a page needs no more.
 const H2_STREAMS: usize = 16;
 
-/// What is read of a request, and for how long.
+/// Bounds on reading the body of a request.
 #[derive(Clone, Copy)]
 struct BodyBounds {
     size: usize,
@@ -68,7 +68,7 @@ struct BodyBounds {
 /// Bounds of a form that anyone may send: a token, and the page to return to.
 const LOGIN_FORM: BodyBounds = BodyBounds { size: 16 << 10, time: Duration::from_secs(5) };
 
-/// What the admin API offers, in OpenAPI 3.1.
+/// The description of the admin API, in OpenAPI 3.1.
 const OPENAPI: &str = include_str!("openapi.json");
 
 /// Pages that are made at once, so that they leave the processor to calls.
@@ -89,7 +89,7 @@ pub(crate) struct Admin {
     permits: Permits,
 }
 
-/// Permits for what is made at once; they outlive a configuration.
+/// Permits for pages and trials that run at once; they outlive a configuration.
 #[derive(Clone)]
 struct Permits {
     pages: Arc<Semaphore>,
@@ -282,7 +282,7 @@ impl Admin {
         beside_calls(move || document(&state)).await
     }
 
-    /// The pages of the console, for who is signed in.
+    /// The pages of the console, for a signed-in visitor.
     async fn console(
         &self,
         head: &Parts,
@@ -354,7 +354,7 @@ impl Admin {
         Answer::html(trouble.status, askama::Template::render(&frame).unwrap_or_default())
     }
 
-    /// The bounds of what visitors with a credential send.
+    /// Bounds of the bodies of visitors with a credential.
     fn bounds(&self) -> BodyBounds {
         BodyBounds { size: self.limits.body_size, time: self.limits.body }
     }
@@ -384,7 +384,7 @@ impl Admin {
     }
 }
 
-/// Runs what makes a page beside the calls: only so many at once, and until a time.
+/// Makes a page outside the threads of calls, with one of `permits`, and not longer than `until`.
 async fn beside_calls_within<T: Send + 'static>(
     permits: &Arc<Semaphore>,
     until: Instant,
@@ -402,7 +402,7 @@ async fn beside_calls_within<T: Send + 'static>(
         drop(permit);
         made
     });
-    // What is late goes on to its next look at the clock, and is thrown away.
+    // A late page runs until it next checks the clock, and is dropped.
     timeout_at(until + GRACE, made).await.unwrap_or_else(|_| Err(Trouble::late()))
 }
 
@@ -444,7 +444,7 @@ fn html(page: &dyn AnyPage, visitor: &Visitor, gateway: &str) -> Made<Answer> {
     Ok(Answer::html(StatusCode::OK, page))
 }
 
-/// How long a page that is late may take to notice.
+/// The time in which a late page notices its deadline.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// Where a request comes from.
@@ -471,7 +471,7 @@ fn signed_out_by(visitor: &Visitor) -> String {
     if visitor.expires.is_some() { visitor.csrf_token() } else { String::new() }
 }
 
-/// The methods of a path that nothing is sent to.
+/// The methods of a path that is only read.
 const READ: &str = "GET, HEAD";
 
 fn read_only(head: &Parts, answer: impl FnOnce() -> Answer) -> Answer {

@@ -1,4 +1,4 @@
-//! `/api/v1/pins`: what is approved, and decisions on it over the same code path as
+//! `/api/v1/pins`: the state of approvals, and decisions over the same code path as
 //! `promptgate pins`.
 
 use std::collections::{BTreeSet, HashMap};
@@ -26,7 +26,7 @@ const APPLIED: Duration = Duration::from_secs(5);
 pub(super) struct Decision {
     /// Public names.
     pub prompts: Vec<String>,
-    /// Who decides, as the client says.
+    /// The person who decides, as the client names them.
     pub by: Option<String>,
     pub why: Option<String>,
     /// A digest, for a rollback.
@@ -68,7 +68,7 @@ impl State {
             let error = "the pins or what upstreams offer have changed; read /api/v1/pins again";
             refuse(StatusCode::PRECONDITION_FAILED, error)
         };
-        // One look at the catalog: what the tag stands for is what is decided on.
+        // One snapshot of the catalog, so that the decision is on the version that the tag names.
         let rows = self.router.pin_rows();
         let chosen = chosen(&rows, &decision.prompts)?;
         let is_of_prompt = matches!(chosen.as_slice(), [only] if if_match == prompt_tag(only));
@@ -121,8 +121,8 @@ fn chosen(rows: &[PinRow], names: &[String]) -> Result<Vec<PinRow>, Refusal> {
     names.into_iter().map(find).collect()
 }
 
-/// Returns the entity tag of one prompt: it changes with what is offered, approved or rejected of
-/// it.
+/// Returns the entity tag of one prompt. It changes with the offered, approved and rejected
+/// versions.
 pub(super) fn prompt_tag(row: &PinRow) -> String {
     entity_tag(&row_json(&Examined::known(row)))
 }

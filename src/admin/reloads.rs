@@ -42,7 +42,7 @@ pub(crate) struct Reload {
     pub at: SystemTime,
     /// `applied`, `rejected`, or `restored` where the file is again the one in use.
     pub outcome: &'static str,
-    /// What is different from the configuration before, without secrets; at most [`MAX_CHANGES`].
+    /// Changes since the configuration before, without secrets; at most [`MAX_CHANGES`].
     pub changes: Vec<SettingChange>,
     pub mistakes: Vec<String>,
 }

@@ -54,7 +54,7 @@ impl Params {
     }
 }
 
-/// What is asked for, by whom, and how much of it may be made.
+/// A request for a page, with bounds on the time and the rows that it may take.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     /// The decoded segments of the path, below `/` or `/api/v1/`.

@@ -26,7 +26,7 @@ pub(crate) struct State {
     pub router: Arc<Router>,
     pub gate: Arc<Gate>,
     pub audit: Audit,
-    /// What was used, for the console.
+    /// Counts of uses, for the console.
     pub usage: Arc<Usage>,
     pub telemetry: Telemetry,
     /// `None` if this replica stands alone.

@@ -19,7 +19,7 @@ use base::platform::wall_clock;
 #[derive(Default)]
 pub(crate) struct Verification(Mutex<Verified>);
 
-/// What is known of a verification.
+/// The state of a verification.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Verified {

@@ -1,4 +1,4 @@
-//! The frame of every page: title, navigation and who is signed in.
+//! The frame of every page: title, navigation and the signed-in visitor.
 
 use askama::Template;
 

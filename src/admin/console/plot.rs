@@ -19,7 +19,7 @@ pub(in crate::admin) struct Plot {
 /// One line of a plot. Its values belong to the times of the plot; `None` leaves a gap.
 pub(in crate::admin) struct Line {
     pub name: &'static str,
-    /// How it is drawn: 1 is the main line, 2 stands for what is bad, 3 for what is beside it.
+    /// Style of the line: 1 is the main line, 2 counts failures, 3 is a secondary line.
     pub style: u8,
     pub values: Vec<Option<f64>>,
 }

@@ -6,8 +6,8 @@ use askama::filters::HtmlSafe;
 
 use domain::name::is_hidden;
 
-/// An untrusted text, as HTML. Hidden characters stand as their code points in a mark of their own,
-/// so that a reader sees what a model would read.
+/// An untrusted text, as HTML. Hidden characters are written as marked code points, so that people
+/// see the text that a model would read.
 pub(in crate::admin) struct Shown<'a>(pub &'a str);
 
 impl HtmlSafe for Shown<'_> {}

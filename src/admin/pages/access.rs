@@ -1,4 +1,4 @@
-//! Access: what callers and groups may do with each prompt, and what other rules would change.
+//! Access: the rights of callers and groups to each prompt, and the effect of other rules.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(in crate::admin) struct AccessPage {
     who_total: usize,
     rows: Vec<AccessRow>,
     paging: Paging,
-    /// What pasted rules would change; `None` if none were pasted.
+    /// The effect of pasted rules; `None` if none were pasted.
     #[serde(skip_serializing_if = "Option::is_none")]
     what_if: Option<WhatIf>,
     #[serde(skip)]
@@ -36,7 +36,7 @@ pub(in crate::admin) struct AccessPage {
     csrf: String,
 }
 
-/// What each caller or group may do with one prompt, in the order of the columns.
+/// The rights of each caller or group to one prompt, in the order of the columns.
 #[derive(Serialize)]
 struct AccessRow {
     prompt: String,
@@ -105,7 +105,7 @@ pub(in crate::admin) fn access(
         let rights = columns.iter().map(|who| right(access.as_ref(), who, owner.prompt()));
         rows.push(AccessRow { prompt: owner.public_name.to_string(), rights: rights.collect() });
     }
-    // After the matrix: it says of itself when it is not complete.
+    // After the matrix: the comparison itself notes when it is not complete.
     let what_if = params.some("rules").map(|rules| what_if(state, asked, rules, &who, &owners));
     who.truncate(COLUMNS);
     Ok(AccessPage {

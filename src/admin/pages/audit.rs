@@ -1,4 +1,4 @@
-//! The audit log: what was recorded, one record, and its verification.
+//! The audit log: its entries, one record, and its verification.
 
 use std::io;
 use std::time::SystemTime;

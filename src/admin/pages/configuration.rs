@@ -1,4 +1,4 @@
-//! The configuration in use, what the last change of the file changed, and the reloads.
+//! The configuration in use, the keys that the last reload changed, and the reloads.
 
 use askama::Template;
 use serde::Serialize;

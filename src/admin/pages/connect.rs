@@ -25,7 +25,7 @@ pub(super) struct Connect {
     views: Vec<String>,
 }
 
-/// What a person does to connect one host.
+/// Instructions to connect one host.
 #[derive(Serialize)]
 struct HostEntry {
     /// As `promptgate connect` names it.

@@ -1,4 +1,4 @@
-//! The pages: what each shows. One value is a page of the console and a document of the API.
+//! The pages and their content. One value is a page of the console and a document of the API.
 
 mod access;
 mod audit;
@@ -26,7 +26,7 @@ use super::request::Asked;
 use super::sign_in::Visitor;
 use super::state::State;
 
-/// What a page shows. It is written as HTML for the console, and as JSON for the API.
+/// The content of a page. It is written as HTML for the console, and as JSON for the API.
 pub(super) trait Page: Template + Serialize {
     /// The part of the console that it belongs to.
     const SECTION: Section;

@@ -1,4 +1,4 @@
-//! The overview: what needs attention, then traffic.
+//! The overview: conditions that need attention, then traffic.
 
 use askama::Template;
 use serde::Serialize;
@@ -36,7 +36,7 @@ struct Attention {
     /// `bad` or `warn`.
     severity: &'static str,
     text: String,
-    /// The page that tells more.
+    /// The page with the details.
     page: String,
 }
 
@@ -63,8 +63,8 @@ pub(super) async fn overview(state: &State, asked: &Asked) -> Overview {
     }
 }
 
-/// Returns what needs attention, the worst first, in at most `max` lines. `limited` is how many
-/// calls the limits have refused in the last hour.
+/// Returns the conditions that need attention, the worst first, in at most `max` lines. `limited`
+/// is how many calls the limits have refused in the last hour.
 fn attention(state: &State, limited: u64, max: usize) -> Vec<Attention> {
     let mut all = Vec::new();
     let mut add = |severity, text: String, page: &str| {

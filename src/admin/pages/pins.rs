@@ -1,4 +1,4 @@
-//! Pins: what waits for a decision, and the difference on which one is decided.
+//! Approvals: the prompts that wait for a decision, and the difference to decide on.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ pub(in crate::admin) struct PinLine {
 pub(super) struct PinPage {
     #[serde(flatten)]
     line: PinLine,
-    /// The entity tag of what is shown: decisions are on this and nothing else.
+    /// The entity tag of the shown version, to which decisions are bound.
     tag: String,
     /// Lines of a unified diff, at most `admin.page_rows`; `None` for viewers, who read no texts.
     diff: Option<Vec<DiffLine>>,
@@ -152,7 +152,8 @@ fn is_waiting(state: pin::State) -> bool {
     matches!(state, pin::State::Pending | pin::State::Changed)
 }
 
-/// Returns one prompt with its difference. What is offered is asked for, so the upstream is called.
+/// Returns one prompt with its difference. The offered version is fetched, so the upstream is
+/// called.
 ///
 /// # Errors
 /// There is no such prompt, or its texts cannot be had in time.

@@ -1,5 +1,4 @@
-//! One prompt: its definition with the origin of each part, who may use it, and what was used of
-//! it.
+//! One prompt: its definition with the origin of each part, the rights to it, and its uses.
 
 use std::time::Duration;
 
@@ -43,7 +42,7 @@ pub(in crate::admin) struct PromptPage {
     rights: Vec<Right>,
     has_rules: bool,
     uses: Traffic,
-    /// Who used it in the last day.
+    /// Its callers in the last day.
     callers: Vec<Row>,
     /// Its latest records, as far as they are found at once.
     records: Vec<Entry>,
@@ -58,7 +57,7 @@ struct TrialForm {
     /// Whether the visitor may.
     is_offered: bool,
     csrf: String,
-    /// Whose rights can be chosen.
+    /// Callers and groups whose rights can be chosen.
     others: Vec<String>,
     /// The values that were sent.
     values: Params,
@@ -162,8 +161,8 @@ pub(in crate::admin) async fn with_trial(
     })
 }
 
-/// The latest records of a prompt; none if the log cannot be read, of which the page of the log
-/// tells more.
+/// The latest records of a prompt; none if the log cannot be read, for which the page of the log
+/// has the reason.
 async fn records(state: &State, asked: &Asked, name: &str) -> Vec<Entry> {
     let Some(path) = state.audit.path() else {
         return Vec::new();

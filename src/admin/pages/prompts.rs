@@ -44,7 +44,7 @@ struct PromptRow {
     overlays: usize,
 }
 
-/// What the form of the page offers and has chosen.
+/// The choices of the page's filter form, and the chosen values.
 struct FilterForm {
     params: Params,
     upstreams: Vec<String>,
@@ -59,10 +59,10 @@ impl Page for Prompts {
 /// Rows of one page.
 const PAGE: usize = 50;
 
-/// Rows of what is left out, and of pairs that look alike, below the prompts.
+/// Rows of prompts that are left out, and of pairs that look alike, below the prompts.
 const BELOW: usize = 100;
 
-/// Prompts that are looked at between two looks at the clock.
+/// Prompts that are examined between two readings of the clock.
 const BETWEEN: usize = 4096;
 
 /// Returns the prompts that match the parameters `q`, `upstream`, `view`, `tag` and `state`, in the
@@ -114,7 +114,7 @@ fn row(owner: &Owner, prompt: Json<'_>) -> PromptRow {
     }
 }
 
-/// What is searched for.
+/// The criteria of a search.
 struct Wanted<'a> {
     state: &'a State,
     query: Query,
@@ -150,7 +150,8 @@ impl<'a> Wanted<'a> {
         if !is_wanted {
             return None;
         }
-        // The search counts whole words of less than three letters; who types has not finished yet.
+        // The search counts whole words of less than three letters; a visitor who types has not
+        // finished the word.
         let begun = || owner.public_name.to_lowercase().contains(&self.text);
         self.query.score(prompt).or_else(|| begun().then(Score::default))
     }

@@ -1,4 +1,4 @@
-//! Who may use which prompt, and which rule decides.
+//! Rights of callers to prompts, and the rule that decides on each.
 
 use std::collections::BTreeSet;
 
@@ -48,9 +48,9 @@ impl Right {
     }
 }
 
-/// Returns everybody whom the configuration names: callers of keys and certificates, and those that
-/// rules name, then groups, then callers without a credential where they are admitted. Callers of
-/// tokens are known to their provider alone; their groups stand for them.
+/// Returns all callers and groups that the configuration names: callers of keys and certificates,
+/// and those that rules name, then groups, then callers without a credential where they are
+/// admitted. Callers of tokens are known to their provider alone; their groups stand for them.
 pub(in crate::admin) fn known(config: &Config) -> Vec<Who> {
     let mut callers: Vec<(String, Vec<String>)> = Vec::new();
     for identity in config.auth.named() {

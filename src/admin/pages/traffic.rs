@@ -11,7 +11,7 @@ use crate::admin::state::State;
 use crate::usage::{Dimension, Filter, Point, Query, Report, Sort};
 use domain::unix_time::UnixSeconds;
 
-/// What was used in a span of time.
+/// Uses in a span of time.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Traffic {
@@ -56,7 +56,7 @@ pub(super) fn span(key: &str) -> Span {
     SPANS.into_iter().find(|span| span.key == key).unwrap_or(LAST_DAY)
 }
 
-/// Returns the traffic of what a filter admits, in the span that ends now.
+/// Returns the traffic that a filter admits, in the span that ends now.
 pub(super) async fn traffic(state: &State, asked: &Asked, span: Span, filter: Filter) -> Traffic {
     let query = Query {
         by: Dimension::Upstream,
@@ -84,7 +84,7 @@ pub(super) fn of_report(report: Report, within: (SystemTime, SystemTime), span: 
     }
 }
 
-/// The maximum number of points of a plot; what is finer is joined.
+/// The maximum number of points of a plot; points of a finer series are joined.
 const MAX_POINTS: u64 = 400;
 
 fn plots(series: &[Point], (from, to): (SystemTime, SystemTime), span: Span) -> Vec<Plot> {

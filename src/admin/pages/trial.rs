@@ -26,11 +26,11 @@ use domain::json::Json;
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::admin) struct Trial {
-    /// With whose rights the prompt was got.
+    /// The caller whose rights were used.
     pub caller: String,
     /// `ok`, or the reason of the fault.
     pub outcome: &'static str,
-    /// What a client reads of the fault.
+    /// The fault, as a client reads it.
     pub error: Option<String>,
     pub duration_ms: u64,
     pub description: String,
@@ -80,7 +80,7 @@ pub(in crate::admin) enum Content {
     Unknown,
 }
 
-/// Who tries a prompt, and how.
+/// A trial of a prompt, as it is requested.
 pub(in crate::admin) struct Attempt<'a> {
     pub name: &'a str,
     pub arguments: Vec<(&'a str, &'a str)>,

@@ -1,4 +1,4 @@
-//! Usage: who used what, how often and how well, over minutes to months.
+//! Usage: uses by prompt, upstream and caller, with their outcomes, over minutes to months.
 
 use std::fmt::Write as _;
 use std::time::SystemTime;
@@ -14,7 +14,7 @@ use crate::admin::request::{Asked, Paging, Params};
 use crate::admin::state::State;
 use crate::usage::{Dimension, Filter, Query, Row, Sort};
 
-/// What was used in a span of time, by one dimension.
+/// Uses in a span of time, by one dimension.
 #[derive(Serialize, Template)]
 #[serde(rename_all = "camelCase")]
 #[template(path = "usage.html")]

@@ -44,8 +44,8 @@ impl Attempts {
     /// Counts an attempt, if it fails.
     ///
     /// # Errors
-    /// The time until the next attempt, if there were too many failures. Then `is_right` must not
-    /// be told: it would be the answer to a guess.
+    /// The time until the next attempt, if there were too many failures. Callers must not reveal
+    /// `is_right` then: it would confirm a guess.
     pub(super) fn check(
         &self,
         address: IpAddr,
@@ -76,7 +76,7 @@ impl Attempts {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Failed {
     Wrong,
-    /// It was not looked at. The next one may be made after this time.
+    /// It was not checked. The next one may be made after this time.
     TooMany(Duration),
 }
 

@@ -104,8 +104,8 @@ impl SignInError {
         }
     }
 
-    /// Returns the stable name of the reason in records; `None` for what is not recorded, since
-    /// everybody can cause it as often as they like.
+    /// Returns the stable name of the reason in records; `None` for a failure that is not recorded,
+    /// since anyone can cause it as often as they like.
     pub(super) fn reason(&self) -> Option<&'static str> {
         match self {
             Self::WrongToken => Some("wrong_token"),

@@ -1,9 +1,8 @@
-//! Sign-in: who looks at the console or calls the admin API, and what they may do
-//! (docs/console.md).
+//! Sign-in: the visitors of the console and of the admin API, and their roles (docs/console.md).
 //!
 //! A visitor is known by `admin.token` in a header, by the cookie of a session, or, where no
-//! sign-in is configured, by nothing but a loopback address. A session begins with the token or at
-//! an OpenID provider and is held by the browser alone ([`session`]).
+//! sign-in is configured, by a loopback address alone. A session begins with the token or at an
+//! OpenID provider and is held by the browser alone ([`session`]).
 
 mod attempts;
 mod cookie;
@@ -72,12 +71,12 @@ pub(crate) struct SignedIn {
     pub return_to: LocalPath,
 }
 
-/// What outlives a configuration.
+/// State that outlives a configuration.
 struct Shared {
     /// Failures with `admin.token`.
     attempts: Attempts,
-    /// Failures at the provider that are recorded. What is beyond is not, so that a flood does not
-    /// fill the disk.
+    /// Limits the failures at the provider that are recorded, so that a flood does not fill the
+    /// disk.
     recorded: Attempts,
     revoked: Revoked,
     /// Stands for the session of visitors without one.
@@ -98,9 +97,9 @@ impl SignIn {
         Self { admin: admin.clone(), sealer, audit, oidc, shared: Arc::new(shared) }
     }
 
-    /// Returns the sign-in of the next configuration. Failed attempts, ended sessions and what is
-    /// known of the provider are kept; sessions end where the token or the provider that they began
-    /// with was changed.
+    /// Returns the sign-in of the next configuration. Failed attempts, ended sessions and the
+    /// metadata of the provider are kept; sessions end where the token or the provider that they
+    /// began with was changed.
     pub(crate) fn renew(&self, admin: &config::Admin, sealer: Arc<Sealer>) -> Self {
         let same = self.oidc.clone().filter(|own| Some(own.config()) == admin.oidc.as_ref());
         let oidc = same.or_else(|| admin.oidc.as_ref().map(|oidc| Arc::new(Oidc::new(oidc))));
@@ -108,8 +107,8 @@ impl SignIn {
         Self { admin: admin.clone(), sealer, audit, oidc, shared }
     }
 
-    /// Returns who sends a request; `None` if they must sign in first. `now` is the wall-clock
-    /// time.
+    /// Returns the visitor who sends a request; `None` if they must sign in first. `now` is the
+    /// wall-clock time.
     ///
     /// A `Bearer` token decides alone: a wrong one is not made good by a cookie. Without
     /// `admin.token` there is none to compare, and the header does not count.

@@ -1,8 +1,8 @@
-//! What visitors may do.
+//! Roles of visitors.
 
 use crate::config;
 
-/// What a visitor may do. Each role may do what those before it may.
+/// The rights of a visitor. Each role includes the rights of those before it.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Role {
     /// Looks.
@@ -21,8 +21,8 @@ impl Role {
         Self::Approver.permitted(admin)
     }
 
-    /// Returns the highest role that the groups of a person give; `None` if no group of theirs has
-    /// one.
+    /// Returns the highest role that the groups of a person give; `None` if none of the groups has
+    /// a role.
     pub(super) fn of_groups(
         admin: &config::Admin,
         oidc: &config::Oidc,

@@ -17,7 +17,7 @@ use domain::unix_time::UnixSeconds;
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct Session {
     pub id: SessionId,
-    /// Who signed in: the id of the visitor.
+    /// The id of the visitor who signed in.
     pub visitor: String,
     pub name: Option<String>,
     pub groups: Vec<String>,
@@ -31,8 +31,8 @@ pub(super) struct Session {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
 pub(super) struct SessionId([u8; 16]);
 
-/// What a session was begun with: the digest of `admin.token`, or of the provider and the client
-/// there. A session is sealed for its source, so it ends when that is changed.
+/// The origin of a session: the digest of `admin.token`, or of the provider and the client id. A
+/// session is sealed for its source, so a change of the source ends it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Source(String);
 
@@ -46,8 +46,8 @@ impl SessionId {
         Self(random())
     }
 
-    /// Returns the text that forms of this session carry. It is no secret to the person, and tells
-    /// nothing of the id.
+    /// Returns the text that forms of this session carry. It is no secret to the person, and does
+    /// not reveal the id.
     pub(super) fn form_token(&self) -> String {
         BASE64_URL_SAFE_NO_PAD.encode(seal::digest(["promptgate console form", &hex(&self.0)]))
     }
@@ -67,7 +67,7 @@ impl Source {
         Self(hex(&seal::digest(parts)))
     }
 
-    /// Returns what tokens of this source are sealed for.
+    /// Returns the context that sessions of this source are sealed for.
     pub(super) fn as_str(&self) -> &str {
         &self.0
     }
@@ -96,7 +96,7 @@ impl Session {
 }
 
 /// Returns the groups that a session keeps: those with a role first, the highest role first, then
-/// others, as long as there is room. So a person in very many groups keeps what they may do.
+/// others, as long as there is room. So a person in very many groups keeps their role.
 pub(super) fn kept_groups(groups: Vec<String>, oidc: &config::Oidc) -> Vec<String> {
     let rank = |group: &String| {
         let roles = [Role::Approver, Role::Tester, Role::Viewer];

@@ -103,7 +103,7 @@ mod tests {
         assert!(is_own(&[("sec-fetch-site", "none")]));
         assert!(is_own(&[("origin", "https://console.example")]));
         assert!(is_own(&[("origin", "https://CONSOLE.example")]));
-        // With a strict referrer policy the browser says no more of its own origin.
+        // With a strict referrer policy the browser sends no more about its origin.
         assert!(is_own(&[("sec-fetch-site", "same-origin"), ("origin", "null")]));
         let own = ("origin", "https://console.example");
         for foreign in [

@@ -1,4 +1,4 @@
-//! Who looks at the console or calls the admin API.
+//! Visitors: people and programs that use the console or the admin API.
 
 use subtle::ConstantTimeEq;
 
@@ -24,8 +24,8 @@ pub(crate) enum Via {
 pub(crate) struct Visitor {
     /// The subject (`sub`) of a person, or else [`LOCAL`] or [`TOKEN`], which no person has.
     pub id: String,
-    /// What the provider calls the person, for display only: people may change it, and two may have
-    /// the same.
+    /// The display name that the provider has for the person. It is no identity: people may change
+    /// it, and two may have the same.
     pub name: Option<String>,
     /// The groups of the person, of which those without a role may be missing ([`super::session`]).
     pub groups: Vec<String>,
@@ -33,7 +33,8 @@ pub(crate) struct Visitor {
     pub via: Via,
     /// End of the session; `None` without one.
     pub expires: Option<UnixSeconds>,
-    /// What forms are bound to; `None` for [`Via::Bearer`], which no browser sends by itself.
+    /// The session that forms are bound to; `None` for [`Via::Bearer`], which no browser sends by
+    /// itself.
     pub(super) session: Option<SessionId>,
 }
 
@@ -56,7 +57,7 @@ impl Via {
 }
 
 impl Visitor {
-    /// Returns a visitor on loopback. `process` stands for the session, which there is none of.
+    /// Returns a visitor on loopback, who has no session: `process` stands for it.
     pub(super) fn local(process: SessionId) -> Self {
         Self {
             id: LOCAL.to_owned(),
@@ -82,7 +83,7 @@ impl Visitor {
         }
     }
 
-    /// Returns what people read: the name that the provider gives, or else the id.
+    /// Returns the name for people: the one that the provider gives, or else the id.
     pub(crate) fn shown(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.id)
     }

@@ -23,7 +23,7 @@ pub(in crate::admin::sign_in) struct Flow {
     state: String,
     /// Binds the ID token to this sign-in (OpenID Connect Core 1.0, section 15.5.2).
     pub nonce: String,
-    /// Binds the code to who began (RFC 7636, section 4.1).
+    /// Binds the code to the sign-in that requested it (RFC 7636, section 4.1).
     pub verifier: String,
     return_to: String,
     /// The origin at which it began and ends.

@@ -20,7 +20,7 @@ pub(in crate::admin::sign_in) struct Person {
     pub groups: Vec<String>,
 }
 
-/// What an ID token must be for.
+/// Values that the claims of an ID token must match.
 #[derive(Clone, Copy)]
 pub(super) struct Expected<'a> {
     pub oidc: &'a config::Oidc,

@@ -25,7 +25,7 @@ pub(super) struct Oidc {
     exchanges: Semaphore,
 }
 
-/// A sign-in that has failed, with what only operators read.
+/// A failed sign-in, with the details that only operators read.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub error: SignInError,

@@ -31,7 +31,7 @@ pub(super) struct Provider {
     fetches: Mutex<Option<Instant>>,
 }
 
-/// What the provider has published.
+/// The published metadata and keys of the provider.
 pub(super) struct Known {
     /// The authorization endpoint.
     pub authorization: Url,
@@ -80,7 +80,7 @@ impl Provider {
         &self.oidc
     }
 
-    /// Returns what the provider has published. `None` if it cannot be fetched, which is logged.
+    /// Returns the published metadata and keys. `None` if they cannot be fetched, which is logged.
     pub(super) async fn known(&self) -> Option<Arc<Known>> {
         match self.known_within(REFRESH) {
             Some(known) => Some(known),

@@ -72,7 +72,7 @@ fn text(bytes: &[u8]) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// What a test changes about the claims of a person.
+/// A change that a test makes to the claims of a person.
 type Change = Box<dyn Fn(&mut Value) + Send>;
 
 struct State {
@@ -129,7 +129,7 @@ impl Provider {
         change(&mut self.state.lock().unwrap());
     }
 
-    /// Sets what is different about the next ID tokens.
+    /// Sets a change to the claims of the next ID tokens.
     fn claims(&self, change: impl Fn(&mut Value) + Send + 'static) {
         self.set(|state| state.change = Box::new(change));
     }
@@ -198,7 +198,7 @@ fn answer(state: &mut State, path: &str, head: &str, body: &str) -> (u16, Value)
     }
 }
 
-/// The token endpoint: a code is good once, for who has the verifier.
+/// The token endpoint: a code is good once, with its verifier.
 fn token(state: &mut State, head: &str, body: &str) -> (u16, Value) {
     let form: HashMap<_, _> = form_urlencoded::parse(body.as_bytes()).into_owned().collect();
     state.exchanges.push((header(head, "authorization"), form.clone()));
