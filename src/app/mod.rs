@@ -60,7 +60,7 @@ pub struct App {
     shutdown: Shutdown,
 }
 
-/// What all other parts of a gateway stand on.
+/// The parts of a gateway that all others use.
 struct Foundation {
     telemetry: Telemetry,
     audit: Audit,

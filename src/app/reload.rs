@@ -195,7 +195,7 @@ impl App {
         let event = config_event(&config, "config_reloaded").text("before", &before.config.digest);
         let mut change = Vec::new();
         if matches!(log, LogChange::Replaced(_)) {
-            // What was counted is recorded in the log that was in use when it happened.
+            // Counts are recorded in the log that was in use when the counted events happened.
             change = before.gate.tallies().rest();
             change.push(event.clone());
         }
@@ -321,12 +321,12 @@ impl App {
     }
 }
 
-/// The digests of polled files, with what the file system says of them: a file that it says the
-/// same of is not read again. A lock file of ten thousand prompts has megabytes.
+/// The digests of polled files, with their metadata: a file whose metadata is unchanged is not read
+/// again. A lock file of ten thousand prompts is megabytes long.
 #[derive(Default)]
 struct FileDigests(HashMap<PathBuf, (Stamp, String)>);
 
-/// What the file system says of a file that symbolic links lead to.
+/// The metadata by which a change of a file is noticed. Symbolic links are followed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Stamp {
     modified: SystemTime,
@@ -434,7 +434,7 @@ mod tests {
             let file = fs::File::options().write(true).open(&path).unwrap();
             file.set_modified(SystemTime::now() - Duration::from_secs(age)).unwrap();
         };
-        // The time of a file that was just written tells nothing.
+        // The time of a file that was just written proves nothing.
         write("a", 0);
         assert_eq!((digests.digest(&path), digests.0.len()), (of("a"), 0));
         write("b", 0);

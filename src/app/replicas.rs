@@ -1,5 +1,5 @@
-//! This replica among the others: it joins them, tells them what it serves, and takes what they
-//! hand over.
+//! The part of this replica in the cluster: it joins, publishes its presence, and handles the
+//! messages that other replicas relay.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -66,7 +66,7 @@ impl App {
     }
 }
 
-/// Returns what this replica tells the others: what the newest edition serves.
+/// Returns the presence of this replica: it describes the content that the newest edition serves.
 fn presence(
     cluster: Arc<Cluster>,
     edition: Weak<ArcSwap<Edition>>,
