@@ -1,5 +1,5 @@
-//! Checkpoints: signed statements of what a log contains up to a record. A copy that is kept
-//! elsewhere proves that a log that ends before it was truncated.
+//! Checkpoints: signed statements of the content of a log up to a record. A copy that is kept
+//! elsewhere proves the truncation of a log that ends before that record.
 //!
 //! A checkpoint signs the head of the hash chain, which only the secret recomputes, and digests of
 //! all lines, which an auditor without the secret recomputes to find every byte that was edited
@@ -9,7 +9,7 @@ use super::keys::{Digest, Keys, Mac, PublicKey};
 use super::record::{Event, Head};
 use base::seal::hex::{from_hex, hex};
 
-/// What a checkpoint signs.
+/// The statement that a checkpoint signs.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Statement {
     /// The number of the last record.
@@ -40,7 +40,7 @@ pub(crate) struct Checkpoint {
 }
 
 impl Statement {
-    /// States what a log contains at present.
+    /// States the present content of a log.
     pub(crate) fn of(head: &Head, segment: u64, headers: Digest) -> Self {
         let digests = Some(LogDigests { lines: head.lines, segment, headers });
         Self { seq: head.seq, mac: head.mac, digests }

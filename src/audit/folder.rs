@@ -184,8 +184,7 @@ impl Folder {
         File::open(&self.path)?.sync_all()
     }
 
-    /// Returns what others have done to the segment that is written; `None` if it is as it was
-    /// left.
+    /// Returns the damage that others have done to the open segment; `None` if it is unchanged.
     pub(crate) fn damage(&self, segment: &Segment) -> Option<&'static str> {
         let named = disk::symlink_metadata(&self.path.join(&segment.name));
         match named.and_then(|named| Ok((named, segment.file.metadata()?))) {

@@ -318,7 +318,7 @@ impl Log {
     }
 
     /// Abandons the segment if its file was removed, replaced, or changed in length by others.
-    /// Returns what has happened to it.
+    /// Returns the damage.
     pub(crate) fn abandon_if_damaged(&mut self) -> Option<&'static str> {
         let damage = self.folder.damage(self.segment.as_ref()?)?;
         self.abandon_segment(&io::Error::other(damage));

@@ -2,8 +2,8 @@
 //! without room is refused or counted, never dropped silently.
 //!
 //! Records have room of three kinds, and none takes that of another: those that calls wait for,
-//! with a fair share for each caller; those that no call waits for (notes); and the ends of what is
-//! on record, which always fit.
+//! with a fair share for each caller; those that no call waits for (notes); and the ends of
+//! recorded calls and streams, which always fit.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -39,7 +39,7 @@ pub(super) struct Entry {
     pub written: Option<oneshot::Sender<Outcome>>,
 }
 
-/// What became of a record.
+/// The outcome of writing a record.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Outcome {
     /// It is written.
@@ -66,7 +66,7 @@ const NOTES: usize = 4;
 
 struct State {
     settings: WriterSettings,
-    /// Whether `settings` is newer than what the writer has.
+    /// Whether the writer still has older settings.
     settings_changed: bool,
     entries: Vec<Entry>,
     /// Bytes of the entries that calls wait for.
@@ -350,7 +350,7 @@ impl Queue {
         let mut state = self.lock();
         state.is_down = true;
         let degrades = state.settings.degrades;
-        // A dropped sender refuses its caller. A caller that no longer waits was told that the
+        // A dropped sender refuses its caller. A caller that no longer waits has learned that the
         // record is late.
         let is_refused = |written: Option<oneshot::Sender<Outcome>>| {
             !degrades && written.is_some_and(|written| !written.is_closed())
@@ -393,7 +393,7 @@ impl Queue {
     }
 }
 
-/// What the writer has taken and could not write.
+/// Entries that the writer has taken and could not write.
 #[derive(Default)]
 pub(super) struct Unwritten {
     pub entries: Vec<Entry>,
@@ -579,7 +579,7 @@ mod tests {
         assert_eq!(entries.len(), 1);
         queue.go_down(Unwritten { entries, ..Unwritten::default() });
         assert!(written.try_recv().is_err());
-        // Nobody waits any more: the record stays, as its call was told that it is late.
+        // The receiver is dropped, as that of a call that was answered as late: its record stays.
         drop(queue.submit(&holder("a"), None, Event::new("refused"), START));
         queue.go_up();
         drop(queue.submit(&holder("a"), None, Event::new("late"), START).unwrap());

@@ -40,7 +40,7 @@ pub(crate) const MAX_DEPTH: usize = 16;
 impl Event {
     /// Creates an event of this type.
     pub fn new(event: &'static str) -> Self {
-        // Most events have more members than this, but `size` counts what they have room for.
+        // Most events have more members than this, but `size` counts the capacity.
         let mut members = String::with_capacity(OWN_MEMBERS);
         members.extend(["\"event\":\"", event, "\""]);
         Self { kind: event, members, truncated: false }
@@ -92,7 +92,7 @@ impl Event {
         self.members.push_str("\":");
     }
 
-    /// Leaves out what comes after `before` bytes if there is no room for it.
+    /// Cuts the members to `before` bytes if there is no room for more.
     fn fit(mut self, before: usize) -> Self {
         if self.members.len() > MAX_MEMBERS {
             self.members.truncate(before);

@@ -41,7 +41,7 @@ impl Tail {
         Self { path: path.to_owned(), position, file: None }
     }
 
-    /// Creates a reader of what is written from now on.
+    /// Creates a reader of lines that are written from now on.
     ///
     /// # Errors
     /// When the folder or its last segment cannot be read.

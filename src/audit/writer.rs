@@ -272,8 +272,8 @@ impl LogWriter {
     }
 
     /// Removes the oldest segments beyond `audit.keep`. Each removal is on the disk as a signed
-    /// record before the file is removed, so that an auditor without the secret can believe it.
-    /// What cannot be removed stays: records can be written all the same.
+    /// record before the file is removed, so that an auditor without the secret can believe it. A
+    /// segment that cannot be removed stays: records can be written all the same.
     ///
     /// # Errors
     /// When a record cannot be written.

@@ -12,7 +12,7 @@ pub(super) struct Backward<'a> {
     /// Bytes of the segment from `start` on.
     part: Vec<u8>,
     start: u64,
-    /// The end of what is not returned yet, in `part`.
+    /// The end of the text that is not returned yet, in `part`.
     end: usize,
     scanned: u64,
     has_just_read: bool,
@@ -38,7 +38,7 @@ impl<'a> Backward<'a> {
     }
 
     /// Returns the next line, without its line feed, with its offset; `None` in front of the first.
-    /// What is behind the last line feed is no line yet.
+    /// Text behind the last line feed is no line yet.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -51,7 +51,7 @@ impl<'a> Backward<'a> {
                     Some(at) => (at + 1, true),
                     None => (0, self.start == 0),
                 },
-                // What is behind the last line feed.
+                // Text behind the last line feed.
                 None => match memchr::memrchr(b'\n', part) {
                     Some(at) => {
                         self.end = at + 1;
@@ -72,10 +72,10 @@ impl<'a> Backward<'a> {
         }
     }
 
-    /// Reads what is in front of the present part.
+    /// Reads the part in front of the present one.
     fn read(&mut self) -> io::Result<()> {
         self.has_just_read = true;
-        // No line is that long: what a crash left behind.
+        // No line is that long: a crash left this behind.
         if self.end > 2 * MAX_LINE {
             self.end = 0;
         }

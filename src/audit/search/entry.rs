@@ -126,7 +126,7 @@ impl Entry {
         }
     }
 
-    /// Returns what the entry is about, in a few words: a method or an event, and a name.
+    /// Returns the subject of the entry, in a few words: a method or an event, and a name.
     pub(crate) fn what(&self) -> String {
         let what = self.method.as_ref().unwrap_or(&self.event);
         match self.name.as_ref().or(self.prompt.as_ref()) {
@@ -135,7 +135,7 @@ impl Entry {
         }
     }
 
-    /// Whether a text is part of what the entry shows.
+    /// Whether the entry shows a text.
     pub(super) fn contains(&self, text: &str) -> bool {
         fn any(value: &Value, text: &str) -> bool {
             match value {
@@ -185,7 +185,7 @@ pub(super) fn time(line: &[u8]) -> Option<&str> {
     text(line, b"\"time\":\"")
 }
 
-/// Returns what the records of one call have in common, as [`kind`] does.
+/// Returns the id that the records of one call share; see [`kind`].
 pub(super) fn call_id(line: &[u8]) -> Option<CallId> {
     let boot = text(line, b"\"boot\":\"")?;
     let at = memmem::find(line, b"\"call\":")? + b"\"call\":".len();

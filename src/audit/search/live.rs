@@ -17,7 +17,7 @@ pub(crate) struct Live {
 const MAX_READ: usize = 1 << 20;
 
 impl Live {
-    /// Creates a reader of what is recorded from now on.
+    /// Creates a reader of records that are written from now on.
     ///
     /// # Errors
     /// When the folder or its last segment cannot be read.

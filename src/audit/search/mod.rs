@@ -1,6 +1,6 @@
-//! Reads the log for people, without its keys: what was recorded, newest first, with the two
-//! records of a call as one entry. It never shows values of arguments, and does not say whether a
-//! log is intact: [`verify`](super::verify) does.
+//! Reads the log for people, without its keys: entries newest first, with the two records of a call
+//! as one entry. It never shows values of arguments, and does not say whether a log is intact:
+//! [`verify`](super::verify) does.
 
 mod backward;
 mod entry;
@@ -28,7 +28,7 @@ use entry::CallId;
 pub(crate) use entry::Entry;
 pub(crate) use live::Live;
 
-/// What to look for; all of it must hold. By default everything but checkpoints is found.
+/// The criteria of a search, all of which must hold. The default finds everything but checkpoints.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Find {
     /// Id of a caller.
@@ -43,11 +43,11 @@ pub(crate) struct Find {
     pub from: Option<SystemTime>,
     /// Exclusive.
     pub to: Option<SystemTime>,
-    /// A part of what an entry shows, in exactly these letters.
+    /// A text that the entry shows. Upper and lower case differ.
     pub text: Option<String>,
 }
 
-/// What was found.
+/// The result of a search.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Found {
@@ -71,8 +71,9 @@ const MAX_ENDS: usize = 20_000;
 /// Bytes behind the place where a search goes on, in which the ends of calls are looked for.
 const NEAR: usize = 256 << 10;
 
-/// Finds entries in a log, newest first, at most `limit`, in front of `before`, with what is found
-/// at `until`. An incomplete line, and a segment that is removed meanwhile, are skipped.
+/// Finds entries in a log, newest first, at most `limit`, in front of `before`. The search ends at
+/// `until` with the entries found so far. An incomplete line, and a segment that is removed
+/// meanwhile, are skipped.
 ///
 /// # Errors
 /// When the folder or a segment cannot be read.
@@ -207,12 +208,12 @@ impl Ends {
     }
 }
 
-/// What is looked for, with what its lines must contain.
+/// The criteria of a search, with the texts that matching lines contain.
 struct Wanted<'a> {
     find: &'a Find,
-    /// What the first record of an entry must contain.
+    /// Texts that the first record of an entry must contain.
     needles: Vec<memmem::Finder<'static>>,
-    /// What the record with the outcome must contain.
+    /// The text that the record with the outcome must contain.
     outcome: Option<memmem::Finder<'static>>,
     /// The bounds as records have them, which compare as texts.
     from: Option<String>,

@@ -113,7 +113,7 @@ pub fn verify(path: &Path, anchors: TrustAnchors) -> io::Result<Report> {
     verify_with(path, anchors, &mut |_| ControlFlow::Continue(()))
 }
 
-/// As [`verify`]; tells `watch` every few megabytes how far it has come.
+/// As [`verify`]; reports the progress to `watch` every few megabytes.
 ///
 /// # Errors
 /// When a file cannot be read; and once `watch` has broken off.
@@ -177,7 +177,7 @@ fn verify_listed(
 struct Watched<'a> {
     file: File,
     progress: &'a mut Progress,
-    /// Bytes since `watch` was told.
+    /// Bytes since the last report to `watch`.
     told: u64,
     watch: &'a mut dyn FnMut(Progress) -> ControlFlow<()>,
 }

@@ -53,7 +53,7 @@ struct Found {
     running: Option<Running>,
 }
 
-/// The running digests over what was read, which checkpoints sign.
+/// The running digests over the lines read so far, which checkpoints sign.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 struct Running {
     lines: Digest,
@@ -311,7 +311,7 @@ impl Verifier {
         };
         let is_same = running.lines == digests.lines
             && self.headers.get(&digests.segment) == Some(&digests.headers);
-        // What follows is compared with what was signed, so that the change is found once.
+        // Later lines are compared with the signed digest, so that one change is reported once.
         running.lines = digests.lines;
         if is_same {
             self.report.signed = self.has_key().then_some(self.digests_from..=through);
@@ -337,7 +337,7 @@ impl Verifier {
         public.is_none_or(|public| checkpoint.is_signed(instance, &public))
     }
 
-    /// What the log is verified with, for another verification.
+    /// Returns the keys and checkpoints, for another verification.
     pub(crate) fn into_anchors(self) -> TrustAnchors {
         self.anchors
     }
