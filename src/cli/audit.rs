@@ -56,7 +56,7 @@ pub(super) fn verify(args: &Verify) -> Result<(), Failure> {
     }
 }
 
-/// What a verification can check.
+/// The extent of a verification.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Extent {
     /// Every line, with the secret.

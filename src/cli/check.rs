@@ -36,7 +36,7 @@ pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
     }
 }
 
-/// What the gateway would read from one library.
+/// The prompts that the gateway would read from one library.
 struct Library<'a> {
     upstream: &'a str,
     prompts: usize,

@@ -54,7 +54,7 @@ pub(super) fn list(gateway: &Gateway, choice: &Choice) -> Result<(), Failure> {
     gateway.output.print(&Value::from(listed.chosen), &text)
 }
 
-/// Lists the chosen prompts with where they come from, as the admin API has it.
+/// Lists the chosen prompts with their origins, as the admin API has them.
 pub(super) fn list_origins(gateway: &Gateway, choice: &Choice) -> Result<(), Failure> {
     let reach = Reach::find(&gateway.file);
     let mut listed = listed(&reach, gateway, choice)?;
@@ -102,7 +102,7 @@ struct Listed {
 }
 
 impl Listed {
-    /// What to say where no prompt is chosen.
+    /// The message for a list from which no prompt is chosen.
     fn none(&self) -> Option<String> {
         self.chosen.is_empty().then(|| match self.all {
             0 => "The gateway lists no prompts.".to_owned(),
@@ -194,7 +194,7 @@ pub(super) fn get(
         if !client.has_prompts() {
             return Ok(Err(no_prompts(&url)));
         }
-        // A caller may be allowed to get what it cannot list.
+        // A caller may be allowed to get a prompt that it cannot list.
         let listed = client.list(&Settings::default(), &ForwardedMeta::default()).await;
         let listed = listed.map(|listed| listed.prompts).unwrap_or_default();
         if let Some(prompt) = listed.iter().find(|prompt| prompt.name == name)
@@ -217,7 +217,7 @@ pub(super) fn get(
     gateway.output.print(&result, &messages_text(&result))
 }
 
-/// What to say of an endpoint that declares no prompts.
+/// The message for an endpoint that declares no prompts.
 fn no_prompts(url: &str) -> String {
     format!(
         "{url} offers no prompts as such: its `expose` may have tools only; ask another endpoint with --url"

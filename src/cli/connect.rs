@@ -56,7 +56,7 @@ pub(super) fn run(connect: &Connect) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Checks that the configuration file has the view, unless another gateway is meant.
+/// Checks that the configuration file has the view, unless --url names another gateway.
 ///
 /// # Errors
 /// It has not, with those that it has.
@@ -70,7 +70,7 @@ fn check_view(view: &str, connect: &Connect, reach: &Reach) -> Result<(), Failur
     Err(Failure::usage(format!("{file} has no view `{view}` (views: {known}); add [views.{view}]")))
 }
 
-/// Prints the command and the entry; what they are for goes to standard error.
+/// Prints the command and the entry; explanations go to standard error.
 fn show(plan: &Plan, to: Option<&Path>, gateway: &Gateway<'_>) -> Result<(), Failure> {
     if let Some(command) = &plan.command {
         eprintln!("Run:");

@@ -135,7 +135,7 @@ async fn dial(
         Err(reason) => return Dialed::failed(transport, Kind::Unavailable(reason)),
     };
     if upstream.lists_per_caller() {
-        // Only a caller has what it is called with.
+        // Only callers have a credential for it.
         let outcome = Ok(PromptList::default());
         return Dialed { transport, revision: None, notifies: false, outcome };
     }
@@ -168,7 +168,7 @@ impl Dialed {
     }
 }
 
-/// Returns what to tell an operator of an upstream that works and lists nothing here.
+/// Returns the note for an operator on an upstream that works and lists nothing here.
 fn note(upstream: &Upstream, listed: &PromptList) -> Option<&'static str> {
     if upstream.lists_per_caller() {
         return Some("lists for each caller: not dialed");

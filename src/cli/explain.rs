@@ -66,7 +66,7 @@ fn explain_access(rules: &Rules, caller: &Caller, prompt: PromptRef<'_>, out: &m
     }
 }
 
-/// Adds the overlays that match the prompt, with what each of them changes.
+/// Adds the overlays that match the prompt, with the changes of each.
 fn explain_overlays(config: &Config, prompt: &Target, out: &mut String) {
     let matching = config.overlays.iter().filter(|overlay| {
         overlay.upstream.as_str() == prompt.upstream && overlay.prompt.matches(&prompt.raw_name)

@@ -1,4 +1,4 @@
-//! `promptgate audit find`: what the audit log says, without its key.
+//! `promptgate audit find`: searches the audit log, without its key.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -16,10 +16,10 @@ use crate::audit::search::{Entry, Find, Found, Live, find};
 /// The time for an answer: people wait for it.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// The time between two looks at a log that is followed.
+/// The time between two reads of a followed log.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Prints the entries that were asked for, oldest first.
+/// Prints the matching entries, oldest first.
 pub(super) fn run(args: &FindQuery) -> Result<(), Failure> {
     let dir = match &args.dir {
         Some(dir) => dir.clone(),
@@ -33,7 +33,7 @@ pub(super) fn run(args: &FindQuery) -> Result<(), Failure> {
         outcome: args.outcome.clone(),
         event: args.event.clone(),
         from: Some(from),
-        // What is recorded while this runs counts.
+        // Without --until, entries that are recorded while the command runs are found, too.
         to: args.period.until.as_ref().map(|_| to),
         text: args.text.clone(),
     };
@@ -51,7 +51,7 @@ pub(super) fn run(args: &FindQuery) -> Result<(), Failure> {
     live.map_or(Ok(()), |live| follow(live, &wanted, args))
 }
 
-/// Prints what is recorded from now on, until standard output is closed.
+/// Prints new entries until standard output is closed.
 ///
 /// # Errors
 /// The log cannot be read, or standard output cannot be written.
@@ -79,7 +79,7 @@ fn json_lines(entries: &[Entry]) -> String {
     entries.iter().map(|entry| json!(entry).to_string()).collect::<Vec<_>>().join("\n")
 }
 
-/// One line for each entry: time, what, caller, outcome, details.
+/// One line for each entry: time, subject, caller, outcome, details.
 fn short_lines(entries: &[Entry]) -> String {
     let line = |entry: &Entry| {
         let time = entry.time.get(..19).unwrap_or(&entry.time).to_owned();
@@ -131,7 +131,7 @@ fn row(entry: &Entry) -> Value {
     row
 }
 
-/// Returns what the other columns do not show.
+/// Returns the members that no other column shows.
 fn details(entry: &Entry) -> Option<String> {
     let decision = entry.decision.as_deref().filter(|decision| *decision != "allowed");
     let mut details: Vec<_> = decision.into_iter().map(str::to_owned).collect();

@@ -1,4 +1,4 @@
-//! `promptgate grants`: what callers have of their own at upstreams, in a running gateway.
+//! `promptgate grants`: the accounts of callers at upstreams, in a running gateway.
 
 use serde_json::{Value, json};
 

@@ -12,7 +12,7 @@ use super::failure::Failure;
 use super::output::{print, printable};
 use entry::Converter;
 
-/// The tables for gateway.toml, and what a person must do about them.
+/// The tables for gateway.toml, and the steps that are left to a person.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(super) struct Imported {
     pub toml: String,

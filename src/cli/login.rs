@@ -37,10 +37,10 @@ use domain::unix_time::UnixSeconds;
 /// The time that the operator has in the browser: enough to look for a second factor.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// The time to tell the provider that a sign-in has ended.
+/// Timeout of the revocation of a sign-in at the provider.
 const REVOCATION: Duration = Duration::from_secs(20);
 
-/// Signs in for an upstream, and keeps what its provider grants.
+/// Signs in to an upstream, and stores the grant of its provider.
 ///
 /// # Errors
 /// The upstream takes no sign-in, the provider refuses, or the grant cannot be kept.
@@ -50,7 +50,7 @@ pub(super) fn run(options: &Login) -> Result<(), Failure> {
     let runtime = runtime()?;
     let granted = runtime.block_on(async {
         let store = store(upstream.login, shared_grants(&config)?)?;
-        // What cannot be kept is not asked for.
+        // A sign-in that could not be stored is not begun.
         store.lock(&options.upstream).await.map_err(unkept)?.release().await;
         let grant = sign_in(options, &upstream).await?;
         // A renewal of the grant before would overwrite this one.
@@ -143,10 +143,11 @@ async fn row(
     })
 }
 
-/// Ends a sign-in: at the provider, where it can be told, and here.
+/// Ends a sign-in: at the provider, where it supports revocation, and here.
 ///
 /// # Errors
-/// There is none, or it cannot be removed. A provider that cannot be told is no error; it is said.
+/// There is none, or it cannot be removed. A failed revocation at the provider is no error, but is
+/// printed.
 pub(super) fn end(options: &Logout) -> Result<(), Failure> {
     let config = load(&options.file.config)?;
     let upstream = upstream(&config, &options.upstream)?;
@@ -175,20 +176,22 @@ pub(super) fn end(options: &Logout) -> Result<(), Failure> {
 /// # Errors
 /// There is none, or it cannot be removed.
 async fn remove(store: &GrantStore, id: &str) -> Result<Option<Grant>, Failure> {
-    // What a renewal has replaced would be revoked, and what it has got would stay.
+    // Without the lock, a renewal at the same time would leave new tokens behind: only the replaced
+    // ones would be revoked.
     let lock = store.lock(id).await.map_err(unkept)?;
     let removing = async {
         let grant = match store.read(id).await {
             Ok(Some(grant)) => Some(grant),
             Ok(None) => return Err(Failure::new(format!("Nobody has signed in to {id}."))),
-            // What cannot be opened can still be removed.
+            // A grant that cannot be opened can still be removed.
             Err(error @ StoreError::Unreadable { .. }) => {
                 eprintln!("{error}");
                 None
             }
             Err(error) => return Err(unkept(error)),
         };
-        // Before the provider is told: whatever it says, the gateway stops to use the grant.
+        // Before the revocation at the provider, so that the gateway stops using the grant whatever
+        // the outcome is.
         lock.remove().await.map_err(unkept)?;
         Ok(grant)
     };
@@ -320,8 +323,8 @@ async fn finish(flow: CodeFlow, arrivals: &mut mpsc::Receiver<Arrival>) -> Resul
                 if let Some(arrival) = arrival {
                     arrival.refuse(&sentence(&why));
                 }
-                // Any page can send a browser here: what is not the answer to this request does not
-                // end it.
+                // Any page can send a browser here: a response to another request does not end this
+                // one.
                 if !matches!(why, NoCode::OtherRequest | NoCode::Malformed) {
                     return Err(failed(why.to_string()));
                 }

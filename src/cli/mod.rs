@@ -1,4 +1,4 @@
-//! The command line: a module for each command, and what the commands share.
+//! The command line: a module for each command, and modules that commands share.
 
 mod args;
 mod failure;

@@ -28,7 +28,7 @@ use domain::similar::suggestion;
 ///
 /// # Errors
 /// With exit code 64 for mistakes in the configuration, the lock file or the names of prompts; with
-/// 1 if upstreams offer what is not approved (`check`), or nothing could be decided.
+/// 1 if upstreams offer versions that are not approved (`check`), or nothing could be decided.
 pub(super) fn run(command: &PinsCommand) -> Result<(), Failure> {
     let view = match command {
         PinsCommand::Status(view) | PinsCommand::Check(view) | PinsCommand::Diff { view, .. } => {
@@ -285,13 +285,13 @@ impl Gateway {
         Ok(rows.filter(|row| is_of(row) && row.offered.is_some()).collect())
     }
 
-    /// The upstreams whose lists could not be had.
+    /// The upstreams whose lists could not be fetched.
     fn failures(&self) -> impl Iterator<Item = String> {
         self.upstreams.iter().filter_map(failure)
     }
 }
 
-/// Why the list of an upstream could not be had.
+/// Why the list of an upstream could not be fetched.
 fn failure(upstream: &UpstreamStatus) -> Option<String> {
     let why = match &upstream.failure {
         Some(failure) => failure.diagnosis(),

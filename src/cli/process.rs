@@ -1,4 +1,4 @@
-//! The process itself: what other processes may read of it, and how many files it may open.
+//! The process itself: the protection of its memory, and its limit of open files.
 
 use tracing::warn;
 

@@ -92,8 +92,8 @@ fn create_private(folder: &Path) -> io::Result<()> {
     if is_private(folder) { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
-/// Whether a folder belongs to this user, and nobody else can write to it: a record of another user
-/// could name another gateway.
+/// Whether a folder belongs to this user, and no other user can write to it: a record of another
+/// user could name another gateway.
 #[cfg(unix)]
 fn is_private(folder: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;

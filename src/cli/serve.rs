@@ -145,7 +145,7 @@ fn run(serving: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure
 const NO_UPSTREAMS: &str = "  No upstreams are configured, so there are no prompts. Add an [upstreams.NAME] table to the \
     configuration, or convert the configuration of a host with `promptgate import FILE`.";
 
-/// Returns what a person at a terminal can do next.
+/// Returns hints on the next steps, for a person at a terminal.
 fn next_steps(admin: Option<&str>) -> String {
     let admin = match admin {
         Some(url) => format!("Console and admin API: {url}/ (`promptgate status`)\n"),

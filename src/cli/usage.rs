@@ -1,4 +1,4 @@
-//! `promptgate usage`: what was used, from the index and the audit log of a configuration.
+//! `promptgate usage`: counts of uses, from the index and the audit log of a configuration.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
@@ -16,7 +16,7 @@ use crate::usage::{Dimension, Filter, Query, Report, Sort, Usage};
 /// The time for an answer: people wait for it.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Prints what was used in a period, or which prompts were not.
+/// Prints the uses in a period, or the prompts without uses.
 pub(super) fn run(args: &UsageQuery) -> Result<(), Failure> {
     demand(&args.file.config)?;
     let records = Records::load(&args.file.config)?;
@@ -58,7 +58,7 @@ fn limit(args: &UsageQuery) -> usize {
     args.limit.unwrap_or(if is_table { LINES } else { usize::MAX })
 }
 
-/// What follows a table that was cut.
+/// The line that follows a table that was cut.
 fn more(is_more: bool) -> &'static str {
     if is_more { "\nthere is more: --limit shows it" } else { "" }
 }

@@ -358,7 +358,7 @@ fn is_secret_name(name: &str) -> bool {
     words.iter().any(|word| upper.contains(word))
 }
 
-/// What stands in place of a secret that cannot be a variable.
+/// The placeholder for a secret that cannot be a variable.
 const REPLACED: &str = "REPLACE_ME";
 
 /// Returns an argument as it may be shown, and whether a secret in it was replaced. `is_value` says
