@@ -7,7 +7,7 @@ use super::Cluster;
 use super::store::StoreUnavailable;
 use base::seal::hex::hex;
 
-/// What is taken from one bucket.
+/// A request for cells of one bucket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Take<'a> {
     /// The bucket. The store sees a blinded name.

@@ -25,7 +25,7 @@ pub struct SharedGrants {
     store: Arc<Store>,
     scripts: GrantScripts,
     connection: Connection,
-    /// The upstreams whose sign-ins are watched, and what is notified of changes.
+    /// The upstreams whose sign-ins are watched, and the handles that changes notify.
     watches: Mutex<Vec<(String, Weak<Notify>)>>,
 }
 
@@ -47,7 +47,7 @@ enum Connection {
 pub(crate) struct GrantLock {
     grants: Arc<SharedGrants>,
     upstream: String,
-    /// Random: what the store has as the lock while this process holds it.
+    /// The random value of the lock in the store while this process holds it.
     token: String,
 }
 
@@ -310,7 +310,7 @@ impl GrantLock {
         let mut release = self.grants.scripts.release.key(self.key());
         release.arg(&self.token);
         let releasing = async |mut connection| release.invoke_async::<Value>(&mut connection).await;
-        // What cannot be released expires.
+        // A lock that cannot be released expires.
         let _ = self.grants.run(releasing).await;
     }
 

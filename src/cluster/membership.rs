@@ -1,4 +1,5 @@
-//! Membership: each replica tells the others that it lives, and what it serves.
+//! Membership: each replica publishes a heartbeat with the digests of its configuration and
+//! catalog.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -20,7 +21,7 @@ use domain::backoff::{Backoff, jittered};
 use domain::fair_share::Holder;
 use domain::millis::whole_millis;
 
-/// What a replica tells the others about itself.
+/// The description of a replica in its heartbeat.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct Presence {
     pub name: String,
@@ -38,13 +39,13 @@ pub(crate) struct Presence {
 pub(crate) struct Replica {
     pub id: ReplicaId,
     pub presence: Presence,
-    /// When it was heard last.
+    /// The time of its last heartbeat.
     pub seen: Instant,
 }
 
-/// The replicas that were known before the store was reached again, and were not heard since: they
-/// may be about to reach it, too. `seen` is when this one reached it; the time in which there is no
-/// store does not count.
+/// The replicas that were known before the store was reached again, and have sent no heartbeat
+/// since: they may be about to reach it, too. `seen` is when this one reached it; the time in which
+/// there is no store does not count.
 #[derive(Debug, Default)]
 pub(super) struct Reconnecting {
     replicas: Vec<Replica>,
@@ -65,7 +66,7 @@ impl Reconnecting {
         }
     }
 
-    /// Leaves the replicas that are not heard yet, for the time after which a silent one is
+    /// Keeps the replicas that have sent no heartbeat yet, for the time after which a silent one is
     /// forgotten.
     fn retain_unheard(&mut self, heard: &[Replica], now: Instant) {
         let is_heard = |id| heard.iter().any(|heard| heard.id == id);
@@ -93,8 +94,8 @@ const STABLE: Duration = Duration::from_secs(10);
 /// Terminated sessions that one heartbeat brings: they are opened within a millisecond.
 const NEWS: usize = 250;
 
-/// The answer of `beat.lua`: the replicas (id, milliseconds of silence, what it told), and the
-/// terminated sessions (entry, members). What others wrote there may be any bytes.
+/// The answer of `beat.lua`: the replicas (id, milliseconds of silence, sealed presence), and the
+/// terminated sessions (entry, members). The bytes of others are untrusted.
 type Beat = (Vec<(Vec<u8>, u64, Vec<u8>)>, Vec<(String, Vec<Vec<u8>>)>);
 
 impl Cluster {
@@ -241,7 +242,8 @@ impl Cluster {
         self.reconnecting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Learns which sessions were terminated. What is not sealed with the shared key is ignored.
+    /// Learns which sessions were terminated. Entries that are not sealed with the shared key are
+    /// ignored.
     fn learn_terminated(
         &self,
         news: &[(String, Vec<Vec<u8>>)],
@@ -289,7 +291,7 @@ impl Cluster {
     }
 }
 
-/// Opens what a replica told about itself.
+/// Opens the sealed presence of a replica.
 fn read(sealer: &Sealer, id: &[u8], told: &[u8]) -> Option<(ReplicaId, Presence)> {
     let (id, told) = (std::str::from_utf8(id).ok()?, std::str::from_utf8(told).ok()?);
     let plain = sealer.open(Kind::Replica, id, told)?;

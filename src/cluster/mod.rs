@@ -63,7 +63,7 @@ pub(crate) struct Cluster {
     last_terminated: ArcSwap<String>,
     /// Whether all terminated sessions that the store had at the start are known here.
     knows_terminated: AtomicBool,
-    /// Terminated sessions that the others were not told of.
+    /// Terminated sessions that are not published yet.
     untold: Mutex<VecDeque<Arc<str>>>,
     /// Serialises the writes of `untold` to the store.
     telling: Semaphore,
@@ -82,7 +82,7 @@ pub(crate) struct Cluster {
 struct Bounds {
     /// `server.limits.request`: the longest time for a message to another replica.
     request: Duration,
-    /// What one caller may have of the messages that wait for acknowledgements.
+    /// The share of one caller of the messages that wait for acknowledgements.
     share: Share,
     deleted_sessions: usize,
     session_lifetime: Duration,
@@ -92,7 +92,7 @@ struct Bounds {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub(crate) struct ReplicaId([u8; 8]);
 
-/// What a cluster is built from.
+/// The parts of the gateway that a cluster uses.
 pub(crate) struct ClusterDeps {
     pub sealer: Arc<Sealer>,
     pub telemetry: Telemetry,
@@ -192,7 +192,7 @@ impl Cluster {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// What this replica tells the others.
+    /// The description of this replica for its heartbeat.
     pub(crate) fn presence(&self, config: &str, catalog: Option<String>) -> Presence {
         Presence {
             name: self.name.clone(),

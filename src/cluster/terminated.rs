@@ -1,5 +1,5 @@
-//! Terminated sessions: each replica tells the others, and learns with each heartbeat what they
-//! told.
+//! Terminated sessions: each replica publishes its own through the store, and reads those of the
+//! others with each heartbeat.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -25,12 +25,12 @@ const TOLD_AT_ONCE: usize = 200;
 /// Longest time for which the store keeps terminated sessions.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// What the seal of a terminated session is bound to.
+/// The context that the seal of a terminated session is bound to.
 const BOUND_TO: &str = "terminated";
 
 impl Cluster {
-    /// Tells the other replicas that a session of `holder` was terminated; at once, or as soon as
-    /// the store can be reached.
+    /// Publishes to the other replicas that a session of `holder` was terminated; at once, or as
+    /// soon as the store can be reached.
     pub(crate) async fn tell_terminated(&self, holder: &Holder, session: [u8; 16]) {
         let sealed = seal(&self.sealer.load(), holder, session);
         {
@@ -47,21 +47,23 @@ impl Cluster {
         self.tell_all().await;
     }
 
-    /// Tells the terminated sessions that nobody was told of, unless somebody does already.
+    /// Publishes the terminated sessions that are still unpublished, unless another task does
+    /// already.
     pub(super) async fn tell_untold(&self) {
         if let Ok(_turn) = self.telling.try_acquire() {
             self.tell_all().await;
         }
     }
 
-    /// Cancel safe: a session is untold until the store has answered.
+    /// Cancel safe: a session stays in the queue until the store has answered.
     async fn tell_all(&self) {
         loop {
             let told: Vec<_> = self.untold().iter().take(TOLD_AT_ONCE).cloned().collect();
             if told.is_empty() || self.tell(&told).await.is_err() {
                 return;
             }
-            // Those at the front may be told by others meanwhile, or have been dropped.
+            // The front of the queue may have changed meanwhile: another task publishes, too, or
+            // entries were dropped.
             self.untold().retain(|untold| !told.iter().any(|told| Arc::ptr_eq(told, untold)));
         }
     }

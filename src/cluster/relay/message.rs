@@ -21,7 +21,7 @@ pub(crate) enum Message {
     Post { session_id: String, caller: Caller, address: Option<IpAddr>, body: Vec<u8> },
 }
 
-/// What the recipient did with a message.
+/// The outcome of a message at its recipient.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) enum Handling {
     Handled,
@@ -34,7 +34,7 @@ pub(crate) enum Handling {
 /// The id of a message, drawn at random.
 pub(crate) type MessageId = [u8; 16];
 
-/// What is sealed.
+/// The sealed content of a message.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Envelope {
     pub from: ReplicaId,
@@ -139,7 +139,7 @@ impl Envelope {
         sealer.seal(Kind::Relay, &to.channel(), &plain)
     }
 
-    /// Opens what was sealed for this recipient; `None` for anything else.
+    /// Opens a message that was sealed for this recipient; `None` for anything else.
     pub(super) fn open(sealer: &Sealer, to: Recipient, sealed: &[u8]) -> Option<Self> {
         let token = std::str::from_utf8(sealed).ok()?;
         let plain = sealer.open(Kind::Relay, &to.channel(), token)?;

@@ -39,7 +39,7 @@ pub(super) struct Relay {
     seen: Mutex<SeenMessages>,
 }
 
-/// What one replica did with a message.
+/// The acknowledgement of a message by one replica.
 #[derive(Clone, Copy, Debug)]
 struct Acknowledgement {
     from: ReplicaId,
@@ -204,7 +204,7 @@ impl Cluster {
         Ok(answer)
     }
 
-    /// Whether a recipient was heard lately.
+    /// Whether a recipient has sent a heartbeat lately.
     fn lives(&self, recipient: Recipient) -> bool {
         match recipient {
             Recipient::Replica(id) => self.replicas.load().iter().any(|replica| replica.id == id),
@@ -322,7 +322,7 @@ impl Relay {
 }
 
 impl Receipt {
-    /// Tells the sender what became of the message.
+    /// Acknowledges a message to its sender, with its outcome.
     pub(crate) async fn acknowledge(self, handling: Handling) {
         let Self { cluster, from, id, .. } = self;
         let expires = now().saturating_add(whole_millis(VALIDITY));

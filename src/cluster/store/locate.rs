@@ -19,7 +19,7 @@ pub(super) enum LocateError {
     Unusable { server: String, what: String },
 }
 
-/// What a server says about itself (`HELLO`).
+/// The mode and role of a server, from its answer to `HELLO`.
 struct Hello {
     mode: String,
     role: String,

@@ -32,7 +32,7 @@ pub(super) struct Store {
     pushes: PushSender,
 }
 
-/// The store did not do what it was asked to, or not in time.
+/// The store failed an operation, or did not complete it in time.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct StoreUnavailable;
 
