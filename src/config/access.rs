@@ -30,7 +30,7 @@ entity Prompt in [Upstream] = { name: String, state: String };
 action "list", "get", "complete" appliesTo { principal: [Caller], resource: [Prompt] };
 "#;
 
-/// The compiled policies. What no policy allows is denied.
+/// The compiled policies. A request that no policy allows is denied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Access {
     pub policies: PolicySet,
@@ -163,7 +163,7 @@ pub(super) fn read(
         let callers = rule_callers(&mut table, auth);
         let text = policy_text(&mut table, upstreams, disabled, &callers);
         if table.mistake_count() > mistakes {
-            // What is left of a rule with a mistake would only be a second mistake.
+            // The rest of a rule with a mistake would only be a second mistake.
             table.finish();
             continue;
         }

@@ -36,12 +36,12 @@ pub struct Admin {
     pub oidc: Option<Oidc>,
 }
 
-/// The index of what was used.
+/// The usage index.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Usage {
     /// Directory of the index; `None` keeps a day in memory only.
     pub path: Option<PathBuf>,
-    /// Age after which what was used is forgotten.
+    /// Age after which uses are forgotten.
     pub keep: Duration,
     /// Size of the index, in bytes; beyond it the oldest days are removed.
     pub size: u64,

@@ -13,7 +13,7 @@ use super::upstream::certificate_authorities;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Cluster {
     /// The servers to ask for the store, in the order of the file; at least one. Each may be the
-    /// store itself, a Sentinel, or a node of a Cluster: the server tells which.
+    /// store itself, a Sentinel, or a node of a Cluster; its answer to `HELLO` names its kind.
     pub servers: Vec<StoreServer>,
     /// `None`: no credential is sent.
     pub credential: Option<StoreCredential>,
@@ -53,7 +53,7 @@ pub struct StoreCredential {
     pub password: Secret,
 }
 
-/// What happens at the start when the store cannot be reached.
+/// The behaviour at the start when the store cannot be reached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OnMissing {
     /// The replica serves, and limits count what reaches it alone.
@@ -62,7 +62,7 @@ pub enum OnMissing {
     Refuse,
 }
 
-/// What happens to requests that a limit counts while the store cannot be reached.
+/// The treatment of requests that a limit counts while the store cannot be reached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OnStoreFailure {
     /// Each replica counts for itself, with its share of the limit.
@@ -86,7 +86,7 @@ const PREFIX_RULE: &str = "1 to 64 visible ASCII characters without { and }";
 
 const NAME_RULE: &str = "\"\" or 1 to 64 visible ASCII characters";
 
-/// Returns `None` if `store` is `""`. `has_seal_key` tells whether `server.seal_key` is configured.
+/// Returns `None` if `store` is `""`. `has_seal_key`: whether `server.seal_key` is configured.
 pub(super) fn read(mut section: Section<'_>, has_seal_key: bool) -> Option<Cluster> {
     let urls = section.text_or_texts("store");
     let servers: Vec<_> =

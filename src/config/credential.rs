@@ -1,4 +1,4 @@
-//! `credential` of an upstream: what the gateway, or each caller, is known by there.
+//! `credential` of an upstream: the credential of the gateway, or of each caller.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use super::oauth::{self, ClientProof, OAuth};
 use super::reader::Section;
 use super::secret::Secret;
 
-/// What an upstream is called with.
+/// The credentials for calls of an upstream.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Credentials {
     /// A header of each request that is not made for one caller.

@@ -1,4 +1,4 @@
-//! What an endpoint offers to its clients: prompts, tools that stand for prompts, or both.
+//! The exposure of an endpoint: prompts, tools that stand for prompts, or both.
 
 use super::reader::Section;
 

@@ -1,5 +1,5 @@
-//! `[grants]` and `credential = { login = … }`: sign-ins of the operator for upstreams, and what
-//! callers may have there.
+//! `[grants]` and `credential = { login = … }`: sign-ins of the operator to upstreams, and bounds
+//! on the accounts of callers there.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -60,9 +60,8 @@ pub(super) fn login(mut section: Section<'_>) -> Login {
     login
 }
 
-/// What callers may have at upstreams that are called as the caller: each an access token and the
-/// connections that are opened with it. Beyond a bound, the one that was used least recently is
-/// ended.
+/// Bounds on the accounts of callers at upstreams that are called as the caller. Beyond a bound,
+/// the least recently used account is ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AccountLimits {
     pub per_caller: usize,

@@ -79,7 +79,7 @@ pub(super) fn settings(
     all
 }
 
-/// Returns what differs between the values of two configurations.
+/// Returns the keys whose values differ between two configurations.
 pub(crate) fn changes(before: &[Setting], after: &[Setting]) -> Vec<SettingChange> {
     let by_key = |settings: &[Setting]| -> BTreeMap<String, String> {
         settings.iter().map(|setting| (setting.key.clone(), setting.value.clone())).collect()
@@ -96,7 +96,7 @@ pub(crate) fn changes(before: &[Setting], after: &[Setting]) -> Vec<SettingChang
     keys.into_iter().map(change).filter(|change| change.before != change.after).collect()
 }
 
-/// Where a value stands.
+/// The place of a value.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Place {
     /// Under a key of the reference.
@@ -127,7 +127,7 @@ fn write_table(
 fn write_value(value: &Value, key: &str, place: Place, out: &mut BTreeMap<String, String>) {
     let name = key.rsplit('.').next().unwrap_or(key);
     match &value.kind {
-        // Where a secret comes from is shown, and not what it is.
+        // The source of a secret is shown, but not its value.
         ValueKind::Table(table) if is_source(table) => {
             write_table(table, key, Place::Known, out);
         }

@@ -106,7 +106,7 @@ pub struct Config {
     pub cluster: Option<Cluster>,
     pub naming: Naming,
     pub listing: Listing,
-    /// Bounds of what callers have at upstreams that are called as the caller.
+    /// Bounds on the accounts of callers at upstreams.
     pub accounts: AccountLimits,
     /// How sign-ins of the operator are kept; `None` without `server.seal_key`.
     pub grants: Option<Arc<Grants>>,
@@ -122,7 +122,7 @@ pub struct Config {
     pub telemetry: Telemetry,
     /// Whether the file ends with the table `[end]`.
     pub has_end: bool,
-    /// What stands in the file and in the environment, and the defaults of the rest.
+    /// The keys of the file and of the environment, and the defaults of the rest.
     pub(crate) settings: Arc<[Setting]>,
 }
 

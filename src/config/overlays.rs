@@ -68,7 +68,7 @@ fn read(
     Some(Overlay { number, upstream, prompt, action })
 }
 
-/// Reads what an overlay changes; empty texts and lists change nothing.
+/// Reads the changes of an overlay; empty texts and lists change nothing.
 fn change(section: &mut Section<'_>, pattern: Option<&Glob>) -> Change {
     let text =
         |section: &mut Section<'_>, key| Some(section.text(key, "")).filter(|t| !t.is_empty());

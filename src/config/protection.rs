@@ -1,6 +1,6 @@
 //! Protections that a changed configuration removes. A file that has lost its end, because the disk
-//! was full or a template failed, must not open what was closed: a reload that removes one is
-//! rejected, unless the file says so explicitly.
+//! was full or a template failed, must not open a closed endpoint or console: a reload that removes
+//! a protection is rejected, unless the file removes it explicitly.
 
 use super::Config;
 use super::lock::NO_FILE;
@@ -8,8 +8,8 @@ use domain::name::UpstreamId;
 use domain::pin::Mode;
 
 impl Config {
-    /// Returns why this configuration must not replace `before`: what it would open without saying
-    /// so, one sentence for each.
+    /// Returns why this configuration must not replace `before`: the protections that it would
+    /// remove implicitly, one sentence for each.
     pub(crate) fn unspoken_removals(&self, before: &Self) -> Vec<&'static str> {
         let removed = self.removals(before);
         let is_removed = |key| removed.contains(&key);

@@ -12,7 +12,7 @@ use super::error::{ConfigError, Origin};
 /// as in `PROMPTGATE__SERVER__LISTEN`.
 pub(crate) const ENV_PREFIX: &str = "PROMPTGATE__";
 
-/// What separates the levels of a key in the name of a variable.
+/// Separates the levels of a key in the name of a variable.
 pub(super) const LEVELS: &str = "__";
 
 /// The merged tree, with the origin of each key.
@@ -92,7 +92,7 @@ fn syntax_message(text: &str, span: Range<usize>, message: &str) -> String {
         Some(found) if message.contains("duplicate key") => {
             format!("{message} `{found}`; remove one of them")
         }
-        // Not what stands there: it may be a secret.
+        // Without the value, which may be a secret.
         _ if message.starts_with("invalid float") => {
             format!("{message}; a text stands in quotes")
         }

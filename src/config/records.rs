@@ -1,4 +1,4 @@
-//! Where the gateway keeps its records, read without the rest of the file: people who only look at
+//! Where the gateway keeps its records, read without the rest of the file: people who only read
 //! them have no secrets of the gateway, and the file may have mistakes elsewhere.
 
 use std::path::{Path, PathBuf};

@@ -29,11 +29,11 @@ pub struct Releases {
     /// Time between two probes of a text.
     pub probe_every: Duration,
     pub probes: Vec<Probe>,
-    /// Whether texts are probed without being asked for.
+    /// Whether texts are probed in the background.
     pub is_probing: bool,
 }
 
-/// Arguments with which a text is asked for, to be pinned.
+/// A get that fetches a text to compare, with its arguments.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Probe {
     /// Public name.
@@ -67,9 +67,9 @@ impl Releases {
 
 impl Config {
     /// Prepares a configuration for commands that show or change the lock file: pins enforce
-    /// nothing more than they do, and are compared for all upstreams where they are off for all. It
-    /// is left to the command what is probed, and how long it waits for upstreams is left to these.
-    /// Reads the file. Returns whether pins are off for all upstreams.
+    /// nothing more than they do, and are compared for all upstreams where they are off for all.
+    /// Probes are left to the command. The wait for a list is long enough for the timeouts of all
+    /// upstreams. Reads the file. Returns whether pins are off for all upstreams.
     ///
     /// # Errors
     /// The lock file cannot be read.

@@ -26,8 +26,8 @@ const EXPRESSIBLE: [&str; 10] = [
     "must be a number",
 ];
 
-/// As [`Config::parse`]; asserts that the schema accepts what is valid, and rejects the mistakes
-/// that it can express.
+/// As [`Config::parse`]; asserts that the schema accepts valid text, and rejects the mistakes that
+/// it can express.
 pub(crate) fn parse(
     file: &str,
     text: &str,

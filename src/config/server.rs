@@ -46,7 +46,7 @@ pub struct Server {
     pub name: String,
     /// Whether clients that ask for tools or resources get empty lists instead of an error.
     pub empty_lists: bool,
-    /// What the main endpoint offers, and views without keys of their own.
+    /// The exposure of the main endpoint, and of views that do not set it.
     pub exposure: Exposure,
     pub limits: Limits,
 }
@@ -80,8 +80,8 @@ pub struct Limits {
     pub json_depth: usize,
     /// Requests in flight, over all callers.
     pub in_flight: usize,
-    /// Memory for request bodies, in bytes. Each body counts twice: as it arrives, and as what is
-    /// kept of it.
+    /// Memory for request bodies, in bytes. Each body counts twice: as it arrives, and as the
+    /// message made of it.
     pub in_flight_bytes: usize,
     /// Open notification streams.
     pub streams: usize,
@@ -107,8 +107,8 @@ pub struct Limits {
     pub parked_calls: usize,
     /// Suspended calls of one caller.
     pub parked_per_caller: usize,
-    /// What one caller, or one address while the caller is not known, may hold of each shared bound
-    /// while others want room.
+    /// The share of each bound that one caller, or one address while the caller is not known, may
+    /// hold while others want room.
     pub share: Share,
     /// Bodies up to this size, in bytes, have a reserve that larger ones cannot take.
     pub small_body: usize,

@@ -242,7 +242,7 @@ pub(super) fn first_login(upstreams: &[Upstream]) -> Option<&UpstreamId> {
     upstreams.iter().find(|upstream| upstream.login().is_some()).map(|upstream| &upstream.id)
 }
 
-/// Tells each upstream that the operator signs in for where the sign-in is kept.
+/// Sets the place of the sign-in for each upstream that the operator signs in to.
 pub(super) fn keep_logins(upstreams: &mut [Upstream], grants: Option<&Arc<Grants>>) {
     for upstream in upstreams {
         let id = upstream.id.as_str().to_owned();
@@ -255,7 +255,7 @@ pub(super) fn keep_logins(upstreams: &mut [Upstream], grants: Option<&Arc<Grants
     }
 }
 
-/// Tells each upstream for which tokens are exchanged who issues those that callers bring.
+/// Sets the issuer of callers' tokens for each upstream for which tokens are exchanged.
 pub(super) fn name_issuer(upstreams: &mut [Upstream], issuer: &str) {
     for credentials in upstreams.iter_mut().filter_map(Upstream::credentials_mut) {
         if let Some(CallerCredential::Exchange(exchange)) = &mut credentials.caller {
@@ -300,7 +300,7 @@ fn read(
     Some(upstream)
 }
 
-/// Checks what `list_as = "caller"` needs.
+/// Checks the requirements of `list_as = "caller"`.
 fn check_private_lists(upstream: &Upstream, section: &mut Section<'_>) {
     let credentials = upstream.http().map(|http| &http.credentials);
     let is_shared = |all: &Credentials| all.header.is_some() || all.token.is_some();

@@ -38,7 +38,7 @@ pub(super) fn unused(env: &[(String, String)], looked_up: &HashSet<String>) -> V
     unused
 }
 
-/// Returns what to do about an unused variable.
+/// Returns the remedy for an unused variable.
 pub(crate) fn hint(name: &str) -> String {
     let key = name.strip_prefix(PREFIX).unwrap_or(name).replacen('_', LEVELS, 1);
     format!(

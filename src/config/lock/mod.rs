@@ -45,7 +45,7 @@ impl Lock {
     /// Reads the text of a lock file.
     ///
     /// # Errors
-    /// What is wrong, and where.
+    /// The first mistake, with its line.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let document: Document = toml_edit::de::from_str(text).map_err(|error| {
             let line = error.span().map(|span| 1 + text[..span.start].matches('\n').count());

@@ -1,9 +1,9 @@
 //! The lock file on disk, and the objects beside it: `promptgate.lock.d/DIGEST` has the canonical
 //! JSON text (RFC 8785) whose SHA-256 hash is its name.
 //!
-//! A change writes its objects first, then replaces the lock file, then removes what nothing refers
-//! to any more. Whatever step a crash interrupts, the lock file is the old or the new one, and has
-//! its objects.
+//! A change writes its objects first, then replaces the lock file, then removes unreferenced
+//! objects. At whichever step a crash interrupts it, the lock file is the old or the new one, and
+//! has its objects.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -131,7 +131,7 @@ impl LockStore {
         }
         self.write_objects(objects)?;
         self.swap(lock)?;
-        // The change is done; what is left behind is removed the next time.
+        // The change is done; objects that stay behind are removed by the next change.
         let _ = self.collect(lock);
         Ok(Lock { digest: seal::sha256_text(lock.to_text().as_bytes()), ..lock.clone() })
     }
@@ -299,7 +299,7 @@ mod tests {
             for digest in read.digests() {
                 store.object(digest).unwrap();
             }
-            // The next change removes what is left of this one.
+            // The next change removes the objects of this one.
             let (third, its_objects) = approving(&read, "\"three\"");
             store.replace(&read.digest, &third, &its_objects).unwrap();
             assert_eq!(objects(&store), [file_name(&digest("\"three\""))]);

@@ -122,7 +122,7 @@ impl<'a> Section<'a> {
         self.context.mistakes.add(&self.path(key), message);
     }
 
-    /// Returns whether the value of a key was rejected: what is missing then is no second mistake.
+    /// Returns whether the value of a key was rejected: its absence is then no second mistake.
     pub(super) fn is_rejected(&self, key: &str) -> bool {
         self.context.mistakes.has(&self.path(key))
     }
@@ -334,7 +334,7 @@ impl<'a> Section<'a> {
     }
 
     /// Adds a mistake for each of these lists that is set and empty, before it is read: without the
-    /// key it would stand for all, and an empty list may be what a template left of one.
+    /// key it would stand for all, and a template may have left a list empty by mistake.
     pub(super) fn reject_empty(&self, keys: &[&str]) {
         for key in keys {
             if let Some(recorder) = &self.context.recorder {

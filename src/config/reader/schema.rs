@@ -11,7 +11,7 @@ pub(crate) struct Recorder {
     tables: BTreeMap<String, Table>,
 }
 
-/// What is known of one place: a table, or all tables of an array or of a table of tables.
+/// The schema of one place: a table, or all tables of an array or of a table of tables.
 #[derive(Debug, Default)]
 struct Table {
     keys: BTreeMap<String, Value>,
@@ -30,8 +30,8 @@ pub(super) const ELEMENTS: &str = "[]";
 pub(super) const NAMED: &str = "*";
 
 impl Recorder {
-    /// Records a key. What is recorded first counts: the methods of a section call each other, the
-    /// most specific first.
+    /// Records a key. The first record counts: the methods of a section call each other, the most
+    /// specific first.
     pub(super) fn key(&mut self, place: &str, key: &str, schema: Value) {
         let keys = &mut self.tables.entry(place.to_owned()).or_default().keys;
         keys.entry(key.to_owned()).or_insert(schema);
