@@ -50,7 +50,7 @@ impl AddressPolicy {
     /// only after it is resolved.
     ///
     /// # Errors
-    /// Those of [`AddressPolicy::check`].
+    /// As [`AddressPolicy::check`].
     pub fn check_host(self, host: &str) -> Result<(), AddressRefused> {
         let literal = host.trim_matches(['[', ']']).parse();
         literal.map_or(Ok(()), |address| self.check(address))

@@ -25,7 +25,7 @@ pub struct Call {
     pub endpoint: Arc<str>,
     /// IP address of the client; `None` over standard streams.
     pub address: Option<IpAddr>,
-    /// Who tries the prompt in the console; `None` for calls of clients.
+    /// The visitor of the console who tries the prompt; `None` for calls of clients.
     pub tried_by: Option<Arc<str>>,
     pub client: Client,
     pub forwarded: ForwardedMeta,
@@ -127,7 +127,7 @@ pub enum Request {
     },
 }
 
-/// What a prompt is named by.
+/// The kind of name by which a call names its prompt.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum NameKind {
     /// Its public name.

@@ -1,5 +1,5 @@
-//! What overlays change about the calls of one prompt: its arguments on their way to the upstream,
-//! and its messages on their way back.
+//! Changes by overlays to the calls of one prompt: to its arguments on their way to the upstream,
+//! and to its messages on their way back.
 
 use std::fmt;
 

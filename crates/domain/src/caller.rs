@@ -173,7 +173,7 @@ impl Hash for Caller {
     }
 }
 
-/// A caller with all that its token allows: what a token with more scopes has got is never served
+/// A caller with all that its token allows: a response to a token with more scopes is never served
 /// to a token with fewer scopes, or of another client.
 #[derive(Clone, Debug)]
 pub struct Principal(Caller);

@@ -1,4 +1,4 @@
-//! Texts in chunks: what is large in a response is shared with where it came from, not copied.
+//! Texts in chunks: large parts of a response are shared with their source, not copied.
 
 use std::fmt;
 use std::sync::Arc;
@@ -44,7 +44,8 @@ impl Chunks {
         self.size() - self.shared
     }
 
-    /// Returns whether two texts are known to be the same without a look at what they share.
+    /// Returns whether two texts are known to be the same, without reading the parts that they
+    /// share.
     pub fn is_same(&self, other: &Self) -> bool {
         let is_same = |(one, other): (&Bytes, &Bytes)| {
             let is_there = one.as_ptr() == other.as_ptr() && one.len() == other.len();
@@ -113,8 +114,8 @@ impl fmt::Debug for Chunks {
 }
 
 impl Splices {
-    /// Adds a part at the end of what is written so far. A small one is copied; of a large one,
-    /// `share` returns the bytes.
+    /// Adds a part at the end of the text so far. A small one is copied; of a large one, `share`
+    /// returns the bytes.
     pub fn add(&mut self, out: &mut String, part: &str, share: impl FnOnce() -> Bytes) {
         if part.len() >= SHARED {
             self.0.push((out.len(), share()));

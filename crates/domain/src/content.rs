@@ -17,8 +17,8 @@ pub enum ContentError {
     Result(&'static str),
 }
 
-/// What the messages of a result hold that their reader does not see or expect. Messages are given
-/// by their indices.
+/// Findings in the messages of a result that a reader does not see or expect. Messages are given by
+/// their indices.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Findings {
     /// Messages with hidden text, and how many hidden characters each has.
@@ -40,7 +40,7 @@ pub fn check_result(result: Json<'_>) -> Result<(), ContentError> {
 /// pass.
 ///
 /// # Errors
-/// Those of [`check_result`].
+/// As [`check_result`].
 pub fn inspect_result(result: Json<'_>) -> Result<Findings, ContentError> {
     let mut findings = Findings::default();
     check_each(result, |index, content| {
@@ -53,7 +53,7 @@ pub fn inspect_result(result: Json<'_>) -> Result<Findings, ContentError> {
 /// Checks a result whose text is known to be visible, and looks for unsafe URIs in the same pass.
 ///
 /// # Errors
-/// Those of [`check_result`].
+/// As [`check_result`].
 pub fn inspect_visible_result(result: Json<'_>) -> Result<Findings, ContentError> {
     let mut findings = Findings::default();
     check_each(result, |index, content| findings.add_unsafe_uris(index, content))?;
@@ -92,8 +92,8 @@ fn check_each<'a>(
 }
 
 impl Findings {
-    /// Adds the hidden text that a message has in its content, with what a link tells of itself,
-    /// and in the resource there, whichever type the content has.
+    /// Adds the hidden text that a message has in its content, with the members of a link, and in
+    /// the resource there, whichever type the content has.
     fn add_hidden_text(&mut self, index: usize, content: &Fields<'_>) {
         let of_resource = |name| content.resource.and_then(|resource| resource.get(name));
         let Fields { text, uri, name, title, description, .. } = *content;

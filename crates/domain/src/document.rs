@@ -29,7 +29,7 @@ impl Document {
     /// a `null` is rewritten, without it.
     ///
     /// # Errors
-    /// Those of [`Json::parse`].
+    /// As [`Json::parse`].
     pub fn parse(bytes: Vec<u8>, max_depth: usize) -> Result<Self, JsonError> {
         let text = String::from_utf8(bytes)
             .map_err(|error| JsonError::NotUtf8 { at: error.utf8_error().valid_up_to() })?;

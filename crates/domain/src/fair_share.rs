@@ -21,7 +21,8 @@ pub enum Holder {
 }
 
 impl Holder {
-    /// Returns the holder of what a caller uses: itself, or its network if it is anonymous.
+    /// Returns the holder for the resources of a caller: the caller, or its network if it is
+    /// anonymous.
     pub fn of(caller: &Caller, address: Option<IpAddr>) -> Self {
         match address {
             Some(address) if caller.is_anonymous() => Self::Network(network(address)),
@@ -62,7 +63,7 @@ impl Share {
     }
 }
 
-/// What is in use of a bounded resource, by holder. Pure: the caller serialises access.
+/// Use of a bounded resource, by holder. Pure: the caller serialises access.
 #[derive(Debug)]
 pub struct FairShare<H> {
     total: usize,
@@ -159,12 +160,12 @@ impl<H: Clone + Eq + Hash> FairShare<H> {
         self.held.clear();
     }
 
-    /// What is in use, over all holders.
+    /// Units in use, over all holders.
     pub fn used(&self) -> usize {
         self.used
     }
 
-    /// What one holder has.
+    /// Units of one holder.
     pub fn held(&self, holder: &H) -> usize {
         self.held.get(holder).copied().unwrap_or_default()
     }
@@ -174,7 +175,7 @@ impl<H: Clone + Eq + Hash> FairShare<H> {
         self.share
     }
 
-    /// The holders, each with what it has.
+    /// The holders, each with its units.
     pub fn holders(&self) -> impl Iterator<Item = (&H, usize)> {
         self.held.iter().map(|(holder, held)| (holder, *held))
     }

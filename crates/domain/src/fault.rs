@@ -379,7 +379,7 @@ pub enum TokenFault {
     /// 5.2, `invalid_grant`).
     #[error("its authorization server has ended the operator's sign-in")]
     GrantRefused,
-    /// The lifetime of the refresh token is over, as the provider told it.
+    /// The lifetime that the provider gave for the refresh token is over.
     #[error("the operator's sign-in has expired")]
     GrantExpired,
     /// The scope was refused, or does not suffice (RFC 6750, section 3.1, `insufficient_scope`).

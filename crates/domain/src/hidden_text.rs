@@ -75,7 +75,7 @@ pub fn stripped(result: Json<'_>) -> Document {
     Document::copy_of(Json::accepted(&out))
 }
 
-/// Copies a value. Removes hidden text from the members named in `texts` of what is reached through
+/// Copies a value. Removes hidden text from the members named in `texts` of the values on the path
 /// `keys`, in this order; keys may be skipped, and members are rewritten where at most the last key
 /// is left.
 fn rewrite(value: Json<'_>, keys: &[&str], texts: &[&str], out: &mut String) {

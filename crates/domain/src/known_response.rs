@@ -85,7 +85,7 @@ impl<'a> Comparison<'a> {
         self.halves().iter().all(|(_, rest)| rest.is_empty()).then_some(self.result)
     }
 
-    /// What has come of each part of the expected text, and what is left of it.
+    /// The received bytes of each part of the expected text, and those still to come.
     fn halves(&self) -> [(&'a [u8], &'a [u8]); 3] {
         let mut matched = self.matched;
         self.expected.map(|part| {

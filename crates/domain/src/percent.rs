@@ -28,7 +28,7 @@ pub fn decoded(text: &str) -> Option<String> {
     if is_broken { None } else { String::from_utf8(bytes).ok() }
 }
 
-/// Decodes the percent-encoded bytes of a text once, and tells whether a `%` without two
+/// Decodes the percent-encoded bytes of a text once, and returns whether a `%` without two
 /// hexadecimal digits is kept as it is.
 pub fn decoded_bytes(text: &str) -> (Vec<u8>, bool) {
     let mut out = Vec::with_capacity(text.len());

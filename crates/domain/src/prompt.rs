@@ -27,7 +27,7 @@ pub struct Prompt {
     /// All members except `name` as JSON text, with a comma before each:
     /// `,"title":"…","arguments":[…]`.
     rest: String,
-    /// What overlays change about calls of the prompt; `None` if no overlay matches it.
+    /// Changes by overlays to calls of the prompt; `None` if no overlay matches it.
     pub overlay: Option<Arc<CallOverlay>>,
     /// The file of a library prompt.
     pub source: Option<Arc<PromptSource>>,

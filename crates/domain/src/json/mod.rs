@@ -52,7 +52,7 @@ impl<'a> Json<'a> {
     /// Scans text in the same way as [`Json::parse`].
     ///
     /// # Errors
-    /// Those of [`Json::parse`].
+    /// As [`Json::parse`].
     pub fn parse_text(text: &'a str, max_depth: usize) -> Result<Self, JsonError> {
         let range = scan::value(text, max_depth, &mut Outline::default())?;
         Ok(Self::accepted(&text[range]))
@@ -62,7 +62,7 @@ impl<'a> Json<'a> {
     /// `outline` becomes that of the text, so that readers find its values at once.
     ///
     /// # Errors
-    /// Those of [`Json::parse`].
+    /// As [`Json::parse`].
     pub fn parse_outlined(
         text: &'a str,
         max_depth: usize,
@@ -216,14 +216,14 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// What is left of an accepted array or object.
+/// The unread rest of an accepted array or object.
 enum Pieces<'a> {
     Outlined(OutlinedPieces<'a>),
     /// The text behind the last value.
     Text(&'a str),
 }
 
-/// What is left of an array or object whose values are in an outline.
+/// The unread rest of an array or object whose values are in an outline.
 struct OutlinedPieces<'a> {
     /// The text of the array or object.
     text: &'a str,

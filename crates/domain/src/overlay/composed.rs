@@ -25,7 +25,8 @@ pub(super) struct Composed<'a> {
 }
 
 impl<'a> Composed<'a> {
-    /// Adds the changes of the next overlay; `captures` is what the stars of its pattern matched.
+    /// Adds the changes of the next overlay; `captures` are the texts that the stars of its pattern
+    /// matched.
     pub(super) fn add(&mut self, number: usize, change: &'a Change, captures: &[&str]) {
         self.numbers.push(number);
         if let Some(rename) = &change.rename {

@@ -7,7 +7,7 @@ use super::{Action, ArgumentChange, Overlay};
 pub struct Contradiction {
     /// The key of the later overlay, such as `title` or `arguments.language.preset`.
     pub key: String,
-    /// What to do about it, as the end of a sentence.
+    /// The remedy, as the end of a sentence.
     pub why: String,
 }
 

@@ -1,5 +1,5 @@
-//! Overlays: what the operator changes about the prompts of an upstream, before their names are
-//! merged. A definition goes in, the effective definition comes out.
+//! Overlays: changes of the operator to the prompts of an upstream, before their names are merged.
+//! A definition goes in, the effective definition comes out.
 
 mod composed;
 mod contradiction;
@@ -25,7 +25,7 @@ pub struct Overlay {
     pub action: Action,
 }
 
-/// What an overlay does with the prompts that it matches.
+/// The action of an overlay on the prompts that it matches.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Action {
     /// Removes the prompt.
@@ -33,7 +33,7 @@ pub enum Action {
     Change(Box<Change>),
 }
 
-/// The changes of one overlay; what is `None` or empty stays as it is.
+/// The changes of one overlay. A member that is `None` or empty changes nothing.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Change {
     pub rename: Option<Rename>,

@@ -1,5 +1,5 @@
-//! Names that an overlay gives to prompts: `summary-{1}`, where `{1}` is what the first `*` of its
-//! pattern matched.
+//! Names that an overlay gives to prompts: `summary-{1}`, where `{1}` is the text that the first
+//! `*` of its pattern matched.
 
 use crate::glob::Glob;
 
@@ -18,8 +18,8 @@ impl Rename {
     /// Parses a template for a pattern. A brace is literal where no number of a star follows.
     ///
     /// # Errors
-    /// What is wrong, as the end of a sentence: the template refers to a star that the pattern does
-    /// not have, or to none of several prompts.
+    /// The mistake, as the end of a sentence: the template refers to a star that the pattern does
+    /// not have, or gives several prompts one name.
     pub fn parse(text: &str, pattern: &Glob) -> Result<Self, String> {
         let mut pieces = Vec::new();
         let mut literal = String::new();
@@ -61,7 +61,7 @@ impl Rename {
         Ok(rename)
     }
 
-    /// Returns the name for what the stars matched.
+    /// Returns the name for the texts that the stars matched.
     pub(super) fn name(&self, captures: &[&str]) -> String {
         let piece = |piece: &Piece| match piece {
             Piece::Literal(text) => text.clone(),

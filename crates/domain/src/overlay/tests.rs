@@ -207,7 +207,7 @@ proptest! {
         let read = Json::parse(text.as_bytes(), 64).unwrap();
         prop_assert!(read.get("title").unwrap().is(&title));
         prop_assert_eq!(read.get("_meta").unwrap().get("tags").unwrap().elements().count(), 1);
-        // What was approved is read back as it was.
+        // An approved definition is read back unchanged.
         let approved = Prompt::approved(read, &effective).unwrap();
         prop_assert_eq!(approved.canonical(), text);
     }

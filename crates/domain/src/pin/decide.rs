@@ -3,7 +3,7 @@
 
 use super::{Mode, Offered, Pin, State};
 
-/// The state of a prompt, and what is served of it.
+/// The state of a prompt, and the version that is served.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Decision {
     pub state: State,

@@ -13,15 +13,15 @@ use std::sync::Arc;
 /// A digest as text: `sha256:` and 64 hexadecimal digits.
 pub type DigestText = Arc<str>;
 
-/// What pins do with prompts that are not approved (`release`).
+/// The treatment of prompts that are not approved (`release`).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Mode {
     /// Nothing is compared.
     #[default]
     Off,
-    /// Everything is served; what is not approved is reported.
+    /// Everything is served; versions that are not approved are reported.
     Warn,
-    /// Only what is approved is served.
+    /// Only approved versions are served.
     Enforce,
 }
 
@@ -46,7 +46,7 @@ pub enum State {
     Pending,
     /// The offered version is the approved one.
     Approved,
-    /// Another version than the approved one is offered, and nobody has decided on it.
+    /// A version other than the approved one is offered, and there is no decision on it.
     Changed,
     /// The offered version was rejected.
     Rejected,
@@ -86,7 +86,7 @@ pub(crate) type Texts = BTreeMap<Arc<str>, DigestText>;
 /// The arguments of a get that gives none.
 pub const NO_ARGUMENTS: &str = "{}";
 
-/// Who decided on a version, and when.
+/// The author and time of a decision.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Approval {
     pub by: String,
@@ -95,7 +95,7 @@ pub struct Approval {
     pub why: Option<String>,
 }
 
-/// A version on which somebody decided.
+/// A version with the decision on it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Decided {
     pub version: Version,
@@ -114,7 +114,7 @@ pub struct Pin {
 /// Earlier versions that a pin keeps: for `rollback`, and with them their objects.
 pub const MAX_PREVIOUS: usize = 5;
 
-/// What is known of a text that an upstream offers.
+/// The known state of a text that an upstream offers.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum OfferedText {
     Known(DigestText),
@@ -132,7 +132,7 @@ pub struct Offered {
 }
 
 impl Offered {
-    /// The version without what is not known of its texts, or not stable.
+    /// The version, with only the texts that are known and stable.
     pub fn version(&self) -> Version {
         let known = self.texts.iter().filter_map(|(arguments, text)| match text {
             OfferedText::Known(digest) => Some((arguments.clone(), digest.clone())),
@@ -146,7 +146,7 @@ impl Offered {
     }
 }
 
-/// The part of a prompt that its pin can tell from another version.
+/// The parts of a prompt that its pin compares.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PinKind {
     Definition,
@@ -221,7 +221,7 @@ impl Pin {
     }
 
     /// Rejects a version. If it is the approved one, as far as both are known, no version is
-    /// approved any more. Returns the version with all that is known of it.
+    /// approved afterwards. Returns the version with all its known texts.
     pub fn reject(&mut self, version: Version, approval: Approval) -> Version {
         let approved = self.approved.as_ref().map(|approved| &approved.version);
         let approved = approved.filter(|approved| approved.is_compatible_with(&version)).cloned();

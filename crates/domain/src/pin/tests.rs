@@ -103,7 +103,7 @@ fn a_rollback_names_one_version_that_was_approved_before() {
     again.approve(version("three", None), approval());
     assert_eq!(again.previous, pin.previous);
     assert_eq!(again.roll_back(None, approval()), Ok(version("two", None)));
-    // What was rejected is approved again only by its digest.
+    // A rejected version is approved again only by its digest.
     let mut rejected = pin.clone();
     rejected.reject(version("three", None), approval());
     assert_eq!(rejected.clone().roll_back(None, approval()), Ok(version("two", None)));
@@ -122,7 +122,7 @@ fn a_rollback_names_one_version_that_was_approved_before() {
     assert_eq!(pin.previous.len(), MAX_PREVIOUS);
 }
 
-/// What can happen to a prompt.
+/// An event in the life of a prompt.
 #[derive(Clone, Debug)]
 enum Step {
     /// The upstream offers another version.
@@ -135,11 +135,11 @@ enum Step {
     Probe,
     /// The gateway starts again, and knows no text.
     Restart,
-    /// Somebody decides on the version that was shown at an earlier step.
+    /// A decision on the version that was shown at an earlier step.
     Approve,
     Reject,
     RollBack,
-    /// Somebody looks at the version that is offered now.
+    /// A person is shown the version that is offered now.
     Look,
 }
 
@@ -164,13 +164,13 @@ proptest! {
         let (mut definition, mut text, mut fits) = ("a", "a", true);
         let mut now = offered("a", None);
         let mut shown = now.version();
-        // What people decided, newest last: the model.
+        // The decisions of people, newest last: the model.
         let mut approved_once: Vec<Version> = Vec::new();
         for step in steps {
             match step {
                 Step::Offer { definition: d, text: t, fits: f } => {
                     (definition, text, fits) = (d, t, f);
-                    // A walk tells the definition only; texts of the definition before are
+                    // A walk reports the definition only; texts of the definition before are
                     // forgotten.
                     now = offered(definition, None);
                 }

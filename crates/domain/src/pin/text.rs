@@ -1,4 +1,4 @@
-//! The text of a prompt: what a model follows of the result of a get.
+//! The text of a prompt: the part of a get's result that a model follows.
 
 use crate::json::Json;
 use crate::json::canonical::write_canonical;

@@ -60,7 +60,7 @@ mod tests {
 
     use super::*;
 
-    /// A hash that is good enough to tell the names of a test apart.
+    /// A hash that is good enough to distinguish the names of a test.
     fn digest(name: &str) -> [u8; 32] {
         let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)

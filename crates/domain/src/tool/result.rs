@@ -49,8 +49,8 @@ pub fn write_text_block(text: &str, out: &mut String) {
     });
 }
 
-/// Appends one prompt as `find_prompt` returns it: what a model needs to choose a prompt and to
-/// fill its arguments in.
+/// Appends one prompt as `find_prompt` returns it: the members that a model needs to choose a
+/// prompt and to fill its arguments in.
 pub fn write_found(prompt: Json<'_>, out: &mut String) {
     let copied = ["name", "title", "arguments"];
     write_object(out, |found| {
