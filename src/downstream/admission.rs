@@ -11,14 +11,14 @@ use crate::session::CallPermit;
 use domain::fair_share::{FairShare, Holder};
 use domain::fault::TransportFault;
 
-/// The limits of one configuration and what is in use of them. A request that exceeds one is
-/// refused at once, with `Retry-After` over HTTP.
+/// The limits of one configuration and their current use. A request that exceeds one is refused at
+/// once, with `Retry-After` over HTTP.
 pub(crate) struct Admission {
     shared: Arc<Shared>,
     limits: Limits,
 }
 
-/// What is in use. It outlives a configuration.
+/// The counters of admitted requests. They outlive a configuration.
 struct Shared {
     calls: Mutex<CallShares>,
     /// [`COPIES`] units for each KiB of a message.
@@ -65,7 +65,7 @@ impl Drop for AdmittedCall {
     }
 }
 
-/// What is in use.
+/// A reading of the counters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AdmissionUsage {
     /// Calls in flight.
@@ -135,7 +135,7 @@ impl Admission {
         Self { shared: self.shared.clone(), limits: limits.clone() }
     }
 
-    /// Returns what is in use.
+    /// Returns the current use.
     pub(crate) fn usage(&self) -> AdmissionUsage {
         let calls = self.shared.calls();
         AdmissionUsage {
@@ -221,7 +221,7 @@ const RESERVE: usize = 8;
 #[derive(Clone, Copy, Debug)]
 struct Memory {
     total: usize,
-    /// What small bodies alone can take.
+    /// The reserve that only small bodies can take.
     reserve: usize,
     /// At least one message of the largest size.
     share: usize,
@@ -291,7 +291,7 @@ impl Upload {
         Ok(())
     }
 
-    /// Records that the message is complete: its memory is not revoked any more.
+    /// Records that the message is complete: its memory is no longer revoked.
     ///
     /// # Errors
     /// `overloaded` if it was revoked before.

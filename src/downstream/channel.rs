@@ -113,7 +113,7 @@ impl Sender {
         Self { caller, subject_token: None, address }
     }
 
-    /// Returns the holder of what the sender uses of shared resources.
+    /// Returns the holder for the shared resources that the sender uses.
     pub(crate) fn holder(&self) -> Holder {
         Holder::of(&self.caller, self.address)
     }

@@ -11,7 +11,7 @@ use domain::chunks::Chunks;
 /// none.
 #[derive(Debug, Default)]
 pub(crate) struct ChunkBuf {
-    /// None of them is empty.
+    /// Each is non-empty.
     chunks: VecDeque<Bytes>,
     /// Bytes in all of them.
     size: usize,

@@ -284,7 +284,7 @@ impl State {
             };
             let victim = match (revokes, denied) {
                 (Revokes::Idle | Revokes::IdleOfLarger, Denied::OverShare) => {
-                    // One for one: what the holder has borrowed before stays borrowed.
+                    // One for one: units that the holder has borrowed before stay borrowed.
                     if self.revoke_longest_idle(holder) {
                         self.shares.force(holder, amount);
                         return Ok(());
@@ -443,7 +443,7 @@ mod tests {
         assert_eq!(borrowed.each_ref().map(is_revoked), [true, false]);
         assert!(!within.iter().any(is_revoked));
         assert_eq!(borrowed[0].grow(1, bounds(100, 25)), Err(NoRoom::Full), "revoked");
-        // Nobody is beyond its share by now.
+        // No holder is beyond its share now.
         assert_eq!(lease("d", 25).err(), Some(NoRoom::Full));
         drop(newcomer);
         assert!(lease("d", 25).is_ok());

@@ -9,7 +9,7 @@
 //! service leaves the response of the stream there and stays pending. Once hyper has flushed all
 //! bytes before that response, hyper's connection is dropped, which is permitted at any time, and
 //! with it the request that it waits for. Bytes that hyper has read behind that request are dropped
-//! with it: `Connection: close` tells the client that no later request was processed (RFC 9112,
+//! with it: by `Connection: close` the client knows that no later request was processed (RFC 9112,
 //! section 9.6).
 
 use std::convert::Infallible;

@@ -76,7 +76,7 @@ struct Conn<E, S> {
     drain: CancellationToken,
 }
 
-/// What every connection of a listener is served with.
+/// The context in which all connections of a listener are served.
 #[derive(Clone)]
 pub(crate) struct ConnContext<E> {
     /// The endpoint of the current configuration.
@@ -362,7 +362,7 @@ mod tests {
         }
     }
 
-    /// A connection that holds `capacity` bytes in each direction, and what serves it.
+    /// A connection that holds `capacity` bytes in each direction, and the future that serves it.
     fn connection(
         capacity: usize,
         place: Option<Arc<Lease>>,
@@ -418,7 +418,7 @@ mod tests {
             let mut byte = [0];
             client.read_exact(&mut byte).await.unwrap();
             text.push(char::from(byte[0]));
-            // Of what follows the connection holds 16 bytes.
+            // The connection holds 16 bytes of the rest.
             if !text.contains(&LONG[..LONG.len() - 17]) {
                 assert_eq!(lease("newcomer").err(), Some(NoRoom::Full), "after {text}");
             }

@@ -50,7 +50,7 @@ impl SendingBody {
         self.guard.as_ref().is_some_and(RequestGuard::is_multiplexed)
     }
 
-    /// Returns what is to be sent next; nothing at the end.
+    /// Returns the next bytes to send; none at the end.
     fn poll_bytes(&mut self, context: &mut Context<'_>) -> Poll<&mut ChunkBuf> {
         let Self { body, rest, .. } = self;
         match body {

@@ -4,8 +4,8 @@
 //! and heads have deadlines here; a request body has its own deadline where it is read.
 //!
 //! On an HTTP/2 connection a client can stop reading one response while it reads others: it opens
-//! no flow-control window for that stream. hyper does not poll the body of such a response, and
-//! that is what is observed here.
+//! no flow-control window for that stream. hyper does not poll the body of such a response, so a
+//! body that is not polled counts as a client that does not read.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

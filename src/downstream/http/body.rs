@@ -210,7 +210,7 @@ mod tests {
         // Small pieces all the time do not help.
         let drips = [(1, 1); 30];
         assert_eq!(upload(&limits, &drips).await, (slow, 5));
-        // What is complete within the first window has no rate.
+        // A body that is complete within the first window has no rate.
         assert_eq!(upload(&limits, &[(4, 1)]).await, (Ok(1), 4));
     }
 

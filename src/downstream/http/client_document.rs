@@ -1,6 +1,6 @@
-//! What the gateway says of itself as a client of authorization servers (OAuth Client ID Metadata
-//! Document, draft-ietf-oauth-client-id-metadata-document): its URL is the client id with which the
-//! operator signs in for upstreams.
+//! The OAuth Client ID Metadata Document of the gateway as a client of authorization servers
+//! (draft-ietf-oauth-client-id-metadata-document): its URL is the client id with which the operator
+//! signs in to upstreams.
 
 use crate::config::Config;
 use crate::grants::sign_in::registration;

@@ -49,7 +49,7 @@ enum Lifetime {
 /// An event stream as a response body, with keep-alive comments. Dropping it drops its source. It
 /// holds one event at a time, so a slow client delays only its own source.
 pub(crate) struct EventStream {
-    /// What is left of the event that is being sent.
+    /// The unsent rest of the current event.
     unsent: Option<Event>,
     /// Absent after the last event.
     next: Option<NextErased>,

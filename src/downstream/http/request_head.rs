@@ -1,5 +1,5 @@
-//! What is read from the head of a request: media types (`Content-Type`, `Accept`), the headers of
-//! MCP, credentials, and the client address behind proxies (`X-Forwarded-For`).
+//! Reads the head of a request: media types (`Content-Type`, `Accept`), the headers of MCP,
+//! credentials, and the client address behind proxies (`X-Forwarded-For`).
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -42,7 +42,7 @@ pub(crate) fn check_media_type(headers: &HeaderMap) -> Result<(), TransportFault
 
 /// Reads `Accept` (RFC 9110, section 12.5.1). Without the header, or with an empty one, every media
 /// type is accepted. For each media type the most specific media range decides, and a weight of 0
-/// refuses it. Weights above 0 do not matter: the gateway chooses by what the response is.
+/// refuses it. Weights above 0 do not matter: the response decides the type.
 ///
 /// # Errors
 /// When the client accepts neither JSON nor event streams.

@@ -52,7 +52,7 @@ impl Endpoint {
         let address =
             request_head::client_address(peer.address, &head.headers, &self.trusted_proxies);
         self.sessions.check_address(address)?;
-        // A person who opens the endpoint in a browser learns what it is, and nothing else.
+        // A person who opens the endpoint in a browser gets a page that only explains what it is.
         let is_endpoint = self.paths.iter().any(|endpoint| endpoint == path);
         if is_endpoint && request_head::is_of_browser(&head.method, &head.headers) {
             return Ok(respond::page());
@@ -93,7 +93,7 @@ impl Endpoint {
         let path = path.ok_or(TransportFault::NotFound)?;
         match *method {
             Method::POST => self.post(head, body, path, sender).await,
-            // On the heap, as all that few requests need.
+            // On the heap: few requests take this path, and its future would enlarge those of all.
             Method::GET => Box::pin(self.open_stream(headers, path, sender)).await,
             Method::DELETE => Box::pin(self.terminate(headers, path, sender)).await,
             _ => Err(TransportFault::MethodNotAllowed { allow: "GET, POST, DELETE" }.into()),
