@@ -1,4 +1,4 @@
-//! Sign-ins for upstreams: what a provider has granted the operator, and how it is obtained, kept
+//! Sign-ins to upstreams: the grants of providers to the operator, and how they are obtained, kept
 //! and ended.
 
 pub(crate) mod idle;
@@ -52,7 +52,7 @@ pub(crate) struct Grant {
     pub ended: Option<String>,
 }
 
-/// What is known of a sign-in, for people.
+/// The state of a sign-in, as the operator sees it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum GrantState {
     Valid,
@@ -103,8 +103,8 @@ impl Grant {
         Client { id: self.client_id.clone(), proof: Proof::of_secret(secret, self.posts_secret) }
     }
 
-    /// Requests another access token (RFC 6749, section 6; RFC 8707, section 2.2), and takes in
-    /// what was issued.
+    /// Requests another access token (RFC 6749, section 6; RFC 8707, section 2.2), and stores the
+    /// issued tokens in the grant.
     ///
     /// # Errors
     /// The provider refuses, which is kept in `ended` if it is for good, or cannot be reached.
@@ -147,8 +147,8 @@ impl Grant {
         self.renewed_at = now.0;
     }
 
-    /// Tells the provider that the tokens are no longer used (RFC 7009). Returns whether it was
-    /// told: some providers advertise no endpoint for that.
+    /// Revokes the tokens at the provider (RFC 7009). Returns whether they were revoked: some
+    /// providers advertise no endpoint for that.
     ///
     /// # Errors
     /// The provider refuses, or cannot be reached.

@@ -35,7 +35,7 @@ pub(crate) struct Arrival {
     answer: oneshot::Sender<(StatusCode, Page)>,
 }
 
-/// What the browser shows. Both are texts of the gateway.
+/// The page that the browser shows. Both members are texts of the gateway.
 struct Page {
     title: &'static str,
     text: String,

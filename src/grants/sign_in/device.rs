@@ -17,9 +17,9 @@ pub(crate) struct DeviceFlow {
     client: Registered,
     scope: Option<String>,
     device_code: String,
-    /// What the operator types.
+    /// The code that the operator types.
     pub user_code: String,
-    /// Where.
+    /// The page on which the operator types it.
     pub verification_uri: String,
     /// The same with the code in it, where the provider has that.
     pub complete_uri: Option<String>,
@@ -30,7 +30,7 @@ pub(crate) struct DeviceFlow {
 /// The time between two questions where the provider names none (section 3.2).
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What `slow_down` adds to it (section 3.5).
+/// The increase of the interval by each `slow_down` (section 3.5).
 const SLOWER: Duration = Duration::from_secs(5);
 
 /// The longest time between two questions that is obeyed.

@@ -97,7 +97,7 @@ impl CodeFlow {
     /// one code.
     ///
     /// # Errors
-    /// What the authorization server said.
+    /// The refusal of the authorization server.
     pub(crate) async fn finish(self, code: String) -> Result<Grant, String> {
         let Self { provider, upstream, client, scope, redirect_uri, verifier, .. } = self;
         let form = vec![

@@ -51,7 +51,7 @@ impl Provider {
     /// Asks the upstream, without a token, which authorization server issues tokens for it.
     ///
     /// # Errors
-    /// What is missing, for the operator.
+    /// The reason, for the operator.
     pub(crate) async fn discover(http: &config::Http) -> Result<Self, String> {
         let upstream = http.url.clone();
         let policy = address_policy(false, &upstream);
@@ -79,9 +79,9 @@ impl Provider {
         &self.resource.issuer
     }
 
-    /// Returns the client that the configuration names, or what the gateway is registered as: by
-    /// the URL of its client document where the authorization server reads such documents, or else
-    /// by dynamic registration.
+    /// Returns the client that the configuration names, or the client as which the gateway is
+    /// registered: by the URL of its client document where the authorization server reads such
+    /// documents, or else by dynamic registration.
     ///
     /// # Errors
     /// The authorization server takes none of them, or refuses.
@@ -112,9 +112,9 @@ impl Provider {
             .await
     }
 
-    /// Returns the scope to request: what is wanted, or else what the upstream asks for (MCP
-    /// 2025-11-25, scope selection strategy). A refresh token needs a scope of its own at some
-    /// providers.
+    /// Returns the scope to request: the wanted one, or else that of the upstream's challenge or
+    /// metadata (MCP 2025-11-25, scope selection strategy). A refresh token needs a scope of its
+    /// own at some providers.
     fn scope(&self, wanted: Option<&str>) -> Option<String> {
         let offered = || (!self.resource.scopes.is_empty()).then(|| self.resource.scopes.join(" "));
         let scope = wanted.map(str::to_owned);
@@ -164,8 +164,8 @@ impl Provider {
     }
 }
 
-/// Sends what the gateway would send, without a token, until the upstream refuses it: some let
-/// strangers in to the handshake. Returns the last response.
+/// Sends the first requests of a connection, without a token, until the upstream refuses one: some
+/// answer the handshake to anyone. Returns the last response.
 async fn challenge(egress: &Egress, upstream: &Uri) -> Result<Response<Incoming>, String> {
     let client = json!({"name": "promptgate", "version": env!("CARGO_PKG_VERSION")});
     let legacy = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::Registered;
 use crate::net::egress::Egress;
 
-/// Returns what a native client says of itself (RFC 7591, section 2; RFC 8252). Without a redirect
-/// URI it uses the device flow.
+/// Returns the metadata of a native client (RFC 7591, section 2; RFC 8252). Without a redirect URI
+/// it uses the device flow.
 pub(super) fn metadata(redirect_uri: Option<&str>) -> Value {
     let mut metadata = json!({
         "client_name": "promptgate",

@@ -24,7 +24,7 @@ pub(crate) struct GrantStore {
     idle: Duration,
 }
 
-/// What holds the sealed grants.
+/// The place of the sealed grants.
 enum Place {
     Folder(Arc<Folder>),
     Cluster(Arc<SharedGrants>),
