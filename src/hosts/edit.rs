@@ -29,7 +29,7 @@ fn json(text: &str, place: &Place, name: &str) -> Result<String, String> {
     let object = root.object_value_or_create().ok_or("is not a JSON object")?;
     let entries = object.object_value_or_create(place.container);
     let entries = entries.ok_or_else(|| format!("`{}` is not an object", place.container))?;
-    // What the text says, without its layout; the editor has no such view.
+    // The content of the text, without its layout; the editor has no such view.
     let current: Value =
         jsonc_parser::parse_to_serde_value(text, &ParseOptions::default()).unwrap_or_default();
     if current[place.container].get(name) != Some(&place.entry) {
@@ -95,8 +95,8 @@ fn toml(text: &str, place: &Place, name: &str) -> Result<String, String> {
     Ok(document.to_string())
 }
 
-/// YAML has no editor that keeps what it does not change, so lines are inserted or replaced, and
-/// the result is compared with what was meant.
+/// There is no YAML editor that keeps unchanged lines, so lines are inserted or replaced, and the
+/// parsed result is compared with the expected one.
 fn yaml(text: &str, place: &Place, name: &str) -> Result<String, String> {
     // Neither error shows a line of the file: it may hold secrets.
     let parse = |text: &str| -> Option<Value> {

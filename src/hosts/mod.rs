@@ -46,7 +46,7 @@ pub(crate) struct Gateway<'a> {
     pub config: Option<PathBuf>,
 }
 
-/// What a person does to connect a host.
+/// Instructions to connect a host.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     /// A command that does it.
@@ -83,8 +83,8 @@ pub(crate) fn plan(host: Host, gateway: &Gateway<'_>) -> Plan {
         |format, container, file, entry| Place { file, format, container, entry, input: None };
     let json_place = |container, file, entry| Some(place(Format::Json, container, file, entry));
     let mut plan = Plan::default();
-    // VS Code asks for the key itself, and the gateway that Claude Desktop starts has no callers to
-    // tell apart.
+    // VS Code prompts for the key itself, and the gateway that Claude Desktop starts has only one
+    // caller.
     let has_own_key = host == Host::VsCode || (host == Host::ClaudeDesktop && !gateway.is_view);
     if gateway.needs_key && !has_own_key {
         plan.notes.push(format!("Set {KEY_VARIABLE} to your API key where the host runs."));
