@@ -65,7 +65,7 @@ impl Egress {
     /// there are requests at a time, since those beyond are closed after use.
     ///
     /// # Errors
-    /// Those of [`Egress::new`].
+    /// As [`Egress::new`].
     pub(crate) fn pooled(
         connections: usize,
         connect: Duration,
