@@ -24,7 +24,7 @@ pub(crate) struct Client {
     pub proof: Proof,
 }
 
-/// How a client proves what it is (RFC 6749, section 2.3).
+/// The proof by which a client authenticates (RFC 6749, section 2.3).
 #[derive(Clone)]
 pub(crate) enum Proof {
     /// Public clients have no proof.
@@ -42,7 +42,8 @@ pub(crate) enum Proof {
     },
     /// An assertion that another party has signed (RFC 7523, section 2.2).
     Assertion(Secret),
-    /// Neither proof nor id: what is sent in the form says who asks (RFC 7523, section 2.1).
+    /// Neither proof nor id: the assertion in the form identifies the client (RFC 7523, section
+    /// 2.1).
     Anonymous,
 }
 
@@ -164,7 +165,7 @@ impl Client {
     }
 }
 
-/// Returns what a failed request means (RFC 6749, section 5.2; RFC 6750, section 3.1).
+/// Returns the fault of a failed request (RFC 6749, section 5.2; RFC 6750, section 3.1).
 fn fault(error: &FetchError) -> TokenFault {
     match error {
         FetchError::Timeout => TokenFault::ProviderTimeout,

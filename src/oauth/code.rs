@@ -1,5 +1,5 @@
-//! The authorization code flow (OAuth 2.1, section 4.1) with PKCE (RFC 7636): what a request binds,
-//! and its answer.
+//! The authorization code flow (OAuth 2.1, section 4.1) with PKCE (RFC 7636): the values that a
+//! request binds, and its answer.
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -29,7 +29,7 @@ fn text<const N: usize>(bytes: [u8; N]) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// What the answer to a request must hold.
+/// Values that the answer to a request must have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Expected<'a> {
     pub state: &'a str,

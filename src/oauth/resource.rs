@@ -11,7 +11,7 @@ use crate::net::issuer::{self, Metadata, safe_url};
 use crate::net::origin::{is_same_origin, with_path};
 use domain::fault::excerpt;
 
-/// What an upstream says of itself as a resource.
+/// The metadata of an upstream as a protected resource.
 pub(crate) struct Resource {
     /// Its resource indicator (RFC 8707).
     pub id: String,

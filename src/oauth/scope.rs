@@ -14,8 +14,8 @@ pub(crate) fn union(known: &str, needed: &str) -> String {
     all.join(" ")
 }
 
-/// Longest scope that is asked for, in bytes: an upstream that names another one each time must not
-/// let it grow for ever.
+/// Longest scope that is requested, in bytes: an upstream that names a different one each time must
+/// not make it grow without bound.
 const MAX_SCOPE: usize = 4096;
 
 /// Returns the known scopes with those that are needed.

@@ -6,21 +6,21 @@ use serde_json::Value;
 
 use crate::config::Secret;
 
-/// What a token endpoint has issued.
+/// The tokens in the response of a token endpoint.
 pub(crate) struct Issued {
     pub access_token: Secret,
     /// `None`: the response does not say.
     pub lifetime: Option<Duration>,
     /// `None`: the one that was sent stays valid (section 6).
     pub refresh_token: Option<Secret>,
-    /// Lifetime of the refresh token, where a provider tells it in `refresh_expires_in` or
+    /// Lifetime of the refresh token, where a provider has it in `refresh_expires_in` or
     /// `refresh_token_expires_in`.
     pub refresh_lifetime: Option<Duration>,
     /// The granted scope, if it differs from the requested one.
     pub scope: Option<String>,
 }
 
-/// Longest lifetime that is believed: a provider that tells milliseconds would lead beyond the
+/// Longest lifetime that is believed: a provider that sends milliseconds would lead beyond the
 /// years that can be written.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 
