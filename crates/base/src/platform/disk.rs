@@ -21,7 +21,7 @@ pub trait Disk: Send + Sync {
     /// As `std::fs::OpenOptions::open`.
     fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<Box<dyn OpenFile>>;
 
-    /// Returns what the file system says of a path.
+    /// Returns the metadata of a path.
     ///
     /// # Errors
     /// As `std::fs::metadata`.
@@ -129,7 +129,7 @@ pub enum Links {
     Keep,
 }
 
-/// Who may read what is created.
+/// The readers of files and folders that are created.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Readers {
     /// The user of the process (mode 0600, folders 0700).
@@ -139,7 +139,7 @@ pub enum Readers {
     Usual,
 }
 
-/// What the file system says of a path.
+/// The metadata of a path.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Metadata {
     pub kind: FileKind,
@@ -155,7 +155,7 @@ pub struct Metadata {
     pub mode: Option<u32>,
 }
 
-/// What a path leads to.
+/// The kind of file at a path.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FileKind {
     File,
@@ -173,7 +173,7 @@ pub struct OpenOptions {
     pub create: bool,
     pub create_new: bool,
     pub truncate: bool,
-    /// Who may read a file that is created.
+    /// The readers of a file that is created.
     pub readers: Readers,
     /// Whether a symbolic link at the end of the path is an error.
     pub refuses_links: bool,
@@ -468,7 +468,7 @@ pub fn read_to_string(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Returns what the file system says of a path, or of what a symbolic link at its end leads to.
+/// Returns the metadata of a path. Follows a symbolic link at its end.
 ///
 /// # Errors
 /// As `std::fs::metadata`.
@@ -476,7 +476,7 @@ pub fn metadata(path: &Path) -> io::Result<Metadata> {
     platform().disk.metadata(path, Links::Follow)
 }
 
-/// Returns what the file system says of a path, or of a symbolic link at its end.
+/// Returns the metadata of a path, or of a symbolic link at its end.
 ///
 /// # Errors
 /// As `std::fs::symlink_metadata`.
@@ -495,9 +495,9 @@ pub fn read_dir(path: &Path) -> io::Result<Vec<OsString>> {
     platform().disk.read_dir(path)
 }
 
-/// Creates a folder and those above it, where they do not exist, and syncs what has changed: what
-/// is synced in a new folder is lost with it if the system crashes before its own entry is on the
-/// disk.
+/// Creates a folder and those above it, where they do not exist, and syncs the changed folders:
+/// files that are synced in a new folder are lost with it if the system crashes before the folder's
+/// own entry is on the disk.
 ///
 /// # Errors
 /// See [`Disk::create_dir_all`]; or the folder above a new one cannot be synced.

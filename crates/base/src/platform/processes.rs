@@ -35,7 +35,7 @@ pub trait Processes: Send + Sync {
     fn find(&self, program: &OsStr, path: Option<&OsStr>, folder: &Path) -> io::Result<PathBuf>;
 }
 
-/// What is started.
+/// A program to start.
 #[derive(Clone, Debug)]
 pub struct Command {
     pub program: OsString,
