@@ -63,8 +63,8 @@ pub(crate) struct Authenticator {
     auth: Arc<config::Auth>,
     /// The credential that an unauthenticated client is asked to send.
     wanted: &'static str,
-    /// By the SHA-256 of the key. The time of a look-up depends on that digest alone, which tells
-    /// nothing about a key that has its digest in the file.
+    /// By the SHA-256 of the key. The time of a look-up depends on that digest alone, which reveals
+    /// nothing about a key whose digest is in the file.
     api_keys: HashMap<[u8; 32], Caller>,
     tokens: Option<Arc<Tokens>>,
     /// If not empty: the only certificate subjects that are callers.

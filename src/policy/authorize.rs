@@ -12,7 +12,7 @@ use domain::fault::{Fault, RequestFault, TransportFault};
 use domain::method::{Countable, Method};
 use domain::subject_token::SubjectToken;
 
-/// What the catalog knows of the name that a call is for.
+/// The result of looking up the name of a call in the catalog.
 #[derive(Debug)]
 pub(crate) enum Resolution<'a> {
     /// An upstream lists the prompt, and the endpoint serves it.
@@ -110,13 +110,13 @@ impl Pass {
         self.subject_token.as_ref()
     }
 
-    /// Whether a person tries the prompt in the console: the rights of the caller are used, and
-    /// nothing that is its own.
+    /// Whether a person tries the prompt in the console: the rights of the caller are used, but
+    /// neither its credential nor its account.
     pub(crate) fn is_trial(&self) -> bool {
         self.is_trial
     }
 
-    /// The holder of what the call uses of shared resources.
+    /// The holder for the shared resources that the call uses.
     pub(crate) fn holder(&self) -> &Holder {
         &self.holder
     }
@@ -128,7 +128,7 @@ impl Gate {
     /// the record on disk. Denied and unknown prompts take the same path.
     ///
     /// # Errors
-    /// `RateLimited`; `UnknownPrompt` for what is unknown or denied; the reason of
+    /// `RateLimited`; `UnknownPrompt` for an unknown or denied prompt; the reason of
     /// [`Resolution::Unlisted`] to a caller that could use the prompt; `AuditUnavailable` if the
     /// call cannot be recorded.
     pub(crate) async fn authorize<'a>(

@@ -1,7 +1,7 @@
-//! The gate: who calls, how often, and what for.
+//! The gate: authentication, rate limits and authorization of calls.
 //!
-//! A caller is authenticated before the body of its request is read. Once it is known what a call
-//! is for, [`Gate::authorize`] decides, and makes the proof that an upstream demands.
+//! A caller is authenticated before the body of its request is read. Once the target of a call is
+//! known, [`Gate::authorize`] decides, and makes the proof that an upstream demands.
 
 mod access;
 mod authn;
@@ -71,7 +71,7 @@ pub struct Gate {
     exchanges_tokens: bool,
 }
 
-/// What the audit log records beside the calls themselves.
+/// Optional content of the audit log, besides the calls themselves.
 struct Recording {
     lists: bool,
     /// Patterns over public names: prompts whose argument values are recorded.
@@ -128,7 +128,7 @@ impl Gate {
         Self { limits: self.limits.in_cluster(cluster), ..self }
     }
 
-    /// The gate of another configuration, which keeps what this one has counted.
+    /// The gate of another configuration, which keeps the counts of this one.
     pub(crate) fn renew(&self, config: &Config) -> Self {
         Self {
             newest: self.newest.clone(),
@@ -145,7 +145,7 @@ impl Gate {
         }
     }
 
-    /// Who may use which prompt under this configuration.
+    /// The rights of callers under this configuration.
     pub(crate) fn rights(&self) -> &Arc<dyn Rights> {
         &self.rights
     }

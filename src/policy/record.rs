@@ -56,7 +56,7 @@ pub enum Outcome<'a> {
 pub enum ResultDigest {
     /// The text of the result.
     Text,
-    /// The text, or what was last sent of a result that comes again.
+    /// The text, or the last digest of a result that comes again.
     Last(Arc<LastDigest>),
     /// The view of the caller, with which the digest of a list was computed: a page of ten thousand
     /// prompts is not hashed again.
@@ -137,7 +137,7 @@ impl CallRecord {
         recorded
     }
 
-    /// Notes that the caller may not use the target, which the response does not tell.
+    /// Notes that the caller may not use the target, which the response does not reveal.
     pub(super) fn denied(&self, target: Target<'_>) {
         self.amend(|event| with_target(event, target).text("decision", "denied"));
     }

@@ -1,6 +1,5 @@
-//! Aggregation of refusals, and of streams that a caller opens in quick succession: what repeats is
-//! counted and recorded once for each window, so that neither strangers nor callers can fill the
-//! disk.
+//! Aggregation of refusals, and of streams that a caller opens in quick succession: repetitions are
+//! counted and recorded once for each window, so that no client can fill the disk.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,14 +34,14 @@ pub struct Occurrence {
     pub what: What,
 }
 
-/// What is counted.
+/// The kinds of counted events.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub enum What {
     /// A refusal.
     Refused {
         /// The stable reason, as in `error.data.reason`.
         reason: &'static str,
-        /// What refused it, such as the name of a limit.
+        /// The cause of the refusal, such as the name of a limit.
         by: String,
     },
     /// A notification stream without records of its own, at an endpoint.
@@ -92,7 +91,7 @@ impl Default for Tallies {
 }
 
 impl Tallies {
-    /// Records what was counted when it is due, until `stop`.
+    /// Records counts when they are due, until `stop`.
     pub async fn watch(self: Arc<Self>, audit: Audit, stop: CancellationToken) {
         while stop.run_until_cancelled(sleep(LOOK)).await.is_some() {
             self.due(Instant::now()).into_iter().for_each(|event| audit.note(event));
@@ -155,7 +154,8 @@ impl Tallies {
 }
 
 impl State {
-    /// Begins another window if the present one is over; returns the records of what exceeded it.
+    /// Begins another window if the present one is over; returns the records of the occurrences
+    /// beyond it.
     fn turn(&mut self, now: Instant) -> Vec<Event> {
         if self.window.is_some_and(|began| now.duration_since(began) < WINDOW) {
             return Vec::new();

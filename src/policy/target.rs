@@ -1,4 +1,4 @@
-//! What a call is for, as limits and records see it.
+//! The target of a call, as limits and records see it.
 
 use domain::pin::State;
 use domain::rights::PromptRef;

@@ -1,5 +1,5 @@
-//! A class of callers: those that no policy can tell apart. Its decisions are made once for each
-//! class of prompts.
+//! A class of callers that no policy can distinguish. Its decisions are made once for each class of
+//! prompts.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -18,7 +18,7 @@ use domain::rights::{Allowed, PromptRef};
 
 /// The rights of a class of callers.
 pub(super) struct CallerClass {
-    /// What its members have in common.
+    /// The key that its members share.
     pub key: Arc<str>,
     /// The policies that can concern a member.
     policies: PolicySet,

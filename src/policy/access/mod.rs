@@ -88,8 +88,8 @@ impl Access {
         Some(class)
     }
 
-    /// What policies can see of a caller: which rules are for it, and everything where there are
-    /// policies of a file.
+    /// The class of a caller: the rules that are for it, and all its attributes where there are
+    /// policies of a file, since those can see them.
     fn key_of(&self, caller: &Caller) -> String {
         let mut key = String::new();
         for (_, callers) in &self.rules {

@@ -1,5 +1,5 @@
-//! What policies can see of a prompt: they compare its upstream and its name with texts that they
-//! contain. Prompts for which all these comparisons give the same are decided alike.
+//! The comparisons of policies with a prompt: they compare its upstream and its name with texts
+//! that they contain. Prompts for which all these comparisons give the same are decided alike.
 
 use cedar_policy::Policy;
 use serde_json::Value;

@@ -29,7 +29,7 @@ pub(crate) struct Tokens {
     good: Cache<[u8; 32], Good>,
 }
 
-/// The ids of callers that are known by something else than a token: no token may claim them.
+/// The ids of callers with other credentials: no token may claim them.
 pub(crate) struct TakenIds {
     ids: HashSet<String>,
     /// Whether any certificate subject is a caller.

@@ -1,5 +1,5 @@
 //! Leases (`cluster.limits = "leased"`): cells that this replica has taken ahead, so that most
-//! requests ask nobody.
+//! requests need no round trip to the store.
 //!
 //! A cell is used within `lease` of its take. So the requests that pass in any time W, on all
 //! replicas together, are cells that were taken within W + lease: at most
@@ -46,7 +46,7 @@ pub(super) struct Ask<'a> {
     is_answered: bool,
 }
 
-/// What is asked for one bucket.
+/// A request for cells of one bucket.
 #[derive(Clone, Copy)]
 struct Wanted {
     /// The index of the bucket.
@@ -61,8 +61,8 @@ impl Leases {
         Self { leases: Sharded::with_capacity(BUCKETS), lease }
     }
 
-    /// Uses a leased cell of each bucket that has one. Returns what is to be asked for the others;
-    /// `None` if all have one.
+    /// Uses a leased cell of each bucket that has one. Returns the request to the store for the
+    /// others; `None` if all have one.
     pub(super) fn take<'a>(&'a self, buckets: &'a [Bucket], now: Instant) -> Option<Ask<'a>> {
         let mut locked = self.leases.lock(buckets);
         let (mut wanted, mut used) = (Vec::new(), Vec::new());
@@ -107,7 +107,7 @@ impl Leases {
 }
 
 impl Ask<'_> {
-    /// What is to be taken from the store.
+    /// The cells to take from the store.
     pub(super) fn takes(&self) -> Vec<Take<'_>> {
         let take = |wanted: &Wanted| self.buckets[wanted.index].cells(wanted.cells);
         self.wanted.iter().map(take).collect()

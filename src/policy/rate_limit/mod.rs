@@ -279,8 +279,8 @@ pub(crate) fn network(address: IpAddr) -> String {
 /// How many times the rate of one network the networks of one IPv6 site have together.
 const NETWORKS_OF_A_SITE: u32 = 16;
 
-/// Returns the first 48 bits of an IPv6 address, as much as one site usually gets: whoever has them
-/// has 65,536 networks of 64 bits.
+/// Returns the first 48 bits of an IPv6 address, the usual size of one site: they cover 65,536
+/// networks of 64 bits.
 fn site(address: IpAddr) -> Option<String> {
     match address {
         IpAddr::V4(_) => None,

@@ -1,4 +1,4 @@
-//! What is known of each bucket, in shards with a lock of their own.
+//! State of each bucket, in shards that each have a lock.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -54,7 +54,7 @@ pub(super) struct SharedBuckets<S = Cluster> {
     shares: LocalBuckets,
 }
 
-/// What is known of an empty bucket.
+/// The time and generation up to which a bucket is empty.
 struct Empty {
     until: Instant,
     /// The generation of the store in which it is empty.
