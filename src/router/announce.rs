@@ -19,7 +19,7 @@ use domain::fault::excerpt;
 use domain::overlay;
 use domain::pin::State;
 
-/// Announces what the refresh has found, debounced.
+/// Announces the changes that the refresh has found, debounced.
 pub(crate) struct Announcer {
     /// Marked changed with every snapshot.
     pub published: watch::Sender<()>,

@@ -1,4 +1,4 @@
-//! Long computations beside the calls.
+//! Long computations, outside the threads of calls.
 
 use base::platform::{BlockingError, blocking};
 

@@ -109,7 +109,8 @@ impl Bridge<'_> {
                     && let Some(suspended_call) =
                         self.router.shared.suspended.take(&ticket, &self.routed.call.caller).await
                 {
-                    // On the heap, as all that few calls need.
+                    // On the heap: few calls take this path, and its future would enlarge those of
+                    // all.
                     return Box::pin(self.resume(suspended_call, replay, said)).await;
                 }
                 if let (Some(server_request), Some(said)) = (replay.open.take(), said) {
@@ -214,7 +215,7 @@ impl Bridge<'_> {
     /// Compares a checked result with the approved text.
     ///
     /// # Errors
-    /// [`Kind::NotApproved`] if it is another one, and approval is enforced.
+    /// [`Kind::NotApproved`] if they differ, and approval is enforced.
     fn compare(&self, approved: &DigestText, result: &Document) -> Result<(), Fault> {
         let Err(offered) = self.router.shared.verified.verify(approved, result) else {
             return Ok(());

@@ -49,7 +49,7 @@ pub(super) struct SharedState {
     pub verified: VerifiedTexts,
     /// The digest of the lock file of the newest configuration.
     pub lock: watch::Sender<String>,
-    /// What probes find.
+    /// The texts that probes find.
     pub texts: mpsc::Sender<Vec<TextReport>>,
     renewals: mpsc::Sender<Renewal>,
     pub upstream_deps: UpstreamDeps,

@@ -51,13 +51,13 @@ pub struct Content {
     /// The view of a caller that may see everything.
     pub everyone: Arc<View>,
     pub left_out: Vec<LeftOut>,
-    /// Listed all the same: which of both means well only people can judge.
+    /// They stay listed: only people can judge which of the two is genuine.
     pub look_alikes: Vec<LookAlike>,
     /// `Some`: it is seen by one caller only.
     pub(super) private: Option<PrivatePart>,
 }
 
-/// What a content for one caller has beside that of all callers.
+/// The private part of a content for one caller.
 #[derive(Debug)]
 pub(super) struct PrivatePart {
     pub audience: Principal,
@@ -100,7 +100,7 @@ pub struct LeftOut {
     pub by: LeftOutBy,
 }
 
-/// What leaves a prompt out.
+/// The reason why a prompt is left out.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub enum LeftOutBy {
     /// A definition that cannot be listed.
@@ -242,7 +242,7 @@ pub(super) fn next_number() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Why an upstream has no list that was never asked, or has not answered.
+/// The reason for an upstream that was never asked for a list, or has not answered.
 pub(super) fn not_heard_of() -> Kind {
     Kind::Unavailable("it has not answered yet".to_owned())
 }

@@ -37,8 +37,8 @@ pub struct Changes {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Visible {
     pub digests: ListDigests,
-    /// What became part of `digests` although no list has changed: the caller's private lists were
-    /// not known before. The digests of an earlier time are comparable once they are
+    /// The part of `digests` that is new although no list has changed: the caller's private lists
+    /// were not known before. The digests of an earlier time are comparable once they are
     /// [`ListDigests::combined`] with it.
     pub learned: Option<ListDigests>,
 }
@@ -69,7 +69,7 @@ impl Changes {
         Some(self.visible_then(&published).await)
     }
 
-    /// What is announced at present.
+    /// The content that is announced at present.
     pub(crate) fn published(&self) -> Option<Published> {
         self.published.borrow().clone()
     }
@@ -88,14 +88,14 @@ impl Changes {
         };
         let has_tools =
             self.kinds.tools && views.tool_form(content, &self.endpoint) == Some(ToolForm::Each);
-        // Nothing is awaited after it: what is learned must not get lost.
+        // Nothing is awaited behind it, since a cancellation there would lose `is_learned`.
         let (own, is_learned) = private.digest(views, &self.endpoint).await;
         let part = |is_served: bool| if is_served { own } else { Digest::default() };
         let own = ListDigests { prompts: part(self.kinds.prompts), tools: part(has_tools) };
         Visible { digests: shared.combined(own), learned: is_learned.then_some(own) }
     }
 
-    /// Sees that the private lists of the caller are kept fresh, by the newest configuration.
+    /// Keeps the private lists of the caller fresh, by the newest configuration.
     fn watch_private(&mut self, Published { views, caller_lists, .. }: &Published) {
         let lists = caller_lists.as_ref().filter(|lists| lists.has_any(views, &self.endpoint));
         match (&mut self.private, lists) {

@@ -1,5 +1,5 @@
 //! Trust on first use: a prompt whose definition changes after it was first seen is served in its
-//! first form, or left out, where `on_changed_definition` says so.
+//! first form, or left out, as `on_changed_definition` configures.
 
 use std::collections::HashMap;
 
@@ -153,7 +153,7 @@ mod tests {
         let mut listed = prompts(&[("new", "x")]);
         full.apply(&mut listed);
         assert_eq!((listed.len(), full.blocked().collect::<Vec<_>>()), (0, vec!["new"]));
-        // What is left out takes no memory of what could be pinned.
+        // A prompt that is left out takes no memory from others that could be pinned.
         let (large, small) = (prompts(&[("large", &"x".repeat(100))]), prompts(&[("small", "x")]));
         let mut nearly = DefinitionPins::new(OnChangedDefinition::Hold);
         nearly.bytes = MAX_BYTES - small[0].size();

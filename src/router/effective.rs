@@ -1,5 +1,4 @@
-//! The effective list of an upstream: what overlays make of the definitions that it offers, and
-//! what pins let through.
+//! The effective list of an upstream: the definitions that it offers, after overlays and pins.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -16,11 +15,11 @@ use domain::pin::{
 };
 use domain::prompt::Prompt;
 
-/// What is served of one upstream's list.
+/// The effective list of one upstream.
 #[derive(Debug, Default)]
 pub(crate) struct Effective {
     pub prompts: Vec<Prompt>,
-    /// What pins say of each of these prompts; empty while pins are off.
+    /// The pin of each of these prompts; empty while pins are off.
     pub pins: Vec<PromptPin>,
     pub left_out: Vec<LeftOut>,
     /// All prompts that are offered or pinned; empty while pins are off.
@@ -63,17 +62,17 @@ pub(crate) struct TextsOf {
     pub texts: BTreeMap<Arc<str>, OfferedText>,
 }
 
-/// What a probe has found of the texts of one prompt.
+/// The texts of one prompt that a probe has found.
 #[derive(Debug)]
 pub(crate) struct TextReport {
     pub upstream: UpstreamId,
     pub raw_name: Arc<str>,
     pub texts: TextsOf,
-    /// The arguments whose text could not be had. What is known of it stays as it is.
+    /// The arguments whose text could not be fetched. Their known texts stay.
     pub failed: Vec<Arc<str>>,
 }
 
-/// All that an effective list is made with, beside the offered list.
+/// The inputs of an effective list, besides the offered list.
 pub(crate) struct Maker<'a> {
     pub upstream: &'a UpstreamId,
     pub prefix: &'a Prefix,
@@ -89,8 +88,8 @@ impl Maker<'_> {
         self.overlays.is_empty() && self.pinning.mode == Mode::Off
     }
 
-    /// Makes the effective list of what the upstream offers; `None` if it has no list. Reads
-    /// objects, so it blocks.
+    /// Makes the effective list of the upstream's list; `None` if it has no list. Reads objects, so
+    /// it blocks.
     pub(crate) fn make(&self, offered: Option<&[Prompt]>) -> Effective {
         let mut effective = Effective::default();
         let mut rows = Vec::new();
@@ -118,7 +117,7 @@ impl Maker<'_> {
         effective
     }
 
-    /// Decides on one prompt, and adds what is served of it.
+    /// Decides on one prompt, and adds the version that is served.
     fn pin(&self, prompt: Prompt, effective: &mut Effective) -> PinRow {
         // In the form in which it would be approved: the list is the same, byte for byte, whichever
         // form is served.
@@ -134,7 +133,7 @@ impl Maker<'_> {
         };
         let pin = self.pin_of(&prompt.name);
         let approved = pin.and_then(|pin| pin.approved.as_ref()).map(|decided| &decided.version);
-        // Read only where the offered form is another one.
+        // Read only where the offered form differs.
         let mut form = None;
         let decision = decide(self.pinning.mode, pin, &offered, || {
             let version = approved.expect("only an approved form is compared");

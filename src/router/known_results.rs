@@ -33,7 +33,7 @@ pub(super) struct KnownResult {
     digest: Arc<LastDigest>,
 }
 
-/// What is known of the result of a call before the upstream is asked.
+/// The known result of a call, recalled before the request is sent.
 #[derive(Default)]
 pub(super) struct Recalled {
     /// `None` for a call whose result is not to be remembered.
@@ -56,7 +56,7 @@ impl Weighter<u64, Arc<KnownResult>> for Size {
         let received = known.response.result();
         let is_changed = !known.checked.is_same(received);
         let changed = if is_changed { known.checked.size() } else { 0 };
-        // Of what was sent, only that of a long result is kept beside its digest.
+        // Of the sent text, only that of a long result is kept with its digest.
         let sent = if received.size() < MAX_KEPT { 0 } else { MAX_KEPT };
         (size_of::<KnownResult>() + received.size() + changed + sent) as u64
     }
@@ -78,7 +78,7 @@ impl Recalled {
 }
 
 impl KnownResults {
-    /// Returns what is known of the result of a call with these arguments for the upstream.
+    /// Returns the known result of a call with these arguments.
     pub(super) fn recall(&self, routed: &RoutedCall<'_>, arguments: Option<&Document>) -> Recalled {
         let RoutedCall { owner, upstream, .. } = routed;
         // Only Streamable HTTP compares responses, not HTTP+SSE, which an upstream may have fallen
@@ -100,7 +100,7 @@ impl KnownResults {
     /// Checks a result as [`reply::prompt`] does, unless it is the one that was recalled.
     ///
     /// # Errors
-    /// Those of [`reply::prompt`].
+    /// As [`reply::prompt`].
     pub(super) fn check(
         &self,
         recalled: &Recalled,

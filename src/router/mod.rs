@@ -102,8 +102,8 @@ pub struct Router {
 
 impl Router {
     /// Answers a call before `deadline`, which is extended while a user answers a server request;
-    /// what is sent before the response goes to `channel`. `now` is the wall-clock time, for
-    /// cursors and states.
+    /// messages before the response go to `channel`. `now` is the wall-clock time, for cursors and
+    /// states.
     ///
     /// # Errors
     /// The refusals of [`Gate::authorize`], and the faults of the upstream.
@@ -199,7 +199,7 @@ impl Router {
             rounds: 0,
         };
         match bridge.run(retry).await {
-            // On the heap, as all that few calls need.
+            // On the heap: few calls take this path, and its future would enlarge those of all.
             Err(fault) => Box::pin(self.snapshot_or(routed, key, fault)).await,
             reply => reply,
         }
@@ -208,7 +208,7 @@ impl Router {
     /// Takes a call through the gate, to the owner of its prompt.
     ///
     /// # Errors
-    /// Those of [`Gate::authorize`].
+    /// As [`Gate::authorize`].
     async fn authorize<'a>(
         &'a self,
         catalog: &'a Catalog,
@@ -252,13 +252,12 @@ impl Router {
         self.shared.pages.subscribe()
     }
 
-    /// Returns what callers have of their own at upstreams.
+    /// Returns the accounts of callers at upstreams.
     pub(crate) fn accounts(&self) -> &Arc<Accounts> {
         &self.shared.upstream_deps.accounts
     }
 
-    /// Ends what callers have of their own, as [`Accounts::revoke`], and forgets what was listed
-    /// with it.
+    /// Revokes accounts, as [`Accounts::revoke`], and drops the lists that were fetched with them.
     pub(crate) async fn revoke_accounts(
         &self,
         caller: Option<&str>,
@@ -319,7 +318,7 @@ impl Router {
         }
     }
 
-    /// The same with the lists that the caller has of its own.
+    /// The same with the caller's private lists.
     async fn settled_for(&self, call: &Call, deadline: Instant) -> Arc<Catalog> {
         let catalog = self.settled(deadline).await;
         self.with_caller_lists(call, Wanted::All, catalog, deadline).await
@@ -346,7 +345,7 @@ impl Router {
         self.views.serves(endpoint, &owner.upstream, &owner.public_name)
     }
 
-    /// What an endpoint offers to its clients.
+    /// The exposure of an endpoint.
     pub(crate) fn exposure(&self, endpoint: &str) -> &Exposure {
         self.views.exposure(endpoint)
     }
@@ -370,7 +369,7 @@ impl Router {
         let prompts = self.views.view(&catalog.content, &call.caller, &call.endpoint).await;
         let incomplete = self.incomplete(&catalog, &prompts, &call.caller, &call.endpoint)?;
         let cut_at = Instant::now();
-        // What the caller does not see must not show in its list.
+        // The ttl of an upstream whose prompts the caller does not see must not show in its list.
         let sees_all = !self.views.differ(&call.caller) && self.views.serves_all(&call.endpoint);
         let ttl = match incomplete.is_empty() {
             true => catalog.ttl(cut_at, self.listing.ttl_max, |id| sees_all || prompts.lists(id)),
@@ -387,8 +386,8 @@ impl Router {
                 self.views.tools(&catalog.content, &call.caller, &call.endpoint).await
             }
         };
-        // What depends on the caller must not be cached for others: a list, and a cursor, which is
-        // sealed for its caller.
+        // A response that depends on the caller must not be cached for others: its list does, and
+        // so does a cursor, which is sealed for its caller.
         let has_cursors = place.is_some() || view.len() > self.listing.page_size;
         let is_of_caller = self.views.differ(&call.caller) || has_cursors && self.has_callers;
         let scope = if is_of_caller { CacheScope::Private } else { catalog.scope };
@@ -542,8 +541,8 @@ impl Router {
         }
     }
 
-    /// Finds out what is known of a name that no upstream lists. A name with the prefix of an
-    /// upstream whose list was never received is not unknown: clients would forget it.
+    /// Looks for the upstream that may have a name that no list contains. A name with the prefix of
+    /// an upstream whose list was never received is not unknown: clients would forget it.
     fn unlisted<'a>(&'a self, catalog: &Catalog, call: &Call, name: &str) -> Option<Unlisted<'a>> {
         let (prefix, listed_name) = self.naming.claimed(name)?;
         let claims = |upstream: &&Arc<Upstream>| {
@@ -587,7 +586,7 @@ struct RoutedCall<'a> {
     upstream: &'a Arc<Upstream>,
 }
 
-/// What a client wants completed.
+/// An argument that a client wants completed.
 struct Completing<'a> {
     argument: &'a str,
     /// The input so far.

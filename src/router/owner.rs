@@ -17,7 +17,7 @@ pub struct Owner {
     pub arguments: Box<[Argument]>,
     /// `sha256:…` of the effective definition, before prefixes.
     pub digest: Arc<str>,
-    /// What overlays change about calls; `None` if no overlay matches the prompt.
+    /// Changes by overlays to calls; `None` if no overlay matches the prompt.
     pub overlay: Option<Arc<CallOverlay>>,
     pub pin: PromptPin,
 }

@@ -1,4 +1,5 @@
-//! Pins in the catalog: which form of each prompt is served, and what a get is compared with.
+//! Pins in the catalog: which form of each prompt is served, and the texts that gets are compared
+//! with.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -57,7 +58,7 @@ impl Pinning {
 /// JSON depth of objects: they were accepted before.
 pub(super) const DEPTH: usize = 256;
 
-/// What pins say of a listed prompt.
+/// The pin of a listed prompt.
 #[derive(Clone, Debug, Default)]
 pub struct PromptPin {
     pub state: State,
@@ -132,7 +133,7 @@ pub(crate) struct PinRow {
     /// The name under which it is listed, or would be.
     pub public_name: String,
     pub mode: Mode,
-    /// What is offered; `None` if the upstream does not list the prompt, or has no list.
+    /// The offered version; `None` if the upstream does not list the prompt, or has no list.
     pub offered: Option<OfferedPrompt>,
     pub pin: Option<Pin>,
     pub decision: Decision,

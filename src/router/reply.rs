@@ -54,7 +54,7 @@ impl Reply {
 /// A `GetPromptResult` whose messages were checked.
 #[derive(Debug)]
 pub struct PromptReply {
-    /// As the upstream sent it, but for what `content` strips.
+    /// As the upstream sent it, without the text that `content` strips.
     pub result: Document,
     pub origin: Origin,
     pub flags: Flags,
@@ -62,7 +62,7 @@ pub struct PromptReply {
     pub overlay: Option<Arc<CallOverlay>>,
     /// Whether the result is an approved snapshot instead of the upstream's.
     pub is_snapshot: bool,
-    /// The digest of what was last sent of a result that comes again.
+    /// The last digest of a result that comes again.
     pub last_digest: Option<Arc<LastDigest>>,
 }
 

@@ -46,7 +46,7 @@ pub struct UpstreamStatus {
 }
 
 impl UpstreamStatus {
-    /// What to tell an operator of an upstream that works and has no prompts.
+    /// The note for an operator on an upstream that works and has no prompts.
     pub fn note(&self) -> Option<&'static str> {
         if self.state == PER_CALLER {
             return Some("lists for each caller, on connections of the caller's own");

@@ -154,7 +154,7 @@ impl SuspendedCalls {
     }
 }
 
-/// Removes a call that is a certain one, and gives its place back.
+/// Removes one certain call, and gives its place back.
 fn remove(
     calls: &Mutex<Suspended>,
     ticket: &Ticket,

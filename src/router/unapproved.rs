@@ -1,4 +1,4 @@
-//! Gets of what was not approved: refused, served with a note, or answered with the approved
+//! Gets of texts that are not approved: refused, served with a note, or answered with the approved
 //! snapshot.
 
 use std::collections::{HashMap, HashSet};
@@ -18,7 +18,7 @@ use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::name::UpstreamId;
 use domain::pin::{NO_ARGUMENTS, State};
 
-/// What became of a get of a text that was not approved.
+/// The outcome of a get of a text that is not approved.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Unapproved {
     Served,
@@ -100,7 +100,7 @@ impl Router {
         let text =
             read.inspect_err(|error| error!(%error, name, "snapshot cannot be read")).ok()?;
         let result = Document::parse(text.into_bytes(), DEPTH).ok()?;
-        // Under the rules of today, which may be others than at its approval.
+        // Under the present rules, which may differ from those at its approval.
         let hidden_text = routed.upstream.config().settings.content;
         let checked = reply::prompt(result, origin(owner), hidden_text);
         let checked =
@@ -117,7 +117,7 @@ impl Router {
             return;
         };
         let upstream = owner.upstream.as_str();
-        // What is tolerated anyway is counted once.
+        // `count_tolerated` counts the gets of tolerated prompts.
         if !(outcome == Unapproved::Served && owner.pin.is_tolerated) {
             self.shared.telemetry.metrics().unapproved(upstream, outcome.as_str());
         }
@@ -140,8 +140,8 @@ impl Router {
     }
 }
 
-/// Whether an upstream that fails so may be gone. One that is called as the caller says by a
-/// refusal what this caller may not have.
+/// Whether the fault means that the upstream is unavailable. Where it is called as the caller, an
+/// authorization failure or an HTTP error status is a decision about that caller, not an outage.
 fn is_gone(kind: &Kind, as_caller: bool) -> bool {
     kind.is_no_answer()
         || matches!(kind, Kind::SessionLost)

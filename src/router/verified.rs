@@ -38,7 +38,7 @@ impl VerifiedTexts {
     /// Compares the text of a checked result with the approved one.
     ///
     /// # Errors
-    /// The digest of the result's text, if it is another one.
+    /// The digest of the result's text, if the texts differ.
     pub(super) fn verify(
         &self,
         approved: &DigestText,

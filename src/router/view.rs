@@ -52,8 +52,8 @@ impl View {
         Self::of(segments.into_iter().map(part).collect())
     }
 
-    /// The view of some elements. `visible` gives the decision on each element of a segment; what
-    /// `before` shows of the same segment is taken over.
+    /// The view of some elements. `visible` gives the decision on each element of a segment; the
+    /// ranges that `before` has of the same segment are taken over.
     pub fn part<'a>(
         segments: impl IntoIterator<Item = &'a Arc<Segment>>,
         before: Option<&Self>,
@@ -67,8 +67,8 @@ impl View {
         Self::of(segments.into_iter().map(part).collect())
     }
 
-    /// What remains of a view without the segments that are gone. It is not served: it is what the
-    /// next view is made of.
+    /// The rest of a view without the segments that are gone. It is not served: the next view is
+    /// made of it.
     pub(super) fn remainder(&self, is_left: impl Fn(&Arc<Segment>) -> bool) -> Self {
         let parts: Vec<Part> =
             self.parts.iter().filter(|part| is_left(&part.segment)).cloned().collect();
@@ -85,11 +85,12 @@ impl View {
                 len += 1;
             }
         }
-        // Parts of nothing are kept, too: the next view takes over that nothing of them is visible.
+        // Empty parts are kept, too: from them the next view knows that nothing of the segment is
+        // visible.
         Self { size: own_size(&parts), digest: seal::sha256(&digests), len, parts }
     }
 
-    /// What the view shows of this segment.
+    /// The ranges of this segment that the view shows.
     fn known(&self, segment: &Arc<Segment>) -> Option<Arc<[Range<u32>]>> {
         let name = segment.last_name();
         let at = self.parts.partition_point(|part| part.segment.last_name() < name);

@@ -26,9 +26,9 @@ use domain::rights::{Allowed, Rights};
 /// Makes and caches views.
 pub struct ViewCache {
     rights: Arc<dyn Rights>,
-    /// Who calls over standard streams.
+    /// The caller over standard streams.
     stdio: Caller,
-    /// The path of the main endpoint, and what it offers.
+    /// The path of the main endpoint, and its exposure.
     main: (String, Exposure),
     /// The parts of the catalog that named endpoints serve, by path.
     parts: HashMap<String, Part>,
@@ -81,7 +81,7 @@ impl Key {
 struct Cached {
     generation: u64,
     view: Arc<View>,
-    /// Whether the view is all of its content's. What remains of an earlier view is not served.
+    /// Whether the view covers its whole content. The rest of an earlier view is not served.
     is_whole: bool,
     /// Bytes of the segments that only the view's audience sees.
     private: usize,
@@ -139,7 +139,7 @@ impl Weighter<Key, Cached> for ViewSize {
 pub(super) fn options(memory: u64) -> Options {
     let mut options = OptionsBuilder::new();
     options.shards(1).estimated_items_capacity(EXPECTED_VIEWS).weight_capacity(memory);
-    // Both capacities are set, which is all that can be missing.
+    // Building fails only without a capacity, and both are set.
     options.build().expect("both capacities are set")
 }
 
@@ -189,7 +189,7 @@ impl ViewCache {
         }
     }
 
-    /// What an endpoint offers to its clients.
+    /// The exposure of an endpoint.
     pub fn exposure(&self, endpoint: &str) -> &Exposure {
         self.parts.get(endpoint).map_or(&self.main.1, |part| &part.exposure)
     }
@@ -420,8 +420,8 @@ impl ViewCache {
         }
     }
 
-    /// Releases what only earlier contents hold. What is left of their views is what the next ones
-    /// are made of.
+    /// Releases objects that only earlier contents hold. The rest of their views is kept: the next
+    /// ones are made of it.
     pub(crate) async fn release_before(self: &Arc<Self>, content: &Arc<Content>) {
         let (views, content) = (self.clone(), content.clone());
         beside_calls(move || views.release(&content)).await;
@@ -679,7 +679,8 @@ mod tests {
         let before = views.view(&first, &caller, "/mcp").await;
         assert_eq!(rights.0.swap(0, Ordering::Relaxed), 1_010);
         views.release_before(&second).await;
-        // What only the first content held is released: its own segment, and the view.
+        // The release drops the objects that only the first content held: its own segment, and the
+        // view.
         assert_eq!(Arc::strong_count(&first.segments()[1]), 3, "content, everyone, `before`");
         let after = views.view(&second, &caller, "/mcp").await;
         assert_eq!(rights.0.swap(0, Ordering::Relaxed), 10);

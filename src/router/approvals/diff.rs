@@ -9,8 +9,8 @@ use similar::TextDiff;
 use crate::router::pin::DEPTH;
 use domain::json::Json;
 
-/// One part of a version: what it is, and its canonical text. The text is empty where the version
-/// has no such part.
+/// One part of a version: its name, and its canonical text. The text is empty where the version has
+/// no such part.
 pub(super) struct Part<'a> {
     pub what: String,
     pub approved: &'a str,
@@ -38,8 +38,7 @@ pub(super) fn write_diff(part: &Part<'_>, out: &mut String) {
     let _ = write!(out, "{difference}");
 }
 
-/// Time for which the shortest difference is searched; then what is left is shown as removed and
-/// added.
+/// Time for which the shortest difference is searched; then the rest is shown as removed and added.
 const DIFF_TIME: Duration = Duration::from_secs(1);
 
 /// Bytes of the lines to read, for each byte of the JSON: a path stands before each value, so that

@@ -6,7 +6,7 @@ use super::Examined;
 use super::probe::ProbedText;
 use domain::pin::{Decided, Version};
 
-/// Returns a prompt with its state, the offered version, and what was decided.
+/// Returns a prompt with its state, the offered version, and the decisions on it.
 pub(crate) fn row_json(examined: &Examined) -> Value {
     let Examined { row, offered } = examined;
     let pin = row.pin.as_ref();

@@ -27,7 +27,7 @@ use domain::pin::{
     Approval, DigestText, NO_ARGUMENTS, OfferedText, Pin, Reason, State, Version, decide,
 };
 
-/// A prompt with everything that can be had of its offered version.
+/// A prompt with the texts and the source of its offered version, as far as they could be fetched.
 #[derive(Clone, Debug)]
 pub(crate) struct Examined {
     pub row: PinRow,
@@ -36,7 +36,7 @@ pub(crate) struct Examined {
 }
 
 impl Examined {
-    /// A prompt with what the gateway knows of it, without a probe.
+    /// A prompt as the gateway knows it without a probe.
     pub(crate) fn known(row: &PinRow) -> Self {
         let offered = row.offered.as_ref().map(|offered| {
             let texts = offered.version.texts.iter().filter_map(|(arguments, text)| match text {
@@ -52,7 +52,7 @@ impl Examined {
         Self { row: row.clone(), offered }
     }
 
-    /// Whether what is offered is not what is approved.
+    /// Whether the offered version is not approved.
     pub(crate) fn is_unapproved(&self) -> bool {
         let state = self.row.decision.state;
         self.offered.is_some() && !matches!(state, State::Approved | State::Unpinned)
@@ -65,7 +65,7 @@ impl Examined {
         approved.is_some_and(|approved| Some(&approved.version) == offered)
     }
 
-    /// Whether this is the version that somebody saw.
+    /// Whether this is the version that was shown to the person who decides.
     pub(crate) fn is_as_seen(&self, seen: &Self) -> bool {
         let version = |examined: &Self| Some(examined.offered.as_ref()?.version.clone());
         version(self) == version(seen)
@@ -91,7 +91,7 @@ pub(crate) struct OfferedVersion {
     pub texts: ProbedTexts,
 }
 
-/// What to do with prompts.
+/// A decision on prompts.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Action {
     /// Approves the offered versions.
@@ -103,7 +103,7 @@ pub(crate) enum Action {
 }
 
 impl Action {
-    /// The name of the member that lists what was done.
+    /// The name of the member that lists the completed decisions.
     pub(crate) fn key(&self) -> &'static str {
         match self {
             Self::Approve => "approved",
@@ -113,7 +113,7 @@ impl Action {
     }
 }
 
-/// Who decides, and why.
+/// The author of a decision, and the reason.
 #[derive(Clone, Debug)]
 pub(crate) struct Decider {
     pub by: String,
@@ -169,7 +169,7 @@ impl Router {
         let _ = newest.wait_for(|in_use| in_use == digest).await;
     }
 
-    /// Asks for everything that can be had of the offered version of a prompt.
+    /// Fetches the texts and the source of the offered version of a prompt, as far as possible.
     ///
     /// # Errors
     /// The source of a library prompt has changed meanwhile, or cannot be read.
@@ -203,7 +203,7 @@ impl Router {
         Ok(Examined { row, offered: Some(OfferedVersion { version, objects, texts }) })
     }
 
-    /// Returns what to say of configured probes whose prompts are not offered.
+    /// Returns notes on configured probes whose prompts are not offered.
     pub(crate) fn unused_probes(&self, examined: &[Examined]) -> Vec<String> {
         let is_offered = |name: &str| {
             examined.iter().any(|e| e.row.public_name == name && e.row.offered.is_some())
@@ -354,7 +354,7 @@ impl Router {
     }
 }
 
-/// What was decided.
+/// The result of a decision.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// The new lock file.
@@ -363,7 +363,7 @@ pub(crate) struct Outcome {
     pub versions: Vec<Version>,
 }
 
-/// A changed lock file, and the records of what was decided.
+/// A changed lock file, and the records of the decisions.
 struct Changed {
     lock: Lock,
     versions: Vec<Version>,
@@ -461,7 +461,7 @@ fn apply(
     }
 }
 
-/// What people should know of a decision.
+/// Returns the consequences of a decision, as notes for people.
 pub(crate) fn notes(action: &Action, examined: &[Examined]) -> Vec<String> {
     let mut notes = Vec::new();
     for Examined { row, offered } in examined {

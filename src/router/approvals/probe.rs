@@ -1,4 +1,4 @@
-//! Probes: gets by which the gateway learns what prompts say. They pass the same door as every
+//! Probes: gets by which the gateway learns the texts of prompts. They pass the same door as every
 //! call, as the caller `promptgate`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -35,7 +35,7 @@ const ENDPOINT: &str = "pins";
 /// Why a text is not pinned that an upstream has made with a secret.
 const HOLDS_SECRET: &str = "it holds the value of a preset argument, a secret that must not be written to promptgate.lock.d";
 
-/// What two gets with the same arguments have given.
+/// The text that two gets with the same arguments returned.
 #[derive(Clone, Debug)]
 pub(crate) enum ProbedText {
     Stable {
@@ -51,7 +51,7 @@ pub(crate) enum ProbedText {
 /// How long a probe waits for a rate limit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Patience {
-    /// As long as a call may take: somebody waits for the outcome.
+    /// As long as a call may take: a person waits for the outcome.
     Short,
     Unbounded,
 }
@@ -59,7 +59,7 @@ pub(crate) enum Patience {
 /// The texts of a prompt by their arguments, in canonical form.
 pub(crate) type ProbedTexts = BTreeMap<Arc<str>, ProbedText>;
 
-/// Returns what is known of texts after they were probed.
+/// Returns the state of texts after they were probed.
 pub(super) fn offered_texts(texts: &ProbedTexts) -> BTreeMap<Arc<str>, OfferedText> {
     let known = texts.iter().filter_map(|(arguments, text)| match text {
         ProbedText::Stable { digest, .. } => {
@@ -71,8 +71,8 @@ pub(super) fn offered_texts(texts: &ProbedTexts) -> BTreeMap<Arc<str>, OfferedTe
     known.collect()
 }
 
-/// The time between two reports of what probes have found: each has all prompts of the upstream
-/// decided on again.
+/// The time between two reports of probes: after each, all prompts of the upstream are decided on
+/// again.
 const REPORT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// When a prompt was probed last, and which version of it.
@@ -84,8 +84,8 @@ struct Done {
 }
 
 impl Router {
-    /// Asks for the texts of a prompt that can be had: without arguments if it needs none, and with
-    /// those of configured probes. Each is asked for twice.
+    /// Fetches the texts of a prompt: without arguments if it needs none, and with those of
+    /// configured probes. Each is fetched twice, to find unstable texts.
     pub(crate) async fn probe(&self, row: &PinRow, patience: Patience) -> ProbedTexts {
         let mut texts = ProbedTexts::new();
         let Some(offered) = &row.offered else {
@@ -100,7 +100,7 @@ impl Router {
     }
 
     /// # Errors
-    /// Those of a get.
+    /// As for a get.
     async fn probe_twice(
         &self,
         row: &PinRow,
@@ -157,7 +157,7 @@ impl Router {
         self.upstreams.keys().filter(|_| self.releases.is_probing).filter(is_pinned)
     }
 
-    /// Probes what is due, and returns when the next probe is.
+    /// Runs the probes that are due, and returns the time of the next one.
     async fn probe_due(
         &self,
         upstream: &UpstreamId,
@@ -229,7 +229,7 @@ impl Router {
     /// time.
     ///
     /// # Errors
-    /// Those of a get.
+    /// As for a get.
     async fn probe_once(
         &self,
         row: &PinRow,
@@ -316,7 +316,8 @@ impl Router {
         arguments: Option<&Document>,
     ) -> Result<String, Fault> {
         let effective = effective_arguments(routed, arguments)?;
-        // Nobody answers: the client of a probe has no capabilities, so no state is sealed either.
+        // A server request has no answer: the client of a probe has no capabilities, so no state is
+        // sealed either.
         let channel = CallChannel::silent();
         let bridge = Bridge {
             router: self,

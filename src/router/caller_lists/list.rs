@@ -1,4 +1,4 @@
-//! One private list: what a caller is served of one upstream, and when that is fetched again.
+//! One private list: the list of one upstream for one caller, and when it is fetched again.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ use domain::prompt::Prompt;
 use domain::rights::Allowed;
 use domain::tool::name::is_derived;
 
-/// What a caller is served of one upstream.
+/// The list of one upstream, as one caller is served it.
 #[derive(Clone)]
 pub(super) struct List {
     /// `None`: nothing is listed.
@@ -35,14 +35,13 @@ pub(super) struct List {
     pub(super) fetched_at: Option<Instant>,
     /// When the last attempt to fetch it began.
     pub(super) began_at: Instant,
-    /// From when on it is fetched again, if it is asked for.
+    /// The time after which a request fetches it again.
     pub(super) renew_at: Instant,
     /// Why it could not be fetched the last time.
     pub(super) failure: Option<Kind>,
 }
 
-/// Time for which calls are told why a list could not be fetched, instead of one after another
-/// trying it.
+/// Time for which calls get the failure of the last fetch, instead of one after another trying it.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long a list without a term of its own is kept.
@@ -71,7 +70,7 @@ impl List {
         }
     }
 
-    /// What is served after a list could not be fetched.
+    /// The list that is served after a failed fetch.
     pub(super) fn failed(
         kind: Kind,
         before: Option<&Self>,
@@ -87,8 +86,8 @@ impl List {
         }
     }
 
-    /// What is served after the access of the caller was ended: nothing. It is fetched again as
-    /// soon as it is asked for.
+    /// The list that is served after the access of the caller was ended: it is empty, and is
+    /// fetched again on the next request.
     pub(super) fn ended(kind: Kind, now: Instant) -> Self {
         let digest = *View::whole(&None).digest();
         Self {
@@ -102,8 +101,8 @@ impl List {
     }
 }
 
-/// Whether the same prompts stand behind the same texts: gets and completions are made of what the
-/// texts do not show.
+/// Whether the prompts behind two equal texts are the same: gets and completions depend on members
+/// that the texts do not show.
 fn is_same(before: &List, segment: &Option<Arc<Segment>>) -> bool {
     match (&before.segment, segment) {
         (Some(one), Some(other)) => one.owners().iter().zip(other.owners()).all(|(one, other)| {
@@ -133,7 +132,7 @@ pub(super) async fn segment(source: Arc<Source>, naming: Naming, prompts: Vec<Pr
         let effective = (!maker.is_idle()).then(|| maker.make(Some(&prompts)));
         let prompts = effective.as_ref().map_or(&prompts, |effective| &effective.prompts);
         let sources = [merge::Source { prefix: &source.prefix, prompts }];
-        // It has a prefix of its own: no name collides with that of another upstream.
+        // No other upstream has its prefix, so no name collides.
         let merged = merge::merge(&sources, &HashSet::new(), &naming, composed);
         let mut writer = SegmentWriter::new(Some(source.id.clone()));
         for entry in &merged.entries {
@@ -177,7 +176,8 @@ impl ListsOf {
         lists.filter_map(|(at, list)| Some((at, list.as_ref()?)))
     }
 
-    /// The same with other lists at some places. What was composed is kept if the same is listed.
+    /// The lists with replacements at some places. The composed content is kept if they list the
+    /// same.
     pub(super) fn with(&self, others: impl IntoIterator<Item = (usize, Arc<List>)>) -> Self {
         let mut lists = self.lists.clone();
         for (at, list) in others {
@@ -228,7 +228,7 @@ impl ListsOf {
         self.lists.iter().flatten().filter_map(|list| list.segment.as_ref())
     }
 
-    /// The digest of what `visible` shows of the lists; zero if that is nothing.
+    /// The digest of the part of the lists that `visible` admits; zero if it is empty.
     pub(super) fn visible_digest(&self, visible: impl FnMut(&Segment) -> Allowed) -> Digest {
         let view = View::part(self.segments(), None, visible);
         if view.is_empty() { Digest::default() } else { *view.digest() }
@@ -240,8 +240,8 @@ impl ListsOf {
         list + self.segments().map(|segment| segment.size_with_owners()).sum::<usize>()
     }
 
-    /// What the caller is served: the content of all callers and its own lists. A large one is
-    /// composed beside the calls.
+    /// The content for the caller: that of all callers with the caller's lists. A large one is
+    /// composed outside the threads of calls.
     pub(super) async fn content(&self, shared: &Arc<Content>, caller: &Principal) -> Arc<Content> {
         let segments: Vec<_> = self.segments().cloned().collect();
         if segments.is_empty() {
@@ -258,7 +258,8 @@ impl ListsOf {
         let content =
             if prompts <= COMPOSED_AT_ONCE { compose() } else { beside_calls(compose).await };
         let mut composed = self.composed();
-        // Another call has composed the same meanwhile. Views of what is older would never be kept.
+        // Another call has composed the same meanwhile. Views of an older content would never be
+        // kept.
         if let Some((of, other)) = &*composed
             && *of == shared.generation
             && other.generation > content.generation
@@ -269,7 +270,7 @@ impl ListsOf {
         content
     }
 
-    /// Releases what was composed of an earlier content than that of this generation.
+    /// Releases a content that was composed of one of an earlier generation.
     pub(super) fn release_before(&self, generation: u64) {
         let mut composed = self.composed();
         if composed.as_ref().is_some_and(|(of, _)| *of < generation) {

@@ -1,6 +1,6 @@
 //! The private lists of callers, at upstreams that list for each caller (`list_as = "caller"`):
-//! fetched when they are asked for, with the caller's own credential, kept by age, and served to
-//! that caller only.
+//! fetched on request, with the caller's own credential, kept by age, and served to that caller
+//! only.
 
 mod list;
 pub(crate) mod watching;
@@ -80,20 +80,21 @@ struct Waiting {
 
 /// Why a list is fetched.
 pub(super) enum Cause {
-    /// A call asks, which has brought this token.
+    /// A call requests it, with its subject token.
     Call(Option<SubjectToken>),
     /// It is due.
     Age,
-    /// The upstream has said, by then, that it has changed.
+    /// The upstream had announced a change by this time.
     Change(Instant),
 }
 
 /// The private lists that a request is about.
 #[derive(Clone, Copy)]
 pub(super) enum Wanted<'a> {
-    /// Those of all upstreams that the endpoint serves.
+    /// The lists of all upstreams that the endpoint serves.
     All,
-    /// That of the upstream whose prefix this name has; all of them for the derived name of a tool.
+    /// The list of the upstream whose prefix this name has; all lists for the derived name of a
+    /// tool.
     Of(&'a str, NameKind),
 }
 
@@ -359,8 +360,8 @@ impl CallerLists {
         }
     }
 
-    /// Keeps a list in place of the one before, and tells the streams of its caller. What was
-    /// fetched with an access that has `ended` meanwhile is not kept.
+    /// Replaces the list before, and notifies the streams of its caller. A list that was fetched
+    /// with an access that has `ended` meanwhile is not kept.
     fn keep(
         &self,
         (caller, at): &Place,
@@ -380,7 +381,7 @@ impl CallerLists {
         list
     }
 
-    /// Releases what only earlier contents hold.
+    /// Releases objects that only earlier contents hold.
     pub(super) fn release_before(&self, generation: u64) {
         self.lists.iter().for_each(|(_, lists)| lists.release_before(generation));
     }
@@ -406,7 +407,7 @@ impl CallerLists {
         wanted.all(|at| lists.get(at).is_some()).then_some(lists)
     }
 
-    /// Finds a prompt among the lists that a caller has of its own.
+    /// Finds a prompt in the private lists of a caller.
     pub(super) fn find<T>(
         &self,
         caller: &Caller,

@@ -24,8 +24,8 @@ use domain::caller::{Caller, Principal};
 #[derive(Default)]
 pub(super) struct Watchers(Mutex<HashMap<Principal, Weak<Watched>>>);
 
-/// What the streams of one caller share. With the last of them the upstreams are no longer listened
-/// to.
+/// State shared by the streams of one caller. The gateway listens to the upstreams until the last
+/// of the streams ends.
 struct Watched {
     changed: watch::Sender<()>,
     lists: Weak<CallerLists>,
@@ -50,14 +50,14 @@ pub(crate) struct Watching {
     _watched: Arc<Watched>,
     changed: watch::Receiver<()>,
     caller: Principal,
-    /// What the caller sees of its lists; `None` until they are known.
+    /// The digest of the lists that the caller sees; `None` until they are known.
     seen: Option<Seen>,
 }
 
-/// The digest of what a caller sees of its lists at an endpoint.
+/// The digest of the private lists that a caller sees at an endpoint.
 struct Seen {
     digest: Digest,
-    /// What it was made of.
+    /// The lists and views that it was computed from.
     lists: Weak<ListsOf>,
     views: Weak<ViewCache>,
 }
@@ -66,7 +66,7 @@ struct Seen {
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
 
 impl Watchers {
-    /// Tells the streams of a caller that one of its lists was fetched.
+    /// Notifies the streams of a caller that one of its lists was fetched.
     pub(super) fn notify(&self, caller: &Principal) {
         let watched = self.lock().get(caller).and_then(Weak::upgrade);
         // Without the lock, which the last reference takes when it is dropped.
@@ -110,8 +110,8 @@ impl CallerLists {
 }
 
 impl Watching {
-    /// Goes on with the lists of another configuration. What the client knows are those before,
-    /// until the others are known.
+    /// Continues with the lists of another configuration. The client knows the lists before until
+    /// the new ones are known.
     pub(in crate::router) fn renew(&mut self, lists: &Arc<CallerLists>) {
         if Arc::ptr_eq(&self.lists, lists) {
             self.changed.borrow_and_update();
@@ -122,8 +122,8 @@ impl Watching {
         }
     }
 
-    /// Returns the digest of what the caller sees of its lists at an endpoint, zero if that is
-    /// nothing or not known; and whether it became known now.
+    /// Returns the digest of the private lists that the caller sees at an endpoint, zero if they
+    /// are empty or not known; and whether it became known now.
     pub(in crate::router) async fn digest(
         &mut self,
         views: &Arc<ViewCache>,
@@ -173,7 +173,7 @@ async fn keep_fresh(lists: Arc<CallerLists>, place: Place, mut fetched: watch::R
         if let Some(upstream) = lists.upstream(*at)
             && let Some(account) = upstream.account_of(caller.caller())
         {
-            // The client may know what was listed under the configuration before.
+            // The client may know lists of the configuration before.
             if lists.lists_of(caller).get(*at).is_none() && account.has_access() {
                 lists.clone().renew(place.clone(), Cause::Age).await;
             }

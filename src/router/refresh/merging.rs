@@ -45,7 +45,7 @@ struct Group {
     texts: Vec<Text>,
 }
 
-/// All that decides what a group is.
+/// All inputs of the merge of a group.
 #[derive(Default, Eq, PartialEq)]
 struct MadeOf {
     /// Which lists of which upstreams.
@@ -118,7 +118,7 @@ impl Refresh {
         self.upstreams.iter().filter(move |known| known.source.prefix == *prefix)
     }
 
-    /// What the names of each upstream with a prefix begin with, in order.
+    /// The beginnings of the names of each upstream with a prefix, in order.
     fn beginnings(&self) -> Vec<String> {
         let prefixes = self.upstreams.iter().map(|known| &known.source.prefix);
         let prefixed = prefixes.filter(|prefix| !prefix.is_bare());
@@ -190,7 +190,7 @@ impl Refresh {
     /// Logs the change, each prompt that is newly left out, and each new pair of look-alikes.
     fn log(&self, content: &Content) {
         let news = added(&self.content.left_out, &content.left_out);
-        // What overlays and pins leave out is meant so.
+        // Overlays and pins leave prompts out on purpose.
         let news: Vec<_> = news.into_iter().filter(|l| l.by == LeftOutBy::Defect).collect();
         for LeftOut { upstream, raw_name, reason, .. } in news.iter().take(LOGGED) {
             warn!(
@@ -371,7 +371,7 @@ impl Known {
     }
 }
 
-/// What is in `now` and not in `before`.
+/// Elements of `now` that are not in `before`.
 fn added<'a, T: Eq + Hash>(before: &[T], now: &'a [T]) -> Vec<&'a T> {
     let before: HashSet<_> = before.iter().collect();
     now.iter().filter(|item| !before.contains(item)).collect()

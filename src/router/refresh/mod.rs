@@ -45,7 +45,7 @@ pub(crate) struct Refresh {
     transitions: Vec<Transition>,
 }
 
-/// What changes the catalog.
+/// The inputs that change the catalog.
 pub(crate) struct Inputs {
     pub reports: mpsc::Receiver<DriverReport>,
     pub texts: mpsc::Receiver<Vec<TextReport>>,
@@ -78,8 +78,7 @@ struct Known {
     version: ListVersion,
     state: State,
     pins: DefinitionPins,
-    /// What overlays and pins make of the list; `None` if there are none, and the list is served as
-    /// it is.
+    /// The list after overlays and pins; `None` if there are none, and the list is served as it is.
     effective: Option<Effective>,
     /// The texts that probes have found.
     texts: KnownTexts,
@@ -221,7 +220,7 @@ impl Refresh {
         self.with_effective_lists()
     }
 
-    /// Makes what is served of all lists.
+    /// Makes the effective lists of all upstreams.
     fn with_effective_lists(mut self) -> Self {
         for at in 0..self.upstreams.len() {
             self.make_effective(at);
@@ -230,7 +229,7 @@ impl Refresh {
         self
     }
 
-    /// Takes over what probes have found.
+    /// Takes over the texts that probes have found.
     fn learn(mut self, reports: Vec<TextReport>) -> Self {
         let mut changed: Vec<usize> = Vec::new();
         for TextReport { upstream, raw_name, mut texts, failed } in reports {
@@ -256,7 +255,7 @@ impl Refresh {
         self
     }
 
-    /// Makes what is served of an upstream's list; returns whether it is another than before.
+    /// Makes the effective list of an upstream; returns whether it has changed.
     fn make_effective(&mut self, at: usize) -> bool {
         let known = &mut self.upstreams[at];
         let maker = Maker {
@@ -301,7 +300,8 @@ impl Refresh {
             let listed = report.outcome.as_ref().map(|list| &list.listed);
             listed.map_or(0, |listed| listed.prompts.len() + listed.malformed.len())
         };
-        // The digest is that of all prompts, and what is left out is compared with what was.
+        // The work grows with all prompts, which the digest covers, and with those left out, which
+        // are compared with those left out before.
         let known = self.content.len() + self.content.left_out.len();
         let now = Instant::now();
         // Pins read objects.
@@ -478,7 +478,7 @@ impl Known {
 }
 
 /// The prompts whose states have changed, or their reasons, or the versions that are offered
-/// meanwhile. Those that are approved when they are first seen are no news.
+/// meanwhile. Prompts that are approved when they are first seen are not reported.
 fn transitions(before: &[PinRow], now: &[PinRow]) -> Vec<Transition> {
     let definition = |row: &PinRow| Some(row.offered.as_ref()?.version.definition.clone());
     let known: HashMap<&str, &PinRow> = before.iter().map(|row| (&*row.raw_name, row)).collect();
