@@ -59,7 +59,7 @@ mod tests {
             ("(", &other, ")"),
             // As long as before, in the same number of chunks.
             ("[", &other, ")"),
-            // At the border of what is kept, and above.
+            // At the limit of lengths that are kept, and above.
             (&long, &one, ""),
             (&long, &one, ")"),
             ("", &Arc::new("short".to_owned()), ""),

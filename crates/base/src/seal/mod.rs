@@ -39,7 +39,7 @@ pub enum Kind {
     Grant,
     /// A message of one replica for another.
     Relay,
-    /// What a replica tells the others about itself.
+    /// The description of a replica in its heartbeat.
     Replica,
     /// An `Mcp-Session-Id`.
     Session,
@@ -123,8 +123,8 @@ impl Sealer {
         Self { ciphers, names: hmac::Key::new(hmac::HMAC_SHA256, &names) }
     }
 
-    /// Returns a name under which others can count something without learning what it is: the first
-    /// 16 bytes of an HMAC-SHA256. It changes with the newest key.
+    /// Returns a blinded name, under which others can count a thing without learning its name: the
+    /// first 16 bytes of an HMAC-SHA256. It changes with the newest key.
     pub fn blind(&self, name: &str) -> [u8; 16] {
         let tag = hmac::sign(&self.names, name.as_bytes());
         let mut blind = [0; 16];
