@@ -31,10 +31,10 @@ pub struct Connection {
     agreement: Mutex<Agreement>,
 }
 
-/// What a connection has agreed on.
+/// The negotiated state of a connection.
 #[derive(Default)]
 struct Agreement {
-    /// What the newest `initialize` agreed on.
+    /// The session that the newest `initialize` negotiated.
     initialized: Option<Token>,
     /// Cancelled by the first `initialize` behind a call without one.
     resumed: Option<CancellationToken>,
@@ -128,8 +128,9 @@ impl Connection {
         Dialect::new(agreed.unwrap_or(Revision::NEWEST_MODERN))
     }
 
-    /// Returns what `initialize` agreed on. An HTTP+SSE client that reconnects by itself after a
-    /// restart of the gateway may send no `initialize`: it is served as the oldest revision.
+    /// Returns the session that `initialize` negotiated. An HTTP+SSE client that reconnects by
+    /// itself after a restart of the gateway may send no `initialize`: it is served as the oldest
+    /// revision.
     pub(super) fn token(&self) -> Option<Token> {
         let oldest = || Token {
             revision: Revision::V2024_11_05,
@@ -150,7 +151,8 @@ impl Connection {
         is_resumed.then(|| agreement.resumed.insert(CancellationToken::new()).clone())
     }
 
-    /// Stores what `initialize` agreed on. Returns whether it was the first `initialize`.
+    /// Stores the session that `initialize` negotiated. Returns whether it was the first
+    /// `initialize`.
     pub(super) fn initialize(&self, token: Token) -> bool {
         let mut agreement = self.lock();
         if let Some(resumed) = &agreement.resumed {

@@ -37,7 +37,7 @@ pub struct Identity {
     instructions: String,
 }
 
-/// What an endpoint offers to a client, as its capabilities declare it.
+/// The offer of an endpoint to a client, as its capabilities declare it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Offer {
     pub prompts: bool,

@@ -147,7 +147,7 @@ impl Sessions {
         Ok(Dispatch::Accepted)
     }
 
-    /// Returns what `initialize` agreed on with the client of a message.
+    /// Returns the session that `initialize` negotiated with the client of a message.
     fn token(&self, inbound: &InboundMessage<'_>) -> Result<Token, Fault> {
         let RequestContext { transport, caller, endpoint, now, .. } = *inbound.context;
         match transport {

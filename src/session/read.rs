@@ -39,7 +39,7 @@ impl Sessions {
             .and_then(|text| Json::parse_outlined(text, self.limits.json_depth, &mut outline))
             .map_err(|error| refuse(error.into()))?;
         match message.kind() {
-            // On the heap, as all that few messages need.
+            // On the heap: batches are few, and their future would enlarge that of each message.
             JsonKind::Array => Box::pin(self.read_batch(message, context)).await,
             _ => self.read_message(message, context).await,
         }

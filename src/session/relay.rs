@@ -27,7 +27,7 @@ impl Sessions {
         let body = response.text().as_bytes().to_vec();
         let message = Message::Response { session: *session.as_bytes(), body };
         let holder = Holder::of(context.caller, context.address);
-        // Nobody waits for a response that was not found: the call has ended.
+        // `NotFound` is no error: the call that waited for the response has ended.
         cluster.hand_over(&holder, sender, message).await.map(drop).map_err(|e| fault(e).into())
     }
 
@@ -52,7 +52,7 @@ impl Sessions {
         cluster.ask_all(&holder, message).await.map(drop).map_err(fault)
     }
 
-    /// Tells the other replicas that a session was terminated.
+    /// Publishes the termination of a session to the other replicas.
     pub(super) async fn tell_terminated(&self, holder: &Holder, session: Nonce) {
         if let Some(cluster) = self.cluster() {
             cluster.tell_terminated(holder, *session.as_bytes()).await;
@@ -91,7 +91,7 @@ impl Sessions {
     }
 }
 
-/// What a client learns of a message that was not handed over.
+/// The fault that a client gets for a message that was not handed over.
 pub(crate) fn fault(error: RelayError) -> TransportFault {
     match error {
         RelayError::TooLarge { limit } => TransportFault::RelayTooLarge { limit },

@@ -12,7 +12,7 @@ use domain::json::Json;
 use domain::method::{Countable, ForeignMethod, Method};
 use domain::tool::{FIND_PROMPT, USE_PROMPT};
 
-/// What a request that is not about the session asks for.
+/// The purpose of a request that is not about the session.
 pub(super) enum Purpose {
     /// A call, with the form of its result.
     Call(Request, ResultForm),
@@ -33,7 +33,7 @@ impl Refused {
 }
 
 impl Sessions {
-    /// Returns what the capabilities of an endpoint declare.
+    /// Returns the offer that the capabilities of an endpoint declare.
     pub(super) fn offer(&self, endpoint: &str) -> Offer {
         let exposure = self.router.exposure(endpoint);
         let tools = match (exposure.tools, self.empty_lists) {
@@ -149,9 +149,9 @@ impl Sessions {
     }
 
     /// Returns the tool that a `tools/call` names. Where each prompt has a tool, a name that stands
-    /// for no prompt is treated as that of an unknown prompt, so that it cannot be told from one
-    /// that the caller may not use. The pair can be called there, too: a client may have listed it
-    /// while there were more prompts than `tools_max`.
+    /// for no prompt is treated as that of an unknown prompt, so that it cannot be distinguished
+    /// from one that the caller may not use. The pair can be called there, too: a client may have
+    /// listed it while there were more prompts than `tools_max`.
     fn prompt_tool(&self, params: Option<Json<'_>>, endpoint: &str) -> Option<PromptTool> {
         let exposure = self.router.exposure(endpoint);
         let name = params.filter(|_| exposure.tools)?.get("name")?.as_str()?;

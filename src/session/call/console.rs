@@ -10,7 +10,7 @@ use domain::jsonrpc::Id;
 use domain::revision::Revision;
 use domain::unix_time::UnixSeconds;
 
-/// The console bounds what is tried at once, so a call takes no place of `server.limits.in_flight`.
+/// The console bounds its trials, so they take no place of `server.limits.in_flight`.
 struct Bounded;
 
 impl CallPermit for Bounded {

@@ -38,7 +38,7 @@ impl Drop for Counting<'_> {
         if !Used::is_counted(request.method(), self.outcome) {
             return;
         }
-        // Only names of prompts are kept: others are whatever clients send.
+        // Only names of prompts are kept: others are arbitrary text of clients.
         let (prompt, upstream) = self.sessions.router.named(self.call).unzip();
         self.sessions.shared.usage.count(Used {
             prompt,

@@ -150,7 +150,7 @@ impl Sessions {
             self.shared.url_elicitations.note_all(fault, nonce, self.limits.json_depth);
         }
         match outcome {
-            // On record and in the metrics it is the fault that it is.
+            // Audit and metrics keep the fault; only the result of the tool hides it.
             CallOutcome::Fault(fault) if form == ResultForm::Tool && is_tool_result(&fault) => {
                 CallOutcome::Result(dialect.tool_error(&fault, &self.identity).into())
             }

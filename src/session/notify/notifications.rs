@@ -41,10 +41,11 @@ pub struct NotificationStream {
     /// The digests of the lists that the client was last notified of, or got first. `None` until
     /// the first complete list.
     announced: Option<ListDigests>,
-    /// Whether the client knew digests when it opened the stream, and was told of nothing since.
+    /// Whether the client knew digests when it opened the stream, and has been notified of nothing
+    /// since.
     is_resumed: bool,
-    /// What was published when the client opened the stream, until the first event: the client
-    /// knows no earlier list.
+    /// The content that was published when the client opened the stream, until the first event: the
+    /// client knows no earlier list.
     opened_at: Option<Option<Published>>,
     dialect: Dialect,
     subscriber: Subscriber,
@@ -266,7 +267,7 @@ impl NotificationStream {
     /// Returns the notification that a list now has another digest, if the client must get one.
     /// Where both lists have changed, the other notification follows.
     fn list_changed(&mut self, Visible { digests: now, learned }: Visible) -> Option<StreamEvent> {
-        // What a client knows that has resumed its stream is as of then.
+        // A client that has resumed its stream knows the lists as of then.
         let learned = learned.filter(|_| !self.is_resumed);
         if let (Some(announced), Some(learned)) = (&mut self.announced, learned) {
             *announced = announced.combined(learned);

@@ -12,8 +12,8 @@ use domain::fair_share::{Denied, FairShare, Holder, Share};
 
 /// The sessions that their clients terminated before they expired, at most
 /// `server.limits.deleted_sessions`. When the set is full, a holder beyond its share forgets its
-/// own oldest one, and for others the holder with most forgets one: nobody can make the sessions of
-/// others valid again.
+/// own oldest one, and for others the holder with most forgets one, so no holder can make the
+/// sessions of others valid again.
 #[derive(Debug)]
 pub(crate) struct TerminatedSessions {
     nonces: DashSet<Nonce>,
@@ -68,7 +68,7 @@ impl TerminatedSessions {
             if let Some(oldest) = order.forget_oldest(holder, denied) {
                 self.nonces.remove(&oldest);
             }
-            // One for one: what the holder has borrowed before stays borrowed.
+            // One for one: units that the holder has borrowed before stay borrowed.
             if denied == Denied::OverShare || order.sessions.is_empty() {
                 order.shares.force(holder, 1);
                 break;
