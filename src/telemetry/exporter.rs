@@ -60,7 +60,7 @@ impl Exporter {
         Ok(Self { client, runtime, health: Mutex::default() })
     }
 
-    /// Returns what has changed in the health of the export since the last call.
+    /// Returns the change in the health of the export since the last call.
     pub(super) fn report_health(&self) -> Option<HealthChange> {
         self.health.lock().unwrap_or_else(PoisonError::into_inner).report()
     }

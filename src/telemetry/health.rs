@@ -1,6 +1,6 @@
 //! The health of the export to a collector, and which of its changes are worth a log line.
 
-/// The outcome of the last request to the collector, and what was logged of it.
+/// The outcome of the last request to the collector, and of the last log line on it.
 #[derive(Debug, Default)]
 pub(super) struct ExportHealth {
     /// Why the last request failed; `None` after a success.
@@ -9,7 +9,7 @@ pub(super) struct ExportHealth {
     reported: Option<String>,
 }
 
-/// What has changed since the last report.
+/// A change since the last report.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum HealthChange {
     /// The export fails, or fails for a different reason than before.

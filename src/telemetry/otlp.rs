@@ -69,7 +69,7 @@ impl OtlpPipeline {
         &self.tracer
     }
 
-    /// Returns what has changed in the health of the export since the last call.
+    /// Returns the change in the health of the export since the last call.
     pub(super) fn report_health(&self) -> Option<HealthChange> {
         self.exporter.report_health()
     }
