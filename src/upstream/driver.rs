@@ -87,7 +87,7 @@ pub(super) struct Driver {
     pub shutdown: CancellationToken,
     /// Whether a notification stream is open, so that polling is not needed.
     pub listening: AtomicBool,
-    /// Removed from what is reported about failures.
+    /// Removed from the texts of reported failures.
     pub held_secrets: Arc<HeldSecrets>,
     pub audit: Audit,
     /// Signals `logins_changed`; absent where no operator signs in for the upstream, or the sign-in
@@ -125,7 +125,7 @@ struct Attempts {
     backoff: Backoff,
     /// Reason of the last attempt, if it failed.
     failure: Option<&'static str>,
-    /// What was logged about a list without prompts.
+    /// The note that was logged about a list without prompts.
     note: Option<&'static str>,
 }
 
@@ -153,7 +153,7 @@ impl Driver {
         };
         if self.upstream.lists_per_caller() {
             self.connection_state.send_replace(ConnectionState::PerCaller);
-            // No caller shares anything of it.
+            // Callers share nothing of it.
             let nothing = FetchedList { listed: PromptList::default(), fresh_for: None };
             return self.report(Ok(nothing)).await;
         }
@@ -167,7 +167,7 @@ impl Driver {
                         () = Box::pin(self.keep_list(&mut attempts)) => {}
                         () = self.keep_listening() => {}
                         () = self.login_changed() => {
-                            // What was negotiated with the token before ends with it.
+                            // The negotiation with the token before ends with that token.
                             reconnects.reset();
                             continue;
                         }

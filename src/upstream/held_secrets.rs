@@ -1,4 +1,4 @@
-//! The secrets that an upstream is called with, which its error texts must not tell to callers.
+//! The secrets that an upstream is called with. Callers must not find them in its error texts.
 
 use std::sync::Arc;
 

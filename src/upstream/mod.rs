@@ -66,7 +66,7 @@ pub struct UpstreamDeps {
     pub shutdown: CancellationToken,
     /// Permits to start a child process.
     pub starting: Arc<Semaphore>,
-    /// What callers have of their own.
+    /// The accounts of callers at upstreams.
     pub(crate) accounts: Arc<Accounts>,
     /// The operator's sign-ins, if there is a cluster.
     pub(crate) grants: Option<Arc<SharedGrants>>,
@@ -103,13 +103,13 @@ pub struct Upstream {
     breaker: Arc<Breaker>,
     /// `None` if the configuration of the upstream allows no connection at all.
     dedicated: Option<Arc<DedicatedPool>>,
-    /// `None` where all callers share what the gateway has.
+    /// `None` where all callers share the connections of the gateway.
     accounts: Option<UpstreamAccounts>,
-    /// What was negotiated last for the connection of a caller, where there is no shared one.
+    /// The properties negotiated last for the connection of a caller, where there is no shared one.
     of_callers: Mutex<Option<Negotiated>>,
     telemetry: Telemetry,
     stderr_tail: Arc<StderrTail>,
-    /// What it is called with, and must not be told to callers.
+    /// The secrets that it is called with, which callers must not see.
     held_secrets: Arc<HeldSecrets>,
     /// Ends the driver and the dedicated connections when the handle is dropped.
     _needed: DropGuard,
@@ -334,8 +334,8 @@ impl Upstream {
         self.negotiated().is_some_and(|negotiated| !negotiated.declares_at_open)
     }
 
-    /// Returns what was negotiated for the shared connection, or last for one of a caller; nothing
-    /// before.
+    /// Returns the properties negotiated for the shared connection, or last for one of a caller;
+    /// nothing before.
     pub(crate) fn negotiated(&self) -> Option<Negotiated> {
         match &*self.connection_state.borrow() {
             ConnectionState::Up(connection) => Some(connection.negotiated()),
@@ -348,8 +348,8 @@ impl Upstream {
         self.of_callers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fetches the list that the upstream has for one caller, on what the caller has of its own.
-    /// Also returns a token that is cancelled once an operator has ended that.
+    /// Fetches the caller's private list over the caller's own account. Also returns a token that
+    /// is cancelled when an operator revokes that account.
     ///
     /// # Errors
     /// As [`Upstream::perform_as_caller`], and those of [`Connection::walk`].
@@ -384,7 +384,7 @@ impl Upstream {
         Ok((FetchedList { listed, fresh_for: Some(fresh_for) }, account.revoked.clone()))
     }
 
-    /// Returns what a caller has of its own, if it has anything.
+    /// Returns the account of a caller, if there is one.
     pub(crate) fn account_of(&self, caller: &Caller) -> Option<Arc<Account>> {
         self.accounts.as_ref()?.existing(caller)
     }
@@ -440,8 +440,8 @@ impl Upstream {
         self.accounts.as_ref().is_some_and(UpstreamAccounts::are_children)
     }
 
-    /// Sends the request on what its caller has of its own, with the caller's token. A request that
-    /// is refused because of that token was not processed: it is sent once more with another.
+    /// Sends the request over the account of its caller, with the caller's token. A request that is
+    /// refused because of that token was not processed: it is sent once more with another.
     ///
     /// # Errors
     /// As [`Upstream::perform`]; [`Kind::NoToken`] when there is no token for the caller.
@@ -490,7 +490,7 @@ impl Upstream {
         {
             let performing =
                 perform_dedicated(dedicated, &connection, pass, request, &interim, concurrency);
-            // On the heap, as all that few calls need.
+            // On the heap: few calls take this path, and its future would enlarge those of all.
             if let Some(answer) = Box::pin(performing).await {
                 if let Some(watched) = watched {
                     watched.end(&answer);
@@ -513,7 +513,7 @@ impl Upstream {
                 Box::pin(repeating).await
             }
             Err(kind @ Kind::NoToken { fault, .. }) if fault.needs_login() => {
-                // The driver finds the same, and says so in the status.
+                // The driver finds the same fault, and reports it in the status.
                 self.signals.session_lost.notify_one();
                 Err(kind)
             }
@@ -568,14 +568,14 @@ impl Upstream {
 /// The access token that a request for a caller has.
 #[derive(Clone, Copy)]
 pub(crate) enum Access<'a> {
-    /// One that is obtained with what the caller has brought, if there is none.
+    /// One that is obtained with the caller's subject token, if there is none.
     Obtained(Option<&'a SubjectToken>),
-    /// The one that is there.
+    /// The present one.
     Present,
 }
 
-/// Does what `attempt` does with the token of a caller, until the account ends. An attempt that is
-/// refused because of that token was not processed: there is one more with another token.
+/// Runs `attempt` with the token of a caller, until the account ends. An attempt that is refused
+/// because of that token was not processed: there is one more with another token.
 async fn as_caller<T, F: Future<Output = Result<T, Kind>>>(
     account: &Account,
     access: Access<'_>,
@@ -635,9 +635,9 @@ async fn perform_dedicated(
 
 /// The connections that a call may use.
 enum Line<'a> {
-    /// Those of the gateway, for all callers.
+    /// The connections of the gateway, for all callers.
     Shared(&'a Upstream),
-    /// Those of the caller.
+    /// The connections of the caller.
     Own(&'a Account),
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use domain::cursor::CacheScope;
 use domain::prompt::Prompt;
 
-/// Returns what to tell an operator of an upstream that works and has no prompts; `None` if it has
+/// Returns the note for an operator on an upstream that works and has no prompts; `None` if it has
 /// some.
 pub(crate) fn emptiness(pages: usize, prompts: usize) -> Option<&'static str> {
     match (pages, prompts) {

@@ -1,5 +1,5 @@
-//! What one caller has of its own at one upstream: an access token, and the connections that are
-//! opened with it.
+//! The account of one caller at one upstream: an access token, and the connections that are opened
+//! with it.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub(crate) struct Account {
     pub list_changed: Arc<Notify>,
     /// Held by the one task that listens for that.
     pub listening: Arc<AsyncMutex<()>>,
-    /// Removed from what is reported about failures.
+    /// Removed from the texts of reported failures.
     pub held_secrets: HeldSecrets,
     /// Cancelled when the account has ended; then its connections are closed.
     pub ended: CancellationToken,
@@ -65,8 +65,8 @@ pub(crate) enum Shared {
     Failed(Instant, Kind),
 }
 
-/// Time for which calls are told why a connection could not be opened, instead of one after another
-/// trying it.
+/// Time for which calls get the failure of the last opening, instead of one after another trying
+/// it.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Time for the DELETE that ends a session.
@@ -100,7 +100,7 @@ impl Account {
     }
 
     /// Returns the connection that the calls of the caller share; opens it if there is none. Cancel
-    /// safe: what is being opened is opened for the next call.
+    /// safe: an opening goes on for the next call.
     ///
     /// # Errors
     /// When it cannot be opened.

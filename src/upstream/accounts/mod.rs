@@ -54,7 +54,7 @@ struct Key {
     principal: Principal,
 }
 
-/// What a caller has, for operators.
+/// An account, as the admin API shows it.
 #[derive(Clone, Debug)]
 pub(crate) struct AccountStatus {
     pub upstream: Arc<str>,
@@ -65,7 +65,7 @@ pub(crate) struct AccountStatus {
     pub idle: Duration,
 }
 
-/// What has ended.
+/// A revoked account.
 #[derive(Clone, Debug)]
 pub(crate) struct RevokedAccount {
     pub account: AccountStatus,
@@ -73,7 +73,7 @@ pub(crate) struct RevokedAccount {
     pub is_told: bool,
 }
 
-/// Accounts that have ended, whose authorization servers are being told.
+/// Ended accounts whose tokens are being revoked at their authorization servers.
 pub(crate) struct Revocation(Vec<(AccountStatus, Option<JoinHandle<bool>>)>);
 
 /// Time for authorization servers to revoke tokens.
@@ -183,7 +183,7 @@ impl Accounts {
 
     /// Removes the accounts of a caller, or of all, at an upstream, or at all.
     fn end(&self, caller: Option<&str>, upstream: Option<&str>) -> Vec<Arc<Account>> {
-        // Before the lock: what is dropped last must be dropped without it.
+        // Declared before the lock, so that the accounts are dropped after its release.
         let left: Vec<_>;
         let mut state = self.lock();
         let matches = |account: &Account| {
@@ -290,13 +290,13 @@ pub(crate) struct UpstreamAccounts {
     accounts: Arc<Accounts>,
     driver: DriverId,
     upstream: Arc<config::Upstream>,
-    /// The connector of the gateway itself, which those of callers are made after.
+    /// The connector of the gateway itself, from which those of callers are derived.
     connector: Arc<Connector>,
     /// `None`: the upstream is a child process of each caller's own.
     credential: Option<Arc<CallerCredential>>,
     /// Places for child processes; `None` over HTTP.
     places: Option<Arc<Semaphore>>,
-    /// When a call that waits for a child process has last looked for one that is idle, in vain.
+    /// The time of the last scan for an idle child process that found none.
     looked_at: Mutex<Option<Instant>>,
     /// Time without a call until an account ends.
     idle: Duration,
@@ -406,7 +406,7 @@ impl UpstreamAccounts {
                 return Ok(Place::Own(account));
             }
             if self.may_look_for_idle() && self.accounts.remove_idle_of(self.driver).is_some() {
-                // There may be more for the others that wait.
+                // There may be more idle children, for other calls that wait.
                 *self.looked_at() = None;
             }
             // There is no notification when a child becomes idle, so this polls.
@@ -419,8 +419,8 @@ impl UpstreamAccounts {
         }
     }
 
-    /// Whether nobody has looked in vain for an idle child for [`LOOK_FOR_IDLE`]: who looks goes
-    /// through all accounts, and many may wait.
+    /// Whether a scan for an idle child is due. A scan is linear in the accounts, so waiting calls
+    /// share one per [`LOOK_FOR_IDLE`].
     fn may_look_for_idle(&self) -> bool {
         let mut looked_at = self.looked_at();
         let is_due = looked_at.is_none_or(|at| at.elapsed() >= LOOK_FOR_IDLE);
@@ -471,7 +471,7 @@ impl UpstreamAccounts {
 }
 
 impl Drop for UpstreamAccounts {
-    /// Ends what callers have at an upstream that was removed or has changed.
+    /// Ends the accounts of callers at an upstream that was removed or has changed.
     fn drop(&mut self) {
         let ended: Vec<_> = {
             let mut state = self.accounts.lock();

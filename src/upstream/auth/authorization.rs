@@ -1,4 +1,4 @@
-//! What the requests of one connection are authorized with.
+//! Authorization of the requests of one connection.
 
 use std::sync::Arc;
 

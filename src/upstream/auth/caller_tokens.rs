@@ -1,5 +1,5 @@
-//! Access tokens of one caller for one upstream: got by one request at a time, kept until they or
-//! what they were got with expires.
+//! Access tokens of one caller for one upstream. At most one token request is in flight. A token is
+//! dropped when it, or the subject token that it was exchanged for, expires.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -111,7 +111,7 @@ pub(crate) struct CallerTokens {
     refusals: Mutex<Refusals>,
 }
 
-/// What the upstream has said about the tokens of the caller.
+/// Refusals of the caller's tokens by the upstream.
 #[derive(Default)]
 struct Refusals {
     /// When a token was refused last.
@@ -135,7 +135,8 @@ impl CallerTokens {
         }
     }
 
-    /// Makes sure that there is a token, with what the caller has brought. Cancel safe.
+    /// Makes sure that there is a token; obtains one with the subject token of the caller. Cancel
+    /// safe.
     ///
     /// # Errors
     /// [`Kind::NoToken`] when there is none to be had, or a request has failed within the last
@@ -199,8 +200,8 @@ impl CallerTokens {
         }
     }
 
-    /// Tells the authorization server that the token is no longer used. Returns whether it was
-    /// told; a failure is logged.
+    /// Revokes the token at the authorization server. Returns whether it was revoked; a failure is
+    /// logged.
     pub(crate) async fn revoke(&self) -> bool {
         let CallerCredential { source, turns, upstream, .. } = &*self.credential;
         let Some(token) = self.valid(Instant::now()) else { return false };
@@ -237,7 +238,7 @@ impl CallerTokens {
     }
 
     /// Forgets the token in `sent`, which the upstream has refused with 401. Returns the fault of
-    /// the request: only a call has what another token is got with.
+    /// the request: only a call has the subject token to obtain another one.
     pub(super) fn refused(&self, sent: Option<&HeaderValue>) -> Kind {
         let now = Instant::now();
         if self.forget(sent) {

@@ -133,7 +133,7 @@ impl ClientCredentials {
     }
 }
 
-/// Returns how the configured client proves what it is. `audience` is that of an assertion.
+/// Returns the proof of the configured client. `audience` is that of an assertion.
 pub(super) fn proof(configured: &ClientProof, posts_secret: bool, audience: &str) -> Proof {
     match configured {
         ClientProof::Secret(secret) => Proof::of_secret(Some(secret.clone()), posts_secret),

@@ -56,8 +56,8 @@ impl Exchange {
         self.config.scope.as_deref()
     }
 
-    /// Exchanges the token of a caller. What is issued is used no longer than either of the two
-    /// lives.
+    /// Exchanges the token of a caller. The issued token is used no longer than either of the two
+    /// tokens lives.
     ///
     /// # Errors
     /// When the authorization server refuses, cannot be reached, or issues something else than an
@@ -91,8 +91,8 @@ impl Exchange {
         Client { id: self.config.client_id.clone(), proof }
     }
 
-    /// Tells the authorization server that a token is no longer used (RFC 7009). Returns whether it
-    /// was told: some advertise no endpoint for that.
+    /// Revokes a token at the authorization server (RFC 7009). Returns whether it was revoked: some
+    /// advertise no endpoint for that.
     ///
     /// # Errors
     /// The authorization server refuses, or cannot be reached.

@@ -50,12 +50,12 @@ struct State {
 /// The grant that counts.
 struct Stored {
     grant: Grant,
-    /// The access token of the grant that the store has: another one, if this one could not be
+    /// The access token of the grant in the store, which is an older one if this one could not be
     /// written.
     replaces: String,
 }
 
-/// A renewed grant that could not be written: what is stored is out of date.
+/// A renewed grant that could not be written: the stored one is out of date.
 #[derive(Clone)]
 struct Unwritten {
     grant: Grant,
@@ -64,8 +64,8 @@ struct Unwritten {
 }
 
 impl Unwritten {
-    /// Whether it still is what has become of the stored grant: there was no other sign-in since,
-    /// and no other process has renewed it.
+    /// Whether it is still the successor of the stored grant: there was no other sign-in since, and
+    /// no other process has renewed it.
     fn replaces(&self, stored: &Grant) -> bool {
         stored.id == self.grant.id && stored.access_token == self.replaces
     }
@@ -102,8 +102,9 @@ impl Login {
         })
     }
 
-    /// Returns the stored access token, or a renewed one. What it does goes on if it is dropped: a
-    /// caller that leaves must not lose the refresh token that the provider has just issued.
+    /// Returns the stored access token, or a renewed one. The renewal goes on if the future is
+    /// dropped: a caller that leaves must not lose the refresh token that the provider has just
+    /// issued.
     ///
     /// # Errors
     /// There is no grant, it has ended, or the provider cannot be reached.
@@ -234,8 +235,8 @@ impl Login {
         written.is_ok()
     }
 
-    /// Writes the renewed grant that could not be written. What fails is tried again with the next
-    /// token.
+    /// Writes the renewed grant that could not be written. A failed write is tried again with the
+    /// next token.
     async fn write_unwritten(&self) {
         let Some(store) = &self.store else { return };
         if let Ok(lock) = store.lock(&self.upstream).await {

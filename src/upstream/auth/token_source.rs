@@ -28,7 +28,7 @@ pub(crate) struct TokenSource {
     requests: Mutex<RequestState>,
 }
 
-/// What tokens are requested with.
+/// The credential with which tokens are requested.
 enum Credential {
     ClientCredentials(Box<ClientCredentials>),
     Login(Arc<Login>),

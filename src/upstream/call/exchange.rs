@@ -213,8 +213,8 @@ async fn step(
     concurrency: &ConcurrencyPermit,
 ) -> Result<ExchangeEvent, Kind> {
     loop {
-        // Messages that came before the response are yielded before it, but no user is asked any
-        // more: the upstream has not waited for the answer.
+        // Messages that came before the response are yielded before it, but server requests are
+        // skipped: the upstream has not waited for the answer.
         while let Some(message) = interim.as_mut().and_then(|interim| interim.try_recv()) {
             let is_question = matches!(message, InterimMessage::ServerRequest { .. });
             if !is_question || response.is_none() {

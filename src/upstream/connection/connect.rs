@@ -39,7 +39,7 @@ pub(crate) struct DriverSignals {
     pub logins_changed: Arc<Notify>,
 }
 
-/// Opens the connections to one upstream, and keeps what they share.
+/// Opens the connections to one upstream, and keeps their shared state.
 pub struct Connector {
     upstream: Arc<Upstream>,
     sinks: NotificationSinks,
@@ -48,8 +48,8 @@ pub struct Connector {
     target: Target,
 }
 
-/// What a connector connects to: the configuration of the transport, with what one connection hands
-/// on to the next.
+/// The target of a connector: the configuration of the transport, with the state that one
+/// connection hands on to the next.
 enum Target {
     /// Streamable HTTP, or else HTTP+SSE (2025-11-25, transports, backwards compatibility).
     Http {
@@ -120,8 +120,8 @@ impl Connector {
 
     /// Returns the connector of one caller to the same upstream: with the `tokens` of the caller
     /// over HTTP, with a child process in whose environment the caller is named otherwise.
-    /// `list_changed` is notified of changes of the caller's own list; without one, the walk of the
-    /// gateway itself finds out what has changed.
+    /// `list_changed` is notified of changes of the caller's own list; without one, changes are
+    /// found by the gateway's own walk.
     ///
     /// # Errors
     /// As [`Connector::new`].
@@ -335,7 +335,7 @@ impl Connector {
     }
 
     fn http(&self, endpoint: &Arc<HttpEndpoint>) -> Transport {
-        // A change may be told on the stream of the call that made it, and only there.
+        // A change may be announced on the stream of the call that made it, and only there.
         let correlator = Correlator::new(self.sinks.clone());
         Transport::Http { endpoint: endpoint.clone(), correlator }
     }

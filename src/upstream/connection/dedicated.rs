@@ -83,7 +83,7 @@ struct PooledConnection {
     like: Weak<Connection>,
     state: watch::Sender<PooledState>,
     usage: Mutex<Usage>,
-    /// Held by a call where server requests of concurrent calls could not be told apart.
+    /// Held by a call where server requests of concurrent calls could not be distinguished.
     exclusive: Arc<AsyncMutex<()>>,
     examiner: Examiner,
     /// Cancelled when the connection was removed from the pool.
@@ -232,8 +232,8 @@ impl DedicatedPool {
         like: &Arc<Connection>,
     ) -> Option<Arc<PooledConnection>> {
         let mut connections = self.connections();
-        // What was negotiated for the shared connection before, with another sign-in or before a
-        // restart, ended with it.
+        // A dedicated connection is outdated once the shared connection that it was opened like is
+        // gone, after another sign-in or a restart.
         let outdated = connections.open.get(key).filter(|pooled| pooled.like.strong_count() == 0);
         if let Some(pooled) = outdated.cloned() {
             Self::remove(&mut connections, &pooled);
@@ -245,8 +245,8 @@ impl DedicatedPool {
                 let Usage { calls, since } = *pooled.usage();
                 (calls == 0).then(|| ((!pooled.has_failed(), since), pooled.clone()))
             });
-            // One for each that is waited for; who waits looks again at each change. The others may
-            // stay.
+            // One for each connection that calls wait for; those calls check again at each change.
+            // The other idle connections may stay.
             if connections.closing < connections.waiting.len()
                 && let Some((_, oldest)) = idle.min_by_key(|(rank, _)| *rank)
             {
@@ -467,8 +467,8 @@ impl Drop for UsageGuard {
 }
 
 impl Lease {
-    /// Ends the lease of a call. Where the call has failed because of the connection, as the
-    /// upstream then says, the next call opens another one.
+    /// Ends the lease of a call. Where the call has failed and an examination finds the connection
+    /// lost, the next call opens another one.
     pub(crate) fn end<T>(self, outcome: &Result<T, Kind>) {
         let UsageGuard { pool, pooled } = &self.usage;
         let is_suspect = |kind: &Kind| self.connection.is_suspect_after(kind);

@@ -17,8 +17,8 @@ pub(crate) struct Examiner {
 
 impl Examiner {
     /// Asks the upstream beside the calls, as [`Connection::is_served`] does, unless an examination
-    /// is under way. Runs `lost` if the connection is not served; `lost` is then the only holder of
-    /// what it holds of the connection, but for calls. Ends without a result once `ended` is
+    /// is under way. Runs `lost` if the connection is not served. The examiner drops its own
+    /// reference to the connection before it runs `lost`. Ends without a result once `ended` is
     /// cancelled.
     pub(crate) fn examine<F: Future<Output = ()> + Send>(
         &self,

@@ -22,7 +22,7 @@ pub(crate) struct Pagination<'a> {
     bytes: usize,
 }
 
-/// What follows a page.
+/// The step that follows a page.
 #[derive(Debug, PartialEq)]
 pub(crate) enum PageStep {
     /// Another page, at this cursor, which may be "".

@@ -39,7 +39,7 @@ pub enum Connection {
     Remote(RemoteConnection),
 }
 
-/// What was negotiated for a connection, as far as calls depend on it before they have one.
+/// The negotiated properties of a connection that calls depend on before they have one.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Negotiated {
     /// `None` for a library.
@@ -192,7 +192,7 @@ impl Connection {
         matches!(self, Connection::Remote(connection) if connection.conversation.declares_at_open())
     }
 
-    /// Whether server requests of two concurrent calls could not be told apart, so calls with
+    /// Whether server requests of two concurrent calls could not be distinguished, so calls with
     /// server requests must run one at a time.
     pub fn needs_exclusive_calls(&self) -> bool {
         match self {

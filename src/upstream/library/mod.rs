@@ -185,7 +185,7 @@ fn claimed_twice(name: &str) -> String {
 /// content of the files that it embeds. Its SHA-256 hash is [`PromptSource::digest`]. Blocks.
 ///
 /// # Errors
-/// The file is no valid prompt any more.
+/// The file is no longer a valid prompt.
 pub(crate) fn source_object(
     folder: &Path,
     library: &str,

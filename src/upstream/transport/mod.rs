@@ -22,7 +22,7 @@ use domain::json::Json;
 use domain::jsonrpc::{Frame, Id};
 use domain::known_response::KnownResponse;
 
-/// What becomes of a notification stream.
+/// An event of a notification stream.
 #[derive(Clone, Copy)]
 pub enum StreamEvent<'a> {
     Opened,
@@ -42,7 +42,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Returns the headers that each message has, whatever it says.
+    /// Returns the headers of every message.
     pub fn headers(&self) -> HeaderMap {
         match self {
             Transport::Http { endpoint, .. } => endpoint.headers().clone(),

@@ -17,7 +17,7 @@ use domain::sse_decoder;
 /// admits keep-alive comments, and bounds endless ones.
 const STREAM_FACTOR: usize = 4;
 
-/// What an upstream has sent.
+/// A message of an upstream.
 pub(super) enum Received {
     /// The known response; this is its result.
     Known(Document),
@@ -62,7 +62,7 @@ impl SseReader {
     /// Cancel safe.
     ///
     /// # Errors
-    /// Those of [`SseReader::next`].
+    /// As [`SseReader::next`].
     pub(super) async fn next_or_known<'a>(
         &mut self,
         result_of: impl Fn(&[u8]) -> Option<&'a Document>,

@@ -170,7 +170,7 @@ impl Child {
         self.cause.get().cloned().unwrap_or_else(|| Kind::ChildExited(Arc::default()))
     }
 
-    /// Returns what the child writes to standard error.
+    /// Returns the last lines that the child wrote to standard error.
     pub fn stderr_tail(&self) -> &Arc<StderrTail> {
         &self.stderr_tail
     }

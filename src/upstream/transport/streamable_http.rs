@@ -157,7 +157,8 @@ impl HttpEndpoint {
                 Err(Kind::Protocol(format!("HTTP {} to a request", head.status.as_u16())))
             }
             (status, Some("text/event-stream")) if status.is_success() => {
-                // On the heap, as all that few requests need.
+                // On the heap: few requests take this path, and its future would enlarge those of
+                // all.
                 Box::pin(self.read_stream(id, &headers, body, correlator, known)).await
             }
             (status, Some("application/json")) if status.is_success() => {
@@ -192,7 +193,7 @@ impl HttpEndpoint {
     }
 
     /// Opens a notification stream, by GET or by a POSTed request, and reads it to its end. Returns
-    /// once it may be opened again: that time holds until the upstream says another one (WHATWG
+    /// once it may be opened again: that time holds until the upstream sends another one (WHATWG
     /// HTML, section 9.2.6).
     ///
     /// # Errors
@@ -288,8 +289,8 @@ impl HttpEndpoint {
         }
     }
 
-    /// Posts what a message of the upstream demands, in the background: at once, or as soon as the
-    /// client has answered a server request.
+    /// Posts the reply that a message of the upstream demands, in the background: at once, or as
+    /// soon as the client has answered a server request.
     pub fn send_followup(self: &Arc<Self>, url: &Uri, headers: HeaderMap, followup: Followup) {
         match followup {
             Followup::None => {}
@@ -417,7 +418,7 @@ impl HttpEndpoint {
         mut body: Incoming,
         mut same: Option<Comparison<'_>>,
     ) -> Result<Received, Kind> {
-        // What is announced may not come.
+        // The announced length is untrusted: it bounds the first buffer only.
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
         let first_buffer = announced.min(self.max_message).min(MAX_FIRST_BUFFER);
         let (mut bytes, mut received) = (Vec::new(), 0);
