@@ -1,6 +1,6 @@
-//! What is counted: outcomes, sums and latencies.
+//! Counts of calls: outcomes, sums and latencies.
 
-/// What became of a call, as usage counts it.
+/// The outcome of a call, as usage counts it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Kind {
     /// A result was sent, or the caller cancelled the call.

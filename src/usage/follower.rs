@@ -20,7 +20,7 @@ pub(super) struct Follower {
     flushed: Instant,
 }
 
-/// What is read of the log at once, in bytes: some milliseconds of work, so that questions wait no
+/// Bytes of the log that are read at once: some milliseconds of work, so that questions wait no
 /// longer.
 const SLICE: usize = 1 << 20;
 

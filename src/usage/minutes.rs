@@ -26,7 +26,7 @@ pub(super) struct Minutes {
     limit: usize,
 }
 
-/// What was counted in one minute.
+/// The counts of one minute.
 struct Minute {
     /// Minutes since the Unix epoch.
     number: u64,
@@ -50,13 +50,13 @@ struct Key {
     endpoint: u32,
 }
 
-/// What a row takes in its table, in bytes: its table is between half full and full.
+/// Memory of a row in its table, in bytes: the table is between half full and full.
 const ROW: usize = 2 * (size_of::<Key>() + size_of::<Counts>());
 
-/// What a minute, or an upstream in it, takes: its sums and some steps of its histogram.
+/// Memory of a minute, or of an upstream in it, in bytes: its sums and some steps of its histogram.
 const SLOT: usize = 2 * size_of::<Slot>() + 128;
 
-/// What a caller with groups takes beside its groups.
+/// Memory of a caller with groups, in bytes, without its groups.
 const GROUPED: usize = 64;
 
 impl Minutes {
@@ -225,8 +225,7 @@ impl Minutes {
         }
     }
 
-    /// Adds what was counted in `from..to`, in minutes since the Unix epoch; points take `step`
-    /// minutes.
+    /// Adds the counts of `from..to`, in minutes since the Unix epoch; points take `step` minutes.
     pub(super) fn collect(
         &self,
         by: Dimension,
@@ -336,7 +335,7 @@ impl Wanted {
             && is(self.endpoint, key.endpoint)
     }
 
-    /// Whether only rows know what the filter admits.
+    /// Whether the filter can be applied to rows only.
     fn needs_rows(&self) -> bool {
         self.prompt.is_some() || self.caller.is_some() || self.endpoint.is_some()
     }

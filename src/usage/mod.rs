@@ -1,8 +1,8 @@
-//! Usage: who used which prompt, how often, and how it went (docs/usage.md).
+//! Usage: the uses of prompts by callers, with their outcomes and times (docs/usage.md).
 //!
-//! Calls are counted twice. [`Usage::count`] leaves what a call was in a bounded buffer, which a
-//! task moves to the counters of the last day in memory ([`minutes`]). Days before come from an
-//! [`index`], which a [`follower`] derives from the audit log alone.
+//! Calls are counted twice. [`Usage::count`] puts a call into a bounded buffer, which a task moves
+//! to the counters of the last day in memory ([`minutes`]). Days before come from an [`index`],
+//! which a [`follower`] derives from the audit log alone.
 
 pub(crate) mod counts;
 mod follower;
@@ -54,7 +54,7 @@ pub(crate) struct Usage {
     history: Mutex<History>,
 }
 
-/// What is known of days before.
+/// The counts of earlier days.
 #[derive(Default)]
 struct History {
     /// As configured; `None` without an index.
@@ -81,7 +81,7 @@ pub(crate) struct Used {
 }
 
 impl Used {
-    /// Whether such a call is counted: gets, and whatever a rate limit refused.
+    /// Whether such a call is counted: gets, and all calls that a rate limit refused.
     pub(crate) fn is_counted(method: Method, outcome: &str) -> bool {
         method == Method::Get || Kind::of(outcome) == Kind::Limited
     }
@@ -95,7 +95,7 @@ const HALF: usize = BUFFER / 2;
 /// The time between two drains of the buffer.
 const DRAIN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The time between two looks at the audit log.
+/// The time between two reads of the audit log.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The time after which an index that cannot be used is tried again.
@@ -107,8 +107,8 @@ const MEMORY: usize = 16 << 20;
 /// Bytes of the audit log from which the last day is counted at the start: a second of work.
 const SEED: u64 = 128 << 20;
 
-/// What the counters of a restarted gateway may lack of the whole day that they keep, in seconds:
-/// the minutes at its edges.
+/// The part of the day that the counters of a restarted gateway may lack, in seconds: the minutes
+/// at its edges.
 const SEED_GAP: u64 = 180;
 
 /// Periods up to this length may be answered from memory, in seconds.
@@ -128,7 +128,7 @@ impl Default for Usage {
 }
 
 impl Usage {
-    /// Reads the usage of a gateway that need not run: its index, and what its log has beyond that.
+    /// Reads the usage of a gateway that need not run: its index, and the later records of its log.
     /// Without an index all is read from the log. Blocks on the file system.
     ///
     /// # Errors
@@ -158,7 +158,7 @@ impl Usage {
         }
     }
 
-    /// Moves what was counted to the counters of the day, until `stop`.
+    /// Moves buffered calls to the counters of the day, until `stop`.
     pub(crate) async fn keep(self: Arc<Self>, stop: CancellationToken) {
         while stop.run_until_cancelled(self.filled.notified()).await.is_some() {
             tokio::select! {
@@ -171,7 +171,7 @@ impl Usage {
         }
     }
 
-    /// Takes in what was counted, as of `now`.
+    /// Counts buffered calls, as of `now`.
     fn drain(&self, now: SystemTime) {
         let mut minutes = lock(&self.minutes);
         let all = {
@@ -240,7 +240,7 @@ impl Usage {
         }
     }
 
-    /// Counts what the log has of the last day up to the record `last`, so that a gateway that was
+    /// Counts the records of the last day up to the record `last`, so that a gateway that was
     /// restarted knows it.
     fn seed(&self, path: &Path, last: u64, now: SystemTime) {
         if let Err(error) = self.seed_from(path, last, now) {
@@ -279,7 +279,7 @@ impl Usage {
         Ok(())
     }
 
-    /// Answers a question, with what is there at `until`.
+    /// Answers a question from the data that can be read by `until`.
     pub(crate) async fn report(self: &Arc<Self>, query: Query, until: Instant) -> Report {
         let usage = self.clone();
         let now = wall_clock();
@@ -290,7 +290,8 @@ impl Usage {
         }
     }
 
-    /// Answers a question as of `now`, with what is there at `until`. Blocks on the file system.
+    /// Answers a question as of `now`, from the data that can be read by `until`. Blocks on the
+    /// file system.
     pub(crate) fn report_now(&self, query: &Query, now: SystemTime, until: Instant) -> Report {
         self.drain(now);
         let (from, to) = (secs(query.from), secs(query.to));
@@ -430,7 +431,7 @@ impl History {
         Ok(())
     }
 
-    /// Writes what was counted, and releases the folder.
+    /// Writes the counts, and releases the folder.
     fn close(&mut self) {
         if let Some(mut follower) = self.follower.take()
             && let Err(error) = follower.flush()

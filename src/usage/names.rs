@@ -9,7 +9,7 @@ pub(super) const NONE: u32 = 0;
 /// The number of all names that found no room.
 pub(super) const OTHERS: u32 = 1;
 
-/// What rows of [`OTHERS`] are called.
+/// The name of rows of [`OTHERS`].
 pub(crate) const OTHERS_NAME: &str = "(others)";
 
 /// Names with their numbers, which count from zero.

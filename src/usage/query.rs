@@ -9,7 +9,7 @@ use super::counts::{Counts, Histogram};
 use super::names::OTHERS_NAME;
 use domain::unix_time::UnixSeconds;
 
-/// What the rows of a report are.
+/// The dimension of a report: the kind of its rows.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Dimension {
     /// Public names of prompts.
@@ -40,7 +40,7 @@ pub(crate) enum Sort {
     Last,
 }
 
-/// What is counted; all of it by default.
+/// The calls that are counted; all of them by default.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Filter {
     /// Public name.
@@ -72,8 +72,8 @@ pub(crate) struct Report {
     pub series: Vec<Point>,
     /// Calls that were not counted, since more arrived than could be taken in.
     pub uncounted: u64,
-    /// Whether something is missing: the deadline passed, what was asked for is older than what is
-    /// known, or rows were joined as `(others)`.
+    /// Whether something is missing: the deadline passed, the period begins before the known data,
+    /// or rows were joined as `(others)`.
     pub partial: bool,
     /// Whether it was read from the index; else from memory.
     pub from_index: bool,
@@ -147,7 +147,7 @@ struct Sum {
     last: u64,
 }
 
-/// What is added to the sums of a key.
+/// An addend to the sums of a key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Part<'a> {
     pub counts: Counts,
@@ -244,7 +244,7 @@ impl Sum {
 }
 
 impl Sort {
-    /// Returns what rows are ordered by, and what decides between equal ones.
+    /// Returns the sort key of a row, with its tie-breaker.
     fn rank(self, row: &Row) -> (i128, u64) {
         let first = match self {
             Self::Uses => i128::from(row.uses),

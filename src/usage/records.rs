@@ -67,7 +67,7 @@ pub(super) struct OpenCalls {
 /// The value `boot` of a record, and the number of its call.
 type CallId = (String, u64);
 
-/// What `received` says of a call.
+/// The members of a `received` record that usage counts.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Open {
     prompt: Option<String>,
@@ -80,7 +80,7 @@ pub(super) struct Open {
 /// Calls in flight that are known at once: more than a gateway serves.
 const MAX_OPEN: usize = 20_000;
 
-/// What stands before the type of a record.
+/// The text before the type of a record.
 static EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(",\"event\":\""));
 
 impl Event {
@@ -174,7 +174,7 @@ impl OpenCalls {
             groups.elements().filter_map(|group| Some(group.as_str()?.into_owned())).collect()
         });
         let open = Open {
-            // A prompt that no upstream has is whatever the client sent.
+            // The name of a prompt that no upstream has is arbitrary text of the client.
             prompt: text(record.name).filter(|_| upstream.is_some()),
             upstream,
             caller: text(record.caller).unwrap_or_default(),

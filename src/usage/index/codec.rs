@@ -15,7 +15,7 @@ pub(super) fn write_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Reads what was written; each function returns `None` if the bytes are not what was written.
+/// Reads encoded values; each function returns `None` if the bytes are no valid encoding.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader<'a>(pub &'a [u8]);
 

@@ -438,7 +438,7 @@ impl<'a> DayFile<'a> {
         Some(DaySums { names, hours, tables: tables(reader.0)? })
     }
 
-    /// Adds what the day has to `sums`; `None` if the file is damaged.
+    /// Adds the counts of the day to `sums`; `None` if the file is damaged.
     pub(super) fn collect(&self, part: &DayPart<'_>, sums: &mut Sums) -> Option<()> {
         let day = self.sums(self.section(0)?)?;
         let reading = Reading { day: &day, file: self, part };
@@ -450,12 +450,12 @@ impl<'a> DayFile<'a> {
     }
 }
 
-/// What is asked of one day.
+/// The part of a query that concerns one day.
 #[derive(Debug)]
 pub(super) struct DayPart<'a> {
     pub by: Dimension,
     pub filter: &'a Filter,
-    /// The hours that are asked for.
+    /// The hours of the query.
     pub hours: Range<u8>,
     /// Whether that is the whole day, as one point.
     pub is_whole: bool,
@@ -532,7 +532,7 @@ impl Reading<'_> {
         Some(())
     }
 
-    /// Adds the sums of the hours that are asked for.
+    /// Adds the sums of the hours of the query.
     fn hours(&self, sums: &mut Sums) -> Option<()> {
         if !self.file.has_hours() && !self.day.hours.is_empty() {
             // They were dropped with age: the whole day is the closest there is.
@@ -568,7 +568,7 @@ impl Reading<'_> {
         Some(())
     }
 
-    /// Adds what the pairs have of the day.
+    /// Adds the sums of the pairs.
     fn pairs(&self, sums: &mut Sums) -> Option<()> {
         let (mut prompts, mut callers) = (HashMap::new(), HashMap::new());
         each_entry(self.day.tables[PROMPTS], |key, entry| drop(prompts.insert(key, entry)))?;

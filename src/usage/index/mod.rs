@@ -1,5 +1,4 @@
-//! The index of what was used, by UTC day. It is derived from the audit log alone, so that it can
-//! be deleted.
+//! The usage index, by UTC day. It is derived from the audit log alone, so that it can be deleted.
 //!
 //! Each file names the last record of each log that it counts. So a record is counted once in each
 //! day, wherever a crash interrupts the writing of several files, and whatever part of the log is
@@ -76,8 +75,8 @@ impl Index {
         Ok(index)
     }
 
-    /// Opens an index to read it; what is read from the log stays in memory. `None`: all is read
-    /// from the log.
+    /// Opens an index to read it; days that are counted from the log stay in memory. `None`: all is
+    /// read from the log.
     ///
     /// # Errors
     /// When the folder cannot be read.
@@ -257,7 +256,7 @@ impl Index {
         }
         self.open.retain(|number, _| *number >= first);
         self.changed.retain(|number| *number >= first);
-        // What is in memory only is in no file that is written below.
+        // The files are read again below: they must contain the days in memory.
         self.flush()?;
         let Some(files) = &self.files else { return Ok(()) };
         for (number, _) in days {
@@ -275,7 +274,7 @@ impl Index {
         Ok(())
     }
 
-    /// Returns what is needed to answer questions without this index: the folder, and the days in
+    /// Returns a copy that answers questions without this index: the folder, and the days in
     /// memory.
     pub(super) fn snapshot(&self) -> Snapshot {
         let days = self.open.iter().map(|(number, day)| (*number, day.write())).collect();
@@ -313,7 +312,7 @@ impl Snapshot {
         if is_by_hour { HOUR } else { DAY }
     }
 
-    /// Adds what was counted in `from..to`, in seconds since the Unix epoch, newest day first until
+    /// Adds the counts of `from..to`, in seconds since the Unix epoch, newest day first until
     /// `until`. Points take `step` seconds, an hour or a day, and the times are rounded outwards to
     /// it.
     ///

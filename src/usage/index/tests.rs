@@ -510,7 +510,7 @@ fn a_year_is_answered_within_the_time_of_a_page() {
     println!("a year of one caller: {:?}, {} rows", began.elapsed(), report.rows.len());
 }
 
-/// Drops what the system has cached of files. Returns whether it may: on Linux, as root.
+/// Drops the page cache of the system. Returns whether it may: on Linux, as root.
 fn drop_page_cache() -> bool {
     let synced = std::process::Command::new("sync").status();
     synced.is_ok_and(|status| status.success())
