@@ -419,7 +419,7 @@ fn only_the_platform_reaches_the_machine() {
         ("spawn_blocking", &[]),
         ("thread::Builder", &[]),
         ("thread::sleep", &[]),
-        // What the kernel says of the process is in files, too.
+        // The kernel has the resources of the process in files, too.
         ("std::fs", &["app/observe.rs"]),
         ("fs::", &["app/observe.rs"]),
         // Methods of paths.

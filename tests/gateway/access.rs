@@ -53,7 +53,7 @@ async fn p1_what_is_denied_is_as_unknown_as_what_nobody_has() {
     assert_eq!(completed, body(&alice, "completion/complete", complete("git__never")).await);
     let calls = ["prompts/get", "completion/complete"];
     assert!(!git.methods().iter().any(|method| calls.contains(&method.as_str())));
-    // What is allowed.
+    // Allowed calls.
     alice.ask("prompts/get", json!({"name": "crm__x"})).await;
     bob.ask("prompts/get", json!({"name": "git__y"})).await;
 }
@@ -196,7 +196,7 @@ async fn p7_hostile_patterns_are_refused_or_take_no_longer_than_others() {
         &[],
     );
     assert!(long.unwrap_err().to_string().contains("1 to 512 bytes"));
-    // What is no pattern elsewhere means itself here.
+    // Characters of other pattern languages are literal here.
     let long_name = "a".repeat(100);
     let upstream = Upstream::with_prompts(&[&long_name, "(a+)+$", "[[:alpha:]]"]).await;
     let backtracking = "a*".repeat(255) + "b";

@@ -72,7 +72,7 @@ struct State {
     /// Whether tokens can be revoked, and those that were.
     revokes: bool,
     revoked: Vec<String>,
-    /// What the token endpoint answers instead.
+    /// The answer of the token endpoint instead of a token.
     refusal: Option<(u16, Value)>,
     /// Token requests that are answered once the test says so.
     held: Option<Scripted>,
@@ -80,7 +80,8 @@ struct State {
     unknown: HashSet<String>,
     /// Scope without which gets are refused.
     needed: Option<&'static str>,
-    /// What upstreams saw: (upstream, owner of the token, caller that the arguments name).
+    /// Calls that upstreams received: (upstream, owner of the token, caller that the arguments
+    /// name).
     seen: Vec<(String, String, String)>,
     /// Owners of the sessions of legacy upstreams.
     sessions: HashMap<String, String>,
@@ -88,7 +89,7 @@ struct State {
     /// The prompts that each owner of a token is offered; where this is empty, all are offered the
     /// same.
     offers: HashMap<String, Vec<String>>,
-    /// What is answered to `prompts/list` instead.
+    /// The answer to `prompts/list` instead of a list.
     list_failure: Option<Scripted>,
     /// Whose lists were read, of which upstream.
     walks: Vec<(String, String)>,
@@ -276,8 +277,8 @@ impl State {
 }
 
 impl State {
-    /// What an upstream with another list for each caller answers; `None` where that makes no
-    /// difference.
+    /// The answer of an upstream that lists for each caller; `None` to requests that do not depend
+    /// on the caller.
     fn list_for(&mut self, name: &str, owner: &str, asked: &Received) -> Option<Scripted> {
         match (asked.http_method.as_str(), asked.method()) {
             (_, "server/discover") => Some(asked.result(json!({
@@ -418,7 +419,7 @@ async fn the_token_of_each_caller_is_exchanged_once_and_goes_nowhere_else() {
     }
     let asked = provider.received();
     assert!(asked[0].header("authorization").unwrap().starts_with("Basic "));
-    // What callers have brought has reached the token endpoint alone.
+    // The tokens of callers have reached the token endpoint alone.
     let brought = issuer.token("ada", |_| {});
     let start = brought.split('.').next().unwrap();
     let saw = format!("{:?}", upstream.received());
@@ -864,7 +865,7 @@ async fn accounts_are_bounded_by_caller_and_in_all_the_least_recently_used_ends(
     call(&bob, "bob", "two").await;
     call(&bob, "bob", "one").await;
     assert_eq!(holders(&gateway).await, ["bob at one", "bob at two", "ada at three"]);
-    // What has ended is opened again.
+    // An ended account is opened again.
     call(&ada, "ada", "one").await;
     assert_eq!(holders(&gateway).await, ["ada at one", "bob at one", "bob at two"]);
     assert_eq!(world.state().violations, Vec::<String>::new());
@@ -978,7 +979,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// The last one lists for each caller.
 const UPSTREAMS: [&str; 4] = ["wiki", "code", "desk", "notes"];
 
-/// What a history is played on.
+/// The scene of a history.
 struct Scene {
     world: World,
     issuer: Issuer,

@@ -1,5 +1,5 @@
 //! Attacks of callers and strangers on the gateway as a whole, by the numbers of their findings.
-//! What pure parts and state machines decide is tested beside them, under the same numbers.
+//! Decisions of pure parts and state machines are tested beside them, under the same numbers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -141,7 +141,7 @@ async fn f2_in_refuse_mode_no_record_of_any_kind_is_given_up_with_the_smallest_b
     let report = check(&log.path());
     assert!(report.missing.is_empty() && report.unknown.is_empty(), "{report:?}");
     assert!(log.of("gap").is_empty());
-    // Whoever got a list is on record.
+    // Each caller that got a list is on record.
     let received = log.of("received");
     let listed = received.iter().filter(|record| record["method"] == "prompts/list");
     let callers = listed.filter(|record| ["a", "b"].contains(&record["caller"].as_str().unwrap()));
@@ -167,7 +167,7 @@ async fn f3_stalled_uploads_of_one_caller_leave_room_for_bodies_of_others() {
     let mut stalled = Vec::new();
     for _ in 0..33 {
         let mut stream = TcpStream::connect(gateway.addr).await.unwrap();
-        // What has no room is refused before it is whole.
+        // A body without room is refused before it is complete.
         let piece = [head.as_bytes(), &vec![b' '; length - 10]].concat();
         let _ = timeout(PATIENCE, stream.write_all(&piece)).await.expect("taken or refused");
         stalled.push(stream);

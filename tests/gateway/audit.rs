@@ -1,4 +1,4 @@
-//! What is recorded, and what happens when it cannot be.
+//! Records of the audit log, and the behaviour when they cannot be written.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Who may call: every route with every credential, and what belongs to whom.
+//! Authentication: every route with every credential, and state that belongs to one caller.
 
 use serde_json::json;
 

@@ -60,7 +60,7 @@ async fn a10_d7_k5_no_secret_shows_in_logs_records_answers_or_at_upstreams() {
     let seen = format!("{:?}", upstream.received());
     process.stop().await;
 
-    // What was said to the caller who sent it, and to the upstream that it was for, is no leak.
+    // An argument that returns to its caller, or reaches the upstream of its call, is no leak.
     let echoed = r#"{\"who\":\"canary-argument\"}"#;
     assert!(answers.contains(echoed));
     let answers = answers.replace(echoed, "");

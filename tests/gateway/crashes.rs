@@ -156,7 +156,7 @@ async fn d2_when_the_system_takes_no_bytes_calls_are_refused_and_then_served_aga
         assert_eq!(refused.status, 503, "{refused:?}");
         assert_eq!(refused.json()["error"]["data"]["reason"], "audit_unavailable");
         assert_eq!(upstream.gets().len(), 1);
-        // What no call is about is still answered.
+        // Requests that are no calls are still answered.
         process.client().ask("server/discover", json!({})).await;
         limit_files(&process, None);
         eventually(async || get().await.status, |seen| *seen == 200).await;
@@ -218,7 +218,7 @@ async fn d4_a_log_of_its_own_that_nobody_reads_stops_no_call() {
     check(&folder.path().join("audit"));
 }
 
-/// What a command prints for this input.
+/// The output of a command for this input.
 async fn with_input(folder: &Path, arguments: &[&str], input: &[u8]) -> String {
     let mut child = tokio::process::Command::new(BINARY)
         .args(arguments)

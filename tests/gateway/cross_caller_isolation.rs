@@ -117,7 +117,7 @@ struct Caller {
     seen: Vec<String>,
 }
 
-/// What stands for a cursor, a session or a state where there is none.
+/// The placeholder for a cursor, a session or a state where there is none.
 const NONE: &str = "none";
 
 impl Caller {
@@ -221,7 +221,7 @@ const RULES: &str = "[listing]\npage_size = 1\n[[access.rules]]\nallow = [\"list
     upstreams = [\"one\", \"asks\"]\n[[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\n\
     groups = [\"more\"]\n";
 
-/// What each of two callers sees, of whom only those `who` are there take their steps.
+/// The responses to each of two callers. Only the steps of callers in `who` are run.
 async fn seen(gateway: &Gateway, history: &[(bool, Step)], who: &[bool]) -> [Vec<String>; 2] {
     let mut callers = ["alice", "bob"].map(|id| Caller::new(gateway, id));
     for (is_bob, step) in history.iter().filter(|(is_bob, _)| who.contains(is_bob)) {
@@ -251,7 +251,7 @@ fn property_6_a_caller_sees_the_same_whatever_another_one_does() {
         }
         ([one, two, asks], gateways)
     });
-    // What happened in earlier histories is no excuse either.
+    // All histories share the gateways: effects of earlier ones must not show either.
     over_histories(32, (any::<bool>(), step()), |history| {
         runtime.block_on(async {
             let [alice, bob] = seen(&gateways[0], &history, &[false, true]).await;

@@ -1,5 +1,5 @@
-//! What users read must be true: the shipped files work, and the documentation says what the code
-//! does.
+//! Documents for users must be true: the shipped files work, and the documentation describes the
+//! code.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ fn read(path: &str) -> String {
 
 #[tokio::test]
 async fn the_shipped_configuration_serves_what_the_readme_promises() {
-    // What it serves is looked at, on no port and in no folder of its own.
+    // The configuration is run without fixed ports and folders.
     let shipped = read("gateway.toml")
         .replace("listen = \"127.0.0.1:8080\"", "")
         .replace("# listen = \"127.0.0.1:9877\"", "listen = \"\"")

@@ -25,7 +25,7 @@ fn folder(toml: &str) -> tempfile::TempDir {
     folder
 }
 
-/// What the log says at its end.
+/// The last event of the log.
 fn last_event(folder: &tempfile::TempDir) -> Value {
     let path = folder.path().join("audit");
     let report = check(&path);

@@ -15,7 +15,7 @@ use crate::support::h2::{
 use crate::support::upstream::HANG;
 use crate::support::{Client, Gateway, PATIENCE, Upstream, eventually};
 
-/// What the gateway answers to these bytes: a status, or nothing if it only closes.
+/// The answer of the gateway to these bytes: a status, or nothing if it only closes.
 async fn status(client: &Client, bytes: &[u8]) -> Option<u16> {
     client.raw(bytes).await.map(|reply| reply.status)
 }
@@ -199,7 +199,7 @@ async fn w18_a_head_without_end_and_frames_that_want_answers_without_end_end_the
     for (what, (first, again)) in floods {
         let mut client = Http2::open(gateway.addr, &[]).await;
         assert!(client.pour(&first).await);
-        // What comes back is not read: whoever floods does not listen either.
+        // Responses are not read: a client that floods does not read them either.
         let mut poured = 0_usize;
         while client.pour(&again).await {
             poured += again.len();

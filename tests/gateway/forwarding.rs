@@ -1,5 +1,4 @@
-//! What the gateway forwards beside requests and responses: progress, cancellation, `_meta` and
-//! trace context.
+//! Forwarding besides requests and responses: progress, cancellation, `_meta` and trace context.
 
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -91,7 +90,7 @@ async fn an_answer_before_which_nothing_is_said_is_one_json_object() {
     let (upstream, mut gets) = open_ended(true).await;
     let gateway = Gateway::start(&upstream.patient_table("up")).await;
     let client = gateway.client().legacy("2025-11-25").await;
-    // Whoever asked for no progress hears of none.
+    // A client that requested no progress gets none.
     for params in
         [json!({"name": "up__p"}), json!({"name": "up__p", "_meta": {"progressToken": 7}})]
     {

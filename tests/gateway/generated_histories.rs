@@ -30,7 +30,7 @@ pub fn over_histories<S: std::fmt::Debug>(
     tried.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// What becomes of a request.
+/// The fate of a request.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Well,
@@ -96,7 +96,7 @@ fn as_fated(asked: &Received) -> Option<Scripted> {
     }
 }
 
-/// What was asked over one connection, what of it was cancelled, and how often each was answered.
+/// The requests over one connection, the cancelled ones, and how often each was answered.
 #[derive(Debug, Default)]
 struct Account {
     asked: Vec<u64>,

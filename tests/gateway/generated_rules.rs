@@ -82,7 +82,7 @@ impl Rule {
     }
 }
 
-/// What the documentation promises: some rule allows it, and none denies it.
+/// The documented semantics: some rule allows it, and none denies it.
 fn is_allowed(rules: &[Rule], action: &str, caller: &str, upstream: &str, prompt: &str) -> bool {
     let has = |effect| {
         rules

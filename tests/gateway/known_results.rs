@@ -42,7 +42,7 @@ fn sent(form: Form, response: &str) -> Scripted {
 
 #[tokio::test]
 async fn a_result_that_comes_again_is_passed_on_and_what_only_resembles_it_is_read_anew() {
-    // What the upstream does, and the text that the client gets.
+    // The answer of the upstream, and the text that the client gets.
     let steps = [
         ("one", Some("one")),
         ("one", Some("one")),

@@ -134,7 +134,7 @@ async fn a_client_that_comes_back_is_told_at_once_when_its_list_is_another_one()
     let first = stream.event().await.unwrap().id.unwrap();
     drop(stream);
     add(&folder, "b");
-    // Whoever listens all the time knows when the change was announced.
+    // A client that listens all the time knows when the change was announced.
     let mut listener = gateway.client().listen().await;
     if !gateway.client().names().await.0.contains(&"lib__b".to_owned()) {
         hears_of(&mut listener, &gateway, "lib__b").await;

@@ -46,7 +46,7 @@ async fn l7_every_client_reaches_every_upstream() {
     assert_eq!(count, CLIENTS.len() * UPSTREAMS.len());
 }
 
-/// What a client had of an upstream.
+/// The messages that a client got from an upstream.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Cell {
     pages: usize,
@@ -145,7 +145,7 @@ fn contents(messages: &Value) -> Vec<Value> {
     messages.as_array().unwrap().iter().map(|message| message["content"].clone()).collect()
 }
 
-/// What a client is to get of what the upstream sends.
+/// The upstream's content, as a client of this mode must get it.
 fn translated(client_mode: ClientMode) -> Value {
     let revision = match client_mode {
         ClientMode::Sse(revision) | ClientMode::Http(revision) | ClientMode::Stdio(revision) => {

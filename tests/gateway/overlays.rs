@@ -1,4 +1,4 @@
-//! What an operator changes about the prompts of an upstream.
+//! Overlays: changes of an operator to the prompts of an upstream.
 
 use serde_json::{Value, json};
 
@@ -118,8 +118,8 @@ async fn choices_are_completed_by_the_gateway_and_others_by_the_upstream_with_th
     let language = client.ask("completion/complete", completion("language", "")).await;
     let context = json!({"arguments": {"tenant": "acme"}}).to_string();
     assert_eq!(language["completion"]["values"], json!([context]));
-    // What else the context has is passed on, however deep it is, and changes nothing about the
-    // presets.
+    // Other members of the context are passed on, however deep they are, and change nothing about
+    // the presets.
     let mut deep = completion("language", "");
     deep["context"] = json!({"x": {"y": {"z": {}}}, "arguments": {"style": "short"}});
     let language = client.ask("completion/complete", deep).await;

@@ -60,7 +60,7 @@ impl ObservedProcess {
         prlimit(pid, Resource::Nofile, limit).unwrap();
     }
 
-    /// What must be as it was once nothing is going on.
+    /// The gauges that must return to their first values once nothing is in progress.
     async fn gauges(&self) -> BTreeMap<String, f64> {
         let kept = [
             "promptgate_calls_",
@@ -148,7 +148,7 @@ async fn m2_with_few_descriptors_who_is_in_is_served_and_the_rest_waits_and_is_s
             kept.list().await;
         }
         drop(crowd);
-        // Whoever comes then is served.
+        // Later clients are served.
         assert_eq!(client.names().await.0, ["up__p"]);
         gateway.limit_descriptors(20_000);
         eventually(async || gateway.descriptors(), |seen| *seen < few).await;

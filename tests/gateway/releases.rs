@@ -329,7 +329,7 @@ async fn an_approved_snapshot_is_served_while_its_upstream_is_gone_or_offers_ano
     let process = Process::serve(folder.path()).await;
     lists(&process.client(), Some("one")).await;
     gets(&process.client(), Ok("good null")).await;
-    // What the prompt does not declare makes no other text of it.
+    // An argument that the prompt does not declare makes no difference.
     let with = json!({"name": "up__p", "arguments": {"x": "y"}});
     let snapshot = process.client().ask("prompts/get", with).await;
     assert_eq!(snapshot["messages"][0]["content"]["text"], "good null");
@@ -562,7 +562,7 @@ async fn the_admin_api_decides_on_what_was_seen() {
     }
     let nobody = admin.send("POST", approve, &token[1..], body.as_bytes()).await;
     assert_eq!(nobody.status, 401);
-    // What was seen is not what is offered any more: the text changes between the look and the
+    // The shown version is no longer the offered one: the text changes between the page and the
     // decision.
     up.offer(|offer| offer.text = "evil".to_owned());
     assert_eq!(post(approve, Some(&tag), &body).await.status, 412);
@@ -587,7 +587,7 @@ async fn the_admin_api_decides_on_what_was_seen() {
     let tag = eventually(read, |reply| reply.json()["prompts"][0]["state"] == "rejected").await;
     let tag = tag.header("etag").unwrap().to_owned();
     let digest = read().await.json()["prompts"][0]["rejected"]["definition"].clone();
-    // What was rejected comes back by its digest only.
+    // A rejected version is approved again only by its digest.
     let refused = post("/api/v1/pins/rollback", Some(&tag), &body).await;
     assert_eq!(refused.status, 409, "{:?}", refused.json());
     let to = json!({"prompts": ["up__p"], "by": "bob", "to": digest}).to_string();

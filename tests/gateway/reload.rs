@@ -71,7 +71,7 @@ async fn k3_a_reload_under_load_fails_no_call_that_it_is_not_about() {
     for user in users {
         user.await.unwrap();
     }
-    // What stayed was walked once, and has noticed nothing.
+    // The unchanged upstream was walked once, and has noticed nothing.
     let walks = stays.methods().iter().filter(|method| *method == "prompts/list").count();
     assert_eq!(walks, 1);
     let reloaded = log.wait_for("config_reloaded").await;
@@ -254,7 +254,7 @@ async fn a11_a_key_that_is_taken_out_counts_no_more_and_its_streams_end() {
     end_of(sse).await;
     assert_eq!(goes.modern("prompts/list", json!({})).await.status, 401);
     assert_eq!(legacy.post(&request(1, "prompts/list", json!({}))).await.status, 401);
-    // Whoever stays is told of the change and not sent away.
+    // A caller that stays is notified of the change and keeps its stream.
     assert_eq!(kept.event().await.unwrap().json()["method"], CHANGED);
     assert_eq!(stays.names().await.0, ["now__p"]);
 }

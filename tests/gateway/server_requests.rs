@@ -744,7 +744,7 @@ async fn answers_come_in_when_all_places_are_taken_by_users_who_think() {
     let headers = [("Content-Type", "application/json"), ("Accept", "text/event-stream")];
     let mut thinking = client.stream("POST", &headers, body.as_bytes()).await;
     let server_request = thinking.event().await.unwrap().json();
-    // Who thinks takes nobody's place, and is heard.
+    // A user who thinks takes no place of other calls, and the answer is accepted.
     gateway.client().ask("prompts/list", json!({})).await;
     let said = json!({"jsonrpc": "2.0", "id": server_request["id"], "result": accept_blue()});
     assert_eq!(client.post(&said).await.status, 202);

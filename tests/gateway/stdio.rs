@@ -109,8 +109,8 @@ async fn s1_a_child_sees_few_variables_and_the_configured_ones() {
     for name in ["GIVEN", "TOKEN", "PATH"] {
         assert!(seen.split(' ').any(|n| n == name), "{name}: {seen}");
     }
-    // What the shell sets by itself, how many gateways are before the child, and nothing else of
-    // ours.
+    // Variables that the shell sets by itself, the number of gateways before the child, and no
+    // other variable of the gateway.
     let of_shell = ["PWD", "OLDPWD", "SHLVL", "_"];
     let known = ["GIVEN", "TOKEN", "PATH", "HOME", "LANG", "TMPDIR", "PROMPTGATE_DEPTH"];
     let is_known = |name: &&str| known.contains(name) || of_shell.contains(name);
@@ -196,7 +196,7 @@ async fn s4_two_megabytes_on_standard_error_block_nobody() {
 
 #[tokio::test]
 async fn s4_what_a_child_said_last_on_standard_error_is_shown_to_the_operator() {
-    // What it says on its way out counts most.
+    // Its last words matter most.
     let script = "echo 'first' >&2; exec 1>&-; cat >/dev/null; printf '\\033[31mno such table\\n' >&2; exit 1";
     let toml = format!(
         "[admin]\nlisten = \"127.0.0.1:0\"\n[upstreams.sh]\ntransport = \"stdio\"\n\
@@ -422,7 +422,7 @@ async fn s10_after_a_thousand_children_no_process_and_no_descriptor_is_left() {
         round(50).await;
     }
     eventually(async || defunct(), |seen| *seen == 0).await;
-    // What the tests beside this one have open comes and goes.
+    // Descriptors of concurrent tests come and go.
     eventually(async || descriptors(), |seen| *seen <= before + 200).await;
 }
 

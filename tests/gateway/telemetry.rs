@@ -1,5 +1,5 @@
-//! What the gateway says about itself: one get from its client's trace to the upstream, metrics
-//! that are scraped and pushed, and a collector that is not there.
+//! Telemetry: one get from its client's trace to the upstream, metrics that are scraped and pushed,
+//! and a collector that is not there.
 
 use std::fs;
 
@@ -55,7 +55,7 @@ async fn a_get_is_one_trace_from_its_client_to_the_upstream() {
     assert_eq!(list, ["up__p"]);
     let meta = json!({"traceparent": PARENT, "tracestate": "congo=t61rcWkgMzE"});
     let params = json!({"name": "up__p", "arguments": {"who": "me"}, "_meta": meta});
-    // What stands in the body comes before what stands in headers.
+    // The trace context of the body takes precedence over that of headers.
     let other = PARENT.replace("0af7", "0af8");
     client.clone().with("traceparent", &other).ask("prompts/get", params).await;
 

@@ -186,7 +186,7 @@ async fn the_authorities_of_an_upstream_are_followed() {
     gateway.reload(&table).await;
     eventually(async || failure().await.is_none(), |seen| *seen).await;
     assert_eq!(gateway.client().names().await.0, ["gate__up__p"]);
-    // What cannot be used is told before it counts.
+    // A certificate that cannot be used is reported before the configuration is applied.
     for (text, why) in
         [("", "no certificate"), ("-----BEGIN CERTIFICATE-----\nx", "no certificate")]
     {

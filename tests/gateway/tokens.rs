@@ -385,7 +385,7 @@ async fn a5_a_reload_keeps_the_keys_of_the_issuer_that_were_fetched() {
     gateway.reload(&toml("leeway = \"5s\"\nmax_stale = \"2h\"\n")).await;
     provider.fetched(asked + 1).await;
     assert_eq!(status(&gateway, &token).await, 200);
-    // Those of another issuer are not its keys.
+    // The keys of another issuer are not its keys.
     let other = Provider::start(&[&key]).await;
     other.set(JwksResponse::Status(500));
     gateway.reload(&(server() + &other.table() + "cooldown = \"10ms\"\n")).await;

@@ -250,8 +250,8 @@ async fn w16_a_client_that_reads_nothing_is_left_and_its_places_are_free_again()
     let endpoint = stream.event().await.unwrap().data;
     let get = |id: u64| request(id, "prompts/get", json!({"name": "up__p"})).to_string();
     let mut id = 0;
-    // What is not read piles up in buffers on the way, then holds the places of its calls, until
-    // the client is left.
+    // Unread responses fill buffers on the way, then hold the places of their calls, until the
+    // client is disconnected.
     eventually(
         async || {
             id += 1;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::upstream::{HANG, good_legacy};
 use crate::support::{Gateway, Received, Scripted, Upstream};
 
-/// What a get brings whose upstream does this.
+/// The error of a get whose upstream responds like this.
 async fn error_of(scripted: impl Fn(&Received) -> Scripted + Send + Sync + 'static) -> Value {
     let upstream =
         Upstream::modern(move |asked| (asked.method() == "prompts/get").then(|| scripted(asked)))

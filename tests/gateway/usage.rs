@@ -1,4 +1,4 @@
-//! What was used is what was sent: by the index, by the log alone, and as the log says it.
+//! Usage equals the calls that were sent: by the index, by the log alone, and record by record.
 
 use std::fs;
 use std::path::Path;

@@ -34,7 +34,7 @@ async fn a_view_serves_its_part_and_nothing_else() {
     let reviews = ["crm__review", "crm__x", "git__review-code"];
     assert_eq!(names_at(&client, "/mcp/reviews").await, reviews);
 
-    // What is not part of it is unknown there, byte for byte.
+    // A prompt outside of the view is unknown there, byte for byte.
     for (method, name) in [("prompts/get", "git__blame"), ("completion/complete", "git__blame")] {
         let params = |name: &str| match method {
             "prompts/get" => json!({"name": name}),

@@ -1,4 +1,4 @@
-//! What clients may send, and what is refused before anybody is asked (fault matrix, W).
+//! Messages of clients, and those that are refused before any upstream is called (fault matrix, W).
 
 use serde_json::{Value, json};
 

@@ -188,7 +188,7 @@ async fn a_change_is_announced_to_its_caller_only() {
     bobs.event().await.unwrap();
     assert_eq!(names(&bob).await, ["all__s", "wiki__b2"]);
     assert_eq!(sent().await, 2.0);
-    // What says that it has changed and has not is no change for the client.
+    // A list that is announced as changed but is the same is no change for the client.
     let walks = scene.world.walks("ada");
     scene.world.announce("ada").await;
     eventually(async || scene.world.walks("ada"), |count| *count > walks).await;
@@ -248,7 +248,7 @@ async fn a_change_for_all_is_announced_to_callers_whose_own_lists_are_not_known(
     add("two");
     stream.event().await.unwrap();
     assert_eq!(scene.world.walks("bob"), 0);
-    // What becomes known with the first list is no change of it, and the next change is.
+    // Prompts that become known with the first list are no change; the next difference is one.
     assert_eq!(names(&bob).await, ["all__s", "lib__one", "lib__two", "wiki__b1"]);
     add("three");
     stream.event().await.unwrap();

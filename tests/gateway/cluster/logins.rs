@@ -249,7 +249,7 @@ async fn a_process_whose_lock_has_expired_overwrites_nothing() {
     site.wiki.state().at_renewal = Some(Box::new(move || {
         ask_blocking(port, &format!("SET {LOCK} of-another"));
     }));
-    // What it was issued is used all the same.
+    // The tokens that it was issued are used all the same.
     served(&replica.process).await;
     let issued = site.wiki.state().issues();
     assert_eq!(issued, 2);
@@ -277,7 +277,7 @@ async fn a_sign_in_that_was_renewed_while_the_store_went_away_is_written_once_it
     let port = site.store.port;
     site.refuse_tokens();
     site.wiki.state().at_renewal = Some(Box::new(move || ask_blocking(port, "SHUTDOWN")));
-    // What was issued is used all the same.
+    // The issued tokens are used all the same.
     served(&replica.process).await;
     let issued = site.wiki.state().issues();
     assert_eq!(issued, 2);

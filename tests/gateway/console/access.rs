@@ -13,8 +13,8 @@ const RULES: &str = "[[access.rules]]\nallow = [\"list\", \"get\"]\ngroups = [\"
     [[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\ncallers = [\"ci\"]\n\
     [[access.rules]]\ndeny = [\"get\"]\nprompts = [\"draft*\"]\n";
 
-/// What `promptgate explain` prints about a caller and a prompt: the allowed actions, and all
-/// deciding rules.
+/// Reads the output of `promptgate explain` about a caller and a prompt: the allowed actions, and
+/// all deciding rules.
 fn explained(said: &str) -> (Vec<String>, Vec<String>) {
     let (mut allowed, mut by) = (Vec::new(), Vec::new());
     for action in ["list", "get", "complete"] {

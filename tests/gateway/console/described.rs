@@ -245,7 +245,7 @@ async fn decisions(described: &mut Description, everything: &Everything) {
         let pin = async || document(admin, "/pins/up__p").await;
         eventually(pin, |pin| pin["state"] == state).await;
         let path = format!("/api/v1/pins/{action}");
-        // What is seen may change once more, when the text is probed.
+        // The shown version may change once more, when the text is probed.
         let decide = async || {
             let tag = pin().await["tag"].as_str().unwrap().to_owned();
             let headers = [("If-Match", tag.as_str()), ("Content-Type", "application/json")];

@@ -50,7 +50,7 @@ fn text(reply: &Reply) -> String {
 #[derive(Clone)]
 struct Browser {
     client: Client,
-    /// What the person has typed.
+    /// The host that the person has typed.
     host: String,
     cookies: BTreeMap<String, String>,
 }

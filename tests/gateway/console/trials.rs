@@ -81,7 +81,7 @@ async fn a_person_tries_a_prompt_as_any_caller_would() {
     let expected = json!({"caller": "console", "outcome": "ok", "error": null, "durationMs": null,
         "description": "", "messages": [message]});
     assert_eq!(trial, expected);
-    // What rules deny is what nobody has; both count as calls.
+    // A denied prompt looks like one that does not exist; both count as calls.
     let denied = tried.attempt("up__secret", json!({})).await;
     let unknown = tried.attempt("up__s3cret", json!({})).await;
     assert_eq!(denied, unknown);

@@ -15,7 +15,7 @@ use prost::Message;
 
 use super::{Scripted, Upstream};
 
-/// What has arrived.
+/// The received exports.
 #[derive(Default)]
 struct Arrived {
     spans: Vec<Span>,

@@ -62,7 +62,7 @@ impl Gateway {
         Client::new(self.addr)
     }
 
-    /// Whoever looks at the admin side.
+    /// A client of the admin side.
     pub fn admin(&self) -> Client {
         Client::new(self.app.admin_addr().expect("it has an admin side"))
     }
@@ -90,7 +90,7 @@ impl Gateway {
         self.app.drain().await;
     }
 
-    /// What each upstream contributes: (id, prompts, reason of failure).
+    /// The contribution of each upstream: (id, prompts, reason of failure).
     pub async fn summary(&self) -> Vec<(String, usize, Option<&'static str>)> {
         let summary = self.app.summary().await;
         summary.into_iter().map(|u| (u.id, u.listed, u.failure.map(|f| f.reason()))).collect()

@@ -1,5 +1,5 @@
-//! What the tests share: a gateway in this process, a client that can send anything, upstreams
-//! that can answer anything.
+//! Support of the tests: a gateway in this process, a client that can send anything, upstreams that
+//! can answer anything.
 
 pub mod client;
 pub mod client_modes;

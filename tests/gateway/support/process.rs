@@ -20,7 +20,7 @@ pub const LOG_WARNINGS: &str = "warn,promptgate::app=info";
 pub struct Process {
     pub child: Child,
     pub addr: SocketAddr,
-    /// What it prints.
+    /// The lines of its standard output.
     pub lines: Lines<BufReader<ChildStdout>>,
 }
 

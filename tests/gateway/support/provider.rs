@@ -23,7 +23,7 @@ pub struct SigningKey {
     pub jwk: Value,
 }
 
-/// What the provider does when it is asked for its keys.
+/// The response of the provider to a request for its keys.
 #[derive(Clone, Debug)]
 pub enum JwksResponse {
     Well,
@@ -42,7 +42,7 @@ pub struct Provider {
 struct State {
     keys: Vec<Value>,
     mood: JwksResponse,
-    /// What it says its name is; its own URL where nothing is said.
+    /// The issuer that its metadata names; by default its own URL.
     issuer: Option<String>,
 }
 

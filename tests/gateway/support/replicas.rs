@@ -268,7 +268,7 @@ impl Replica {
         self.process.client()
     }
 
-    /// What it tells about the cluster.
+    /// The state of the cluster, as its admin API shows it.
     pub async fn cluster(&self) -> serde_json::Value {
         self.admin.send("GET", "/api/v1/replicas", &[], b"").await.json()
     }

@@ -45,7 +45,7 @@ pub struct State {
     pub pending: usize,
     /// Parameters of the metadata that differ.
     pub metadata: Value,
-    /// What the redirect names as its issuer; the true one where nothing is said.
+    /// The issuer that the redirect names; by default the true one.
     pub named_issuer: Option<String>,
     /// The scope that the upstream wants and no token has.
     pub lacking: Option<&'static str>,

@@ -1,4 +1,4 @@
-//! What every client checks, with rmcp as the client. The expectations are those of
+//! The checks of every client, with rmcp as the client. The expectations are those of
 //! `tests/interop/expect.json`.
 
 use rmcp::model::{
