@@ -16,7 +16,7 @@ use crate::machine::trace;
 use crate::plan::{ADMIN_TOKEN, Approvals, Approved, GATEWAY, LOCK, admin_of};
 use crate::world::World;
 
-/// What a replica answers to an operator.
+/// The answer of a replica to an operator.
 struct Answer {
     status: StatusCode,
     tag: String,
@@ -78,7 +78,7 @@ pub async fn approve(world: &World, replica: usize) {
     }
 }
 
-/// What the lock file approves.
+/// The approvals in the lock file.
 pub fn approvals(disk: &SimDisk) -> Approvals {
     let lock = disk.read(Path::new(LOCK)).unwrap_or_default();
     let lock: DocumentMut = String::from_utf8_lossy(&lock).parse().expect("the lock file is whole");

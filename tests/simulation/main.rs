@@ -68,7 +68,7 @@ struct OneRun {
 
 impl OneRun {
     /// # Errors
-    /// What is wrong with the arguments.
+    /// The mistake in the arguments.
     fn parse(arguments: &[String]) -> Result<Self, String> {
         let mut one = Self { seed: 0, is_traced: false, without: Vec::new() };
         let mut arguments = arguments.iter();

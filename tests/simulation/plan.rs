@@ -145,7 +145,7 @@ pub enum ClientTransport {
     Stdio,
 }
 
-/// What differs between configurations.
+/// The differences between configurations.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Rules {
     /// The upstreams of whose prompts the group `some` may use those that are open.
@@ -155,7 +155,7 @@ pub struct Rules {
     /// The upstreams that are not in use.
     pub disabled: Vec<String>,
     pub page_size: usize,
-    /// What was approved, by upstream and raw name.
+    /// The approvals, by upstream and raw name.
     pub approved: Approvals,
 }
 
@@ -180,7 +180,7 @@ impl Rules {
         }
     }
 
-    /// What a caller sees of a list of an upstream.
+    /// The prompts of an upstream's list that a caller sees.
     pub fn visible(&self, caller: &CallerPlan, upstream: &Plan, list: &[Prompt]) -> Vec<Prompt> {
         let may = list.iter().filter(|prompt| self.allow(caller, &upstream.id, &prompt.name));
         may.filter_map(|prompt| self.served(upstream, prompt)).collect()
@@ -241,7 +241,7 @@ impl Scenario {
                 170..220 => Transport::Stdio,
                 _ => Transport::Library,
             };
-            // Those over standard streams may not ask by default.
+            // Upstreams over standard streams may send no server requests by default.
             let asks = transport == Transport::Http && rng.bool();
             let (acts_as_caller, lists_per_caller) = match transport {
                 Transport::Http => {

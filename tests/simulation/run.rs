@@ -158,7 +158,7 @@ async fn chaos(gateway: &Arc<Gateway>, rng: &mut Rng) {
     }
 }
 
-/// What the disk does to the audit logs from now on.
+/// Sets the faults of the disk for the audit logs.
 fn set_disk_faults(world: &World, faults: &DiskFaults) {
     for replica in 0..world.scenario.replicas {
         world.machine.disk.set_faults(&audit_of(replica), faults.clone());
@@ -316,7 +316,7 @@ async fn listen(world: &World, clients: &[Arc<Mutex<Client>>]) -> Vec<Listener> 
     listeners
 }
 
-/// What each listener's caller may see at present.
+/// The prompts that each listener's caller may see at present.
 fn visible_to(gateway: &Gateway, listeners: &[Listener]) -> Vec<Vec<String>> {
     let rules = gateway.rules().clone();
     let visible = |listener: &Listener| {
@@ -476,7 +476,7 @@ fn check_log(world: &World, folder: &Path) {
     }
 }
 
-/// What was acknowledged is in the log of a replica.
+/// Checks that each acknowledged call is in the log of a replica.
 fn check_acknowledged(world: &World) {
     let disk = &world.machine.disk;
     let folders = (0..world.scenario.replicas).map(audit_of);
@@ -511,7 +511,7 @@ fn gauges(metrics: &str) -> impl Iterator<Item = (&str, f64)> {
 }
 
 impl Gateway {
-    /// What is in progress is within its bounds, whatever happens.
+    /// Checks that work in progress is within its bounds.
     async fn check_bounds(&self) {
         for app in self.apps.lock().await.iter().flatten() {
             let metrics = app.metrics();

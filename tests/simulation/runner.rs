@@ -20,7 +20,7 @@ struct Case {
     without: Vec<String>,
 }
 
-/// What a process has said of its seed.
+/// The report of a process on its seed.
 struct Report {
     /// The steps of the actors.
     steps: u64,
@@ -41,7 +41,7 @@ const TWICE: usize = 3;
 
 /// Runs the seeds of earlier failures and those that the environment asks for.
 pub fn run_many() -> ExitCode {
-    // What the simulated disk and store do must be right before anything is concluded from it.
+    // The models of disk and store must be right before conclusions are drawn from them.
     for (name, check) in disk::tests::CHECKS.iter().chain(&store::tests::CHECKS) {
         if std::panic::catch_unwind(check).is_err() {
             println!("{name} does not hold");

@@ -35,7 +35,7 @@ use crate::vault::{self, Vault};
 
 type Body = BoxBody<Bytes, io::Error>;
 
-/// What an upstream is, for the whole run.
+/// The plan of an upstream for the whole run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub id: String,
@@ -170,14 +170,14 @@ enum Reply {
     Unknown,
 }
 
-/// What goes out on a stream of HTTP+SSE.
+/// A message on a stream of HTTP+SSE.
 enum Sent {
     Event(Bytes),
     /// The begin of an event, and then the end of the connection.
     Cut,
 }
 
-/// What becomes of one request.
+/// The fate of one request.
 enum Fate {
     Well,
     Status(u16),
@@ -269,7 +269,7 @@ impl Upstream {
         }
     }
 
-    /// What a library has in its folder is what it offers.
+    /// Notes the prompts in the folder of a library as its offer.
     fn offer(&self) {
         let mut state = self.lock();
         let list = state.prompts.values().cloned().collect();
@@ -478,7 +478,7 @@ impl Upstream {
                 _ => self.sse_session(),
             };
         }
-        // Those that post to the stream find out that this is no Streamable HTTP.
+        // Clients that post to the stream find out that this is no Streamable HTTP.
         let Some(session) = head.uri.query() else { return status(405) };
         let is_forgotten = self.is_forgotten(session);
         let stream = self.lock().replies.get(session).cloned();
@@ -629,7 +629,7 @@ impl Upstream {
         response
     }
 
-    /// What a well-behaved upstream replies to a message, of this caller if that makes a
+    /// The reply of a well-behaved upstream to a message, of this caller if that makes a
     /// difference.
     fn reply(&self, message: &Value, caller: Option<&str>) -> Reply {
         let params = &message["params"];

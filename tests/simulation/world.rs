@@ -1,5 +1,5 @@
-//! What all actors of a run share: the machine, the upstreams, what was seen, and what was
-//! violated.
+//! The shared state of all actors of a run: the machine, the upstreams, the observations and the
+//! violations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};

@@ -125,7 +125,7 @@ impl Client {
         })
     }
 
-    /// What takes the messages of a channel: those of changed lists are counted, the others
+    /// The inbox of a channel: notifications of changed lists are counted, other messages are
     /// received.
     fn inbox(
         &self,

@@ -45,7 +45,7 @@ pub struct Client {
     /// The session, once it is initialized; over a channel it has no name.
     session: Option<String>,
     next_id: u64,
-    /// What it has seen of the lists of each replica.
+    /// Its observations of the lists of each replica.
     observers: Vec<Observer>,
     /// Public names that it has seen, or that it guesses.
     names: Vec<String>,
@@ -66,7 +66,7 @@ impl Drop for Connection {
     }
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub enum Outcome {
     Result(Value),
@@ -78,7 +78,7 @@ pub enum Outcome {
     Lost,
 }
 
-/// What a client does next.
+/// The next action of a client.
 enum Action {
     List,
     Get,
@@ -263,7 +263,7 @@ impl Client {
         }
     }
 
-    /// What is served of a pinned prompt was approved.
+    /// Checks that a served text of a pinned prompt was approved.
     fn check_approval(&self, name: &str, nonce: &str, text: &str, sent: Instant) {
         let mut plans = self.world.scenario.upstreams.iter();
         let Some(plan) = plans.find(|plan| text.starts_with(&format!("{} says ", plan.id))) else {

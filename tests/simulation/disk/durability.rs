@@ -1,5 +1,5 @@
-//! What a crash leaves: the bytes of files and the entries of folders that were synced, and some of
-//! the others.
+//! The state after a crash: the bytes of files and the entries of folders that were synced, and
+//! some of the others.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::mem;
@@ -8,7 +8,7 @@ use fastrand::Rng;
 
 use super::tree::Change;
 
-/// What a drive writes whole, in bytes.
+/// The unit that a drive writes atomically, in bytes.
 const SECTOR: usize = 512;
 
 /// Edits of one file, and operations on folders, that wait for a sync. Above it the oldest becomes
@@ -209,7 +209,7 @@ impl Journal {
     /// ones to take back, latest first; the others are durable.
     pub(super) fn crash(&mut self, inside: &BTreeSet<u64>, rng: &mut Rng) -> Vec<Operation> {
         let is_inside = |folder: u64| inside.contains(&folder);
-        // What a machine moved to another that does not crash stays there.
+        // Files that the machine moved to another, which does not crash, stay there.
         self.commit(BTreeSet::new(), |operation, _| {
             operation.folders().any(is_inside) && !operation.folders().all(is_inside)
         });

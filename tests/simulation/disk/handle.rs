@@ -16,7 +16,7 @@ use super::tree::Body;
 /// No file is longer, in bytes: a wrong offset must not take the memory of the machine.
 const MAX_LENGTH: u64 = 1 << 30;
 
-/// What the clones of a handle share.
+/// The shared state of the clones of a handle.
 pub(super) struct Handle {
     pub(super) node: u64,
     /// Where it was opened. Its power and its faults are those of this path, wherever the file is

@@ -40,10 +40,10 @@ use self::tree::{Body, Place};
 #[derive(Clone)]
 pub struct SimDisk(Arc<Mutex<State>>);
 
-/// What is called with the lines of [`SimDisk::set_observer`].
+/// The callback for the lines of [`SimDisk::set_observer`].
 pub type Observer = Box<dyn Fn(&str) + Send>;
 
-/// What a disk is made of.
+/// The parameters of a disk.
 pub struct Setup {
     /// Decides what faults happen and what crashes leave.
     pub rng: fastrand::Rng,
@@ -60,7 +60,7 @@ pub struct Setup {
     pub sync_time: Arc<dyn Fn() + Send + Sync>,
 }
 
-/// What fails below a prefix; nothing by default. The probabilities are between 0 and 1, of an I/O
+/// The faults below a prefix; none by default. The probabilities are between 0 and 1, of an I/O
 /// error (EIO).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Faults {

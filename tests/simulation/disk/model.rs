@@ -88,7 +88,7 @@ fn compare(seed: u64, root: &Path, simulated: &SimDisk) {
         let same = match (&expected, &result) {
             (Ok(expected), Ok(result)) => expected == result,
             (Err(expected), Err(result)) => {
-                // What std refuses itself has no number.
+                // Errors of std itself have no number.
                 expected.kind() == result.kind()
                     && (expected.raw_os_error().is_none()
                         || expected.raw_os_error() == result.raw_os_error())
@@ -235,8 +235,8 @@ fn debug(result: io::Result<impl std::fmt::Debug>) -> io::Result<String> {
     result.map(|value| format!("{value:?}"))
 }
 
-/// What two file systems say alike: without times, numbers, the length of folders, and the bits of
-/// the umask.
+/// The metadata that two file systems have in common: without times, numbers, the length of
+/// folders, and the bits of the umask.
 fn text(metadata: Metadata) -> String {
     let Metadata { kind, length, owner, mode, .. } = metadata;
     let length = (kind != FileKind::Folder).then_some(length);

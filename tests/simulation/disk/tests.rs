@@ -1,4 +1,4 @@
-//! What the disk promises, and what it takes at a crash.
+//! The guarantees of the disk, and its losses at a crash.
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, SeekFrom};
@@ -117,7 +117,7 @@ fn crash_keeps_synced_bytes() {
 }
 
 fn crash_tears_only_unsynced_bytes() {
-    // What was synced, whether it is then truncated, and what is written behind it.
+    // Bytes synced, whether the file is then truncated, and bytes written behind them.
     for (synced, truncate, unsynced) in [(700, false, 2000), (700, true, 300)] {
         let torn = outcomes(|seed| {
             let disk = disk(setup(seed));

@@ -57,7 +57,7 @@ impl Clock for WallClock {
     }
 }
 
-/// What the scenario holds of the machine.
+/// The scenario's handles of the machine.
 #[derive(Clone)]
 pub struct Machine {
     pub clock: WallClock,

@@ -33,7 +33,7 @@ struct Net {
     next_port: u16,
 }
 
-/// What happens to the traffic of a host.
+/// The conditions for the traffic of a host.
 #[derive(Clone, Copy, Debug)]
 struct Host {
     /// The latency of one direction: at least, and at most.

@@ -76,7 +76,7 @@ struct Comparison {
     model: Model,
     /// The last entries of the stream that were read, of the server and of the model.
     last: [Bytes; 2],
-    /// What is terminated. Short ones fill a node of the stream by their number, and long ones by
+    /// Terminated sessions. Short ones fill a node of the stream by their number, and long ones by
     /// their bytes, in both cases whatever the numbers of the entries are, which differ by a
     /// millisecond at times.
     sessions: Vec<String>,
@@ -162,7 +162,7 @@ impl Comparison {
             }
         }
         let [to_real, to_model] = variants;
-        // What comes after the time, and before the answer of the `PING`, belongs to the command.
+        // Replies after the time and before the answer of the `PING` belong to the command.
         let ping = [Bytes::from_static(b"PING"), format!("end-{number}").into()];
         let time = request(&words_of(&["TIME"]));
         let asked = [time.clone(), request(&to_real), request(&ping), time];

@@ -46,7 +46,7 @@ struct Shared {
 
 struct State {
     model: Model,
-    /// What is to be written to each connection. Only the network bounds how fast it is.
+    /// The bytes to write to each connection. Only the network bounds how fast it is.
     outboxes: BTreeMap<u64, mpsc::UnboundedSender<Bytes>>,
     /// The connections so far, which are numbered from 1.
     connected: u64,

@@ -27,7 +27,7 @@ struct Client {
     channels: BTreeSet<Bytes>,
 }
 
-/// What is sent, and to which client.
+/// Replies, with the clients that they are sent to.
 pub type Sent = Vec<(u64, Reply)>;
 
 /// The databases are numbered from 0.

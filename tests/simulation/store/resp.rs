@@ -13,8 +13,7 @@ pub enum Reply {
     Null,
     Array(Vec<Reply>),
     Map(Vec<(Reply, Reply)>),
-    /// What answers no request: a message of a channel. Confirmations of subscriptions look the
-    /// same.
+    /// A reply to no request: a message of a channel. Confirmations of subscriptions look the same.
     Push(Vec<Reply>),
 }
 

@@ -49,7 +49,7 @@ impl Script {
     }
 
     /// # Errors
-    /// What a command has refused; what the script did before is done.
+    /// The error of a command; effects of earlier commands of the script stay.
     pub fn run(self, mut run: Run<'_>) -> Result<Reply, Error> {
         match self {
             Self::Take => run.take(),

@@ -1,4 +1,4 @@
-//! What the model of the store promises.
+//! The guarantees of the model of the store.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, SystemTime};
