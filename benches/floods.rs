@@ -1,5 +1,5 @@
-//! What a caller notices while another one floods the gateway: `cargo bench --bench floods`, about
-//! two minutes.
+//! The effect on one caller while another one floods the gateway: `cargo bench --bench floods`,
+//! about two minutes.
 //!
 //! One caller, at an address of its own, does a hundred gets a second. Beside it another caller, or
 //! a stranger, floods in one way after the other. Printed are the caller's errors and its median
@@ -197,7 +197,7 @@ const FLOODS: [(&str, Flood); 12] = [
     }),
 ];
 
-/// What the caller saw.
+/// The times and errors of the caller's gets.
 struct Seen {
     times: Vec<Duration>,
     errors: usize,
@@ -322,7 +322,7 @@ async fn measure(target: &Target, name: &str, flood: Option<Flood>) -> usize {
         at(0.5),
         at(0.99)
     );
-    // What the flood has left open is closed before the next one.
+    // Connections that the flood has left open are closed before the next one.
     sleep(Duration::from_secs(1)).await;
     seen.errors
 }

@@ -1,4 +1,4 @@
-//! What happens on every request, and on every change of a list: `cargo bench`.
+//! The work of each request, and of each change of a list: `cargo bench`.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -120,7 +120,7 @@ fn gets(criterion: &mut Criterion) {
     }
 }
 
-/// What each page and each legacy request costs beside its work.
+/// The cost of sealing, which each page and each legacy request has on top of its work.
 fn seals(criterion: &mut Criterion) {
     let sealer = Sealer::new(&SealKeys::ephemeral());
     let place = Place {

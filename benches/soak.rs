@@ -40,12 +40,13 @@ const COOL_DOWN: Duration = Duration::from_secs(20);
 /// Users of each kind.
 const USERS: usize = 4;
 
-/// What may be more at the end than at the start: the look itself, and what an allocator keeps.
+/// Allowed growth from the start to the end: the measurement itself, and memory that an allocator
+/// keeps.
 const MORE_DESCRIPTORS: f64 = 20.;
 const MORE_TASKS: f64 = 20.;
 const MORE_MEMORY: f64 = 1.25;
 
-/// What has happened so far.
+/// The outcomes so far.
 #[derive(Default)]
 struct Tally {
     good: AtomicU64,
@@ -140,7 +141,7 @@ fn start(client: &Client, tally: &Arc<Tally>) -> JoinSet<()> {
     users
 }
 
-/// What the process has, by now.
+/// A reading of the resources of the process.
 struct Look {
     memory: f64,
     descriptors: f64,

@@ -1,5 +1,5 @@
-//! What must hold for any bytes. The fuzz targets call these, and `cargo test` replays the corpus
-//! through them (`tests/corpus.rs`).
+//! Properties that hold for any bytes. The fuzz targets call these, and `cargo test` replays the
+//! corpus through them (`tests/corpus.rs`).
 
 use base::seal::{Kind, SealKeys, Sealer};
 use domain::content;
@@ -17,7 +17,8 @@ use domain::{line_decoder, sse_decoder};
 
 const DEPTH: usize = 64;
 
-/// What the strict scan accepts, serde_json reads, and reads alike after we wrote it without nulls.
+/// A text that the strict scan accepts is read by serde_json, and read alike after it was written
+/// without nulls.
 pub fn json(data: &[u8]) {
     let theirs = serde_json::from_slice::<serde_json::Value>(data);
     match Json::parse(data, DEPTH) {
@@ -120,8 +121,8 @@ pub fn state(data: &[u8]) {
     }
 }
 
-/// What passes the checks passes them still once it is written for an older client, and a question
-/// that can be read can be written for everybody.
+/// A result that passes the checks still passes them once it is written for an older client, and a
+/// server request that can be read can be written for each revision.
 pub fn translate(data: &[u8]) {
     let Ok(document) = Document::parse(data.to_vec(), DEPTH) else {
         return;

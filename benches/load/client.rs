@@ -23,7 +23,7 @@ pub struct Prepared {
     pub calls: u64,
 }
 
-/// What a closed loop has done.
+/// The results of a closed loop.
 #[derive(Clone, Debug, Default)]
 pub struct Done {
     /// Calls that were answered.

@@ -18,7 +18,7 @@ use super::upstreams::UpstreamOptions;
 /// The API key of the caller `load`.
 pub const KEY: &str = "pg_load";
 
-/// What is configured beside the upstreams.
+/// The configuration besides the upstreams.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Configured {
     /// No authentication, no rules, no audit log, no collector.

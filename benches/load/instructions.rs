@@ -48,7 +48,8 @@ const PAGES: usize = 8_000;
 /// reader.
 const PAGE: usize = 100;
 
-/// What pins may cost: a count, the same without pins, and by which part it may be more.
+/// Limits on the cost of pins: a count, the same without pins, and the fraction by which it may be
+/// higher.
 const PINNED: [(&str, &str, f64); 2] = [
     ("get, pinned text", "get, bare", 0.05),
     ("page of 10,000, pinned", "page of 10,000, bare", 0.05),
@@ -225,7 +226,7 @@ impl Run<'_> {
         for _ in 0..self.requests / 2 {
             connection.ask(&bytes).await;
         }
-        // What the start took differs from run to run by more than many requests take.
+        // The instructions of the start vary from run to run by more than those of many requests.
         until_idle(process.pid());
         control(&process, "--zero");
         for _ in 0..self.requests {

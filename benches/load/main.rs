@@ -1,4 +1,4 @@
-//! What a call costs through the gateway, compared in one run with a bare reverse proxy:
+//! The cost of a call through the gateway, compared in one run with a bare reverse proxy:
 //! `cargo bench --bench load`, about five minutes. docs/performance.md describes the options, the
 //! rows and how to read them.
 //!
@@ -76,7 +76,7 @@ enum Role {
     Scale(scale::ScaleOptions),
     /// Latency at 70 % of the highest rate, with correction for coordinated omission.
     Open,
-    /// What rate limits of several replicas cost (needs redis-server).
+    /// The cost of rate limits over several replicas (needs redis-server).
     Replicas,
     /// Counts instructions with callgrind, and compares them with benches/instructions.json.
     Instructions(instructions::InstructionOptions),

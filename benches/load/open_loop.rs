@@ -21,7 +21,7 @@ const CONNECTIONS: usize = 64;
 /// The part of the highest rate at which requests come.
 const PART: f64 = 0.7;
 
-/// What happens to the gateway meanwhile.
+/// The disturbance of the gateway meanwhile.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Disturbance {
     None,

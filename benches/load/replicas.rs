@@ -1,6 +1,6 @@
-//! What rate limits of all replicas together cost: a get through one gateway that counts alone,
-//! through one that counts in a store (exact, leased), and through three that share the store.
-//! Needs redis-server.
+//! The cost of rate limits over all replicas: a get through one gateway that counts alone, through
+//! one that counts in a store (exact, leased), and through three that share the store. Needs
+//! redis-server.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};

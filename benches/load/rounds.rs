@@ -14,7 +14,7 @@ use super::upstreams::UpstreamOptions;
 /// Before each measurement.
 const WARM_UP: Duration = Duration::from_millis(150);
 
-/// What is measured.
+/// The measured operations.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Row {
     Get,
@@ -52,7 +52,7 @@ struct System {
     start: Option<(u64, Duration)>,
 }
 
-/// What has been measured, by row and system.
+/// The figures, by row and system.
 type Measured = BTreeMap<(usize, usize), Figure>;
 
 #[derive(Default)]

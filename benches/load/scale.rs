@@ -157,7 +157,7 @@ async fn by_prompts(options: &Options, scale: &ScaleOptions, figures: &mut Figur
             }
         };
         let (first, ()) = cpu_of(&gateway, lists()).await;
-        // What a list costs whose view is there.
+        // The cost of a list whose view exists.
         let (warm, ()) = cpu_of(&gateway, lists()).await;
         let mut stream = Stream::open(gateway.addr, "pg_admin").await;
         // An upstream is walked at most once a second, and was walked again when its stream was
@@ -249,7 +249,8 @@ async fn by_streams(options: &Options, scale: &ScaleOptions, figures: &mut Figur
             sleep_until(due).await;
             let changed = Instant::now();
             let mut tasks = JoinSet::new();
-            // Those whose rights include the changed prompt: u0 belongs to the classes 0, 10, 20, …
+            // The streams of callers whose rights include the changed prompt: u0 belongs to the
+            // classes 0, 10, 20, …
             let (told, others): (Vec<_>, Vec<_>) =
                 open.into_iter().enumerate().partition(|(at, _)| {
                     let class = at % scale.classes;

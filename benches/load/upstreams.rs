@@ -21,7 +21,7 @@ use memchr::memmem;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-/// What the scripted upstreams offer.
+/// The content of the scripted upstreams.
 #[derive(Clone, Debug, clap::Args)]
 pub struct UpstreamOptions {
     /// Number of upstreams.
