@@ -22,7 +22,7 @@ pub mod audit {
 }
 
 pub mod config {
-    pub use crate::config::{Config, SCHEMA, Settings};
+    pub use crate::config::{Config, Settings};
 }
 
 pub mod downstream {

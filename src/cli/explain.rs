@@ -6,8 +6,8 @@ use super::args::Explain;
 use super::failure::Failure;
 use super::load::load;
 use super::output::{print, printable};
-use crate::config::{Access as Rules, Config, Upstream, action};
-use crate::policy::{Access, Verdict};
+use crate::config::{Config, Upstream};
+use access::{Decisions, RuleSet, Verdict, action};
 use domain::caller::Caller;
 use domain::method::Method;
 use domain::overlay;
@@ -29,7 +29,7 @@ pub(super) fn run(query: &Explain) -> Result<(), Failure> {
     );
     explain_pin(&config, &prompt, &mut out);
     match &config.access {
-        Some(rules) => explain_access(rules, &caller, prompt.as_ref(), &mut out),
+        Some(access) => explain_access(&access.rules, &caller, prompt.as_ref(), &mut out),
         None => out += "\n  There are no access rules: every caller may use every prompt.",
     }
     explain_overlays(&config, &prompt, &mut out);
@@ -45,8 +45,8 @@ fn explain_pin(config: &Config, prompt: &Target, out: &mut String) {
     }
 }
 
-fn explain_access(rules: &Rules, caller: &Caller, prompt: PromptRef<'_>, out: &mut String) {
-    let access = Access::new(rules);
+fn explain_access(rules: &RuleSet, caller: &Caller, prompt: PromptRef<'_>, out: &mut String) {
+    let access = Decisions::new(rules);
     for method in Method::ALL {
         let Verdict { is_allowed, reasons } = access.decide(caller, method, prompt);
         let verdict = if is_allowed { "allowed" } else { "denied" };
@@ -57,10 +57,8 @@ fn explain_access(rules: &Rules, caller: &Caller, prompt: PromptRef<'_>, out: &m
         };
         let _ = write!(out, "\n  {:8} {verdict}: {by}", action(method));
         for reason in &reasons {
-            let policy =
-                rules.policies.policies().find(|policy| policy.id().to_string() == *reason);
-            for policy in policy.iter() {
-                let _ = write!(out, "\n           {}", printable(&policy.to_string()));
+            if let Some(policy) = rules.policy_text(reason) {
+                let _ = write!(out, "\n           {}", printable(&policy));
             }
         }
     }

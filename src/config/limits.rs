@@ -3,9 +3,9 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::access::parse_action;
 use super::reader::Section;
 use super::views::{all, globs};
+use ::access::parse_action;
 use domain::glob::Glob;
 use domain::method::{Countable, Method};
 

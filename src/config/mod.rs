@@ -41,9 +41,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(any(test, feature = "test-util"))]
-pub use access::SCHEMA;
-pub(crate) use access::{Access, RuleCallers, action};
+pub(crate) use access::Access;
 pub(crate) use addresses::Addresses;
 pub(crate) use admin::{Admin, Oidc, Usage};
 pub(crate) use audit::{Audit, Durability, OnAuditFailure};

@@ -87,7 +87,7 @@ impl Config {
 
     /// Whether there is a file of policies, and not an empty one.
     fn has_policy_file(&self) -> bool {
-        self.access.as_ref().is_some_and(|access| access.policies_of_file().next().is_some())
+        self.access.as_ref().is_some_and(|access| access.rules.has_file())
     }
 
     /// Whether any certificate of the CA is a caller's, and was not before.

@@ -3,7 +3,6 @@
 //! A caller is authenticated before the body of its request is read. Once the target of a call is
 //! known, [`Gate::authorize`] decides, and makes the proof that an upstream demands.
 
-mod access;
 mod authn;
 mod authorize;
 mod jwt;
@@ -14,7 +13,6 @@ mod streams;
 mod tallies;
 mod target;
 
-pub(crate) use access::{Access, Verdict};
 pub(crate) use authn::{Authenticated, Credentials, Given};
 pub use authorize::Authorized;
 pub(crate) use authorize::{Pass, Resolution};
@@ -29,6 +27,7 @@ pub(crate) use target::Target;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use access::Decisions;
 use authn::Authenticator;
 use rate_limit::{Counted, RateLimits, network};
 use streams::RecordedStreams;
@@ -91,7 +90,7 @@ impl Recording {
 /// The access rules of a configuration.
 pub(crate) fn rights(config: &Config) -> Arc<dyn Rights> {
     match &config.access {
-        Some(access) => Arc::new(Access::new(access)),
+        Some(access) => Arc::new(Decisions::new(&access.rules)),
         None => Arc::new(Everything),
     }
 }

@@ -129,10 +129,7 @@ fn the_rules_of_the_documentation_are_valid() {
     let policies = text.split("```cedar\n").nth(1).unwrap().split("```").next().unwrap();
     std::fs::write(folder.path().join("policies.cedar"), policies).unwrap();
     let schema = text.split("```\nentity").nth(1).unwrap().split("```").next().unwrap();
-    assert!(
-        promptgate::test_util::config::SCHEMA.ends_with(schema),
-        "the schema is the one that is used"
-    );
+    assert!(access::SCHEMA.ends_with(schema), "the schema is the one that is used");
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut counted = 0;
     for block in toml_blocks(&text) {

@@ -13,8 +13,8 @@ use crate::admin::request::{Asked, Paging, Params};
 use crate::admin::sign_in::Visitor;
 use crate::admin::state::State;
 use crate::config::Access as Rules;
-use crate::policy::Access;
 use crate::router::owner::Owner;
+use ::access::Decisions;
 
 /// The matrix of callers and prompts.
 #[derive(Serialize, Template)]
@@ -133,7 +133,7 @@ fn what_if(state: &State, asked: &Asked, rules: &str, who: &[Who], owners: &[&Ow
         return what_if;
     }
     let others = match Rules::pasted(rules, &state.config) {
-        Ok(others) => others.as_ref().map(Access::new),
+        Ok(others) => others.as_ref().map(|others| Decisions::new(&others.rules)),
         Err(error) => {
             what_if.mistakes = error.to_string().lines().map(str::to_owned).collect();
             return what_if;

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use crate::admin::state::State;
-use crate::config::{Access as Rules, Config, RuleCallers, action};
-use crate::policy::Access;
+use crate::config::Config;
+use access::{Decisions, RuleCallers, action};
 use domain::caller::{ANONYMOUS, Caller};
 use domain::method::Method;
 use domain::rights::PromptRef;
@@ -61,7 +61,8 @@ pub(in crate::admin) fn known(config: &Config) -> Vec<Who> {
     }
     let mut groups: BTreeSet<String> =
         callers.iter().flat_map(|(_, groups)| groups.clone()).collect();
-    for (_, named) in config.access.iter().flat_map(|access| &access.rules) {
+    let rules = config.access.iter().flat_map(|access| access.rules.rule_callers());
+    for named in rules {
         if let RuleCallers::Named { groups: more, ids, .. } = named {
             groups.extend(more.iter().cloned());
             for id in ids {
@@ -87,7 +88,7 @@ pub(in crate::admin) fn known(config: &Config) -> Vec<Who> {
 }
 
 /// Returns the rights of a caller or group to a prompt. Without rules everything is allowed.
-pub(super) fn right(access: Option<&Access>, who: &Who, prompt: PromptRef<'_>) -> Right {
+pub(super) fn right(access: Option<&Decisions>, who: &Who, prompt: PromptRef<'_>) -> Right {
     let Some(access) = access else {
         let allowed = Method::ALL.map(action).to_vec();
         return Right { who: who.label.clone(), allowed, by: Vec::new() };
@@ -107,6 +108,6 @@ pub(super) fn right(access: Option<&Access>, who: &Who, prompt: PromptRef<'_>) -
 }
 
 /// Returns the rules of a configuration, ready to decide.
-pub(super) fn decider(state: &State) -> Option<Access> {
-    state.config.access.as_ref().map(|rules: &Rules| Access::new(rules))
+pub(super) fn decider(state: &State) -> Option<Decisions> {
+    state.config.access.as_ref().map(|access| Decisions::new(&access.rules))
 }

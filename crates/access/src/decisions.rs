@@ -4,25 +4,21 @@
 //! Policies are evaluated once for each class of callers, class of prompts and method, not for each
 //! caller and prompt.
 
-mod class;
-mod prompt_tests;
-
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Weak};
 
-use cedar_policy::{PolicyId, PolicySet};
-use class::{CallerClass, Types};
+use cedar_policy::PolicySet;
 use quick_cache::sync::Cache;
 
-use crate::config::{self, RuleCallers};
+use crate::class::{CallerClass, Types};
+use crate::rule_set::RuleSet;
 use domain::caller::Caller;
 use domain::method::Method;
 use domain::rights::{Allowed, PromptRef, Rights};
 
 /// The compiled policies, and the classes of the recent callers.
-pub(crate) struct Access {
-    policies: PolicySet,
-    rules: Vec<(PolicyId, RuleCallers)>,
+pub struct Decisions {
+    rules: RuleSet,
     types: Arc<Types>,
     /// Without a share in the classes: these are bounded by their own cache.
     callers: Cache<ByRights, Weak<CallerClass>>,
@@ -36,7 +32,7 @@ struct ByRights(Caller);
 
 /// An access decision, with the policies that decided.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Verdict {
+pub struct Verdict {
     pub is_allowed: bool,
     /// Ids of the policies that decided; empty where no policy matches the request, or it cannot
     /// be evaluated.
@@ -49,12 +45,11 @@ const CALLERS: usize = 16_384;
 /// Most remembered classes, of some 10 KiB each. A forgotten one decides anew.
 const CLASSES: usize = 2_048;
 
-impl Access {
-    /// Returns the access decisions of a configuration, with empty caches.
-    pub(crate) fn new(access: &config::Access) -> Self {
+impl Decisions {
+    /// Returns the access decisions by these rules, with empty caches.
+    pub fn new(rules: &RuleSet) -> Self {
         Self {
-            policies: access.policies.clone(),
-            rules: access.rules.clone(),
+            rules: rules.clone(),
             types: Arc::new(Types::new()),
             callers: Cache::new(CALLERS),
             classes: Cache::new(CLASSES),
@@ -63,7 +58,7 @@ impl Access {
 
     /// Returns the access decision for a request, with the policies that decided. A request that
     /// cannot be evaluated is denied.
-    pub(crate) fn decide(&self, caller: &Caller, method: Method, prompt: PromptRef<'_>) -> Verdict {
+    pub fn decide(&self, caller: &Caller, method: Method, prompt: PromptRef<'_>) -> Verdict {
         let class = self.class(caller);
         class.map(|class| class.decide(method, prompt)).unwrap_or_default()
     }
@@ -92,39 +87,31 @@ impl Access {
     /// policies of a file, since those can see them.
     fn key_of(&self, caller: &Caller) -> String {
         let mut key = String::new();
-        for (_, callers) in &self.rules {
+        for callers in self.rules.rule_callers() {
             key.push(if callers.include(caller) { '1' } else { '0' });
         }
-        if self.has_file() {
+        if self.rules.has_file() {
             key += &format!(" {:?} {:?} {:?}", caller.id(), caller.groups(), caller.scopes());
         }
         key
     }
 
-    fn has_file(&self) -> bool {
-        self.policies.num_of_policies() > self.rules.len()
-    }
-
     /// The policies without the rules that are for other callers.
     fn policies_for(&self, caller: &Caller) -> PolicySet {
         let mut policies = PolicySet::new();
-        for (id, callers) in &self.rules {
-            if let Some(policy) = self.policies.policy(id).filter(|_| callers.include(caller)) {
-                // Ids are unique in the set that they come from.
-                let _ = policies.add(policy.clone());
-            }
-        }
-        if self.has_file() {
-            let is_rule = |id: &PolicyId| self.rules.iter().any(|(rule, _)| rule == id);
-            for policy in self.policies.policies().filter(|policy| !is_rule(policy.id())) {
-                let _ = policies.add(policy.clone());
-            }
+        let of_rules = self.rules.rules.iter().filter(|(_, callers)| callers.include(caller));
+        let of_rules = of_rules.filter_map(|(id, _)| self.rules.policies.policy(id));
+        let of_file =
+            self.rules.has_file().then(|| self.rules.policies_of_file()).into_iter().flatten();
+        for policy in of_rules.chain(of_file) {
+            // Ids are unique in the set that they come from.
+            let _ = policies.add(policy.clone());
         }
         policies
     }
 }
 
-impl Rights for Access {
+impl Rights for Decisions {
     fn entitlement(&self, caller: &Caller) -> Option<Arc<str>> {
         // All callers that Cedar does not accept may use nothing.
         Some(self.class(caller).map_or_else(|| "".into(), |class| class.key.clone()))
@@ -163,26 +150,56 @@ impl Hash for ByRights {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use proptest::option;
     use proptest::prelude::*;
-    use proptest::sample::{select, subsequence};
+    use proptest::sample::subsequence;
 
     use super::*;
-    use crate::config::Config;
+    use crate::rule::{Effect, Rule, RuleCallers};
+    use domain::glob::Glob;
+    use domain::name::UpstreamId;
     use domain::pin::State;
 
-    const UPSTREAMS: &str = "[upstreams.crm]\ntransport = \"http\"\nurl = \"http://127.0.0.1:1/\"\n\
-        [upstreams.git]\ntransport = \"http\"\nurl = \"http://127.0.0.1:2/\"\n";
+    /// A rule that allows all methods of all prompts to every caller that is known.
+    fn rule() -> Rule {
+        Rule {
+            effect: Effect::Allow,
+            methods: Method::ALL.to_vec(),
+            callers: RuleCallers::Authenticated,
+            upstreams: Vec::new(),
+            prompts: Vec::new(),
+            states: Vec::new(),
+        }
+    }
 
-    fn access(rules: &str) -> Access {
-        let hash = format!("sha256:{}", "0".repeat(64));
-        let key = format!("[[auth.api_keys]]\nid = \"ci\"\nhash = \"{hash}\"\n");
-        let toml = format!("{UPSTREAMS}{key}{rules}");
-        let config =
-            Config::parse("g", &toml, Path::new(""), &[]).unwrap_or_else(|e| panic!("{e}"));
-        Access::new(&config.access.unwrap())
+    fn named(groups: &[&str], ids: &[&str], scopes: &[&str]) -> RuleCallers {
+        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        RuleCallers::Named { groups: owned(groups), ids: owned(ids), scopes: owned(scopes) }
+    }
+
+    fn globs(patterns: &[&str]) -> Vec<Glob> {
+        patterns.iter().map(|pattern| Glob::parse(pattern).unwrap()).collect()
+    }
+
+    fn upstreams(ids: &[&str]) -> Vec<UpstreamId> {
+        ids.iter().map(|id| UpstreamId::parse(id).unwrap()).collect()
+    }
+
+    fn rule_set(rules: &[Rule]) -> RuleSet {
+        let mut set = RuleSet::default();
+        for (index, rule) in rules.iter().enumerate() {
+            set.add_rule(&format!("access.rules.{}", index + 1), rule).unwrap();
+        }
+        set
+    }
+
+    fn decisions(rules: &[Rule]) -> Decisions {
+        Decisions::new(&rule_set(rules))
+    }
+
+    fn of_file(policies: &str) -> Result<Decisions, Vec<String>> {
+        let mut set = RuleSet::default();
+        set.add_file(policies)?;
+        Ok(Decisions::new(&set))
     }
 
     fn caller(id: &str, group: &str) -> Caller {
@@ -195,16 +212,14 @@ mod tests {
 
     #[test]
     fn rules_and_policies_know_the_state_of_a_prompt() {
-        let folder = tempfile::tempdir().unwrap();
-        let policy = "permit (principal, action == Action::\"list\", resource)\n\
-                      when { resource.state != \"pending\" };";
-        std::fs::write(folder.path().join("p.cedar"), policy).unwrap();
-        let toml = format!(
-            "{UPSTREAMS}[access]\ncedar = \"p.cedar\"\n\
-             [[access.rules]]\nallow = [\"get\"]\nstates = [\"approved\", \"unpinned\"]\n"
-        );
-        let config = Config::parse("g", &toml, folder.path(), &[]).unwrap();
-        let access = Access::new(&config.access.unwrap());
+        let states = vec![State::Approved, State::Unpinned];
+        let mut set = rule_set(&[Rule { methods: vec![Method::Get], states, ..rule() }]);
+        set.add_file(
+            "permit (principal, action == Action::\"list\", resource)\n\
+             when { resource.state != \"pending\" };",
+        )
+        .unwrap();
+        let access = Decisions::new(&set);
         for state in State::ALL {
             let prompt = PromptRef { state, ..prompt("crm", "p") };
             let ci = caller("ci", "x");
@@ -212,16 +227,16 @@ mod tests {
             assert_eq!(access.allows(&ci, Method::Get, prompt), is_final, "{state:?}");
             assert_eq!(access.allows(&ci, Method::List, prompt), state != State::Pending);
         }
-        let wrong = toml.replace("unpinned", "unknown");
-        let error = Config::parse("g", &wrong, folder.path(), &[]).unwrap_err().to_string();
-        assert!(error.contains("access.rules.1.states: \"unknown\" is not one of"), "{error}");
     }
 
     #[test]
     fn p2_nothing_is_allowed_that_no_rule_allows() {
-        let access = access(
-            "[[access.rules]]\nallow = [\"get\"]\ngroups = [\"sales\"]\nupstreams = [\"crm\"]\n",
-        );
+        let access = decisions(&[Rule {
+            methods: vec![Method::Get],
+            callers: named(&["sales"], &[], &[]),
+            upstreams: upstreams(&["crm"]),
+            ..rule()
+        }]);
         let sales = caller("a", "sales");
         assert!(access.allows(&sales, Method::Get, prompt("crm", "x")));
         assert!(!access.allows(&sales, Method::List, prompt("crm", "x")));
@@ -232,11 +247,21 @@ mod tests {
 
     #[test]
     fn a_rule_without_callers_is_for_everyone_who_is_known_and_denials_win() {
-        let access = access(
-            "[[access.rules]]\nallow = [\"list\", \"get\"]\n\
-             [[access.rules]]\ndeny = [\"get\"]\nprompts = [\"secret*\", \"*\\\"quoted\\\"*\"]\n\
-             [[access.rules]]\nallow = [\"complete\"]\ncallers = [\"ci\"]\nprompts = [\"a*b\"]\n",
-        );
+        let access = decisions(&[
+            Rule { methods: vec![Method::List, Method::Get], ..rule() },
+            Rule {
+                effect: Effect::Deny,
+                methods: vec![Method::Get],
+                prompts: globs(&["secret*", "*\"quoted\"*"]),
+                ..rule()
+            },
+            Rule {
+                methods: vec![Method::Complete],
+                callers: named(&[], &["ci"], &[]),
+                prompts: globs(&["a*b"]),
+                ..rule()
+            },
+        ]);
         let ci = caller("ci", "x");
         assert!(access.allows(&ci, Method::Get, prompt("crm", "open")));
         assert!(!access.allows(&Caller::anonymous(), Method::Get, prompt("crm", "open")));
@@ -259,40 +284,35 @@ mod tests {
             let like = |n: usize| format!("resource.name like \"x{n}*\"");
             let patterns: Vec<_> = (0..patterns).map(like).collect();
             let condition = patterns.join(" || ");
-            let folder = tempfile::tempdir().unwrap();
-            let policy = format!("permit (principal, action, resource) when {{ {condition} }};");
-            std::fs::write(folder.path().join("p.cedar"), policy).unwrap();
-            let toml = format!("{UPSTREAMS}[access]\ncedar = \"p.cedar\"\n");
-            Config::parse("g", &toml, folder.path(), &[])
+            of_file(&format!("permit (principal, action, resource) when {{ {condition} }};"))
         };
         // Without optimization a level takes ten times the stack.
         let size = if cfg!(debug_assertions) { 8 << 20 } else { 2 << 20 };
         let deciding = std::thread::Builder::new().stack_size(size).spawn(move || {
             // A clause, a pair of brackets, and an access.
-            let access = Access::new(&read(98).unwrap().access.unwrap());
+            let access = read(98).unwrap();
             let allows = |name| access.allows(&caller("a", "b"), Method::Get, prompt("crm", name));
             assert!(allows("x97 and so on") && !allows("y"));
-            let refused = read(99).unwrap_err().to_string();
-            assert!(
-                refused.contains("access.cedar: a policy may be nested more than 100"),
-                "{refused}"
-            );
+            let refused = read(99).err().unwrap().concat();
+            assert!(refused.contains("a policy may be nested more than 100"), "{refused}");
         });
         deciding.unwrap().join().unwrap();
     }
 
     #[test]
     fn rules_may_have_very_long_lists() {
-        let list = |text: &str| (0..5_000).map(|n| format!("\"{text}{n}\", ")).collect::<String>();
-        let access = access(&format!(
-            "[[access.rules]]\nallow = [\"get\"]\ncallers = [{}]\ngroups = [{}]\nscopes = [{}]\n\
-             prompts = [{}{}]\n",
-            list("caller"),
-            list("group"),
-            list("scope"),
-            list("name"),
-            list("a*b"),
-        ));
+        let list = |text: &str| (0..5_000).map(|n| format!("{text}{n}")).collect::<Vec<_>>();
+        let prompts = [list("name"), list("a*b")].concat();
+        let access = decisions(&[Rule {
+            methods: vec![Method::Get],
+            callers: RuleCallers::Named {
+                groups: list("group"),
+                ids: list("caller"),
+                scopes: list("scope"),
+            },
+            prompts: prompts.iter().filter_map(|pattern| Glob::parse(pattern)).collect(),
+            ..rule()
+        }]);
         // As on a thread of the runtime.
         let deciding = std::thread::Builder::new().stack_size(2 << 20).spawn(move || {
             let allows = |caller: &Caller, name: &str| {
@@ -312,45 +332,41 @@ mod tests {
 
     #[test]
     fn callers_with_the_same_groups_share_what_they_see_unless_a_rule_names_callers() {
-        let access = access("[[access.rules]]\nallow = [\"list\"]\ngroups = [\"x\"]\n");
+        let callers = named(&["x"], &[], &[]);
+        let access = decisions(&[Rule { methods: vec![Method::List], callers, ..rule() }]);
         assert_eq!(access.entitlement(&caller("a", "x")), access.entitlement(&caller("b", "x")));
         assert_ne!(access.entitlement(&caller("a", "x")), access.entitlement(&caller("a", "y")));
         // No rule is for either of them.
-        let nobody = access.entitlement(&Caller::anonymous());
-        assert_eq!(nobody, access.entitlement(&Caller::new("somebody")));
+        let without = access.entitlement(&Caller::anonymous());
+        assert_eq!(without, access.entitlement(&Caller::new("somebody")));
     }
 
     #[test]
     fn policies_of_a_file_may_look_at_anything_of_a_caller() {
-        let folder = tempfile::tempdir().unwrap();
-        let policy = "permit (principal == Caller::\"ci\", action, resource);";
-        std::fs::write(folder.path().join("p.cedar"), policy).unwrap();
-        let toml = format!("{UPSTREAMS}[access]\ncedar = \"p.cedar\"\n");
-        let config = Config::parse("g", &toml, folder.path(), &[]).unwrap();
-        let access = Access::new(&config.access.unwrap());
+        let access = of_file("permit (principal == Caller::\"ci\", action, resource);").unwrap();
         assert!(access.allows(&caller("ci", "x"), Method::Get, prompt("crm", "p")));
         assert!(!access.allows(&caller("other", "x"), Method::Get, prompt("crm", "p")));
     }
 
-    fn rule() -> impl Strategy<Value = String> {
-        let list = |key: &'static str, values: &'static [&'static str]| {
-            option::of(subsequence(values, 1..=values.len())).prop_map(move |values| {
-                values.map(|v| format!("{key} = {v:?}\n")).unwrap_or_default()
-            })
-        };
+    fn any_rule() -> impl Strategy<Value = Rule> {
+        let some = |values: &'static [&'static str]| subsequence(values, 0..=values.len());
         (
-            select(&["allow", "deny"][..]),
-            subsequence(&["list", "get", "complete"][..], 1..=3),
-            list("groups", &["a", "b"]),
-            list("callers", &["ci", "bob"]),
-            list("scopes", &["s"]),
-            list("upstreams", &["crm", "git"]),
-            list("prompts", &["p*", "*q", "r", "p"]),
+            any::<bool>(),
+            subsequence(Method::ALL.to_vec(), 1..=3),
+            (some(&["a", "b"]), some(&["ci", "bob"]), some(&["s"])),
+            some(&["crm", "git"]),
+            some(&["p*", "*q", "r", "p"]),
         )
-            .prop_map(|(effect, actions, groups, callers, scopes, upstreams, prompts)| {
-                format!(
-                    "[[access.rules]]\n{effect} = {actions:?}\n{groups}{callers}{scopes}{upstreams}{prompts}"
-                )
+            .prop_map(|(allows, methods, (groups, ids, scopes), of, prompts)| Rule {
+                effect: if allows { Effect::Allow } else { Effect::Deny },
+                methods,
+                callers: match (groups.len(), ids.len(), scopes.len()) {
+                    (0, 0, 0) => RuleCallers::Authenticated,
+                    _ => named(&groups, &ids, &scopes),
+                },
+                upstreams: upstreams(&of),
+                prompts: globs(&prompts),
+                states: Vec::new(),
             })
     }
 
@@ -360,9 +376,9 @@ mod tests {
 
         #[test]
         fn property_5_decisions_for_classes_are_those_of_all_policies_for_each_caller_and_prompt(
-            rules in prop::collection::vec(rule(), 1..5),
+            rules in prop::collection::vec(any_rule(), 1..5),
         ) {
-            let access = access(&rules.concat());
+            let access = decisions(&rules);
             let callers = ["ci", "bob", "eve"].into_iter().flat_map(|id| {
                 let groups = [vec![], vec!["a".to_owned()], vec!["a".to_owned(), "b".to_owned()]];
                 groups.map(|groups| Caller::in_groups(id, &groups))
@@ -370,7 +386,7 @@ mod tests {
             let scoped = Caller::new("eve").with_scopes(vec!["s".to_owned()]);
             for caller in callers.chain([scoped, Caller::anonymous()]) {
                 let types = Arc::new(Types::new());
-                let all = CallerClass::new("", access.policies.clone(), &caller, types).unwrap();
+                let all = CallerClass::new("", access.rules.policies.clone(), &caller, types).unwrap();
                 for (method, upstream) in
                     Method::ALL.into_iter().flat_map(|method| [(method, "crm"), (method, "git")])
                 {

@@ -9,9 +9,9 @@ use cedar_policy::{
     PolicySet, Request, RestrictedExpression,
 };
 
-use super::Verdict;
-use super::prompt_tests::{PromptClass, PromptTests};
-use crate::config::action;
+use crate::decisions::Verdict;
+use crate::prompt_tests::{PromptClass, PromptTests};
+use crate::rule::action;
 use domain::caller::Caller;
 use domain::method::Method;
 use domain::rights::{Allowed, PromptRef};
