@@ -28,7 +28,6 @@ mod app;
 mod shutdown;
 mod admin;
 mod hosts;
-mod config;
 mod downstream;
 mod session;
 mod policy;
@@ -38,8 +37,6 @@ mod cluster;
 mod grants;
 mod oauth;
 mod net;
-mod usage;
-mod audit;
 mod telemetry;
 #[cfg(feature = "test-util")]
 pub mod test_util;

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-use crate::config::Limits;
+use config::Limits;
 
 /// The tasks and phases of a shutdown, in the order in which they end: `pre_drain`, `drain`,
 /// `stop`.
@@ -132,7 +132,7 @@ mod tests {
     use tokio::time::{Instant, sleep};
 
     use super::*;
-    use crate::config::Config;
+    use config::Config;
 
     fn limits() -> Limits {
         Config::parse("g", "", Path::new(""), &[]).unwrap().server.limits

@@ -5,26 +5,6 @@ pub mod app {
     pub use crate::app::App;
 }
 
-pub mod audit {
-    pub use crate::audit::Audit;
-
-    pub mod digest {
-        pub use crate::audit::digest::value_digest;
-    }
-
-    pub mod keys {
-        pub use crate::audit::keys::Keys;
-    }
-
-    pub mod verify {
-        pub use crate::audit::verify::{Report, TrustAnchors, verify};
-    }
-}
-
-pub mod config {
-    pub use crate::config::{Config, Settings};
-}
-
 pub mod downstream {
     pub use crate::downstream::Streams;
 }

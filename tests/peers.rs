@@ -7,8 +7,8 @@ mod server;
 
 use std::path::Path;
 
+use config::Config;
 use promptgate::test_util::app::App;
-use promptgate::test_util::config::Config;
 use serde_json::json;
 
 #[tokio::test]

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::State;
 use super::sign_in::Visitor;
-use crate::audit::record::Event;
 use crate::upstream::accounts::{AccountStatus, RevokedAccount};
+use audit::record::Event;
 
 /// The accounts to revoke, as the body of a POST. A member that is left out means all.
 #[derive(Debug, Deserialize)]

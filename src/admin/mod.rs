@@ -26,7 +26,6 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::config::{self, Config, Limits};
 use crate::downstream::clock::now;
 use crate::downstream::{Body, OriginGuard, Peer, RequestGuard, Serve, TlsServer};
 use crate::router::approvals::Action;
@@ -34,6 +33,7 @@ use crate::router::blocking::beside_calls;
 use answer::Answer;
 use base::platform::wall_clock;
 use base::seal::Sealer;
+use config::{Config, Limits};
 use console::{Frame, asset};
 use pages::{AnyPage, Made, Trouble};
 use pins::entity_tag;

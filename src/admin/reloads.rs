@@ -8,8 +8,8 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::config::SettingChange;
 use base::platform::wall_clock;
+use config::SettingChange;
 
 /// The start time of the gateway, and the outcomes of its reloads.
 pub(crate) struct Reloads {

@@ -9,15 +9,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::{Reloads, Verification};
-use crate::audit::Audit;
 use crate::cluster::{Cluster, Replica};
-use crate::config::{self, Config, OnStoreFailure};
 use crate::policy::Gate;
 use crate::router::Router;
 use crate::session::Sessions;
 use crate::telemetry::Telemetry;
-use crate::usage::Usage;
+use audit::Audit;
+use audit::usage::Usage;
 use base::platform::wall_clock;
+use config::{Config, OnStoreFailure};
 use domain::millis::whole_millis;
 use domain::overlay;
 

@@ -9,10 +9,9 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::audit::keys::Keys;
-use crate::audit::verify::{Progress, Report, TrustAnchors, verify_with};
-use crate::config;
 use crate::router::blocking::beside_calls;
+use audit::keys::Keys;
+use audit::verify::{Progress, Report, TrustAnchors, verify_with};
 use base::platform::wall_clock;
 
 /// The newest verification.

@@ -8,14 +8,14 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::warn;
 
 use crate::cluster::Cluster;
-use crate::config::{self, Config};
 use crate::grants::idle;
 use crate::grants::store::GrantStore;
 use crate::policy::{self, Gate};
 use crate::router::{Router, RouterDeps, UpstreamDeps};
 use crate::session::{self, Sessions};
-use crate::usage::Usage;
+use audit::usage::Usage;
 use base::seal::{SealKeys, Sealer};
+use config::Config;
 
 /// The parts of the gateway that depend on the configuration.
 pub(super) struct Edition {

@@ -8,12 +8,12 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::edition::Edition;
-use crate::audit::Audit;
 use crate::cluster::Cluster;
 use crate::downstream::{AdmissionUsage, Endpoint, OpenConnections};
 use crate::router::pin::PinRow;
 use crate::router::{PER_CALLER, UpstreamStatus};
 use crate::telemetry::{Telemetry, UPSTREAM};
+use audit::Audit;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::pin::State;
 

@@ -12,13 +12,13 @@ use tracing::{error, info, warn};
 
 use super::edition::Edition;
 use super::{App, Listening, config_event, share_with_nobody, warn_about_config};
-use crate::audit::LogChange;
-use crate::audit::record::Event;
-use crate::config::{self, Config, ConfigError, SourceFile};
 use crate::downstream::{Serve, TlsServer};
 use crate::telemetry::{self, log::Control};
+use audit::LogChange;
+use audit::record::Event;
 use base::platform::disk::{self, Metadata};
 use base::platform::{blocking, wall_clock};
+use config::{Config, ConfigError, SourceFile};
 
 /// The source of the configuration.
 #[derive(Clone)]

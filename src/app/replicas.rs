@@ -12,10 +12,10 @@ use tokio_util::task::TaskTracker;
 use super::edition::Edition;
 use super::{App, Foundation};
 use crate::cluster::{Cluster, ClusterDeps, Handling, Message, Presence, Relayed};
-use crate::config::Config;
 use crate::downstream::Endpoint;
 use crate::shutdown::Shutdown;
 use base::seal::{Sealer, digest_text};
+use config::Config;
 use domain::fair_share::{Holder, Places};
 
 /// Posts of other replicas that are handled at once. More are refused.

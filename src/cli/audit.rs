@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use super::args::Verify;
 use super::failure::Failure;
 use super::output::{print, printable};
-use crate::audit::digest::value_digest;
-use crate::audit::keys::{Keys, PublicKey};
-use crate::audit::verify::{self, KeptCheckpoint, Mistake, Report, TrustAnchors};
-use crate::config::{Records, load_audit};
+use audit::digest::value_digest;
+use audit::keys::{Keys, PublicKey};
+use audit::verify::{self, KeptCheckpoint, Mistake, Report, TrustAnchors};
+use config::{Records, load_audit};
 
 /// Record numbers that are listed one by one: enough to find the calls, short enough for a
 /// terminal.

@@ -17,13 +17,13 @@ use super::output::{Column, fitted, is_styled, printable, printable_line, table,
 use super::reach::Reach;
 use super::runtime::runtime;
 use super::status::fetch_once;
-use crate::config::{Credentials, Http, Secret, Settings};
 use crate::hosts::KEY_VARIABLE;
 use crate::upstream::call::correlator::{Correlator, NotificationSinks};
 use crate::upstream::call::request::{RequestParams, UpstreamRequest};
 use crate::upstream::connection::GatewayClient;
 use crate::upstream::transport::Transport;
 use crate::upstream::transport::streamable_http::HttpEndpoint;
+use config::{Credentials, Http, Secret, Settings};
 use domain::address_policy::AddressPolicy;
 use domain::call::ForwardedMeta;
 use domain::document::Document;

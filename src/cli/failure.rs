@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::config::ConfigError;
+use config::ConfigError;
 
 /// Exit code of an invalid command line or configuration (`EX_USAGE` of sysexits.h).
 pub(super) const USAGE: u8 = 64;

@@ -11,7 +11,7 @@ use super::args::FindQuery;
 use super::audit::folder;
 use super::failure::Failure;
 use super::output::{Column, print, printable_line, table};
-use crate::audit::search::{Entry, Find, Found, Live, find};
+use audit::search::{Entry, Find, Found, Live, find};
 
 /// The time for an answer: people wait for it.
 const PATIENCE: Duration = Duration::from_secs(600);

@@ -69,7 +69,7 @@ fn servers(parsed: &Value) -> Option<&Map<String, Value>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use config::Config;
 
     fn imported(text: &str) -> Imported {
         convert(text).unwrap_or_else(|e| panic!("{e}"))

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::failure::Failure;
 use super::import::{self, Imported};
 use super::output::{print, printable};
-use crate::config::Config;
+use config::Config;
 
 /// Lines that start with `#: ` are examples: without this mark they are valid, too.
 const CONFIG: &str = include_str!("init/gateway.toml");

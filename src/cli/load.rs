@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use super::failure::Failure;
-use crate::config::{Config, ConfigError};
+use config::{Config, ConfigError};
 
 /// Loads the configuration file at `path`.
 ///

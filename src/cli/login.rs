@@ -21,7 +21,6 @@ use super::load::load;
 use super::output::{Column, print, printable, table};
 use super::runtime::runtime;
 use crate::cluster::SharedGrants;
-use crate::config::{self, Config, Http};
 use crate::grants::Grant;
 use crate::grants::sign_in::Provider;
 use crate::grants::sign_in::callback::{Arrival, Callback};
@@ -31,6 +30,7 @@ use crate::grants::store::{GrantStore, StoreError};
 use crate::net::egress::{CONNECT, Egress};
 use crate::oauth::client::address_policy;
 use crate::oauth::code::NoCode;
+use config::{Config, Http};
 use domain::address_policy::AddressPolicy;
 use domain::unix_time::UnixSeconds;
 
@@ -232,7 +232,10 @@ fn upstream<'a>(config: &'a Config, id: &str) -> Result<Target<'a>, Failure> {
     }
 }
 
-fn store(login: &config::Login, shared: Option<Arc<SharedGrants>>) -> Result<GrantStore, Failure> {
+pub fn store(
+    login: &config::Login,
+    shared: Option<Arc<SharedGrants>>,
+) -> Result<GrantStore, Failure> {
     let kept = login.kept.as_deref();
     kept.map(|kept| GrantStore::new(kept, shared))
         .ok_or_else(|| Failure::usage("server.seal_key is not set"))

@@ -37,7 +37,7 @@ use args::{AuditCommand, Cli, Command, KeyCommand};
 use failure::{Failure, USAGE};
 use output::print;
 
-use crate::config::Config;
+use config::Config;
 
 /// Parses the command line and runs the command. Returns the exit code of the process.
 pub fn main() -> ExitCode {

@@ -3,7 +3,7 @@
 use tracing::warn;
 
 #[cfg(target_os = "linux")]
-use crate::config::variables::ALLOW_PTRACE;
+use config::variables::ALLOW_PTRACE;
 
 /// Prevents other processes of the same user from reading the memory and the environment of this
 /// one through procfs or ptrace, as child processes of upstreams could; it also prevents core

@@ -6,7 +6,7 @@ use http::Uri;
 use super::args::ConfigFile;
 use super::failure::Failure;
 use super::running::Running;
-use crate::config::Addresses;
+use config::Addresses;
 
 /// The addresses of a gateway on this machine.
 pub(super) struct Reach {

@@ -13,12 +13,12 @@ use super::process::raise_open_file_limit;
 use super::running::Running;
 use super::runtime::runtime;
 use crate::app::{App, ConfigSource};
-use crate::config::from_here;
 use crate::downstream::Streams;
 use crate::router::UpstreamStatus;
 use crate::telemetry::log::Logging;
 use crate::{shutdown, telemetry};
 use base::platform::processes::gateway_depth;
+use config::from_here;
 
 /// Serves over HTTP.
 pub(super) fn http(path: &Path) -> Result<(), Failure> {

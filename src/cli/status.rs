@@ -13,8 +13,8 @@ use super::failure::Failure;
 use super::output::{Column, age, printable, table};
 use super::reach::Reach;
 use super::runtime::runtime;
-use crate::config::is_https_or_loopback;
 use crate::net::egress::{CONNECT, Egress, FetchError};
+use config::is_https_or_loopback;
 use domain::address_policy::AddressPolicy;
 
 /// Environment variable with the admin token. It is no argument, because every user of the machine

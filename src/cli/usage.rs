@@ -10,8 +10,8 @@ use super::args::{Order, UsageBy, UsageQuery};
 use super::failure::Failure;
 use super::load::demand;
 use super::output::{Column, print, printable, table};
-use crate::config::Records;
-use crate::usage::{Dimension, Filter, Query, Report, Sort, Usage};
+use audit::usage::{Dimension, Filter, Query, Report, Sort, Usage};
+use config::Records;
 
 /// The time for an answer: people wait for it.
 const PATIENCE: Duration = Duration::from_secs(600);

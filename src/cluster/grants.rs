@@ -14,7 +14,6 @@ use tokio_util::task::TaskTracker;
 
 use super::scripts::GrantScripts;
 use super::store::{Push, Store};
-use crate::config;
 use base::seal::hex::hex;
 use base::seal::random;
 use domain::backoff::{Backoff, jittered};

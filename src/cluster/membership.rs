@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 use super::store::Push;
 use super::{Cluster, Relayed, ReplicaId, terminated};
-use crate::audit::record::Event;
+use audit::record::Event;
 use base::seal::{Kind, Sealer};
 use domain::backoff::{Backoff, jittered};
 use domain::fair_share::Holder;

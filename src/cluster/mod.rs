@@ -23,12 +23,12 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::audit::Audit;
-use crate::config::{self, Limits, OnMissing};
 use crate::telemetry::Telemetry;
+use audit::Audit;
 use base::platform::wall_clock;
 use base::seal::hex::{from_hex, hex};
 use base::seal::{Sealer, random};
+use config::{Limits, OnMissing};
 use domain::fair_share::Share;
 use domain::unix_time::UnixSeconds;
 use membership::Reconnecting;
@@ -167,7 +167,7 @@ impl Cluster {
     ///
     /// # Errors
     /// Why the store cannot be used, in words for operators.
-    pub(crate) async fn dial(config: &config::Cluster) -> Result<(), String> {
+    pub async fn dial(config: &config::Cluster) -> Result<(), String> {
         let (store, _) = Store::new(config.clone(), TaskTracker::new())?;
         let candidate = store.open(&[store.channel("check")]).await?;
         let scripts = Scripts::default();
@@ -214,7 +214,7 @@ impl Cluster {
     }
 
     /// `[cluster]`, as it was at the start.
-    pub(crate) fn config(&self) -> &config::Cluster {
+    pub fn config(&self) -> &config::Cluster {
         &self.config
     }
 

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio_util::sync::CancellationToken;
 
 use super::pool::{Bounds, Held, Lease, NoRoom, Pool, Revokes};
-use crate::config::Limits;
 use crate::session::CallPermit;
+use config::Limits;
 use domain::fair_share::{FairShare, Holder};
 use domain::fault::TransportFault;
 
@@ -314,7 +314,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::Config;
+    use config::Config;
     use domain::caller::Caller;
 
     fn limits(toml: &str) -> Limits {

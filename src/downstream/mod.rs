@@ -29,7 +29,7 @@ use std::sync::Arc;
 use ::http::{Request, Response};
 use hyper::body::Incoming;
 
-use crate::config::Limits;
+use config::Limits;
 
 /// An HTTP service under one configuration: the gateway's endpoints, or the admin API.
 pub(crate) trait Serve: Send + Sync + 'static {

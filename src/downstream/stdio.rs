@@ -13,9 +13,9 @@ use tracing::{debug, info};
 
 use super::admission::Admission;
 use super::channel::{ClientChannel, InputEnd, Outgoing, Sender};
-use crate::config::Server;
 use crate::session::Sessions;
 use crate::session::connection::{Connection, ConnectionKind};
+use config::Server;
 use domain::fault::TransportFault;
 use domain::line_decoder::{Decoder, Line};
 

@@ -8,8 +8,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::store::GrantStore;
-use crate::audit::Audit;
-use crate::audit::record::Event;
+use audit::Audit;
+use audit::record::Event;
 use base::platform::wall_clock;
 use domain::backoff::jittered;
 

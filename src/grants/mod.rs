@@ -8,10 +8,10 @@ pub(crate) mod store;
 use http::Uri;
 use serde::{Deserialize, Serialize};
 
-use crate::config::Secret;
 use crate::net::egress::Egress;
 use crate::oauth::client::{Client, Form, Proof, Refusal};
 use crate::oauth::token::Issued;
+use config::Secret;
 use domain::fault::TokenFault;
 use domain::unix_time::UnixSeconds;
 

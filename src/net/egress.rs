@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use tower_service::Service;
 
 use crate::net::tls;
-pub use base::platform::{Connect, ConnectError, Dialling, Stream, platform};
+use base::platform::{Connect, ConnectError, Dialling, Stream, platform};
 use domain::address_policy::AddressPolicy;
 use domain::fault::{UpstreamFaultKind, excerpt};
 

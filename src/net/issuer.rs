@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::egress::{Egress, FetchError};
 use super::origin::with_path;
-use crate::config::is_https_or_loopback;
+use config::is_https_or_loopback;
 use domain::fault::excerpt;
 
 /// The members of authorization server metadata that the gateway uses.

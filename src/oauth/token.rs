@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::config::Secret;
+use config::Secret;
 
 /// The tokens in the response of a token endpoint.
 pub(crate) struct Issued {

@@ -5,7 +5,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::jwt::Tokens;
-use crate::config;
 use base::seal;
 use domain::caller::{Caller, MAX_ID, Proof};
 use domain::fault::TransportFault;
@@ -73,7 +72,7 @@ pub(crate) struct Authenticator {
 }
 
 impl Authenticator {
-    pub(crate) fn new(auth: &config::Auth) -> Self {
+    pub fn new(auth: &config::Auth) -> Self {
         Self {
             auth: Arc::new(auth.clone()),
             wanted: match (&auth.jwt, auth.api_keys.is_empty()) {
@@ -100,7 +99,7 @@ impl Authenticator {
     }
 
     /// The authenticator of another configuration, which keeps the fetched keys.
-    pub(crate) fn renew(&self, auth: &config::Auth) -> Self {
+    pub fn renew(&self, auth: &config::Auth) -> Self {
         let mut renewed = Self::new(auth);
         if let (Some(old), Some(jwt)) = (&self.tokens, &auth.jwt) {
             renewed.tokens = Some(Arc::new(old.renew(auth, jwt)));
@@ -110,7 +109,7 @@ impl Authenticator {
 
     /// Whether a caller that was authenticated under the configuration `then` would be the same
     /// caller now.
-    pub(crate) fn still_knows(&self, caller: &Caller, then: &config::Auth) -> bool {
+    pub fn still_knows(&self, caller: &Caller, then: &config::Auth) -> bool {
         let is_same = |known: &Caller| {
             known.id() == caller.id()
                 && known.groups() == caller.groups()
@@ -129,7 +128,7 @@ impl Authenticator {
         }
     }
 
-    pub(crate) fn auth(&self) -> &Arc<config::Auth> {
+    pub fn auth(&self) -> &Arc<config::Auth> {
         &self.auth
     }
 

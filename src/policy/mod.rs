@@ -37,11 +37,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use crate::audit::record::Event;
-use crate::audit::{Audit, Ledger};
 use crate::cluster::Cluster;
-use crate::config::{self, Config};
 use crate::telemetry::Telemetry;
+use audit::record::Event;
+use audit::{Audit, Ledger};
+use config::Config;
 use domain::call::Call;
 use domain::caller::{Caller, Proof};
 use domain::fair_share::Holder;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::target::Target;
-use crate::audit::record::{Event, write_text};
-use crate::audit::{Ledger, Unrecorded};
+use audit::record::{Event, write_text};
+use audit::{Ledger, Unrecorded};
 use base::seal;
 use base::seal::last_digest::LastDigest;
 use domain::call::{Call, Request};

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::authn::Authenticator;
-use crate::config;
 use domain::caller::Caller;
 
 /// Resolves when the credential of one caller is no longer valid under the newest configuration.

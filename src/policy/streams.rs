@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::record::with_caller;
 use super::tallies::WINDOW;
-use crate::audit::record::Event;
-use crate::audit::{Audit, Unrecorded};
+use audit::record::Event;
+use audit::{Audit, Unrecorded};
 use domain::caller::Caller;
 use domain::fair_share::Holder;
 use domain::millis::whole_millis;

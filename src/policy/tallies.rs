@@ -9,8 +9,8 @@ use lru::LruCache;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::audit::Audit;
-use crate::audit::record::Event;
+use audit::Audit;
+use audit::record::Event;
 
 /// Counts occurrences by origin and kind. Pure: the clock is an argument.
 pub struct Tallies {

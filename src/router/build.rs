@@ -22,14 +22,13 @@ use super::suspended_calls::SuspendedCalls;
 use super::unapproved::Mismatches;
 use super::verified::VerifiedTexts;
 use super::view_cache::ViewCache;
-use crate::config;
-use crate::config::{Config, OnChangedDefinition};
 use crate::policy::Gate;
 use crate::telemetry::Telemetry;
 use crate::upstream::call::correlator::{NotificationSinks, UrlElicitationComplete};
 use crate::upstream::driver::{DriverId, DriverReport};
 use crate::upstream::{Upstream, UpstreamDeps};
 use base::seal::Sealer;
+use config::{Config, OnChangedDefinition};
 use domain::name::UpstreamId;
 
 /// State that the routers of all editions share.

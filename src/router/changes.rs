@@ -9,7 +9,7 @@ use super::caller_lists::CallerLists;
 use super::caller_lists::watching::Watching;
 use super::catalog::Content;
 use super::view_cache::{ListDigests, ListKinds, ViewCache};
-use crate::config::ToolForm;
+use config::ToolForm;
 use domain::caller::Caller;
 
 /// An announced content, with the views of its configuration.

@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
-use crate::config::OnChangedDefinition;
 use base::seal;
+use config::OnChangedDefinition;
 use domain::prompt::Prompt;
 
 /// The first definitions of one upstream's prompts.

@@ -4,8 +4,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::config::Releases;
-use crate::config::lock::{Lock, LockStore, ObjectError};
+use config::Releases;
+use config::lock::{Lock, LockStore, ObjectError};
 use domain::call_overlay::CallOverlay;
 use domain::json::Json;
 use domain::json::canonical::write_canonical_object;

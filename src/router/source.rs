@@ -7,8 +7,8 @@ use std::sync::Arc;
 use unicode_normalization::UnicodeNormalization;
 
 use super::pin::Pinning;
-use crate::config::{self, Config, OnChangedDefinition};
 use crate::upstream::driver::DriverId;
+use config::{Config, OnChangedDefinition};
 use domain::name::{Prefix, UpstreamId};
 use domain::overlay::Overlay;
 
@@ -26,7 +26,7 @@ pub(crate) struct Source {
 
 impl Source {
     /// The source of an enabled upstream of the configuration.
-    pub(crate) fn new(driver: DriverId, upstream: &config::Upstream, config: &Config) -> Self {
+    pub fn new(driver: DriverId, upstream: &config::Upstream, config: &Config) -> Self {
         let overlays = config.overlays.iter().filter(|overlay| overlay.upstream == upstream.id);
         Self {
             driver,

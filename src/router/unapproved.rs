@@ -12,7 +12,7 @@ use super::owner::Owner;
 use super::pin::DEPTH;
 use super::reply::{self, PromptReply, Reply};
 use super::{RoutedCall, Router, origin};
-use crate::audit::record::Event;
+use audit::record::Event;
 use domain::document::Document;
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::name::UpstreamId;

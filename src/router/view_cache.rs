@@ -16,7 +16,7 @@ use super::catalog::{Content, PrivatePart};
 use super::owner::Owner;
 use super::segment::Segment;
 use super::view::View;
-use crate::config::{self, Exposure, ToolForm};
+use config::{Exposure, ToolForm};
 use domain::caller::{Caller, Principal, Proof};
 use domain::glob::Glob;
 use domain::method::Method;
@@ -504,10 +504,10 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::config::Config;
     use crate::router::changes::{Changes, Published};
     use crate::router::pin::PromptPin;
     use crate::router::segment::SegmentWriter;
+    use config::Config;
     use domain::rights::PromptRef;
 
     /// Every caller sees every other prompt, in a view of its own.

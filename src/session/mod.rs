@@ -23,15 +23,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::cluster::Cluster;
-use crate::config::{Config, Limits};
 use crate::policy::{Authenticated, Credentials, Gate, StreamRecord};
 use crate::router::Router;
 use crate::telemetry::Telemetry;
-use crate::usage::Usage;
+use audit::usage::Usage;
 use base::seal::Sealer;
 use call::in_flight::InFlightCalls;
 use call::server_requests::PendingServerRequests;
 use call::url_elicitations::PendingUrlElicitations;
+use config::{Config, Limits};
 use dialect::Identity;
 use domain::caller::Caller;
 use domain::fair_share::Share;

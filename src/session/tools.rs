@@ -3,8 +3,8 @@
 
 use super::Sessions;
 use super::dialect::{Dialect, Offer, ResultForm, ToolOffer};
-use crate::config::ToolForm;
 use crate::router::view_cache::ListKinds;
+use config::ToolForm;
 use domain::call::{NameKind, Request};
 use domain::caller::Caller;
 use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};

@@ -22,9 +22,9 @@ use tracing_subscriber::{Layer, fmt, reload};
 
 use super::exporter::Exporter;
 use super::{SCOPE, resource};
-use crate::audit::EVIDENCE;
-use crate::config::{LogFormat, Telemetry};
+use audit::EVIDENCE;
 use base::platform::blocking;
+use config::{LogFormat, Telemetry};
 
 /// The limit of lines that wait for the reader of standard error. Further lines are dropped: a
 /// reader that stalls must not stop calls.

@@ -24,7 +24,6 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use crate::config;
 use base::seal::hex::hex;
 use base::seal::random;
 use health::HealthChange;
@@ -245,7 +244,7 @@ impl Telemetry {
 static INSTANCE: LazyLock<String> = LazyLock::new(|| hex(&random::<16>()));
 
 /// Returns the resource of all spans, metrics and logs.
-fn resource(config: &config::Telemetry) -> Resource {
+pub fn resource(config: &config::Telemetry) -> Resource {
     Resource::builder()
         .with_service_name(config.service_name.clone())
         .with_attributes([

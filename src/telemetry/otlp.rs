@@ -18,7 +18,6 @@ use tokio::time::timeout;
 use super::exporter::Exporter;
 use super::health::HealthChange;
 use super::{Metrics, SCOPE, resource};
-use crate::config;
 use base::platform::blocking;
 
 /// The exporters of spans and metrics to one collector.
@@ -37,7 +36,7 @@ impl OtlpPipeline {
     ///
     /// # Errors
     /// When the HTTP client or an exporter cannot be created.
-    pub(crate) fn new(config: &config::Telemetry) -> Result<Option<Self>, String> {
+    pub fn new(config: &config::Telemetry) -> Result<Option<Self>, String> {
         let Some(otlp) = &config.otlp else {
             return Ok(None);
         };

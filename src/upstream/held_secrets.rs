@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::connection::connect::Connector;
-use crate::config;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::redaction::without_secrets;
 
@@ -19,7 +18,7 @@ pub(crate) struct HeldSecrets {
 const MIN_SECRET: usize = 6;
 
 impl HeldSecrets {
-    pub(crate) fn new(upstream: &config::Upstream, connector: Option<Arc<Connector>>) -> Self {
+    pub fn new(upstream: &config::Upstream, connector: Option<Arc<Connector>>) -> Self {
         Self { configured: upstream.secrets(), connector }
     }
 

@@ -23,19 +23,19 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, warn};
 
-use crate::audit::Audit;
 use crate::cluster::SharedGrants;
-use crate::config::{self, Transport};
 use crate::grants::store::Folder;
 use crate::policy::{Authorized, Pass};
 use crate::telemetry::{self, ClientOperation, Telemetry, TransportKind};
 use accounts::account::{Account, WatchedRequest};
 use accounts::{Accounts, IDLE, UpstreamAccounts};
+use audit::Audit;
 use base::platform::disk::{self, Watch};
 use base::platform::heap::pin_in_place;
 use call::correlator::{InterimSender, NotificationSinks, UrlElicitationComplete};
 use call::exchange::{ConcurrencyPermit, Exchange};
 use call::request::UpstreamRequest;
+use config::Transport;
 use connection::connect::{Connector, DriverSignals};
 use connection::dedicated::DedicatedPool;
 use connection::handshake::ListenEvent;
@@ -202,7 +202,7 @@ impl Upstream {
     }
 
     /// Returns the configuration of the upstream.
-    pub(crate) fn config(&self) -> &config::Upstream {
+    pub fn config(&self) -> &config::Upstream {
         &self.config
     }
 

@@ -137,8 +137,7 @@ async fn p2_a_cedar_file_is_checked_and_denies_by_default() {
         std::fs::write(&file, policies).unwrap();
         let toml =
             format!("{}[access]\ncedar = \"{}\"\n{}", keys(), file.display(), crm.table("crm"));
-        promptgate::test_util::config::Config::parse("g", &toml, std::path::Path::new(""), &[])
-            .map(|_| toml)
+        config::Config::parse("g", &toml, std::path::Path::new(""), &[]).map(|_| toml)
     };
     for (bad, says) in [
         ("permit (principal, action, resource) when { resource.nmae == \"x\" };", "nmae"),
@@ -189,12 +188,8 @@ async fn p7_hostile_patterns_are_refused_or_take_no_longer_than_others() {
     let rule = |pattern: &str| {
         format!("[[access.rules]]\nallow = [\"list\", \"get\"]\nprompts = [\"{pattern}\"]\n")
     };
-    let long = promptgate::test_util::config::Config::parse(
-        "g",
-        &rule(&"a".repeat(1 << 20)),
-        std::path::Path::new(""),
-        &[],
-    );
+    let long =
+        config::Config::parse("g", &rule(&"a".repeat(1 << 20)), std::path::Path::new(""), &[]);
     assert!(long.unwrap_err().to_string().contains("1 to 512 bytes"));
     // Characters of other pattern languages are literal here.
     let long_name = "a".repeat(100);

@@ -4,13 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use audit::keys::Keys;
+use audit::verify::{TrustAnchors, verify};
 use base::seal::AuditKey;
 use domain::caller::Caller;
 use domain::fault::Fault;
 use domain::method::Method;
 use domain::rights::{PromptRef, Rights};
-use promptgate::test_util::audit::keys::Keys;
-use promptgate::test_util::audit::verify::{TrustAnchors, verify};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -75,7 +75,7 @@ pub fn records(path: &Path) -> Vec<Value> {
 }
 
 /// Nothing is wrong with the log; what it says of itself.
-pub fn check(path: &Path) -> promptgate::test_util::audit::verify::Report {
+pub fn check(path: &Path) -> audit::verify::Report {
     let keys = Keys::new(&AuditKey::parse(KEY).unwrap());
     let report =
         verify(path, TrustAnchors { keys: Some(keys), ..TrustAnchors::default() }).unwrap();
@@ -171,7 +171,7 @@ async fn d7_a10_the_record_tells_who_what_and_when_and_no_secret() {
     assert_eq!(get["address"], "127.0.0.1");
     assert!(get["definition"].as_str().unwrap().starts_with("sha256:"));
     let keys = Keys::new(&AuditKey::parse(KEY).unwrap());
-    let digest = promptgate::test_util::audit::digest::value_digest(&keys, b"canary-value");
+    let digest = audit::digest::value_digest(&keys, b"canary-value");
     assert_eq!(get["arguments"]["who"], json!({"bytes": 12, "hmac": digest}));
     let completed = log.of("completed");
     let outcomes: Vec<_> = completed.iter().map(|r| r["outcome"].as_str().unwrap()).collect();

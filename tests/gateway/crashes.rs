@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
+use audit::keys::Keys;
 use base::seal::AuditKey;
-use promptgate::test_util::audit::keys::Keys;
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

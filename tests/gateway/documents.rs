@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
+use config::{Config, Settings};
 use domain::server_request::ClientCapabilities;
-use promptgate::test_util::config::{Config, Settings};
 use serde_json::json;
 
 use crate::support::{Gateway, eventually};
@@ -138,7 +138,7 @@ fn the_rules_of_the_documentation_are_valid() {
         let toml = upstream("library") + &upstream("git") + &block;
         let config = Config::parse("docs", &toml, root, &[]);
         let config = config.unwrap_or_else(|e| panic!("{e}\n{block}"));
-        counted += config.access.unwrap().policies.num_of_policies();
+        counted += config.access.unwrap().rules.policy_count();
     }
     assert_eq!(counted, 5);
 }

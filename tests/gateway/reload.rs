@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use config::Config;
 use promptgate::test_util::app::App;
-use promptgate::test_util::config::Config;
 use serde_json::{Value, json};
 
 use super::audit::Log;

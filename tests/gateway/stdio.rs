@@ -376,7 +376,7 @@ async fn s9_a_hundred_children_are_started_a_few_at_a_time_and_all_are_served() 
 #[tokio::test]
 async fn s10_after_a_thousand_children_no_process_and_no_descriptor_is_left() {
     use crate::support::PATIENCE;
-    use promptgate::test_util::config::Config;
+    use config::Config;
     use promptgate::test_util::upstream::call::correlator::NotificationSinks;
     use promptgate::test_util::upstream::connection::connect::Connector;
     use std::sync::Arc;

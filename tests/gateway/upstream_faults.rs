@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use promptgate::test_util::config::Config;
+use config::Config;
 use serde_json::{Value, json};
 
 use crate::support::upstream::{HANG, good_legacy};

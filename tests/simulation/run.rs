@@ -6,12 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use audit::keys::Keys;
+use audit::verify::{TrustAnchors, verify};
 use base::seal::AuditKey;
+use config::Config;
 use fastrand::Rng;
 use promptgate::test_util::app::App;
-use promptgate::test_util::audit::keys::Keys;
-use promptgate::test_util::audit::verify::{TrustAnchors, verify};
-use promptgate::test_util::config::Config;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};

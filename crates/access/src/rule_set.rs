@@ -74,6 +74,11 @@ impl RuleSet {
         }
     }
 
+    /// Returns how many rules and policies there are.
+    pub fn policy_count(&self) -> usize {
+        self.policies.num_of_policies()
+    }
+
     /// Whether there are policies of a Cedar file.
     pub fn has_file(&self) -> bool {
         self.policies.num_of_policies() > self.rules.len()

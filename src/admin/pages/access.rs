@@ -12,9 +12,9 @@ use crate::admin::console::text::filters;
 use crate::admin::request::{Asked, Paging, Params};
 use crate::admin::sign_in::Visitor;
 use crate::admin::state::State;
-use crate::config::Access as Rules;
 use crate::router::owner::Owner;
 use ::access::Decisions;
+use config::Access as Rules;
 
 /// The matrix of callers and prompts.
 #[derive(Serialize, Template)]

@@ -13,9 +13,9 @@ use crate::admin::request::{Asked, Params};
 use crate::admin::sign_in::{Role, Visitor};
 use crate::admin::state::State;
 use crate::admin::verification::{State as Verifying, Verified};
-use crate::audit::search::{self, Entry, Find};
-use crate::audit::tail::Position;
 use crate::router::blocking::beside_calls;
+use audit::search::{self, Entry, Find};
+use audit::tail::Position;
 
 /// A part of the audit log.
 #[derive(Serialize, Template)]

@@ -10,7 +10,7 @@ use crate::admin::console::text::filters;
 use crate::admin::reloads::Reload;
 use crate::admin::request::{Asked, Paging, Params};
 use crate::admin::state::State;
-use crate::config::{Origin, Setting};
+use config::{Origin, Setting};
 
 /// The configuration in use.
 #[derive(Serialize, Template)]

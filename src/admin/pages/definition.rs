@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use crate::config::Config;
 use crate::router::owner::Owner;
+use config::Config;
 use domain::json::Json;
 use domain::overlay;
 

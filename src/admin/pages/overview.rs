@@ -9,7 +9,7 @@ use crate::admin::console::Section;
 use crate::admin::console::text::filters;
 use crate::admin::request::Asked;
 use crate::admin::state::State;
-use crate::usage::Filter;
+use audit::usage::Filter;
 use domain::{percent, pin};
 
 /// The first page.

@@ -16,12 +16,12 @@ use crate::admin::console::text::filters;
 use crate::admin::request::{Asked, Params};
 use crate::admin::sign_in::{Role, Visitor};
 use crate::admin::state::State;
-use crate::audit::search::{self, Entry, Find};
 use crate::router::blocking::beside_calls;
 use crate::router::catalog::Catalog;
 use crate::router::owner::Owner;
 use crate::router::pin::PinRow;
-use crate::usage::{Dimension, Filter, Query, Row, Sort};
+use audit::search::{self, Entry, Find};
+use audit::usage::{Dimension, Filter, Query, Row, Sort};
 
 /// One prompt.
 #[derive(Serialize, Template)]

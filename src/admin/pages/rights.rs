@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use crate::admin::state::State;
-use crate::config::Config;
 use access::{Decisions, RuleCallers, action};
+use config::Config;
 use domain::caller::{ANONYMOUS, Caller};
 use domain::method::Method;
 use domain::rights::PromptRef;

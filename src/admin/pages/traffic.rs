@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::admin::console::plot::{Line, Plot};
 use crate::admin::request::Asked;
 use crate::admin::state::State;
-use crate::usage::{Dimension, Filter, Point, Query, Report, Sort};
+use audit::usage::{Dimension, Filter, Point, Query, Report, Sort};
 use domain::unix_time::UnixSeconds;
 
 /// Uses in a span of time.

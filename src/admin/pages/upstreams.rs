@@ -11,7 +11,7 @@ use crate::admin::console::text::filters;
 use crate::admin::request::Asked;
 use crate::admin::state::State;
 use crate::router::UpstreamStatus;
-use crate::usage::Filter;
+use audit::usage::Filter;
 use domain::fault::UpstreamFaultKind;
 use domain::millis::whole_millis;
 

@@ -12,7 +12,7 @@ use crate::admin::console::Section;
 use crate::admin::console::text::filters;
 use crate::admin::request::{Asked, Paging, Params};
 use crate::admin::state::State;
-use crate::usage::{Dimension, Filter, Query, Row, Sort};
+use audit::usage::{Dimension, Filter, Query, Row, Sort};
 
 /// Uses in a span of time, by one dimension.
 #[derive(Serialize, Template)]

@@ -24,10 +24,9 @@ use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 use tracing::warn;
 
-use crate::audit::Audit;
-use crate::audit::record::Event;
-use crate::config;
 use attempts::{Attempts, Failed};
+use audit::Audit;
+use audit::record::Event;
 use base::seal::{Sealer, sha256};
 use cookie::Cookie;
 pub(crate) use cookie::SetCookie;
@@ -361,8 +360,8 @@ mod tests {
 
     use super::site::site;
     use super::*;
-    use crate::config::Config;
     use base::seal::SealKeys;
+    use config::Config;
 
     /// The admin section with these keys.
     pub(super) fn admin(text: &str) -> config::Admin {

@@ -1,7 +1,5 @@
 //! Roles of visitors.
 
-use crate::config;
-
 /// The rights of a visitor. Each role includes the rights of those before it.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Role {

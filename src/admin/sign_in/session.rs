@@ -8,7 +8,6 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
 use super::role::Role;
-use crate::config;
 use base::seal::hex::hex;
 use base::seal::{self, Kind, Sealer, random};
 use domain::unix_time::UnixSeconds;

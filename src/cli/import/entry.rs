@@ -10,7 +10,7 @@ use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, Value as Toml};
 use url::Url;
 
 use super::Imported;
-use crate::config::is_reserved_header;
+use config::is_reserved_header;
 use domain::uri::is_scheme;
 
 /// Converts the servers of one host.

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::connect::{Connector, OPEN_TIMEOUT, Opened};
 use super::push::PushSender;
-use crate::config::{Cluster, StoreServer};
+use config::{Cluster, StoreServer};
 
 /// Why no server can be used.
 #[derive(Debug, thiserror::Error)]

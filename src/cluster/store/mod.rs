@@ -16,7 +16,6 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use crate::config;
 use connect::{Connector, OPEN_TIMEOUT, Opened};
 pub(super) use push::Push;
 use push::PushSender;

@@ -11,10 +11,10 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, info, info_span, warn};
 
 use super::{ClientCertificate, ConnContext, ConnError, Peer};
-use crate::config::Limits;
 use crate::downstream::pool::{Bounds, Lease, NoRoom, Pool, Revokes};
 use crate::downstream::{Serve, TlsServer};
-pub use base::platform::{Acceptor, Stream};
+use base::platform::{Acceptor, Stream};
+use config::Limits;
 use domain::fair_share::{Holder, network};
 
 /// A listening socket. Each connection that it accepts is served by a task of its own.

@@ -37,9 +37,9 @@ use super::conn::state::{ConnState, RequestGuard};
 use super::conn::timeout_io::TimeoutIo;
 use super::pool::Lease;
 use super::{Serve, TlsServer};
-use crate::config::Limits;
 use crate::downstream::Body;
 use base::platform::heap::pin_in_place;
+use config::Limits;
 
 /// The client at the other end of a connection.
 pub(crate) struct Peer {
@@ -315,10 +315,10 @@ mod tests {
     use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
 
     use super::*;
-    use crate::config::Config;
     use crate::downstream::http::event_stream::{Event, EventStream, OneMessage};
     use crate::downstream::http::respond;
     use crate::downstream::pool::{Bounds, NoRoom, Pool, Revokes};
+    use config::Config;
     use domain::caller::Caller;
     use domain::chunks::Chunks;
     use domain::fair_share::Holder;

@@ -16,8 +16,8 @@ use x509_parser::oid_registry::Oid;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::x509::X509Name;
 
-use crate::config::{Tls, TlsFiles};
-pub use base::platform::{Stream, blocking};
+use base::platform::{Stream, blocking};
+use config::{Tls, TlsFiles};
 
 /// The TLS server side of one listener.
 pub(crate) struct TlsServer {

@@ -9,8 +9,8 @@ use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::Limits;
 use crate::downstream::admission::{Admission, BodyBudget, Upload};
+use config::Limits;
 use domain::fair_share::Holder;
 use domain::fault::TransportFault;
 
@@ -152,7 +152,7 @@ mod tests {
     use tokio::time::{advance, sleep};
 
     use super::*;
-    use crate::config::Config;
+    use config::Config;
     use domain::caller::Caller;
 
     /// A body of the pieces that a test sends.

@@ -13,7 +13,6 @@ use super::event_stream::{Event, EventSource, EventStream, NextEvent};
 use super::respond;
 use super::respond::Body;
 use crate::cluster::{Cluster, Handling, Message, ReplicaId};
-use crate::config::Limits;
 use crate::downstream::admission::{Admission, BodyBudget, StreamPermit};
 use crate::downstream::channel::{ClientChannel, Outgoing, Sender};
 use crate::downstream::clock;
@@ -22,6 +21,7 @@ use crate::session::connection::{Connection, ConnectionKind};
 use crate::session::{Sessions, StreamEnd, relay_fault};
 use base::seal::hex::hex;
 use base::seal::random;
+use config::Limits;
 use domain::caller::Caller;
 use domain::fault::TransportFault;
 

@@ -25,8 +25,8 @@ use super::http::http_sse::{HttpSse, OpenChannels};
 use super::http::origin::OriginGuard;
 use super::http::protected_resource::ProtectedResources;
 use crate::cluster::Handling;
-use crate::config::{Config, Limits};
 use crate::session::Sessions;
+use config::{Config, Limits};
 use domain::caller::Caller;
 
 /// All HTTP endpoints of the gateway under one configuration.

@@ -11,7 +11,7 @@ use http::header::{
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Uri};
 
-use crate::config::Server;
+use config::Server;
 use domain::fault::TransportFault;
 
 /// The hosts and origins whose requests are served. Loopback is always among them.
@@ -177,7 +177,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::Config;
+    use config::Config;
 
     fn guard() -> OriginGuard {
         let text = "[server]\npublic_url = \"https://Prompts.example.com:443/mcp\"\n\

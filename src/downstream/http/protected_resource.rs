@@ -4,7 +4,7 @@
 
 use serde_json::json;
 
-use crate::config::Config;
+use config::Config;
 use domain::fault::TransportFault;
 
 /// The endpoints as protected resources, main endpoint first.
@@ -100,7 +100,7 @@ impl ProtectedResources {
     }
 }
 
-fn metadata(uri: &str, server: &crate::config::Server, jwt: &crate::config::Jwt) -> Metadata {
+pub fn metadata(uri: &str, server: &config::Server, jwt: &config::Jwt) -> Metadata {
     // A canonical URI has an origin and usually a path.
     let after_scheme = uri.find("://").map_or(0, |at| at + 3);
     let path_at = uri[after_scheme..].find('/').map_or(uri.len(), |at| after_scheme + at);

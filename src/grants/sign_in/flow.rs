@@ -116,7 +116,7 @@ impl CodeFlow {
 impl Registered {
     /// The client with its proof.
     pub(super) fn client(&self) -> Client {
-        let secret = self.secret.as_ref().map(crate::config::Secret::new);
+        let secret = self.secret.as_ref().map(config::Secret::new);
         Client { id: self.id.clone(), proof: Proof::of_secret(secret, self.posts_secret) }
     }
 }

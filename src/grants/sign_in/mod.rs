@@ -15,7 +15,6 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::Grant;
-use crate::config;
 use crate::net::egress::{CONNECT, Egress};
 use crate::net::issuer::Metadata;
 use crate::oauth::client::address_policy;
@@ -52,7 +51,7 @@ impl Provider {
     ///
     /// # Errors
     /// The reason, for the operator.
-    pub(crate) async fn discover(http: &config::Http) -> Result<Self, String> {
+    pub async fn discover(http: &config::Http) -> Result<Self, String> {
         let upstream = http.url.clone();
         let policy = address_policy(false, &upstream);
         let own = Egress::new(CONNECT, http.ca.as_deref(), http.address_policy)?;

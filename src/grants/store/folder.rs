@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 use tracing::warn;
 
 use super::StoreError;
-use crate::config::durable_file;
-pub use base::platform::disk::{self, File, OpenOptions, Readers};
+use base::platform::disk::{self, File, OpenOptions, Readers};
+use config::durable_file;
 
 /// A folder of sealed sign-ins.
 pub(crate) struct Folder(PathBuf);

@@ -10,7 +10,6 @@ use std::time::{Duration, SystemTime};
 
 use super::Grant;
 use crate::cluster::{self, SharedGrantError, SharedGrants};
-use crate::config;
 use base::platform;
 use base::platform::disk::File;
 use base::seal::{Kind, Sealer};
@@ -73,7 +72,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(15);
 
 impl GrantStore {
     /// `shared` holds the grants, if there is a cluster.
-    pub(crate) fn new(config: &config::Grants, shared: Option<Arc<SharedGrants>>) -> Self {
+    pub fn new(config: &config::Grants, shared: Option<Arc<SharedGrants>>) -> Self {
         let place = match shared {
             Some(shared) => Place::Cluster(shared),
             None => Place::Folder(Arc::new(Folder::new(&config.path))),

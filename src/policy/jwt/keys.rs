@@ -11,10 +11,10 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::config::Jwt;
 use crate::net::egress::{CONNECT, Egress};
 use crate::net::issuer::discover;
 use crate::net::jwks::KeySet;
+use config::Jwt;
 use domain::address_policy::AddressPolicy;
 
 /// The key set, as it was last fetched.

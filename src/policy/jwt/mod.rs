@@ -13,8 +13,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{self, Jwt};
 use base::seal;
+use config::Jwt;
 use domain::caller::{Caller, Proof, TokenProof, is_id, is_reserved};
 use domain::fault::TransportFault;
 use domain::unix_time::UnixSeconds;
@@ -54,7 +54,7 @@ const GOOD: usize = 10_000;
 const MAX_WORDS: usize = 256;
 
 impl Tokens {
-    pub(crate) fn new(auth: &config::Auth, jwt: &Jwt) -> Self {
+    pub fn new(auth: &config::Auth, jwt: &Jwt) -> Self {
         seal::jws::install();
         Self {
             keys: Arc::new(Keys::new(jwt)),
@@ -66,7 +66,7 @@ impl Tokens {
 
     /// The validator of another configuration. It keeps the keys that were fetched if they are
     /// those of the same issuer.
-    pub(crate) fn renew(&self, auth: &config::Auth, jwt: &Jwt) -> Self {
+    pub fn renew(&self, auth: &config::Auth, jwt: &Jwt) -> Self {
         let renewed = Self::new(auth, jwt);
         if self.jwt == *jwt {
             return Self { keys: self.keys.clone(), ..renewed };
@@ -204,7 +204,7 @@ impl Tokens {
 }
 
 impl TakenIds {
-    pub(crate) fn new(auth: &config::Auth) -> Self {
+    pub fn new(auth: &config::Auth) -> Self {
         let named = auth.named().map(|caller| caller.id.clone());
         Self {
             ids: named.chain([auth.stdio.id.clone()]).collect(),

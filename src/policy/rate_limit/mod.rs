@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cluster::Cluster;
-use crate::config::{self, Per, default_limit_name};
 use base::seal;
 use base::seal::hex::hex;
 use bucket::{Bucket, Exhausted};
 use buckets::LocalBuckets;
+use config::{Per, default_limit_name};
 use domain::caller::Caller;
 use domain::fair_share::{self, Holder};
 use domain::fault::TransportFault;
@@ -97,7 +97,7 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
 impl RateLimits {
     /// Returns the limits of the first configuration, with full buckets.
-    pub(crate) fn new(limits: &[config::Limit]) -> Self {
+    pub fn new(limits: &[config::Limit]) -> Self {
         let buckets = Arc::new(Buckets::Local(LocalBuckets::default()));
         Self { limits: read(limits), buckets, addresses: Arc::default() }
     }
@@ -111,7 +111,7 @@ impl RateLimits {
     }
 
     /// Returns the limits of the next configuration, with the same buckets.
-    pub(crate) fn renew(&self, limits: &[config::Limit]) -> Self {
+    pub fn renew(&self, limits: &[config::Limit]) -> Self {
         let buckets = self.buckets.clone();
         let addresses = self.addresses.clone();
         Self { limits: read(limits), buckets, addresses }
@@ -188,7 +188,7 @@ impl RateLimits {
     }
 }
 
-fn read(limits: &[config::Limit]) -> Vec<Limit> {
+pub fn read(limits: &[config::Limit]) -> Vec<Limit> {
     let mut alike: HashMap<String, usize> = HashMap::new();
     let limit = |(index, config): (usize, &config::Limit)| {
         // A limit without a name is called after its position, which a reload may change.
@@ -299,7 +299,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
-    use crate::config::Config;
+    use config::Config;
     use domain::pin::State;
 
     fn parse(toml: &str) -> Vec<config::Limit> {

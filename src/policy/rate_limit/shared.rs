@@ -12,7 +12,7 @@ use super::gcra::Quota;
 use super::leases::Leases;
 use super::sharded::Sharded;
 use crate::cluster::{Cluster, StoreUnavailable, Take, Taken};
-use crate::config::{OnStoreFailure, SharedLimits};
+use config::{OnStoreFailure, SharedLimits};
 
 /// The store of the shared buckets.
 pub(super) trait SharedStore: Send + Sync {

@@ -14,14 +14,14 @@ use tokio::time::timeout;
 use diff::{Part, write_diff};
 use probe::{Patience, ProbedText, ProbedTexts, offered_texts};
 
-use crate::audit::record::Event;
-use crate::config::Transport;
-use crate::config::lock::{Lock, LockStore, Objects, StoreError, patch};
 use crate::router::Router;
 use crate::router::blocking::beside_calls;
 use crate::router::pin::{OfferedPrompt, PinRow};
 use crate::upstream::library::source_object;
+use audit::record::Event;
 use base::seal;
+use config::Transport;
+use config::lock::{Lock, LockStore, Objects, StoreError, patch};
 use domain::name::UpstreamId;
 use domain::pin::{
     Approval, DigestText, NO_ARGUMENTS, OfferedText, Pin, Reason, State, Version, decide,

@@ -8,7 +8,6 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Releases;
 use crate::policy::{Outcome, Resolution, ResultDigest, Target};
 use crate::router::bridge::Bridge;
 use crate::router::call_channel::CallChannel;
@@ -19,6 +18,7 @@ use crate::router::pin::{DEPTH, OfferedPrompt, PinRow, PromptPin, pinned_argumen
 use crate::router::reply::Reply;
 use crate::router::{RoutedCall, Router, effective_arguments, without_presets};
 use base::seal;
+use config::Releases;
 use domain::call::{Call, Client, ForwardedMeta, NameKind, Request};
 use domain::caller::{Caller, PROBER};
 use domain::chunks::Chunks;

@@ -7,7 +7,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::debug;
 
-use crate::config::OnFailure;
 use crate::router::Digest;
 use crate::router::blocking::{MERGED_AT_ONCE, beside_calls};
 use crate::router::catalog::{Content, PrivatePart, next_number};
@@ -17,6 +16,7 @@ use crate::router::pin::PromptPin;
 use crate::router::segment::{Segment, SegmentWriter};
 use crate::router::source::{Source, composed};
 use crate::router::view::View;
+use config::OnFailure;
 use domain::caller::Principal;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::merge;

@@ -25,8 +25,8 @@ use super::effective::{Effective, KnownTexts, Maker, TextReport};
 use super::pin::PinRow;
 use super::source::Source;
 use super::view_cache::ViewCache;
-use crate::config::{OnChangedDefinition, OnFailure};
 use crate::upstream::driver::{DriverReport, FetchedList};
+use config::{OnChangedDefinition, OnFailure};
 use domain::fault::{Fault, UpstreamFaultKind as Kind};
 use domain::name::{Naming, UpstreamId};
 use domain::pin::{self, Mode};
@@ -515,10 +515,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::lock::LockStore;
     use crate::router::pin::Pinning;
     use crate::upstream::driver::DriverId;
     use crate::upstream::prompt_list::PromptList;
+    use config::lock::LockStore;
     use domain::json::Json;
     use domain::name::Prefix;
 

@@ -8,12 +8,12 @@ use proptest::sample::select;
 use tempfile::TempDir;
 
 use super::*;
-use crate::config::lock::{Lock, LockStore, Objects};
 use crate::router::effective::TextsOf;
 use crate::router::pin::Pinning;
 use crate::upstream::driver::DriverId;
 use crate::upstream::prompt_list::PromptList;
 use base::seal;
+use config::lock::{Lock, LockStore, Objects};
 use domain::json::Json;
 use domain::name::DEFAULT_SEPARATOR;
 use domain::name::Prefix;

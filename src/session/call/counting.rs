@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use crate::session::Sessions;
-use crate::usage::Used;
+use audit::usage::Used;
 use domain::call::Call;
 
 /// The outcome of a call that its caller cancelled.

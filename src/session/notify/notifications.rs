@@ -390,11 +390,11 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::config::Config;
     use crate::router::catalog::Content;
     use crate::router::segment::SegmentWriter;
     use crate::router::view_cache::ViewCache;
     use base::seal::SealKeys;
+    use config::Config;
     use domain::caller::Caller;
     use domain::fair_share::{Holder, Share};
     use domain::json::Json;

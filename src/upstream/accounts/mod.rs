@@ -22,8 +22,8 @@ use super::connection::dedicated::DedicatedPool;
 use super::connection::examiner::Examiner;
 use super::driver::DriverId;
 use super::held_secrets::HeldSecrets;
-use crate::audit::Audit;
-use crate::config::{self, AccountLimits};
+use audit::Audit;
+use config::AccountLimits;
 use domain::caller::{Caller, Principal};
 use domain::fault::UpstreamFaultKind as Kind;
 

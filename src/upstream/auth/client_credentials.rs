@@ -7,11 +7,11 @@ use http::{HeaderMap, Uri};
 use tokio::time::Instant;
 
 use super::token::Token;
-use crate::config::{ClientProof, OAuth};
 use crate::net::egress::{CONNECT, Egress};
 use crate::oauth::client::{Client, Proof, Refusal, address_policy};
 use crate::oauth::token::Issued;
 use crate::oauth::{resource, scope};
+use config::{ClientProof, OAuth};
 
 /// The gateway as a client of an upstream's authorization server.
 pub(super) struct ClientCredentials {

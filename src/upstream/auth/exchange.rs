@@ -7,7 +7,6 @@ use tokio::time::Instant;
 use super::client_credentials::proof;
 use super::token::Token;
 use super::workload::read_token;
-use crate::config;
 use crate::net::egress::{CONNECT, Egress};
 use crate::net::issuer::discover;
 use crate::oauth::client::{Client, Proof, Refusal, address_policy};

@@ -12,7 +12,6 @@ use tracing::error;
 
 use super::token::Token;
 use crate::cluster::SharedGrants;
-use crate::config;
 use crate::grants::store::{GrantLock, GrantStore, StoreError};
 use crate::grants::{Grant, GrantState};
 use crate::net::egress::{CONNECT, Egress};

@@ -14,7 +14,6 @@ use super::token::{LastTokens, Token};
 use super::workload::Workload;
 use super::{REPLACE_PAUSE, RETRY_PAUSE};
 use crate::cluster::SharedGrants;
-use crate::config;
 use crate::oauth::client::Refusal;
 use crate::oauth::resource::BearerChallenge;
 use base::seal;

@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::token::Token;
-use crate::config::{self, CALLER};
 use crate::net::egress::{CONNECT, Egress, FetchError};
 use crate::oauth::client::{Refusal, address_policy, sensitive};
+use config::CALLER;
 use domain::fault::TokenFault;
 use domain::percent;
 
@@ -28,7 +28,7 @@ impl Vault {
     ///
     /// # Errors
     /// When a header or certificate cannot be used.
-    pub(super) fn new(config: &config::Vault, url: &Uri, ca: Option<&str>) -> Result<Self, String> {
+    pub fn new(config: &config::Vault, url: &Uri, ca: Option<&str>) -> Result<Self, String> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         for (name, value) in &config.headers {

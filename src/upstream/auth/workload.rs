@@ -9,13 +9,12 @@ use http::Uri;
 use tokio::time::Instant;
 
 use super::token::Token;
-use crate::config;
-use crate::config::Secret;
 use crate::net::egress::{CONNECT, Egress};
 use crate::oauth::client::{Client, Proof, Refusal, address_policy};
 use crate::oauth::scope;
 use crate::oauth::token::Issued;
 use base::platform::{blocking, disk};
+use config::Secret;
 use domain::fault::TokenFault;
 
 /// The workload of the gateway at an upstream's authorization server.

@@ -9,9 +9,9 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, mpsc, ones
 use tracing::debug;
 
 use super::reply;
-use crate::audit::Audit;
 use crate::telemetry::Telemetry;
 use crate::upstream::stderr_tail::StderrTail;
+use audit::Audit;
 use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;

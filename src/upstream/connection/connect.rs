@@ -11,7 +11,6 @@ use tracing::{error, warn};
 
 use super::Connection;
 use crate::cluster::SharedGrants;
-use crate::config::{self, Stdio, Upstream};
 use crate::upstream::auth::authorization::Authorization;
 use crate::upstream::auth::caller_tokens::CallerTokens;
 use crate::upstream::auth::token_source::TokenSource;
@@ -23,6 +22,7 @@ use crate::upstream::transport::stdio::Child;
 use crate::upstream::transport::streamable_http::HttpEndpoint;
 use base::platform::blocking;
 use base::platform::disk::{self, Watch};
+use config::{Stdio, Upstream};
 use domain::caller::{Caller, PROBER};
 use domain::fault::{ChildReport, UpstreamFaultKind as Kind};
 use domain::revision::Revision;
@@ -359,7 +359,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::Config;
+    use config::Config;
 
     #[tokio::test]
     async fn a_panic_of_the_library_loader_is_an_internal_fault() {

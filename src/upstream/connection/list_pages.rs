@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use crate::config::Settings;
 use crate::upstream::prompt_list::PromptList;
+use config::Settings;
 use domain::cursor::CacheScope;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::{Json, Kind as JsonKind};

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::config;
 use domain::fault::UpstreamFaultKind as Kind;
 
 /// The circuit breaker of one upstream. It reads no clock: the caller passes the time.
@@ -58,7 +57,7 @@ pub(crate) struct BreakerPermit {
 
 impl Breaker {
     /// Returns a closed breaker.
-    pub(crate) fn new(settings: config::Breaker) -> Arc<Self> {
+    pub fn new(settings: config::Breaker) -> Arc<Self> {
         Arc::new(Self { settings, state: Mutex::default() })
     }
 

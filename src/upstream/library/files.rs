@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use base::platform::disk::{self, FileKind};
+use base::platform::disk::{self, FileKind};
 use base::platform::platform;
 
 /// Deepest level of subfolders that is read: a library is a tree that people browse.

@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::config::Settings;
 use base::platform::disk;
 use base::seal;
+use config::Settings;
 use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;

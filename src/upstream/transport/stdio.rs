@@ -16,18 +16,17 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
-use crate::audit::Audit;
-use crate::audit::record::Event;
-use crate::config;
-use crate::config::Settings;
 use crate::upstream::call::correlator::{Correlator, Followup, NotificationSinks};
 use crate::upstream::call::reply;
 use crate::upstream::stderr_tail::{self, StderrTail};
 use crate::upstream::transport::child_input::{ChildInput, NotQueued};
+use audit::Audit;
+use audit::record::Event;
 use base::platform::platform;
 use base::platform::processes::{
     self, Command, Exit, GATEWAY_DEPTH, Process, Signal, gateway_depth,
 };
+use config::Settings;
 use domain::document::Document;
 use domain::fault::{ChildExit, ChildReport, UpstreamFaultKind as Kind};
 use domain::jsonrpc::Id;
@@ -244,7 +243,7 @@ impl Drop for RequestGuard<'_> {
     }
 }
 
-fn command(stdio: &config::Stdio) -> Command {
+pub fn command(stdio: &config::Stdio) -> Command {
     let own = stdio.arguments.iter().map(OsString::from);
     let (program, arguments) = match &stdio.supervisor {
         None => ((&stdio.program).into(), own.collect()),
@@ -336,7 +335,7 @@ impl StdoutReader {
 
 /// Looks the program up before the start: its supervisor would start, and the missing program would
 /// only show on standard error.
-fn find_program(stdio: &config::Stdio) -> io::Result<()> {
+pub fn find_program(stdio: &config::Stdio) -> io::Result<()> {
     let configured = stdio.env.iter().find(|(name, _)| name == "PATH");
     let path = match configured {
         Some((_, path)) => Some(path.expose().into()),

@@ -22,7 +22,6 @@ use tokio_util::task::TaskTracker;
 
 use super::StreamEvent;
 use super::sse_reader::{Received, SseReader, next_chunk};
-use crate::config;
 use crate::net::egress::Egress;
 use crate::net::origin;
 use crate::upstream::auth::authorization::Authorization;

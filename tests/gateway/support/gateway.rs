@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use config::Config;
 use promptgate::test_util::app::App;
-use promptgate::test_util::config::Config;
 use promptgate::test_util::downstream::Streams;
 use serde_json::json;
 use sha2::{Digest, Sha256};

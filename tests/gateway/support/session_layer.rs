@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use audit::Audit;
 use base::seal::{SealKeys, Sealer};
+use config::Config;
 use domain::caller::Caller;
 use domain::fault::Fault;
 use domain::rights::{Everything, Rights};
 use domain::unix_time::UnixSeconds;
-use promptgate::test_util::audit::Audit;
-use promptgate::test_util::config::Config;
 use promptgate::test_util::policy::Gate;
 use promptgate::test_util::router::{Router, RouterDeps, UpstreamDeps};
 use promptgate::test_util::session::headers::{Field, Headers};

@@ -6,7 +6,6 @@ use subtle::ConstantTimeEq;
 
 use crate::admin::sign_in::error::SignInError;
 use crate::admin::sign_in::visitor::{LOCAL, TOKEN};
-use crate::config;
 use domain::caller::{ANONYMOUS, PROBER, is_id};
 use domain::fault::sanitised;
 use domain::unix_time::UnixSeconds;

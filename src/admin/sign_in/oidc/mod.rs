@@ -11,7 +11,6 @@ use http::HeaderValue;
 use tokio::sync::Semaphore;
 
 use super::error::SignInError;
-use crate::config;
 use domain::unix_time::UnixSeconds;
 pub(super) use flow::{Flow, LIFETIME};
 use id_token::Expected;

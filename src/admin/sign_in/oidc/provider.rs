@@ -13,7 +13,6 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 use url::Url;
 
-use crate::config;
 use crate::net::egress::{CONNECT, Egress};
 use crate::net::issuer::{Metadata, discover};
 use crate::net::jwks::KeySet;

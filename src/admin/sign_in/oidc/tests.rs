@@ -22,7 +22,7 @@ use crate::admin::sign_in::attempts::Failed;
 use crate::admin::sign_in::site::site;
 use crate::admin::sign_in::tests::{admin, sealer};
 use crate::admin::sign_in::{LocalPath, Redirect, Role, SignIn, SignInError, SignedIn, Via};
-use crate::audit::Audit;
+use audit::Audit;
 use base::seal::{jws, sha256};
 use domain::unix_time::UnixSeconds;
 
@@ -319,8 +319,8 @@ async fn wrong_claims_and_missing_groups_sign_nobody_in() {
     assert_eq!(visitor(&sign_in, &signed_in).unwrap().role, Role::Viewer, "one text is one group");
     // The role ends with its group in the configuration.
     let without = sign_in.admin.oidc.clone().unwrap();
-    let oidc = crate::config::Oidc { viewers: Vec::new(), ..without };
-    let admin = crate::config::Admin { oidc: Some(oidc), ..sign_in.admin.clone() };
+    let oidc = config::Oidc { viewers: Vec::new(), ..without };
+    let admin = config::Admin { oidc: Some(oidc), ..sign_in.admin.clone() };
     assert!(visitor(&sign_in.renew(&admin, sealer()), &signed_in).is_none());
 }
 

@@ -1,0 +1,256 @@
+//! One audit log with its writer: sends records to the writer, and waits until they are written.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use super::digest;
+use super::folder::Folder;
+use super::keys::Keys;
+use super::log::{Log, LogSettings};
+use super::queue::{Outcome, Queue, WriterSettings};
+use super::record::{Event, Stamp};
+use super::recover::{SetAside, recover};
+use super::writer::LogWriter;
+use super::{EVIDENCE, FolderUse};
+use base::platform::{spawn_thread, wall_clock};
+use base::seal::AuditKey;
+pub use config::Durability;
+use domain::document::Document;
+use domain::fair_share::Holder;
+
+/// A log that is being written. When the last handle is dropped, the writer ends the log with a
+/// checkpoint.
+pub struct Ledger {
+    /// The folder of the log.
+    path: PathBuf,
+    queue: Arc<Queue>,
+    keys: Arc<Keys>,
+    started: Instant,
+}
+
+/// A record is not known to be written, so the call must not continue.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Unrecorded {
+    /// The record will not be written.
+    #[error("the audit log cannot be written")]
+    Refused,
+    /// The record waits to be written, and will be if the log can be written again.
+    #[error("the audit log could not be written in time")]
+    Late,
+}
+
+/// The timeout for writing a record, after which its call is refused: a disk that hangs must not
+/// make calls hang.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Ledger {
+    /// Opens the log of the configuration and starts its writer.
+    ///
+    /// # Errors
+    /// When the folder cannot be used, or was written with another key.
+    pub fn open(config: &config::Audit, folder_use: FolderUse) -> io::Result<Self> {
+        let folder = open_folder(&config.path, folder_use)?;
+        let (key, created) = match config.key()? {
+            Some(key) => (key, None),
+            None => config.make_key().map(|(key, file)| (key, Some(file)))?,
+        };
+        let keys = Arc::new(Keys::new(&key));
+        let path = folder.path().to_owned();
+        let recovered = recover(&folder, &keys)?;
+        let started = Instant::now();
+        let now = Stamp { wall: wall_clock(), up: Duration::ZERO };
+        let settings = writer_settings(config);
+        let log = Log::new(folder, keys.clone(), settings.log.clone(), &recovered, now)?;
+        if let Some(file) = created {
+            tracing::warn!(
+                file = %file.display(),
+                "no audit key is set, so one was created; the key can forge the log: keep it elsewhere and set \
+                 PROMPTGATE_AUDIT_KEY"
+            );
+        }
+        tracing::info!(target: EVIDENCE, path = %path.display(), last = recovered.head.seq, public_key = %keys.public(), "audit log opened");
+        let queue = Arc::new(Queue::new(settings.clone()));
+        let clock = Box::new(move || stamp(started));
+        let log_writer = LogWriter::new(queue.clone(), log, clock, settings);
+        spawn_thread("audit", move || log_writer.run())?;
+        let ledger = Self { path, queue, keys, started };
+        let event = Event::new("started").text("version", env!("CARGO_PKG_VERSION"));
+        ledger.note(event.number("after", recovered.head.seq));
+        for SetAside { name, bytes, last_seq } in &recovered.aside {
+            tracing::error!(
+                name,
+                bytes,
+                "a file of the audit folder is no segment; it was set aside"
+            );
+            let event = Event::new("set_aside").text("name", name).number("bytes", *bytes);
+            ledger.note(event.number("last_seq", *last_seq));
+        }
+        if recovered.torn > 0 {
+            let event = Event::new("recovered").number("last_seq", recovered.head.seq);
+            ledger.note(event.number("torn_bytes", recovered.torn));
+        }
+        Ok(ledger)
+    }
+
+    /// Returns the folder of the log.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the log is written with this key.
+    pub(super) fn uses_key(&self, key: &AuditKey) -> bool {
+        Keys::new(key).public() == self.keys.public()
+    }
+
+    /// Returns the queue of the writer.
+    pub(super) fn queue(&self) -> &Arc<Queue> {
+        &self.queue
+    }
+
+    /// Whether calls that must be recorded are refused at present, because the log is down.
+    pub fn refuses(&self) -> bool {
+        self.queue.is_down() && !self.queue.degrades()
+    }
+
+    /// Returns how long the oldest waiting record has waited; `None` if none waits.
+    pub(super) fn lag(&self) -> Option<Duration> {
+        let since = self.queue.waiting().1?;
+        Some(self.started.elapsed().saturating_sub(since))
+    }
+
+    /// Records an event that `holder` has caused, and waits until the record is written.
+    ///
+    /// # Errors
+    /// When the record cannot be written within [`WRITE_TIMEOUT`], unless `audit.on_failure` is
+    /// `degrade`.
+    ///
+    /// # Cancel safety
+    /// A record in the queue is written even if the future is dropped.
+    pub async fn record(&self, holder: &Holder, event: Event) -> Result<(), Unrecorded> {
+        self.record_both(holder, None, event).await
+    }
+
+    /// Records two events, `before` right before `event`: both are written, or none.
+    ///
+    /// # Errors
+    /// As [`Ledger::record`]. Cancel safety is the same, too.
+    pub async fn record_both(
+        &self,
+        holder: &Holder,
+        before: Option<Event>,
+        event: Event,
+    ) -> Result<(), Unrecorded> {
+        let written = self.queue.submit(holder, before, event, stamp(self.started));
+        let Some(written) = written.map_err(|_| Unrecorded::Refused)? else {
+            return Ok(());
+        };
+        match timeout(WRITE_TIMEOUT, written).await {
+            Ok(Ok(Outcome::Written)) => Ok(()),
+            _ if self.queue.degrades() => Ok(()),
+            Ok(Err(_)) => Err(Unrecorded::Refused),
+            Ok(Ok(Outcome::Late)) | Err(_) => Err(Unrecorded::Late),
+        }
+    }
+
+    /// Records an event without waiting until it is written. It precedes all later records, and
+    /// takes no room from records that calls wait for: where there is none for it, only its kind is
+    /// counted.
+    pub fn note(&self, event: Event) {
+        self.queue.note(event, stamp(self.started));
+    }
+
+    /// Records the end of a call or stream whose start is on record, without waiting until it is
+    /// written. It always has room: there are at most as many ends as calls and streams at once.
+    pub fn end(&self, event: Event) {
+        self.queue.end(event, stamp(self.started));
+    }
+
+    /// Adds the arguments of a call to an event: their names, sizes in bytes and keyed digests; the
+    /// values only if `raw`.
+    pub fn with_arguments(
+        &self,
+        event: Event,
+        name: &'static str,
+        arguments: &Document,
+        raw: bool,
+    ) -> Event {
+        digest::add_arguments(event, name, &self.keys, arguments.json(), raw)
+    }
+
+    /// Returns the keyed digest of a value, in hexadecimal.
+    pub fn digest(&self, value: &str) -> String {
+        digest::value_digest(&self.keys, value.as_bytes())
+    }
+
+    /// Returns the id of the key of the digests.
+    pub fn digest_key(&self) -> &str {
+        self.keys.digest_id()
+    }
+
+    /// Applies changed settings; folder and key stay the same.
+    pub fn reconfigure(&self, config: &config::Audit) {
+        self.queue.reconfigure(writer_settings(config));
+    }
+}
+
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        self.queue.drain();
+    }
+}
+
+fn stamp(started: Instant) -> Stamp {
+    Stamp { wall: wall_clock(), up: started.elapsed() }
+}
+
+pub fn writer_settings(config: &config::Audit) -> WriterSettings {
+    WriterSettings {
+        limit: config.buffer,
+        share: config.share.of(config.buffer),
+        degrades: config.on_failure == config::OnAuditFailure::Degrade,
+        sync_every: (config.durability == Durability::Interval).then_some(config.sync),
+        log: LogSettings {
+            segment_size: config.segment_size,
+            segment_age: config.segment_age,
+            max_size: config.max_size,
+            keep: config.keep,
+            checkpoint_records: config.checkpoint_records,
+            checkpoint_every: config.checkpoint_every,
+        },
+    }
+}
+
+/// The limit of gateways that share a configuration and write a log each: each one tries the
+/// folders of all before it, so their number is bounded.
+const MAX_SHARED_LOGS: usize = 64;
+
+fn open_folder(path: &Path, folder_use: FolderUse) -> io::Result<Folder> {
+    let with_path = |error: io::Error| {
+        let hint = match error.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                "; set a folder that the gateway can write, or \"\" to disable the audit log"
+            }
+            _ => "",
+        };
+        io::Error::new(error.kind(), format!("audit.path {}: {error}{hint}", path.display()))
+    };
+    let mut opened = Folder::open(path);
+    for number in 2..=MAX_SHARED_LOGS {
+        match &opened {
+            Err(error)
+                if folder_use == FolderUse::Numbered
+                    && error.kind() == io::ErrorKind::WouldBlock =>
+            {
+                let mut name = path.as_os_str().to_owned();
+                name.push(format!("-{number}"));
+                opened = Folder::open(Path::new(&name));
+            }
+            _ => break,
+        }
+    }
+    opened.map_err(with_path)
+}

@@ -1,0 +1,324 @@
+//! Reads the log for people, without its keys: entries newest first, with the two records of a call
+//! as one entry. It never shows values of arguments, and does not say whether a log is intact:
+//! [`verify`](super::verify) does.
+
+mod backward;
+mod entry;
+mod live;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+use std::time::SystemTime;
+
+use memchr::memmem;
+use serde::Serialize;
+use tokio::time::Instant;
+
+use super::folder::{segment_number, segments};
+use super::record::{MAX_LINE, write_text};
+use super::recover::read_header;
+use super::tail::{Position, Tail};
+use backward::Backward;
+use base::platform::disk::File;
+use entry::CallId;
+
+pub use entry::Entry;
+pub use live::Live;
+
+/// The criteria of a search, all of which must hold. The default finds everything but checkpoints.
+#[derive(Clone, Debug, Default)]
+pub struct Find {
+    /// Id of a caller.
+    pub caller: Option<String>,
+    /// Public name of a prompt, or its name at its upstream.
+    pub prompt: Option<String>,
+    pub upstream: Option<String>,
+    /// `ok`, `cancelled`, or the reason of a fault.
+    pub outcome: Option<String>,
+    /// Type of a record; `call` for calls.
+    pub event: Option<String>,
+    pub from: Option<SystemTime>,
+    /// Exclusive.
+    pub to: Option<SystemTime>,
+    /// A text that the entry shows. Upper and lower case differ.
+    pub text: Option<String>,
+}
+
+/// The result of a search.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Found {
+    /// Newest first.
+    pub entries: Vec<Entry>,
+    /// Where to go on; `None` if there is nothing more.
+    pub next: Option<Position>,
+    /// Bytes that were read.
+    pub scanned_bytes: u64,
+    /// Whether everything asked for was read: neither the limit nor the deadline was reached.
+    pub complete: bool,
+}
+
+/// Calls whose end was read and whose begin is still to come.
+#[derive(Default)]
+struct Ends(HashMap<CallId, Box<[u8]>>);
+
+/// Ends that are kept at once: more than calls are in flight.
+const MAX_ENDS: usize = 20_000;
+
+/// Bytes behind the place where a search goes on, in which the ends of calls are looked for.
+const NEAR: usize = 256 << 10;
+
+/// Finds entries in a log, newest first, at most `limit`, in front of `before`. The search ends at
+/// `until` with the entries found so far. An incomplete line, and a segment that is removed
+/// meanwhile, are skipped.
+///
+/// # Errors
+/// When the folder or a segment cannot be read.
+pub fn find(
+    path: &Path,
+    find: &Find,
+    limit: usize,
+    before: Option<Position>,
+    until: Instant,
+) -> io::Result<Found> {
+    let wanted = Wanted::new(find);
+    let mut found = Found { complete: true, ..Found::default() };
+    let mut ends =
+        before.map_or_else(|| Ok(Ends::default()), |before| Ends::behind(path, before))?;
+    let names = segments(path)?;
+    for name in names.iter().rev() {
+        let number = segment_number(name).unwrap_or_default();
+        let Some(end) = end_in(number, before) else {
+            continue;
+        };
+        let file = match File::open(&path.join(name)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            file => file?,
+        };
+        let length = file.metadata()?.length;
+        if !wanted.may_have(&file, &path.join(name)) {
+            continue;
+        }
+        let mut lines = Backward::new(&file, length.min(end));
+        while let Some((offset, line)) = lines.next()? {
+            if let Some(entry) = wanted.entry(line, &mut ends) {
+                found.entries.push(entry);
+            }
+            let is_full = found.entries.len() >= limit;
+            if is_full || lines.has_just_read() && Instant::now() >= until {
+                found.next = Some(Position { segment: number, offset });
+                found.complete = false;
+                break;
+            }
+        }
+        found.scanned_bytes += lines.scanned();
+        if !found.complete {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// Returns where the search in a segment begins; `None` if it is not searched.
+fn end_in(number: u64, before: Option<Position>) -> Option<u64> {
+    match before {
+        Some(before) if number > before.segment => None,
+        Some(before) if number == before.segment => Some(before.offset),
+        _ => Some(u64::MAX),
+    }
+}
+
+/// Returns the entry of a record, of a call with its end if that is near; `None` if there is no
+/// such record.
+///
+/// # Errors
+/// When the folder or a segment cannot be read; [`io::ErrorKind::TimedOut`] if the record is not
+/// found before `until`.
+pub fn record(path: &Path, seq: u64, until: Instant) -> io::Result<Option<Entry>> {
+    let begin = format!("{{\"seq\":{seq},");
+    for name in segments(path)?.iter().rev() {
+        let file = path.join(name);
+        let header = read_header(&file);
+        if header.as_ref().is_ok_and(|header| header.previous.seq >= seq) {
+            continue;
+        }
+        let mut reader = BufReader::with_capacity(READ, File::open(&file)?);
+        let (mut line, mut offset) = (Vec::new(), 0);
+        while reader.by_ref().take(MAX_LINE as u64 + 1).read_until(b'\n', &mut line)? > 0 {
+            offset += line.len() as u64;
+            if line.starts_with(begin.as_bytes())
+                && let Some(text) = line.strip_suffix(b"\n")
+            {
+                let behind = Position { segment: segment_number(name).unwrap_or_default(), offset };
+                return with_end(path, text, behind);
+            }
+            if Instant::now() >= until {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            line.clear();
+        }
+        if header.is_ok() {
+            // Records of older segments have lower numbers.
+            break;
+        }
+    }
+    Ok(None)
+}
+
+/// Reads an entry. `behind` is the place behind its line, where the end of a call is looked for.
+fn with_end(path: &Path, line: &[u8], behind: Position) -> io::Result<Option<Entry>> {
+    let id = entry::call_id(line).filter(|_| entry::kind(line) == Some("received"));
+    let end = match id {
+        Some(id) => Ends::behind(path, behind)?.take(&id),
+        None => None,
+    };
+    Ok(Entry::read(line, end.as_deref()))
+}
+
+const READ: usize = 256 << 10;
+
+impl Ends {
+    /// Takes the end of a call in. Where there are too many, they are forgotten: their calls are
+    /// gone.
+    fn put(&mut self, id: CallId, line: &[u8]) {
+        if self.0.len() >= MAX_ENDS {
+            self.0.clear();
+        }
+        self.0.insert(id, line.into());
+    }
+
+    fn take(&mut self, id: &CallId) -> Option<Box<[u8]>> {
+        self.0.remove(id)
+    }
+
+    /// Returns the ends that are near behind the place where a search goes on.
+    fn behind(path: &Path, place: Position) -> io::Result<Self> {
+        let mut ends = Self::default();
+        Tail::new(path, place).read(NEAR, |line| {
+            if entry::kind(line) == Some("completed")
+                && let Some(id) = entry::call_id(line)
+            {
+                ends.put(id, line);
+            }
+        })?;
+        Ok(ends)
+    }
+}
+
+/// The criteria of a search, with the texts that matching lines contain.
+struct Wanted<'a> {
+    find: &'a Find,
+    /// Texts that the first record of an entry must contain.
+    needles: Vec<memmem::Finder<'static>>,
+    /// The text that the record with the outcome must contain.
+    outcome: Option<memmem::Finder<'static>>,
+    /// The bounds as records have them, which compare as texts.
+    from: Option<String>,
+    to: Option<String>,
+}
+
+impl<'a> Wanted<'a> {
+    fn new(find: &'a Find) -> Self {
+        let encoded = |text: &str| {
+            let mut out = String::new();
+            write_text(text, usize::MAX, &mut out);
+            out
+        };
+        let finder = |text: &str| memmem::Finder::new(text).into_owned();
+        let whole = [&find.caller, &find.prompt, &find.upstream].into_iter().flatten();
+        let needles = whole.map(|text| finder(&encoded(text))).collect();
+        let outcome = find.outcome.as_deref().map(|outcome| finder(&encoded(outcome)));
+        let time = |time: SystemTime| humantime::format_rfc3339_micros(time).to_string();
+        Self { find, needles, outcome, from: find.from.map(time), to: find.to.map(time) }
+    }
+
+    /// Whether a segment may have records of the period, by the time of its header and of its last
+    /// change.
+    fn may_have(&self, file: &File, path: &Path) -> bool {
+        let modified = file.metadata().ok().and_then(|meta| meta.modified);
+        if let (Some(from), Some(modified)) = (self.find.from, modified)
+            && modified < from
+        {
+            return false;
+        }
+        self.to.is_none() || first_time(path).is_none_or(|time| self.is_before_end(&time))
+    }
+
+    fn is_before_end(&self, time: &str) -> bool {
+        self.to.as_deref().is_none_or(|to| time < to)
+    }
+
+    /// Returns the entry of a line, if it is one that is looked for. Ends of calls are kept for
+    /// their begin.
+    fn entry(&self, line: &[u8], ends: &mut Ends) -> Option<Entry> {
+        let kind = entry::kind(line)?;
+        match kind {
+            "completed" => {
+                ends.put(entry::call_id(line)?, line);
+                None
+            }
+            "received" => {
+                let end = entry::call_id(line).and_then(|id| ends.take(&id));
+                self.call(line, end.as_deref())
+            }
+            _ => self.event(kind, line),
+        }
+    }
+
+    /// Returns the entry of a call, if it is one that is looked for.
+    fn call(&self, received: &[u8], completed: Option<&[u8]>) -> Option<Entry> {
+        let is_call = |event: &str| [entry::CALL, "received", "completed"].contains(&event);
+        let has_kind = self.find.event.as_deref().is_none_or(is_call);
+        let has_outcome = self
+            .outcome
+            .as_ref()
+            .is_none_or(|outcome| completed.is_some_and(|line| outcome.find(line).is_some()));
+        let is_near = has_kind && has_outcome && self.is_near(received);
+        is_near.then(|| Entry::read(received, completed)).flatten().filter(|e| self.admits(e))
+    }
+
+    /// Returns the entry of a record that is none of a call, if it is one that is looked for.
+    fn event(&self, kind: &str, line: &[u8]) -> Option<Entry> {
+        let has_kind = match &self.find.event {
+            Some(event) => event == kind,
+            None => kind != "checkpoint",
+        };
+        let has_outcome = self.outcome.as_ref().is_none_or(|outcome| outcome.find(line).is_some());
+        let is_near = has_kind && has_outcome && self.is_near(line);
+        is_near.then(|| Entry::read(line, None)).flatten().filter(|entry| self.admits(entry))
+    }
+
+    /// Whether a line has the time and the texts that are looked for, without reading it as JSON.
+    fn is_near(&self, line: &[u8]) -> bool {
+        let Some(time) = entry::time(line) else {
+            return false;
+        };
+        self.from.as_deref().is_none_or(|from| time >= from)
+            && self.is_before_end(time)
+            && self.needles.iter().all(|needle| needle.find(line).is_some())
+    }
+
+    fn admits(&self, entry: &Entry) -> bool {
+        let Find { caller, prompt, upstream, outcome, text, .. } = self.find;
+        let is =
+            |wanted: &Option<String>, found: &Option<String>| wanted.is_none() || wanted == found;
+        is(caller, &entry.caller)
+            && is(upstream, &entry.upstream)
+            && is(outcome, &entry.outcome)
+            && (prompt.is_none() || *prompt == entry.name || *prompt == entry.prompt)
+            && text.as_deref().is_none_or(|text| entry.contains(text))
+    }
+}
+
+/// Returns the time in the header of a segment; `None` if it has none.
+fn first_time(path: &Path) -> Option<String> {
+    let mut line = Vec::new();
+    BufReader::new(File::open(path).ok()?)
+        .take(MAX_LINE as u64)
+        .read_until(b'\n', &mut line)
+        .ok()?;
+    entry::time(&line).map(str::to_owned)
+}

@@ -1,0 +1,252 @@
+//! Reads the lines of a log in their order, also while they are written. It locks nothing, and
+//! checks no keys: [`verify`](super::verify) does that.
+
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+use super::folder::{segment_name, segment_number, segments};
+use super::record::{Line, MAX_LINE};
+use super::recover::read_header;
+use base::platform::disk::{self, File};
+
+/// A place in a log, between two lines.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+)]
+pub struct Position {
+    /// The number of the segment; the first one has 1, and 0 stands for the begin of the log.
+    pub segment: u64,
+    /// Bytes from the start of the segment.
+    pub offset: u64,
+}
+
+/// A reader of the lines behind a position.
+#[derive(Debug)]
+pub(crate) struct Tail {
+    path: PathBuf,
+    position: Position,
+    /// The segment that is read, by its number.
+    file: Option<(u64, File)>,
+}
+
+/// Bytes that are read at once.
+const READ: usize = 256 << 10;
+
+impl Tail {
+    /// Creates a reader of the log in a folder.
+    pub(crate) fn new(path: &Path, position: Position) -> Self {
+        Self { path: path.to_owned(), position, file: None }
+    }
+
+    /// Creates a reader of lines that are written from now on.
+    ///
+    /// # Errors
+    /// When the folder or its last segment cannot be read.
+    pub(crate) fn at_end(path: &Path) -> io::Result<Self> {
+        let Some(name) = segments(path)?.pop() else {
+            return Ok(Self::new(path, Position::default()));
+        };
+        let segment = segment_number(&name).unwrap_or_default();
+        let (offset, _) = last_line(&mut File::open(&path.join(&name))?)?;
+        Ok(Self::new(path, Position { segment, offset }))
+    }
+
+    /// Returns the folder of the log.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the position behind the last line that was read.
+    pub(crate) fn position(&self) -> Position {
+        self.position
+    }
+
+    /// Calls `each` with the next complete lines, without their line feeds, until about `limit`
+    /// bytes are read. Returns whether the end was reached. An incomplete line at the end is read
+    /// once it is complete. A segment that was removed or truncated meanwhile is skipped.
+    ///
+    /// # Errors
+    /// When the folder or a segment cannot be read; what was read before counts as read.
+    pub(crate) fn read(&mut self, limit: usize, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
+        let mut left = limit;
+        while left > 0 {
+            let read = self.read_part(&mut each)?;
+            if read > 0 {
+                left = left.saturating_sub(read);
+                continue;
+            }
+            let Some(next) = self.next_segment()? else {
+                return Ok(true);
+            };
+            // The writer is done with a segment before the next one exists: what it wrote last is
+            // read first.
+            if self.read_part(&mut each)? == 0 {
+                self.position = Position { segment: next, offset: 0 };
+            }
+        }
+        Ok(false)
+    }
+
+    /// Reads lines of the present segment; returns their bytes, 0 at its end.
+    fn read_part(&mut self, each: &mut impl FnMut(&[u8])) -> io::Result<usize> {
+        let Position { segment, offset } = self.position;
+        let Some(file) = self.open(segment)? else {
+            return Ok(0);
+        };
+        let mut part = vec![0; READ];
+        file.seek(SeekFrom::Start(offset))?;
+        let length = read_full(file, &mut part)?;
+        let part = &part[..length];
+        let complete = match part.iter().rposition(|&byte| byte == b'\n') {
+            Some(last) => last + 1,
+            // No line is that long: the rest of an abandoned segment, or not a segment at all.
+            None if length > MAX_LINE => length,
+            None => 0,
+        };
+        for line in part[..complete].split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
+            each(line);
+        }
+        self.position.offset += complete as u64;
+        Ok(complete)
+    }
+
+    fn open(&mut self, segment: u64) -> io::Result<Option<&mut File>> {
+        if self.file.as_ref().is_none_or(|(number, _)| *number != segment) {
+            self.file = match File::open(&self.path.join(segment_name(segment))) {
+                Ok(file) => Some((segment, file)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(self.file.as_mut().map(|(_, file)| file))
+    }
+
+    fn next_segment(&self) -> io::Result<Option<u64>> {
+        let names = match segments(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            names => names?,
+        };
+        let mut numbers = names.iter().filter_map(|name| segment_number(name));
+        Ok(numbers.find(|number| *number > self.position.segment))
+    }
+}
+
+/// Returns the id of the log in a folder; `None` if there is no segment.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub(crate) fn instance(path: &Path) -> io::Result<Option<String>> {
+    let names = match segments(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        names => names?,
+    };
+    let headers = names.iter().rev().filter_map(|name| read_header(&path.join(name)).ok());
+    Ok(headers.map(|header| header.instance).next())
+}
+
+/// Returns the number of the last record of a log; 0 if there is none.
+///
+/// # Errors
+/// When the folder or its last segment cannot be read.
+pub(crate) fn last_seq(path: &Path) -> io::Result<u64> {
+    let Some(name) = segments(path)?.pop() else {
+        return Ok(0);
+    };
+    Ok(last_line(&mut File::open(&path.join(&name))?)?.1.unwrap_or_default())
+}
+
+/// Returns where the records since `time` begin, at most `limit` bytes before the end: in front of
+/// a line, or within one that is then skipped. Also returns whether the limit cut off some.
+///
+/// # Errors
+/// When the folder or a segment cannot be read.
+pub(crate) fn since(path: &Path, time: SystemTime, limit: u64) -> io::Result<(Position, bool)> {
+    let mut begin = Position::default();
+    let mut total = 0;
+    for name in segments(path)?.iter().rev() {
+        let meta = disk::metadata(&path.join(name))?;
+        if meta.modified.is_some_and(|modified| modified < time) {
+            break;
+        }
+        let segment = segment_number(name).unwrap_or_default();
+        if total + meta.length > limit {
+            return Ok((Position { segment, offset: total + meta.length - limit }, true));
+        }
+        total += meta.length;
+        begin = Position { segment, offset: 0 };
+    }
+    Ok((begin, false))
+}
+
+/// Reads until the buffer is full or the file ends.
+pub(super) fn read_full(mut file: impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut length = 0;
+    while length < buffer.len() {
+        match file.read(&mut buffer[length..]) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(length)
+}
+
+/// Returns where the last complete line of a segment ends, in bytes, and the number of the record
+/// by then.
+fn last_line(file: &mut File) -> io::Result<(u64, Option<u64>)> {
+    let length = file.metadata()?.length;
+    let start = length.saturating_sub(2 * MAX_LINE as u64);
+    let mut text = Vec::new();
+    file.seek(SeekFrom::Start(start))?;
+    file.take(length - start).read_to_end(&mut text)?;
+    let end = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+    let line = text[..end].split(|&byte| byte == b'\n').rfind(|line| !line.is_empty());
+    let line = line.and_then(Line::read);
+    let seq = line.and_then(|line| line.seq().or_else(|| line.number("after")));
+    Ok((start + end as u64, seq))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, OpenOptions};
+    use std::io::Write;
+
+    use super::*;
+
+    fn append(path: &Path, segment: u64, text: &str) {
+        let file = path.join(segment_name(segment));
+        let mut file = OpenOptions::new().create(true).append(true).open(file).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+    }
+
+    fn lines(tail: &mut Tail) -> Vec<String> {
+        let mut lines = Vec::new();
+        let take = |line: &[u8]| lines.push(String::from_utf8(line.to_vec()).unwrap());
+        assert!(tail.read(usize::MAX, take).unwrap());
+        lines
+    }
+
+    #[test]
+    fn lines_are_read_once_they_are_complete_across_segments() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        let mut tail = Tail::new(path, Position::default());
+        assert!(lines(&mut tail).is_empty());
+        append(path, 1, "a\nb\nhal");
+        assert_eq!(lines(&mut tail), ["a", "b"]);
+        let mut end = Tail::at_end(path).unwrap();
+        assert_eq!(end.position(), tail.position());
+        append(path, 1, "f\nc\ntorn");
+        append(path, 2, "d\n");
+        assert_eq!(lines(&mut tail), ["half", "c", "d"]);
+        assert_eq!(lines(&mut end), ["half", "c", "d"]);
+        fs::remove_file(path.join(segment_name(2))).unwrap();
+        append(path, 3, "e\n");
+        assert_eq!(lines(&mut tail), ["e"]);
+        assert!(lines(&mut tail).is_empty());
+    }
+}

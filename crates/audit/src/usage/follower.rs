@@ -1,0 +1,98 @@
+//! Follows the audit log and keeps the index, on a thread that may block, a slice at a time.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+
+use super::index::{Index, Snapshot};
+use super::query::secs;
+use crate::tail::Tail;
+use base::platform::disk;
+
+/// An index with the log that it is derived from.
+pub(super) struct Follower {
+    index: Index,
+    /// `None` while there is no log.
+    tail: Option<Tail>,
+    flushed: Instant,
+}
+
+/// Bytes of the log that are read at once: some milliseconds of work, so that questions wait no
+/// longer.
+const SLICE: usize = 1 << 20;
+
+/// The interval in which the index is written while calls are counted.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(30);
+
+impl Follower {
+    /// Opens the index of a configuration to write it; `None` if it keeps none.
+    ///
+    /// # Errors
+    /// When the folder cannot be used, or another process writes it (`WouldBlock`).
+    pub fn open(config: &config::Usage) -> io::Result<Option<Self>> {
+        let Some(path) = &config.path else {
+            return Ok(None);
+        };
+        let index = Index::open(path, config.keep, config.size)?;
+        Ok(Some(Self { index, tail: None, flushed: Instant::now() }))
+    }
+
+    /// Opens an index to read it, and reads the rest of the log into memory.
+    ///
+    /// # Errors
+    /// When the index or the log cannot be read.
+    pub(super) fn read(index: Option<&Path>, log: Option<&Path>) -> io::Result<Self> {
+        let index = Index::reader(index.filter(|path| disk::is_folder(path)))?;
+        let mut follower = Self { index, tail: None, flushed: Instant::now() };
+        if let Some(log) = log {
+            let mut tail = follower.index.tail(log)?;
+            while !follower.index.follow(&mut tail, SLICE)? {}
+        }
+        Ok(follower)
+    }
+
+    /// Reads a slice of the log in a folder, and writes the index when that is due. Returns whether
+    /// the end of the log was reached.
+    ///
+    /// # Errors
+    /// When the log cannot be read, or the index not written.
+    pub(super) fn step(&mut self, log: Option<PathBuf>, now: SystemTime) -> io::Result<bool> {
+        // First, so that a full disk gets room.
+        self.index.tidy(secs(now))?;
+        let is_same = self.tail.as_ref().map(Tail::path) == log.as_deref();
+        let mut at_end = true;
+        if let Some(tail) = &mut self.tail {
+            at_end = self.index.follow(tail, SLICE)?;
+        }
+        if at_end && !is_same {
+            // The replaced log is read to its end before the log that continues it.
+            self.tail = log.map(|log| self.index.tail(&log)).transpose()?;
+            at_end = self.tail.is_none();
+        }
+        if self.index.has_changed() && self.flushed.elapsed() >= FLUSH_INTERVAL {
+            self.flush()?;
+        }
+        Ok(at_end)
+    }
+
+    /// Writes the index.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.flushed = Instant::now();
+        self.index.flush()
+    }
+
+    /// Applies changed limits.
+    pub fn limit(&mut self, config: &config::Usage) {
+        self.index.limit(config.keep, config.size);
+    }
+
+    /// Returns the index as it is now.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        self.index.snapshot()
+    }
+}

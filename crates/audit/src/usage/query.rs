@@ -1,0 +1,268 @@
+//! Questions about usage, and their answers.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::SystemTime;
+
+use serde::{Serialize, Serializer};
+
+use super::counts::{Counts, Histogram};
+use super::names::OTHERS_NAME;
+use domain::unix_time::UnixSeconds;
+
+/// The dimension of a report: the kind of its rows.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Dimension {
+    /// Public names of prompts.
+    Prompt,
+    /// Ids of upstreams.
+    Upstream,
+    /// Ids of callers.
+    Caller,
+    /// Groups of callers. A caller counts in each of its groups; a caller without groups in none.
+    Group,
+    /// Paths of endpoints: the main one, and those of views.
+    View,
+}
+
+/// The order of rows; ties are in the order of their keys.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Sort {
+    /// Most used first.
+    #[default]
+    Uses,
+    /// Most failures first.
+    Failures,
+    /// Most refused by limits first.
+    Limited,
+    /// Greatest increase over the period before first.
+    Rising,
+    /// Latest use first.
+    Last,
+}
+
+/// The calls that are counted; all of them by default.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Filter {
+    /// Public name.
+    pub prompt: Option<String>,
+    pub caller: Option<String>,
+    pub upstream: Option<String>,
+    /// Path of an endpoint.
+    pub endpoint: Option<String>,
+}
+
+/// A question about usage in `from..to`.
+#[derive(Clone, Debug)]
+pub struct Query {
+    pub by: Dimension,
+    pub from: SystemTime,
+    pub to: SystemTime,
+    pub filter: Filter,
+    /// The maximum number of rows.
+    pub limit: usize,
+    pub sort: Sort,
+}
+
+/// The answer to a [`Query`].
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    pub rows: Vec<Row>,
+    /// All calls that the filter admits, by time. Times without calls are left out.
+    pub series: Vec<Point>,
+    /// Calls that were not counted, since more arrived than could be taken in.
+    pub uncounted: u64,
+    /// Whether something is missing: the deadline passed, the period begins before the known data,
+    /// or rows were joined as `(others)`.
+    pub partial: bool,
+    /// Whether it was read from the index; else from memory.
+    pub from_index: bool,
+}
+
+/// One key with its sums.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Row {
+    pub key: String,
+    /// The upstream of a prompt.
+    pub upstream: Option<String>,
+    /// Calls that reached their prompt; failures are among them.
+    pub uses: u64,
+    pub failures: u64,
+    pub denied: u64,
+    pub limited: u64,
+    /// `None` where latencies are not kept by this key.
+    pub p50_ms: Option<f64>,
+    pub p95_ms: Option<f64>,
+    pub mean_ms: Option<f64>,
+    #[serde(serialize_with = "optional_time")]
+    pub last: Option<SystemTime>,
+    /// Uses in the period of the same length before.
+    pub before: u64,
+}
+
+/// The sums of one span of time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Point {
+    #[serde(serialize_with = "time")]
+    pub start: SystemTime,
+    pub seconds: u64,
+    pub uses: u64,
+    pub failures: u64,
+    pub limited: u64,
+    pub p50_ms: Option<f64>,
+    pub p95_ms: Option<f64>,
+}
+
+fn time<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+    let time = UnixSeconds::from(*time).writable();
+    serializer.collect_str(&humantime::format_rfc3339_seconds(time.into()))
+}
+
+fn optional_time<S: Serializer>(at: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
+    match at {
+        Some(at) => time(at, serializer),
+        None => serializer.serialize_none(),
+    }
+}
+
+/// The limit of distinct keys in one answer; the rest is joined.
+const MAX_ROWS: usize = 100_000;
+
+/// Sums by key and by time, from which a report is made.
+#[derive(Debug, Default)]
+pub(super) struct Sums {
+    rows: HashMap<Box<str>, Sum>,
+    points: BTreeMap<u64, (Counts, Histogram)>,
+    pub(super) partial: bool,
+}
+
+#[derive(Debug, Default)]
+struct Sum {
+    counts: Counts,
+    histogram: Histogram,
+    upstream: Option<Box<str>>,
+    /// Seconds since the Unix epoch; 0 if never used.
+    last: u64,
+}
+
+/// An addend to the sums of a key.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Part<'a> {
+    pub counts: Counts,
+    pub histogram: Option<&'a Histogram>,
+    pub upstream: Option<&'a str>,
+    /// Seconds since the Unix epoch; 0 if never used.
+    pub last: u64,
+}
+
+impl Sums {
+    pub(super) fn add(&mut self, key: &str, part: Part<'_>) {
+        let key = if self.rows.len() >= MAX_ROWS && !self.rows.contains_key(key) {
+            OTHERS_NAME
+        } else {
+            key
+        };
+        self.partial |= key == OTHERS_NAME;
+        let sum = match self.rows.get_mut(key) {
+            Some(sum) => sum,
+            None => self.rows.entry(key.into()).or_default(),
+        };
+        sum.counts.merge(&part.counts);
+        if let Some(histogram) = part.histogram {
+            sum.histogram.merge(histogram);
+        }
+        if part.last >= sum.last
+            && let Some(upstream) = part.upstream
+            && sum.upstream.as_deref() != Some(upstream)
+        {
+            sum.upstream = Some(upstream.into());
+        }
+        sum.last = sum.last.max(part.last);
+    }
+
+    /// Adds to the point that starts at `start`, in seconds since the Unix epoch.
+    pub(super) fn add_point(&mut self, start: u64, counts: &Counts, histogram: Option<&Histogram>) {
+        let point = self.points.entry(start).or_default();
+        point.0.merge(counts);
+        if let Some(histogram) = histogram {
+            point.1.merge(histogram);
+        }
+    }
+
+    /// Returns the keys that were used.
+    pub(super) fn used(&self) -> impl Iterator<Item = &str> {
+        let used = self.rows.iter().filter(|(_, sum)| sum.counts.uses > 0);
+        used.map(|(key, _)| &**key)
+    }
+
+    /// Makes the report of these sums; points take `seconds` each. `before` are the sums of the
+    /// period before.
+    pub(super) fn report(self, before: &Self, query: &Query, seconds: u64) -> Report {
+        let Self { rows, points, partial } = self;
+        let row = |(key, sum): (Box<str>, Sum)| {
+            let before = before.rows.get(&key).map_or(0, |sum| sum.counts.uses);
+            sum.row(key.into(), before)
+        };
+        let mut rows: Vec<_> = rows.into_iter().map(row).collect();
+        rows.sort_by(|a, b| query.sort.rank(b).cmp(&query.sort.rank(a)).then(a.key.cmp(&b.key)));
+        rows.truncate(query.limit);
+        let series = points.into_iter().map(|(start, (counts, histogram))| Point {
+            start: at(start),
+            seconds,
+            uses: counts.uses,
+            failures: counts.failures,
+            limited: counts.limited,
+            p50_ms: histogram.quantile_ms(0.5),
+            p95_ms: histogram.quantile_ms(0.95),
+        });
+        Report { rows, series: series.collect(), uncounted: 0, partial, from_index: false }
+    }
+}
+
+impl Sum {
+    fn row(self, key: String, before: u64) -> Row {
+        let Self { counts, histogram, upstream, last } = self;
+        let mean = counts.micros.checked_div(counts.uses);
+        #[expect(clippy::cast_precision_loss, reason = "a mean duration is far below 2^53 µs")]
+        let mean_ms = mean.map(|micros| micros as f64 / 1000.0);
+        Row {
+            key,
+            upstream: upstream.map(Into::into),
+            uses: counts.uses,
+            failures: counts.failures,
+            denied: counts.denied,
+            limited: counts.limited,
+            p50_ms: histogram.quantile_ms(0.5),
+            p95_ms: histogram.quantile_ms(0.95),
+            mean_ms,
+            last: (last > 0).then(|| at(last)),
+            before,
+        }
+    }
+}
+
+impl Sort {
+    /// Returns the sort key of a row, with its tie-breaker.
+    fn rank(self, row: &Row) -> (i128, u64) {
+        let first = match self {
+            Self::Uses => i128::from(row.uses),
+            Self::Failures => i128::from(row.failures),
+            Self::Limited => i128::from(row.limited),
+            Self::Rising => i128::from(row.uses) - i128::from(row.before),
+            Self::Last => i128::from(row.last.map(secs).unwrap_or_default()),
+        };
+        (first, row.uses)
+    }
+}
+
+/// Returns a time in seconds since the Unix epoch; 0 before it.
+pub(super) fn secs(time: SystemTime) -> u64 {
+    UnixSeconds::from(time).0
+}
+
+/// Returns the time of seconds since the Unix epoch; the epoch if the system has no such time.
+pub(super) fn at(secs: u64) -> SystemTime {
+    UnixSeconds(secs).into()
+}

@@ -1,0 +1,266 @@
+//! Calls, read from the lines of the audit log.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
+use std::sync::LazyLock;
+use std::time::SystemTime;
+
+use memchr::memmem::Finder;
+use serde::{Deserialize, Serialize};
+
+use super::counts::{Kind, Seen};
+use super::query::secs;
+use crate::record::MAX_DEPTH;
+use domain::caller::PROBER;
+use domain::json::Json;
+use domain::method::Method;
+
+/// A record that usage is counted from.
+pub(super) struct Record<'a> {
+    pub seq: u64,
+    /// The id of the log.
+    pub instance: Cow<'a, str>,
+    /// Seconds since the Unix epoch.
+    pub secs: u64,
+    event: Event,
+    members: Members<'a>,
+}
+
+/// The events that usage is counted from.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Event {
+    Received,
+    Completed,
+    Refused,
+    Started,
+}
+
+/// The members that are needed, each found once: a record is read for every call.
+#[derive(Default)]
+struct Members<'a> {
+    seq: Option<Json<'a>>,
+    time: Option<Json<'a>>,
+    instance: Option<Json<'a>>,
+    boot: Option<Json<'a>>,
+    call: Option<Json<'a>>,
+    caller: Option<Json<'a>>,
+    groups: Option<Json<'a>>,
+    endpoint: Option<Json<'a>>,
+    method: Option<Json<'a>>,
+    name: Option<Json<'a>>,
+    upstream: Option<Json<'a>>,
+    outcome: Option<Json<'a>>,
+    duration_us: Option<Json<'a>>,
+    reason: Option<Json<'a>>,
+    count: Option<Json<'a>>,
+}
+
+/// Calls that were received and have not ended yet.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(from = "Vec<(CallId, Open)>", into = "Vec<(CallId, Open)>")]
+pub(super) struct OpenCalls {
+    calls: HashMap<CallId, Open>,
+    /// In the order of their begin, with calls that have ended since.
+    order: VecDeque<CallId>,
+}
+
+/// The value `boot` of a record, and the number of its call.
+type CallId = (String, u64);
+
+/// The members of a `received` record that usage counts.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Open {
+    prompt: Option<String>,
+    upstream: Option<String>,
+    caller: String,
+    groups: Vec<String>,
+    endpoint: String,
+}
+
+/// Calls in flight that are known at once: more than a gateway serves.
+const MAX_OPEN: usize = 20_000;
+
+/// The text before the type of a record.
+static EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(",\"event\":\""));
+
+impl Event {
+    /// Reads the type of a record; `None` if usage is not counted from it. The first event of a
+    /// line is its own: no member before it holds text of others.
+    fn read(line: &[u8]) -> Option<Self> {
+        let rest = &line[EVENT.find(line)? + EVENT.needle().len()..];
+        let events = [
+            (&b"received\""[..], Self::Received),
+            (b"completed\"", Self::Completed),
+            (b"refused\"", Self::Refused),
+            (b"started\"", Self::Started),
+        ];
+        events.into_iter().find(|(name, _)| rest.starts_with(name)).map(|(_, event)| event)
+    }
+}
+
+impl<'a> Members<'a> {
+    fn read(record: Json<'a>) -> Self {
+        let mut members = Self::default();
+        for (key, value) in record.members() {
+            let member = match key.text() {
+                "\"seq\"" => &mut members.seq,
+                "\"time\"" => &mut members.time,
+                "\"instance\"" => &mut members.instance,
+                "\"boot\"" => &mut members.boot,
+                "\"call\"" => &mut members.call,
+                "\"caller\"" => &mut members.caller,
+                "\"groups\"" => &mut members.groups,
+                "\"endpoint\"" => &mut members.endpoint,
+                "\"method\"" => &mut members.method,
+                "\"name\"" => &mut members.name,
+                "\"upstream\"" => &mut members.upstream,
+                "\"outcome\"" => &mut members.outcome,
+                "\"duration_us\"" => &mut members.duration_us,
+                "\"reason\"" => &mut members.reason,
+                "\"count\"" => &mut members.count,
+                _ => continue,
+            };
+            *member = Some(value);
+        }
+        members
+    }
+
+    fn call(&self) -> Option<CallId> {
+        Some((text(self.boot)?, number(self.call)?))
+    }
+}
+
+impl<'a> Record<'a> {
+    /// Reads a line; `None` if it is none that usage is counted from.
+    pub(super) fn read(line: &'a [u8]) -> Option<Self> {
+        let event = Event::read(line)?;
+        let members = Members::read(Json::parse(line, MAX_DEPTH).ok()?);
+        let time = members.time?.as_str()?;
+        let time = humantime::parse_rfc3339(&time).unwrap_or(SystemTime::UNIX_EPOCH);
+        let instance = members.instance?.as_str()?;
+        Some(Self { seq: number(members.seq)?, instance, secs: secs(time), event, members })
+    }
+}
+
+fn text(member: Option<Json<'_>>) -> Option<String> {
+    Some(member?.as_str()?.into_owned())
+}
+
+fn number(member: Option<Json<'_>>) -> Option<u64> {
+    member?.text().parse().ok()
+}
+
+impl OpenCalls {
+    /// Takes in a record, and calls `each` with the calls that it ends.
+    pub(super) fn take(&mut self, record: &Record<'_>, each: &mut dyn FnMut(&Seen<'_>)) {
+        let members = &record.members;
+        match record.event {
+            Event::Received => self.received(members, each),
+            Event::Completed => self.completed(members, each),
+            Event::Refused => refused(members, each),
+            Event::Started => self.started(members, each),
+        }
+    }
+
+    fn received(&mut self, record: &Members<'_>, each: &mut dyn FnMut(&Seen<'_>)) {
+        let is_get = record.method.is_some_and(|m| m.is(Method::Get.as_str()));
+        // Probes of the gateway are no uses.
+        let is_probe = record.caller.is_some_and(|caller| caller.is(PROBER));
+        let Some(id) = record.call().filter(|_| is_get && !is_probe) else {
+            return;
+        };
+        let upstream = text(record.upstream);
+        let groups = record.groups.map(|groups| {
+            groups.elements().filter_map(|group| Some(group.as_str()?.into_owned())).collect()
+        });
+        let open = Open {
+            // The name of a prompt that no upstream has is arbitrary text of the client.
+            prompt: text(record.name).filter(|_| upstream.is_some()),
+            upstream,
+            caller: text(record.caller).unwrap_or_default(),
+            groups: groups.unwrap_or_default(),
+            endpoint: text(record.endpoint).unwrap_or_default(),
+        };
+        self.order.push_back(id.clone());
+        self.calls.insert(id, open);
+        if self.order.len() > MAX_OPEN {
+            self.order.retain(|id| self.calls.contains_key(id));
+            while self.order.len() > MAX_OPEN {
+                self.give_up(each);
+            }
+        }
+    }
+
+    fn completed(&mut self, record: &Members<'_>, each: &mut dyn FnMut(&Seen<'_>)) {
+        let call = record.call().and_then(|id| self.calls.remove(&id));
+        let Some(call) = call else {
+            return;
+        };
+        let outcome = record.outcome.and_then(Json::as_str);
+        let kind = Kind::of(outcome.as_deref().unwrap_or_default());
+        // Calls that a limit refused after they were received are among `refused`.
+        if kind != Kind::Limited {
+            each(&call.seen(kind, number(record.duration_us)));
+        }
+    }
+
+    /// Ends all calls of earlier processes, with an unknown outcome.
+    fn started(&mut self, record: &Members<'_>, each: &mut dyn FnMut(&Seen<'_>)) {
+        let boot = text(record.boot).unwrap_or_default();
+        while self.order.front().is_some_and(|(of, _)| *of != boot) {
+            self.give_up(each);
+        }
+    }
+
+    fn give_up(&mut self, each: &mut dyn FnMut(&Seen<'_>)) {
+        if let Some(call) = self.order.pop_front().and_then(|id| self.calls.remove(&id)) {
+            each(&call.seen(Kind::Failed, None));
+        }
+    }
+}
+
+fn refused(record: &Members<'_>, each: &mut dyn FnMut(&Seen<'_>)) {
+    let is_limit = record.reason.is_some_and(|reason| reason.is("rate_limited"));
+    let count = number(record.count).unwrap_or(1);
+    if is_limit && count > 0 {
+        let caller = text(record.caller);
+        each(&Seen {
+            prompt: None,
+            upstream: None,
+            caller: caller.as_deref(),
+            groups: &[],
+            endpoint: None,
+            kind: Kind::Limited,
+            count,
+            micros: None,
+        });
+    }
+}
+
+impl Open {
+    fn seen(&self, kind: Kind, micros: Option<u64>) -> Seen<'_> {
+        Seen {
+            prompt: self.prompt.as_deref(),
+            upstream: self.upstream.as_deref(),
+            caller: Some(&self.caller),
+            groups: &self.groups,
+            endpoint: Some(&self.endpoint),
+            kind,
+            count: 1,
+            micros,
+        }
+    }
+}
+
+impl From<Vec<(CallId, Open)>> for OpenCalls {
+    fn from(calls: Vec<(CallId, Open)>) -> Self {
+        let order = calls.iter().map(|(id, _)| id.clone()).collect();
+        Self { order, calls: calls.into_iter().collect() }
+    }
+}
+
+impl From<OpenCalls> for Vec<(CallId, Open)> {
+    fn from(OpenCalls { mut calls, order }: OpenCalls) -> Self {
+        order.into_iter().filter_map(|id| calls.remove(&id).map(|call| (id, call))).collect()
+    }
+}

@@ -1,0 +1,193 @@
+//! `[access]`: which caller may use which prompt. Rules are compiled to Cedar policies; `cedar`
+//! names a file with further policies. All policies are validated against the schema here, so that
+//! an error is a mistake in the configuration rather than a wrong decision at run time.
+
+use std::path::Path;
+
+use ::access::{Effect, Rule, RuleCallers, RuleSet, parse_action};
+
+use super::Config;
+use super::auth::Auth;
+use super::error::ConfigError;
+use super::raw::Raw;
+use super::reader::{Context, Section};
+use super::upstream::Upstream;
+use super::views::{all, globs, upstream_ids};
+use domain::method::Method;
+use domain::name::UpstreamId;
+use domain::pin::State;
+
+/// The compiled rules and policies. A call that none of them allows is denied.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Access {
+    pub rules: RuleSet,
+    /// Whether `cedar = ""` says that there is none.
+    pub is_fileless_by_choice: bool,
+}
+
+impl Access {
+    /// Reads `[[access.rules]]` from a text that has nothing else, as they would be in the file of
+    /// `config`. The policies of a Cedar file stay.
+    ///
+    /// # Errors
+    /// All mistakes in the rules.
+    pub fn pasted(text: &str, config: &Config) -> Result<Option<Self>, ConfigError> {
+        const PASTED: &str = "pasted";
+        let raw = Raw::read(PASTED, text, [])?;
+        let context = Context::new(raw.origins, &|_| None, Path::new(""));
+        let mut root = Section::root(raw.root, &context);
+        let mut section = root.section("access");
+        section.reject("cedar", "stays as it is in the file; paste rules only");
+        let mut rules = read(section, &config.upstreams, &config.disabled_upstreams, &config.auth);
+        root.finish();
+        context.mistakes.into_result(PASTED, &[])?;
+        for access in config.access.iter().filter(|access| access.rules.has_file()) {
+            rules.get_or_insert_default().rules.add_file_of(&access.rules);
+        }
+        Ok(rules)
+    }
+}
+
+/// Returns `None` without rules and without a file of policies: everything is allowed then.
+pub(super) fn read(
+    mut section: Section<'_>,
+    upstreams: &[Upstream],
+    disabled: &[UpstreamId],
+    auth: &Auth,
+) -> Option<Access> {
+    let file = section.file("cedar");
+    let mut access = Access {
+        is_fileless_by_choice: file.is_none() && section.was_read("cedar"),
+        ..Access::default()
+    };
+    let rules = section.tables("rules");
+    let is_given = file.is_some() || !rules.is_empty();
+    for (index, mut table) in rules.into_iter().enumerate() {
+        let mistakes = table.mistake_count();
+        table.reject_empty(&["groups", "callers", "scopes", "upstreams", "prompts", "states"]);
+        let rule = read_rule(&mut table, upstreams, disabled, auth);
+        // The rest of a rule with a mistake would only be a second mistake.
+        if table.mistake_count() == mistakes {
+            let added = access.rules.add_rule(&format!("access.rules.{}", index + 1), &rule);
+            for mistake in added.err().into_iter().flatten() {
+                table.mistake("", mistake);
+            }
+        }
+        table.finish();
+    }
+    if let Some(path) = file {
+        match section.read_file(path.clone()) {
+            Ok(text) => {
+                for mistake in access.rules.add_file(&text).err().into_iter().flatten() {
+                    section.mistake("cedar", mistake);
+                }
+            }
+            Err(error) => {
+                section.mistake("cedar", format!("cannot read {}: {error}", path.display()));
+            }
+        }
+    }
+    section.finish();
+    is_given.then_some(access)
+}
+
+fn read_rule(
+    table: &mut Section<'_>,
+    upstreams: &[Upstream],
+    disabled: &[UpstreamId],
+    auth: &Auth,
+) -> Rule {
+    let callers = rule_callers(table, auth);
+    let (effect, methods) = match (methods(table, "allow"), methods(table, "deny")) {
+        (Some(methods), None) => (Effect::Allow, methods),
+        (None, Some(methods)) => (Effect::Deny, methods),
+        _ => {
+            table.mistake("", "must have exactly one of allow = [\"…\"] and deny = [\"…\"]");
+            (Effect::Deny, Vec::new())
+        }
+    };
+    let upstreams = upstream_ids(table, upstreams, disabled).unwrap_or_default();
+    let prompts = globs(table, "prompts").unwrap_or_else(all);
+    let states = State::ALL.map(|state| (state.as_str(), state));
+    let states = table.choices("states", &states);
+    Rule { effect, methods, callers, upstreams, prompts, states }
+}
+
+/// Reads the callers of a rule. A rule that names none is for every authenticated caller, or for
+/// every caller where no authentication is configured.
+fn rule_callers(table: &mut Section<'_>, auth: &Auth) -> RuleCallers {
+    let groups = table.texts("groups");
+    let ids = table.texts("callers");
+    let scopes = table.texts("scopes");
+    match (groups.is_empty() && ids.is_empty() && scopes.is_empty(), auth.has_method()) {
+        (true, true) => RuleCallers::Authenticated,
+        (true, false) => RuleCallers::Everyone,
+        (false, _) => RuleCallers::Named { groups, ids, scopes },
+    }
+}
+
+/// Reads a list of methods by their Cedar actions; `None` if the key is not set.
+fn methods(table: &mut Section<'_>, key: &'static str) -> Option<Vec<Method>> {
+    let names = table.texts(key);
+    if !table.was_read(key) {
+        return None;
+    }
+    let methods: Option<Vec<_>> = names.iter().map(|name| parse_action(name)).collect();
+    let methods = methods.filter(|methods| !methods.is_empty());
+    if methods.is_none() {
+        table.mistake(key, "must list one or more of \"list\", \"get\", \"complete\"");
+    }
+    Some(methods.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Config;
+    use super::*;
+    use ::access::Decisions;
+    use domain::caller::Caller;
+    use domain::rights::{PromptRef, Rights};
+
+    const UPSTREAM: &str = "[upstreams.crm]\ntransport = \"http\"\nurl = \"http://127.0.0.1:1/\"\n";
+    const RULE: &str = "[[access.rules]]\nallow = [\"get\"]\nstates = [\"approved\"]\n";
+
+    fn read(text: &str) -> Result<Decisions, String> {
+        let toml = format!("{UPSTREAM}{text}");
+        let config = Config::parse("g", &toml, Path::new(""), &[]).map_err(|e| e.to_string())?;
+        Ok(Decisions::new(&config.access.unwrap().rules))
+    }
+
+    #[test]
+    fn a_rule_is_for_the_states_that_it_lists() {
+        let access = read(RULE).unwrap();
+        for state in State::ALL {
+            let prompt = PromptRef { upstream: "crm", raw_name: "p", state };
+            let is_allowed = access.allows(&Caller::anonymous(), Method::Get, prompt);
+            assert_eq!(is_allowed, state == State::Approved, "{state:?}");
+        }
+        let wrong = read(&RULE.replace("approved", "unknown")).err().unwrap();
+        assert!(wrong.contains("access.rules.1.states: \"unknown\" is not one of"), "{wrong}");
+    }
+
+    #[test]
+    fn a_rule_without_callers_is_for_those_who_are_known_where_callers_are_authenticated() {
+        let key = format!("[[auth.api_keys]]\nid = \"ci\"\nhash = \"sha256:{}\"\n", "0".repeat(64));
+        for (auth, anonymous_may) in [("", true), (key.as_str(), false)] {
+            let access = read(&format!("{auth}[[access.rules]]\nallow = [\"get\"]\n")).unwrap();
+            let prompt = PromptRef { upstream: "crm", raw_name: "p", state: State::Unpinned };
+            let allows = |caller: &Caller| access.allows(caller, Method::Get, prompt);
+            assert!(allows(&Caller::new("ci")));
+            assert_eq!(allows(&Caller::anonymous()), anonymous_may);
+        }
+    }
+
+    #[test]
+    fn mistakes_in_a_file_of_policies_are_those_of_its_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let deep = format!("permit (principal, action, resource) when {{ {} }};", "!".repeat(100));
+        std::fs::write(folder.path().join("p.cedar"), deep).unwrap();
+        let toml = format!("{UPSTREAM}[access]\ncedar = \"p.cedar\"\n");
+        let error = Config::parse("g", &toml, folder.path(), &[]).unwrap_err().to_string();
+        assert!(error.contains("access.cedar: a policy may be nested more than 100"), "{error}");
+    }
+}

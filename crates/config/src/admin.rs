@@ -1,0 +1,255 @@
+//! `[admin]`: the admin API and the console.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::jwt::{URL_RULE, url};
+use super::reader::{MILLISECOND, Section, optional};
+use super::secret::Secret;
+use base::seal;
+
+/// The admin API and the console.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Admin {
+    pub listen: SocketAddr,
+    /// Whether `listen` is the default: where its port is taken, another free port is used.
+    pub is_default: bool,
+    /// SHA-256 of the bearer token; always set beyond loopback.
+    pub token: Option<[u8; 32]>,
+    /// Whether it takes decisions on prompts; only with a token.
+    pub write: bool,
+    /// Whether the console is served.
+    pub console: bool,
+    /// Whether testers may try a prompt with the rights of another caller.
+    pub try_as: bool,
+    /// How long a browser stays signed in.
+    pub session: Duration,
+    /// Whether the file says that there is no token: `token = {}`.
+    pub is_open_by_choice: bool,
+    pub usage: Usage,
+    /// The time for making one page or answer.
+    pub page_time: Duration,
+    /// The maximum number of rows of one page or answer.
+    pub page_rows: usize,
+    /// `None`: people sign in with the token.
+    pub oidc: Option<Oidc>,
+}
+
+/// The usage index.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Usage {
+    /// Directory of the index; `None` keeps a day in memory only.
+    pub path: Option<PathBuf>,
+    /// Age after which uses are forgotten.
+    pub keep: Duration,
+    /// Size of the index, in bytes; beyond it the oldest days are removed.
+    pub size: u64,
+}
+
+/// Sign-in of people at an OpenID provider.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Oidc {
+    /// `iss` of the ID tokens and of the provider's metadata, compared character for character.
+    pub issuer: String,
+    pub client_id: String,
+    /// `None`: a public client, which PKCE alone protects.
+    pub client_secret: Option<Secret>,
+    /// The claim of the ID token with the groups of the person.
+    pub groups_claim: String,
+    /// The groups whose members may look.
+    pub viewers: Vec<String>,
+    /// The groups whose members may try prompts, too.
+    pub testers: Vec<String>,
+    /// The groups whose members may decide on prompts, too.
+    pub approvers: Vec<String>,
+}
+
+impl Admin {
+    /// Returns the mistake in `admin.token` if the API would be reachable beyond loopback without a
+    /// token.
+    pub fn exposure(&self) -> Option<&'static str> {
+        let is_open = self.token.is_none() && !self.listen.ip().is_loopback();
+        is_open.then_some(
+            "is required beyond loopback: set it to a secret, or set admin.listen to a loopback address",
+        )
+    }
+}
+
+/// Address of the admin API where the file names none: not the port of Prometheus.
+pub(super) const DEFAULT_LISTEN: SocketAddr =
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9877);
+
+/// The values of `listen`, for mistakes.
+pub(super) const LISTEN_RULE: &str =
+    "\"\" or an IP address with a port, such as \"127.0.0.1:9877\"";
+
+/// A day.
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Returns `None` if `listen` is `""`.
+pub(super) fn read(mut section: Section<'_>) -> Option<Admin> {
+    let parse = |text: &str| optional(text, |text| text.parse().ok());
+    let configured = section.parsed("listen", LISTEN_RULE, parse);
+    let token = section.secret("token");
+    let is_open_by_choice = section.was_read("token") && token.is_none();
+    let is_disabled = configured == Some(None);
+    if !is_disabled && token.as_ref().is_some_and(|token| token.expose().is_empty()) {
+        let why = "is empty; set a secret, or write token = {} for no token";
+        section.mistake("token", why.to_owned());
+    }
+    let is_token_rejected = section.is_rejected("token");
+    let admin = Admin {
+        listen: configured.flatten().unwrap_or(DEFAULT_LISTEN),
+        is_default: configured.is_none(),
+        token: token.map(|token| seal::sha256(token.expose().as_bytes())),
+        write: section.flag("write", false),
+        console: section.flag("console", true),
+        try_as: section.flag("try_as", false),
+        session: section.duration("session", Duration::from_secs(8 * 3600), MILLISECOND),
+        is_open_by_choice,
+        usage: read_usage(section.section("usage")),
+        page_time: section.duration("page_time", Duration::from_secs(2), MILLISECOND),
+        page_rows: section.count("page_rows", 1000, 1..=100_000),
+        oidc: read_oidc(section.section("oidc")),
+    };
+    for (key, is_set, what) in
+        [("write", admin.write, "decide"), ("try_as", admin.try_as, "use prompts as somebody else")]
+    {
+        if is_set && admin.token.is_none() && !is_token_rejected {
+            let why = format!(
+                "needs admin.token, so that not everyone who reaches the address can {what}"
+            );
+            section.mistake(key, why);
+        }
+    }
+    if let Some(message) = admin.exposure().filter(|_| !is_disabled && !is_token_rejected) {
+        section.mistake("token", message);
+    }
+    section.finish();
+    (!is_disabled).then_some(admin)
+}
+
+/// Reads the folder of the usage index; `None` if there is none.
+pub(super) fn usage_path(section: &mut Section<'_>) -> Option<PathBuf> {
+    section.file_or("path", "usage")
+}
+
+fn read_usage(mut section: Section<'_>) -> Usage {
+    let usage = Usage {
+        path: usage_path(&mut section),
+        keep: section.duration("keep", 400 * DAY, DAY),
+        size: section.size("size", 256 << 20, 1 << 20..=1 << 40) as u64,
+    };
+    section.finish();
+    usage
+}
+
+/// Returns `None` if `issuer` is `""`.
+fn read_oidc(mut section: Section<'_>) -> Option<Oidc> {
+    let rule = format!("\"\" or {URL_RULE}");
+    let issuer = section
+        .parsed("issuer", &rule, |text| optional(text, |text| url(text).map(|_| text.to_owned())));
+    let oidc = Oidc {
+        issuer: issuer.flatten().unwrap_or_default(),
+        client_id: section.text("client_id", ""),
+        client_secret: section.secret("client_secret"),
+        groups_claim: section.text("groups_claim", "groups"),
+        viewers: section.texts("viewers"),
+        testers: section.texts("testers"),
+        approvers: section.texts("approvers"),
+    };
+    let is_set = !oidc.issuer.is_empty();
+    if is_set && oidc.client_id.is_empty() {
+        section.mistake("client_id", "must be the id of the console at the OpenID provider");
+    }
+    if is_set
+        && [&oidc.viewers, &oidc.testers, &oidc.approvers].iter().all(|groups| groups.is_empty())
+    {
+        section.mistake(
+            "viewers",
+            "is empty, and testers and approvers are, so nobody could sign in; name a group",
+        );
+    }
+    section.finish();
+    is_set.then_some(oidc)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::schema_check;
+
+    const fn secs(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
+
+    #[test]
+    fn k7_an_admin_listener_beyond_loopback_needs_a_token() {
+        let parse = |text: &str| schema_check::parse("g", text, Path::new(""), &[]);
+        let default = parse("").unwrap().admin.unwrap();
+        assert_eq!((default.listen.to_string().as_str(), default.token), ("127.0.0.1:9877", None));
+        assert_eq!(parse("[admin]\nlisten = \"\"\n").unwrap().admin, None);
+        let open = "[admin]\nlisten = \"0.0.0.0:9877\"\n";
+        assert!(parse(open).unwrap_err().to_string().contains("admin.token: is required"));
+        // The file of the secret may have been truncated; on loopback, too, a proxy may be in
+        // front.
+        let emptied = parse("[admin]\ntoken = { value = \"\" }\n").unwrap_err().to_string();
+        assert!(emptied.contains("admin.token: is empty"), "{emptied}");
+        assert_eq!(
+            parse("[admin]\nlisten = \"\"\ntoken = { value = \"\" }\n").unwrap().admin,
+            None
+        );
+        assert_eq!(parse("[admin]\ntoken = {}\n").unwrap().admin.unwrap().token, None);
+        let writable = "[admin]\nwrite = true\n";
+        assert!(
+            parse(writable).unwrap_err().to_string().contains("admin.write: needs admin.token")
+        );
+        let with_token = format!("{writable}token = {{ value = \"t\" }}\n");
+        assert!(parse(&with_token).unwrap().admin.unwrap().write);
+        let with_token = format!("{open}token = {{ value = \"t0ken\" }}\n");
+        let admin = parse(&with_token).unwrap().admin.unwrap();
+        assert!(!format!("{admin:?}").contains("t0ken"));
+    }
+    #[test]
+    fn the_console_has_documented_defaults_and_bounds() {
+        let parse = |text: &str| schema_check::parse("g", text, Path::new("conf"), &[]);
+        let admin = |text: &str| parse(text).unwrap().admin.unwrap();
+        let mistake = |text: &str| parse(text).unwrap_err().to_string();
+        let default = admin("");
+        assert!(default.console && !default.try_as && default.oidc.is_none());
+        assert_eq!((default.session, default.page_time), (secs(28_800), secs(2)));
+        assert_eq!(default.page_rows, 1000);
+        let usage = Usage { path: Some("conf/usage".into()), keep: 400 * DAY, size: 256 << 20 };
+        assert_eq!(default.usage, usage);
+        assert_eq!(admin("[admin.usage]\npath = \"\"\n").usage.path, None);
+        assert_eq!(admin("[admin]\npage_rows = 1\n").page_rows, 1);
+        assert!(mistake("[admin]\npage_rows = 0\n").contains("admin.page_rows"));
+        assert!(mistake("[admin.usage]\nsize = \"1023KiB\"\n").contains("admin.usage.size"));
+        assert!(mistake("[admin.usage]\nkeep = \"23h\"\n").contains("admin.usage.keep"));
+        assert!(mistake("[admin]\ntry_as = true\n").contains("admin.try_as: needs admin.token"));
+    }
+
+    #[test]
+    fn sign_in_needs_a_client_and_a_group() {
+        let parse = |text: &str| {
+            let text = format!("[admin.oidc]\nissuer = \"https://id.example\"\n{text}");
+            schema_check::parse("g", &text, Path::new(""), &[])
+        };
+        let mistake = |text: &str| parse(text).unwrap_err().to_string();
+        let nobody = mistake("client_id = \"console\"\n");
+        assert!(nobody.contains("admin.oidc.viewers: is empty"), "{nobody}");
+        assert!(mistake("viewers = [\"staff\"]\n").contains("admin.oidc.client_id"));
+        let oidc = parse("client_id = \"console\"\napprovers = [\"leads\"]\n").unwrap();
+        let oidc = oidc.admin.unwrap().oidc.unwrap();
+        assert_eq!((oidc.groups_claim.as_str(), oidc.client_secret), ("groups", None));
+        let off = "[admin.oidc]\nissuer = \"\"\n";
+        let off = schema_check::parse("g", off, Path::new(""), &[]).unwrap();
+        assert_eq!(off.admin.unwrap().oidc, None);
+        let plain = "[admin.oidc]\nissuer = \"http://id.example\"\n";
+        let plain = schema_check::parse("g", plain, Path::new(""), &[]).unwrap_err().to_string();
+        assert!(plain.contains("admin.oidc.issuer"), "{plain}");
+    }
+}

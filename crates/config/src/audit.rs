@@ -1,0 +1,257 @@
+//! `[audit]`: the audit log and its key.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::reader::{MILLISECOND, Section};
+use super::views::globs;
+pub use base::platform::disk::{self, OpenOptions, Readers};
+use base::platform::platform;
+use base::seal::AuditKey;
+use domain::fair_share::Share;
+use domain::glob::Glob;
+
+/// The configuration of the audit log.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Audit {
+    /// Directory of the segments.
+    pub path: PathBuf,
+    pub durability: Durability,
+    /// Interval between two syncs to the disk, with [`Durability::Interval`].
+    pub sync: Duration,
+    /// Bytes of records that may wait to be written, and as many again that may be written but not
+    /// synced.
+    pub buffer: usize,
+    /// The part of `buffer` that the records of one caller may take while others want room.
+    pub share: Share,
+    pub on_failure: OnAuditFailure,
+    /// Whether `prompts/list` is recorded, too.
+    pub list: bool,
+    /// The configured key.
+    key: Option<AuditKey>,
+    /// File of the generated key, which is used if no key is configured.
+    key_file: PathBuf,
+    /// Number of records after which a checkpoint is signed.
+    pub checkpoint_records: u64,
+    /// Time after which a checkpoint is signed.
+    pub checkpoint_every: Duration,
+    /// Size in bytes at which a new segment is started.
+    pub segment_size: u64,
+    /// Age at which a new segment is started.
+    pub segment_age: Duration,
+    /// Size in bytes of all segments together.
+    pub max_size: u64,
+    /// Number of segments that are kept; 0 keeps all.
+    pub keep: usize,
+    /// Patterns of public names: prompts whose argument values are recorded in plain text.
+    pub raw_arguments: Vec<Glob>,
+}
+
+/// The point at which a record counts as written.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Durability {
+    /// The operating system has the record: it survives any crash of the gateway.
+    Interval,
+    /// The disk has the record: it survives a power failure.
+    Strict,
+}
+
+/// Treatment of calls while the audit log cannot be written.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum OnAuditFailure {
+    /// Calls are refused.
+    Refuse,
+    /// Calls are served; the number of missing records is recorded later.
+    Degrade,
+}
+
+/// Environment variable with the key, unless the file names another source.
+const KEY_VARIABLE: &str = "PROMPTGATE_AUDIT_KEY";
+
+/// Name of the generated key, in the directory of the configuration file.
+const KEY_FILE: &str = "audit.key";
+
+impl Audit {
+    /// Returns the configured key, or else the key in `audit.key` beside the configuration file;
+    /// `None` if there is neither. Blocks.
+    ///
+    /// # Errors
+    /// If the file cannot be read, holds no valid key, or is in the directory of the log: there the
+    /// key would be stored together with the records that it protects.
+    pub fn key(&self) -> io::Result<Option<AuditKey>> {
+        if let Some(key) = &self.key {
+            return Ok(Some(key.clone()));
+        }
+        let folder = self.key_file.parent();
+        let folder = folder.and_then(|folder| disk::canonicalize(&folder.join(".")).ok());
+        if folder.is_some() && folder == disk::canonicalize(&self.path).ok() {
+            return Err(self.key_error("is in the directory of the log; set another audit.path"));
+        }
+        match disk::read_to_string(&self.key_file) {
+            Ok(text) => AuditKey::parse(&text).map(Some).ok_or_else(|| self.key_error(KEY_RULE)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.key_error(&format!("cannot be read: {error}"))),
+        }
+    }
+
+    /// Returns whether both configurations are of one log: the same directory and the same key.
+    pub fn is_same_log(&self, other: &Self) -> bool {
+        self.path == other.path && self.key == other.key && self.key_file == other.key_file
+    }
+
+    /// Generates a key and stores it in `audit.key` beside the configuration file. If the file
+    /// exists by now, its key is used. Returns the key and the path of the file. Blocks.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn make_key(&self) -> io::Result<(AuditKey, PathBuf)> {
+        let (key, text) = AuditKey::generate();
+        let options = OpenOptions {
+            write: true,
+            create_new: true,
+            readers: Readers::Owner,
+            ..OpenOptions::default()
+        };
+        // The link makes the file appear complete or not at all: every later start would fail on a
+        // truncated key.
+        let temporary = self.key_file.with_extension(format!("{}.tmp", std::process::id()));
+        let stored = options.open(&temporary).and_then(|mut file| {
+            writeln!(file, "{text}")?;
+            file.sync_all()?;
+            platform().disk.hard_link(&temporary, &self.key_file)
+        });
+        let _ = disk::remove_file(&temporary);
+        match stored {
+            Ok(()) => Ok((key, self.key_file.clone())),
+            // Another process created the file first: its key is valid.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let key = self.key()?.ok_or_else(|| self.key_error("cannot be created"))?;
+                Ok((key, self.key_file.clone()))
+            }
+            Err(error) => Err(self.key_error(&format!("cannot be created: {error}"))),
+        }
+    }
+
+    fn key_error(&self, problem: &str) -> io::Error {
+        let file = self.key_file.display();
+        io::Error::other(format!("audit key {file} {problem}; or set {KEY_VARIABLE}"))
+    }
+}
+
+const KEY_RULE: &str =
+    "is not base64 of exactly 32 bytes; generate a key with `openssl rand -base64 32`";
+
+/// Reads the folder of the log; `None` if the log is disabled.
+pub(super) fn path(section: &mut Section<'_>) -> Option<PathBuf> {
+    section.file_or("path", "audit")
+}
+
+/// Reads the table; `share` is that of `server.limits`. Returns `None` if `path` is `""`: the audit
+/// log is disabled.
+pub(super) fn read(mut section: Section<'_>, share: Share) -> Option<Audit> {
+    let durability = [("interval", Durability::Interval), ("strict", Durability::Strict)];
+    let on_failure = [("refuse", OnAuditFailure::Refuse), ("degrade", OnAuditFailure::Degrade)];
+    let path = path(&mut section);
+    let is_disabled = path.is_none();
+    let key = section.secret_or_variable("key", KEY_VARIABLE).and_then(|text| {
+        let key = AuditKey::parse(text.expose());
+        if key.is_none() {
+            section.mistake("key", KEY_RULE);
+        }
+        key
+    });
+    let mut checkpoint = section.section("checkpoint");
+    let checkpoint_records = checkpoint.count("records", 1_000, 1..=1_000_000) as u64;
+    let checkpoint_every = checkpoint.duration("every", Duration::from_secs(60), MILLISECOND);
+    checkpoint.finish();
+    let audit = Audit {
+        key_file: section.beside(KEY_FILE),
+        path: path.unwrap_or_else(|| section.beside("audit")),
+        durability: section.choice("durability", Durability::Interval, &durability),
+        sync: section.duration("sync", Duration::from_secs(1), MILLISECOND),
+        // The minimum holds four records of the maximum length.
+        buffer: section.size("buffer", 16 << 20, 64 << 10..=1 << 30),
+        share,
+        on_failure: section.choice("on_failure", OnAuditFailure::Refuse, &on_failure),
+        list: section.flag("list", true),
+        key,
+        checkpoint_records,
+        checkpoint_every,
+        segment_size: section.size("segment_size", 64 << 20, 4 << 10..=1 << 40) as u64,
+        segment_age: section.duration("segment_age", Duration::from_secs(86_400), MILLISECOND),
+        max_size: section.size("max_size", 10 << 30, 64 << 10..=1 << 50) as u64,
+        keep: section.count("keep", 0, 0..=1_000_000),
+        raw_arguments: globs(&mut section, "raw_arguments").unwrap_or_default(),
+    };
+    if audit.max_size < audit.segment_size {
+        section.mistake("max_size", "must be at least as large as audit.segment_size");
+    }
+    section.finish();
+    (!is_disabled).then_some(audit)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use crate::{Config, schema_check};
+
+    fn parse(text: &str, base: &Path) -> Result<Config, String> {
+        schema_check::parse("g", text, base, &[]).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_defaults_are_the_documented_ones() {
+        let audit = parse("", Path::new("conf")).unwrap().audit.unwrap();
+        let expected = Audit {
+            path: "conf/audit".into(),
+            durability: Durability::Interval,
+            sync: Duration::from_secs(1),
+            buffer: 16 << 20,
+            share: Share::new(0.25),
+            on_failure: OnAuditFailure::Refuse,
+            list: true,
+            key: None,
+            key_file: "conf/audit.key".into(),
+            checkpoint_records: 1000,
+            checkpoint_every: Duration::from_secs(60),
+            segment_size: 64 << 20,
+            segment_age: Duration::from_secs(86_400),
+            max_size: 10 << 30,
+            keep: 0,
+            raw_arguments: Vec::new(),
+        };
+        assert_eq!(audit, expected);
+        assert_eq!(parse("[audit]\npath = \"\"\n", Path::new("")).unwrap().audit, None);
+    }
+
+    #[test]
+    fn k1_mistakes_in_audit_are_reported() {
+        let mistake = |text: &str| parse(&format!("[audit]\n{text}\n"), Path::new("")).unwrap_err();
+        assert!(mistake("key = { value = \"AAAA\" }").contains("g:2: audit.key: is not base64"));
+        assert!(mistake("max_size = \"1MiB\"").contains("must be at least as large as"));
+        assert!(
+            mistake("checkpoint = { seconds = 1 }").contains("audit.checkpoint.seconds: unknown")
+        );
+        assert!(mistake("buffer = \"65535B\"").contains("from \"64KiB\" to"));
+    }
+
+    #[test]
+    fn a_key_is_generated_once_and_never_in_the_directory_of_the_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let audit = parse("", folder.path()).unwrap().audit.unwrap();
+        assert_eq!(audit.key().unwrap(), None);
+        let (made, file) = audit.make_key().unwrap();
+        assert_eq!(file, folder.path().join("audit.key"));
+        assert_eq!(audit.key().unwrap(), Some(made.clone()));
+        assert_eq!(audit.make_key().unwrap().0, made, "an existing key is not overwritten");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
+        let beside = parse("[audit]\npath = \".\"\n", folder.path()).unwrap().audit.unwrap();
+        assert!(beside.key().unwrap_err().to_string().contains("directory of the log"));
+        fs::write(&file, "nonsense").unwrap();
+        assert!(audit.key().unwrap_err().to_string().contains("is not base64"));
+    }
+}

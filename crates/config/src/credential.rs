@@ -1,0 +1,484 @@
+//! `credential` of an upstream: the credential of the gateway, or of each caller.
+
+use std::path::PathBuf;
+
+use http::{HeaderName, HeaderValue, Uri};
+
+use super::grants::{self, Login};
+use super::jwt::{URL_RULE, url};
+use super::oauth::{self, ClientProof, OAuth};
+use super::reader::Section;
+use super::secret::Secret;
+
+/// The credentials for calls of an upstream.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Credentials {
+    /// A header of each request that is not made for one caller.
+    pub header: Option<(HeaderName, Secret)>,
+    /// Access tokens instead of a static header.
+    pub token: Option<TokenCredential>,
+    /// Each caller's own credential (`act_as = "caller"`).
+    pub caller: Option<CallerCredential>,
+}
+
+impl Credentials {
+    /// Returns the secrets that the upstream, or its authorization server, is called with.
+    pub(super) fn secrets(&self) -> impl Iterator<Item = &Secret> {
+        let header = self.header.iter().map(|(_, value)| value);
+        let token = match &self.token {
+            Some(TokenCredential::OAuth(oauth)) => oauth.proof.secret(),
+            Some(TokenCredential::Login(login)) => login.client_secret.as_ref(),
+            Some(TokenCredential::Workload(_)) | None => None,
+        };
+        let (client, headers) = match &self.caller {
+            Some(CallerCredential::Exchange(exchange)) => {
+                (exchange.proof.as_ref().and_then(ClientProof::secret), None)
+            }
+            Some(CallerCredential::Vault(vault)) => (None, Some(&vault.headers)),
+            None => (None, None),
+        };
+        let headers = headers.into_iter().flatten().map(|(_, value)| value);
+        header.chain(token).chain(client).chain(headers)
+    }
+}
+
+/// Where access tokens for an upstream come from.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum TokenCredential {
+    /// The gateway gets them as itself.
+    OAuth(OAuth),
+    /// The operator has signed in.
+    Login(Login),
+    /// The gateway gets them for a token that its platform keeps renewing.
+    Workload(Workload),
+}
+
+/// `credential = { workload = … }`: a token in a file, such as a projected service account token or
+/// a SPIFFE JWT-SVID, is the assertion of a token request (RFC 7523).
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Workload {
+    /// Read for each token request.
+    pub file: PathBuf,
+    pub token_url: Uri,
+    /// `Some`: the assertion authenticates this client (section 2.2). `None`: it is the
+    /// authorization grant (section 2.1).
+    pub client_id: Option<String>,
+    pub audience: Option<String>,
+    pub scope: Option<String>,
+    /// Resource indicator (RFC 8707). `None`: the upstream's URL.
+    pub resource: Option<String>,
+}
+
+/// Where a caller's own credential for an upstream comes from.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum CallerCredential {
+    Exchange(Box<Exchange>),
+    Vault(Vault),
+}
+
+/// `credential = { exchange = … }`: the token of the caller is exchanged for one for the upstream
+/// (RFC 8693).
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Exchange {
+    pub token_url: Uri,
+    pub client_id: String,
+    /// `None`: a public client.
+    pub proof: Option<ClientProof>,
+    pub audience: Option<String>,
+    /// `None`: the upstream's URL, unless there is an audience.
+    pub resource: Option<String>,
+    pub scope: Option<String>,
+    /// File of the `actor_token`, read for each exchange.
+    pub actor: Option<PathBuf>,
+    /// Most token requests at a time, at least 1.
+    pub requests: usize,
+    /// Issuer of the tokens that callers bring, which is often the same authorization server.
+    pub issuer: String,
+}
+
+/// `credential = { vault = … }`: the secret of the caller is looked up by HTTP.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Vault {
+    /// URL with [`CALLER`] as one or more whole segments of its path.
+    pub url: String,
+    /// Member of the answer, or of its `data` or `data.data`, that holds the secret.
+    pub field: String,
+    /// Headers of each lookup.
+    pub headers: Vec<(HeaderName, Secret)>,
+    /// Most lookups at a time, at least 1.
+    pub requests: usize,
+}
+
+/// Stands for the percent-encoded id of the caller.
+pub const CALLER: &str = "{caller}";
+
+/// Requests to one authorization server or vault at a time, for all callers of an upstream.
+const REQUESTS: usize = 16;
+
+/// Reads `credential` and `act_as`.
+pub(super) fn read(section: &mut Section<'_>) -> Credentials {
+    let acts_as_caller = section.choice("act_as", false, &[("service", false), ("caller", true)]);
+    let mut credential = section.section("credential");
+    let caller = caller_credential(&mut credential);
+    let token = token_credential(&mut credential);
+    let header = header_credential(&mut credential, token.is_some());
+    match (acts_as_caller, &caller) {
+        (true, Given::Nothing) => section.mistake(
+            "act_as",
+            "\"caller\" needs credential = { exchange = … } or { vault = … }: a credential that callers share is never used for them",
+        ),
+        (false, Given::Valid(_) | Given::Mistaken) => credential.mistake(
+            "",
+            "exchange and vault are for calls with each caller's own credential: set act_as = \"caller\"",
+        ),
+        _ => {}
+    }
+    credential.finish();
+    Credentials { header, token: token.valid(), caller: caller.valid() }
+}
+
+/// One of several tables that may be given.
+enum Given<T> {
+    Nothing,
+    /// Its mistakes are reported.
+    Mistaken,
+    Valid(T),
+}
+
+impl<T> Given<T> {
+    fn is_some(&self) -> bool {
+        !matches!(self, Self::Nothing)
+    }
+
+    fn valid(self) -> Option<T> {
+        match self {
+            Self::Valid(value) => Some(value),
+            Self::Nothing | Self::Mistaken => None,
+        }
+    }
+}
+
+/// Reads a table if it is there.
+fn given<'a, T>(
+    credential: &mut Section<'a>,
+    key: &'static str,
+    read: impl FnOnce(Section<'a>) -> Option<T>,
+) -> Given<T> {
+    let is_given = credential.has(key);
+    let section = credential.section(key);
+    if !is_given {
+        return Given::Nothing;
+    }
+    read(section).map_or(Given::Mistaken, Given::Valid)
+}
+
+/// Returns the only one that is given.
+fn only<T, const N: usize>(credential: &Section<'_>, all: [Given<T>; N], rule: &str) -> Given<T> {
+    let mut given = all.into_iter().filter(Given::is_some);
+    let first = given.next().unwrap_or(Given::Nothing);
+    if given.next().is_some() {
+        credential.mistake("", rule);
+        return Given::Mistaken;
+    }
+    first
+}
+
+fn token_credential(credential: &mut Section<'_>) -> Given<TokenCredential> {
+    let all = [
+        given(credential, "oauth", |section| oauth::read(section).map(TokenCredential::OAuth)),
+        given(credential, "login", |section| Some(TokenCredential::Login(grants::login(section)))),
+        given(credential, "workload", |section| workload(section).map(TokenCredential::Workload)),
+    ];
+    only(credential, all, RULE)
+}
+
+fn caller_credential(credential: &mut Section<'_>) -> Given<CallerCredential> {
+    let all = [
+        given(credential, "exchange", |section| {
+            exchange(section).map(|exchange| CallerCredential::Exchange(Box::new(exchange)))
+        }),
+        given(credential, "vault", |section| vault(section).map(CallerCredential::Vault)),
+    ];
+    only(credential, all, "must have one of exchange and vault")
+}
+
+/// Reads `bearer`, or `header` and `value`.
+fn header_credential(
+    credential: &mut Section<'_>,
+    has_token: bool,
+) -> Option<(HeaderName, Secret)> {
+    let bearer = credential.secret("bearer");
+    let rule = "the name of a header that promptgate does not set itself, such as \"X-Api-Key\"";
+    let name = credential.parsed("header", rule, header_name);
+    let value = credential.secret("value");
+    let header = match (bearer, name, value) {
+        (None, None, None) => return None,
+        (Some(token), None, None) if !has_token => {
+            let value = Secret::new(format!("Bearer {}", token.expose()));
+            (http::header::AUTHORIZATION, value)
+        }
+        (None, Some(name), Some(value)) if !has_token => (name, value),
+        _ => {
+            credential.mistake("", RULE);
+            return None;
+        }
+    };
+    if !is_header_value(&header.1) {
+        credential.mistake("", "contains characters that an HTTP header must not contain");
+    }
+    Some(header)
+}
+
+const RULE: &str = "must be { bearer = … }, { header = \"…\", value = … }, { oauth = { client_id = \"…\", … } }, \
+                    { login = { … } } or { workload = { file = \"…\", … } }";
+
+fn workload(mut section: Section<'_>) -> Option<Workload> {
+    let file = section.file("file");
+    if file.is_none() {
+        section.mistake("file", "is required: the file of the token, which the platform renews");
+    }
+    let token_url = section.required("token_url", URL_RULE, url);
+    let workload = Workload {
+        client_id: given_text(&mut section, "client_id"),
+        audience: given_text(&mut section, "audience"),
+        scope: given_text(&mut section, "scope"),
+        resource: given_text(&mut section, "resource"),
+        file: file.unwrap_or_default(),
+        token_url: token_url.unwrap_or_default(),
+    };
+    let is_valid = !workload.file.as_os_str().is_empty() && workload.token_url.host().is_some();
+    section.finish();
+    is_valid.then_some(workload)
+}
+
+fn exchange(mut section: Section<'_>) -> Option<Exchange> {
+    let token_url = section.required("token_url", URL_RULE, url);
+    let rule = "the client id of the gateway at the authorization server";
+    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let client_id = section.required("client_id", rule, text);
+    let proof = oauth::client_proof(&mut section);
+    let audience = given_text(&mut section, "audience");
+    let resource = given_text(&mut section, "resource");
+    let scope = given_text(&mut section, "scope");
+    let has_actor = section.has("actor");
+    let mut acting = section.section("actor");
+    let actor = acting.file("file");
+    acting.finish();
+    if actor.is_none() && has_actor {
+        section.mistake("actor.file", "is required: the file of the token of the gateway itself");
+    }
+    let requests = section.count("requests", REQUESTS, 1..=1024);
+    section.finish();
+    let (token_url, client_id) = (token_url?, client_id?);
+    let issuer = String::new();
+    Some(Exchange {
+        token_url,
+        client_id,
+        proof,
+        audience,
+        resource,
+        scope,
+        actor,
+        requests,
+        issuer,
+    })
+}
+
+fn vault(mut section: Section<'_>) -> Option<Vault> {
+    let rule = "a URL with https, or with http on loopback, with {caller} as one whole segment of its path";
+    let url = section.required("url", rule, vault_url);
+    let field = section.text("field", "token");
+    if field.is_empty() {
+        section.mistake("field", "must be the name of the member that holds the secret");
+    }
+    let headers = extra_headers(&mut section);
+    let requests = section.count("requests", REQUESTS, 1..=1024);
+    section.finish();
+    Some(Vault { url: url?, field, headers, requests })
+}
+
+/// Checks the template of a vault's URL: the id of a caller can only be a segment of the path.
+fn vault_url(text: &str) -> Option<String> {
+    let filled = url(&text.replace(CALLER, "caller"))?;
+    let (path, query) = text.split_once('?').unwrap_or((text, ""));
+    let is_segment = path.split('/').skip(3).any(|segment| segment == CALLER);
+    let is_only_segment = path.split('/').all(|part| part == CALLER || !part.contains(CALLER));
+    let authority = path.split('/').nth(2)?;
+    let is_plain = is_segment && is_only_segment && authority != CALLER && !query.contains(CALLER);
+    (is_plain && filled.host().is_some()).then(|| text.to_owned())
+}
+
+/// Reads a text that may be left out; an empty one counts as left out.
+pub(super) fn given_text(section: &mut Section<'_>, key: &'static str) -> Option<String> {
+    section.optional_text(key).filter(|text| !text.is_empty())
+}
+
+/// Reads `headers`.
+pub(super) fn extra_headers(section: &mut Section<'_>) -> Vec<(HeaderName, Secret)> {
+    let mut headers = Vec::new();
+    for (name, value) in section.section("headers").secrets() {
+        match header_name(&name) {
+            Some(header) if is_header_value(&value) => headers.push((header, value)),
+            _ => {
+                let message = "must be a valid header that promptgate does not set itself, with a \
+                               valid value";
+                section.mistake(&format!("headers.{name}"), message);
+            }
+        }
+    }
+    headers
+}
+
+fn is_header_value(value: &Secret) -> bool {
+    HeaderValue::from_str(value.expose()).is_ok()
+}
+
+/// Parses the name of a header that the operator may set.
+fn header_name(text: &str) -> Option<HeaderName> {
+    let name = HeaderName::try_from(text).ok()?;
+    (!is_reserved_header(&name)).then_some(name)
+}
+
+/// Whether MCP or HTTP defines the header for each request, so that the gateway sets it itself.
+pub fn is_reserved_header(name: &HeaderName) -> bool {
+    let reserved =
+        ["host", "content-length", "content-type", "accept", "transfer-encoding", "connection"];
+    reserved.contains(&name.as_str()) || name.as_str().starts_with("mcp-")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::{Transport, schema_check};
+
+    const JWT: &str = "[auth.jwt]\nissuer = \"https://id.example.com\"\naudience = [\"gate\"]\n";
+
+    fn parse(act_as: &str, credential: &str) -> Result<Credentials, String> {
+        let toml = format!(
+            "{JWT}[upstreams.a]\ntransport = \"http\"\nurl = \"https://example.com/mcp\"\n\
+             act_as = \"{act_as}\"\ncredential = {{ {credential} }}\n"
+        );
+        let config = schema_check::parse("g", &toml, Path::new("/etc/g"), &[]);
+        let config = config.map_err(|error| error.to_string())?;
+        match config.upstreams.into_iter().next().map(|upstream| upstream.transport) {
+            Some(Transport::Http(http)) => Ok(http.credentials),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    const EXCHANGE: &str =
+        "exchange = { token_url = \"https://id.example.com/token\", client_id = \"gate\" }";
+    const VAULT: &str = "vault = { url = \"https://vault.example.com/v1/kv/data/mcp/{caller}\" }";
+
+    #[test]
+    fn a_shared_credential_is_never_taken_for_the_caller() {
+        for credential in ["", "bearer = { value = \"t\" }"] {
+            let mistake = parse("caller", credential).unwrap_err();
+            assert!(mistake.contains("upstreams.a.act_as: \"caller\" needs"), "{mistake}");
+        }
+        for credential in [EXCHANGE, VAULT] {
+            let mistake = parse("service", credential).unwrap_err();
+            assert!(mistake.contains("set act_as = \"caller\""), "{mistake}");
+        }
+        assert!(parse("caller", &format!("{EXCHANGE}, {VAULT}")).unwrap_err().contains("one of"));
+        // The list is walked with the operator's.
+        let both = parse("caller", &format!("{EXCHANGE}, bearer = {{ value = \"t\" }}")).unwrap();
+        assert!(both.header.is_some() && both.caller.is_some());
+    }
+
+    #[test]
+    fn a_list_of_each_caller_needs_credentials_of_callers_and_a_prefix() {
+        let check = |credential: &str, more: &str| {
+            let toml = format!(
+                "{JWT}[upstreams.a]\ntransport = \"http\"\nurl = \"https://example.com/mcp\"\nlist_as = \"caller\"\n\
+                 credential = {{ {credential} }}\n{more}"
+            );
+            let config = schema_check::parse("g", &toml, Path::new("/etc/g"), &[]);
+            config.map_err(|error| error.to_string())
+        };
+        let as_caller = "act_as = \"caller\"\n";
+        let config = check(EXCHANGE, as_caller).unwrap();
+        assert!(config.upstreams[0].lists_per_caller());
+        let both = format!("{EXCHANGE}, bearer = {{ value = \"t\" }}");
+        for (credential, more, what) in [
+            (EXCHANGE, "prefix = \"\"\n", "needs a prefix"),
+            (EXCHANGE, "on_changed_definition = \"hold\"\n", "on_changed_definition"),
+            (EXCHANGE, "release = \"warn\"\n", "set its release = \"off\""),
+            (&both, "", "the gateway's own credential"),
+        ] {
+            let mistake = check(credential, &format!("{as_caller}{more}")).unwrap_err();
+            assert!(mistake.contains(what), "{mistake}");
+        }
+        let mistake = check("bearer = { value = \"t\" }", "").unwrap_err();
+        assert!(mistake.contains("needs act_as = \"caller\", or per_caller"), "{mistake}");
+    }
+
+    #[test]
+    fn an_exchange_names_its_endpoint_and_its_client() {
+        let Some(CallerCredential::Exchange(exchange)) = parse("caller", EXCHANGE).unwrap().caller
+        else {
+            panic!("no exchange")
+        };
+        assert_eq!((exchange.requests, exchange.proof, exchange.actor), (16, None, None));
+        let full = EXCHANGE.replace(
+            " }",
+            ", client_secret = { value = \"s\" }, actor = { file = \"me\" }, requests = 1 }",
+        );
+        let Some(CallerCredential::Exchange(exchange)) = parse("caller", &full).unwrap().caller
+        else {
+            panic!("no exchange")
+        };
+        assert_eq!((exchange.requests, exchange.actor), (1, Some(PathBuf::from("/etc/g/me"))));
+        for (from, to, what) in [
+            ("https://id", "http://id", "https"),
+            (", client_id = \"gate\"", "", "client_id: is required"),
+            (" }", ", actor = {} }", "actor.file: is required"),
+            (" }", ", requests = 0 }", "requests: must be"),
+        ] {
+            let mistake = parse("caller", &EXCHANGE.replace(from, to)).unwrap_err();
+            assert!(mistake.contains(what), "{mistake}");
+        }
+    }
+
+    #[test]
+    fn the_caller_is_a_whole_segment_of_a_vaults_path() {
+        let vault = |url: &str| parse("caller", &format!("vault = {{ url = \"{url}\" }}"));
+        assert!(vault("https://v.example.com/v1/{caller}").is_ok());
+        assert!(vault("http://127.0.0.1:8200/v1/{caller}/keys?version=2").is_ok());
+        for url in [
+            "https://v.example.com/v1/token",
+            "https://v.example.com/v1/u-{caller}",
+            "https://v.example.com/v1/{caller}.json",
+            "https://v.example.com/v1/x?who={caller}",
+            "https://v.example.com/{caller}?who={caller}",
+            "https://{caller}/v1/{caller}",
+            "https://{caller}.example.com/{caller}",
+            "http://v.example.com/{caller}",
+            "{caller}",
+        ] {
+            assert!(vault(url).unwrap_err().contains("one whole segment"), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_workload_names_its_file_and_the_endpoint() {
+        let file = "workload = { file = \"token\", token_url = \"https://id.example.com/token\" }";
+        let Some(TokenCredential::Workload(workload)) = parse("service", file).unwrap().token
+        else {
+            panic!("no workload")
+        };
+        assert_eq!(workload.file, Path::new("/etc/g/token"));
+        assert_eq!((workload.client_id, workload.resource), (None, None));
+        for (from, to, what) in [
+            ("file = \"token\", ", "", "file: is required"),
+            ("https:", "http:", "token_url: must be"),
+        ] {
+            let mistake = parse("service", &file.replace(from, to)).unwrap_err();
+            assert!(mistake.contains(what), "{mistake}");
+        }
+        let two = format!("{file}, bearer = {{ value = \"t\" }}");
+        assert!(parse("service", &two).unwrap_err().contains("must be { bearer"));
+    }
+}

@@ -1,0 +1,180 @@
+//! `[grants]` and `credential = { login = … }`: sign-ins of the operator to upstreams, and bounds
+//! on the accounts of callers there.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::reader::Section;
+use super::secret::Secret;
+use base::seal::SealKeys;
+use domain::name::UpstreamId;
+
+/// `[grants]`: how sign-ins are kept.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Grants {
+    /// Folder of sealed files, one for each upstream. Not used where `[cluster]` has a store.
+    pub path: PathBuf,
+    /// The keys that seal them.
+    pub keys: SealKeys,
+    /// A sign-in that no gateway has used for this long is forgotten.
+    pub idle: Duration,
+}
+
+const IDLE: Duration = Duration::from_hours(90 * 24);
+
+/// A gateway marks its sign-ins as used several times in `idle`.
+const SHORTEST_IDLE: Duration = Duration::from_hours(1);
+
+/// The store counts milliseconds from 1970 on.
+const LONGEST_IDLE: Duration = Duration::from_hours(3650 * 24);
+
+/// `credential = { login = … }`: the operator signs in once, for all callers of the upstream.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Login {
+    /// Id of the upstream.
+    pub upstream: String,
+    /// Requested scopes, separated by spaces. `None`: those that the upstream asks for.
+    pub scope: Option<String>,
+    /// `None`: the gateway introduces itself to the authorization server.
+    pub client_id: Option<String>,
+    /// Only with a client id.
+    pub client_secret: Option<Secret>,
+    /// `None` only in a configuration with mistakes.
+    pub kept: Option<Arc<Grants>>,
+}
+
+pub(super) fn login(mut section: Section<'_>) -> Login {
+    let given = |text: &String| !text.is_empty();
+    let login = Login {
+        upstream: String::new(),
+        scope: section.optional_text("scope").filter(given),
+        client_id: section.optional_text("client_id").filter(given),
+        client_secret: section.secret("client_secret"),
+        kept: None,
+    };
+    if login.client_secret.is_some() && login.client_id.is_none() {
+        section.mistake("client_secret", "needs client_id: it is the secret of that client");
+    }
+    section.finish();
+    login
+}
+
+/// Bounds on the accounts of callers at upstreams that are called as the caller. Beyond a bound,
+/// the least recently used account is ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct AccountLimits {
+    pub per_caller: usize,
+    /// Of all callers; not less than `per_caller`.
+    pub max: usize,
+}
+
+impl Default for AccountLimits {
+    fn default() -> Self {
+        Self { per_caller: 100, max: 100_000 }
+    }
+}
+
+/// Reads `[grants]`. `login` is an upstream that needs its folder, if there is one.
+pub(super) fn read(
+    mut section: Section<'_>,
+    keys: Option<&SealKeys>,
+    login: Option<&UpstreamId>,
+) -> (Option<Arc<Grants>>, AccountLimits) {
+    let default = AccountLimits::default();
+    let per_caller = section.count("per_caller", default.per_caller, 1..=10_000);
+    let max = section.count("max", default.max, 1..=10_000_000);
+    if max < per_caller {
+        section.mistake("max", "must not be less than per_caller");
+    }
+    let path = section.file("path").unwrap_or_else(|| section.beside("grants"));
+    let idle = section.duration("idle", IDLE, SHORTEST_IDLE);
+    if idle > LONGEST_IDLE {
+        section.mistake("idle", "must be at most \"3650d\"");
+    }
+    if let (None, Some(upstream)) = (keys, login) {
+        section.mistake(
+            "path",
+            format!(
+                "needs server.seal_key, because upstreams.{upstream}.credential is a login: its tokens are kept sealed; \
+                 create a key with `openssl rand -base64 32`"
+            ),
+        );
+    }
+    section.finish();
+    let grants = keys.map(|keys| Arc::new(Grants { path, keys: keys.clone(), idle }));
+    (grants, AccountLimits { per_caller, max })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::{Config, TokenCredential, Transport, schema_check};
+
+    const KEY: &str =
+        "[server]\nseal_key = { value = \"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\" }\n";
+
+    fn parse(head: &str, login: &str) -> Result<Config, String> {
+        let toml = format!(
+            "{head}[upstreams.wiki]\ntransport = \"http\"\nurl = \"https://wiki.example/mcp\"\n\
+             credential = {{ login = {{ {login} }} }}\n"
+        );
+        schema_check::parse("g", &toml, Path::new("/etc/g"), &[]).map_err(|e| e.to_string())
+    }
+
+    fn login(config: &Config) -> &Login {
+        match &config.upstreams[0].transport {
+            Transport::Http(http) => match &http.credentials.token {
+                Some(TokenCredential::Login(login)) => login,
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_login_needs_nothing_but_a_seal_key() {
+        let config = parse(KEY, "").unwrap();
+        let kept = login(&config).kept.clone().unwrap();
+        assert_eq!(kept.path, Path::new("/etc/g/grants"));
+        assert_eq!(login(&config).upstream, "wiki");
+        let elsewhere = format!("{KEY}[grants]\npath = \"/var/grants\"\n");
+        let config = parse(&elsewhere, "scope = \"a b\", client_id = \"c\"").unwrap();
+        assert_eq!(login(&config).kept.clone().unwrap().path, Path::new("/var/grants"));
+        assert_eq!(login(&config).scope.as_deref(), Some("a b"));
+        let mistake = parse("", "").unwrap_err();
+        assert!(mistake.contains("grants.path: needs server.seal_key"), "{mistake}");
+        assert!(mistake.contains("upstreams.wiki"), "{mistake}");
+        let secret = "client_secret = { value = \"hunter22\" }";
+        assert!(parse(KEY, secret).unwrap_err().contains("needs client_id"));
+        let debug = format!("{:?}", parse(KEY, &format!("client_id = \"c\", {secret}")).unwrap());
+        assert!(!debug.contains("hunter22"));
+    }
+
+    #[test]
+    fn the_idle_time_of_a_sign_in_has_bounds() {
+        let idle = |text: &str| {
+            let config = parse(&format!("{KEY}[grants]\nidle = \"{text}\"\n"), "");
+            config.map(|config| config.grants.unwrap().idle)
+        };
+        assert_eq!(parse(KEY, "").unwrap().grants.unwrap().idle, Duration::from_secs(90 * 86_400));
+        assert_eq!(idle("1h"), Ok(Duration::from_secs(3_600)));
+        assert_eq!(idle("3650d"), Ok(Duration::from_secs(3_650 * 86_400)));
+        for mistake in [idle("59m"), idle("3651d"), idle("forever")] {
+            let mistake = mistake.unwrap_err();
+            assert!(mistake.contains("grants.idle"), "{mistake}");
+        }
+    }
+
+    #[test]
+    fn tokens_are_not_sent_in_the_clear() {
+        let plain = format!(
+            "{KEY}[upstreams.a]\ntransport = \"http\"\nurl = \"http://wiki.example/mcp\"\n\
+             credential = {{ login = {{}} }}\n"
+        );
+        let error = schema_check::parse("g", &plain, Path::new(""), &[]).unwrap_err().to_string();
+        assert!(error.contains("upstreams.a.url: must be https"), "{error}");
+    }
+}

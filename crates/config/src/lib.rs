@@ -1,0 +1,703 @@
+//! Configuration. [`raw`] merges the file and the environment into one tree; `reader` checks the
+//! tree and collects all mistakes; the result is the validated [`Config`].
+
+#![forbid(unsafe_code)]
+// Untrusted input must not panic; tests may.
+#![warn(clippy::panic, clippy::unwrap_used)]
+#![warn(unreachable_pub)]
+
+mod access;
+mod addresses;
+mod admin;
+mod audit;
+mod auth;
+mod cluster;
+mod credential;
+pub mod error;
+pub mod durable_file;
+mod exposure;
+mod grants;
+pub(crate) mod raw;
+mod in_use;
+mod jwt;
+mod limits;
+pub mod lock;
+mod oauth;
+mod overlays;
+mod protection;
+mod reader;
+mod records;
+mod releases;
+#[cfg(test)]
+mod schema_check;
+pub(crate) mod secret;
+mod server;
+mod settings;
+mod telemetry;
+mod tls;
+pub(crate) mod units;
+mod upstream;
+pub mod variables;
+mod views;
+
+use std::cell::RefCell;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use access::Access;
+pub use addresses::Addresses;
+pub use admin::{Admin, Oidc, Usage};
+pub use audit::{Audit, Durability, OnAuditFailure};
+pub use auth::{ApiKey, Auth, Certificate, Identity};
+pub use cluster::{Cluster, OnMissing, OnStoreFailure, SharedLimits, StoreCredential, StoreServer};
+pub use credential::{
+    CALLER, CallerCredential, Credentials, Exchange, TokenCredential, Vault, Workload,
+    is_reserved_header,
+};
+pub use error::{ConfigError, Origin};
+pub use exposure::{Exposure, ToolForm};
+pub use grants::{AccountLimits, Grants, Login};
+pub use in_use::{Setting, SettingChange, changes};
+pub use jwt::{Jwt, is_https_or_loopback};
+pub use limits::{Limit, Per, default_limit_name};
+pub use oauth::{ClientProof, OAuth};
+pub use records::{Records, load_audit};
+pub use releases::Releases;
+pub use secret::Secret;
+pub use server::{Limits, Server, from_here};
+pub use settings::Settings;
+pub use settings::{Breaker, OnChangedDefinition};
+pub use telemetry::{LogFormat, Telemetry};
+pub use tls::{Tls, TlsFiles};
+pub use upstream::{Http, Stdio, Transport, Upstream};
+pub use views::View;
+
+use base::platform::disk;
+use base::seal;
+use domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, UpstreamId, is_separator};
+use domain::overlay::Overlay;
+use reader::{Context, Section};
+use upstream::Upstreams;
+
+/// The validated configuration. Every value is within its bounds, and all defaults are applied.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `sha256:…` of the file, for logs and the audit log.
+    pub digest: String,
+    /// Other files that were read with the file: policies, secrets and CA certificates.
+    pub files: Vec<SourceFile>,
+    /// Environment variables whose names begin with `PROMPTGATE_` and that have no effect, sorted.
+    pub unused_variables: Vec<String>,
+    pub server: Server,
+    /// `None`: the admin API is disabled.
+    pub admin: Option<Admin>,
+    pub auth: Auth,
+    /// `None`: no rules are configured, and every caller may use every prompt.
+    pub access: Option<Access>,
+    pub limits: Vec<Limit>,
+    /// `None`: the audit log is disabled.
+    pub audit: Option<Audit>,
+    /// `None`: this replica stands alone.
+    pub cluster: Option<Cluster>,
+    pub naming: Naming,
+    pub listing: Listing,
+    /// Bounds on the accounts of callers at upstreams.
+    pub accounts: AccountLimits,
+    /// How sign-ins of the operator are kept; `None` without `server.seal_key`.
+    pub grants: Option<Arc<Grants>>,
+    /// The upstreams that are not enabled. Other tables may name them, without effect.
+    pub disabled_upstreams: Vec<UpstreamId>,
+    /// The enabled upstreams, sorted by id.
+    pub upstreams: Vec<Upstream>,
+    /// In the order of the file.
+    pub overlays: Vec<Overlay>,
+    pub releases: Releases,
+    /// Sorted by name.
+    pub views: Vec<View>,
+    pub telemetry: Telemetry,
+    /// Whether the file ends with the table `[end]`.
+    pub has_end: bool,
+    /// The keys of the file and of the environment, and the defaults of the rest.
+    pub settings: Arc<[Setting]>,
+}
+
+/// A file that the configuration references, with the digest of its content. A reload is due when
+/// the digest changes.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct SourceFile {
+    pub path: PathBuf,
+    /// See [`SourceFile::digest`].
+    pub digest: String,
+}
+
+impl SourceFile {
+    /// Returns `sha256:…` of the content, or the kind of the error if the file could not be read.
+    pub fn digest(read: Result<&[u8], &io::Error>) -> String {
+        match read {
+            Ok(bytes) => seal::sha256_text(bytes),
+            Err(error) => error.kind().to_string(),
+        }
+    }
+}
+
+/// `[listing]`: how lists are merged and served.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Listing {
+    /// Prompts on one page, at least 1.
+    pub page_size: usize,
+    /// Time after the start in which a list waits for upstreams that have not answered yet.
+    pub deadline: Duration,
+    pub on_failure: OnFailure,
+    /// Upper bound of the `ttlMs` in list results (MCP 2026-07-28).
+    pub ttl_max: Duration,
+    /// Debounce of `list_changed`: the quiet time before a change is announced.
+    pub settle: Duration,
+    /// Longest delay of an announcement; not shorter than `settle`.
+    pub settle_max: Duration,
+    /// Memory for cached views, in bytes; the least recently used view is dropped first.
+    pub views_size: usize,
+}
+
+/// Treatment of an upstream's prompts while its list cannot be fetched.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum OnFailure {
+    /// `prompts/list` is an error as long as one upstream fails.
+    Fail,
+    /// The prompts are left out.
+    Omit,
+    /// The last good list is served and marked as stale.
+    Stale,
+}
+
+/// The environment of this process. Variables that are not valid UTF-8 are left out: overrides and
+/// secrets are text.
+pub(crate) fn environment() -> Vec<(String, String)> {
+    let all = std::env::vars_os();
+    all.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
+/// Finds the value of a variable by its name.
+fn lookup(env: &[(String, String)]) -> impl Fn(&str) -> Option<String> {
+    |name| env.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
+}
+
+/// Returns the text of the file at `path`; nothing if it does not exist. Blocks.
+///
+/// # Errors
+/// The file cannot be read.
+fn text_or_empty(path: &Path) -> Result<String, ConfigError> {
+    match disk::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        text => text.map_err(|error| unreadable(path, &error)),
+    }
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> ConfigError {
+    let message = format!("cannot be read: {error}");
+    ConfigError::whole_file(path.display().to_string(), Origin::Unknown, message)
+}
+
+impl Config {
+    /// Reads the file at `path`, with overrides and secrets from the environment of this process.
+    /// Blocks.
+    ///
+    /// # Errors
+    /// All mistakes in the configuration, or that the file cannot be read.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let file = path.display().to_string();
+        let text = disk::read_to_string(path).map_err(|error| unreadable(path, &error))?;
+        let base = path.parent().unwrap_or(Path::new(""));
+        Self::parse(&file, &text, base, &environment())
+    }
+
+    /// Sets the program that supervises child processes: the gateway's own binary, whose
+    /// `supervise` command starts each child.
+    pub fn supervise_children(&mut self, program: &Path) {
+        for upstream in &mut self.upstreams {
+            if let Transport::Stdio(stdio) = &mut upstream.transport {
+                stdio.supervisor = Some(program.to_owned());
+            }
+        }
+    }
+
+    /// Parses and validates `text`. `file` names the file in errors, relative paths are resolved
+    /// against the directory `base`, and `env` holds the environment variables. Reads the files
+    /// that the configuration references, so it blocks.
+    ///
+    /// # Errors
+    /// All mistakes in the configuration.
+    pub fn parse(
+        file: &str,
+        text: &str,
+        base: &Path,
+        env: &[(String, String)],
+    ) -> Result<Self, ConfigError> {
+        let raw = raw::Raw::read(file, text, env.iter().cloned())?;
+        let lookup = lookup(env);
+        let settings = in_use::settings(&raw.root, &raw.origins);
+        let context = Context::new(raw.origins, &lookup, base);
+        let mut config = Self::read(raw.root, text, &context);
+        config.files = context.files.take();
+        config.settings = settings.into();
+        context.mistakes.into_result(file, &config.files)?;
+        let looked_up = context.variables.into_inner();
+        config.unused_variables = variables::unused(env, &looked_up);
+        Ok(config)
+    }
+
+    /// Returns the JSON Schema (2020-12) of the configuration file. It describes each key by
+    /// itself; rules between keys are checked by [`Config::parse`] only.
+    pub fn schema() -> serde_json::Value {
+        // Keys are recorded as they are read, so this text has every kind of table.
+        let raw = raw::Raw::read("schema", SCHEMA_TABLES, []).unwrap_or_default();
+        let recorder = Some(RefCell::default());
+        let context = Context { recorder, ..Context::new(raw.origins, &|_| None, Path::new("")) };
+        Self::read(raw.root, "", &context);
+        context.recorder.map(|recorder| recorder.into_inner().schema()).unwrap_or_default()
+    }
+
+    /// Reads the tree; mistakes go to the context.
+    fn read(tree: config::Map<String, config::Value>, text: &str, context: &Context<'_>) -> Self {
+        let mut root = Section::root(tree, context);
+        let naming = naming(root.section("naming"));
+        let Upstreams { list: mut upstreams, disabled, modes } = upstream::read_all(&mut root);
+        let mut server = root.section("server");
+        let tls = tls::read(&mut server);
+        let client_ca = tls.as_ref().and_then(|tls| tls.client_ca.clone());
+        let auth = auth::read(root.section("auth"), client_ca);
+        let access = access::read(root.section("access"), &upstreams, &disabled, &auth);
+        let server = server::read(server, tls, &auth);
+        let login = upstream::first_login(&upstreams);
+        let (grants, accounts) =
+            grants::read(root.section("grants"), server.seal_keys.as_ref(), login);
+        upstream::keep_logins(&mut upstreams, grants.as_ref());
+        if let Some(jwt) = &auth.jwt {
+            upstream::name_issuer(&mut upstreams, &jwt.issuer);
+        } else if let Some(exchanging) =
+            upstreams.iter().find(|upstream| upstream.exchanges_tokens())
+        {
+            let key = format!("upstreams.{}.credential.exchange", exchanging.id);
+            root.mistake(&key, "needs auth.jwt: without it no caller brings a token");
+        }
+        for upstream in &upstreams {
+            if upstream.http().is_some_and(|http| server.serves(&http.url)) {
+                let key = format!("upstreams.{}.url", upstream.id);
+                root.mistake(&key, "is an endpoint of this gateway, which would list its own prompts again and again; remove it");
+            }
+        }
+        let config = Self {
+            digest: seal::sha256_text(text.as_bytes()),
+            files: Vec::new(),
+            unused_variables: Vec::new(),
+            auth,
+            access,
+            limits: limits::read_all(&mut root),
+            audit: audit::read(root.section("audit"), server.limits.share),
+            admin: admin::read(root.section("admin")),
+            listing: listing(root.section("listing")),
+            accounts,
+            grants,
+            overlays: overlays::read_all(&mut root, &upstreams, &disabled),
+            releases: releases::read(root.section("releases"), &upstreams, modes),
+            views: views::read_all(&mut root, &server, &upstreams, &disabled),
+            cluster: cluster::read(root.section("cluster"), server.seal_keys.is_some()),
+            server,
+            disabled_upstreams: disabled,
+            upstreams,
+            telemetry: telemetry::read(root.section("telemetry")),
+            naming,
+            has_end: end(&mut root, text),
+            settings: Arc::default(),
+        };
+        for key in ["mcpServers", "servers", "mcp_servers"] {
+            root.reject(
+                key,
+                "is the configuration of a host; `promptgate import FILE` converts it to [upstreams.NAME] tables",
+            );
+        }
+        root.finish();
+        config
+    }
+}
+
+/// One table of every kind, from which the schema is recorded.
+const SCHEMA_TABLES: &str = r#"
+[upstreams.library]
+transport = "library"
+path = "."
+[upstreams.http]
+transport = "http"
+credential = { oauth = {}, workload = {}, exchange = { actor = {} }, vault = {} }
+[upstreams.sse]
+transport = "sse"
+credential = { login = {} }
+[upstreams.stdio]
+transport = "stdio"
+[views.view]
+[auth.jwt]
+[[auth.api_keys]]
+[[auth.mtls]]
+[[access.rules]]
+[[limits]]
+[[releases.probes]]
+[[overlays]]
+arguments.argument = {}
+icons = [{}]
+[end]
+"#;
+
+/// Reads the table `[end]`, which has no keys and marks the end of the file.
+fn end(root: &mut Section<'_>, text: &str) -> bool {
+    let has_end = root.has("end");
+    if has_end && !text.is_empty() && !protection::ends_with_end(text) {
+        root.mistake("end", "must be the last table, without anything but comments behind it");
+    }
+    root.section("end").finish();
+    has_end
+}
+
+fn naming(mut section: Section<'_>) -> Naming {
+    let allowed = "1 to 8 visible ASCII characters, at least one of them outside a-z, 0-9 and -";
+    let parse = |text: &str| is_separator(text).then(|| text.to_owned());
+    let separator = section.parsed("separator", allowed, parse);
+    let max_length = section.count("max_length", 128, 1..=MAX_LENGTH_LIMIT);
+    section.finish();
+    Naming::new(separator.as_deref().unwrap_or(DEFAULT_SEPARATOR), max_length)
+}
+
+fn listing(mut section: Section<'_>) -> Listing {
+    let on_failure =
+        [("stale", OnFailure::Stale), ("omit", OnFailure::Omit), ("fail", OnFailure::Fail)];
+    let listing = Listing {
+        page_size: section.count("page_size", 1_000, 1..=100_000),
+        deadline: section.duration("deadline", Duration::from_secs(5), Duration::ZERO),
+        on_failure: section.choice("on_failure", OnFailure::Stale, &on_failure),
+        ttl_max: section.duration("ttl_max", Duration::from_secs(300), Duration::ZERO),
+        settle: section.duration("settle", Duration::from_millis(200), Duration::ZERO),
+        settle_max: section.duration("settle_max", Duration::from_secs(2), Duration::ZERO),
+        views_size: section.size("views_size", 256 << 20, 1 << 20..=1 << 40),
+    };
+    if listing.settle > listing.settle_max {
+        section.mistake("settle_max", "must be at least as long as listing.settle");
+    }
+    section.finish();
+    listing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use domain::fair_share::Share;
+
+    fn parse(text: &str) -> Result<Config, ConfigError> {
+        let env = [("TOKEN".to_owned(), "t0ken".to_owned())];
+        schema_check::parse(
+            "gateway.toml",
+            text,
+            Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")),
+            &env,
+        )
+    }
+
+    fn mistakes(text: &str) -> Vec<String> {
+        let error = parse(text).unwrap_err();
+        error.to_string().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_defaults_are_the_documented_ones() {
+        let Config { server, listing, telemetry, .. } = parse("").unwrap();
+        let limits = server.limits;
+        let secs = Duration::from_secs;
+        assert_eq!(server.listen.to_string(), "127.0.0.1:8080");
+        assert_eq!((server.path.as_str(), server.name.as_str()), ("/mcp", "promptgate"));
+        assert_eq!(server.sse_path.as_deref(), Some("/sse"));
+        assert_eq!(
+            limits,
+            Limits {
+                connections: 16384,
+                first_byte: secs(5),
+                tls_handshake: secs(5),
+                head: secs(10),
+                head_size: 32 * 1024,
+                headers: 100,
+                uri_length: 8192,
+                body: secs(30),
+                body_size: 4 * 1024 * 1024,
+                idle: secs(75),
+                batch_items: 100,
+                json_depth: 64,
+                in_flight: 4096,
+                in_flight_bytes: 256 * 1024 * 1024,
+                streams: 16384,
+                streams_per_caller: 1000,
+                stream_lifetime: secs(3600),
+                keep_alive: secs(15),
+                h2_streams: 100,
+                session_lifetime: secs(30 * 24 * 3600),
+                deleted_sessions: 100_000,
+                request: secs(60),
+                question_timeout: secs(300),
+                question_rounds: 8,
+                parked_calls: 256,
+                parked_per_caller: 4,
+                share: Share::new(0.25),
+                small_body: 64 * 1024,
+                body_rate: 8 * 1024,
+                h2_control_frames: 1000,
+                pre_drain: secs(1),
+                grace: secs(30),
+            }
+        );
+        let expected = Listing {
+            page_size: 1000,
+            deadline: secs(5),
+            on_failure: OnFailure::Stale,
+            ttl_max: secs(300),
+            settle: Duration::from_millis(200),
+            settle_max: secs(2),
+            views_size: 256 << 20,
+        };
+        assert_eq!(listing, expected);
+        let expected = Telemetry {
+            log: "info".into(),
+            log_format: LogFormat::Auto,
+            otlp: None,
+            trace_sample: 1.0,
+            service_name: "promptgate".into(),
+            label_values: 1000,
+        };
+        assert_eq!(telemetry, expected);
+    }
+
+    #[test]
+    fn an_upstream_is_switched_off_without_a_change_elsewhere() {
+        let upstream = |id: &str| {
+            format!("[upstreams.{id}]\ntransport = \"http\"\nurl = \"https://{id}.example/mcp\"\n")
+        };
+        let rest = "[[access.rules]]\nallow = [\"get\"]\nupstreams = [\"off\"]\n\
+             [[overlays]]\nupstream = \"off\"\nprompt = \"p\"\ndrop = true\n\
+             [views.only]\nupstreams = [\"off\"]\n[views.both]\nupstreams = [\"on\", \"off\"]\n";
+        let toml = format!("{}{}enabled = false\n{rest}", upstream("on"), upstream("off"));
+        let config = parse(&toml).unwrap();
+        let ids = |ids: &[UpstreamId]| ids.iter().map(UpstreamId::to_string).collect::<Vec<_>>();
+        assert_eq!(ids(&config.disabled_upstreams), ["off"]);
+        assert_eq!(config.upstreams.len(), 1);
+        let views: Vec<_> = config.views.iter().map(|view| ids(&view.upstreams)).collect();
+        assert_eq!(views, [vec!["on", "off"], vec!["off"]], "by name, and none serves all");
+        let unknown = toml.replace("[\"off\"]\n[[overlays", "[\"of\"]\n[[overlays");
+        assert!(parse(&unknown).unwrap_err().to_string().contains("there is no upstream \"of\""));
+    }
+
+    #[test]
+    fn an_upstream_inherits_the_defaults_and_overrides_them() {
+        let config = parse(
+            "[defaults]\ntimeout = \"7s\"\npoll = \"0s\"\n\
+             [upstreams.a]\ntransport = \"http\"\nurl = \"https://example.com/mcp\"\n\
+             revision = \"2025-06-18\"\ntimeout = \"9s\"\nprefix = \"\"\n\
+             credential = { bearer = { env = \"TOKEN\" } }\nheaders = { X-Team = \"platform\" }\n\
+             [upstreams.off]\ntransport = \"http\"\nurl = \"http://127.0.0.1/mcp\"\nenabled = false\n",
+        )
+        .unwrap();
+        let [a] = config.upstreams.as_slice() else { panic!("{:?}", config.upstreams) };
+        assert!(a.prefix.is_bare());
+        assert_eq!(a.settings.timeout, Duration::from_secs(9));
+        assert_eq!(a.settings.poll, Duration::ZERO);
+        assert_eq!(a.settings.max_pages, 100);
+        let Transport::Http(http) = &a.transport else { panic!() };
+        assert_eq!(http.credentials.header.as_ref().unwrap().1.expose(), "Bearer t0ken");
+        assert_eq!(http.headers[0].1.expose(), "platform");
+        assert!(!format!("{config:?}").contains("t0ken"));
+    }
+
+    #[test]
+    fn k1_every_mistake_is_reported_with_its_line_and_the_allowed_values() {
+        let found = mistakes(
+            "[server]\n\
+             lisen = \"127.0.0.1:1\"\n\
+             path = \"mcp\"\n\
+             seal_key = { env = \"NOT_SET\" }\n\
+             [server.limits]\n\
+             body_size = 4\n\
+             headers = 5\n\
+             [naming]\n\
+             separator = \"-\"\n\
+             [listing]\n\
+             on_failure = \"ignore\"\n\
+             [upstreams.A_b]\n\
+             transport = \"library\"\n\
+             [upstreams.a]\n\
+             transport = \"http\"\n\
+             url = \"ftp://example.com\"\n\
+             [upstreams.b]\n\
+             transport = \"library\"\n\
+             path = \"src\"\n\
+             prefix = \"a\"\n\
+             [upstreams.c]\n\
+             transport = \"http\"\n\
+             [colour]\n\
+             red = 1\n",
+        );
+        let starts = [
+            "gateway.toml:2: server.lisen: unknown key; did you mean `listen`?",
+            "gateway.toml:3: server.path: must be a path such as",
+            "gateway.toml:4: server.seal_key: environment variable NOT_SET is not set",
+            "gateway.toml:6: server.limits.body_size: must be a size such as",
+            "gateway.toml:7: server.limits.headers: must be a whole number from 10 to 1000",
+            "gateway.toml:9: naming.separator: must be 1 to 8 visible",
+            "gateway.toml:11: listing.on_failure: must be one of \"stale\", \"omit\", \"fail\"",
+            "gateway.toml:12: upstreams.A_b: an upstream id must have",
+            "gateway.toml:16: upstreams.a.url: must be a URL such as",
+            "gateway.toml:21: upstreams.c.url: is required: a URL such as",
+            "gateway.toml:23: colour: unknown key; allowed here: ",
+        ];
+        assert_eq!(found.len(), starts.len(), "{found:#?}");
+        for (line, start) in found.iter().zip(starts) {
+            assert!(line.starts_with(start), "{line}\n{start}");
+        }
+    }
+
+    #[test]
+    fn k1_one_mistake_is_reported_once_at_its_own_line() {
+        let upstreams = "[upstreams.a]\ntransport = \"stdio\"\ncommand = [\"x\"]\n\
+                         [upstreams.b]\ntransport = \"stdio\"\ncommand = [\"x\"]\n";
+        for (toml, expected) in [
+            (
+                "[defaults]\nprobe = \"2m\"\n",
+                "g.toml:2: defaults.probe: must be shorter than startup",
+            ),
+            ("[defaults]\nprobe = \"x\"\n", "g.toml:2: defaults.probe: must be a duration"),
+            (
+                "[defaults.breaker]\nopen_min = \"2m\"\n",
+                "g.toml:1: defaults.breaker.open_max: must be at least as long as open_min",
+            ),
+            (
+                "[[limits]]\nname = \"x\"\nrate = \"fast\"\nburst = 3\n",
+                "g.toml:3: limits.1.rate: must be a rate such as",
+            ),
+            (
+                "[[limits]]\nrate = \"1/s\"\n[[limits]]\nrate = \"1/s\"\nburst = 0\n",
+                "g.toml:5: limits.2.burst: must be a whole number",
+            ),
+            (
+                "[[access.rules]]\nallow = [\"read\"]\n",
+                "g.toml:2: access.rules.1.allow: must list one or more of",
+            ),
+            (
+                "[[access.rules]]\nallow = [\"get\"]\ngroups = []\n",
+                "g.toml:3: access.rules.1.groups: must hold at least one value",
+            ),
+            (
+                "[[access.rules]]\nallow = [\"get\"]\nupstreams = []\n",
+                "g.toml:3: access.rules.1.upstreams: must hold at least one value",
+            ),
+            (
+                "[[limits]]\nrate = \"1/s\"\ncallers = []\n",
+                "g.toml:3: limits.1.callers: must hold at least one value",
+            ),
+            (
+                "[[access.rules]]\nallow = [\"get\"]\nupstreams = [\"none\"]\n",
+                "g.toml:3: access.rules.1.upstreams: there is no upstream \"none\"",
+            ),
+            (
+                "[[access.rules]]\nallow = [\"get\"]\n[[access.rules]]\n",
+                "g.toml:3: access.rules.2: must have exactly one of",
+            ),
+            (
+                "[upstreams.c]\ntransport = \"streamable-http\"\nurl = \"http://a/mcp\"\n",
+                "g.toml:2: upstreams.c.transport: must be one of \"library\", \"http\" (Streamable HTTP)",
+            ),
+            (
+                "[upstreams.c]\ntransport = \"stdio\"\ncommand = \"uvx\"\nargs = [\"x\"]\n",
+                "g.toml:4: upstreams.c.args: belongs into command: command = [",
+            ),
+            (
+                "[mcpServers.fetch]\ncommand = \"uvx\"\n",
+                "g.toml:1: mcpServers: is the configuration of a host; `promptgate import FILE`",
+            ),
+            ("[server]\nexpose = []\n", "g.toml:2: server.expose: must name \"prompts\""),
+        ] {
+            let text = toml.to_owned() + upstreams;
+            let base = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+            let error = schema_check::parse("g.toml", &text, base, &[]).unwrap_err().to_string();
+            assert_eq!(error.lines().count(), 1, "{toml}\n{error}");
+            assert!(error.starts_with(expected), "{error}\n{expected}");
+        }
+    }
+
+    #[test]
+    fn k1_a_duplicate_key_is_named_and_json_is_recognised() {
+        for (toml, expected) in [
+            ("[server]\nname = \"a\"\nname = \"b\"\n", "gateway.toml:3: duplicate key `name`"),
+            ("[server]\n[server]\n", "gateway.toml:2: duplicate key `server`"),
+            ("{\"mcpServers\": {}}", "gateway.toml:1: "),
+        ] {
+            let error = mistakes(toml);
+            assert!(error[0].starts_with(expected), "{error:?}");
+        }
+        assert!(mistakes("{\"mcpServers\": {}}")[0].contains("promptgate import FILE"));
+    }
+
+    #[test]
+    fn bounds_are_reported_in_units_that_the_file_may_use() {
+        let found = mistakes(
+            "[listing]\nttl_max = 5\n[server.limits]\nhead = \"0s\"\nbody_size = \"2GiB\"\n\
+             [audit]\nmax_size = \"2PiB\"\n",
+        );
+        let ends = [
+            "at least \"0s\"",
+            "at least \"1ms\"",
+            "from \"1KiB\" to \"1GiB\"",
+            "from \"64KiB\" to \"1PiB\"",
+        ];
+        assert_eq!(found.len(), ends.len(), "{found:#?}");
+        for (line, end) in found.iter().zip(ends) {
+            assert!(line.ends_with(end), "{line}\n{end}");
+        }
+        let largest = "[audit]\nsegment_size = \"1TiB\"\nmax_size = \"1PiB\"\n";
+        assert_eq!(parse(largest).unwrap().audit.unwrap().max_size, 1 << 50);
+    }
+
+    #[test]
+    fn k1_a_duplicate_upstream_id_or_prefix_is_rejected() {
+        let twice = "[upstreams.a]\ntransport = \"library\"\npath = \"src\"\n";
+        assert!(mistakes(&[twice, twice].concat())[0].starts_with("gateway.toml:4: "));
+        let other = "[upstreams.b]\ntransport = \"library\"\npath = \"src\"\nprefix = \"a\"\n";
+        let found = mistakes(&[twice, other].concat());
+        assert_eq!(
+            found,
+            [
+                "gateway.toml:7: upstreams.b.prefix: upstream a already has this prefix; set another one"
+            ]
+        );
+    }
+
+    #[test]
+    fn k6_a_listener_beyond_loopback_without_authentication_needs_insecure() {
+        let open = "[server]\nlisten = \"0.0.0.0:8080\"\n";
+        assert!(mistakes(open)[0].contains("beyond loopback"));
+        assert!(parse(&format!("{open}insecure = true\n")).is_ok());
+        assert!(parse("[server]\nlisten = \"[::1]:8080\"\n").is_ok());
+    }
+
+    #[test]
+    fn variables_give_numbers_booleans_and_lists_as_text() {
+        let env = [
+            ("PROMPTGATE__LISTING__PAGE_SIZE", "7"),
+            ("PROMPTGATE__SERVER__ALLOWED_HOSTS", "A.example, b.example"),
+            ("PROMPTGATE__SERVER__INSECURE", "true"),
+            ("PROMPTGATE__SERVER__NAME", "123"),
+        ];
+        let env = env.map(|(k, v)| (k.to_owned(), v.to_owned()));
+        let config = schema_check::parse("g", "", Path::new(""), &env).unwrap();
+        assert_eq!(config.listing.page_size, 7);
+        assert_eq!(config.server.allowed_hosts, ["a.example", "b.example"]);
+        assert_eq!(config.server.name, "123");
+        let env = [("PROMPTGATE__LISTING__PAGE_SIZE".to_owned(), "0".to_owned())];
+        let error = schema_check::parse("g", "", Path::new(""), &env).unwrap_err().to_string();
+        assert!(error.starts_with("PROMPTGATE__LISTING__PAGE_SIZE: listing.page_size: must be"));
+    }
+}

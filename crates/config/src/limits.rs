@@ -1,0 +1,136 @@
+//! `[[limits]]`: rate limits.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use super::reader::Section;
+use super::views::{all, globs};
+use ::access::parse_action;
+use domain::glob::Glob;
+use domain::method::{Countable, Method};
+
+/// A rate limit, counted by GCRA.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Limit {
+    /// Unique; given to the client when a request is refused.
+    pub name: String,
+    /// Bucket key: one bucket for each combination of these. Empty: one bucket for all.
+    pub per: Vec<Per>,
+    /// Counted requests: by default the calls.
+    pub methods: Vec<Countable>,
+    /// Patterns of caller ids; a caller is counted if one matches.
+    pub callers: Vec<Glob>,
+    /// Emission interval: time after which one more request is allowed.
+    pub interval: Duration,
+    /// Requests that are allowed at once.
+    pub burst: NonZeroU32,
+    /// Whether every HTTP request is counted before its credential is checked. True for a limit by
+    /// address alone.
+    pub before_authentication: bool,
+}
+
+/// Part of a bucket key.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Per {
+    Address,
+    Caller,
+    Method,
+    Prompt,
+    Upstream,
+}
+
+const PER: [(&str, Per); 5] = [
+    ("caller", Per::Caller),
+    ("upstream", Per::Upstream),
+    ("prompt", Per::Prompt),
+    ("method", Per::Method),
+    ("address", Per::Address),
+];
+
+pub(super) fn read_all(root: &mut Section<'_>) -> Vec<Limit> {
+    let mut limits: Vec<Limit> = Vec::new();
+    for (index, mut table) in root.tables("limits").into_iter().enumerate() {
+        if let Some(limit) = read(&mut table, index) {
+            if limits.iter().any(|other| other.name == limit.name) {
+                table.mistake("name", "another limit already has this name; set another one");
+            }
+            limits.push(limit);
+        }
+        table.finish();
+    }
+    limits
+}
+
+/// The name of a limit without one, by its position from 0.
+pub fn default_limit_name(index: usize) -> String {
+    format!("limit {}", index + 1)
+}
+
+fn read(table: &mut Section<'_>, index: usize) -> Option<Limit> {
+    table.reject_empty(&["methods", "callers"]);
+    let name = table.optional_text("name").unwrap_or_else(|| default_limit_name(index));
+    let per = table.choices("per", &PER);
+    let mut methods = Vec::new();
+    for text in table.texts("methods") {
+        match Countable::parse(&text).or_else(|| parse_action(&text).map(Countable::Call)) {
+            Some(method) => methods.push(method),
+            None => {
+                let known = Countable::ALL.map(|known| format!("{:?}", known.as_str())).join(", ");
+                let message = format!(
+                    "{text:?} is not one of {known}, or \"list\", \"get\", \"complete\" for short"
+                );
+                table.mistake("methods", message);
+            }
+        }
+    }
+    let is_narrowed = !methods.is_empty() || table.has("callers");
+    if methods.is_empty() {
+        methods = Method::ALL.map(Countable::Call).to_vec();
+    }
+    let callers = globs(table, "callers").unwrap_or_else(all);
+    let rule = "a rate such as \"10/s\", \"600/m\", \"1000/h\" or \"5000/d\", of 1 to 1000000";
+    let rate = table.required("rate", rule, rate);
+    let burst = table.optional_count("burst", 1..=1_000_000);
+    let Rate { count, interval } = rate?;
+    let burst = burst.unwrap_or(count as usize);
+    let burst = NonZeroU32::new(u32::try_from(burst).unwrap_or(u32::MAX))?;
+    let before_authentication = per == [Per::Address] && !is_narrowed;
+    Some(Limit { name, per, methods, callers, interval, burst, before_authentication })
+}
+
+/// A number of requests per unit of time, spread evenly.
+#[derive(Debug, Eq, PartialEq)]
+struct Rate {
+    count: u32,
+    /// The unit of time divided by `count`.
+    interval: Duration,
+}
+
+/// Parses a count and a unit of time, such as `600/m`.
+fn rate(text: &str) -> Option<Rate> {
+    let (count, unit) = text.split_once('/')?;
+    let count: u32 = count.parse().ok().filter(|count| (1..=1_000_000).contains(count))?;
+    let unit = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 60 * 60,
+        "d" => 24 * 60 * 60,
+        _ => return None,
+    };
+    Some(Rate { count, interval: Duration::from_secs(unit) / count })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_a_count_per_unit_of_time() {
+        let expect = |count, interval| Some(Rate { count, interval });
+        assert_eq!(rate("600/m"), expect(600, Duration::from_millis(100)));
+        assert_eq!(rate("1/d"), expect(1, Duration::from_secs(86_400)));
+        for bad in ["", "600", "0/s", "-1/s", "1/w", "1.5/s", "600 / m", "1000001/s"] {
+            assert_eq!(rate(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! `promptgate.lock`: the approved versions of prompts. The file is reviewed like code, and shared
+//! by replicas.
+
+mod store;
+
+pub use store::{LockStore, ObjectError, Objects, StoreError, patch};
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use toml_edit::{InlineTable, Value};
+
+use base::seal;
+use domain::json::Json;
+use domain::json::canonical::canonical;
+use domain::json::object::write_object;
+use domain::pin::{Approval, Decided, DigestText, MAX_PREVIOUS, Pin, Version};
+
+/// The content of a lock file.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Lock {
+    /// `sha256:…` of the file, or [`NO_FILE`].
+    pub digest: String,
+    /// By upstream and raw name.
+    pins: BTreeMap<String, BTreeMap<String, Pin>>,
+}
+
+/// The digest of a lock file that does not exist.
+pub const NO_FILE: &str = "none";
+
+/// The version of the format.
+const VERSION: u32 = 1;
+
+/// The beginning of each lock file.
+const HEADER: &str = "# The approved versions of prompts, written by `promptgate pins`. Review changes like code (docs/releases.md).\n";
+
+impl Lock {
+    /// The content of a lock file that does not exist: nothing is approved.
+    pub(crate) fn none() -> Self {
+        Self { digest: NO_FILE.to_owned(), pins: BTreeMap::new() }
+    }
+
+    /// Reads the text of a lock file.
+    ///
+    /// # Errors
+    /// The first mistake, with its line.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let document: Document = toml_edit::de::from_str(text).map_err(|error| {
+            let line = error.span().map(|span| 1 + text[..span.start].matches('\n').count());
+            let at = line.map(|line| format!("line {line}: ")).unwrap_or_default();
+            format!("{at}{}", error.message().trim())
+        })?;
+        if document.version != VERSION {
+            let version = document.version;
+            return Err(format!(
+                "its version is {version}; this promptgate reads version {VERSION}"
+            ));
+        }
+        let mut lock = Self { digest: seal::sha256_text(text.as_bytes()), pins: BTreeMap::new() };
+        for entry in document.prompts {
+            let Entry { upstream, prompt, approved, rejected, previous } = entry;
+            let at = |why: String| format!("prompt {prompt:?} of upstream {upstream:?}: {why}");
+            let read = |record: Record| record.decided().map_err(at);
+            let pin = Pin {
+                approved: approved.map(read).transpose()?,
+                rejected: rejected.map(read).transpose()?,
+                previous: previous.into_iter().map(read).collect::<Result<_, _>>()?,
+            };
+            if pin.previous.len() > MAX_PREVIOUS {
+                return Err(at(format!("it has more than {MAX_PREVIOUS} previous versions")));
+            }
+            if pin == Pin::default() {
+                return Err(at("it has neither an approved nor a rejected version".to_owned()));
+            }
+            let others = lock.pins.entry(upstream.clone()).or_default();
+            if others.insert(prompt.clone(), pin).is_some() {
+                return Err(at("it is there twice".to_owned()));
+            }
+        }
+        Ok(lock)
+    }
+
+    /// Returns the text of the lock file: entries in byte order of upstreams and raw names.
+    pub(crate) fn to_text(&self) -> String {
+        let mut out = format!("{HEADER}version = {VERSION}\n");
+        for (upstream, prompt, pin) in self.pins() {
+            let (upstream, prompt) = (Value::from(upstream), Value::from(prompt));
+            // Writing to a string cannot fail.
+            let _ = writeln!(out, "\n[[prompts]]\nupstream = {upstream}\nprompt = {prompt}");
+            let named = [("approved", &pin.approved), ("rejected", &pin.rejected)];
+            for (name, decided) in named.into_iter().filter_map(|(n, d)| Some((n, d.as_ref()?))) {
+                let _ = writeln!(out, "\n[prompts.{name}]");
+                write_decided(name, decided, &mut out);
+            }
+            for decided in &pin.previous {
+                let _ = writeln!(out, "\n[[prompts.previous]]");
+                write_decided("previous", decided, &mut out);
+            }
+        }
+        out
+    }
+
+    /// Returns all pins with their upstreams and raw names.
+    pub(crate) fn pins(&self) -> impl Iterator<Item = (&str, &str, &Pin)> {
+        self.pins.iter().flat_map(|(upstream, pins)| {
+            pins.iter().map(move |(prompt, pin)| (upstream.as_str(), prompt.as_str(), pin))
+        })
+    }
+
+    /// Returns the pins of an upstream by raw names.
+    pub fn of_upstream(&self, upstream: &str) -> Option<&BTreeMap<String, Pin>> {
+        self.pins.get(upstream)
+    }
+
+    /// Returns the pin of a prompt, to be changed; an empty one if there is none.
+    pub fn pin_mut(&mut self, upstream: &str, raw_name: &str) -> &mut Pin {
+        self.pins.entry(upstream.to_owned()).or_default().entry(raw_name.to_owned()).or_default()
+    }
+
+    /// Whether nothing was ever decided.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pins.is_empty()
+    }
+
+    /// Returns the digests of all objects that the lock needs.
+    pub(crate) fn digests(&self) -> impl Iterator<Item = &DigestText> {
+        self.pins().flat_map(|(_, _, pin)| pin.versions()).flat_map(Version::digests)
+    }
+}
+
+/// Returns arguments in the form in which pins name them: canonical JSON (RFC 8785).
+pub(crate) fn arguments_text(arguments: &BTreeMap<String, String>) -> Arc<str> {
+    let mut object = String::new();
+    write_object(&mut object, |object| {
+        for (name, value) in arguments {
+            object.text(name, value);
+        }
+    });
+    canonical(Json::accepted(&object)).into()
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    version: u32,
+    #[serde(default)]
+    prompts: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    upstream: String,
+    prompt: String,
+    approved: Option<Record>,
+    rejected: Option<Record>,
+    #[serde(default)]
+    previous: Vec<Record>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Record {
+    definition: String,
+    source: Option<String>,
+    by: String,
+    at: String,
+    why: Option<String>,
+    #[serde(default)]
+    texts: Vec<Text>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Text {
+    arguments: BTreeMap<String, String>,
+    digest: String,
+}
+
+impl Record {
+    fn decided(self) -> Result<Decided, String> {
+        let mut texts = BTreeMap::new();
+        for Text { arguments, digest } in self.texts {
+            if texts.insert(arguments_text(&arguments), digest_text(&digest)?).is_some() {
+                return Err("two texts have the same arguments".to_owned());
+            }
+        }
+        let version = Version {
+            definition: digest_text(&self.definition)?,
+            source: self.source.as_deref().map(digest_text).transpose()?,
+            texts,
+        };
+        let approval = Approval { by: self.by, at: self.at, why: self.why };
+        Ok(Decided { version, approval })
+    }
+}
+
+/// Checks a digest, which is also the name of a file.
+fn digest_text(text: &str) -> Result<DigestText, String> {
+    let is_digest = text.strip_prefix("sha256:").is_some_and(|hex| {
+        hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    });
+    let wrong = || format!("{text:?} is no digest: sha256: and 64 hexadecimal digits");
+    is_digest.then(|| text.into()).ok_or_else(wrong)
+}
+
+fn write_decided(table: &str, decided: &Decided, out: &mut String) {
+    let Decided { version, approval } = decided;
+    let mut line = |key: &str, value: &str| {
+        let _ = writeln!(out, "{key} = {}", Value::from(value));
+    };
+    line("definition", &version.definition);
+    if let Some(source) = &version.source {
+        line("source", source);
+    }
+    line("by", &approval.by);
+    line("at", &approval.at);
+    if let Some(why) = &approval.why {
+        line("why", why);
+    }
+    for (arguments, digest) in &version.texts {
+        let members = Json::accepted(arguments).members();
+        let text = |json: Json<'_>| json.as_str().unwrap_or_default().into_owned();
+        let arguments: InlineTable =
+            members.map(|(name, value)| (text(name), Value::from(text(value)))).collect();
+        let digest = Value::from(&**digest);
+        let _ = writeln!(
+            out,
+            "\n[[prompts.{table}.texts]]\narguments = {arguments}\ndigest = {digest}"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn digest(n: u8) -> DigestText {
+        format!("sha256:{n:064x}").into()
+    }
+
+    fn decided(n: u8, texts: &[(&str, &str)]) -> Decided {
+        let text = |(name, value): &(&str, &str)| {
+            let arguments = BTreeMap::from([((*name).to_owned(), (*value).to_owned())]);
+            (arguments_text(&arguments), digest(n + 1))
+        };
+        Decided {
+            version: Version {
+                definition: digest(n),
+                source: (n % 2 == 1).then(|| digest(n + 2)),
+                texts: texts.iter().map(text).collect(),
+            },
+            approval: Approval {
+                by: "alice".to_owned(),
+                at: "2026-11-22T10:00:00Z".to_owned(),
+                why: n.is_multiple_of(2).then(|| "a \"good\" one\nfor all".to_owned()),
+            },
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_in_a_stable_order() {
+        let mut lock = Lock::none();
+        *lock.pin_mut("b", "z") = Pin { approved: Some(decided(1, &[])), ..Pin::default() };
+        *lock.pin_mut("a", "x.y \"é\"") = Pin {
+            approved: Some(decided(2, &[("language", "en"), ("style", "a\tb")])),
+            rejected: Some(decided(3, &[])),
+            previous: vec![decided(4, &[("k k", "")]), decided(5, &[])],
+        };
+        let text = lock.to_text();
+        let read = Lock::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        assert_eq!(read.pins, lock.pins, "{text}");
+        assert_eq!(read.to_text(), text);
+        assert!(text.starts_with(HEADER));
+        assert!(text.find("upstream = \"a\"").unwrap() < text.find("upstream = \"b\"").unwrap());
+        assert_eq!(read.digests().count(), 11);
+        assert_eq!(Lock::parse("version = 1\n").unwrap().pins, BTreeMap::new());
+    }
+
+    #[test]
+    fn a_broken_file_says_what_is_wrong_and_where() {
+        let entry = |more: &str| {
+            format!("version = 1\n[[prompts]]\nupstream = \"a\"\nprompt = \"p\"\n{more}")
+        };
+        let record =
+            format!("[prompts.approved]\ndefinition = \"{}\"\nby = \"x\"\nat = \"y\"\n", digest(1));
+        assert!(Lock::parse(&entry(&record)).is_ok());
+        for (text, expected) in [
+            (String::new(), "missing field `version`"),
+            ("version = 2\n".to_owned(), "its version is 2"),
+            ("version = 1\n<<<<<<< ours\n".to_owned(), "line 2: "),
+            (entry(""), "prompt \"p\" of upstream \"a\": it has neither"),
+            (entry(&record.replace("sha256:0", "sha256:x")), "is no digest"),
+            (entry(&record.replace("sha256:0", "sha256:../../0")), "is no digest"),
+            (entry(&format!("{record}extra = 1\n")), "unknown field `extra`"),
+            (
+                entry(&(record.clone() + &entry(&record)["version = 1\n".len()..])),
+                "it is there twice",
+            ),
+        ] {
+            let error = Lock::parse(&text).unwrap_err();
+            assert!(error.contains(expected), "{error}\n{expected}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_name_and_reason_survives(
+            upstream in "[a-z]{1,4}", prompt in ".{1,12}", why in ".{0,12}", value in ".{0,8}",
+        ) {
+            let mut lock = Lock::none();
+            let mut approved = decided(2, &[("k", value.as_str())]);
+            approved.approval.why = Some(why);
+            *lock.pin_mut(&upstream, &prompt) = Pin { approved: Some(approved), ..Pin::default() };
+            prop_assert_eq!(Lock::parse(&lock.to_text()).map(|read| read.pins), Ok(lock.pins));
+        }
+    }
+}

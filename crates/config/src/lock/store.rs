@@ -1,0 +1,410 @@
+//! The lock file on disk, and the objects beside it: `promptgate.lock.d/DIGEST` has the canonical
+//! JSON text (RFC 8785) whose SHA-256 hash is its name.
+//!
+//! A change writes its objects first, then replaces the lock file, then removes unreferenced
+//! objects. At whichever step a crash interrupts it, the lock file is the old or the new one, and
+//! has its objects.
+
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use similar::TextDiff;
+
+use super::{Lock, NO_FILE};
+use crate::durable_file::{self, UNFINISHED};
+pub use base::platform::disk::{self, File, Readers};
+use base::seal;
+use domain::pin::DigestText;
+
+/// A lock file and its objects.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct LockStore {
+    lock: PathBuf,
+    objects: PathBuf,
+}
+
+/// New objects by their digests.
+pub type Objects = BTreeMap<DigestText, String>;
+
+/// Why a lock file was not replaced.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("{file}: {why}", file = .path.display())]
+    Broken { path: PathBuf, why: String },
+    #[error("{file} has changed meanwhile; look at it, and try again", file = .0.display())]
+    Conflict(PathBuf),
+    #[error("another process holds {folder}; try again", folder = .0.display())]
+    Busy(PathBuf),
+    /// The file or its folder cannot be written.
+    #[error("{file} cannot be written: {error}", file = .path.display())]
+    ReadOnly { path: PathBuf, error: io::Error },
+    #[error("{file}: {error}", file = .path.display())]
+    Io { path: PathBuf, error: io::Error },
+}
+
+/// Why an object cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ObjectError {
+    #[error("its object {digest} is missing in {folder}; restore it, for example from version control", folder = .folder.display())]
+    Missing { digest: DigestText, folder: PathBuf },
+    #[error("its object {digest} has another content than its digest says; restore it")]
+    Corrupt { digest: DigestText },
+    #[error("its object {digest} cannot be read: {error}")]
+    Unreadable { digest: DigestText, error: io::Error },
+}
+
+/// The time for another writer to finish. It writes a few files.
+const WRITER_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl LockStore {
+    /// The lock file at a path, and the objects in the folder with the same name and `.d`.
+    pub fn at(lock: PathBuf) -> Self {
+        let mut objects = lock.clone().into_os_string();
+        objects.push(".d");
+        Self { lock, objects: objects.into() }
+    }
+
+    /// Returns the path of the lock file.
+    pub fn path(&self) -> &Path {
+        &self.lock
+    }
+
+    /// Reads the lock file.
+    ///
+    /// # Errors
+    /// As [`LockStore::parse`].
+    pub fn read(&self) -> Result<Lock, StoreError> {
+        self.parse(disk::read_to_string(&self.lock))
+    }
+
+    /// Returns the content of the lock file, as it was read; a file that does not exist approves
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::Broken`], or [`StoreError::Io`].
+    pub(crate) fn parse(&self, read: io::Result<String>) -> Result<Lock, StoreError> {
+        let path = || self.lock.clone();
+        match read {
+            Ok(text) => Lock::parse(&text).map_err(|why| StoreError::Broken { path: path(), why }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Lock::none()),
+            Err(error) => Err(StoreError::Io { path: path(), error }),
+        }
+    }
+
+    /// Reads an object, and checks that it is the one that its digest names.
+    ///
+    /// # Errors
+    /// It is missing, or not what it should be.
+    pub fn object(&self, digest: &DigestText) -> Result<String, ObjectError> {
+        let text = disk::read_to_string(&self.object_path(digest)).map_err(|error| {
+            let digest = digest.clone();
+            match error.kind() {
+                io::ErrorKind::NotFound => {
+                    ObjectError::Missing { digest, folder: self.objects.clone() }
+                }
+                io::ErrorKind::InvalidData => ObjectError::Corrupt { digest },
+                _ => ObjectError::Unreadable { digest, error },
+            }
+        })?;
+        let is_intact = seal::sha256_text(text.as_bytes()) == **digest;
+        is_intact.then_some(text).ok_or_else(|| ObjectError::Corrupt { digest: digest.clone() })
+    }
+
+    /// Replaces the lock file, if it is still the one with the digest `before`. Returns the new
+    /// one. Blocks.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] if it is not, [`StoreError::ReadOnly`] if the files cannot be
+    /// written; nothing has changed then.
+    pub fn replace(
+        &self,
+        before: &str,
+        lock: &Lock,
+        objects: &Objects,
+    ) -> Result<Lock, StoreError> {
+        // Released when it is closed, also by a crash.
+        let _writer = self.hold_writer()?;
+        if self.digest()? != before {
+            return Err(StoreError::Conflict(self.lock.clone()));
+        }
+        self.write_objects(objects)?;
+        self.swap(lock)?;
+        // The change is done; objects that stay behind are removed by the next change.
+        let _ = self.collect(lock);
+        Ok(Lock { digest: seal::sha256_text(lock.to_text().as_bytes()), ..lock.clone() })
+    }
+
+    /// Keeps other writers out until the file is dropped.
+    fn hold_writer(&self) -> Result<File, StoreError> {
+        disk::create_dir_all(&self.objects, Readers::Usual)
+            .map_err(|error| self.unwritable(error))?;
+        let file = lockable(&self.objects).map_err(|error| self.unwritable(error))?;
+        let path = || self.objects.clone();
+        durable_file::lock(&file, WRITER_TIMEOUT).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => StoreError::Busy(path()),
+            _ => StoreError::Io { path: path(), error },
+        })?;
+        Ok(file)
+    }
+
+    fn digest(&self) -> Result<String, StoreError> {
+        match disk::read_to_string(&self.lock) {
+            Ok(text) => Ok(seal::sha256_text(text.as_bytes())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(NO_FILE.to_owned()),
+            Err(error) => Err(StoreError::Io { path: self.lock.clone(), error }),
+        }
+    }
+
+    fn write_objects(&self, objects: &Objects) -> Result<(), StoreError> {
+        for (digest, text) in objects {
+            if self.object(digest).is_err() {
+                let written =
+                    durable_file::replace(&self.object_path(digest), text, Readers::Usual);
+                written.map_err(|error| self.unwritable(error))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn swap(&self, lock: &Lock) -> Result<(), StoreError> {
+        // The file that links lead to is replaced, not the link.
+        let target = disk::canonicalize(&self.lock).unwrap_or_else(|_| self.lock.clone());
+        let written = durable_file::replace(&target, &lock.to_text(), Readers::Usual);
+        written.map_err(|error| self.unwritable(error))
+    }
+
+    /// Removes objects that the lock does not need, and unfinished files.
+    fn collect(&self, lock: &Lock) -> io::Result<()> {
+        let needed: HashSet<&str> = lock.digests().map(file_name).collect();
+        for name in disk::read_dir(&self.objects)? {
+            let Some(name) = name.to_str() else { continue };
+            let is_object = name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit());
+            if name.starts_with(UNFINISHED) || (is_object && !needed.contains(name)) {
+                disk::remove_file(&self.objects.join(name))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn object_path(&self, digest: &DigestText) -> PathBuf {
+        self.objects.join(file_name(digest))
+    }
+
+    fn unwritable(&self, error: io::Error) -> StoreError {
+        let path = self.lock.clone();
+        match error.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                StoreError::ReadOnly { path, error }
+            }
+            _ => StoreError::Io { path, error },
+        }
+    }
+}
+
+/// Opens what writers lock: the folder of the objects.
+#[cfg(unix)]
+fn lockable(objects: &Path) -> io::Result<File> {
+    File::open(objects)
+}
+
+/// Opens what writers lock: a file in the folder of the objects, which itself cannot be opened.
+#[cfg(not(unix))]
+fn lockable(objects: &Path) -> io::Result<File> {
+    disk::OpenOptions { create: true, write: true, ..disk::OpenOptions::default() }
+        .open(&objects.join(".writer"))
+}
+
+/// Returns the name of an object's file: the digest without its algorithm.
+fn file_name(digest: &DigestText) -> &str {
+    digest.strip_prefix("sha256:").unwrap_or(digest)
+}
+
+/// Returns a change as a patch that `patch -p1` and `git apply` understand, from the folder of the
+/// lock file.
+pub fn patch(store: &LockStore, before: &Lock, after: &Lock, objects: &Objects) -> String {
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let (lock, folder) = (name(&store.lock), name(&store.objects));
+    let is_new = before.digest == NO_FILE;
+    // As it stands there, which may be in another order.
+    let text = disk::read_to_string(&store.lock).ok();
+    let old = if is_new { String::new() } else { text.unwrap_or_else(|| before.to_text()) };
+    let old_name = if is_new { "/dev/null".to_owned() } else { format!("a/{lock}") };
+    let new = after.to_text();
+    let difference = TextDiff::from_lines(&old, &new);
+    let mut patch = difference.unified_diff().header(&old_name, &format!("b/{lock}")).to_string();
+    for (digest, text) in objects.iter().filter(|(digest, _)| store.object(digest).is_err()) {
+        let difference = TextDiff::from_lines("", text.as_str());
+        let name = format!("b/{folder}/{}", file_name(digest));
+        patch += &difference.unified_diff().header("/dev/null", &name).to_string();
+    }
+    patch
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write as _;
+
+    use super::*;
+    use domain::pin::{Approval, Version};
+
+    fn digest(text: &str) -> DigestText {
+        seal::sha256_text(text.as_bytes()).into()
+    }
+
+    /// A lock that approves one definition, and its object.
+    fn approving(before: &Lock, text: &str) -> (Lock, Objects) {
+        let mut lock = before.clone();
+        let version =
+            Version { definition: digest(text), source: None, texts: BTreeMap::default() };
+        let approval = Approval { by: "a".into(), at: "b".into(), why: None };
+        // Not `approve`: the version before is not kept.
+        lock.pin_mut("up", "p").approved = None;
+        lock.pin_mut("up", "p").approve(version, approval);
+        (lock, Objects::from([(digest(text), text.to_owned())]))
+    }
+
+    fn objects(store: &LockStore) -> Vec<String> {
+        let entries = fs::read_dir(&store.objects).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.filter(|name| name != ".writer").collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_change_that_stops_at_any_step_leaves_the_old_lock_or_the_new_one_with_its_objects() {
+        for steps in 0..=3 {
+            let folder = tempfile::tempdir().unwrap();
+            let store = LockStore::at(folder.path().join("promptgate.lock"));
+            let (first, its_objects) = approving(&Lock::none(), "\"one\"");
+            store.replace(NO_FILE, &first, &its_objects).unwrap();
+            let (second, its_objects) = approving(&first, "\"two\"");
+            // The process ends after so many steps.
+            fs::write(store.objects.join(format!("{UNFINISHED}1")), "half").unwrap();
+            if steps >= 1 {
+                store.write_objects(&its_objects).unwrap();
+            }
+            if steps >= 2 {
+                store.swap(&second).unwrap();
+            }
+            if steps >= 3 {
+                store.collect(&second).unwrap();
+            }
+            let read = store.read().unwrap();
+            let expected = if steps < 2 { &first } else { &second };
+            assert_eq!(read.to_text(), expected.to_text());
+            for digest in read.digests() {
+                store.object(digest).unwrap();
+            }
+            // The next change removes the objects of this one.
+            let (third, its_objects) = approving(&read, "\"three\"");
+            store.replace(&read.digest, &third, &its_objects).unwrap();
+            assert_eq!(objects(&store), [file_name(&digest("\"three\""))]);
+        }
+    }
+
+    #[test]
+    fn a_lock_that_has_changed_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = LockStore::at(folder.path().join("promptgate.lock"));
+        let (lock, its_objects) = approving(&Lock::none(), "\"one\"");
+        assert!(matches!(
+            store.replace("sha256:other", &lock, &its_objects),
+            Err(StoreError::Conflict(_))
+        ));
+        assert_eq!((store.read().unwrap(), objects(&store).len()), (Lock::none(), 0));
+        store.replace(NO_FILE, &lock, &its_objects).unwrap();
+        assert!(store.replace(NO_FILE, &lock, &its_objects).is_err());
+    }
+
+    #[test]
+    fn of_two_writers_who_read_the_same_lock_one_wins() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = LockStore::at(folder.path().join("promptgate.lock"));
+        let texts = ["\"one\"", "\"two\"", "\"three\"", "\"four\""];
+        let outcomes: Vec<bool> = std::thread::scope(|scope| {
+            let writers = texts.map(|text| {
+                let store = &store;
+                scope.spawn(move || {
+                    let (lock, its_objects) = approving(&Lock::none(), text);
+                    store.replace(NO_FILE, &lock, &its_objects).is_ok()
+                })
+            });
+            writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+        });
+        assert_eq!(outcomes.iter().filter(|won| **won).count(), 1);
+        let winner = texts[outcomes.iter().position(|won| *won).unwrap()];
+        assert_eq!(objects(&store), [file_name(&digest(winner))]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_linked_lock_file_stays_linked_and_keeps_its_permissions() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let folder = tempfile::tempdir().unwrap();
+        let shared = folder.path().join("shared.lock");
+        fs::write(&shared, Lock::none().to_text()).unwrap();
+        fs::set_permissions(&shared, fs::Permissions::from_mode(0o640)).unwrap();
+        let link = folder.path().join("promptgate.lock");
+        std::os::unix::fs::symlink("shared.lock", &link).unwrap();
+        let store = LockStore::at(link.clone());
+        let (lock, its_objects) = approving(&Lock::none(), "\"one\"");
+        let before = store.read().unwrap();
+        let after = store.replace(&before.digest, &lock, &its_objects).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read_to_string(&shared).unwrap(), lock.to_text());
+        assert_eq!(fs::metadata(&shared).unwrap().permissions().mode() & 0o777, 0o640);
+        assert_eq!(store.read().unwrap(), after);
+    }
+
+    #[test]
+    fn objects_are_checked_against_their_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = LockStore::at(folder.path().join("promptgate.lock"));
+        let (lock, its_objects) = approving(&Lock::none(), "\"one\"");
+        store.replace(NO_FILE, &lock, &its_objects).unwrap();
+        let name = digest("\"one\"");
+        assert_eq!(store.object(&name).unwrap(), "\"one\"");
+        fs::write(store.object_path(&name), "\"evil\"").unwrap();
+        assert!(matches!(store.object(&name), Err(ObjectError::Corrupt { .. })));
+        let missing = store.object(&digest("\"two\"")).unwrap_err();
+        assert!(missing.to_string().contains("promptgate.lock.d"), "{missing}");
+        // A change mends it.
+        let before = store.read().unwrap();
+        store.replace(&before.digest, &lock, &its_objects).unwrap();
+        assert!(store.object(&name).is_ok());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_patch_makes_the_change_where_the_file_cannot_be_written() {
+        use std::process::{Command, Stdio};
+
+        let folder = tempfile::tempdir().unwrap();
+        let store = LockStore::at(folder.path().join("promptgate.lock"));
+        let (first, its_objects) = approving(&Lock::none(), "{\"name\":\"one\"}");
+        for (before, after, objects) in [(Lock::none(), first.clone(), its_objects), {
+            let read = Lock::parse(&first.to_text()).unwrap();
+            let (second, objects) = approving(&read, "{\"name\":\"two\"}");
+            (read, second, objects)
+        }] {
+            let text = patch(&store, &before, &after, &objects);
+            let mut child = Command::new("git")
+                .args(["apply", "--whitespace=nowarn"])
+                .current_dir(folder.path())
+                .stdin(Stdio::piped())
+                .spawn()
+                .unwrap();
+            child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+            assert!(child.wait().unwrap().success(), "{text}");
+            assert_eq!(store.read().unwrap().to_text(), after.to_text());
+            for digest in objects.keys() {
+                store.object(digest).unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! `credential = { oauth = … }`: access tokens that the gateway obtains for an upstream (OAuth 2.1,
+//! client credentials grant).
+
+use http::Uri;
+use jsonwebtoken::{Algorithm, EncodingKey};
+
+use super::jwt::{ALGORITHMS, URL_RULE, url};
+use super::reader::Section;
+use super::secret::Secret;
+
+/// The client credentials of the gateway at an upstream's authorization server.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct OAuth {
+    pub client_id: String,
+    pub proof: ClientProof,
+    /// Token endpoint. `None`: discovered from the challenge of the upstream's 401 response.
+    pub token_url: Option<Uri>,
+    /// Requested scopes, separated by spaces. `None`: the scopes in the challenge.
+    pub scope: Option<String>,
+    /// Resource indicator of the token (RFC 8707). `None`: the upstream's URL.
+    pub resource: Option<String>,
+}
+
+/// Client authentication at the token endpoint.
+#[derive(Clone)]
+pub enum ClientProof {
+    /// `client_secret`.
+    Secret(Secret),
+    /// `private_key_jwt` (RFC 7523).
+    Key {
+        algorithm: Algorithm,
+        key: EncodingKey,
+        /// SHA-256 of the PEM text. Keys with equal fingerprints are equal.
+        fingerprint: [u8; 32],
+    },
+}
+
+impl ClientProof {
+    pub(super) fn secret(&self) -> Option<&Secret> {
+        match self {
+            Self::Secret(secret) => Some(secret),
+            Self::Key { .. } => None,
+        }
+    }
+}
+
+impl Eq for ClientProof {}
+
+impl PartialEq for ClientProof {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Secret(secret), Self::Secret(other)) => secret == other,
+            (
+                Self::Key { algorithm, fingerprint, .. },
+                Self::Key { algorithm: other_algorithm, fingerprint: other_fingerprint, .. },
+            ) => algorithm == other_algorithm && fingerprint == other_fingerprint,
+            _ => false,
+        }
+    }
+}
+
+/// Writes only the kind of the proof.
+impl std::fmt::Debug for ClientProof {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Secret(_) => "Secret(redacted)",
+            Self::Key { .. } => "Key(redacted)",
+        })
+    }
+}
+
+pub(super) fn read(mut section: Section<'_>) -> Option<OAuth> {
+    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let rule = "the client id of the gateway at the authorization server";
+    let client_id = section.required("client_id", rule, text);
+    let proof = client_proof(&mut section);
+    if proof.is_none() && !section.was_read("client_secret") && !section.was_read("private_key") {
+        section.mistake("", ONE_PROOF);
+    }
+    let token_url = section.parsed("token_url", URL_RULE, url);
+    let scope = section.optional_text("scope").filter(|scope| !scope.is_empty());
+    let resource = section.optional_text("resource").filter(|resource| !resource.is_empty());
+    section.finish();
+    Some(OAuth { client_id: client_id?, proof: proof?, token_url, scope, resource })
+}
+
+/// Reads `client_secret`, or `private_key` and `algorithm`. `None`: neither is given, or there is a
+/// mistake.
+pub(super) fn client_proof(section: &mut Section<'_>) -> Option<ClientProof> {
+    let secret = section.secret("client_secret");
+    let private_key = section.secret("private_key");
+    let algorithm = section.choice("algorithm", Algorithm::ES256, &ALGORITHMS);
+    match (secret, private_key) {
+        (None, None) => None,
+        (Some(secret), None) => Some(ClientProof::Secret(secret)),
+        (None, Some(pem)) => key(section, algorithm, &pem),
+        (Some(_), Some(_)) => {
+            section.mistake("", ONE_PROOF);
+            None
+        }
+    }
+}
+
+const ONE_PROOF: &str = "must have exactly one of client_secret and private_key";
+
+/// Parses a private key, and tests whether it can sign with the algorithm.
+fn key(section: &Section<'_>, algorithm: Algorithm, pem: &Secret) -> Option<ClientProof> {
+    use Algorithm::{ES256, ES384, EdDSA};
+    let pem = pem.expose().as_bytes();
+    let parsed = match algorithm {
+        ES256 | ES384 => EncodingKey::from_ec_pem(pem),
+        EdDSA => EncodingKey::from_ed_pem(pem),
+        _ => EncodingKey::from_rsa_pem(pem),
+    };
+    base::seal::jws::install();
+    let signs = |key: &EncodingKey| jsonwebtoken::crypto::sign(b"", key, algorithm).is_ok();
+    let key = parsed.ok().filter(signs);
+    if key.is_none() {
+        let message = format!(
+            "is not a PKCS #8 private key in PEM that signs with {algorithm:?}: set `algorithm` to \
+             an algorithm of the key"
+        );
+        section.mistake("private_key", message);
+    }
+    let fingerprint = base::seal::sha256(pem);
+    key.map(|key| ClientProof::Key { algorithm, key, fingerprint })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::{TokenCredential, Transport, schema_check};
+
+    fn parse(oauth: &str) -> Result<OAuth, String> {
+        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+        let toml = format!(
+            "[upstreams.a]\ntransport = \"http\"\nurl = \"https://example.com/mcp\"\n\
+             credential = {{ oauth = {{ {oauth} }} }}\n"
+        );
+        let config = schema_check::parse("g", &toml, root, &[]).map_err(|e| e.to_string())?;
+        match config.upstreams.into_iter().next().map(|upstream| upstream.transport) {
+            Some(Transport::Http(http)) => match http.credentials.token {
+                Some(TokenCredential::OAuth(oauth)) => Ok(oauth),
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn k1_k5_a_client_has_exactly_one_valid_proof_which_is_redacted() {
+        let secret = "client_id = \"gate\", client_secret = { value = \"hunter2\" }";
+        let oauth = parse(secret).unwrap();
+        assert_eq!((oauth.client_id.as_str(), oauth.token_url.is_none()), ("gate", true));
+        assert!(!format!("{oauth:?}").contains("hunter2"));
+        let file = "private_key = { file = \"tests/gateway/fixtures/rsa.pem\" }";
+        let key = format!("client_id = \"gate\", {file}, algorithm = \"RS256\"");
+        assert!(matches!(parse(&key).unwrap().proof, ClientProof::Key { .. }));
+        let mistake = |oauth: &str| parse(oauth).unwrap_err();
+        assert!(mistake(&format!("client_id = \"gate\", {file}")).contains("signs with ES256"));
+        assert!(mistake("client_id = \"gate\"").contains("must have exactly one of"));
+        assert!(mistake(&format!("{secret}, {file}")).contains("must have exactly one of"));
+        assert!(mistake("client_secret = { value = \"x\" }").contains("client_id: is required"));
+        let unsafe_url = format!("{secret}, token_url = \"http://id.example.com/t\"");
+        assert!(mistake(&unsafe_url).contains("https"));
+        let plain = "[upstreams.a]\ntransport = \"http\"\nurl = \"http://example.com/mcp\"\n\
+            credential = { oauth = { client_id = \"g\", client_secret = { value = \"s\" } } }\n";
+        let error = schema_check::parse("g", plain, Path::new(""), &[]).unwrap_err().to_string();
+        assert!(error.contains("upstreams.a.url: must be https"), "{error}");
+    }
+}

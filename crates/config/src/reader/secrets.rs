@@ -1,0 +1,104 @@
+//! Reader of secrets: from an environment variable, from a file, or, for tests, in plain text.
+
+use config::{Map, Value, ValueKind};
+use serde_json::json;
+
+use super::{Section, into_text};
+use crate::secret::Secret;
+
+const ALLOWED: &str = "{ env = \"NAME\" }, { file = \"path\" } or { value = \"…\" }";
+
+impl Section<'_> {
+    /// Reads every key of this table as a secret: a string, or a table as in [`secret`]. Sorted by
+    /// key.
+    ///
+    /// [`secret`]: Section::secret
+    pub(crate) fn secrets(mut self) -> Vec<(String, Secret)> {
+        if let Some(recorder) = &self.context.recorder {
+            recorder.borrow_mut().open(&self.place);
+        }
+        let mut entries: Vec<_> = std::mem::take(&mut self.table).into_iter().collect();
+        entries.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut secrets = Vec::with_capacity(entries.len());
+        for (name, value) in entries {
+            let secret = match value.kind {
+                ValueKind::Table(table) => self.secret_table(&name, table),
+                ValueKind::String(text) => Some(Secret::plain(text)),
+                _ => {
+                    self.mistake(&name, format!("must be a string, {ALLOWED}"));
+                    None
+                }
+            };
+            secrets.extend(secret.map(|secret| (name, secret)));
+        }
+        secrets
+    }
+
+    /// Reads a secret: `{ env = "NAME" }`, `{ file = "path" }` or `{ value = "…" }`. A variable
+    /// that is not set is a mistake.
+    pub(crate) fn secret(&mut self, key: &'static str) -> Option<Secret> {
+        self.record(key, || json!({"$ref": "#/$defs/secret"}));
+        let table = self.read(key, ALLOWED, |value, _| value.into_table().ok())?;
+        self.secret_table(key, table)
+    }
+
+    /// Reads a string, or a secret as in [`secret`](Section::secret).
+    pub(crate) fn text_or_secret(&mut self, key: &'static str) -> Option<Secret> {
+        self.record(key, || json!({"anyOf": [{"type": "string"}, {"$ref": "#/$defs/secret"}]}));
+        let allowed = format!("a string, {ALLOWED}");
+        match self.read(key, &allowed, |value, _| Some(value.kind))? {
+            ValueKind::String(text) => Some(Secret::plain(text)),
+            ValueKind::Table(table) => self.secret_table(key, table),
+            _ => {
+                self.mistake(key, format!("must be {allowed}"));
+                None
+            }
+        }
+    }
+
+    /// As [`secret`](Section::secret); if the key is not set, the secret is in the variable
+    /// `default`. This variable may be unset, also if the file names it.
+    pub(crate) fn secret_or_variable(
+        &mut self,
+        key: &'static str,
+        default: &str,
+    ) -> Option<Secret> {
+        self.record(key, || json!({"$ref": "#/$defs/secret"}));
+        let variable = self.variable(default).map(Secret::new);
+        let Some(table) = self.read(key, ALLOWED, |value, _| value.into_table().ok()) else {
+            return variable;
+        };
+        let named = table.get("env").and_then(|value| into_text(value.kind.clone()));
+        if table.len() == 1 && named.as_deref() == Some(default) {
+            return variable;
+        }
+        self.secret_table(key, table).or(variable)
+    }
+
+    /// Reads the table of a secret; an empty one is none.
+    fn secret_table(&self, key: &str, table: Map<String, Value>) -> Option<Secret> {
+        if table.is_empty() {
+            return None;
+        }
+        let fields: Vec<_> =
+            table.into_iter().map(|(field, value)| (field, into_text(value.kind))).collect();
+        let [(field, Some(text))] = fields.as_slice() else {
+            self.mistake(key, format!("must be {ALLOWED}"));
+            return None;
+        };
+        let secret = match field.as_str() {
+            "value" => Ok(text.clone()),
+            "env" => self.variable(text).ok_or_else(|| {
+                format!(
+                    "environment variable {text} is not set: set it, or use {{ file = \"path\" }}"
+                )
+            }),
+            "file" => self
+                .read_file(self.context.base.join(text))
+                .map(|content| content.trim_end().to_owned())
+                .map_err(|error| format!("cannot read {text}: {error}")),
+            _ => Err(format!("must be {ALLOWED}")),
+        };
+        secret.map(Secret::new).map_err(|message| self.mistake(key, message)).ok()
+    }
+}

@@ -1,0 +1,420 @@
+//! `[server]`: the listener, the endpoint and their limits.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use http::Uri;
+
+use super::auth::Auth;
+use super::exposure::{self, Exposure};
+use super::reader::{MILLISECOND, Section, optional};
+use super::tls::Tls;
+use base::seal::SealKeys;
+use domain::fair_share::Share;
+
+/// The downstream side: listener, endpoint and limits.
+#[derive(Clone, Debug)]
+pub struct Server {
+    pub listen: SocketAddr,
+    /// Whether the gateway may listen beyond loopback without authentication.
+    pub insecure: bool,
+    /// Path of the main endpoint: `/…`, without a slash at the end.
+    pub path: String,
+    /// Path of the stream of HTTP+SSE (MCP 2024-11-05, transports). `None`: not served.
+    pub sse_path: Option<String>,
+    /// URL under which clients reach the endpoint. Its host and its origin are allowed.
+    pub public_url: Option<Uri>,
+    /// Canonical URI of the endpoint (RFC 8707), without a slash at the end: `public_url`, or else
+    /// the URL of the listen address. The URI of a view is a path below it.
+    pub resource: String,
+    /// Accepted hosts beside loopback names: lower case, with or without a port.
+    pub allowed_hosts: Vec<String>,
+    /// Accepted origins beside loopback origins, as browsers send them in `Origin`.
+    pub allowed_origins: Vec<String>,
+    /// Peers whose `X-Forwarded-For` is trusted.
+    pub trusted_proxies: Vec<IpAddr>,
+    /// `None`: plain HTTP.
+    pub tls: Option<Tls>,
+    /// Whether the file itself says that there is no certificate (`server.tls` is given, and
+    /// empty).
+    pub is_plain_by_choice: bool,
+    /// `None`: a random key for this process; sealed tokens end with it.
+    pub seal_keys: Option<SealKeys>,
+    /// `instructions` of `initialize` and `server/discover`.
+    pub instructions: Option<String>,
+    /// `serverInfo.name`.
+    pub name: String,
+    /// Whether clients that ask for tools or resources get empty lists instead of an error.
+    pub empty_lists: bool,
+    /// The exposure of the main endpoint, and of views that do not set it.
+    pub exposure: Exposure,
+    pub limits: Limits,
+}
+
+/// `[server.limits]`: bounds of one client and of all clients together.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Limits {
+    /// Open connections.
+    pub connections: usize,
+    /// Time from accept to the first byte.
+    pub first_byte: Duration,
+    /// Time from accept to the end of the TLS handshake.
+    pub tls_handshake: Duration,
+    /// Time from the first byte of a request to the end of its head.
+    pub head: Duration,
+    /// Size of a request head, in bytes.
+    pub head_size: usize,
+    /// Number of header fields.
+    pub headers: usize,
+    /// Length of path and query, in bytes.
+    pub uri_length: usize,
+    /// Time from the end of the head to the end of the body.
+    pub body: Duration,
+    /// Size of a request body, in bytes.
+    pub body_size: usize,
+    /// Idle time between two requests on one connection.
+    pub idle: Duration,
+    /// Messages of one JSON-RPC batch.
+    pub batch_items: usize,
+    /// Nesting of JSON arrays and objects.
+    pub json_depth: usize,
+    /// Requests in flight, over all callers.
+    pub in_flight: usize,
+    /// Memory for request bodies, in bytes. Each body counts twice: as it arrives, and as the
+    /// message made of it.
+    pub in_flight_bytes: usize,
+    /// Open notification streams.
+    pub streams: usize,
+    /// Open notification streams of one authenticated caller.
+    pub streams_per_caller: usize,
+    /// Lifetime of a legacy GET stream or an HTTP+SSE stream; zero is no limit.
+    pub stream_lifetime: Duration,
+    /// Time until a response becomes an event stream, and interval of comments on a silent stream.
+    pub keep_alive: Duration,
+    /// Concurrent streams of one HTTP/2 connection.
+    pub h2_streams: usize,
+    /// Age of a legacy session.
+    pub session_lifetime: Duration,
+    /// Terminated sessions that are remembered.
+    pub deleted_sessions: usize,
+    /// Deadline of a call. The time in which a user answers does not count.
+    pub request: Duration,
+    /// Time for the client to answer one server request, such as an elicitation.
+    pub question_timeout: Duration,
+    /// Server requests, one after another, in one `prompts/get`.
+    pub question_rounds: usize,
+    /// Suspended calls whose users visit a page (URL elicitation), over all callers.
+    pub parked_calls: usize,
+    /// Suspended calls of one caller.
+    pub parked_per_caller: usize,
+    /// The share of each bound that one caller, or one address while the caller is not known, may
+    /// hold while others want room.
+    pub share: Share,
+    /// Bodies up to this size, in bytes, have a reserve that larger ones cannot take.
+    pub small_body: usize,
+    /// The least rate of an upload, in bytes per second, over each window of five seconds; 0 is no
+    /// limit.
+    pub body_rate: usize,
+    /// Control frames of one HTTP/2 connection per second.
+    pub h2_control_frames: usize,
+    /// First step of the drain: time in which new connections are still accepted.
+    pub pre_drain: Duration,
+    /// Second step of the drain: time for requests in flight to complete.
+    pub grace: Duration,
+}
+
+impl Limits {
+    /// Returns the time after which a client that reads nothing is disconnected: twice
+    /// `keep_alive`, so that it has missed two comments.
+    pub fn reader_patience(&self) -> Duration {
+        self.keep_alive * 2
+    }
+}
+
+/// The name of the document below the path of the endpoint. No view can have it.
+const CLIENT_DOCUMENT: &str = "client.json";
+
+impl Server {
+    /// Returns the path of a view.
+    pub fn view_path(&self, name: &str) -> String {
+        format!("{}/{name}", self.path)
+    }
+
+    /// Returns the path of the document about the gateway as a client of authorization servers.
+    pub fn client_document_path(&self) -> String {
+        self.view_path(CLIENT_DOCUMENT)
+    }
+
+    /// Returns the public URL of that document; `None` unless `public_url` is of https.
+    pub fn client_document(&self) -> Option<String> {
+        let url = self.public_url.as_ref().filter(|url| url.scheme_str() == Some("https"));
+        url.map(|_| format!("{}/{CLIENT_DOCUMENT}", self.resource))
+    }
+
+    /// Returns the mistakes in `server.listen` that only a listener beyond loopback makes: no
+    /// authentication, or tokens without a canonical URI.
+    pub fn exposure(&self, auth: &Auth) -> impl Iterator<Item = &'static str> {
+        let is_open = !self.listen.ip().is_loopback();
+        let is_unauthenticated = is_open && !self.insecure && !auth.required;
+        let is_unnamed = is_open && self.public_url.is_none() && auth.jwt.is_some();
+        let unauthenticated = is_unauthenticated.then_some(
+            "is beyond loopback, but requests need no credential: set auth.api_keys, auth.jwt or \
+             server.tls.client_ca, or set server.insecure = true if a proxy in front authenticates",
+        );
+        let unnamed = is_unnamed.then_some(
+            "is beyond loopback, but tokens (auth.jwt) have no audience there: set server.public_url \
+             to the URL that clients use",
+        );
+        unauthenticated.into_iter().chain(unnamed)
+    }
+
+    /// Whether a URL is one of an endpoint of this gateway.
+    pub(super) fn serves(&self, url: &Uri) -> bool {
+        let is_below = |path: &str| {
+            let rest = url.path().strip_prefix(path);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let is_here = || {
+            let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
+            let address = host.parse().ok().or((host == "localhost").then_some(self.listen.ip()));
+            let is_own = |ip: IpAddr| {
+                ip == self.listen.ip() || ip.is_loopback() && self.listen.ip().is_unspecified()
+            };
+            let port =
+                url.port_u16().unwrap_or(if url.scheme_str() == Some("https") { 443 } else { 80 });
+            address.is_some_and(is_own) && port == self.listen.port()
+        };
+        let is_public = || {
+            self.public_url.as_ref().is_some_and(|own| {
+                own.authority() == url.authority()
+                    && match own.path().trim_end_matches('/') {
+                        // Other services may share the host.
+                        "" => url.path() == "/",
+                        path => is_below(path),
+                    }
+            })
+        };
+        is_public()
+            || is_here() && (is_below(&self.path) || self.sse_path.as_deref().is_some_and(is_below))
+    }
+
+    /// Sets `resource` to the URL of the bound address, unless `public_url` is set.
+    pub fn name_resource(&mut self, addr: SocketAddr) {
+        if self.public_url.is_none() {
+            self.resource = self.url_at(addr);
+        }
+    }
+
+    /// Returns the URL at which a gateway that listens at `addr` can be called from this machine.
+    pub fn url_at(&self, addr: SocketAddr) -> String {
+        url_at(addr, self.tls.is_some(), &self.path)
+    }
+}
+
+/// Returns the URL of an endpoint at `path` of a gateway that listens at `addr`, as seen from this
+/// machine.
+pub(super) fn url_at(addr: SocketAddr, has_tls: bool, path: &str) -> String {
+    let scheme = if has_tls { "https" } else { "http" };
+    format!("{scheme}://{}{path}", from_here(addr))
+}
+
+/// Returns the address at which a listener can be reached from this machine: loopback where it
+/// listens at all addresses.
+pub fn from_here(addr: SocketAddr) -> SocketAddr {
+    let ip = match addr.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, addr.port())
+}
+
+/// Reads `listen`.
+pub(super) fn listen(section: &mut Section<'_>) -> SocketAddr {
+    let rule = "an IP address with a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"";
+    let listen = section.parsed("listen", rule, |text| text.parse().ok());
+    listen.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 8080)))
+}
+
+/// Reads `path`.
+pub(super) fn main_path(section: &mut Section<'_>) -> String {
+    section
+        .parsed("path", &format!("a path such as \"/mcp\", {PATH_RULE}"), path)
+        .unwrap_or_else(|| "/mcp".to_owned())
+}
+
+/// Environment variable with the seal keys, unless the file names another source. It may be unset.
+const SEAL_KEY_VARIABLE: &str = "PROMPTGATE_SEAL_KEY";
+
+pub(super) fn read(mut section: Section<'_>, tls: Option<Tls>, auth: &Auth) -> Server {
+    let is_plain_by_choice = tls.is_none() && section.was_read("tls");
+    let listen = listen(&mut section);
+    let insecure = section.flag("insecure", false);
+    let rule = format!("\"\" or a path such as \"/sse\", {PATH_RULE}");
+    let sse_path = section.parsed("sse_path", &rule, |text| optional(text, path));
+    let sse_path = sse_path.unwrap_or_else(|| Some("/sse".to_owned()));
+    let path = main_path(&mut section);
+    let rule = "\"\" or a URL with http or https, such as \"https://prompts.example.com/mcp\"";
+    let public_url = section.parsed("public_url", rule, |text| optional(text, url)).flatten();
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let server = Server {
+        listen,
+        insecure,
+        resource: public_url.as_ref().map_or_else(
+            || format!("{scheme}://{listen}{path}"),
+            |url| url.to_string().trim_end_matches('/').to_owned(),
+        ),
+        path,
+        public_url,
+        sse_path,
+        allowed_hosts: hosts(&mut section),
+        allowed_origins: origins(&mut section),
+        trusted_proxies: proxies(&mut section),
+        tls,
+        is_plain_by_choice,
+        seal_keys: seal_keys(&mut section),
+        instructions: section.optional_text("instructions").filter(|t| !t.is_empty()),
+        name: section.text("name", "promptgate"),
+        empty_lists: section.flag("empty_lists", true),
+        exposure: exposure::read(&mut section, &Exposure::default()),
+        limits: limits(section.section("limits")),
+    };
+    for message in server.exposure(auth) {
+        section.mistake("listen", message);
+    }
+    if server.sse_path.as_ref() == Some(&server.path) {
+        section.mistake("sse_path", "must not be the same as server.path");
+    }
+    section.finish();
+    server
+}
+
+fn limits(mut section: Section<'_>) -> Limits {
+    let limits = Limits {
+        connections: section.count("connections", 16_384, 1..=1_000_000),
+        first_byte: section.duration("first_byte", Duration::from_secs(5), MILLISECOND),
+        tls_handshake: section.duration("tls_handshake", Duration::from_secs(5), MILLISECOND),
+        head: section.duration("head", Duration::from_secs(10), MILLISECOND),
+        // Minimum: hyper's smallest read buffer is 8 KiB.
+        head_size: section.size("head_size", 32 << 10, 8 << 10..=1 << 20),
+        headers: section.count("headers", 100, 10..=1_000),
+        uri_length: section.count("uri_length", 8_192, 16..=65_534),
+        body: section.duration("body", Duration::from_secs(30), MILLISECOND),
+        body_size: section.size("body_size", 4 << 20, 1 << 10..=1 << 30),
+        idle: section.duration("idle", Duration::from_secs(75), MILLISECOND),
+        batch_items: section.count("batch_items", 100, 1..=100_000),
+        // Maximum: the scan is recursive and must fit on the stack of a worker thread.
+        json_depth: section.count("json_depth", 64, 8..=256),
+        in_flight: section.count("in_flight", 4_096, 1..=1_000_000),
+        in_flight_bytes: section.size("in_flight_bytes", 256 << 20, 1 << 20..=1 << 40),
+        streams: section.count("streams", 16_384, 1..=1_000_000),
+        streams_per_caller: section.count("streams_per_caller", 1_000, 1..=1_000_000),
+        stream_lifetime: section.duration(
+            "stream_lifetime",
+            Duration::from_secs(3_600),
+            Duration::ZERO,
+        ),
+        keep_alive: section.duration("keep_alive", Duration::from_secs(15), MILLISECOND),
+        h2_streams: section.count("h2_streams", 100, 1..=10_000),
+        session_lifetime: section.duration(
+            "session_lifetime",
+            Duration::from_secs(2_592_000),
+            Duration::from_secs(1),
+        ),
+        deleted_sessions: section.count("deleted_sessions", 100_000, 1..=100_000_000),
+        request: section.duration("request", Duration::from_secs(60), MILLISECOND),
+        question_timeout: section.duration(
+            "question_timeout",
+            Duration::from_secs(300),
+            MILLISECOND,
+        ),
+        question_rounds: section.count("question_rounds", 8, 1..=100),
+        parked_calls: section.count("parked_calls", 256, 0..=100_000),
+        parked_per_caller: section.count("parked_per_caller", 4, 0..=100_000),
+        share: Share::new(section.fraction("share", 0.25)),
+        small_body: section.size("small_body", 64 << 10, 1 << 10..=1 << 30),
+        body_rate: section.rate("body_rate", 8 << 10),
+        h2_control_frames: section.count("h2_control_frames", 1_000, 10..=1_000_000),
+        pre_drain: section.duration("pre_drain", Duration::from_secs(1), Duration::ZERO),
+        grace: section.duration("grace", Duration::from_secs(30), Duration::ZERO),
+    };
+    if limits.in_flight_bytes < 2 * limits.body_size {
+        let message = "must be at least twice body_size: each body counts as it arrives, and as what \
+                       is kept of it";
+        section.mistake("in_flight_bytes", message);
+    }
+    if limits.share == Share::NONE {
+        section.mistake("share", "must be greater than 0: no caller would have any room");
+    }
+    section.finish();
+    limits
+}
+
+/// The paths that [`path`] accepts, for mistakes.
+const PATH_RULE: &str = "at most 128 characters of a-z, A-Z, 0-9, -, ., _, ~ and /, without a slash at \
+                         the end";
+
+fn path(text: &str) -> Option<String> {
+    let inner = text.strip_prefix('/')?;
+    let is_valid = !inner.is_empty()
+        && text.len() <= 128
+        && !inner.ends_with('/')
+        && inner.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~/".contains(&b));
+    is_valid.then(|| text.to_owned())
+}
+
+fn url(text: &str) -> Option<Uri> {
+    let url: Uri = text.parse().ok()?;
+    let is_http = matches!(url.scheme_str(), Some("http" | "https"));
+    (is_http && url.host().is_some()).then_some(url)
+}
+
+fn hosts(section: &mut Section<'_>) -> Vec<String> {
+    let hosts = section.texts("allowed_hosts");
+    for host in &hosts {
+        let authority: Option<http::uri::Authority> = host.parse().ok();
+        if authority.is_none() || host.contains(['/', '@']) {
+            let message = format!(
+                "{host:?} is not a host name: write it as \"prompts.example.com\", without scheme and path"
+            );
+            section.mistake("allowed_hosts", message);
+        }
+    }
+    hosts.iter().map(|host| host.to_lowercase()).collect()
+}
+
+fn origins(section: &mut Section<'_>) -> Vec<String> {
+    let origins = section.texts("allowed_origins");
+    for origin in &origins {
+        let url: Option<Uri> = origin.parse().ok();
+        let is_origin = url.is_some_and(|url| url.scheme().is_some() && url.path() == "/");
+        if !is_origin || origin.ends_with('/') {
+            let message = format!(
+                "{origin:?} is not an origin: write it as \"https://example.com\", without a path"
+            );
+            section.mistake("allowed_origins", message);
+        }
+    }
+    origins
+}
+
+fn proxies(section: &mut Section<'_>) -> Vec<IpAddr> {
+    let mut proxies = Vec::new();
+    for text in section.texts("trusted_proxies") {
+        match text.parse::<IpAddr>() {
+            // As the addresses of peers, which may come mapped into IPv6.
+            Ok(address) => proxies.push(address.to_canonical()),
+            Err(_) => {
+                let message = format!("{text:?} is not an IP address; networks are not allowed");
+                section.mistake("trusted_proxies", message);
+            }
+        }
+    }
+    proxies
+}
+
+fn seal_keys(section: &mut Section<'_>) -> Option<SealKeys> {
+    let text = section.secret_or_variable("seal_key", SEAL_KEY_VARIABLE)?;
+    let keys = SealKeys::parse(text.expose());
+    keys.map_err(|error| section.mistake("seal_key", error.to_string())).ok()
+}

@@ -1,0 +1,231 @@
+//! Settings of upstreams: `[defaults]`, which each upstream may override.
+
+use std::time::Duration;
+
+use super::reader::{MILLISECOND, Section};
+use domain::hidden_text::HiddenText;
+use domain::pin::Mode;
+use domain::server_request::ClientCapabilities;
+
+/// Timeouts, limits and policies of one upstream.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Settings {
+    /// Timeout for opening a connection.
+    pub connect: Duration,
+    /// Longest time from the start of a child process to its first answer.
+    pub startup: Duration,
+    /// Time for one request of the handshake, after which a child process that has not answered is
+    /// asked in the legacy era, too.
+    pub probe: Duration,
+    /// Timeout of one `prompts/get` or `completion/complete`, for the whole exchange.
+    pub timeout: Duration,
+    /// Timeout of one page of a list.
+    pub page_timeout: Duration,
+    /// Timeout of a whole pagination walk.
+    pub walk_timeout: Duration,
+    /// Pages of a list.
+    pub max_pages: usize,
+    /// Prompts of a list.
+    pub max_prompts: usize,
+    /// Size of all pages of a list, in bytes.
+    pub max_walk: usize,
+    /// Size of one message, in bytes.
+    pub max_message: usize,
+    /// Polling interval for the list of an upstream that sends no `list_changed`; zero disables
+    /// polling.
+    pub poll: Duration,
+    /// Age at which a list is fetched again, even without a reason.
+    pub max_age: Duration,
+    /// Concurrent calls.
+    pub in_flight: usize,
+    /// Calls that may wait for a place of `in_flight`.
+    pub queue: usize,
+    /// Longest wait for a place.
+    pub queue_wait: Duration,
+    pub breaker: Breaker,
+    /// Whether a get that lacks a required argument is refused before the upstream is called.
+    pub validate_arguments: bool,
+    /// Treatment of hidden text in messages.
+    pub content: HiddenText,
+    pub on_changed_definition: OnChangedDefinition,
+    /// Server requests that the upstream may send during a get, as the capabilities that the
+    /// gateway declares to it.
+    pub questions: ClientCapabilities,
+    /// Whether `questions` is the default rather than configured.
+    pub questions_by_default: bool,
+    /// Whether all callers share one dedicated connection to a legacy upstream.
+    pub share_asking: bool,
+    /// Whether the upstream's id is put in front of the message of an elicitation.
+    pub label_questions: bool,
+}
+
+/// Treatment of a prompt whose definition changes under the same name.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum OnChangedDefinition {
+    /// The new definition is served.
+    Allow,
+    /// The definition that was first seen is listed, until the next start or applied reload.
+    Hold,
+    /// The prompt is left out while its definition differs from the first one.
+    Block,
+}
+
+impl Settings {
+    /// How long an upstream may be busy with a call before it responds to something else: a call or
+    /// a list may have this long.
+    pub fn patience(&self) -> Duration {
+        self.walk_timeout.max(self.timeout)
+    }
+}
+
+/// Circuit breaker of an upstream.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Breaker {
+    /// Consecutive failed calls that open it.
+    pub failures: usize,
+    /// Time until the first probe. Each failed probe doubles the time until the next one.
+    pub open_min: Duration,
+    /// Longest time until the next probe.
+    pub open_max: Duration,
+}
+
+const CONTENT: [(&str, HiddenText); 4] = [
+    ("allow", HiddenText::Allow),
+    ("flag", HiddenText::Flag),
+    ("strip", HiddenText::Strip),
+    ("reject", HiddenText::Reject),
+];
+
+const ON_CHANGED_DEFINITION: [(&str, OnChangedDefinition); 3] = [
+    ("allow", OnChangedDefinition::Allow),
+    ("hold", OnChangedDefinition::Hold),
+    ("block", OnChangedDefinition::Block),
+];
+
+/// The modes of pins in a lock file.
+pub(super) const MODES: [(&str, Mode); 3] =
+    [("off", Mode::Off), ("warn", Mode::Warn), ("enforce", Mode::Enforce)];
+
+/// The mistake of definitions that are pinned in two ways.
+pub(super) const BOTH_PINS: &str =
+    "pins definitions in a lock file; remove on_changed_definition, which pins them without one";
+
+/// Reads the mode of pins of one upstream; `None` if it has none of its own.
+pub(super) fn release(section: &mut Section<'_>, settings: Option<&Settings>) -> Option<Mode> {
+    let mode = section.choice("release", Mode::Off, &MODES);
+    let mode = section.was_read("release").then_some(mode)?;
+    let is_held = settings
+        .is_some_and(|settings| settings.on_changed_definition != OnChangedDefinition::Allow);
+    if mode != Mode::Off && is_held {
+        section.mistake("release", BOTH_PINS);
+    }
+    Some(mode)
+}
+
+/// Reads the settings of one table. Keys that are not set are as in `base`, except `questions`,
+/// which the caller sets.
+pub(super) fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
+    let settings = read(section, base);
+    // A mistake in the defaults is reported there, and not again in every upstream.
+    let is_own = section.was_read("probe") || section.was_read("startup");
+    if is_own && settings.probe >= settings.startup {
+        section.mistake("probe", "must be shorter than startup, of which it is a part");
+    }
+    settings
+}
+
+fn read(section: &mut Section<'_>, base: &Settings) -> Settings {
+    Settings {
+        connect: section.duration("connect", base.connect, MILLISECOND),
+        startup: section.duration("startup", base.startup, MILLISECOND),
+        probe: section.duration("probe", base.probe, MILLISECOND),
+        timeout: section.duration("timeout", base.timeout, MILLISECOND),
+        page_timeout: section.duration("page_timeout", base.page_timeout, MILLISECOND),
+        walk_timeout: section.duration("walk_timeout", base.walk_timeout, MILLISECOND),
+        max_pages: section.count("max_pages", base.max_pages, 1..=100_000),
+        max_prompts: section.count("max_prompts", base.max_prompts, 1..=1_000_000),
+        max_walk: section.size("max_walk", base.max_walk, 1 << 10..=1 << 30),
+        max_message: section.size("max_message", base.max_message, 1 << 10..=1 << 30),
+        poll: section.duration("poll", base.poll, Duration::ZERO),
+        max_age: section.duration("max_age", base.max_age, MILLISECOND),
+        in_flight: section.count("in_flight", base.in_flight, 1..=100_000),
+        queue: section.count("queue", base.queue, 0..=1_000_000),
+        queue_wait: section.duration("queue_wait", base.queue_wait, Duration::ZERO),
+        breaker: breaker(section.section("breaker"), base.breaker),
+        validate_arguments: section.flag("validate_arguments", base.validate_arguments),
+        content: section.choice("content", base.content, &CONTENT),
+        on_changed_definition: section.choice(
+            "on_changed_definition",
+            base.on_changed_definition,
+            &ON_CHANGED_DEFINITION,
+        ),
+        questions: base.questions,
+        questions_by_default: base.questions_by_default,
+        share_asking: section.flag("share_asking", base.share_asking),
+        label_questions: section.flag("label_questions", base.label_questions),
+    }
+}
+
+fn breaker(mut section: Section<'_>, base: Breaker) -> Breaker {
+    let breaker = Breaker {
+        failures: section.count("failures", base.failures, 1..=1_000_000),
+        open_min: section.duration("open_min", base.open_min, MILLISECOND),
+        open_max: section.duration("open_max", base.open_max, MILLISECOND),
+    };
+    // A mistake in the defaults is reported there, and not again in every upstream.
+    let is_own = section.was_read("open_min") || section.was_read("open_max");
+    if is_own && breaker.open_max < breaker.open_min {
+        section.mistake("open_max", "must be at least as long as open_min");
+    }
+    section.finish();
+    breaker
+}
+
+/// Reads `questions = ["elicitation", …]`; `None` if the key is not set.
+pub(super) fn questions(section: &mut Section<'_>) -> Option<ClientCapabilities> {
+    let sampling =
+        ClientCapabilities::SAMPLING.or(ClientCapabilities::TOOLS).or(ClientCapabilities::CONTEXT);
+    let known = [
+        ("elicitation", ClientCapabilities::FORM),
+        ("elicitation-url", ClientCapabilities::URL),
+        ("sampling", sampling),
+        ("roots", ClientCapabilities::ROOTS),
+    ];
+    let chosen = section.choices("questions", &known);
+    let chosen = chosen.into_iter().fold(ClientCapabilities::NONE, ClientCapabilities::or);
+    section.was_read("questions").then_some(chosen)
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(3),
+            startup: Duration::from_secs(60),
+            probe: Duration::from_secs(10),
+            timeout: Duration::from_secs(30),
+            page_timeout: Duration::from_secs(10),
+            walk_timeout: Duration::from_secs(30),
+            max_pages: 100,
+            max_prompts: 10_000,
+            max_walk: 32 << 20,
+            max_message: 12 << 20,
+            poll: Duration::from_secs(60),
+            max_age: Duration::from_secs(300),
+            in_flight: 64,
+            queue: 256,
+            queue_wait: Duration::from_secs(1),
+            breaker: Breaker {
+                failures: 5,
+                open_min: Duration::from_secs(1),
+                open_max: Duration::from_secs(60),
+            },
+            validate_arguments: true,
+            content: HiddenText::Flag,
+            on_changed_definition: OnChangedDefinition::Allow,
+            questions: ClientCapabilities::NONE,
+            questions_by_default: true,
+            share_asking: false,
+            label_questions: true,
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! `[telemetry]`: log, spans and metrics.
+
+use http::Uri;
+
+use super::reader::{Section, optional};
+
+/// The configuration of log, spans and metrics.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Telemetry {
+    /// Filter of `tracing`, such as `info` or `promptgate=debug,info`.
+    pub log: String,
+    pub log_format: LogFormat,
+    /// Base URL of the OTLP collector, without a slash at the end. `None`: nothing is exported.
+    pub otlp: Option<String>,
+    /// Share, from 0 to 1, of the recorded traces among those that start at the gateway.
+    pub trace_sample: f64,
+    /// `service.name` of the OpenTelemetry resource.
+    pub service_name: String,
+    /// Maximum number of prompts with their own metric label.
+    pub label_values: usize,
+}
+
+/// Format of the log on standard error.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum LogFormat {
+    /// Text on a terminal, JSON elsewhere.
+    Auto,
+    /// One JSON object per line.
+    Json,
+    Text,
+}
+
+/// Environment variable with the collector, for all programs that use OpenTelemetry (OTLP exporter
+/// specification).
+const ENDPOINT_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+
+pub(super) fn read(mut section: Section<'_>) -> Telemetry {
+    let formats = [("auto", LogFormat::Auto), ("json", LogFormat::Json), ("text", LogFormat::Text)];
+    let filter = |text: &str| {
+        let is_filter = text.parse::<tracing_subscriber::filter::Targets>().is_ok();
+        is_filter.then(|| text.to_owned())
+    };
+    let filter_rule = "a filter such as \"info\" or \"promptgate=debug,info\"";
+    let rule = "\"\" or the base URL of a collector with http or https, such as \
+                \"http://127.0.0.1:4318\"";
+    let configured = section.parsed("otlp_endpoint", rule, |text| optional(text, collector));
+    let from_variable = || section.variable(ENDPOINT_VARIABLE).and_then(|text| collector(&text));
+    let otlp = configured.unwrap_or_else(from_variable);
+    let telemetry = Telemetry {
+        log: section.parsed("log", filter_rule, filter).unwrap_or_else(|| "info".to_owned()),
+        log_format: section.choice("log_format", LogFormat::Auto, &formats),
+        otlp,
+        trace_sample: section.fraction("trace_sample", 1.0),
+        service_name: section.text("service_name", "promptgate"),
+        label_values: section.count("label_values", 1_000, 1..=100_000),
+    };
+    section.finish();
+    telemetry
+}
+
+fn collector(text: &str) -> Option<String> {
+    let url: Uri = text.parse().ok()?;
+    let is_http = matches!(url.scheme_str(), Some("http" | "https")) && url.host().is_some();
+    is_http.then(|| text.trim_end_matches('/').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::schema_check;
+
+    #[test]
+    fn the_collector_in_the_file_takes_precedence_over_the_variable() {
+        let env = [("OTEL_EXPORTER_OTLP_ENDPOINT".to_owned(), "http://env:4318/".to_owned())];
+        let parse = |toml: &str, env: &[(String, String)]| {
+            schema_check::parse("g", &format!("[telemetry]\n{toml}"), Path::new(""), env)
+        };
+        let otlp = |toml: &str, env: &[(String, String)]| parse(toml, env).unwrap().telemetry.otlp;
+        assert_eq!(otlp("", &[]), None);
+        assert_eq!(otlp("", &env).as_deref(), Some("http://env:4318"));
+        assert_eq!(otlp("otlp_endpoint = \"\"\n", &env), None, "the export is disabled");
+        let file = "otlp_endpoint = \"https://file:4318/x\"\ntrace_sample = 0.25\n";
+        assert_eq!(otlp(file, &env).as_deref(), Some("https://file:4318/x"));
+        for wrong in ["otlp_endpoint = \"grpc://x\"", "trace_sample = 1.1", "label_values = 0"] {
+            assert!(parse(wrong, &[]).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,462 @@
+//! `[upstreams.NAME]`: the upstreams and their transports.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::AUTHORIZATION;
+use http::{HeaderName, Uri};
+
+use super::credential::{
+    self, CALLER, CallerCredential, Credentials, TokenCredential, extra_headers,
+};
+use super::grants::{Grants, Login};
+use super::jwt::is_https_or_loopback;
+use super::reader::{MILLISECOND, Section};
+use super::secret::Secret;
+use super::settings::{OnChangedDefinition, Settings, questions, release, settings};
+use base::platform::disk;
+use base::seal::pem::certificates;
+use domain::address_policy::AddressPolicy;
+use domain::name::{Prefix, UpstreamId};
+use domain::pin::Mode;
+use domain::revision::Revision;
+use domain::server_request::ClientCapabilities;
+
+/// One upstream.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Upstream {
+    pub id: UpstreamId,
+    /// Prefix of the public names. Unique among all upstreams, unless it is empty.
+    pub prefix: Prefix,
+    pub transport: Transport,
+    pub settings: Settings,
+    pub list_as: ListAs,
+}
+
+/// With which credential the list of an upstream is fetched.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum ListAs {
+    /// That of the gateway itself: all callers share the list.
+    #[default]
+    Service,
+    /// Each caller's own: each caller has a private list.
+    Caller,
+}
+
+/// Transport of an upstream.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Transport {
+    /// Streamable HTTP, with fallback to HTTP+SSE for a server that speaks nothing else.
+    Http(Http),
+    /// HTTP+SSE (MCP 2024-11-05, transports), without detection.
+    Sse(Http),
+    /// Markdown files in this directory.
+    Library(PathBuf),
+    Stdio(Stdio),
+}
+
+impl Transport {
+    /// Returns the name of the transport in the configuration.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Transport::Http(_) => "http",
+            Transport::Sse(_) => "sse",
+            Transport::Library(_) => "library",
+            Transport::Stdio(_) => "stdio",
+        }
+    }
+}
+
+/// A child process with the stdio transport.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Stdio {
+    pub program: String,
+    pub arguments: Vec<String>,
+    /// Environment variables, beside the few that every child inherits.
+    pub env: Vec<(String, Secret)>,
+    /// Working directory.
+    pub cwd: PathBuf,
+    /// The program that supervises the child: it starts the child, and ends it and all its
+    /// descendants when the gateway ends. `None`: the gateway itself does so, unless it is killed.
+    pub supervisor: Option<PathBuf>,
+    /// `None`: detected by the handshake.
+    pub revision: Option<Revision>,
+    /// `Some`: each caller has a child of its own, beside the one that lists the prompts for all.
+    pub per_caller: Option<ChildPerCaller>,
+}
+
+impl Stdio {
+    /// Returns the child process of one caller, which is named in its environment.
+    pub fn of_caller(&self, caller: &str) -> Self {
+        let named = |(name, value): &(String, Secret)| {
+            (name.clone(), Secret::new(value.expose().replace(CALLER, caller)))
+        };
+        Self { env: self.env.iter().map(named).collect(), ..self.clone() }
+    }
+}
+
+/// Bounds of the child processes that callers have of their own.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ChildPerCaller {
+    /// Of all callers, at least 1.
+    pub max: usize,
+    /// Time without a call until a child is ended.
+    pub idle: Duration,
+}
+
+/// A server over HTTP.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Http {
+    /// `http` or `https`, with a host.
+    pub url: Uri,
+    /// `None`: detected by the handshake.
+    pub revision: Option<Revision>,
+    /// Header fields of every request.
+    pub headers: Vec<(HeaderName, Secret)>,
+    pub credentials: Credentials,
+    /// Certificates that are trusted beside those of the system, in PEM.
+    pub ca: Option<Arc<str>>,
+    /// Allowed addresses of the host.
+    pub address_policy: AddressPolicy,
+}
+
+impl Upstream {
+    /// Returns how the operator signs in, if the upstream is called with such a sign-in.
+    pub fn login(&self) -> Option<&Login> {
+        match &self.http()?.credentials.token {
+            Some(TokenCredential::Login(login)) => Some(login),
+            _ => None,
+        }
+    }
+
+    /// Whether the token of each caller is exchanged for one for the upstream.
+    pub fn exchanges_tokens(&self) -> bool {
+        let caller = self.http().and_then(|http| http.credentials.caller.as_ref());
+        matches!(caller, Some(CallerCredential::Exchange(_)))
+    }
+
+    /// Whether each caller has connections of its own.
+    pub fn acts_as_caller(&self) -> bool {
+        self.http().is_some_and(|http| http.credentials.caller.is_some())
+            || self.child_per_caller().is_some()
+    }
+
+    /// Whether each caller has a private list.
+    pub fn lists_per_caller(&self) -> bool {
+        self.list_as == ListAs::Caller
+    }
+
+    /// Returns the bounds of the children of callers, if each caller has a child of its own.
+    pub fn child_per_caller(&self) -> Option<ChildPerCaller> {
+        match &self.transport {
+            Transport::Stdio(stdio) => stdio.per_caller,
+            Transport::Http(_) | Transport::Sse(_) | Transport::Library(_) => None,
+        }
+    }
+
+    /// Returns the server over HTTP, if the upstream is one.
+    pub fn http(&self) -> Option<&Http> {
+        match &self.transport {
+            Transport::Http(http) | Transport::Sse(http) => Some(http),
+            Transport::Stdio(_) | Transport::Library(_) => None,
+        }
+    }
+
+    fn credentials_mut(&mut self) -> Option<&mut Credentials> {
+        match &mut self.transport {
+            Transport::Http(http) | Transport::Sse(http) => Some(&mut http.credentials),
+            Transport::Stdio(_) | Transport::Library(_) => None,
+        }
+    }
+
+    /// Returns the secrets that the upstream, or its authorization server, is called with, in plain
+    /// text: each as a whole, and without an authentication scheme before it.
+    pub fn secrets(&self) -> Vec<String> {
+        let values: Vec<&Secret> = match &self.transport {
+            Transport::Http(http) | Transport::Sse(http) => {
+                let headers = http.headers.iter().map(|(_, value)| value);
+                headers.chain(http.credentials.secrets()).collect()
+            }
+            Transport::Stdio(stdio) => stdio.env.iter().map(|(_, value)| value).collect(),
+            Transport::Library(_) => Vec::new(),
+        };
+        let secrets = values.into_iter().filter(|value| !value.is_plain());
+        let forms = |secret: &Secret| {
+            let text = secret.expose();
+            let credentials = text.split_once(' ').map(|(_scheme, credentials)| credentials);
+            [Some(text), credentials].into_iter().flatten().map(str::to_owned).collect::<Vec<_>>()
+        };
+        secrets.flat_map(forms).collect()
+    }
+}
+
+/// The upstreams that are enabled and those that are not, sorted by id, and those with their own
+/// mode of pins.
+pub(super) struct Upstreams {
+    pub list: Vec<Upstream>,
+    pub disabled: Vec<UpstreamId>,
+    pub modes: BTreeMap<UpstreamId, Mode>,
+}
+
+pub(super) fn read_all(root: &mut Section<'_>) -> Upstreams {
+    let mut defaults = root.section("defaults");
+    let base = settings(&mut defaults, &Settings::default());
+    let base_questions = questions(&mut defaults);
+    defaults.finish();
+    let sections = root.sections("upstreams");
+    let mut upstreams = Vec::with_capacity(sections.len());
+    let (mut modes, mut disabled) = (BTreeMap::new(), Vec::new());
+    let mut owners: HashMap<Prefix, UpstreamId> = HashMap::new();
+    for (name, mut section) in sections {
+        let Some(id) = UpstreamId::parse(&name) else {
+            section.mistake("", ID_RULE);
+            continue;
+        };
+        let enabled = section.flag("enabled", true);
+        let upstream = read(id.clone(), &mut section, &base, base_questions);
+        let mode = release(&mut section, upstream.as_ref().map(|upstream| &upstream.settings));
+        modes.extend(mode.map(|mode| (id.clone(), mode)));
+        section.finish();
+        if !enabled {
+            disabled.push(id);
+        }
+        let Some(upstream) = upstream.filter(|_| enabled) else {
+            continue;
+        };
+        let prefix = upstream.prefix.clone();
+        if !prefix.is_bare()
+            && let Some(other) = owners.insert(prefix, upstream.id.clone())
+        {
+            let message = format!("upstream {other} already has this prefix; set another one");
+            root.mistake(&format!("upstreams.{name}.prefix"), message);
+        }
+        upstreams.push(upstream);
+    }
+    Upstreams { list: upstreams, disabled, modes }
+}
+
+/// Returns the first upstream that the operator signs in for.
+pub(super) fn first_login(upstreams: &[Upstream]) -> Option<&UpstreamId> {
+    upstreams.iter().find(|upstream| upstream.login().is_some()).map(|upstream| &upstream.id)
+}
+
+/// Sets the place of the sign-in for each upstream that the operator signs in to.
+pub(super) fn keep_logins(upstreams: &mut [Upstream], grants: Option<&Arc<Grants>>) {
+    for upstream in upstreams {
+        let id = upstream.id.as_str().to_owned();
+        if let Some(credentials) = upstream.credentials_mut()
+            && let Some(TokenCredential::Login(login)) = &mut credentials.token
+        {
+            login.upstream = id;
+            login.kept = grants.cloned();
+        }
+    }
+}
+
+/// Sets the issuer of callers' tokens for each upstream for which tokens are exchanged.
+pub(super) fn name_issuer(upstreams: &mut [Upstream], issuer: &str) {
+    for credentials in upstreams.iter_mut().filter_map(Upstream::credentials_mut) {
+        if let Some(CallerCredential::Exchange(exchange)) = &mut credentials.caller {
+            issuer.clone_into(&mut exchange.issuer);
+        }
+    }
+}
+
+const ID_RULE: &str = "an upstream id must have 1 to 64 characters of a-z, 0-9 and -, and start with a \
+                       letter or a digit";
+
+fn read(
+    id: UpstreamId,
+    section: &mut Section<'_>,
+    base: &Settings,
+    base_questions: Option<ClientCapabilities>,
+) -> Option<Upstream> {
+    let rule = "\"\" or 1 to 64 characters of a-z, 0-9 and -, starting with a letter or a digit";
+    let prefix = section.parsed("prefix", rule, Prefix::parse);
+    let prefix = prefix.or_else(|| Prefix::parse(id.as_str()))?;
+    let mut settings = settings(section, base);
+    let questions = questions(section).or(base_questions);
+    let rule = "one of \"library\", \"http\" (Streamable HTTP), \"sse\" (HTTP+SSE), \"stdio\"";
+    let Some(read) = section.required_choice("transport", rule, &TRANSPORTS) else {
+        // The allowed keys depend on the transport, so the other keys are no further mistakes.
+        section.ignore_rest();
+        return None;
+    };
+    let transport = read(section)?;
+    settings.questions_by_default = questions.is_none();
+    settings.questions = questions.unwrap_or(match transport {
+        Transport::Http(_) => ClientCapabilities::FORM,
+        // A server request is not correlated with its call here, so calls would run one at a time.
+        Transport::Sse(_) | Transport::Stdio(_) | Transport::Library(_) => ClientCapabilities::NONE,
+    });
+    let choices = [("service", ListAs::Service), ("caller", ListAs::Caller)];
+    let list_as = section.choice("list_as", ListAs::Service, &choices);
+    let upstream = Upstream { id, prefix, transport, settings, list_as };
+    if list_as == ListAs::Caller {
+        check_private_lists(&upstream, section);
+    }
+    Some(upstream)
+}
+
+/// Checks the requirements of `list_as = "caller"`.
+fn check_private_lists(upstream: &Upstream, section: &mut Section<'_>) {
+    let credentials = upstream.http().map(|http| &http.credentials);
+    let is_shared = |all: &Credentials| all.header.is_some() || all.token.is_some();
+    let mistake = if !upstream.acts_as_caller() {
+        "\"caller\" needs act_as = \"caller\", or per_caller = true: otherwise callers have no list of their own"
+    } else if credentials.is_some_and(is_shared) {
+        "\"caller\" leaves nothing to do for the gateway's own credential: remove it, or list as \"service\""
+    } else if upstream.prefix.is_bare() {
+        "\"caller\" needs a prefix: names without one would collide for some callers only"
+    } else if upstream.settings.on_changed_definition != OnChangedDefinition::Allow {
+        "\"caller\" needs on_changed_definition = \"allow\": definitions may differ by caller"
+    } else {
+        return;
+    };
+    section.mistake("list_as", mistake);
+}
+
+type ReadTransport = fn(&mut Section<'_>) -> Option<Transport>;
+
+const TRANSPORTS: [(&str, ReadTransport); 4] =
+    [("library", library), ("http", http), ("sse", sse), ("stdio", stdio)];
+
+fn library(section: &mut Section<'_>) -> Option<Transport> {
+    let Some(path) = section.file("path") else {
+        section.mistake("path", "is required: the directory of the library");
+        return None;
+    };
+    if !disk::is_folder(&path) {
+        section.mistake("path", not_a_directory(&path));
+    }
+    Some(Transport::Library(path))
+}
+
+/// Returns the mistake of a path that is not a directory.
+fn not_a_directory(path: &Path) -> String {
+    format!(
+        "{} does not exist or is not a directory; create it or correct the path",
+        path.display()
+    )
+}
+
+fn http(section: &mut Section<'_>) -> Option<Transport> {
+    let revision = revision(section);
+    http_server(section, revision).map(Transport::Http)
+}
+
+/// HTTP+SSE exists in legacy revisions only, so there is nothing to detect.
+fn sse(section: &mut Section<'_>) -> Option<Transport> {
+    http_server(section, Some(Revision::NEWEST_LEGACY)).map(Transport::Sse)
+}
+
+fn http_server(section: &mut Section<'_>, revision: Option<Revision>) -> Option<Http> {
+    let rule =
+        "a URL such as \"https://prompts.example.com/mcp\", without user, password and fragment";
+    let url = section.required("url", rule, url);
+    let credentials = credential::read(section);
+    let headers = extra_headers(section);
+    let brings_token = credentials.token.is_some() || credentials.caller.is_some();
+    let is_set = |name: &HeaderName| {
+        let header = credentials.header.as_ref();
+        header.is_some_and(|(other, _)| other == name) || (brings_token && *name == AUTHORIZATION)
+    };
+    for (name, _) in headers.iter().filter(|(name, _)| is_set(name)) {
+        let message = "is already set by the credential; remove one of them";
+        section.mistake(&format!("headers.{name}"), message);
+    }
+    if brings_token && url.as_ref().is_some_and(|url| !is_https_or_loopback(url)) {
+        section.mistake("url", "must be https, or http on loopback, because tokens are sent to it");
+    }
+    let address_policy = if section.flag("allow_private", true) {
+        AddressPolicy::NotLinkLocal
+    } else {
+        AddressPolicy::PublicOnly
+    };
+    if let Some(host) = url.as_ref().and_then(Uri::host)
+        && let Err(error) = address_policy.check_host(host)
+    {
+        section.mistake("url", error.to_string());
+    }
+    let ca = certificate_authorities(section);
+    Some(Http { url: url?, revision, headers, credentials, ca, address_policy })
+}
+
+/// Reads the PEM file in `ca`.
+pub(super) fn certificate_authorities(section: &mut Section<'_>) -> Option<Arc<str>> {
+    let path = section.file("ca")?;
+    let file = path.display().to_string();
+    let pem = section.read_file(path).map_err(|error| format!("cannot read {file}: {error}"));
+    let checked = pem.and_then(|pem| match certificates(pem.as_bytes()) {
+        Ok(_) => Ok(Arc::from(pem)),
+        Err(problem) => Err(format!("{file} {problem}")),
+    });
+    checked.map_err(|message| section.mistake("ca", message)).ok()
+}
+
+fn stdio(section: &mut Section<'_>) -> Option<Transport> {
+    if section.has("args") {
+        let hint = "belongs into command: command = [\"uvx\", \"mcp-server-fetch\"]";
+        section.reject("args", hint);
+        // A command beside args is a string: not a second mistake.
+        section.ignore_rest();
+        return None;
+    }
+    let mut command = section.texts("command").into_iter();
+    let program = command.next().filter(|program| !program.is_empty());
+    if program.is_none() && !section.is_rejected("command") {
+        let rule = "is required: [\"program\", \"argument\", …], which no shell interprets";
+        section.mistake("command", rule);
+    }
+    let cwd = section.folder("cwd");
+    if !disk::is_folder(&cwd) {
+        section.mistake("cwd", not_a_directory(&cwd));
+    }
+    let env = section.section("env").secrets();
+    let is_per_caller = section.flag("per_caller", false);
+    let max = section.count("max_children", 16, 1..=1024);
+    let idle = section.duration("child_idle", Duration::from_secs(600), MILLISECOND);
+    let per_caller = is_per_caller.then_some(ChildPerCaller { max, idle });
+    if per_caller.is_none()
+        && let Some((name, _)) = env.iter().find(|(_, value)| value.expose().contains(CALLER))
+    {
+        let message =
+            "has {caller}, which stands for the id of the caller only with per_caller = true";
+        section.mistake(&format!("env.{name}"), message);
+    }
+    let revision = revision(section);
+    Some(Transport::Stdio(Stdio {
+        program: program?,
+        arguments: command.collect(),
+        env,
+        cwd,
+        supervisor: None,
+        revision,
+        per_caller,
+    }))
+}
+
+/// Reads the revision; `None` if it is to be detected.
+fn revision(section: &mut Section<'_>) -> Option<Revision> {
+    let parse = |text: &str| match text {
+        "auto" => Some(None),
+        text => Revision::parse(text).map(Some),
+    };
+    section.parsed("revision", &revisions(), parse).flatten()
+}
+
+fn url(text: &str) -> Option<Uri> {
+    let url: Uri = text.parse().ok()?;
+    let authority = url.authority()?;
+    let port_fits = authority.port().is_none() || authority.port_u16().is_some();
+    let is_plain = !authority.as_str().contains('@') && !text.contains('#') && port_fits;
+    (matches!(url.scheme_str(), Some("http" | "https")) && is_plain).then_some(url)
+}
+
+/// Lists the allowed revisions for a mistake.
+fn revisions() -> String {
+    let names: Vec<_> = Revision::ALL.into_iter().map(|r| format!("\"{r}\"")).collect();
+    format!("\"auto\" or one of {}", names.join(", "))
+}
