@@ -17,11 +17,11 @@ use domain::name::{Naming, Prefix, UpstreamId};
 use domain::prompt::Prompt;
 use domain::revision::Revision;
 use domain::unix_time::UnixSeconds;
-use promptgate::test_util::router::reply::{ListReply, Origin, PromptReply, Reply};
-use promptgate::test_util::router::segment::SegmentWriter;
-use promptgate::test_util::router::view::{Page, View};
-use promptgate::test_util::router::view_cache::ListKind;
-use promptgate::test_util::session::dialect::{Dialect, Identity, ResultForm};
+use gateway::router::reply::{ListReply, Origin, PromptReply, Reply};
+use gateway::router::segment::SegmentWriter;
+use gateway::router::view::{Page, View};
+use gateway::router::view_cache::ListKind;
+use gateway::session::dialect::{Dialect, Identity, ResultForm};
 use tokio::time::Instant;
 
 fn prompts(count: usize) -> Vec<Prompt> {

@@ -17,28 +17,10 @@
 #![forbid(unsafe_code)]
 // Untrusted input must not panic; tests may.
 #![warn(clippy::panic, clippy::unwrap_used)]
-// `pub` means public. Without `test-util` only `main` is, so the lint is on with that feature, as
-// in every build of tests. The types in the signatures of the items that `test_util` re-exports
-// stay private.
-#![cfg_attr(feature = "test-util", warn(unreachable_pub))]
-#![allow(private_bounds, private_interfaces)]
+#![warn(unreachable_pub)]
 
-mod cli;
 mod app;
-mod shutdown;
-mod admin;
-mod hosts;
-mod downstream;
-mod session;
-mod policy;
-mod router;
-mod upstream;
-mod cluster;
-mod grants;
-mod oauth;
-mod net;
-mod telemetry;
-#[cfg(feature = "test-util")]
-pub mod test_util;
+mod cli;
 
+pub use app::App;
 pub use cli::main;

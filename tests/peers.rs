@@ -8,7 +8,7 @@ mod server;
 use std::path::Path;
 
 use config::Config;
-use promptgate::test_util::app::App;
+use promptgate::App;
 use serde_json::json;
 
 #[tokio::test]

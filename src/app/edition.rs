@@ -7,15 +7,15 @@ use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::warn;
 
-use crate::cluster::Cluster;
-use crate::grants::idle;
-use crate::grants::store::GrantStore;
-use crate::policy::{self, Gate};
-use crate::router::{Router, RouterDeps, UpstreamDeps};
-use crate::session::{self, Sessions};
 use audit::usage::Usage;
 use base::seal::{SealKeys, Sealer};
 use config::Config;
+use gateway::cluster::Cluster;
+use gateway::grants::idle;
+use gateway::grants::store::GrantStore;
+use gateway::policy::{self, Gate};
+use gateway::router::{Router, RouterDeps, UpstreamDeps};
+use gateway::session::{self, Sessions};
 
 /// The parts of the gateway that depend on the configuration.
 pub(super) struct Edition {

@@ -16,13 +16,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
-use crate::admin::{self, Admin, Reloads, Verification};
-use crate::cluster::{Cluster, SharedGrants};
-use crate::downstream::{Endpoint, Listener, Streams, TlsServer};
-use crate::router::{Router, UpstreamDeps, UpstreamStatus};
-use crate::session::Sessions;
-use crate::shutdown::Shutdown;
-use crate::telemetry::Telemetry;
+use admin::{self, Admin, Reloads, Verification};
 use audit::Audit;
 use audit::record::Event;
 use audit::usage::Usage;
@@ -33,6 +27,12 @@ use config::{ClientProof, Config, Tls, TokenCredential};
 use domain::fair_share::Share;
 use domain::server_request::ClientCapabilities;
 use edition::{Edition, seal_keys};
+use gateway::cluster::{Cluster, SharedGrants};
+use gateway::downstream::{Endpoint, Listener, Streams, TlsServer};
+use gateway::router::{Router, UpstreamDeps, UpstreamStatus};
+use gateway::session::Sessions;
+use gateway::shutdown::Shutdown;
+use gateway::telemetry::Telemetry;
 
 pub(crate) use reload::ConfigSource;
 
@@ -282,7 +282,6 @@ impl App {
     }
 
     /// Returns the current values of all metrics in the Prometheus text exposition format.
-    #[cfg(feature = "test-util")]
     pub fn metrics(&self) -> String {
         self.telemetry.prometheus()
     }

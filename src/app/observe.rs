@@ -8,14 +8,14 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::edition::Edition;
-use crate::cluster::Cluster;
-use crate::downstream::{AdmissionUsage, Endpoint, OpenConnections};
-use crate::router::pin::PinRow;
-use crate::router::{PER_CALLER, UpstreamStatus};
-use crate::telemetry::{Telemetry, UPSTREAM};
 use audit::Audit;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::pin::State;
+use gateway::cluster::Cluster;
+use gateway::downstream::{AdmissionUsage, Endpoint, OpenConnections};
+use gateway::router::pin::PinRow;
+use gateway::router::{PER_CALLER, UpstreamStatus};
+use gateway::telemetry::{Telemetry, UPSTREAM};
 
 /// Registers the gauges of the newest edition.
 pub(super) fn gateway(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>, audit: &Audit) {

@@ -12,13 +12,13 @@ use tracing::{error, info, warn};
 
 use super::edition::Edition;
 use super::{App, Listening, config_event, share_with_nobody, warn_about_config};
-use crate::downstream::{Serve, TlsServer};
-use crate::telemetry::{self, log::Control};
 use audit::LogChange;
 use audit::record::Event;
 use base::platform::disk::{self, Metadata};
 use base::platform::{blocking, wall_clock};
 use config::{Config, ConfigError, SourceFile};
+use gateway::downstream::{Serve, TlsServer};
+use gateway::telemetry::{self, log::Control};
 
 /// The source of the configuration.
 #[derive(Clone)]

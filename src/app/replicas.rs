@@ -11,12 +11,12 @@ use tokio_util::task::TaskTracker;
 
 use super::edition::Edition;
 use super::{App, Foundation};
-use crate::cluster::{Cluster, ClusterDeps, Handling, Message, Presence, Relayed};
-use crate::downstream::Endpoint;
-use crate::shutdown::Shutdown;
 use base::seal::{Sealer, digest_text};
 use config::Config;
 use domain::fair_share::{Holder, Places};
+use gateway::cluster::{Cluster, ClusterDeps, Handling, Message, Presence, Relayed};
+use gateway::downstream::Endpoint;
+use gateway::shutdown::Shutdown;
 
 /// Posts of other replicas that are handled at once. More are refused.
 const HANDLED_AT_ONCE: usize = 256;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::hosts::{ENTRY, Host};
+use admin::hosts::{ENTRY, Host};
 
 /// One endpoint in front of every MCP prompt server a company has.
 ///

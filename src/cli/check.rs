@@ -9,9 +9,9 @@ use super::args::Output;
 use super::failure::Failure;
 use super::load::load;
 use super::output::{printable, prompts};
-use crate::upstream::library::Snapshot;
 use config::error::Origin;
 use config::{Config, ConfigError, Transport, variables};
+use gateway::upstream::library::Snapshot;
 
 /// # Errors
 /// With exit code 64 for mistakes in the configuration, with 1 for prompt files that are not valid.

@@ -17,12 +17,7 @@ use super::output::{Column, fitted, is_styled, printable, printable_line, table,
 use super::reach::Reach;
 use super::runtime::runtime;
 use super::status::fetch_once;
-use crate::hosts::KEY_VARIABLE;
-use crate::upstream::call::correlator::{Correlator, NotificationSinks};
-use crate::upstream::call::request::{RequestParams, UpstreamRequest};
-use crate::upstream::connection::GatewayClient;
-use crate::upstream::transport::Transport;
-use crate::upstream::transport::streamable_http::HttpEndpoint;
+use admin::hosts::KEY_VARIABLE;
 use config::{Credentials, Http, Secret, Settings};
 use domain::address_policy::AddressPolicy;
 use domain::call::ForwardedMeta;
@@ -33,6 +28,11 @@ use domain::name::{Naming, Prefix};
 use domain::prompt::Prompt;
 use domain::server_request::ClientCapabilities;
 use domain::similar::suggestion;
+use gateway::upstream::call::correlator::{Correlator, NotificationSinks};
+use gateway::upstream::call::request::{RequestParams, UpstreamRequest};
+use gateway::upstream::connection::GatewayClient;
+use gateway::upstream::transport::Transport;
+use gateway::upstream::transport::streamable_http::HttpEndpoint;
 
 /// Timeout of the handshake, and of the whole command: longer than `server.limits.request` by
 /// default, so that the gateway's own timeout is reported.

@@ -8,7 +8,7 @@ use super::args::Connect;
 use super::failure::Failure;
 use super::output::print;
 use super::reach::Reach;
-use crate::hosts::{self, Gateway, Host, Place, Plan, with_entry};
+use admin::hosts::{self, Gateway, Host, Place, Plan, with_entry};
 
 /// Prints the entry, or writes it into the host's file.
 ///

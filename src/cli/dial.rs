@@ -18,17 +18,17 @@ use super::load::load;
 use super::login::shared_grants;
 use super::output::{Column, printable, prompts, table};
 use super::runtime::runtime;
-use crate::cluster::{Cluster, SharedGrants};
-use crate::router::refresh::Refresh;
-use crate::router::source::Source;
-use crate::upstream::call::correlator::NotificationSinks;
-use crate::upstream::connection::connect::Connector;
-use crate::upstream::driver::{DriverId, DriverReport, FetchedList};
-use crate::upstream::prompt_list::{PromptList, emptiness};
 use config::{Config, Upstream};
 use domain::call::ForwardedMeta;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::revision::Revision;
+use gateway::cluster::{Cluster, SharedGrants};
+use gateway::router::refresh::Refresh;
+use gateway::router::source::Source;
+use gateway::upstream::call::correlator::NotificationSinks;
+use gateway::upstream::connection::connect::Connector;
+use gateway::upstream::driver::{DriverId, DriverReport, FetchedList};
+use gateway::upstream::prompt_list::{PromptList, emptiness};
 
 pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
     let config = load(path)?;

@@ -13,8 +13,8 @@ use super::failure::Failure;
 use super::output::print;
 use super::reach::Reach;
 use super::runtime::runtime;
-use crate::net::egress::{CONNECT, Egress};
 use domain::address_policy::AddressPolicy;
+use gateway::net::egress::{CONNECT, Egress};
 
 /// Longest wait for the answer: checks of containers give up after a few seconds, too.
 const TIMEOUT: Duration = Duration::from_secs(4);

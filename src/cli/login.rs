@@ -20,19 +20,19 @@ use super::failure::Failure;
 use super::load::load;
 use super::output::{Column, print, printable, table};
 use super::runtime::runtime;
-use crate::cluster::SharedGrants;
-use crate::grants::Grant;
-use crate::grants::sign_in::Provider;
-use crate::grants::sign_in::callback::{Arrival, Callback};
-use crate::grants::sign_in::device::DeviceFlow;
-use crate::grants::sign_in::flow::CodeFlow;
-use crate::grants::store::{GrantStore, StoreError};
-use crate::net::egress::{CONNECT, Egress};
-use crate::oauth::client::address_policy;
-use crate::oauth::code::NoCode;
 use config::{Config, Http};
 use domain::address_policy::AddressPolicy;
 use domain::unix_time::UnixSeconds;
+use gateway::cluster::SharedGrants;
+use gateway::grants::Grant;
+use gateway::grants::sign_in::Provider;
+use gateway::grants::sign_in::callback::{Arrival, Callback};
+use gateway::grants::sign_in::device::DeviceFlow;
+use gateway::grants::sign_in::flow::CodeFlow;
+use gateway::grants::store::{GrantStore, StoreError};
+use gateway::net::egress::{CONNECT, Egress};
+use gateway::oauth::client::address_policy;
+use gateway::oauth::code::NoCode;
 
 /// The time that the operator has in the browser: enough to look for a second factor.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -232,7 +232,7 @@ fn upstream<'a>(config: &'a Config, id: &str) -> Result<Target<'a>, Failure> {
     }
 }
 
-pub fn store(
+pub(crate) fn store(
     login: &config::Login,
     shared: Option<Arc<SharedGrants>>,
 ) -> Result<GrantStore, Failure> {

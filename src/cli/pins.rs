@@ -16,13 +16,13 @@ use super::load::load;
 use super::output::{Column, print, printable, prompts, table};
 use super::runtime::runtime;
 use crate::app::App;
-use crate::router::approvals::json::row_json;
-use crate::router::approvals::{Action, ApprovalError, Decider, Examined, Outcome, notes};
-use crate::router::pin::PinRow;
-use crate::router::{Router, UpstreamStatus};
 use domain::name::UpstreamId;
 use domain::pin::Mode;
 use domain::similar::suggestion;
+use gateway::router::approvals::json::row_json;
+use gateway::router::approvals::{Action, ApprovalError, Decider, Examined, Outcome, notes};
+use gateway::router::pin::PinRow;
+use gateway::router::{Router, UpstreamStatus};
 
 /// Runs one of the commands.
 ///

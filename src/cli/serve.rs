@@ -13,12 +13,12 @@ use super::process::raise_open_file_limit;
 use super::running::Running;
 use super::runtime::runtime;
 use crate::app::{App, ConfigSource};
-use crate::downstream::Streams;
-use crate::router::UpstreamStatus;
-use crate::telemetry::log::Logging;
-use crate::{shutdown, telemetry};
 use base::platform::processes::gateway_depth;
 use config::from_here;
+use gateway::downstream::Streams;
+use gateway::router::UpstreamStatus;
+use gateway::telemetry::log::Logging;
+use gateway::{shutdown, telemetry};
 
 /// Serves over HTTP.
 pub(super) fn http(path: &Path) -> Result<(), Failure> {

@@ -13,9 +13,9 @@ use super::failure::Failure;
 use super::output::{Column, age, printable, table};
 use super::reach::Reach;
 use super::runtime::runtime;
-use crate::net::egress::{CONNECT, Egress, FetchError};
 use config::is_https_or_loopback;
 use domain::address_policy::AddressPolicy;
+use gateway::net::egress::{CONNECT, Egress, FetchError};
 
 /// Environment variable with the admin token. It is no argument, because every user of the machine
 /// can read the arguments of a process.

@@ -4,8 +4,8 @@
 
 use domain::caller::Caller as CallerId;
 use domain::fault::{Fault, RequestFault, TransportFault};
-use promptgate::test_util::session::headers::{Field, Headers};
-use promptgate::test_util::session::{Dispatch, Refusal};
+use gateway::session::headers::{Field, Headers};
+use gateway::session::{Dispatch, Refusal};
 use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Value, json};

@@ -145,7 +145,8 @@ fn the_rules_of_the_documentation_are_valid() {
 
 #[test]
 fn every_reason_of_an_error_is_documented() {
-    let respond = read("src/downstream/error_message.rs") + &read("src/domain/fault.rs");
+    let respond = read("crates/gateway/src/downstream/error_message.rs")
+        + &read("crates/domain/src/fault.rs");
     let reasons: Vec<_> = respond
         .lines()
         .filter_map(|line| line.split_once("=> \"")?.1.split_once('"'))
@@ -203,7 +204,8 @@ fn bare(name: &str) -> &str {
 
 #[test]
 fn dashboards_alerts_and_the_manual_speak_of_metrics_that_there_are() {
-    let sources = ["src/telemetry/metrics.rs", "src/app/observe.rs"].map(read).concat();
+    let sources =
+        ["crates/gateway/src/telemetry/metrics.rs", "src/app/observe.rs"].map(read).concat();
     let literals = sources.split('"').skip(1).step_by(2).filter(|text| text.contains('.'));
     let known: std::collections::BTreeSet<_> =
         literals.map(|name| bare(&name.replace('.', "_")).to_owned()).collect();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use config::Config;
-use promptgate::test_util::app::App;
+use promptgate::App;
 use serde_json::{Value, json};
 
 use super::audit::Log;

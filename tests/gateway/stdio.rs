@@ -377,8 +377,8 @@ async fn s9_a_hundred_children_are_started_a_few_at_a_time_and_all_are_served() 
 async fn s10_after_a_thousand_children_no_process_and_no_descriptor_is_left() {
     use crate::support::PATIENCE;
     use config::Config;
-    use promptgate::test_util::upstream::call::correlator::NotificationSinks;
-    use promptgate::test_util::upstream::connection::connect::Connector;
+    use gateway::upstream::call::correlator::NotificationSinks;
+    use gateway::upstream::connection::connect::Connector;
     use std::sync::Arc;
     use tokio::time::timeout;
     let path = std::path::Path::new(".");

@@ -9,12 +9,20 @@ use cedar_policy::{
     PolicySet, Request, RestrictedExpression,
 };
 
-use crate::decisions::Verdict;
 use crate::prompt_tests::{PromptClass, PromptTests};
 use crate::rule::action;
 use domain::caller::Caller;
 use domain::method::Method;
 use domain::rights::{Allowed, PromptRef};
+
+/// An access decision, with the policies that decided.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Verdict {
+    pub is_allowed: bool,
+    /// Ids of the policies that decided; empty where no policy matches the request, or it cannot
+    /// be evaluated.
+    pub reasons: Vec<String>,
+}
 
 /// The rights of a class of callers.
 pub(super) struct CallerClass {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use cedar_policy::PolicySet;
 use quick_cache::sync::Cache;
 
-use crate::class::{CallerClass, Types};
+use crate::class::{CallerClass, Types, Verdict};
 use crate::rule_set::RuleSet;
 use domain::caller::Caller;
 use domain::method::Method;
@@ -29,15 +29,6 @@ pub struct Decisions {
 /// A caller, equal to those with the same id, groups and scopes.
 #[derive(Clone, Debug)]
 struct ByRights(Caller);
-
-/// An access decision, with the policies that decided.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Verdict {
-    pub is_allowed: bool,
-    /// Ids of the policies that decided; empty where no policy matches the request, or it cannot
-    /// be evaluated.
-    pub reasons: Vec<String>,
-}
 
 /// Most callers whose class is remembered: to find it again costs microseconds.
 const CALLERS: usize = 16_384;

@@ -16,6 +16,7 @@ mod prompt_tests;
 mod rule;
 mod rule_set;
 
-pub use decisions::{Decisions, Verdict};
+pub use class::Verdict;
+pub use decisions::Decisions;
 pub use rule::{Effect, Rule, RuleCallers, action, parse_action};
 pub use rule_set::{RuleSet, SCHEMA};

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub use base::platform::disk::{self, File, FileKind, Metadata, OpenOptions, Readers};
+pub(crate) use base::platform::disk::{self, File, FileKind, Metadata, OpenOptions, Readers};
 
 /// The folder of a log, locked so that no other process writes into it.
 pub(crate) struct Folder {

@@ -18,7 +18,7 @@ use super::writer::LogWriter;
 use super::{EVIDENCE, FolderUse};
 use base::platform::{spawn_thread, wall_clock};
 use base::seal::AuditKey;
-pub use config::Durability;
+pub(crate) use config::Durability;
 use domain::document::Document;
 use domain::fair_share::Holder;
 
@@ -207,7 +207,7 @@ fn stamp(started: Instant) -> Stamp {
     Stamp { wall: wall_clock(), up: started.elapsed() }
 }
 
-pub fn writer_settings(config: &config::Audit) -> WriterSettings {
+pub(crate) fn writer_settings(config: &config::Audit) -> WriterSettings {
     WriterSettings {
         limit: config.buffer,
         share: config.share.of(config.buffer),

@@ -69,7 +69,7 @@ struct Inner {
 
 /// Whether the folder of the log is for one gateway.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum FolderUse {
+pub enum FolderUse {
     /// A folder that another gateway writes into is an error.
     #[default]
     Exclusive,

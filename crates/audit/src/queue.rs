@@ -41,7 +41,7 @@ pub(super) struct Entry {
 
 /// The outcome of writing a record.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     /// It is written.
     Written,
     /// It is not known to be on the disk, and will be written again.

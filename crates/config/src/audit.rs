@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::reader::{MILLISECOND, Section};
 use super::views::globs;
-pub use base::platform::disk::{self, OpenOptions, Readers};
+pub(crate) use base::platform::disk::{self, OpenOptions, Readers};
 use base::platform::platform;
 use base::seal::AuditKey;
 use domain::fair_share::Share;

@@ -8,7 +8,7 @@ use super::views::known_id;
 use domain::call_overlay::{AddedMessage, Preset};
 use domain::glob::{Glob, MAX_PATTERN};
 use domain::name::UpstreamId;
-pub use domain::overlay::{Action, ArgumentChange, Change, Overlay, Rename};
+pub(crate) use domain::overlay::{Action, ArgumentChange, Change, Overlay, Rename};
 use domain::uri::is_unsafe;
 
 /// Reads all overlays, in the order of the file.

@@ -415,7 +415,7 @@ fn check_closed(schema: &Value, at: &str, open: &mut Vec<String>) {
 
 #[test]
 fn no_member_is_left_undescribed() {
-    let text = include_str!("../../../src/admin/openapi.json");
+    let text = include_str!("../../../crates/admin/src/openapi.json");
     let document: Value = serde_json::from_str(text).unwrap();
     let mut open = Vec::new();
     check_closed(&document["components"]["schemas"], "", &mut open);

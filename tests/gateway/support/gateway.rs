@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use config::Config;
-use promptgate::test_util::app::App;
-use promptgate::test_util::downstream::Streams;
+use gateway::downstream::Streams;
+use promptgate::App;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::io::DuplexStream;

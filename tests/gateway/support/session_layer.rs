@@ -10,14 +10,14 @@ use domain::caller::Caller;
 use domain::fault::Fault;
 use domain::rights::{Everything, Rights};
 use domain::unix_time::UnixSeconds;
-use promptgate::test_util::policy::Gate;
-use promptgate::test_util::router::{Router, RouterDeps, UpstreamDeps};
-use promptgate::test_util::session::headers::{Field, Headers};
-use promptgate::test_util::session::{
+use gateway::policy::Gate;
+use gateway::router::{Router, RouterDeps, UpstreamDeps};
+use gateway::session::headers::{Field, Headers};
+use gateway::session::{
     CallOutcome, CallPermit, CallPermits, Dispatch, Refusal, RequestContext, Sessions, SharedState,
     TransportContext,
 };
-use promptgate::test_util::telemetry::Telemetry;
+use gateway::telemetry::Telemetry;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;

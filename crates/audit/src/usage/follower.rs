@@ -31,7 +31,7 @@ impl Follower {
     ///
     /// # Errors
     /// When the folder cannot be used, or another process writes it (`WouldBlock`).
-    pub fn open(config: &config::Usage) -> io::Result<Option<Self>> {
+    pub(crate) fn open(config: &config::Usage) -> io::Result<Option<Self>> {
         let Some(path) = &config.path else {
             return Ok(None);
         };
@@ -87,7 +87,7 @@ impl Follower {
     }
 
     /// Applies changed limits.
-    pub fn limit(&mut self, config: &config::Usage) {
+    pub(crate) fn limit(&mut self, config: &config::Usage) {
         self.index.limit(config.keep, config.size);
     }
 

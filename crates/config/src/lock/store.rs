@@ -14,7 +14,7 @@ use similar::TextDiff;
 
 use super::{Lock, NO_FILE};
 use crate::durable_file::{self, UNFINISHED};
-pub use base::platform::disk::{self, File, Readers};
+pub(crate) use base::platform::disk::{self, File, Readers};
 use base::seal;
 use domain::pin::DigestText;
 

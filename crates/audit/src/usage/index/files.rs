@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::day::{Detail, PREAMBLE, wanted_length};
-pub use base::platform::disk::{self, File, OpenOptions, Readers};
+pub(crate) use base::platform::disk::{self, File, OpenOptions, Readers};
 
 /// The folder of an index.
 #[derive(Debug)]

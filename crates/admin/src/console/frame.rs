@@ -1,0 +1,131 @@
+//! The frame of every page: title, navigation and the signed-in visitor.
+
+use askama::Template;
+
+use super::asset::{ICON, SCRIPT, STYLE};
+use super::text::Html;
+use super::text::filters;
+use crate::sign_in::{Role, Visitor};
+
+/// The parts of the console, in the order of the navigation.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Section {
+    Overview,
+    Prompts,
+    Upstreams,
+    Access,
+    Pins,
+    Usage,
+    Audit,
+    Configuration,
+    Connect,
+}
+
+impl Section {
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Overview,
+        Self::Prompts,
+        Self::Upstreams,
+        Self::Access,
+        Self::Pins,
+        Self::Usage,
+        Self::Audit,
+        Self::Configuration,
+        Self::Connect,
+    ];
+
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Overview => "Overview",
+            Self::Prompts => "Prompts",
+            Self::Upstreams => "Upstreams",
+            Self::Access => "Access",
+            Self::Pins => "Pins",
+            Self::Usage => "Usage",
+            Self::Audit => "Audit",
+            Self::Configuration => "Configuration",
+            Self::Connect => "Connect",
+        }
+    }
+
+    pub(crate) fn path(self) -> &'static str {
+        match self {
+            Self::Overview => "/",
+            Self::Prompts => "/prompts",
+            Self::Upstreams => "/upstreams",
+            Self::Access => "/access",
+            Self::Pins => "/pins",
+            Self::Usage => "/usage",
+            Self::Audit => "/audit",
+            Self::Configuration => "/configuration",
+            Self::Connect => "/connect",
+        }
+    }
+}
+
+/// A whole page of the console.
+#[derive(Template)]
+#[template(path = "frame.html")]
+pub(crate) struct Frame<'a> {
+    pub title: &'a str,
+    /// The name of the gateway (`server.name`).
+    pub gateway: &'a str,
+    /// `None` on pages that are no part of the navigation.
+    pub section: Option<Section>,
+    /// `None` before the sign-in.
+    pub visitor: Option<&'a Visitor>,
+    /// The token of the form that signs out; empty where there is no session.
+    pub csrf: &'a str,
+    pub main: Html,
+}
+
+impl Frame<'_> {
+    fn is_here(&self, section: &Section) -> bool {
+        self.section == Some(*section)
+    }
+
+    fn style(&self) -> &'static str {
+        &STYLE.path
+    }
+
+    fn script(&self) -> &'static str {
+        &SCRIPT.path
+    }
+
+    fn icon(&self) -> &'static str {
+        &ICON.path
+    }
+
+    fn role(visitor: &Visitor) -> &'static str {
+        match visitor.role {
+            Role::Viewer => "viewer",
+            Role::Tester => "tester",
+            Role::Approver => "approver",
+        }
+    }
+}
+
+/// The form in which people sign in.
+#[derive(Template)]
+#[template(path = "login.html")]
+pub(crate) struct LoginPage<'a> {
+    /// The page that they wanted.
+    pub to: &'a str,
+    pub message: Option<&'a str>,
+    pub has_token: bool,
+    pub has_oidc: bool,
+}
+
+/// Why there is no page.
+#[derive(Template)]
+#[template(path = "trouble.html")]
+pub(crate) struct TroublePage<'a> {
+    pub message: &'a str,
+}
+
+/// The page after a sign-in at a provider, which moves on by itself.
+#[derive(Template)]
+#[template(path = "signed_in.html")]
+pub(crate) struct SignedInPage<'a> {
+    pub to: &'a str,
+}

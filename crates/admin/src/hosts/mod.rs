@@ -1,0 +1,221 @@
+//! The hosts: where each keeps its servers, and the entry that it understands. Keys stand in an
+//! entry as variables only.
+
+mod edit;
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use serde_json::{Value, json};
+
+pub use edit::with_entry;
+
+/// A host that connects to MCP servers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub enum Host {
+    ClaudeCode,
+    ClaudeDesktop,
+    #[value(name = "vscode")]
+    VsCode,
+    Cursor,
+    Codex,
+    Gemini,
+    Zed,
+    Goose,
+    Inspector,
+}
+
+/// Default name of the entry. Some hosts show it before the names of prompts, such as
+/// `/mcp__prompts__NAME`.
+pub const ENTRY: &str = "prompts";
+
+/// Environment variable with the API key or token of a client. It is no argument, because every
+/// user of the machine can read the arguments of a process.
+pub const KEY_VARIABLE: &str = "PROMPTGATE_API_KEY";
+
+/// The gateway that an entry is for.
+pub struct Gateway<'a> {
+    /// Name of the entry.
+    pub name: &'a str,
+    pub url: &'a str,
+    /// Whether the URL is not that of the main endpoint, which alone is served over standard
+    /// streams.
+    pub is_view: bool,
+    pub needs_key: bool,
+    /// The configuration file, as an absolute path; `None` if it does not exist.
+    pub config: Option<PathBuf>,
+}
+
+/// Instructions to connect a host.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// A command that does it.
+    pub command: Option<String>,
+    /// The entry; `None` where the host has no file.
+    pub place: Option<Place>,
+    pub notes: Vec<String>,
+}
+
+/// An entry in the file of a host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Place {
+    /// `None` where the file is not known on this system.
+    pub file: Option<PathBuf>,
+    pub format: Format,
+    /// The member that holds the entries.
+    pub container: &'static str,
+    pub entry: Value,
+    /// A question for the key, which VS Code asks and keeps: an element of `inputs`.
+    pub input: Option<Value>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Format {
+    /// With comments and trailing commas.
+    Json,
+    Toml,
+    Yaml,
+}
+
+pub fn plan(host: Host, gateway: &Gateway<'_>) -> Plan {
+    let url = gateway.url;
+    let place =
+        |format, container, file, entry| Place { file, format, container, entry, input: None };
+    let json_place = |container, file, entry| Some(place(Format::Json, container, file, entry));
+    let mut plan = Plan::default();
+    // VS Code prompts for the key itself, and the gateway that Claude Desktop starts has only one
+    // caller.
+    let has_own_key = host == Host::VsCode || (host == Host::ClaudeDesktop && !gateway.is_view);
+    if gateway.needs_key && !has_own_key {
+        plan.notes.push(format!("Set {KEY_VARIABLE} to your API key where the host runs."));
+    }
+    match host {
+        Host::ClaudeCode => {
+            let header = gateway.needs_key.then(|| bearer("${", "}"));
+            let flag = header
+                .as_ref()
+                .map_or(String::new(), |h| format!(" --header 'Authorization: {h}'"));
+            plan.command =
+                Some(format!("claude mcp add --transport http {} {url}{flag}", gateway.name));
+            let entry = with_header(json!({"type": "http", "url": url}), header);
+            plan.place = json_place("mcpServers", Some(".mcp.json".into()), entry);
+        }
+        Host::ClaudeDesktop => {
+            let entry = if gateway.is_view {
+                mcp_remote(gateway)
+            } else {
+                plan.notes.push(
+                    "The host starts a gateway of its own, with this configuration file. It inherits few variables: give \
+                     secrets of the file as { file = … }, or add them to an `env` of the entry."
+                        .to_owned(),
+                );
+                let config = gateway.config.as_deref().map(|path| path.display().to_string());
+                json!({"command": program(), "args": ["serve", "--stdio", "-c", config.unwrap_or_default()]})
+            };
+            plan.place = json_place("mcpServers", claude_desktop(), entry);
+        }
+        Host::VsCode => {
+            let id = format!("{}-key", gateway.name);
+            let header = gateway.needs_key.then(|| format!("Bearer ${{input:{id}}}"));
+            let entry = with_header(json!({"type": "http", "url": url}), header);
+            let input = json!({"type": "promptString", "id": id, "password": true,
+                "description": "API key of promptgate"});
+            let place = place(Format::Json, "servers", Some(".vscode/mcp.json".into()), entry);
+            plan.place = Some(Place { input: gateway.needs_key.then_some(input), ..place });
+        }
+        Host::Cursor => {
+            let header = gateway.needs_key.then(|| bearer("${env:", "}"));
+            let entry = with_header(json!({"url": url}), header);
+            plan.place = json_place("mcpServers", Some(".cursor/mcp.json".into()), entry);
+        }
+        Host::Codex => {
+            let mut entry = json!({"url": url});
+            if gateway.needs_key {
+                entry["bearer_token_env_var"] = KEY_VARIABLE.into();
+            }
+            plan.notes.push("Codex knows tools only: set expose = [\"prompts\", \"tools\"] in [server], or in a view.".to_owned());
+            plan.place =
+                Some(place(Format::Toml, "mcp_servers", in_home(".codex/config.toml"), entry));
+        }
+        Host::Gemini => {
+            let header = gateway.needs_key.then(|| bearer("${", "}"));
+            let entry = with_header(json!({"httpUrl": url}), header);
+            plan.place = json_place("mcpServers", Some(".gemini/settings.json".into()), entry);
+        }
+        Host::Zed => {
+            // Zed has no variables in headers.
+            let entry = if gateway.needs_key { mcp_remote(gateway) } else { json!({"url": url}) };
+            plan.place = json_place("context_servers", config_home("zed/settings.json"), entry);
+        }
+        Host::Goose => {
+            let mut entry = json!({"type": "streamable_http", "name": gateway.name, "enabled": true,
+                "uri": url, "timeout": 300});
+            if gateway.needs_key {
+                entry["env_keys"] = json!([KEY_VARIABLE]);
+                entry = with_header(entry, Some(bearer("${", "}")));
+            }
+            plan.place =
+                Some(place(Format::Yaml, "extensions", config_home("goose/config.yaml"), entry));
+        }
+        Host::Inspector => {
+            let header = gateway
+                .needs_key
+                .then(|| format!(" --header \"Authorization: Bearer ${KEY_VARIABLE}\""));
+            plan.command = Some(format!(
+                "npx @modelcontextprotocol/inspector --cli {url} --transport http{} --method prompts/list",
+                header.unwrap_or_default()
+            ));
+        }
+    }
+    plan
+}
+
+/// Returns `Bearer` with the variable of the key, in the syntax of a host.
+fn bearer(before: &str, after: &str) -> String {
+    format!("Bearer {before}{KEY_VARIABLE}{after}")
+}
+
+fn with_header(mut entry: Value, header: Option<String>) -> Value {
+    if let Some(header) = header {
+        entry["headers"] = json!({"Authorization": header});
+    }
+    entry
+}
+
+/// Returns the entry of a bridge from standard streams to HTTP, which reads variables in its
+/// headers.
+fn mcp_remote(gateway: &Gateway<'_>) -> Value {
+    let mut arguments = vec!["-y".to_owned(), "mcp-remote".to_owned(), gateway.url.to_owned()];
+    if gateway.needs_key {
+        let header = format!("Authorization:{}", bearer("${", "}"));
+        arguments.extend(["--header".to_owned(), header]);
+    }
+    json!({"command": "npx", "args": arguments})
+}
+
+/// Returns the path of this program: hosts do not have the shell's `PATH`.
+fn program() -> String {
+    let program = std::env::current_exe().ok();
+    program.map_or("promptgate".to_owned(), |program| program.display().to_string())
+}
+
+fn in_home(path: &str) -> Option<PathBuf> {
+    std::env::home_dir().map(|home| home.join(path))
+}
+
+fn config_home(path: &str) -> Option<PathBuf> {
+    let configured = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
+    let folder = configured.filter(|folder| folder.is_absolute()).or_else(|| in_home(".config"));
+    folder.map(|folder| folder.join(path))
+}
+
+fn claude_desktop() -> Option<PathBuf> {
+    let file = "Claude/claude_desktop_config.json";
+    if cfg!(target_os = "macos") {
+        in_home(&format!("Library/Application Support/{file}"))
+    } else if cfg!(windows) {
+        std::env::var_os("APPDATA").map(|folder| PathBuf::from(folder).join(file))
+    } else {
+        config_home(file)
+    }
+}

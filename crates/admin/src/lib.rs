@@ -1,0 +1,520 @@
+//! The admin side: liveness, readiness, metrics, the state of the gateway as JSON, and the console
+//! for people. It reads state; only decisions on prompts and revocations of accounts change any.
+
+#![forbid(unsafe_code)]
+// Untrusted input must not panic; tests may.
+#![warn(clippy::panic, clippy::unwrap_used)]
+#![warn(unreachable_pub)]
+
+mod actions;
+mod answer;
+mod console;
+mod grants;
+pub mod hosts;
+mod pages;
+mod pins;
+mod reloads;
+mod request;
+mod sign_in;
+mod state;
+mod verification;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{ACCEPT, CONTENT_TYPE, ETAG};
+use http::request::Parts;
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::{Bytes, Incoming};
+use serde_json::json;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use answer::Answer;
+use base::platform::wall_clock;
+use base::seal::Sealer;
+use config::{Config, Limits};
+use console::{Frame, asset};
+use gateway::downstream::clock::now;
+use gateway::downstream::{Body, OriginGuard, Peer, RequestGuard, Serve, TlsServer};
+use gateway::router::approvals::Action;
+use gateway::router::blocking::beside_calls;
+use pages::{AnyPage, Made, Trouble};
+use pins::entity_tag;
+pub use reloads::Reloads;
+use request::{Asked, Params, segments};
+use sign_in::{LocalPath, SignIn, Site, Visitor, is_same_site_post};
+pub use state::State;
+pub use verification::Verification;
+
+/// The limits of the admin API are its own, so that probes are answered whatever the clients of the
+/// endpoint do. Probes and scrapers are few, send small requests, and reconnect or reuse their
+/// connections at once: a connection without a request is closed soon, and the longest idle one at
+/// once when a new one needs its place. This is the maximum number of connections.
+const MAX_CONNECTIONS: usize = 64;
+
+/// Idle time between two requests on a connection; see [`MAX_CONNECTIONS`].
+const IDLE: Duration = Duration::from_secs(5);
+
+/// Time for the first byte, and for the head of a request.
+const HEAD: Duration = Duration::from_secs(2);
+
+/// Requests at once on an HTTP/2 connection: a browser that loads a page needs no more.
+const H2_STREAMS: usize = 16;
+
+/// Bounds on reading the body of a request.
+#[derive(Clone, Copy)]
+struct BodyBounds {
+    size: usize,
+    time: Duration,
+}
+
+/// Bounds of a form that anyone may send: a token, and the page to return to.
+const LOGIN_FORM: BodyBounds = BodyBounds { size: 16 << 10, time: Duration::from_secs(5) };
+
+/// The description of the admin API, in OpenAPI 3.1.
+const OPENAPI: &str = include_str!("openapi.json");
+
+/// Pages that are made at once, so that they leave the processor to calls.
+const PAGES_AT_ONCE: usize = 4;
+
+/// Prompts that are tried at once. They wait for upstreams, so pages do not wait for them.
+const TRIALS_AT_ONCE: usize = 8;
+
+/// The admin API and the console, over HTTP.
+pub struct Admin {
+    guard: OriginGuard,
+    config: config::Admin,
+    /// The name of the gateway.
+    gateway: Arc<str>,
+    state: Arc<State>,
+    sign_in: SignIn,
+    limits: Arc<Limits>,
+    permits: Permits,
+}
+
+/// Permits for pages and trials that run at once; they outlive a configuration.
+#[derive(Clone)]
+struct Permits {
+    pages: Arc<Semaphore>,
+    trials: Arc<Semaphore>,
+}
+
+/// Content from this size on is hashed and compressed beside the calls, in bytes: less takes far
+/// below a millisecond.
+const LARGE: usize = 16 << 10;
+
+/// The paths of decisions.
+const DECISIONS: [(&str, Action); 3] = [
+    ("/api/v1/pins/approve", Action::Approve),
+    ("/api/v1/pins/reject", Action::Reject),
+    ("/api/v1/pins/rollback", Action::RollBack { to: None }),
+];
+
+impl Admin {
+    pub fn new(admin: &config::Admin, config: &Config, state: State, sealer: Arc<Sealer>) -> Self {
+        let sign_in = SignIn::new(admin, sealer, state.audit.clone());
+        let permits = |at_once| Arc::new(Semaphore::new(at_once));
+        let permits = Permits { pages: permits(PAGES_AT_ONCE), trials: permits(TRIALS_AT_ONCE) };
+        Self::with(admin, config, state, sign_in, permits)
+    }
+
+    /// The admin side of another configuration.
+    pub fn renew(
+        &self,
+        admin: &config::Admin,
+        config: &Config,
+        state: State,
+        sealer: Arc<Sealer>,
+    ) -> Self {
+        let sign_in = self.sign_in.renew(admin, sealer);
+        Self::with(admin, config, state, sign_in, self.permits.clone())
+    }
+
+    fn with(
+        admin: &config::Admin,
+        config: &Config,
+        state: State,
+        sign_in: SignIn,
+        permits: Permits,
+    ) -> Self {
+        let guard = OriginGuard::at(admin.listen.ip(), &config.server.allowed_hosts);
+        let limits = Limits {
+            connections: MAX_CONNECTIONS,
+            first_byte: HEAD,
+            head: HEAD,
+            idle: IDLE,
+            h2_streams: H2_STREAMS,
+            ..config.server.limits.clone()
+        };
+        let gateway = config.server.name.as_str().into();
+        Self {
+            guard,
+            config: admin.clone(),
+            gateway,
+            state: Arc::new(state),
+            sign_in,
+            limits: limits.into(),
+            permits,
+        }
+    }
+
+    /// Returns the answer to a request.
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        address: IpAddr,
+        guard: &RequestGuard,
+    ) -> Answer {
+        // Visitors without a credential must not take the places of probes.
+        guard.yield_place();
+        let (head, body) = request.into_parts();
+        let site = Site::of(&head.uri, &head.headers);
+        // Behind a proxy with TLS the console has another origin than loopback: its own.
+        let is_own = || site.as_ref().is_some_and(|site| is_same_site_post(site, &head.headers));
+        let is_allowed = self.guard.check_host(&head.uri, &head.headers).is_ok()
+            && (self.guard.check_origin(&head.headers).is_ok() || is_own());
+        if !is_allowed {
+            return Answer::error(
+                StatusCode::FORBIDDEN,
+                "Host or Origin is not allowed for the admin API; see server.allowed_hosts",
+            );
+        }
+        let path = head.uri.path();
+        // Probes of an orchestrator have no token, and learn nothing but liveness and readiness.
+        match path {
+            "/livez" => {
+                return read_only(&head, || Answer::json(StatusCode::OK, &json!({"status": "ok"})));
+            }
+            "/readyz" => {
+                let (status, why) = self.state.readiness();
+                return read_only(&head, || Answer::json(status, &why));
+            }
+            _ => {}
+        }
+        let Some(site) = site else {
+            return Answer::error(StatusCode::BAD_REQUEST, "the request names no host");
+        };
+        let visitor = self.sign_in.visitor(&site, &head.headers, now());
+        if visitor.is_some() {
+            guard.keep_place().await;
+        }
+        if path == "/metrics" || path.starts_with("/api/") {
+            return match visitor {
+                Some(visitor) => self.api(&head, body, &visitor).await,
+                None => Answer::error(StatusCode::UNAUTHORIZED, UNAUTHORIZED),
+            };
+        }
+        if !self.config.console {
+            return Answer::error(StatusCode::NOT_FOUND, NO_CONSOLE);
+        }
+        if let Some(asset) = asset::at(path) {
+            return Answer::asset(asset);
+        }
+        let from = From { site, address };
+        match visitor {
+            _ if path == "/login" || path.starts_with("/login/") => {
+                self.login(&head, body, &from).await
+            }
+            Some(visitor) => self.console(&head, body, &visitor, &from).await,
+            None => {
+                let to = head.uri.path_and_query().map_or("/", |to| to.as_str());
+                let query = url::form_urlencoded::Serializer::new(String::new())
+                    .append_pair("to", LocalPath::or_root(to).as_str())
+                    .finish();
+                Answer::moved(&format!("/login?{query}"))
+            }
+        }
+    }
+
+    /// The admin API.
+    async fn api(&self, head: &Parts, body: Incoming, visitor: &Visitor) -> Answer {
+        let path = head.uri.path();
+        if let Some((_, action)) = DECISIONS.iter().find(|(own, _)| *own == path) {
+            return self.decide(action.clone(), head, body, visitor).await;
+        }
+        let Some(segments) = path.strip_prefix("/api/v1/").and_then(segments) else {
+            return match path {
+                "/metrics" => {
+                    read_only(head, || Answer::metrics(self.state.telemetry.prometheus()))
+                }
+                _ => Answer::error(StatusCode::NOT_FOUND, NOT_FOUND),
+            };
+        };
+        let path: Vec<&str> = segments.iter().map(String::as_str).collect();
+        match path.as_slice() {
+            ["grants", "revoke"] => return self.revoke(head, body, visitor).await,
+            ["prompts", name, "try"] => {
+                return self.try_over_api(head, body, visitor, name, false).await;
+            }
+            ["prompts", name, "complete"] => {
+                return self.try_over_api(head, body, visitor, name, true).await;
+            }
+            _ => {}
+        }
+        if !matches!(head.method, Method::GET | Method::HEAD) {
+            return Answer::not_allowed(READ);
+        }
+        let document: fn(&State) -> Answer = match path.as_slice() {
+            ["openapi.json"] => return Answer::document(OPENAPI.into()),
+            ["status"] => return Answer::json(StatusCode::OK, &self.state.status()),
+            ["grants"] => |state| Answer::json(StatusCode::OK, &state.grants()),
+            ["replicas"] => return Answer::json(StatusCode::OK, &self.state.replicas()),
+            ["catalog"] => |state| Answer::json(StatusCode::OK, &state.catalog()),
+            ["pins"] => |state| {
+                let document = state.pins();
+                Answer::json(StatusCode::OK, &document).with(ETAG, &entity_tag(&document))
+            },
+            _ => {
+                let params = Params::read(head.uri.query().unwrap_or_default().as_bytes());
+                return match self.page(segments, params, visitor, Form::Json).await {
+                    Ok(answer) => answer,
+                    Err(trouble) if trouble.is_unknown_page => {
+                        Answer::error(StatusCode::NOT_FOUND, NOT_FOUND)
+                    }
+                    Err(trouble) => Answer::error(trouble.status, &trouble.message),
+                };
+            }
+        };
+        // These have as many rows as there are prompts.
+        let state = self.state.clone();
+        beside_calls(move || document(&state)).await
+    }
+
+    /// The pages of the console, for a signed-in visitor.
+    async fn console(
+        &self,
+        head: &Parts,
+        body: Incoming,
+        visitor: &Visitor,
+        from: &From,
+    ) -> Answer {
+        let Some(path) = segments(head.uri.path()) else {
+            return Answer::error(StatusCode::NOT_FOUND, NOT_FOUND);
+        };
+        let answer = match head.method {
+            Method::GET | Method::HEAD if actions::is_action(&path) => {
+                // A visitor reloads the answer to a form, or returns to it after a sign-in.
+                Ok(Answer::moved(&actions::page_of_action(&path)))
+            }
+            Method::GET | Method::HEAD => {
+                let params = Params::read(head.uri.query().unwrap_or_default().as_bytes());
+                let form = if params.get("format") == "csv" { Form::Csv } else { Form::Html };
+                self.page(path, params, visitor, form).await
+            }
+            Method::POST => self.action(head, body, visitor, from, path).await,
+            _ => return Answer::not_allowed("GET, HEAD, POST"),
+        };
+        answer.unwrap_or_else(|trouble| match reads_html(&head.headers) {
+            true => self.trouble(&trouble, Some(visitor)),
+            false => Answer::error(trouble.status, &trouble.message),
+        })
+    }
+
+    /// Makes and writes a page on a thread that may block, within `admin.page_time`.
+    async fn page(
+        &self,
+        path: Vec<String>,
+        params: Params,
+        visitor: &Visitor,
+        form: Form,
+    ) -> Made<Answer> {
+        let asked = self.asked(path, params);
+        let (state, visitor, gateway) = (self.state.clone(), visitor.clone(), self.gateway.clone());
+        let until = asked.until;
+        let making = async move {
+            let page = pages::make(&state, &visitor, &asked).await?;
+            written(&*page, &visitor, &gateway, form)
+        };
+        beside_calls_within(&self.permits.pages, until, making).await
+    }
+
+    fn asked(&self, path: Vec<String>, params: Params) -> Asked {
+        Asked {
+            path,
+            params,
+            until: Instant::now() + self.config.page_time,
+            rows: self.config.page_rows,
+            now: wall_clock(),
+        }
+    }
+
+    /// A page that says why there is no other.
+    fn trouble(&self, trouble: &Trouble, visitor: Option<&Visitor>) -> Answer {
+        let page = console::TroublePage { message: &trouble.message };
+        let frame = Frame {
+            title: trouble.status.canonical_reason().unwrap_or("Error"),
+            gateway: &self.gateway,
+            section: None,
+            visitor,
+            csrf: &visitor.map(signed_out_by).unwrap_or_default(),
+            main: console::text::Html(askama::Template::render(&page).unwrap_or_default()),
+        };
+        Answer::html(trouble.status, askama::Template::render(&frame).unwrap_or_default())
+    }
+
+    /// Bounds of the bodies of visitors with a credential.
+    fn bounds(&self) -> BodyBounds {
+        BodyBounds { size: self.limits.body_size, time: self.limits.body }
+    }
+
+    /// Reads a body within its size and time.
+    async fn body(&self, body: Incoming, bounds: BodyBounds) -> Made<Bytes> {
+        let body = Limited::new(body, bounds.size).collect();
+        match timeout(bounds.time, body).await {
+            Ok(Ok(body)) => Ok(body.to_bytes()),
+            Ok(Err(_)) => Err(Trouble::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "the body is too large, or was broken off",
+            )),
+            Err(_) => {
+                Err(Trouble::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"))
+            }
+        }
+    }
+
+    /// Reads the form of a POST.
+    async fn form(&self, head: &Parts, body: Incoming, bounds: BodyBounds) -> Made<Params> {
+        if !has_type(&head.headers, "application/x-www-form-urlencoded") {
+            let message = "The form was not sent as application/x-www-form-urlencoded.";
+            return Err(Trouble::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+        }
+        Ok(Params::read(&self.body(body, bounds).await?))
+    }
+}
+
+/// Makes a page outside the threads of calls, with one of `permits`, and not longer than `until`.
+async fn beside_calls_within<T: Send + 'static>(
+    permits: &Arc<Semaphore>,
+    until: Instant,
+    making: impl Future<Output = Made<T>> + Send + 'static,
+) -> Made<T> {
+    let permit = timeout_at(until, permits.clone().acquire_owned()).await;
+    let Ok(Ok(permit)) = permit else {
+        let message =
+            "Too many pages are being made, or prompts tried, at once. Try again in a moment.";
+        return Err(Trouble::new(StatusCode::SERVICE_UNAVAILABLE, message));
+    };
+    let runtime = tokio::runtime::Handle::current();
+    let made = beside_calls(move || {
+        let made = runtime.block_on(making);
+        drop(permit);
+        made
+    });
+    // A late page runs until it next checks the clock, and is dropped.
+    timeout_at(until + GRACE, made).await.unwrap_or_else(|_| Err(Trouble::late()))
+}
+
+/// How a page is written.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Form {
+    Html,
+    Json,
+    /// Its rows for spreadsheets, where it has such rows.
+    Csv,
+}
+
+/// Writes a page for a visitor.
+///
+/// # Errors
+/// The page cannot be written.
+fn written(page: &dyn AnyPage, visitor: &Visitor, gateway: &str, form: Form) -> Made<Answer> {
+    match (form, page.csv()) {
+        (Form::Json, _) => page.json().map(Answer::document).map_err(|error| internal(&error)),
+        (Form::Csv, Some(table)) => Ok(Answer::csv(table, "usage.csv")),
+        (Form::Csv | Form::Html, _) => html(page, visitor, gateway),
+    }
+}
+
+/// Writes a page into its frame.
+///
+/// # Errors
+/// The page cannot be written.
+fn html(page: &dyn AnyPage, visitor: &Visitor, gateway: &str) -> Made<Answer> {
+    let frame = Frame {
+        title: &page.title(),
+        gateway,
+        section: Some(page.section()),
+        visitor: Some(visitor),
+        csrf: &signed_out_by(visitor),
+        main: console::text::Html(page.html().map_err(|error| internal(&error))?),
+    };
+    let page = askama::Template::render(&frame).map_err(|error| internal(&error))?;
+    Ok(Answer::html(StatusCode::OK, page))
+}
+
+/// The time in which a late page notices its deadline.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// Where a request comes from.
+struct From {
+    site: Site,
+    address: IpAddr,
+}
+
+/// Whether the content of a request has a media type.
+fn has_type(headers: &HeaderMap, media_type: &str) -> bool {
+    let sent = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let sent = sent.and_then(|sent| sent.split(';').next()).unwrap_or_default();
+    sent.trim().eq_ignore_ascii_case(media_type)
+}
+
+/// Whether the client is a browser, or another reader of pages (RFC 9110, section 12.5.1).
+fn reads_html(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    accepted.flat_map(|value| value.split(',')).any(|range| range.trim().starts_with("text/html"))
+}
+
+/// The token of the form that signs a visitor out; empty for those without a session.
+fn signed_out_by(visitor: &Visitor) -> String {
+    if visitor.expires.is_some() { visitor.csrf_token() } else { String::new() }
+}
+
+/// The methods of a path that is only read.
+const READ: &str = "GET, HEAD";
+
+fn read_only(head: &Parts, answer: impl FnOnce() -> Answer) -> Answer {
+    match head.method {
+        Method::GET | Method::HEAD => answer(),
+        _ => Answer::not_allowed(READ),
+    }
+}
+
+fn internal(error: &dyn std::error::Error) -> Trouble {
+    tracing::error!(%error, "a page of the console cannot be written; please report this line");
+    Trouble::new(StatusCode::INTERNAL_SERVER_ERROR, "The page cannot be written; the log says why.")
+}
+
+const NOT_FOUND: &str = "not found; GET /api/v1/openapi.json describes the admin API, beside /livez, /readyz and \
+    /metrics";
+
+const NO_CONSOLE: &str =
+    "not found; the console is switched off (admin.console), the admin API is at /api/v1/";
+
+const UNAUTHORIZED: &str = "send the header Authorization: Bearer with the value of admin.token";
+
+impl Serve for Admin {
+    fn limits(&self) -> &Arc<Limits> {
+        &self.limits
+    }
+
+    fn tls(&self) -> Option<&Arc<TlsServer>> {
+        None
+    }
+
+    async fn serve(
+        &self,
+        request: Request<Incoming>,
+        peer: &Peer,
+        guard: &RequestGuard,
+    ) -> Response<Body> {
+        let headers = request.headers().clone();
+        let answer = Box::pin(self.answer(request, peer.address, guard)).await;
+        if answer.content.len() < LARGE {
+            return answer.into_response(&headers);
+        }
+        beside_calls(move || answer.into_response(&headers)).await
+    }
+}

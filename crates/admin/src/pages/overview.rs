@@ -1,0 +1,145 @@
+//! The overview: conditions that need attention, then traffic.
+
+use askama::Template;
+use serde::Serialize;
+
+use super::Page;
+use super::traffic::{LAST_DAY, LAST_HOUR, Traffic, traffic};
+use crate::console::Section;
+use crate::console::text::filters;
+use crate::request::Asked;
+use crate::state::State;
+use audit::usage::Filter;
+use domain::{percent, pin};
+
+/// The first page.
+#[derive(Serialize, Template)]
+#[serde(rename_all = "camelCase")]
+#[template(path = "overview.html")]
+pub(super) struct Overview {
+    attention: Vec<Attention>,
+    prompts: usize,
+    left_out: usize,
+    upstreams: usize,
+    upstreams_up: usize,
+    /// Replicas of this gateway, this one included.
+    replicas: usize,
+    version: &'static str,
+    uptime_secs: u64,
+    hour: Traffic,
+    day: Traffic,
+}
+
+/// A condition that needs attention.
+#[derive(Debug, Serialize)]
+struct Attention {
+    /// `bad` or `warn`.
+    severity: &'static str,
+    text: String,
+    /// The page with the details.
+    page: String,
+}
+
+impl Page for Overview {
+    const SECTION: Section = Section::Overview;
+}
+
+/// Returns the overview.
+pub(super) async fn overview(state: &State, asked: &Asked) -> Overview {
+    let catalog = state.router.catalog();
+    let status = state.router.status();
+    let hour = traffic(state, asked, LAST_HOUR, Filter::default()).await;
+    Overview {
+        attention: attention(state, hour.limited, asked.rows),
+        prompts: catalog.content.len(),
+        left_out: catalog.content.left_out.len(),
+        upstreams: status.len(),
+        upstreams_up: status.iter().filter(|upstream| upstream.state == "up").count(),
+        replicas: state.cluster.as_ref().map_or(1, |cluster| cluster.replicas().len().max(1)),
+        version: env!("CARGO_PKG_VERSION"),
+        uptime_secs: state.reloads.started.elapsed().as_secs(),
+        hour,
+        day: traffic(state, asked, LAST_DAY, Filter::default()).await,
+    }
+}
+
+/// Returns the conditions that need attention, the worst first, in at most `max` lines. `limited`
+/// is how many calls the limits have refused in the last hour.
+fn attention(state: &State, limited: u64, max: usize) -> Vec<Attention> {
+    let mut all = Vec::new();
+    let mut add = |severity, text: String, page: &str| {
+        all.push(Attention { severity, text, page: page.to_owned() });
+    };
+    for reason in state.unready_reasons() {
+        add("bad", format!("Not ready: {reason}"), "/configuration");
+    }
+    for upstream in state.router.status() {
+        let Some(failure) = &upstream.failure else { continue };
+        let severity = if upstream.state == "down" { "bad" } else { "warn" };
+        let text =
+            format!("Upstream {} is {}: {}", upstream.id, upstream.state, failure.diagnosis());
+        let id = percent::encoded_segment(&upstream.id);
+        add(severity, text, &format!("/upstreams/{id}"));
+    }
+    for mistake in state.reloads.mistakes() {
+        add("bad", format!("The configuration file is rejected: {mistake}"), "/configuration");
+    }
+    for key in state.reloads.needs_restart() {
+        add(
+            "warn",
+            format!("{key} was changed in the file; restart the gateway to apply it"),
+            "/configuration",
+        );
+    }
+    if state.audit.is_on() && !state.audit.is_up() {
+        add("bad", "The audit log cannot be written".to_owned(), "/audit");
+    } else if state.audit.lag() > LAG {
+        let text =
+            format!("Records wait {:.1} s for the audit log", state.audit.lag().as_secs_f64());
+        add("warn", text, "/audit");
+    }
+    let waiting = waiting_pins(state);
+    if waiting > 0 {
+        add("warn", format!("{waiting} prompts wait for a decision"), "/pins?state=waiting");
+    }
+    if let Some(cluster) = &state.cluster {
+        if let Some(failure) = cluster.failure() {
+            add(
+                "bad",
+                format!("The store of the cluster is not available: {failure}"),
+                "/configuration",
+            );
+        }
+        let differing = cluster.differing();
+        if differing > 0 {
+            let text =
+                format!("{differing} replicas have another configuration or another catalog");
+            add("warn", text, "/configuration");
+        }
+    }
+    if limited > 0 {
+        add(
+            "warn",
+            format!("Limits have refused {limited} calls in the last hour"),
+            "/usage?span=1h&by=caller&sort=limited",
+        );
+    }
+    let look_alikes = state.router.catalog().content.look_alikes.len();
+    if look_alikes > 0 {
+        add("warn", format!("{look_alikes} pairs of prompts look alike"), "/prompts");
+    }
+    all.sort_by_key(|attention| attention.severity != "bad");
+    all.truncate(max);
+    all
+}
+
+/// A record that has waited so long stands for a slow disk.
+const LAG: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Prompts that are offered in a version without a decision.
+fn waiting_pins(state: &State) -> usize {
+    let catalog = state.router.catalog();
+    let rows = catalog.pins.iter().flat_map(|rows| rows.iter());
+    let waits = |state| matches!(state, pin::State::Pending | pin::State::Changed);
+    rows.filter(|row| row.offered.is_some() && waits(row.decision.state)).count()
+}

@@ -1,0 +1,237 @@
+//! Approvals: the prompts that wait for a decision, and the difference to decide on.
+
+use std::sync::Arc;
+
+use askama::Template;
+use serde::Serialize;
+use tokio::time::timeout_at;
+
+use super::{Made, Page, Trouble};
+use crate::console::Section;
+use crate::console::text::filters;
+use crate::pins::prompt_tag;
+use crate::request::{Asked, Paging, Params};
+use crate::sign_in::{Role, Visitor};
+use crate::state::State;
+use domain::pin;
+use gateway::router::approvals::Examined;
+use gateway::router::blocking::beside_calls;
+use gateway::router::pin::PinRow;
+
+/// The prompts that are offered or pinned.
+#[derive(Serialize, Template)]
+#[serde(rename_all = "camelCase")]
+#[template(path = "pins.html")]
+pub(super) struct Pins {
+    lock: String,
+    pins: Vec<PinLine>,
+    paging: Paging,
+    #[serde(skip)]
+    params: Params,
+    #[serde(skip)]
+    states: Vec<&'static str>,
+    /// Whether any upstream has pins.
+    #[serde(skip)]
+    is_pinning: bool,
+}
+
+/// One prompt with its state.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PinLine {
+    pub name: String,
+    pub upstream: String,
+    pub state: &'static str,
+    pub mode: &'static str,
+    /// Why the prompt is in this state.
+    pub reason: String,
+    /// Whether it is offered and not served.
+    pub held: bool,
+    pub offered: bool,
+    pub approved_by: Option<String>,
+    pub approved_at: Option<String>,
+    pub approved_why: Option<String>,
+}
+
+/// One prompt with the difference between its approved and its offered version.
+#[derive(Serialize, Template)]
+#[serde(rename_all = "camelCase")]
+#[template(path = "pin.html")]
+pub(super) struct PinPage {
+    #[serde(flatten)]
+    line: PinLine,
+    /// The entity tag of the shown version, to which decisions are bound.
+    tag: String,
+    /// Lines of a unified diff, at most `admin.page_rows`; `None` for viewers, who read no texts.
+    diff: Option<Vec<DiffLine>>,
+    /// The lines of the whole diff.
+    diff_total: usize,
+    previous: Vec<Earlier>,
+    #[serde(skip)]
+    can_decide: bool,
+    #[serde(skip)]
+    csrf: String,
+}
+
+/// A line of a unified diff.
+#[derive(Clone, Debug, Serialize)]
+struct DiffLine {
+    /// `add`, `remove`, `head` or `same`.
+    kind: &'static str,
+    text: String,
+}
+
+/// A version that was approved before.
+#[derive(Clone, Debug, Serialize)]
+struct Earlier {
+    digest: String,
+    by: String,
+    at: String,
+}
+
+impl Page for Pins {
+    const SECTION: Section = Section::Pins;
+}
+
+impl PinPage {
+    /// Whether the page shows only a part of the diff, so that approval is disabled.
+    fn is_cut(&self) -> bool {
+        self.diff.as_ref().is_some_and(|diff| diff.len() < self.diff_total)
+    }
+}
+
+impl Page for PinPage {
+    const SECTION: Section = Section::Pins;
+
+    fn title(&self) -> String {
+        self.line.name.clone()
+    }
+}
+
+/// Rows of one page.
+const PAGE: usize = 50;
+
+/// The value of the parameter `state` for prompts without a decision.
+const WAITING: &str = "waiting";
+
+/// Returns the prompts that match the parameters `q`, `state` and `upstream`; those that wait come
+/// first.
+pub(super) fn pins(state: &State, asked: &Asked) -> Pins {
+    let params = &asked.params;
+    let text = params.get("q").trim().to_lowercase();
+    let wanted = params.get("state");
+    let is_wanted = |row: &PinRow| {
+        let own = row.decision.state;
+        let is_state = match wanted {
+            "" => true,
+            WAITING => row.offered.is_some() && is_waiting(own),
+            state => own.as_str() == state,
+        };
+        is_state
+            && row.public_name.to_lowercase().contains(&text)
+            && params.some("upstream").is_none_or(|id| row.upstream.as_str() == id)
+    };
+    let catalog = state.router.catalog();
+    let all = || catalog.pins.iter().flat_map(|rows| rows.iter());
+    let mut rows: Vec<&PinRow> = all().filter(|row| is_wanted(row)).collect();
+    let waits = |row: &PinRow| row.offered.is_some() && is_waiting(row.decision.state);
+    rows.sort_by(|a, b| (!waits(a), &a.public_name).cmp(&(!waits(b), &b.public_name)));
+    let paging = asked.paging(rows.len(), PAGE);
+    let states = pin::State::ALL.map(pin::State::as_str).into_iter();
+    Pins {
+        lock: state.router.lock_digest().to_owned(),
+        pins: rows.into_iter().skip(paging.start).take(paging.size).map(line).collect(),
+        paging,
+        params: params.clone(),
+        states: [WAITING].into_iter().chain(states).collect(),
+        is_pinning: all().any(|row| row.mode != pin::Mode::Off),
+    }
+}
+
+fn is_waiting(state: pin::State) -> bool {
+    matches!(state, pin::State::Pending | pin::State::Changed)
+}
+
+/// Returns one prompt with its difference. The offered version is fetched, so the upstream is
+/// called.
+///
+/// # Errors
+/// There is no such prompt, or its texts cannot be had in time.
+pub(super) async fn pin(
+    state: &Arc<State>,
+    asked: &Asked,
+    visitor: &Visitor,
+    name: &str,
+) -> Made<PinPage> {
+    let row = state
+        .router
+        .pin_row(name)
+        .ok_or_else(|| Trouble::not_found("prompt with this name that is offered or pinned"))?;
+    let (diff, diff_total) = if visitor.role >= Role::Tester {
+        let (shown, total) = difference(state, asked, &row).await?;
+        (Some(shown), total)
+    } else {
+        (None, 0)
+    };
+    let previous = row.pin.iter().flat_map(|pin| &pin.previous).map(|decided| Earlier {
+        digest: decided.version.definition.to_string(),
+        by: decided.approval.by.clone(),
+        at: decided.approval.at.clone(),
+    });
+    Ok(PinPage {
+        tag: prompt_tag(&row),
+        diff,
+        diff_total,
+        previous: previous.collect(),
+        can_decide: visitor.role >= Role::Approver,
+        csrf: visitor.csrf_token(),
+        line: line(&row),
+    })
+}
+
+/// Returns the lines that are shown, and how many there are in all.
+async fn difference(
+    state: &Arc<State>,
+    asked: &Asked,
+    row: &PinRow,
+) -> Made<(Vec<DiffLine>, usize)> {
+    let examined = timeout_at(asked.until, state.router.examine(row)).await;
+    let examined: Examined = match examined {
+        Err(_) => return Err(Trouble::late()),
+        Ok(Err(error)) => {
+            return Err(Trouble::new(http::StatusCode::CONFLICT, error.to_string()));
+        }
+        Ok(Ok(examined)) => examined,
+    };
+    let router = state.router.clone();
+    let text = beside_calls(move || router.diff(&examined)).await;
+    let shown = text.lines().take(asked.rows);
+    let shown = shown.map(|line| DiffLine { kind: kind(line), text: line.to_owned() }).collect();
+    Ok((shown, text.lines().count()))
+}
+
+fn kind(line: &str) -> &'static str {
+    match line.as_bytes() {
+        [b'-', b'-', b'-', ..] | [b'+', b'+', b'+', ..] | [b'@', ..] => "head",
+        [b'+', ..] => "add",
+        [b'-', ..] => "remove",
+        _ => "same",
+    }
+}
+
+fn line(row: &PinRow) -> PinLine {
+    let approved = row.pin.as_ref().and_then(|pin| pin.approved.as_ref());
+    let approval = approved.map(|decided| &decided.approval);
+    PinLine {
+        name: row.public_name.clone(),
+        upstream: row.upstream.to_string(),
+        state: row.decision.state.as_str(),
+        mode: row.mode.as_str(),
+        reason: row.problem.clone().unwrap_or_else(|| row.decision.reason.as_str().to_owned()),
+        held: row.is_held(),
+        offered: row.offered.is_some(),
+        approved_by: approval.map(|approval| approval.by.clone()),
+        approved_at: approval.map(|approval| approval.at.clone()),
+        approved_why: approval.and_then(|approval| approval.why.clone()),
+    }
+}

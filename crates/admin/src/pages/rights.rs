@@ -1,0 +1,113 @@
+//! Rights of callers to prompts, and the rule that decides on each.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use crate::state::State;
+use access::{Decisions, RuleCallers, action};
+use config::Config;
+use domain::caller::{ANONYMOUS, Caller};
+use domain::method::Method;
+use domain::rights::PromptRef;
+
+/// A caller or group whose rights are shown.
+#[derive(Clone, Debug)]
+pub(crate) struct Who {
+    /// The id of a caller, or `group NAME`.
+    pub label: String,
+    pub caller: Caller,
+}
+
+/// The rights of a caller or group to a prompt.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub(super) struct Right {
+    pub who: String,
+    /// The methods that are allowed.
+    pub allowed: Vec<&'static str>,
+    /// The rules that decide, by their keys; empty where none does.
+    pub by: Vec<String>,
+}
+
+impl Right {
+    /// The allowed methods as a text.
+    pub(super) fn text(&self) -> String {
+        match self.allowed.len() {
+            0 => "nothing".to_owned(),
+            3 => "everything".to_owned(),
+            _ => self.allowed.join(", "),
+        }
+    }
+
+    pub(super) fn class(&self) -> &'static str {
+        match self.allowed.len() {
+            0 => "bad",
+            3 => "good",
+            _ => "warn",
+        }
+    }
+}
+
+/// Returns all callers and groups that the configuration names: callers of keys and certificates,
+/// and those that rules name, then groups, then callers without a credential where they are
+/// admitted. Callers of tokens are known to their provider alone; their groups stand for them.
+pub(crate) fn known(config: &Config) -> Vec<Who> {
+    let mut callers: Vec<(String, Vec<String>)> = Vec::new();
+    for identity in config.auth.named() {
+        match callers.iter_mut().find(|(id, _)| *id == identity.id) {
+            Some((_, groups)) => groups.extend_from_slice(&identity.groups),
+            None => callers.push((identity.id.clone(), identity.groups.clone())),
+        }
+    }
+    let mut groups: BTreeSet<String> =
+        callers.iter().flat_map(|(_, groups)| groups.clone()).collect();
+    let rules = config.access.iter().flat_map(|access| access.rules.rule_callers());
+    for named in rules {
+        if let RuleCallers::Named { groups: more, ids, .. } = named {
+            groups.extend(more.iter().cloned());
+            for id in ids {
+                if !callers.iter().any(|(known, _)| known == id) {
+                    callers.push((id.clone(), Vec::new()));
+                }
+            }
+        }
+    }
+    callers.sort();
+    // A rule may name the caller that has shown no credential.
+    callers.retain(|(id, _)| id != ANONYMOUS);
+    let callers = callers
+        .iter()
+        .map(|(id, groups)| Who { label: id.clone(), caller: Caller::in_groups(id, groups) });
+    let groups = groups.iter().map(|group| Who {
+        label: format!("group {group}"),
+        caller: Caller::in_groups("(member of the group)", std::slice::from_ref(group)),
+    });
+    let anonymous = (!config.auth.required)
+        .then(|| Who { label: ANONYMOUS.to_owned(), caller: Caller::anonymous() });
+    callers.chain(groups).chain(anonymous).collect()
+}
+
+/// Returns the rights of a caller or group to a prompt. Without rules everything is allowed.
+pub(super) fn right(access: Option<&Decisions>, who: &Who, prompt: PromptRef<'_>) -> Right {
+    let Some(access) = access else {
+        let allowed = Method::ALL.map(action).to_vec();
+        return Right { who: who.label.clone(), allowed, by: Vec::new() };
+    };
+    let mut allowed = Vec::new();
+    let mut by = Vec::new();
+    for method in Method::ALL {
+        let verdict = access.decide(&who.caller, method, prompt);
+        if verdict.is_allowed {
+            allowed.push(action(method));
+        }
+        by.extend(verdict.reasons);
+    }
+    by.sort();
+    by.dedup();
+    Right { who: who.label.clone(), allowed, by }
+}
+
+/// Returns the rules of a configuration, ready to decide.
+pub(super) fn decider(state: &State) -> Option<Decisions> {
+    state.config.access.as_ref().map(|access| Decisions::new(&access.rules))
+}

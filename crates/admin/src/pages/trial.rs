@@ -1,0 +1,303 @@
+//! The trial of a prompt: the call as any client would make it, and its result by content type.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+
+use super::definition::text;
+use super::rights::known;
+use super::{Made, Trouble};
+use crate::request::Asked;
+use crate::sign_in::{Role, Via, Visitor};
+use crate::state::State;
+use domain::call::{Call, Client, ForwardedMeta, NameKind, Request};
+use domain::caller::{CONSOLE, Caller, is_id};
+use domain::document::Document;
+use domain::error_code;
+use domain::hidden_text;
+use domain::json::Json;
+use gateway::policy::TakenIds;
+use gateway::session::CallOutcome;
+
+/// The outcome of a trial.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Trial {
+    /// The caller whose rights were used.
+    pub caller: String,
+    /// `ok`, or the reason of the fault.
+    pub outcome: &'static str,
+    /// The fault, as a client reads it.
+    pub error: Option<String>,
+    pub duration_ms: u64,
+    pub description: String,
+    pub messages: Vec<Message>,
+}
+
+/// One message of a result.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Message {
+    pub role: String,
+    #[serde(flatten)]
+    pub content: Content,
+    /// Hidden characters in its text.
+    pub hidden: usize,
+}
+
+/// The content of a message.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
+pub(crate) enum Content {
+    Text {
+        text: String,
+    },
+    /// `data` is base64; empty if it is too large for a page, or of a type that is not shown.
+    Image {
+        mime_type: String,
+        data: String,
+        bytes: usize,
+    },
+    Audio {
+        mime_type: String,
+        data: String,
+        bytes: usize,
+    },
+    Resource {
+        uri: String,
+        mime_type: String,
+        text: Option<String>,
+        bytes: usize,
+    },
+    ResourceLink {
+        uri: String,
+        name: String,
+        description: String,
+    },
+    Unknown,
+}
+
+/// A trial of a prompt, as it is requested.
+pub(crate) struct Attempt<'a> {
+    pub name: &'a str,
+    pub arguments: Vec<(&'a str, &'a str)>,
+    /// The label of another caller or group whose rights count (`admin.try_as`).
+    pub as_who: Option<&'a str>,
+}
+
+/// Images and sounds up to this size are shown, in bytes of base64.
+const SHOWN: usize = 2 << 20;
+
+/// Image types that a page shows.
+const IMAGES: [&str; 5] = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/avif"];
+
+/// Sound types that a page plays.
+const SOUNDS: [&str; 6] =
+    ["audio/mpeg", "audio/wav", "audio/x-wav", "audio/ogg", "audio/mp4", "audio/webm"];
+
+/// Gets a prompt for a visitor, through the gate like every call.
+///
+/// # Errors
+/// The visitor is no tester, or may not use the rights of others.
+pub(crate) async fn attempt(
+    state: &State,
+    visitor: &Visitor,
+    asked: &Asked,
+    attempt: &Attempt<'_>,
+) -> Made<Trial> {
+    let request = Request::Get {
+        name: attempt.name.to_owned(),
+        name_kind: NameKind::Public,
+        arguments: document(&attempt.arguments),
+        retry: None,
+    };
+    let caller = caller(state, visitor, attempt.as_who)?;
+    let started = Instant::now();
+    let outcome = perform(state, visitor, asked, caller.clone(), request).await;
+    let mut trial = Trial {
+        caller: caller.id().to_owned(),
+        outcome: "ok",
+        error: None,
+        duration_ms: domain::millis::whole_millis(started.elapsed()),
+        description: String::new(),
+        messages: Vec::new(),
+    };
+    match outcome {
+        CallOutcome::Result(result) => {
+            let result = result.into_text();
+            let result = Json::accepted(&result);
+            trial.description = text(result, "description");
+            let messages = result.get("messages").into_iter().flat_map(Json::elements);
+            trial.messages = messages.take(asked.rows).map(message).collect();
+        }
+        CallOutcome::Fault(fault) => {
+            trial.outcome = fault.reason();
+            trial.error = Some(error_code::message(&fault));
+        }
+        CallOutcome::Cancelled => trial.outcome = "cancelled",
+    }
+    Ok(trial)
+}
+
+/// Returns completions of an argument, as a client would get them.
+///
+/// # Errors
+/// As [`attempt`].
+pub(crate) async fn complete(
+    state: &State,
+    visitor: &Visitor,
+    asked: &Asked,
+    attempt: &Attempt<'_>,
+    argument: &str,
+) -> Made<Vec<String>> {
+    let value = |(name, value): &(&str, &str)| (*name == argument).then(|| (*value).to_owned());
+    let others = attempt.arguments.iter().filter(|(name, _)| *name != argument).copied();
+    let others: Vec<_> = others.collect();
+    let context =
+        document(&others).map(|others| format!("{{\"arguments\":{}}}", others.json().text()));
+    let request = Request::Complete {
+        name: attempt.name.to_owned(),
+        argument: argument.to_owned(),
+        value: attempt.arguments.iter().find_map(value).unwrap_or_default(),
+        context: context.and_then(|context| Document::parse(context.into_bytes(), 4).ok()),
+    };
+    let caller = caller(state, visitor, attempt.as_who)?;
+    match perform(state, visitor, asked, caller, request).await {
+        CallOutcome::Result(result) => {
+            let result = result.into_text();
+            let values = Json::accepted(&result).get("completion").and_then(|c| c.get("values"));
+            let values = values.into_iter().flat_map(Json::elements).filter_map(Json::as_str);
+            Ok(values.map(|value| value.into_owned()).collect())
+        }
+        CallOutcome::Fault(_) | CallOutcome::Cancelled => Ok(Vec::new()),
+    }
+}
+
+async fn perform(
+    state: &State,
+    visitor: &Visitor,
+    asked: &Asked,
+    caller: Caller,
+    request: Request,
+) -> CallOutcome {
+    let call = Call {
+        caller,
+        subject_token: None,
+        endpoint: state.config.server.path.as_str().into(),
+        address: None,
+        tried_by: Some(Arc::from(visitor.id.as_str())),
+        client: Client::default(),
+        forwarded: ForwardedMeta::default(),
+        request,
+    };
+    state.sessions.clone().perform_for_console(call, asked.now.into()).await
+}
+
+/// Arguments as a document; fields that were left empty are not given.
+fn document(arguments: &[(&str, &str)]) -> Option<Document> {
+    let given = arguments.iter().filter(|(_, value)| !value.is_empty());
+    let object: Map<String, Value> =
+        given.map(|(name, value)| ((*name).to_owned(), Value::from(*value))).collect();
+    let text = (!object.is_empty()).then(|| Value::Object(object).to_string())?;
+    Document::parse(text.into_bytes(), 4).ok()
+}
+
+/// The caller with whose rights a visitor tries a prompt.
+///
+/// # Errors
+/// The visitor is no tester, or may not use the rights of others.
+fn caller(state: &State, visitor: &Visitor, as_who: Option<&str>) -> Made<Caller> {
+    if visitor.role < Role::Tester {
+        let message = "Prompts are tried by testers and approvers: sign in with admin.token, or ask for a group of \
+                       admin.oidc.testers.";
+        return Err(Trouble::new(StatusCode::FORBIDDEN, message));
+    }
+    let Some(label) = as_who else {
+        return Ok(own_caller(state, visitor));
+    };
+    if !state.admin.try_as {
+        let message = "The rights of others are used only where admin.try_as = true is set.";
+        return Err(Trouble::new(StatusCode::FORBIDDEN, message));
+    }
+    let who = known(&state.config).into_iter().find(|who| who.label == label);
+    let who = who.ok_or_else(|| Trouble::not_found("such caller or group in the configuration"))?;
+    Ok(match label.strip_prefix("group ") {
+        Some(_) => Caller::in_groups(CONSOLE, who.caller.groups()),
+        None => who.caller,
+    })
+}
+
+/// The signed-in person as a caller. The subject stands behind a prefix where it is of another
+/// provider than that of callers, or is the id of a caller with another credential: it is no other
+/// caller's id.
+fn own_caller(state: &State, visitor: &Visitor) -> Caller {
+    let issuer = state.admin.oidc.as_ref().map(|oidc| oidc.issuer.as_str());
+    let is_same = state.config.auth.jwt.as_ref().map(|jwt| jwt.issuer.as_str()) == issuer;
+    let id = match visitor.via {
+        Via::Oidc if is_same && !TakenIds::new(&state.config.auth).contain(&visitor.id) => {
+            visitor.id.clone()
+        }
+        Via::Oidc => format!("{CONSOLE}/{}", visitor.id),
+        Via::Local | Via::Bearer | Via::Token => CONSOLE.to_owned(),
+    };
+    let id = if is_id(&id) { &*id } else { CONSOLE };
+    Caller::in_groups(id, &visitor.groups)
+}
+
+fn message(message: Json<'_>) -> Message {
+    let content = message.get("content").map_or(Content::Unknown, content);
+    let hidden = match &content {
+        Content::Text { text } | Content::Resource { text: Some(text), .. } => {
+            hidden_text::count(text)
+        }
+        Content::ResourceLink { uri, name, description } => {
+            [uri, name, description].into_iter().map(|text| hidden_text::count(text)).sum()
+        }
+        _ => 0,
+    };
+    Message { role: text(message, "role"), content, hidden }
+}
+
+fn content(content: Json<'_>) -> Content {
+    let mime_type = text(content, "mimeType");
+    // Four characters of base64 are three bytes.
+    let bytes = |data: &str| data.len() / 4 * 3;
+    let shown = |data: String, types: &[&str]| {
+        let is_shown = data.len() <= SHOWN && types.contains(&mime_type.as_str());
+        if is_shown { data } else { String::new() }
+    };
+    match text(content, "type").as_str() {
+        "text" => Content::Text { text: text(content, "text") },
+        "image" => {
+            let data = text(content, "data");
+            Content::Image { bytes: bytes(&data), data: shown(data, &IMAGES), mime_type }
+        }
+        "audio" => {
+            let data = text(content, "data");
+            Content::Audio { bytes: bytes(&data), data: shown(data, &SOUNDS), mime_type }
+        }
+        "resource" => resource(content.get("resource")),
+        "resource_link" => Content::ResourceLink {
+            uri: text(content, "uri"),
+            name: text(content, "name"),
+            description: text(content, "description"),
+        },
+        _ => Content::Unknown,
+    }
+}
+
+fn resource(resource: Option<Json<'_>>) -> Content {
+    let Some(resource) = resource else {
+        return Content::Unknown;
+    };
+    let body = resource.get("text").and_then(Json::as_str).map(|text| text.into_owned());
+    Content::Resource {
+        uri: text(resource, "uri"),
+        mime_type: text(resource, "mimeType"),
+        bytes: body.as_ref().map_or(text(resource, "blob").len() / 4 * 3, String::len),
+        text: body,
+    }
+}

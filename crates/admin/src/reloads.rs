@@ -1,0 +1,150 @@
+//! The reloads of the configuration since the start.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use base::platform::wall_clock;
+use config::SettingChange;
+
+/// The start time of the gateway, and the outcomes of its reloads.
+pub struct Reloads {
+    /// The start on the monotonic clock, for the uptime.
+    pub started: Instant,
+    /// The start on the wall clock.
+    pub started_at: SystemTime,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    applied: u64,
+    rejected: u64,
+    last: Option<SystemTime>,
+    /// The mistakes of the newest configuration, one on each line, if it was rejected.
+    mistakes: Option<String>,
+    /// The keys whose values in the file need a restart.
+    needs_restart: Vec<&'static str>,
+    /// The protections that the last applied configuration has removed, by their keys.
+    removed: Vec<&'static str>,
+    /// The newest last; at most [`KEPT`].
+    history: VecDeque<Reload>,
+}
+
+/// One reload.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Reload {
+    #[serde(serialize_with = "time")]
+    pub at: SystemTime,
+    /// `applied`, `rejected`, or `restored` where the file is again the one in use.
+    pub outcome: &'static str,
+    /// Changes since the configuration before, without secrets; at most [`MAX_CHANGES`].
+    pub changes: Vec<SettingChange>,
+    pub mistakes: Vec<String>,
+}
+
+/// Reloads that are kept.
+const KEPT: usize = 20;
+
+/// Changes and mistakes of one reload that are kept.
+const MAX_CHANGES: usize = 200;
+
+fn time<S: Serializer>(at: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&humantime::format_rfc3339_seconds(*at))
+}
+
+impl Default for Reloads {
+    fn default() -> Self {
+        Self { started: Instant::now(), started_at: wall_clock(), state: Mutex::default() }
+    }
+}
+
+impl Reloads {
+    /// Counts an applied configuration. The keys in `needs_restart` were not applied; the
+    /// protections in `removed` are no longer there.
+    pub fn applied(
+        &self,
+        needs_restart: &[&'static str],
+        removed: Vec<&'static str>,
+        changes: Vec<SettingChange>,
+    ) {
+        let mut state = self.lock();
+        state.keep("applied", changes, Vec::new());
+        state.applied += 1;
+        state.last = Some(wall_clock());
+        state.mistakes = None;
+        state.needs_restart = needs_restart.to_vec();
+        state.removed = removed;
+    }
+
+    /// Counts a rejected configuration. `why` has one mistake on each line.
+    pub fn rejected(&self, why: String) {
+        let mut state = self.lock();
+        state.rejected += 1;
+        state.keep("rejected", Vec::new(), why.lines().map(str::to_owned).collect());
+        state.last = Some(wall_clock());
+        state.mistakes = Some(why);
+    }
+
+    /// Notes that the file is again the one of the configuration in use, after it was rejected.
+    pub fn restored(&self) {
+        let mut state = self.lock();
+        state.keep("restored", Vec::new(), Vec::new());
+        state.last = Some(wall_clock());
+        state.mistakes = None;
+    }
+
+    /// Returns the last reloads, the newest first.
+    pub(super) fn history(&self) -> Vec<Reload> {
+        self.lock().history.iter().rev().cloned().collect()
+    }
+
+    /// Returns the mistakes of the newest configuration, if it was rejected.
+    pub(super) fn mistakes(&self) -> Vec<String> {
+        let state = self.lock();
+        state.mistakes.iter().flat_map(|why| why.lines()).map(str::to_owned).collect()
+    }
+
+    /// Returns the keys whose values in the file need a restart.
+    pub(super) fn needs_restart(&self) -> Vec<&'static str> {
+        self.lock().needs_restart.clone()
+    }
+
+    /// Returns the member `reloads` of `/api/v1/status`.
+    pub(crate) fn to_json(&self) -> Value {
+        let mistakes = self.mistakes();
+        let state = self.lock();
+        json!({
+            "applied": state.applied,
+            "rejected": state.rejected,
+            "lastAt": state.last.map(|at| humantime::format_rfc3339_seconds(at).to_string()),
+            "mistakes": mistakes,
+            "needsRestart": state.needs_restart,
+            "removed": state.removed,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn keep(
+        &mut self,
+        outcome: &'static str,
+        mut changes: Vec<SettingChange>,
+        mut mistakes: Vec<String>,
+    ) {
+        changes.truncate(MAX_CHANGES);
+        mistakes.truncate(MAX_CHANGES);
+        self.history.push_back(Reload { at: wall_clock(), outcome, changes, mistakes });
+        if self.history.len() > KEPT {
+            self.history.pop_front();
+        }
+    }
+}

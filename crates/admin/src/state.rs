@@ -1,0 +1,158 @@
+//! The state of the gateway as JSON documents.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use http::StatusCode;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::{Reloads, Verification};
+use audit::Audit;
+use audit::usage::Usage;
+use base::platform::wall_clock;
+use config::{Config, OnStoreFailure};
+use domain::millis::whole_millis;
+use domain::overlay;
+use gateway::cluster::{Cluster, Replica};
+use gateway::policy::Gate;
+use gateway::router::Router;
+use gateway::session::Sessions;
+use gateway::telemetry::Telemetry;
+
+/// The parts of the gateway that the admin API shows.
+pub struct State {
+    pub router: Arc<Router>,
+    pub gate: Arc<Gate>,
+    pub audit: Audit,
+    /// Counts of uses, for the console.
+    pub usage: Arc<Usage>,
+    pub telemetry: Telemetry,
+    /// `None` if this replica stands alone.
+    pub cluster: Option<Arc<Cluster>>,
+    /// Cancelled when a shutdown starts.
+    pub pre_drain: CancellationToken,
+    pub config: Arc<Config>,
+    pub admin: config::Admin,
+    pub sessions: Arc<Sessions>,
+    pub verification: Arc<Verification>,
+    pub tasks: TaskTracker,
+    /// Cancelled at the end of a shutdown.
+    pub stop: CancellationToken,
+    pub reloads: Arc<Reloads>,
+}
+
+impl State {
+    /// Returns why requests should go to another replica at present; empty if the gateway is ready.
+    pub(super) fn unready_reasons(&self) -> Vec<String> {
+        let mut reasons = Vec::new();
+        let mut add = |reason: &str| reasons.push(reason.to_owned());
+        if self.pre_drain.is_cancelled() {
+            add("draining: the gateway is shutting down");
+        }
+        if self.audit.refuses() {
+            add("audit_unavailable: the audit log cannot be written; calls are refused");
+        }
+        if let Some(cluster) = &self.cluster
+            && cluster.config().on_failure == OnStoreFailure::Refuse
+            && cluster.failure().is_some()
+        {
+            add(
+                "cluster_unavailable: the store of the cluster cannot be reached; calls are refused",
+            );
+        }
+        if !self.gate.can_know_callers() {
+            add("auth_unavailable: the keys of auth.jwt cannot be fetched");
+        }
+        if self.cluster.as_ref().is_some_and(|cluster| cluster.is_learning()) {
+            add("starting: not every session that was terminated on another replica is known yet");
+        }
+        let catalog = self.router.catalog();
+        if catalog.pending {
+            add("starting: not every upstream has reported its list yet");
+        } else if let Some(fault) = &catalog.list_fault {
+            // The name of the upstream and the error are shown with the token only.
+            add(fault.reason());
+        }
+        reasons
+    }
+
+    /// Returns the answer of `/readyz`: 200 if the gateway is ready, else 503, with the reasons.
+    pub(super) fn readiness(&self) -> (StatusCode, Value) {
+        let why = self.unready_reasons();
+        let status = if why.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        (status, json!({"ready": why.is_empty(), "why": why}))
+    }
+
+    /// Returns the document of `/api/v1/status`.
+    pub(super) fn status(&self) -> Value {
+        let why = self.unready_reasons();
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "startedAt": humantime::format_rfc3339_seconds(self.reloads.started_at).to_string(),
+            "uptimeSecs": self.reloads.started.elapsed().as_secs(),
+            "configDigest": self.config.digest,
+            "lockDigest": self.router.lock_digest(),
+            "reloads": self.reloads.to_json(),
+            "ready": why.is_empty(),
+            "why": why,
+            "audit": match (self.audit.is_on(), self.audit.is_up()) {
+                (false, _) => "off",
+                (true, true) => "written",
+                (true, false) => "failing",
+            },
+        })
+    }
+
+    /// Returns the document of `/api/v1/replicas`: those that lived at the last heartbeat, this one
+    /// among them; empty if it stands alone.
+    pub(super) fn replicas(&self) -> Value {
+        let Some(cluster) = &self.cluster else {
+            return json!({ "store": "none", "replicas": [] });
+        };
+        let failure = cluster.failure();
+        let started = |at: u64| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(at));
+        let now = wall_clock();
+        let since = |at| now.duration_since(at).ok();
+        let uptime = |at| started(at).and_then(since).map(|up| up.as_secs());
+        let row = |replica: &Replica| {
+            let Replica { id, presence, seen } = replica;
+            json!({
+                "name": presence.name,
+                "self": *id == cluster.id(),
+                "version": presence.version,
+                "configDigest": presence.config,
+                "catalogDigest": presence.catalog,
+                "uptimeSecs": uptime(presence.started),
+                "seenMs": whole_millis(seen.elapsed()),
+            })
+        };
+        json!({
+            "store": if failure.is_some() { "unavailable" } else { "available" },
+            "error": failure,
+            "differing": cluster.differing(),
+            "unreadable": cluster.unreadable(),
+            "replicas": cluster.replicas().iter().map(row).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Returns the document of `/api/v1/catalog`.
+    pub(super) fn catalog(&self) -> Value {
+        let catalog = self.router.catalog();
+        let prompts: Vec<_> = catalog
+            .content
+            .owners()
+            .map(|owner| {
+                let overlays = owner.overlay.iter().flat_map(|overlay| &overlay.numbers);
+                let overlays: Vec<_> = overlays.map(|number| overlay::key(*number)).collect();
+                json!({"name": owner.public_name, "upstream": owner.upstream.as_str(),
+                    "rawName": owner.raw_name, "digest": owner.digest, "overlays": overlays,
+                    "state": owner.pin.state.as_str()})
+            })
+            .collect();
+        let left_out = &catalog.content.left_out;
+        let look_alikes = &catalog.content.look_alikes;
+        json!({"prompts": prompts, "leftOut": left_out, "lookAlikes": look_alikes})
+    }
+}

@@ -1,0 +1,182 @@
+//! The verification of the audit log, started from the console: one at once, beside the calls, with
+//! its progress.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use audit::keys::Keys;
+use audit::verify::{Progress, Report, TrustAnchors, verify_with};
+use base::platform::wall_clock;
+use gateway::router::blocking::beside_calls;
+
+/// The newest verification.
+#[derive(Default)]
+pub struct Verification(Mutex<Verified>);
+
+/// The state of a verification.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Verified {
+    /// `none`, `running`, `intact`, `not_intact` or `failed`.
+    pub state: State,
+    /// From 0 to 100.
+    pub percent: u64,
+    pub bytes: u64,
+    /// RFC 3339.
+    pub ended_at: Option<String>,
+    pub first: u64,
+    pub last: u64,
+    pub records: u64,
+    pub segments: usize,
+    /// The last record that a checkpoint covers.
+    pub checkpoint: Option<u64>,
+    /// Violations, one sentence each.
+    pub mistakes: Vec<String>,
+    /// Calls whose end is not recorded.
+    pub unknown: usize,
+    /// Records that the log itself declares missing.
+    pub missing_records: u64,
+    /// The first and the last of those that are missing in a row, at most [`MAX_MISSING`].
+    pub missing: Vec<[u64; 2]>,
+    /// The last record of the segments that were removed as `audit.keep` says; 0 if none.
+    pub removed: u64,
+    /// Why the log could not be verified.
+    pub error: Option<String>,
+}
+
+/// Rows of missing records that are shown.
+const MAX_MISSING: usize = 100;
+
+/// The state of a verification.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum State {
+    #[default]
+    None,
+    Running,
+    Intact,
+    NotIntact,
+    Failed,
+}
+
+impl Verification {
+    pub(super) fn state(&self) -> Verified {
+        self.lock().clone()
+    }
+
+    /// Starts a verification of the log in a folder, unless one runs. It ends without a result when
+    /// `stop` is cancelled.
+    pub(super) fn start(
+        self: &Arc<Self>,
+        path: PathBuf,
+        audit: config::Audit,
+        tasks: &TaskTracker,
+        stop: CancellationToken,
+    ) {
+        {
+            let mut verified = self.lock();
+            if verified.state == State::Running {
+                return;
+            }
+            *verified = Verified { state: State::Running, ..Verified::default() };
+        }
+        let verification = self.clone();
+        tasks.spawn(beside_calls(move || verification.run(&path, &audit, &stop)));
+    }
+
+    fn run(&self, path: &Path, audit: &config::Audit, stop: &CancellationToken) {
+        let outcome = audit.key().and_then(|key| {
+            let keys = key.as_ref().map(Keys::new);
+            let anchors = TrustAnchors { keys, ..TrustAnchors::default() };
+            verify_with(path, anchors, &mut |progress| self.note(progress, stop))
+        });
+        let mut verified = self.lock();
+        verified.ended_at = Some(humantime::format_rfc3339_seconds(wall_clock()).to_string());
+        verified.percent = 100;
+        match outcome {
+            Ok(report) => verified.take(&report),
+            Err(error) => {
+                verified.state = State::Failed;
+                verified.error = Some(error.to_string());
+            }
+        }
+    }
+
+    fn note(&self, progress: Progress, stop: &CancellationToken) -> ControlFlow<()> {
+        if stop.is_cancelled() {
+            return ControlFlow::Break(());
+        }
+        let mut verified = self.lock();
+        verified.bytes = progress.bytes_done;
+        verified.percent = (progress.bytes_done * 100 / progress.bytes.max(1)).min(99);
+        ControlFlow::Continue(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Verified> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Verified {
+    pub(super) fn is_running(&self) -> bool {
+        self.state == State::Running
+    }
+
+    /// Missing records beyond those of [`Verified::missing`].
+    pub(super) fn missing_beyond(&self) -> u64 {
+        self.missing_records
+            - self.missing.iter().map(|[first, last]| last - first + 1).sum::<u64>()
+    }
+
+    fn take(&mut self, report: &Report) {
+        let is_intact = report.mistakes.is_empty();
+        self.state = if is_intact { State::Intact } else { State::NotIntact };
+        (self.first, self.last, self.records) = (report.first, report.last, report.records);
+        (self.segments, self.checkpoint) = (report.segments, report.checkpoint);
+        (self.unknown, self.removed) = (report.unknown.len(), report.removed);
+        let rows = || report.missing.iter().map(|row| [*row.start(), *row.end()]);
+        self.missing_records = records(rows());
+        self.missing = rows().take(MAX_MISSING).collect();
+        let mistakes = report.mistakes.iter().map(|mistake| {
+            let record = mistake.seq.map(|seq| format!("record {seq}: ")).unwrap_or_default();
+            format!("{}: {record}{}", mistake.segment, mistake.what)
+        });
+        self.mistakes = mistakes.collect();
+    }
+}
+
+/// The records of several rows; of a log that was forged, at most as many as there are numbers.
+fn records(rows: impl Iterator<Item = [u64; 2]>) -> u64 {
+    let lengths = rows.map(|[first, last]| last.saturating_sub(first).saturating_add(1));
+    lengths.fold(0, u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_log_declares_missing_is_told() {
+        let mut verified = Verified::default();
+        let report = Report { missing: vec![5..=9, 20..=20], removed: 3, ..Report::default() };
+        verified.take(&report);
+        assert_eq!(
+            (verified.state, verified.missing_records, verified.removed),
+            (State::Intact, 6, 3)
+        );
+        assert_eq!(
+            (verified.missing.as_slice(), verified.missing_beyond()),
+            (&[[5, 9], [20, 20]][..], 0)
+        );
+        let most = MAX_MISSING as u64;
+        let missing = (1..=most + 2).map(|n| 10 * n..=10 * n + 1).collect();
+        verified.take(&Report { missing, ..Report::default() });
+        assert_eq!(verified.missing.len(), MAX_MISSING);
+        assert_eq!((verified.missing_records, verified.missing_beyond()), (2 * most + 4, 4));
+    }
+}

@@ -1,0 +1,319 @@
+//! The operator's sign-ins for upstreams, in the store: one sealed text for each upstream, which is
+//! changed by the one process that holds its lock. Each change is published, so that all replicas
+//! notice it at once.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{RedisError, Value, cmd};
+use tokio::sync::{Mutex as AsyncMutex, Notify, mpsc};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::scripts::GrantScripts;
+use super::store::{Push, Store};
+use base::seal::hex::hex;
+use base::seal::random;
+use domain::backoff::{Backoff, jittered};
+use domain::millis::whole_millis;
+
+/// The sign-ins in the store of a cluster.
+pub struct SharedGrants {
+    store: Arc<Store>,
+    scripts: GrantScripts,
+    connection: Connection,
+    /// The upstreams whose sign-ins are watched, and the handles that changes notify.
+    watches: Mutex<Vec<(String, Weak<Notify>)>>,
+}
+
+/// Which task keeps the connection to the store.
+enum Connection {
+    /// The heartbeat of the replica.
+    OfReplica,
+    /// One of its own, which an operation opens if there is none.
+    Own {
+        /// Held while it is opened.
+        opening: AsyncMutex<()>,
+        /// Notified once a sign-in is watched: from then on it is kept open.
+        is_watched: Notify,
+    },
+}
+
+/// The lock of one sign-in. Dropping it without [`GrantLock::release`] leaves it locked until the
+/// lock expires.
+pub struct GrantLock {
+    grants: Arc<SharedGrants>,
+    upstream: String,
+    /// The random value of the lock in the store while this process holds it.
+    token: String,
+}
+
+/// Why a sign-in in the store cannot be read or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum SharedGrantError {
+    #[error("the store of the cluster is not available ({0}); check cluster.store")]
+    Unavailable(String),
+    #[error("the sign-in is locked in the store of the cluster by another process for too long")]
+    Busy,
+    /// Another process may have changed the sign-in since.
+    #[error("the lock of the sign-in in the store of the cluster has expired")]
+    LockExpired,
+}
+
+/// The time between two attempts to take a lock.
+const LOCK_POLL: Duration = Duration::from_millis(50);
+
+/// Longest wait between two attempts to open a connection of its own.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+
+impl SharedGrants {
+    /// The sign-ins over the connection of a replica.
+    pub(super) fn of_replica(store: Arc<Store>) -> Arc<Self> {
+        Arc::new(Self::new(store, Connection::OfReplica))
+    }
+
+    /// The sign-ins over a connection of their own, for a process that is no replica. It is opened
+    /// when it is needed, and ends with `stop`.
+    ///
+    /// # Errors
+    /// When `cluster.ca` holds no usable certificate.
+    pub fn alone(
+        config: config::Cluster,
+        tasks: &TaskTracker,
+        stop: CancellationToken,
+    ) -> Result<Arc<Self>, String> {
+        let (store, pushes) = Store::new(config, tasks.clone())?;
+        let own = Connection::Own { opening: AsyncMutex::default(), is_watched: Notify::new() };
+        let grants = Arc::new(Self::new(Arc::new(store), own));
+        tasks.spawn(grants.clone().keep(pushes, stop));
+        Ok(grants)
+    }
+
+    fn new(store: Arc<Store>, connection: Connection) -> Self {
+        Self { store, scripts: GrantScripts::default(), connection, watches: Mutex::default() }
+    }
+
+    /// Notifies `changed` whenever the sign-in of an upstream may have changed, for as long as
+    /// others hold it.
+    pub(crate) fn watch(&self, upstream: &str, changed: &Arc<Notify>) {
+        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        watches.retain(|(_, changed)| changed.strong_count() > 0);
+        watches.push((upstream.to_owned(), Arc::downgrade(changed)));
+        if let Connection::Own { is_watched, .. } = &self.connection {
+            is_watched.notify_one();
+        }
+    }
+
+    /// The channel on which the ids of upstreams are published whose sign-ins have changed.
+    pub(super) fn channel(&self) -> String {
+        self.store.channel("grants")
+    }
+
+    /// Takes a message, if it is one of the channel of sign-ins. Returns whether it is.
+    pub(super) fn receive(&self, push: &Push) -> bool {
+        let is_meant = self.channel().as_bytes() == push.channel;
+        if is_meant {
+            self.notify(|upstream| upstream.as_bytes() == push.payload);
+        }
+        is_meant
+    }
+
+    /// All sign-ins may have changed while there was no connection.
+    pub(super) fn note_connected(&self) {
+        self.notify(|_| true);
+    }
+
+    fn notify(&self, is_meant: impl Fn(&str) -> bool) {
+        let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        let meant = watches.iter().filter(|(upstream, _)| is_meant(upstream));
+        meant.filter_map(|(_, changed)| changed.upgrade()).for_each(|changed| changed.notify_one());
+    }
+
+    /// Returns the sealed text of an upstream's sign-in; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`SharedGrantError::Unavailable`].
+    pub(crate) async fn read(&self, upstream: &str) -> Result<Option<String>, SharedGrantError> {
+        let key = self.key(upstream);
+        let reading = async |mut connection| cmd("GET").arg(key).query_async(&mut connection).await;
+        self.run(reading).await
+    }
+
+    /// Keeps the sign-in of an upstream for another `idle`, if there is one.
+    ///
+    /// # Errors
+    /// [`SharedGrantError::Unavailable`].
+    pub(crate) async fn mark_used(
+        &self,
+        upstream: &str,
+        idle: Duration,
+    ) -> Result<(), SharedGrantError> {
+        let key = self.key(upstream);
+        let marking = async |mut connection| {
+            let mut expire = cmd("PEXPIRE");
+            expire.arg(key).arg(whole_millis(idle));
+            expire.query_async::<Value>(&mut connection).await
+        };
+        self.run(marking).await.map(drop)
+    }
+
+    /// Locks the sign-in of an upstream for `lifetime`. Waits that long for another process, whose
+    /// lock has expired by then.
+    ///
+    /// # Errors
+    /// [`SharedGrantError::Unavailable`], or [`SharedGrantError::Busy`] when several processes
+    /// wait.
+    pub(crate) async fn lock(
+        self: &Arc<Self>,
+        upstream: &str,
+        lifetime: Duration,
+    ) -> Result<GrantLock, SharedGrantError> {
+        let token = hex(&random::<16>());
+        let lock = GrantLock { grants: self.clone(), upstream: upstream.to_owned(), token };
+        let last_attempt = Instant::now() + lifetime + LOCK_POLL;
+        loop {
+            match lock.take(lifetime).await {
+                Ok(true) => return Ok(lock),
+                Ok(false) if Instant::now() >= last_attempt => return Err(SharedGrantError::Busy),
+                Ok(false) => sleep(jittered(LOCK_POLL, fastrand::f64())).await,
+                Err(error) => {
+                    // Without an answer it may have been taken.
+                    lock.release().await;
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn key(&self, upstream: &str) -> String {
+        self.store.key(&format!("grant:{upstream}"))
+    }
+
+    fn lock_key(&self, upstream: &str) -> String {
+        self.store.key(&format!("grant-lock:{upstream}"))
+    }
+
+    /// Does one operation within `cluster.timeout`; opens a connection of its own before, if there
+    /// is none.
+    async fn run<T, F>(
+        &self,
+        operation: impl FnOnce(MultiplexedConnection) -> F,
+    ) -> Result<T, SharedGrantError>
+    where
+        F: Future<Output = Result<T, RedisError>>,
+    {
+        self.connect().await?;
+        self.store.run(operation).await.map_err(|_| self.unavailable())
+    }
+
+    /// # Errors
+    /// [`SharedGrantError::Unavailable`]; never over the connection of a replica.
+    async fn connect(&self) -> Result<(), SharedGrantError> {
+        let Connection::Own { opening, .. } = &self.connection else {
+            return Ok(());
+        };
+        let _one = opening.lock().await;
+        if self.store.is_up() {
+            return Ok(());
+        }
+        let channels = [self.channel()];
+        // On the heap: its future is large.
+        let opened = Box::pin(self.store.open(&channels)).await;
+        let candidate = opened.map_err(|why| {
+            self.store.note_failure(&why);
+            SharedGrantError::Unavailable(why)
+        })?;
+        self.store.adopt(candidate);
+        self.note_connected();
+        Ok(())
+    }
+
+    /// Takes the messages of a connection of its own, and keeps it open once a sign-in is watched,
+    /// until `stop`.
+    async fn keep(self: Arc<Self>, mut pushes: mpsc::Receiver<Push>, stop: CancellationToken) {
+        let receiving = async {
+            while let Some(push) = pushes.recv().await {
+                self.receive(&push);
+            }
+        };
+        let connecting = async {
+            if let Connection::Own { is_watched, .. } = &self.connection {
+                is_watched.notified().await;
+            }
+            let mut backoff = Backoff::up_to(LONGEST_WAIT);
+            loop {
+                if self.connect().await.is_ok() {
+                    self.store.lost().await;
+                    backoff.reset();
+                }
+                sleep(backoff.next(fastrand::f64())).await;
+            }
+        };
+        stop.run_until_cancelled(async { tokio::join!(receiving, connecting) }).await;
+        self.store.disconnect();
+    }
+
+    fn unavailable(&self) -> SharedGrantError {
+        SharedGrantError::Unavailable(self.store.failure())
+    }
+}
+
+impl GrantLock {
+    /// Takes the lock, unless another process holds it. Returns whether it was taken.
+    async fn take(&self, lifetime: Duration) -> Result<bool, SharedGrantError> {
+        let (key, token) = (self.key(), &self.token);
+        let taking = async |mut connection| {
+            let mut set = cmd("SET");
+            set.arg(key).arg(token).arg("NX").arg("PX").arg(whole_millis(lifetime));
+            set.query_async::<Option<String>>(&mut connection).await
+        };
+        self.grants.run(taking).await.map(|taken| taken.is_some())
+    }
+
+    /// Writes the sign-in in place of the one before; it is kept for `idle`.
+    ///
+    /// # Errors
+    /// [`SharedGrantError::Unavailable`]: it may be written, or not.
+    /// [`SharedGrantError::LockExpired`]: it is not.
+    pub(crate) async fn write(&self, sealed: &str, idle: Duration) -> Result<(), SharedGrantError> {
+        self.change(Some((sealed, idle))).await
+    }
+
+    /// Removes the sign-in.
+    ///
+    /// # Errors
+    /// As [`GrantLock::write`].
+    pub(crate) async fn remove(&self) -> Result<(), SharedGrantError> {
+        self.change(None).await
+    }
+
+    async fn change(&self, to: Option<(&str, Duration)>) -> Result<(), SharedGrantError> {
+        let SharedGrants { scripts, .. } = &*self.grants;
+        let mut change = scripts.change.key(self.key());
+        change.key(self.grants.key(&self.upstream));
+        change.arg(&self.token).arg(self.grants.channel()).arg(&self.upstream);
+        if let Some((sealed, idle)) = to {
+            change.arg(sealed).arg(whole_millis(idle));
+        }
+        let changing = async |mut connection| change.invoke_async::<bool>(&mut connection).await;
+        match self.grants.run(changing).await? {
+            true => Ok(()),
+            false => Err(SharedGrantError::LockExpired),
+        }
+    }
+
+    /// Lets other processes take the lock.
+    pub(crate) async fn release(self) {
+        let mut release = self.grants.scripts.release.key(self.key());
+        release.arg(&self.token);
+        let releasing = async |mut connection| release.invoke_async::<Value>(&mut connection).await;
+        // A lock that cannot be released expires.
+        let _ = self.grants.run(releasing).await;
+    }
+
+    fn key(&self) -> String {
+        self.grants.lock_key(&self.upstream)
+    }
+}

@@ -1,0 +1,330 @@
+//! Membership: each replica publishes a heartbeat with the digests of its configuration and
+//! catalog.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{RedisError, Value, cmd};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::store::Push;
+use super::{Cluster, Relayed, ReplicaId, terminated};
+use audit::record::Event;
+use base::seal::{Kind, Sealer};
+use domain::backoff::{Backoff, jittered};
+use domain::fair_share::Holder;
+use domain::millis::whole_millis;
+
+/// The description of a replica in its heartbeat.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Presence {
+    pub name: String,
+    pub version: String,
+    /// The digest of its configuration file.
+    pub config: String,
+    /// The digest of its catalog; empty until every upstream has answered.
+    pub catalog: String,
+    /// Seconds since the Unix epoch.
+    pub started: u64,
+}
+
+/// A replica that lives.
+#[derive(Clone, Debug)]
+pub struct Replica {
+    pub id: ReplicaId,
+    pub presence: Presence,
+    /// The time of its last heartbeat.
+    pub seen: Instant,
+}
+
+/// The replicas that were known before the store was reached again, and have sent no heartbeat
+/// since: they may be about to reach it, too. `seen` is when this one reached it; the time in which
+/// there is no store does not count.
+#[derive(Debug, Default)]
+pub(super) struct Reconnecting {
+    replicas: Vec<Replica>,
+    /// When the store was lost; `None` while it is available.
+    lost: Option<Instant>,
+}
+
+impl Reconnecting {
+    /// Adds the replicas that were known before. One that was expected already keeps its time: a
+    /// store that comes and goes keeps no dead replica.
+    fn begin(&mut self, known: &[Replica], now: Instant) {
+        let outage = self.lost.take().map_or(Duration::ZERO, |lost| now.duration_since(lost));
+        self.replicas.iter_mut().for_each(|expected| expected.seen += outage);
+        for replica in known {
+            if self.replicas.iter().all(|expected| expected.id != replica.id) {
+                self.replicas.push(Replica { seen: now, ..replica.clone() });
+            }
+        }
+    }
+
+    /// Keeps the replicas that have sent no heartbeat yet, for the time after which a silent one is
+    /// forgotten.
+    fn retain_unheard(&mut self, heard: &[Replica], now: Instant) {
+        let is_heard = |id| heard.iter().any(|heard| heard.id == id);
+        self.replicas.retain(|replica| {
+            !is_heard(replica.id) && now.duration_since(replica.seen) < FORGOTTEN
+        });
+    }
+}
+
+/// Time between two heartbeats. A terminated session is known everywhere after one of them.
+const HEARTBEAT: Duration = Duration::from_millis(500);
+
+/// Time between a heartbeat that failed and the next.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// A replica that was silent for this long is forgotten.
+const FORGOTTEN: Duration = Duration::from_secs(5);
+
+/// Longest wait between two attempts to reach the store.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+
+/// A store that was available for this long is reached again without a longer wait.
+const STABLE: Duration = Duration::from_secs(10);
+
+/// Terminated sessions that one heartbeat brings: they are opened within a millisecond.
+const NEWS: usize = 250;
+
+/// The answer of `beat.lua`: the replicas (id, milliseconds of silence, sealed presence), and the
+/// terminated sessions (entry, members). The bytes of others are untrusted.
+type Beat = (Vec<(Vec<u8>, u64, Vec<u8>)>, Vec<(String, Vec<Vec<u8>>)>);
+
+impl Cluster {
+    /// Keeps the store connected and this replica known, until `stop`; `describe` returns what it
+    /// serves, and `terminated` takes each session that another replica has terminated.
+    pub async fn keep(
+        self: Arc<Self>,
+        describe: impl Fn() -> Presence + Send,
+        terminated: impl Fn(&Holder, [u8; 16]) + Send,
+        stop: CancellationToken,
+    ) {
+        stop.run_until_cancelled(self.keep_connected(&describe, &terminated)).await;
+        self.tell_untold().await;
+        let (key, id) = (self.store.key("replicas"), self.id.to_string());
+        let left = self.store.run(async |mut connection| {
+            cmd("HDEL").arg(key).arg(id).query_async::<Value>(&mut connection).await
+        });
+        // Without it the others forget this replica by themselves.
+        let _ = left.await;
+        self.store.disconnect();
+    }
+
+    async fn keep_connected(
+        &self,
+        describe: &(impl Fn() -> Presence + Send),
+        terminated: &(impl Fn(&Holder, [u8; 16]) + Send),
+    ) {
+        let mut backoff = Backoff::up_to(LONGEST_WAIT);
+        loop {
+            if self.store.is_up() {
+                let since = Instant::now();
+                self.keep_beating(describe, terminated).await;
+                self.note_down();
+                if since.elapsed() >= STABLE {
+                    backoff.reset();
+                }
+            }
+            loop {
+                sleep(backoff.next(fastrand::f64())).await;
+                match self.attach(describe()).await {
+                    Ok(()) => break,
+                    Err(why) => self.store.note_failure(&why),
+                }
+            }
+            self.note_up();
+        }
+    }
+
+    /// Sends heartbeats until the store is no longer available.
+    async fn keep_beating(
+        &self,
+        describe: &(impl Fn() -> Presence + Send),
+        terminated: &(impl Fn(&Holder, [u8; 16]) + Send),
+    ) {
+        let mut next = Instant::now();
+        while self.store.is_up() {
+            tokio::select! {
+                () = sleep_until(next) => {}
+                () = self.store.lost() => return,
+            }
+            self.tell_untold().await;
+            let presence = describe();
+            let beat =
+                self.store.run(async |connection| self.beat(connection, &presence, NEWS).await);
+            let Ok((replicas, news)) = beat.await else {
+                // A store that is lost is known soon.
+                next = Instant::now() + RETRY;
+                continue;
+            };
+            self.learn(&replicas);
+            let is_more = news.len() >= NEWS;
+            self.learn_terminated(&news, terminated);
+            next = Instant::now();
+            if !is_more {
+                self.knows_terminated.store(true, Ordering::Relaxed);
+                next += jittered(HEARTBEAT, fastrand::f64());
+            }
+        }
+    }
+
+    /// Connects to the store, and uses it once a heartbeat was written.
+    ///
+    /// # Errors
+    /// Why the store cannot be used, in words for operators.
+    pub(super) async fn attach(&self, presence: Presence) -> Result<(), String> {
+        let [own, all] = self.relay_channels();
+        let candidate = self.store.open(&[own, all, self.grants.channel()]).await?;
+        let beat = candidate.probe(self.config.timeout, async |connection| {
+            self.beat(connection, &presence, 1).await
+        });
+        let (replicas, _) = beat.await?;
+        self.reconnecting().begin(&self.replicas.load(), Instant::now());
+        self.learn(&replicas);
+        // Another server may number the entries in another way.
+        self.last_terminated.store(Arc::new("0-0".to_owned()));
+        self.store.adopt(candidate);
+        self.grants.note_connected();
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn beat(
+        &self,
+        mut connection: MultiplexedConnection,
+        presence: &Presence,
+        news: usize,
+    ) -> Result<Beat, RedisError> {
+        let told = serde_json::to_vec(presence).unwrap_or_default();
+        let told = self.sealer.load().seal(Kind::Replica, &self.id.to_string(), &told);
+        let last = self.last_terminated.load_full();
+        let mut beat = self.scripts.beat.key(self.store.key("replicas"));
+        beat.key(self.store.key("terminated")).arg(self.id.to_string()).arg(told);
+        beat.arg(whole_millis(FORGOTTEN)).arg(last.as_str()).arg(news);
+        beat.invoke_async(&mut connection).await
+    }
+
+    /// Learns which replicas live.
+    fn learn(&self, told: &[(Vec<u8>, u64, Vec<u8>)]) {
+        let sealer = self.sealer.load();
+        let now = Instant::now();
+        let replica = |(id, silent, told): &(Vec<u8>, u64, Vec<u8>)| {
+            let seen = now.checked_sub(Duration::from_millis(*silent)).unwrap_or(now);
+            read(&sealer, id, told).map(|(id, presence)| Replica { id, presence, seen })
+        };
+        let mut replicas: Vec<_> = told.iter().filter_map(replica).collect();
+        let unreadable = told.len() - replicas.len();
+        {
+            let mut reconnecting = self.reconnecting();
+            reconnecting.retain_unheard(&replicas, now);
+            replicas.extend(reconnecting.replicas.iter().cloned());
+        }
+        replicas.sort_by(|a, b| (&a.presence.name, a.id).cmp(&(&b.presence.name, b.id)));
+        if self.unreadable.swap(unreadable, Ordering::Relaxed) < unreadable {
+            warn!(
+                unreadable,
+                "other replicas use another server.seal_key: sessions, messages and rate limits are not shared \
+                 with them"
+            );
+        }
+        self.replicas.store(Arc::new(replicas));
+    }
+
+    fn reconnecting(&self) -> MutexGuard<'_, Reconnecting> {
+        self.reconnecting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Learns which sessions were terminated. Entries that are not sealed with the shared key are
+    /// ignored.
+    fn learn_terminated(
+        &self,
+        news: &[(String, Vec<Vec<u8>>)],
+        terminated: &(impl Fn(&Holder, [u8; 16]) + Send),
+    ) {
+        let sealer = self.sealer.load();
+        let sealed = news.iter().filter_map(|(_, members)| members.get(1));
+        for (holder, session) in sealed.filter_map(|sealed| terminated::open(&sealer, sealed)) {
+            terminated(&holder, session);
+        }
+        if let Some((last, _)) = news.last() {
+            self.last_terminated.store(Arc::new(last.clone()));
+        }
+    }
+
+    /// Takes the messages of the channels, until `stop`.
+    pub(super) async fn take_messages(
+        self: Arc<Self>,
+        mut pushes: mpsc::Receiver<Push>,
+        relayed: mpsc::Sender<Relayed>,
+        stop: CancellationToken,
+    ) {
+        while let Some(Some(push)) = stop.run_until_cancelled(pushes.recv()).await {
+            if !self.grants.receive(&push) {
+                self.receive(push, &relayed);
+            }
+        }
+    }
+
+    pub(super) fn note_down(&self) {
+        self.reconnecting().lost.get_or_insert_with(Instant::now);
+        let why = self.store.failure();
+        warn!(
+            why,
+            "the store of the cluster is not available; rate limits are counted as cluster.on_failure says, \
+             until it is back"
+        );
+        self.audit.note(Event::new("cluster_store_lost").text("error", &why));
+    }
+
+    pub(super) fn note_up(&self) {
+        let replicas = self.replicas.load().len();
+        info!(replicas, name = self.name, "the store of the cluster is available");
+        self.audit.note(Event::new("cluster_store_available").number("replicas", replicas as u64));
+    }
+}
+
+/// Opens the sealed presence of a replica.
+fn read(sealer: &Sealer, id: &[u8], told: &[u8]) -> Option<(ReplicaId, Presence)> {
+    let (id, told) = (std::str::from_utf8(id).ok()?, std::str::from_utf8(told).ok()?);
+    let plain = sealer.open(Kind::Replica, id, told)?;
+    Some((ReplicaId::parse(id)?, serde_json::from_slice(&plain).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_that_has_not_reached_the_store_again_lives_on_until_it_is_forgotten() {
+        let start = Instant::now();
+        let replica =
+            |id| Replica { id: ReplicaId(id), presence: Presence::default(), seen: start };
+        let known = [replica([1; 8]), replica([2; 8]), replica([3; 8])];
+        let mut expected = Reconnecting::default();
+        let ids = |expected: &Reconnecting| -> Vec<_> {
+            expected.replicas.iter().map(|own| own.id.0).collect()
+        };
+        expected.begin(&known, start);
+        expected.retain_unheard(&known[..1], start);
+        assert_eq!(ids(&expected), [[2; 8], [3; 8]]);
+        let almost = start + FORGOTTEN - Duration::from_millis(1);
+        expected.retain_unheard(&[replica([1; 8]), replica([3; 8])], almost);
+        assert_eq!(ids(&expected), [[2; 8]]);
+        // The time without a store does not count, and it is the same replica as before.
+        expected.lost = Some(almost);
+        let again = almost + 9 * FORGOTTEN;
+        expected.begin(&known[1..2], again);
+        expected.retain_unheard(&[], again);
+        assert_eq!(ids(&expected), [[2; 8]]);
+        expected.retain_unheard(&[], again + Duration::from_millis(1));
+        assert_eq!(ids(&expected), [[0; 8]; 0]);
+    }
+}

@@ -1,0 +1,296 @@
+//! The cluster: the replicas of one gateway, which share rate limits, terminated sessions, sign-ins
+//! for upstreams and messages for each other through a store, a Redis or Valkey server. A gateway
+//! without `[cluster]` has none of this.
+
+mod buckets;
+mod grants;
+mod membership;
+mod relay;
+mod scripts;
+mod store;
+mod terminated;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::telemetry::Telemetry;
+use audit::Audit;
+use base::platform::wall_clock;
+use base::seal::hex::{from_hex, hex};
+use base::seal::{Sealer, random};
+use config::{Limits, OnMissing};
+use domain::fair_share::Share;
+use domain::unix_time::UnixSeconds;
+use membership::Reconnecting;
+use relay::Relay;
+use scripts::Scripts;
+use store::Store;
+
+pub(crate) use buckets::{Take, Taken};
+pub use grants::{GrantLock, SharedGrantError, SharedGrants};
+pub use membership::{Presence, Replica};
+pub use relay::{Handling, Message, RelayError, Relayed};
+pub(crate) use store::StoreUnavailable;
+
+/// This replica, and its connection to the others.
+pub struct Cluster {
+    id: ReplicaId,
+    name: String,
+    /// Seconds since the Unix epoch.
+    started: u64,
+    config: config::Cluster,
+    store: Arc<Store>,
+    scripts: Scripts,
+    grants: Arc<SharedGrants>,
+    /// The sealer of the newest configuration.
+    sealer: ArcSwap<Sealer>,
+    bounds: ArcSwap<Bounds>,
+    /// The replicas that live, this one among them, in the order of their names.
+    replicas: ArcSwap<Vec<Replica>>,
+    reconnecting: Mutex<Reconnecting>,
+    relay: Relay,
+    /// The last entry of the stream of terminated sessions that is known here.
+    last_terminated: ArcSwap<String>,
+    /// Whether all terminated sessions that the store had at the start are known here.
+    knows_terminated: AtomicBool,
+    /// Terminated sessions that are not published yet.
+    untold: Mutex<VecDeque<Arc<str>>>,
+    /// Serialises the writes of `untold` to the store.
+    telling: Semaphore,
+    /// Replicas that live and cannot be read: they have another seal key.
+    unreadable: AtomicUsize,
+    telemetry: Telemetry,
+    audit: Audit,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    /// Increases whenever buckets may be full again: with each connection to the store, and each
+    /// seal key.
+    generation: AtomicU64,
+}
+
+/// The limits of a configuration that concern the cluster.
+struct Bounds {
+    /// `server.limits.request`: the longest time for a message to another replica.
+    request: Duration,
+    /// The share of one caller of the messages that wait for acknowledgements.
+    share: Share,
+    deleted_sessions: usize,
+    session_lifetime: Duration,
+}
+
+/// The id of one process, drawn at its start.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct ReplicaId([u8; 8]);
+
+/// The parts of the gateway that a cluster uses.
+pub struct ClusterDeps {
+    pub sealer: Arc<Sealer>,
+    pub telemetry: Telemetry,
+    pub audit: Audit,
+    pub tasks: TaskTracker,
+    pub stop: CancellationToken,
+}
+
+/// Messages of other replicas that wait to be handled.
+const RELAYED: usize = 256;
+
+impl Cluster {
+    /// Joins the cluster of a configuration: tries once to reach the store. Also returns the
+    /// messages that other replicas hand over.
+    ///
+    /// # Errors
+    /// `cluster.ca` cannot be used; or the store cannot be reached, and `cluster.on_missing` is
+    /// `refuse`.
+    pub async fn join(
+        config: config::Cluster,
+        limits: &Limits,
+        config_digest: &str,
+        deps: ClusterDeps,
+    ) -> Result<(Arc<Self>, mpsc::Receiver<Relayed>), String> {
+        let ClusterDeps { sealer, telemetry, audit, tasks, stop } = deps;
+        let (store, pushes) = Store::new(config.clone(), tasks.clone())?;
+        let store = Arc::new(store);
+        let cluster = Arc::new(Self {
+            id: ReplicaId(random()),
+            name: config.replica.clone().unwrap_or_else(random_name),
+            started: UnixSeconds::from(wall_clock()).0,
+            grants: SharedGrants::of_replica(store.clone()),
+            store,
+            scripts: Scripts::default(),
+            sealer: ArcSwap::new(sealer),
+            bounds: ArcSwap::from_pointee(Bounds::of(limits)),
+            replicas: ArcSwap::default(),
+            reconnecting: Mutex::default(),
+            relay: Relay::new(limits.share),
+            last_terminated: ArcSwap::from_pointee("0-0".to_owned()),
+            knows_terminated: AtomicBool::new(false),
+            untold: Mutex::default(),
+            telling: Semaphore::new(1),
+            generation: AtomicU64::new(0),
+            stop: stop.clone(),
+            unreadable: AtomicUsize::new(0),
+            telemetry,
+            audit,
+            tasks: tasks.clone(),
+            config,
+        });
+        match cluster.attach(cluster.presence(config_digest, None)).await {
+            Ok(()) => cluster.note_up(),
+            Err(why) if cluster.config.on_missing == OnMissing::Refuse => {
+                return Err(format!(
+                    "the store of the cluster cannot be used: {why}; check cluster.store, or set \
+                     cluster.on_missing = \"alone\" to start without it"
+                ));
+            }
+            Err(why) => {
+                cluster.store.note_failure(&why);
+                cluster.note_down();
+            }
+        }
+        let (sender, relayed) = mpsc::channel(RELAYED);
+        tasks.spawn(cluster.clone().take_messages(pushes, sender, stop));
+        Ok((cluster, relayed))
+    }
+
+    /// Connects to the store of a configuration as a replica would, and takes a cell of a bucket of
+    /// its own.
+    ///
+    /// # Errors
+    /// Why the store cannot be used, in words for operators.
+    pub async fn dial(config: &config::Cluster) -> Result<(), String> {
+        let (store, _) = Store::new(config.clone(), TaskTracker::new())?;
+        let candidate = store.open(&[store.channel("check")]).await?;
+        let scripts = Scripts::default();
+        let mut take = scripts.take.key(store.key("check"));
+        take.arg(1).arg(1).arg(1);
+        let taken = candidate.probe(config.timeout, async |mut connection| {
+            take.invoke_async::<Vec<i64>>(&mut connection).await
+        });
+        taken.await.map(drop)
+    }
+
+    /// Applies another configuration. The keys of `[cluster]` need a restart.
+    pub fn renew(&self, limits: &Limits, sealer: Arc<Sealer>) {
+        self.bounds.store(Arc::new(Bounds::of(limits)));
+        self.relay.resize(limits.share);
+        self.sealer.store(sealer);
+        self.generation.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A number that is the same as long as buckets that were empty can only fill with time.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// The description of this replica for its heartbeat.
+    pub fn presence(&self, config: &str, catalog: Option<String>) -> Presence {
+        Presence {
+            name: self.name.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            config: config.to_owned(),
+            catalog: catalog.unwrap_or_default(),
+            started: self.started,
+        }
+    }
+
+    /// The id of this replica.
+    pub fn id(&self) -> ReplicaId {
+        self.id
+    }
+
+    /// The operator's sign-ins for upstreams.
+    pub fn grants(&self) -> &Arc<SharedGrants> {
+        &self.grants
+    }
+
+    /// `[cluster]`, as it was at the start.
+    pub fn config(&self) -> &config::Cluster {
+        &self.config
+    }
+
+    /// The replicas that lived at the last heartbeat, this one among them.
+    pub fn replicas(&self) -> Arc<Vec<Replica>> {
+        self.replicas.load_full()
+    }
+
+    /// The number of replicas that were seen last, at least 1.
+    pub fn count(&self) -> NonZeroU32 {
+        let count = self.replicas.load().len() + self.unreadable();
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN)
+    }
+
+    /// The number of other replicas with another configuration file, or another catalog.
+    pub fn differing(&self) -> usize {
+        let replicas = self.replicas.load();
+        let Some(own) = replicas.iter().find(|replica| replica.id == self.id) else {
+            return 0;
+        };
+        let differ = |one: &str, other: &str| one != other && !one.is_empty() && !other.is_empty();
+        let differs = |other: &&Replica| {
+            let (other, own) = (&other.presence, &own.presence);
+            other.config != own.config || differ(&other.catalog, &own.catalog)
+        };
+        replicas.iter().filter(differs).count()
+    }
+
+    /// The number of other replicas that have another seal key.
+    pub fn unreadable(&self) -> usize {
+        self.unreadable.load(Ordering::Relaxed)
+    }
+
+    /// Whether sessions that were terminated before this replica started may still be accepted
+    /// here.
+    pub fn is_learning(&self) -> bool {
+        self.store.is_up() && !self.knows_terminated.load(Ordering::Relaxed)
+    }
+
+    /// Why the store is not available; `None` while it is.
+    pub fn failure(&self) -> Option<String> {
+        (!self.store.is_up()).then(|| self.store.failure())
+    }
+}
+
+impl Bounds {
+    fn of(limits: &Limits) -> Self {
+        Self {
+            request: limits.request,
+            share: limits.share,
+            deleted_sessions: limits.deleted_sessions,
+            session_lifetime: limits.session_lifetime,
+        }
+    }
+}
+
+impl ReplicaId {
+    /// The number of characters of an id.
+    pub(crate) const LEN: usize = 16;
+
+    /// Reads 16 lower-case hexadecimal digits.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        from_hex(text).map(Self)
+    }
+}
+
+impl fmt::Display for ReplicaId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex(&self.0))
+    }
+}
+
+/// Returns the host name and a random part.
+fn random_name() -> String {
+    let host = rustix::system::uname();
+    let host = host.nodename().to_str().unwrap_or("replica").to_owned();
+    format!("{host}-{}", hex(&random::<3>()))
+}

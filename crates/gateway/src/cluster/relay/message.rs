@@ -1,0 +1,297 @@
+//! Messages between replicas. They are sealed for their recipient with the key that the replicas
+//! share: a party that controls the store can neither read nor forge one.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::ReplicaId;
+use base::seal::{Kind, Sealer};
+use domain::caller::{Caller, Proof, TokenProof};
+use domain::unix_time::UnixSeconds;
+
+/// A message for the replica that holds a call or a connection.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Message {
+    /// The client's response to a server request.
+    Response { session: [u8; 16], body: Vec<u8> },
+    /// `notifications/cancelled`; `request` is the id of the request, as JSON text.
+    Cancelled { session: [u8; 16], request: String },
+    /// A message that was posted to an HTTP+SSE session.
+    Post { session_id: String, caller: Caller, address: Option<IpAddr>, body: Vec<u8> },
+}
+
+/// The outcome of a message at its recipient.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum Handling {
+    Handled,
+    /// The recipient holds no such call or connection.
+    NotFound,
+    /// The recipient has no room for the message.
+    Overloaded,
+}
+
+/// The id of a message, drawn at random.
+pub(crate) type MessageId = [u8; 16];
+
+/// The sealed content of a message.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Envelope {
+    pub from: ReplicaId,
+    /// Of the message, or of the one that is acknowledged.
+    pub id: MessageId,
+    /// Milliseconds since the Unix epoch after which the message must not be handled.
+    pub expires: u64,
+    pub content: Content,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Content {
+    Message(Message),
+    Acknowledgement(Handling),
+}
+
+/// The recipient of a message, to which it is bound.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Recipient {
+    Replica(ReplicaId),
+    All,
+}
+
+/// The envelope without the body of its message, which follows it.
+#[derive(Deserialize, Serialize)]
+struct Header {
+    from: ReplicaId,
+    id: MessageId,
+    expires: u64,
+    content: HeaderContent,
+}
+
+#[derive(Deserialize, Serialize)]
+enum HeaderContent {
+    Response { session: [u8; 16] },
+    Cancelled { session: [u8; 16], request: String },
+    Post { session_id: String, caller: SentCaller, address: Option<IpAddr> },
+    Acknowledgement { handling: Handling },
+}
+
+/// A caller, as the replica that authenticated it knows it.
+#[derive(Deserialize, Serialize)]
+struct SentCaller {
+    id: String,
+    groups: Vec<String>,
+    scopes: Vec<String>,
+    proof: SentProof,
+}
+
+#[derive(Deserialize, Serialize)]
+enum SentProof {
+    None,
+    ApiKey {
+        hash: [u8; 32],
+    },
+    Certificate {
+        subject: String,
+    },
+    Token {
+        issuer: String,
+        subject: String,
+        client: Option<String>,
+        id_hash: Option<String>,
+        expires: u64,
+    },
+    Stdio,
+}
+
+impl Recipient {
+    /// The name of its channel, which the seal is bound to.
+    pub(super) fn channel(self) -> String {
+        match self {
+            Self::Replica(id) => format!("relay:{id}"),
+            Self::All => "relay:all".to_owned(),
+        }
+    }
+}
+
+impl Envelope {
+    /// Seals the envelope for its recipient.
+    pub(super) fn seal(self, sealer: &Sealer, to: Recipient) -> String {
+        let Self { from, id, expires, content } = self;
+        let (content, body) = match content {
+            Content::Message(Message::Response { session, body }) => {
+                (HeaderContent::Response { session }, body)
+            }
+            Content::Message(Message::Cancelled { session, request }) => {
+                (HeaderContent::Cancelled { session, request }, Vec::new())
+            }
+            Content::Message(Message::Post { session_id, caller, address, body }) => {
+                (HeaderContent::Post { session_id, caller: sent(&caller), address }, body)
+            }
+            Content::Acknowledgement(handling) => {
+                (HeaderContent::Acknowledgement { handling }, Vec::new())
+            }
+        };
+        let header = serde_json::to_vec(&Header { from, id, expires, content }).unwrap_or_default();
+        let mut plain = Vec::with_capacity(4 + header.len() + body.len());
+        plain.extend_from_slice(&(header.len() as u32).to_be_bytes());
+        plain.extend_from_slice(&header);
+        plain.extend_from_slice(&body);
+        sealer.seal(Kind::Relay, &to.channel(), &plain)
+    }
+
+    /// Opens a message that was sealed for this recipient; `None` for anything else.
+    pub(super) fn open(sealer: &Sealer, to: Recipient, sealed: &[u8]) -> Option<Self> {
+        let token = std::str::from_utf8(sealed).ok()?;
+        let plain = sealer.open(Kind::Relay, &to.channel(), token)?;
+        let (length, rest) = plain.split_first_chunk()?;
+        let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
+        let (header, body) = rest.split_at_checked(length)?;
+        let Header { from, id, expires, content } = serde_json::from_slice(header).ok()?;
+        let content = match content {
+            HeaderContent::Response { session } => {
+                Content::Message(Message::Response { session, body: body.to_vec() })
+            }
+            HeaderContent::Cancelled { session, request } => {
+                Content::Message(Message::Cancelled { session, request })
+            }
+            HeaderContent::Post { session_id, caller, address } => {
+                let (caller, body) = (received(caller), body.to_vec());
+                Content::Message(Message::Post { session_id, caller, address, body })
+            }
+            HeaderContent::Acknowledgement { handling } => Content::Acknowledgement(handling),
+        };
+        Some(Self { from, id, expires, content })
+    }
+}
+
+impl Content {
+    /// The length of its body in bytes.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Message(message) => message.body_len(),
+            Self::Acknowledgement(_) => 0,
+        }
+    }
+}
+
+impl Message {
+    /// The length of its body in bytes.
+    pub(super) fn body_len(&self) -> usize {
+        match self {
+            Self::Response { body, .. } | Self::Post { body, .. } => body.len(),
+            Self::Cancelled { request, .. } => request.len(),
+        }
+    }
+
+    /// Its kind, as metrics label it.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Response { .. } => "response",
+            Self::Cancelled { .. } => "cancelled",
+            Self::Post { .. } => "post",
+        }
+    }
+}
+
+fn sent(caller: &Caller) -> SentCaller {
+    let proof = match caller.proof() {
+        Proof::None => SentProof::None,
+        Proof::ApiKey { hash } => SentProof::ApiKey { hash: *hash },
+        Proof::Certificate { subject } => SentProof::Certificate { subject: subject.clone() },
+        Proof::Token(token) => {
+            let TokenProof { issuer, subject, client, id_hash, expires } = (**token).clone();
+            SentProof::Token { issuer, subject, client, id_hash, expires: expires.0 }
+        }
+        Proof::Stdio => SentProof::Stdio,
+    };
+    let (groups, scopes) = (caller.groups().to_vec(), caller.scopes().to_vec());
+    SentCaller { id: caller.id().to_owned(), groups, scopes, proof }
+}
+
+fn received(SentCaller { id, groups, scopes, proof }: SentCaller) -> Caller {
+    let proof = match proof {
+        SentProof::None => Proof::None,
+        SentProof::ApiKey { hash } => Proof::ApiKey { hash },
+        SentProof::Certificate { subject } => Proof::Certificate { subject },
+        SentProof::Token { issuer, subject, client, id_hash, expires } => {
+            let expires = UnixSeconds(expires);
+            Proof::Token(Box::new(TokenProof { issuer, subject, client, id_hash, expires }))
+        }
+        SentProof::Stdio => Proof::Stdio,
+    };
+    Caller::in_groups(&id, &groups).with_scopes(scopes).proved_by(proof)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use base::seal::SealKeys;
+
+    fn sealer(key: u8) -> Sealer {
+        Sealer::new(&SealKeys::new(vec![[key; 32]]).unwrap())
+    }
+
+    fn envelope(content: Content) -> Envelope {
+        Envelope { from: ReplicaId([1; 8]), id: [2; 16], expires: 3, content }
+    }
+
+    #[test]
+    fn messages_open_for_their_recipient_with_the_shared_key_only() {
+        let token = TokenProof {
+            issuer: "https://issuer".to_owned(),
+            subject: "s".to_owned(),
+            client: None,
+            id_hash: Some("sha256:00".to_owned()),
+            expires: UnixSeconds(9),
+        };
+        let caller = Caller::in_groups("a", &["g".to_owned()])
+            .with_scopes(vec!["x".to_owned()])
+            .proved_by(Proof::Token(Box::new(token)));
+        let address = Some([127, 0, 0, 1].into());
+        let post = Message::Post {
+            session_id: "id".to_owned(),
+            caller: caller.clone(),
+            address,
+            body: b"{}".to_vec(),
+        };
+        let to = Recipient::Replica(ReplicaId([7; 8]));
+        let sent = envelope(Content::Message(post));
+        let sealed = sent.clone().seal(&sealer(1), to);
+        let opened = Envelope::open(&sealer(1), to, sealed.as_bytes()).unwrap();
+        assert_eq!(opened, sent);
+        let Content::Message(Message::Post { caller: received, .. }) = opened.content else {
+            panic!("{opened:?}");
+        };
+        assert_eq!(received.proof(), caller.proof());
+        assert_eq!((received.groups(), received.scopes()), (caller.groups(), caller.scopes()));
+        let others = [Recipient::All, Recipient::Replica(ReplicaId([8; 8]))];
+        for other in others {
+            assert_eq!(Envelope::open(&sealer(1), other, sealed.as_bytes()), None);
+        }
+        assert_eq!(Envelope::open(&sealer(2), to, sealed.as_bytes()), None);
+    }
+
+    proptest! {
+        #[test]
+        fn other_bytes_open_to_nothing(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert_eq!(Envelope::open(&sealer(1), Recipient::All, &bytes), None);
+            let token = sealer(1).seal(Kind::Relay, "relay:all", &bytes);
+            // Sealed with the key, but no message: refused as well.
+            prop_assert_eq!(Envelope::open(&sealer(1), Recipient::All, token.as_bytes()), None);
+        }
+
+        #[test]
+        fn messages_open_as_they_were_sealed(session: [u8; 16], body in prop::collection::vec(any::<u8>(), 0..99), text in ".{0,20}") {
+            for message in [
+                Message::Response { session, body: body.clone() },
+                Message::Cancelled { session, request: text.clone() },
+            ] {
+                let sent = envelope(Content::Message(message));
+                let sealed = sent.clone().seal(&sealer(1), Recipient::All);
+                prop_assert_eq!(Envelope::open(&sealer(1), Recipient::All, sealed.as_bytes()), Some(sent));
+            }
+        }
+    }
+}

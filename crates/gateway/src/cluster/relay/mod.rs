@@ -1,0 +1,368 @@
+//! Relay: a message that reached the wrong replica is handed to the one that holds its call or
+//! connection, over a channel of the store. One hop, handled at most once, acknowledged by the
+//! recipient.
+
+mod message;
+mod seen;
+
+use std::collections::HashSet;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use dashmap::DashMap;
+use redis::cmd;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Instant, interval_at, sleep_until};
+use tracing::{debug, warn};
+
+use super::store::Push;
+use super::{Cluster, ReplicaId};
+use base::platform::wall_clock;
+use base::seal::random;
+use domain::fair_share::{Holder, Place, Places, Share};
+use domain::millis::whole_millis;
+use message::{Content, Envelope, MessageId, Recipient};
+use seen::{Rejected, SeenMessages, VALIDITY};
+
+pub use message::{Handling, Message};
+
+/// The messages on their way to and from this replica.
+pub(super) struct Relay {
+    /// The messages of which acknowledgements are awaited.
+    waiting: DashMap<MessageId, mpsc::Sender<Acknowledgement>>,
+    /// The same, by the callers whose messages they are.
+    places: Places,
+    /// Held while a large message is published: more than one would keep the store from rate
+    /// limits.
+    large: Semaphore,
+    seen: Mutex<SeenMessages>,
+}
+
+/// The acknowledgement of a message by one replica.
+#[derive(Clone, Copy, Debug)]
+struct Acknowledgement {
+    from: ReplicaId,
+    handling: Handling,
+}
+
+/// Why a message was not handed over.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum RelayError {
+    /// It is larger than `cluster.relay_size`.
+    TooLarge { limit: usize },
+    /// The store or the other replica has not answered in time.
+    Unreachable,
+    /// This replica waits for too many acknowledgements, or the other one has no room.
+    Overloaded,
+}
+
+/// A message of another replica, to be handled and then acknowledged.
+pub struct Relayed {
+    pub message: Message,
+    pub receipt: Receipt,
+}
+
+/// The acknowledgement that a message of another replica is owed.
+pub struct Receipt {
+    cluster: Arc<Cluster>,
+    from: ReplicaId,
+    id: MessageId,
+    _memory: Option<OwnedSemaphorePermit>,
+}
+
+/// Most messages whose acknowledgements are awaited at once.
+const WAITING: usize = 1024;
+
+/// Acknowledgements of one message that wait to be read.
+const ACKNOWLEDGEMENTS: usize = 256;
+
+/// Interval in which it is looked whether the replicas that have not answered still live.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// A larger message, in bytes, takes its turn to be published.
+const LARGE: usize = 64 << 10;
+
+impl Cluster {
+    /// The channels on which messages for this replica come.
+    pub(super) fn relay_channels(&self) -> [String; 2] {
+        self.recipients().map(|recipient| self.store.channel(&recipient.channel()))
+    }
+
+    fn recipients(&self) -> [Recipient; 2] {
+        [Recipient::Replica(self.id), Recipient::All]
+    }
+
+    /// Hands a message of `holder` to a replica, and waits for its acknowledgement, at most for
+    /// `server.limits.request` and a minute.
+    ///
+    /// # Errors
+    /// The message was not delivered, or its delivery was not acknowledged.
+    pub(crate) async fn hand_over(
+        &self,
+        holder: &Holder,
+        to: ReplicaId,
+        message: Message,
+    ) -> Result<Handling, RelayError> {
+        self.send(holder, Recipient::Replica(to), HashSet::from([to]), message).await
+    }
+
+    /// Hands a message to all other replicas, and waits until one has handled it or all that live
+    /// have answered.
+    ///
+    /// # Errors
+    /// As [`Cluster::hand_over`].
+    pub(crate) async fn ask_all(
+        &self,
+        holder: &Holder,
+        message: Message,
+    ) -> Result<Handling, RelayError> {
+        let replicas = self.replicas.load_full();
+        let others = replicas.iter().map(|replica| replica.id).filter(|id| *id != self.id);
+        self.send(holder, Recipient::All, others.collect(), message).await
+    }
+
+    /// Sends a message, and waits for the answers of `whom`.
+    async fn send(
+        &self,
+        holder: &Holder,
+        to: Recipient,
+        whom: HashSet<ReplicaId>,
+        message: Message,
+    ) -> Result<Handling, RelayError> {
+        if whom.is_empty() {
+            return Ok(Handling::NotFound);
+        }
+        let kind = message.kind();
+        let sent = self.send_and_wait(holder, to, whom, message).await;
+        let outcome = match sent {
+            Ok(Handling::Handled) => "handled",
+            Ok(Handling::NotFound) => "not_found",
+            Ok(Handling::Overloaded) | Err(RelayError::Overloaded) => "overloaded",
+            Err(RelayError::TooLarge { .. }) => "too_large",
+            Err(RelayError::Unreachable) => "unreachable",
+        };
+        self.telemetry.metrics().relayed(kind, outcome);
+        match sent {
+            Ok(Handling::Overloaded) => Err(RelayError::Overloaded),
+            sent => sent,
+        }
+    }
+
+    async fn send_and_wait(
+        &self,
+        holder: &Holder,
+        to: Recipient,
+        mut whom: HashSet<ReplicaId>,
+        message: Message,
+    ) -> Result<Handling, RelayError> {
+        let limit = self.config.relay_size;
+        if message.body_len() > limit {
+            return Err(RelayError::TooLarge { limit });
+        }
+        let bounds = self.bounds.load_full();
+        let patience = bounds.request.min(VALIDITY);
+        let deadline = Instant::now() + patience;
+        let (waiting, mut acknowledged) = Waiting::register(&self.relay, holder, bounds.share)?;
+        let envelope = Envelope {
+            from: self.id,
+            id: waiting.id,
+            expires: now().saturating_add(whole_millis(patience)),
+            content: Content::Message(message),
+        };
+        let mut publishing = pin!(self.publish(to, envelope, patience));
+        let mut is_published = false;
+        let mut look = interval_at(Instant::now() + LOOK, LOOK);
+        let mut answer = Handling::NotFound;
+        while !whom.is_empty() {
+            let Acknowledgement { from, handling } = tokio::select! {
+                Some(acknowledgement) = acknowledged.recv() => acknowledgement,
+                published = &mut publishing, if !is_published => {
+                    // No subscriber received it. A replica that lives may be reconnecting to the
+                    // store.
+                    match (published?, self.lives(to)) {
+                        (0, true) => return Err(RelayError::Unreachable),
+                        (0, false) => return Ok(Handling::NotFound),
+                        _ => is_published = true,
+                    }
+                    continue;
+                }
+                _ = look.tick() => {
+                    whom.retain(|id| self.lives(Recipient::Replica(*id)));
+                    continue;
+                }
+                () = self.stop.cancelled() => return Err(RelayError::Unreachable),
+                () = sleep_until(deadline) => return Err(RelayError::Unreachable),
+            };
+            match handling {
+                Handling::Handled => return Ok(Handling::Handled),
+                Handling::Overloaded => answer = Handling::Overloaded,
+                Handling::NotFound => {}
+            }
+            whom.remove(&from);
+        }
+        Ok(answer)
+    }
+
+    /// Whether a recipient has sent a heartbeat lately.
+    fn lives(&self, recipient: Recipient) -> bool {
+        match recipient {
+            Recipient::Replica(id) => self.replicas.load().iter().any(|replica| replica.id == id),
+            Recipient::All => true,
+        }
+    }
+
+    /// Publishes an envelope. Returns how many connections got it.
+    ///
+    /// # Errors
+    /// [`RelayError::Unreachable`] if the store is not available, or does not answer within
+    /// `patience`.
+    async fn publish(
+        &self,
+        to: Recipient,
+        envelope: Envelope,
+        patience: Duration,
+    ) -> Result<usize, RelayError> {
+        let _turn = match envelope.content.len() > LARGE {
+            true => self.relay.large.acquire().await.ok(),
+            false => None,
+        };
+        let sealed = envelope.seal(&self.sealer.load(), to);
+        let channel = self.store.channel(&to.channel());
+        let published = self.store.run_within(patience, async |mut connection| {
+            cmd("PUBLISH").arg(channel).arg(sealed).query_async::<usize>(&mut connection).await
+        });
+        published.await.map_err(|_| RelayError::Unreachable)
+    }
+
+    /// Takes a message of a channel: an acknowledgement, or a message to be handled, which goes to
+    /// `handlers`.
+    pub(super) fn receive(self: &Arc<Self>, push: Push, handlers: &mpsc::Sender<Relayed>) {
+        let Push { channel, payload, memory } = push;
+        let mut recipients = self.recipients().into_iter();
+        let is_meant =
+            |recipient: &Recipient| self.store.channel(&recipient.channel()).as_bytes() == channel;
+        let Some(recipient) = recipients.find(is_meant) else {
+            return;
+        };
+        let Some(envelope) = Envelope::open(&self.sealer.load(), recipient, &payload) else {
+            debug!("a message on a channel of the cluster was not sealed with server.seal_key");
+            return;
+        };
+        drop(payload);
+        let Envelope { from, id, expires, content } = envelope;
+        if from == self.id {
+            return;
+        }
+        let message = match content {
+            Content::Acknowledgement(handling) => {
+                if let Some(waiting) = self.relay.waiting.get(&id) {
+                    // The sender may have its answer already.
+                    let _ = waiting.try_send(Acknowledgement { from, handling });
+                }
+                return;
+            }
+            Content::Message(message) => message,
+        };
+        let admitted = self.relay.admit(&message, id, expires);
+        let receipt = Receipt { cluster: self.clone(), from, id, _memory: memory };
+        let relayed = Relayed { message, receipt };
+        let refused = match admitted {
+            Ok(()) => match handlers.try_send(relayed) {
+                Ok(()) => return,
+                Err(refused) => refused.into_inner(),
+            },
+            Err(Rejected::Full) => relayed,
+            Err(Rejected::Repeated) => return,
+            Err(Rejected::Expired) => {
+                warn!(
+                    replica = %from,
+                    "a message of another replica has expired, or its clock differs by more than 5 s"
+                );
+                return;
+            }
+        };
+        self.tasks.spawn(refused.receipt.acknowledge(Handling::Overloaded));
+    }
+}
+
+impl Relay {
+    pub(super) fn new(share: Share) -> Self {
+        Self {
+            waiting: DashMap::new(),
+            places: Places::new(WAITING),
+            large: Semaphore::new(1),
+            seen: Mutex::new(SeenMessages::new(share)),
+        }
+    }
+
+    /// Changes the share of one caller.
+    pub(super) fn resize(&self, share: Share) {
+        self.seen().resize(share);
+    }
+
+    /// Decides whether a message is handled. Only a post would be harmful twice: a response and a
+    /// cancellation find nothing the second time.
+    fn admit(&self, message: &Message, id: MessageId, expires: u64) -> Result<(), Rejected> {
+        let now = now();
+        if !seen::is_valid(expires, now) {
+            return Err(Rejected::Expired);
+        }
+        match message {
+            Message::Post { caller, address, .. } => {
+                self.seen().note(id, &Holder::of(caller, *address), now)
+            }
+            Message::Response { .. } | Message::Cancelled { .. } => Ok(()),
+        }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, SeenMessages> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Receipt {
+    /// Acknowledges a message to its sender, with its outcome.
+    pub async fn acknowledge(self, handling: Handling) {
+        let Self { cluster, from, id, .. } = self;
+        let expires = now().saturating_add(whole_millis(VALIDITY));
+        let content = Content::Acknowledgement(handling);
+        let envelope = Envelope { from: cluster.id, id, expires, content };
+        // Without the store the sender gives up at its deadline.
+        let _ = cluster.publish(Recipient::Replica(from), envelope, VALIDITY).await;
+    }
+}
+
+/// The registration of a message that waits for its acknowledgements. Dropping it removes the
+/// registration.
+struct Waiting<'a> {
+    relay: &'a Relay,
+    id: MessageId,
+    _place: Place,
+}
+
+impl<'a> Waiting<'a> {
+    fn register(
+        relay: &'a Relay,
+        holder: &Holder,
+        share: Share,
+    ) -> Result<(Self, mpsc::Receiver<Acknowledgement>), RelayError> {
+        let place = relay.places.take(holder.clone(), share).ok_or(RelayError::Overloaded)?;
+        let (sender, acknowledged) = mpsc::channel(ACKNOWLEDGEMENTS);
+        let id = random();
+        relay.waiting.insert(id, sender);
+        Ok((Self { relay, id, _place: place }, acknowledged))
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.relay.waiting.remove(&self.id);
+    }
+}
+
+/// The wall-clock time, in milliseconds since the Unix epoch.
+fn now() -> u64 {
+    let since = wall_clock().duration_since(SystemTime::UNIX_EPOCH);
+    whole_millis(since.unwrap_or_default())
+}

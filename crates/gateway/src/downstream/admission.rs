@@ -1,0 +1,446 @@
+//! Admission control: limits on calls, bytes of messages and streams, over all clients and
+//! transports, with a fair share of each for every caller.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+use super::pool::{Bounds, Held, Lease, NoRoom, Pool, Revokes};
+use crate::session::CallPermit;
+use config::Limits;
+use domain::fair_share::{FairShare, Holder};
+use domain::fault::TransportFault;
+
+/// The limits of one configuration and their current use. A request that exceeds one is refused at
+/// once, with `Retry-After` over HTTP.
+pub(crate) struct Admission {
+    shared: Arc<Shared>,
+    limits: Limits,
+}
+
+/// The counters of admitted requests. They outlive a configuration.
+struct Shared {
+    calls: Mutex<CallShares>,
+    /// [`COPIES`] units for each KiB of a message.
+    kibibytes: Pool,
+    /// One unit for each notification stream.
+    streams: Pool,
+}
+
+/// The calls of each holder.
+struct CallShares {
+    in_flight: FairShare<Holder>,
+    /// The calls that wait for their users.
+    suspended: FairShare<Holder>,
+}
+
+/// The permit of one call, among the calls in flight or among the suspended calls.
+struct AdmittedCall {
+    shared: Arc<Shared>,
+    holder: Holder,
+    is_suspended: Mutex<bool>,
+}
+
+impl CallPermit for AdmittedCall {
+    fn suspend(&self) -> bool {
+        let mut is_suspended = self.is_suspended.lock().unwrap_or_else(PoisonError::into_inner);
+        if *is_suspended {
+            return true;
+        }
+        let mut calls = self.shared.calls();
+        *is_suspended = calls.suspended.take(&self.holder, 1).is_ok();
+        if *is_suspended {
+            calls.in_flight.put_back(&self.holder, 1);
+        }
+        *is_suspended
+    }
+}
+
+impl Drop for AdmittedCall {
+    fn drop(&mut self) {
+        let is_suspended = *self.is_suspended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut calls = self.shared.calls();
+        let shares = if is_suspended { &mut calls.suspended } else { &mut calls.in_flight };
+        shares.put_back(&self.holder, 1);
+    }
+}
+
+/// A reading of the counters.
+#[derive(Clone, Copy, Debug)]
+pub struct AdmissionUsage {
+    /// Calls in flight.
+    pub calls: usize,
+    /// Calls that wait for their users.
+    pub suspended: usize,
+    /// Bytes reserved for messages, in units of 1024.
+    pub bytes: usize,
+    /// Open notification streams.
+    pub streams: usize,
+}
+
+/// The permit of one notification stream, released on drop. A stream without events for long may be
+/// closed for a new one.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct StreamPermit(Lease);
+
+impl StreamPermit {
+    /// Records that an event was sent.
+    pub(crate) fn sent(&self) {
+        self.0.idle();
+    }
+
+    /// Returns the signal that the stream must end, because its place is given to another one.
+    pub(crate) fn revocation(&self) -> CancellationToken {
+        self.0.revocation()
+    }
+}
+
+impl Shared {
+    fn calls(&self) -> MutexGuard<'_, CallShares> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Admission {
+    /// Creates the admission control of the first configuration.
+    pub(crate) fn new(limits: &Limits) -> Self {
+        let calls = || FairShare::new(limits.in_flight, limits.share.of(limits.in_flight));
+        let memory = Memory::new(limits);
+        let shared = Shared {
+            // As many suspended calls again: they use memory, but no time.
+            calls: Mutex::new(CallShares { in_flight: calls(), suspended: calls() }),
+            kibibytes: Pool::new(memory.total, memory.share, Revokes::Borrowed),
+            streams: Pool::new(
+                limits.streams,
+                limits.share.of(limits.streams),
+                Revokes::IdleOfLarger,
+            ),
+        };
+        Self { shared: Arc::new(shared), limits: limits.clone() }
+    }
+
+    /// Creates the admission control of the next configuration. What is in use counts against the
+    /// new limits.
+    pub(crate) fn renew(&self, limits: &Limits) -> Self {
+        let memory = Memory::new(limits);
+        let Shared { kibibytes, streams, .. } = &*self.shared;
+        kibibytes.resize(memory.total, memory.share);
+        streams.resize(limits.streams, limits.share.of(limits.streams));
+        let mut calls = self.shared.calls();
+        let share = limits.share.of(limits.in_flight);
+        calls.in_flight.resize(limits.in_flight, share);
+        calls.suspended.resize(limits.in_flight, share);
+        drop(calls);
+        Self { shared: self.shared.clone(), limits: limits.clone() }
+    }
+
+    /// Returns the current use.
+    pub(crate) fn usage(&self) -> AdmissionUsage {
+        let calls = self.shared.calls();
+        AdmissionUsage {
+            calls: calls.in_flight.used(),
+            suspended: calls.suspended.used(),
+            bytes: self.shared.kibibytes.used() * 1024,
+            streams: self.shared.streams.used(),
+        }
+    }
+
+    /// Admits a call.
+    ///
+    /// # Errors
+    /// `overloaded` when `in_flight` calls are in flight, or the holder is beyond its share of
+    /// them.
+    pub(crate) fn call(&self, holder: &Holder) -> Result<Arc<dyn CallPermit>, TransportFault> {
+        let taken = self.shared.calls().in_flight.take(holder, 1);
+        taken.map_err(|_| TransportFault::Overloaded)?;
+        Ok(Arc::new(AdmittedCall {
+            shared: self.shared.clone(),
+            holder: holder.clone(),
+            is_suspended: Mutex::new(false),
+        }))
+    }
+
+    /// Reserves memory for a message of which nothing has been received.
+    ///
+    /// # Errors
+    /// `overloaded` when the holder's memory cannot be counted.
+    pub(crate) fn upload(&self, holder: &Holder) -> Result<Upload, TransportFault> {
+        let memory = Memory::new(&self.limits);
+        let lease = self.shared.kibibytes.lease(holder, 0, memory.bounds(0));
+        let lease = lease.map_err(|_| TransportFault::Overloaded)?;
+        Ok(Upload { lease, memory, reserved: 0 })
+    }
+
+    /// Reserves memory for a message of `size` bytes that was received whole.
+    ///
+    /// # Errors
+    /// `overloaded` when `in_flight_bytes` would be exceeded, or the holder is beyond its share of
+    /// them.
+    pub(crate) fn budget(
+        &self,
+        holder: &Holder,
+        size: usize,
+    ) -> Result<BodyBudget, TransportFault> {
+        let needed = kibibytes(size);
+        let bounds = Memory::new(&self.limits).bounds(needed);
+        let held = self.shared.kibibytes.hold(holder, needed, bounds);
+        Ok(BodyBudget::Whole(held.map_err(|_| TransportFault::Overloaded)?))
+    }
+
+    /// Admits a notification stream. When there is no room, the stream that had no event for
+    /// longest is closed: of the holder itself if it is beyond its share, else of the largest
+    /// holder that has more. Callers that are not authenticated have no limit beside their share,
+    /// as several may have one address.
+    ///
+    /// # Errors
+    /// `too_many_streams` when the caller has `streams_per_caller` open; `overloaded` when there is
+    /// no room.
+    pub(crate) fn stream(&self, holder: &Holder) -> Result<StreamPermit, TransportFault> {
+        let Limits { streams, streams_per_caller, share, .. } = self.limits;
+        let per_holder = match holder {
+            Holder::Caller(caller) if !caller.is_anonymous() => streams_per_caller,
+            Holder::Caller(_) | Holder::Network(_) => usize::MAX,
+        };
+        let bounds = Bounds { ceiling: streams, share: share.of(streams), per_holder };
+        let lease = self.shared.streams.lease(holder, 1, bounds);
+        lease.map(StreamPermit).map_err(|refused| match refused {
+            NoRoom::PerHolder => TransportFault::TooManyStreams,
+            NoRoom::OverShare | NoRoom::Full => TransportFault::Overloaded,
+        })
+    }
+}
+
+/// Copies of a message in memory at once: its bytes, and the request that is read from them.
+const COPIES: usize = 2;
+
+/// The part of `in_flight_bytes` that only small bodies can take: one of this many.
+const RESERVE: usize = 8;
+
+/// The bounds on memory for messages, in KiB.
+#[derive(Clone, Copy, Debug)]
+struct Memory {
+    total: usize,
+    /// The reserve that only small bodies can take.
+    reserve: usize,
+    /// At least one message of the largest size.
+    share: usize,
+    /// The largest small body.
+    small: usize,
+}
+
+impl Memory {
+    fn new(limits: &Limits) -> Self {
+        let total = limits.in_flight_bytes / 1024;
+        let largest = kibibytes(limits.body_size);
+        Self {
+            total,
+            reserve: (total / RESERVE).min(total.saturating_sub(largest)),
+            share: limits.share.of(total).max(largest),
+            small: kibibytes(limits.small_body),
+        }
+    }
+
+    /// Returns the bounds for a message that takes `size` KiB.
+    fn bounds(&self, size: usize) -> Bounds {
+        let reserve = if size <= self.small { 0 } else { self.reserve };
+        Bounds { ceiling: self.total - reserve, share: self.share, per_holder: usize::MAX }
+    }
+}
+
+/// Returns the memory for a message of `size` bytes, in KiB.
+fn kibibytes(size: usize) -> usize {
+    size.div_ceil(1024) * COPIES
+}
+
+/// Memory that is reserved for one complete message, released on drop.
+#[derive(Debug)]
+#[must_use]
+pub(crate) enum BodyBudget {
+    Whole(#[expect(dead_code, reason = "held until it is dropped")] Held),
+    Uploaded(#[expect(dead_code, reason = "held until it is dropped")] Lease),
+}
+
+/// Memory that is reserved for a message while it is received, released on drop. It grows with the
+/// bytes received, so an announced length alone reserves nothing. Until [`Upload::received`] it may
+/// be revoked for a caller that is within its share.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Upload {
+    lease: Lease,
+    memory: Memory,
+    /// In KiB.
+    reserved: usize,
+}
+
+impl Upload {
+    /// Grows the reservation to a message of `size` bytes.
+    ///
+    /// # Errors
+    /// `overloaded` when `in_flight_bytes` would be exceeded, or the holder is beyond its share of
+    /// them; the reservation stays as it was.
+    pub(crate) fn grow_to(&mut self, size: usize) -> Result<(), TransportFault> {
+        let needed = kibibytes(size);
+        let missing = needed.saturating_sub(self.reserved);
+        if missing > 0 {
+            let grown = self.lease.grow(missing, self.memory.bounds(needed));
+            grown.map_err(|_| TransportFault::Overloaded)?;
+            self.reserved = needed;
+        }
+        self.lease.idle();
+        Ok(())
+    }
+
+    /// Records that the message is complete: its memory is no longer revoked.
+    ///
+    /// # Errors
+    /// `overloaded` if it was revoked before.
+    pub(crate) fn received(self) -> Result<BodyBudget, TransportFault> {
+        self.lease.claim().map_err(|_| TransportFault::Overloaded)?;
+        Ok(BodyBudget::Uploaded(self.lease))
+    }
+
+    /// Waits until the memory is revoked.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub(crate) async fn revoked(&self) {
+        self.lease.revoked().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use config::Config;
+    use domain::caller::Caller;
+
+    fn limits(toml: &str) -> Limits {
+        let toml = format!("[server.limits]\n{toml}");
+        Config::parse("g", &toml, Path::new(""), &[]).unwrap().server.limits
+    }
+
+    fn holder(id: &str) -> Holder {
+        Holder::Caller(Caller::new(id))
+    }
+
+    /// An upload of which this many bytes have arrived.
+    fn uploaded(
+        admission: &Admission,
+        holder: &Holder,
+        size: usize,
+    ) -> Result<Upload, TransportFault> {
+        let mut upload = admission.upload(holder)?;
+        upload.grow_to(size)?;
+        Ok(upload)
+    }
+
+    fn network(last: u8) -> Holder {
+        Holder::of(&Caller::anonymous(), Some([10, 0, 0, last].into()))
+    }
+
+    #[tokio::test]
+    async fn p6_streams_are_limited_per_caller() {
+        let admission = Admission::new(&limits("streams = 8\nstreams_per_caller = 2\n"));
+        let ci = holder("ci");
+        let first = admission.stream(&ci).unwrap();
+        let _second = admission.stream(&ci).unwrap();
+        assert_eq!(admission.stream(&ci).err(), Some(TransportFault::TooManyStreams));
+        let _network: Vec<_> = (0..3).map(|_| admission.stream(&network(1)).unwrap()).collect();
+        drop(first);
+        let _again = admission.stream(&ci).unwrap();
+        assert_eq!(admission.usage().streams, 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn w12_a_full_gateway_closes_the_quietest_stream_of_the_largest_holder_for_a_new_one() {
+        let admission = Admission::new(&limits("streams = 4\nshare = 0.25\n"));
+        let large: Vec<_> = (0..3).map(|_| admission.stream(&network(1)).unwrap()).collect();
+        tokio::time::advance(std::time::Duration::from_secs(1)).await;
+        large[0].sent();
+        let _other = admission.stream(&network(2)).unwrap();
+        let _newcomer = admission.stream(&network(3)).unwrap();
+        let closed: Vec<_> = large.iter().map(|p| p.revocation().is_cancelled()).collect();
+        assert_eq!(closed, [false, true, false]);
+    }
+
+    #[tokio::test]
+    async fn f3_a_caller_leaves_calls_for_others_and_is_not_limited_on_an_idle_gateway() {
+        let admission = Admission::new(&limits("in_flight = 8\n"));
+        let busy: Vec<_> = (0..5).map(|_| admission.call(&holder("busy")).unwrap()).collect();
+        assert!(admission.call(&holder("busy")).is_err(), "less than half is free");
+        let _others: Vec<_> =
+            ["a", "a", "b"].map(|id| admission.call(&holder(id)).unwrap()).into_iter().collect();
+        assert!(admission.call(&holder("c")).is_err(), "full");
+        assert!(busy[0].suspend(), "a call that waits for its user gives its place up");
+        assert!(admission.call(&holder("busy")).is_err());
+        assert!(admission.call(&holder("c")).is_ok());
+        drop(busy);
+        assert_eq!((admission.usage().calls, admission.usage().suspended), (3, 0));
+    }
+
+    #[tokio::test]
+    async fn k3_what_is_in_use_counts_after_a_reload() {
+        let before = Admission::new(&limits("in_flight = 1\nstreams = 1\n"));
+        let call = before.call(&holder("ci")).unwrap();
+        let stream = before.stream(&holder("ci")).unwrap();
+        let after = before.renew(&limits("in_flight = 1\nstreams = 2\nstreams_per_caller = 1\n"));
+        assert!(after.call(&holder("ci")).is_err());
+        assert!(after.stream(&holder("ci")).is_err(), "the caller has one already");
+        assert!(after.stream(&holder("other")).is_ok());
+        drop(call);
+        drop(stream);
+        assert!(after.call(&holder("ci")).is_ok());
+    }
+
+    #[tokio::test]
+    async fn m3_memory_is_reserved_by_received_bytes_and_released_on_drop() {
+        let admission =
+            Admission::new(&limits("in_flight_bytes = \"2MiB\"\nbody_size = \"1MiB\"\n"));
+        let ci = holder("ci");
+        let mut first = admission.upload(&ci).unwrap();
+        let mut second = uploaded(&admission, &ci, 1).unwrap();
+        first.grow_to(1023 << 10).unwrap();
+        assert_eq!(second.grow_to(1025), Err(TransportFault::Overloaded));
+        second.grow_to(1024).unwrap();
+        drop(first);
+        second.grow_to(1 << 20).unwrap();
+        assert!(admission.budget(&ci, 1).is_err());
+    }
+
+    #[tokio::test]
+    async fn f3_large_uploads_leave_a_reserve_to_small_bodies_and_a_share_to_others() {
+        let admission = Admission::new(&limits(
+            "in_flight_bytes = \"16MiB\"\nbody_size = \"1MiB\"\nsmall_body = \"64KiB\"\n",
+        ));
+        let large = |id: &str| uploaded(&admission, &holder(id), 1 << 20);
+        // Each takes 2 MiB: a share of 4, half of 16 and the step that crosses it, then 14 beside
+        // the reserve.
+        let stalled: Vec<_> = std::iter::from_fn(|| large("stalled").ok()).collect();
+        assert_eq!(stalled.len(), 5);
+        let others: Vec<_> = ["a", "b"].map(|id| large(id).unwrap()).into_iter().collect();
+        assert!(admission.budget(&holder("c"), 64 << 10).is_ok(), "from the reserve");
+        let newcomer = large("c").unwrap();
+        let mut stalled = stalled;
+        let revoked = stalled.iter_mut().filter_map(|budget| budget.grow_to(2 << 20).err());
+        assert_eq!(revoked.count(), 5, "one was revoked, and none may grow");
+        assert_eq!(admission.usage().bytes, 14 << 20);
+        drop((others, newcomer));
+    }
+
+    #[tokio::test]
+    async fn f3_a_complete_message_keeps_its_memory() {
+        let admission =
+            Admission::new(&limits("in_flight_bytes = \"8MiB\"\nbody_size = \"1MiB\"\n"));
+        let complete: Vec<_> =
+            std::iter::from_fn(|| uploaded(&admission, &holder("a"), 1 << 20).ok())
+                .map(|upload| upload.received().unwrap())
+                .collect();
+        assert!(admission.budget(&holder("b"), 1 << 20).is_err());
+        assert!(admission.budget(&holder("b"), 1 << 10).is_ok());
+        drop(complete);
+        assert!(admission.budget(&holder("b"), 1 << 20).is_ok());
+    }
+}

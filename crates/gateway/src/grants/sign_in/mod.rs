@@ -1,0 +1,200 @@
+//! A sign-in of the operator for an upstream, up to its grant: the authorization server is
+//! discovered, the gateway introduces itself there, and the operator agrees in a browser (`flow`)
+//! or on another device (`device`).
+
+pub mod callback;
+pub mod device;
+pub mod flow;
+pub(crate) mod registration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderValue, Request, Response, StatusCode, Uri};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+
+use super::Grant;
+use crate::net::egress::{CONNECT, Egress};
+use crate::net::issuer::Metadata;
+use crate::oauth::client::address_policy;
+use crate::oauth::resource::{self, Resource};
+use crate::oauth::token::Issued;
+use base::platform::wall_clock;
+use base::seal::hex::hex;
+use base::seal::random;
+use domain::meta;
+use domain::method::Method;
+use domain::revision::Revision;
+use domain::unix_time::UnixSeconds;
+
+/// The authorization server of an upstream.
+pub struct Provider {
+    upstream: Uri,
+    resource: Resource,
+    metadata: Metadata,
+    token_endpoint: Uri,
+    egress: Egress,
+}
+
+/// The gateway as a client, before it has proved anything.
+#[derive(Clone)]
+pub struct Registered {
+    pub id: String,
+    pub secret: Option<String>,
+    /// Whether the secret is sent by `client_secret_post`.
+    pub posts_secret: bool,
+}
+
+impl Provider {
+    /// Asks the upstream, without a token, which authorization server issues tokens for it.
+    ///
+    /// # Errors
+    /// The reason, for the operator.
+    pub async fn discover(http: &config::Http) -> Result<Self, String> {
+        let upstream = http.url.clone();
+        let policy = address_policy(false, &upstream);
+        let own = Egress::new(CONNECT, http.ca.as_deref(), http.address_policy)?;
+        let egress = Egress::new(CONNECT, http.ca.as_deref(), policy)?;
+        let response = challenge(&own, &upstream).await?;
+        let found = resource::discover(&egress, &upstream, response.headers()).await;
+        let mut resource = found.map_err(|why| match response.status() {
+            status if status.is_success() => {
+                format!(
+                    "the upstream answers without a sign-in (HTTP {}), and {why}",
+                    status.as_u16()
+                )
+            }
+            _ => why,
+        })?;
+        let metadata = resource.authorization_server(&egress).await?;
+        let token_endpoint = metadata.token_endpoint.clone();
+        let token_endpoint =
+            token_endpoint.ok_or_else(|| format!("{} names no token_endpoint", resource.issuer))?;
+        Ok(Self { upstream, resource, metadata, token_endpoint, egress })
+    }
+
+    pub(crate) fn issuer(&self) -> &str {
+        &self.resource.issuer
+    }
+
+    /// Returns the client that the configuration names, or the client as which the gateway is
+    /// registered: by the URL of its client document where the authorization server reads such
+    /// documents, or else by dynamic registration.
+    ///
+    /// # Errors
+    /// The authorization server takes none of them, or refuses.
+    pub async fn client(
+        &self,
+        login: &config::Login,
+        document: Option<&str>,
+        redirect_uri: Option<&str>,
+    ) -> Result<Registered, String> {
+        if let Some(id) = &login.client_id {
+            return Ok(Registered {
+                id: id.clone(),
+                secret: login.client_secret.as_ref().map(|secret| secret.expose().to_owned()),
+                posts_secret: self.metadata.posts_secret(),
+            });
+        }
+        if let Some(document) = document.filter(|_| self.metadata.reads_client_documents) {
+            return Ok(Registered { id: document.to_owned(), secret: None, posts_secret: false });
+        }
+        let endpoint = self.metadata.registration_endpoint.as_ref().ok_or_else(|| {
+            format!(
+                "{} registers no clients by itself: register promptgate there by hand, as a native client with the \
+                 redirect URI http://127.0.0.1/callback, and set client_id in the upstream's credential.login",
+                self.issuer()
+            )
+        })?;
+        registration::register(&self.egress, endpoint, &self.metadata.auth_methods, redirect_uri)
+            .await
+    }
+
+    /// Returns the scope to request: the wanted one, or else that of the upstream's challenge or
+    /// metadata (MCP 2025-11-25, scope selection strategy). A refresh token needs a scope of its
+    /// own at some providers.
+    fn scope(&self, wanted: Option<&str>) -> Option<String> {
+        let offered = || (!self.resource.scopes.is_empty()).then(|| self.resource.scopes.join(" "));
+        let scope = wanted.map(str::to_owned);
+        let scope = scope.or_else(|| self.resource.challenged_scope.clone()).or_else(offered);
+        let offline = "offline_access";
+        let has_offline = self.metadata.scopes.iter().any(|scope| scope == offline);
+        let is_missing =
+            !scope.iter().any(|scope| scope.split_whitespace().any(|scope| scope == offline));
+        match scope {
+            Some(scope) if has_offline && is_missing => Some(format!("{scope} {offline}")),
+            None if has_offline => Some(offline.to_owned()),
+            scope => scope,
+        }
+    }
+
+    /// Makes a grant of the response to a token request.
+    fn grant(
+        &self,
+        upstream: &str,
+        client: Registered,
+        scope: Option<String>,
+        response: &Value,
+    ) -> Result<Grant, String> {
+        let now = UnixSeconds::from(wall_clock());
+        let mut grant = Grant {
+            id: hex(&random::<16>()),
+            upstream: upstream.to_owned(),
+            url: self.upstream.to_string(),
+            issuer: self.issuer().to_owned(),
+            token_endpoint: self.token_endpoint.clone(),
+            revocation_endpoint: self.metadata.revocation_endpoint.clone(),
+            client_id: client.id,
+            client_secret: client.secret,
+            posts_secret: client.posts_secret,
+            resource: self.resource.id.clone(),
+            scope,
+            refresh_token: None,
+            access_token: String::new(),
+            expires_at: None,
+            refresh_expires_at: None,
+            signed_in_at: now.0,
+            renewed_at: now.0,
+            ended: None,
+        };
+        grant.take_in(Issued::read(response)?, now);
+        Ok(grant)
+    }
+}
+
+/// Sends the first requests of a connection, without a token, until the upstream refuses one: some
+/// answer the handshake to anyone. Returns the last response.
+async fn challenge(egress: &Egress, upstream: &Uri) -> Result<Response<Incoming>, String> {
+    let client = json!({"name": "promptgate", "version": env!("CARGO_PKG_VERSION")});
+    let legacy = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": Revision::NEWEST_LEGACY.as_str(), "capabilities": {}, "clientInfo": client}});
+    let version = Revision::V2026_07_28.as_str();
+    let modern = json!({"jsonrpc": "2.0", "id": 2, "method": Method::List.as_str(), "params": {"_meta": {
+        meta::PROTOCOL_VERSION: version, meta::CLIENT_INFO: client, meta::CLIENT_CAPABILITIES: {}}}});
+    let response = post(egress, upstream, &legacy, &[]).await?;
+    if response.status() == StatusCode::UNAUTHORIZED {
+        return Ok(response);
+    }
+    let headers = [("mcp-protocol-version", version), ("mcp-method", Method::List.as_str())];
+    post(egress, upstream, &modern, &headers).await
+}
+
+async fn post(
+    egress: &Egress,
+    upstream: &Uri,
+    message: &Value,
+    headers: &[(&'static str, &'static str)],
+) -> Result<Response<Incoming>, String> {
+    let mut request = Request::new(Full::new(Bytes::from(message.to_string())));
+    *request.method_mut() = http::Method::POST;
+    *request.uri_mut() = upstream.clone();
+    let json = HeaderValue::from_static("application/json");
+    request.headers_mut().insert(CONTENT_TYPE, json);
+    let accept = HeaderValue::from_static("application/json, text/event-stream");
+    request.headers_mut().insert(ACCEPT, accept);
+    for (name, value) in headers {
+        request.headers_mut().insert(*name, HeaderValue::from_static(value));
+    }
+    egress.send(request).await.map_err(|fault| fault.diagnosis())
+}

@@ -1,0 +1,282 @@
+//! Where the grants of the upstreams are kept: in files, or in the store of the cluster. Both hold
+//! sealed texts, and no readable token.
+
+mod folder;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::Grant;
+use crate::cluster::{self, SharedGrantError, SharedGrants};
+use base::platform;
+use base::platform::disk::File;
+use base::seal::{Kind, Sealer};
+pub(crate) use folder::Folder;
+
+/// The grants of the upstreams.
+pub struct GrantStore {
+    place: Place,
+    sealer: Sealer,
+    /// `grants.idle`.
+    idle: Duration,
+}
+
+/// The place of the sealed grants.
+enum Place {
+    Folder(Arc<Folder>),
+    Cluster(Arc<SharedGrants>),
+}
+
+/// The lock of one grant, which keeps other processes from renewing it: a refresh token that is
+/// sent twice ends the sign-in at many providers (OAuth 2.1, section 4.3.1). A grant is changed
+/// only with its lock.
+pub struct GrantLock<'a> {
+    store: &'a GrantStore,
+    upstream: String,
+    held: HeldLock,
+}
+
+enum HeldLock {
+    /// Locked until the file is dropped.
+    File {
+        folder: Arc<Folder>,
+        _file: File,
+    },
+    Cluster(cluster::GrantLock),
+}
+
+/// Why a grant cannot be read or kept.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("{}: {error}", path.display())]
+    Io { path: PathBuf, error: io::Error },
+    /// It was altered, or the key that it was sealed with is gone.
+    #[error(
+        "{place} was not sealed with a key of server.seal_key: add the key that was used, or sign in again with \
+         `promptgate login {upstream}`"
+    )]
+    Unreadable { place: String, upstream: String },
+    #[error("{} is locked by another process for too long", .0.display())]
+    Busy(PathBuf),
+    #[error(transparent)]
+    Cluster(#[from] SharedGrantError),
+    #[error("the sign-ins cannot be read: {0}")]
+    Interrupted(String),
+}
+
+/// The longest time for which a process renews a grant, and for which others wait: a token request
+/// takes ten seconds at most.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(15);
+
+impl GrantStore {
+    /// `shared` holds the grants, if there is a cluster.
+    pub fn new(config: &config::Grants, shared: Option<Arc<SharedGrants>>) -> Self {
+        let place = match shared {
+            Some(shared) => Place::Cluster(shared),
+            None => Place::Folder(Arc::new(Folder::new(&config.path))),
+        };
+        Self { place, sealer: Sealer::new(&config.keys), idle: config.idle }
+    }
+
+    /// Reads the grant of an upstream; `None` if there is none.
+    ///
+    /// # Errors
+    /// When it cannot be read or opened.
+    pub async fn read(&self, upstream: &str) -> Result<Option<Grant>, StoreError> {
+        let sealed = match &self.place {
+            Place::Folder(folder) => {
+                let (folder, upstream) = (folder.clone(), upstream.to_owned());
+                blocking(move || folder.read(&upstream)).await?
+            }
+            Place::Cluster(shared) => shared.read(upstream).await?,
+        };
+        sealed.map(|sealed| self.open(upstream, &sealed)).transpose()
+    }
+
+    /// Locks the grant of an upstream. Waits for at most [`LOCK_TIMEOUT`].
+    ///
+    /// # Errors
+    /// When another process takes too long, the file system knows no locks, or the store of the
+    /// cluster is not available.
+    pub async fn lock(&self, upstream: &str) -> Result<GrantLock<'_>, StoreError> {
+        let held = match &self.place {
+            Place::Folder(folder) => {
+                let (own, id) = (folder.clone(), upstream.to_owned());
+                let file = blocking(move || own.lock(&id, LOCK_TIMEOUT)).await?;
+                HeldLock::File { folder: folder.clone(), _file: file }
+            }
+            Place::Cluster(shared) => HeldLock::Cluster(shared.lock(upstream, LOCK_TIMEOUT).await?),
+        };
+        Ok(GrantLock { store: self, upstream: upstream.to_owned(), held })
+    }
+
+    /// Keeps the grant of an upstream for another `grants.idle`, if there is one.
+    ///
+    /// # Errors
+    /// When it cannot be marked.
+    pub(crate) async fn mark_used(
+        &self,
+        upstream: &str,
+        now: SystemTime,
+    ) -> Result<(), StoreError> {
+        match &self.place {
+            Place::Folder(folder) => {
+                let (folder, upstream) = (folder.clone(), upstream.to_owned());
+                blocking(move || folder.mark_used(&upstream, now)).await
+            }
+            Place::Cluster(shared) => Ok(shared.mark_used(upstream, self.idle).await?),
+        }
+    }
+
+    /// Forgets the grants that were not used for `grants.idle`, except those of the upstreams
+    /// `in_use`. Returns their upstreams; none in the store of a cluster, which forgets by itself.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub(crate) async fn forget_idle(
+        &self,
+        in_use: &[String],
+        now: SystemTime,
+    ) -> Result<Vec<String>, StoreError> {
+        match &self.place {
+            Place::Folder(folder) => {
+                let (folder, in_use, idle) = (folder.clone(), in_use.to_vec(), self.idle);
+                blocking(move || folder.forget_idle(&in_use, now, idle)).await
+            }
+            Place::Cluster(_) => Ok(Vec::new()),
+        }
+    }
+
+    fn open(&self, upstream: &str, sealed: &str) -> Result<Grant, StoreError> {
+        let plain = self.sealer.open(Kind::Grant, upstream, sealed);
+        let grant = plain.and_then(|plain| serde_json::from_slice(&plain).ok());
+        let place = || match &self.place {
+            Place::Folder(folder) => folder.path(upstream).display().to_string(),
+            Place::Cluster(_) => "what the store of the cluster has".to_owned(),
+        };
+        grant
+            .ok_or_else(|| StoreError::Unreadable { place: place(), upstream: upstream.to_owned() })
+    }
+
+    fn seal(&self, grant: &Grant) -> String {
+        // Texts and numbers are always written.
+        let plain = serde_json::to_vec(grant).unwrap_or_default();
+        self.sealer.seal(Kind::Grant, &grant.upstream, &plain)
+    }
+}
+
+impl GrantLock<'_> {
+    /// Keeps a grant of the locked upstream in place of the one before.
+    ///
+    /// # Errors
+    /// When it cannot be written, or the lock has expired meanwhile.
+    pub async fn write(&self, grant: &Grant) -> Result<(), StoreError> {
+        let sealed = self.store.seal(grant);
+        match &self.held {
+            HeldLock::File { folder, .. } => {
+                let (folder, upstream) = (folder.clone(), self.upstream.clone());
+                blocking(move || folder.write(&upstream, &sealed)).await
+            }
+            HeldLock::Cluster(lock) => Ok(lock.write(&sealed, self.store.idle).await?),
+        }
+    }
+
+    /// Removes the grant of the locked upstream.
+    ///
+    /// # Errors
+    /// When it cannot be removed, or the lock has expired meanwhile.
+    pub async fn remove(&self) -> Result<(), StoreError> {
+        match &self.held {
+            HeldLock::File { folder, .. } => {
+                let (folder, upstream) = (folder.clone(), self.upstream.clone());
+                blocking(move || folder.remove(&upstream)).await
+            }
+            HeldLock::Cluster(lock) => Ok(lock.remove().await?),
+        }
+    }
+
+    /// Lets other processes change the grant. A lock that is dropped instead is released when it
+    /// expires.
+    pub async fn release(self) {
+        if let HeldLock::Cluster(lock) = self.held {
+            lock.release().await;
+        }
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    let done = platform::blocking(work).await;
+    done.unwrap_or_else(|error| Err(StoreError::Interrupted(error.to_string())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use crate::grants::tests::grant;
+    use base::seal::SealKeys;
+
+    fn store(folder: &Path, keys: &[u8]) -> GrantStore {
+        let keys = SealKeys::new(keys.iter().map(|key| [*key; 32]).collect()).unwrap();
+        let idle = Duration::from_secs(3600);
+        GrantStore::new(&config::Grants { path: folder.join("grants"), keys, idle }, None)
+    }
+
+    async fn write(store: &GrantStore, grant: &Grant) {
+        store.lock(&grant.upstream).await.unwrap().write(grant).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_grant_is_read_back_and_its_file_holds_no_token() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = store(folder.path(), &[1]);
+        assert!(kept.read("wiki").await.unwrap().is_none());
+        write(&kept, &grant("wiki")).await;
+        let read = kept.read("wiki").await.unwrap().unwrap();
+        assert_eq!((read.access_token.as_str(), read.id.as_str()), ("access-canary", "one"));
+        let grants = folder.path().join("grants");
+        let file = grants.join("wiki.grant");
+        let text = fs::read_to_string(&file).unwrap();
+        for secret in ["canary", "id.example", "gateway"] {
+            assert!(!text.contains(secret));
+        }
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+            assert_eq!((mode(&file), mode(&grants)), (0o600, 0o700));
+        }
+        let lock = kept.lock("wiki").await.unwrap();
+        lock.remove().await.unwrap();
+        lock.remove().await.unwrap();
+        assert!(kept.read("wiki").await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn keys_are_rotated_and_a_lost_key_says_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        write(&store(folder.path(), &[1]), &grant("wiki")).await;
+        let rotated = store(folder.path(), &[2, 1]);
+        let read = rotated.read("wiki").await.unwrap().unwrap();
+        write(&rotated, &read).await;
+        assert!(store(folder.path(), &[2]).read("wiki").await.unwrap().is_some(), "sealed anew");
+        let lost = store(folder.path(), &[1]).read("wiki").await.err().unwrap().to_string();
+        assert!(lost.contains("promptgate login wiki"), "{lost}");
+    }
+
+    #[tokio::test]
+    async fn the_file_of_one_upstream_is_none_of_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = store(folder.path(), &[1]);
+        write(&kept, &grant("wiki")).await;
+        let grants = folder.path().join("grants");
+        fs::copy(grants.join("wiki.grant"), grants.join("other.grant")).unwrap();
+        assert!(matches!(kept.read("other").await, Err(StoreError::Unreadable { .. })));
+    }
+}

@@ -1,0 +1,345 @@
+//! HTTP client for all requests to upstreams, authorization servers and collectors.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::ACCEPT;
+use http::{HeaderValue, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use serde_json::Value;
+use tokio::time::timeout;
+use tower_service::Service;
+
+use crate::net::tls;
+use base::platform::{Connect, ConnectError, Dialling, Stream, platform};
+use domain::address_policy::AddressPolicy;
+use domain::fault::{UpstreamFaultKind, excerpt};
+
+/// Pooled HTTP client over HTTP/1.1 and, by ALPN, HTTP/2.
+///
+/// It follows no redirects. It requests no compression, so the bytes that are read bound the memory
+/// that a response takes. It connects to no address that `address_policy` refuses, whichever
+/// addresses a name resolves to.
+pub struct Egress {
+    client: Client<HttpsConnector<Connector>, Full<Bytes>>,
+    address_policy: AddressPolicy,
+}
+
+/// Idle connections that are kept for the few requests at a time of authorization servers and
+/// vaults.
+const FEW_CONNECTIONS: usize = 32;
+
+/// Time until an idle connection is closed: less than the 5 s of common servers (Node, uvicorn), so
+/// that no request goes into a connection that the server closes.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// Interval of HTTP/2 PING frames and TCP keepalive probes, so that calls do not use a dead
+/// connection.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+
+/// Time that the peer has to acknowledge one of them.
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Egress {
+    /// Creates a client for a few requests at a time. `connect` bounds the TCP handshake; `ca`
+    /// holds certificates (PEM) that are trusted in addition to those of the system.
+    ///
+    /// # Errors
+    /// When `ca` holds no usable certificate.
+    pub fn new(
+        connect: Duration,
+        ca: Option<&str>,
+        address_policy: AddressPolicy,
+    ) -> Result<Self, String> {
+        Self::pooled(FEW_CONNECTIONS, connect, ca, address_policy)
+    }
+
+    /// Creates a client that keeps up to `connections` idle ones for the next requests: as many as
+    /// there are requests at a time, since those beyond are closed after use.
+    ///
+    /// # Errors
+    /// As [`Egress::new`].
+    pub(crate) fn pooled(
+        connections: usize,
+        connect: Duration,
+        ca: Option<&str>,
+        address_policy: AddressPolicy,
+    ) -> Result<Self, String> {
+        let tls = tls::client(ca)?;
+        let dialling = Dialling {
+            timeout: connect,
+            // A notification stream may be silent for hours: only keepalive detects a dead
+            // connection.
+            keepalive: PING_INTERVAL,
+            keepalive_timeout: PING_TIMEOUT,
+            address_policy,
+        };
+        let https = HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_or_http()
+            .enable_all_versions()
+            .wrap_connector(Connector(platform().network.http(dialling)));
+        let client = Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .http2_keep_alive_interval(PING_INTERVAL)
+            .http2_keep_alive_timeout(PING_TIMEOUT)
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .pool_max_idle_per_host(connections)
+            .build(https);
+        Ok(Self { client, address_policy })
+    }
+
+    /// Sends one request and waits for the head of the response. Dropping the future or the
+    /// response body aborts the request.
+    ///
+    /// # Errors
+    /// [`UpstreamFaultKind::Unavailable`] when no connection can be opened or the address is
+    /// refused, [`UpstreamFaultKind::Reset`] when an open connection fails.
+    pub(crate) async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, UpstreamFaultKind> {
+        // The resolver sees names only: an IP address in the URL is checked here.
+        let host = request.uri().host().unwrap_or_default();
+        self.address_policy
+            .check_host(host)
+            .map_err(|e| UpstreamFaultKind::Unavailable(e.to_string()))?;
+        self.client.request(request).await.map_err(|error| {
+            if error.is_connect() {
+                UpstreamFaultKind::Unavailable(excerpt(&root_cause(&error)))
+            } else {
+                reset(&error)
+            }
+        })
+    }
+}
+
+/// Time to connect to an authorization server.
+pub const CONNECT: Duration = Duration::from_secs(3);
+
+/// Largest metadata document, key set or token response, in bytes: they have a few KiB.
+const MAX_DOCUMENT: usize = 1 << 20;
+
+/// Time from the request of such a document to its last byte.
+const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Failure to fetch a JSON document.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum FetchError {
+    /// The server responded with another status than 200 or 201; the document may be at another
+    /// URL.
+    #[error("HTTP {}{}", status.as_u16(), error.as_ref().map(|e| format!(", {e}")).unwrap_or_default())]
+    Status {
+        status: StatusCode,
+        /// Member `error` of the response (RFC 6749, section 5.2).
+        error: Option<String>,
+    },
+    #[error("no response within ten seconds")]
+    Timeout,
+    #[error("the response is not JSON")]
+    NotJson,
+    #[error("{0}")]
+    Broken(String),
+}
+
+impl Egress {
+    /// Sends a request and reads the body of a successful response, of up to 1 MiB within ten
+    /// seconds, without following redirects.
+    ///
+    /// # Errors
+    /// When the server cannot be reached, responds with another status than 200 or 201, or exceeds
+    /// a bound.
+    pub(crate) async fn fetch(&self, request: Request<Full<Bytes>>) -> Result<Bytes, FetchError> {
+        let broken = |what: &str| FetchError::Broken(what.to_owned());
+        let reading = async {
+            let response = self.send(request).await.map_err(|e| broken(&e.to_string()))?;
+            let status = response.status();
+            let body = Limited::new(response.into_body(), MAX_DOCUMENT).collect().await;
+            let body = body.map_err(|error| {
+                if error.is::<LengthLimitError>() {
+                    broken("the document is larger than 1 MiB")
+                } else {
+                    broken(&format!(
+                        "the response broke off: {}",
+                        excerpt(&root_cause(error.as_ref()))
+                    ))
+                }
+            })?;
+            let body = body.to_bytes();
+            if matches!(status, StatusCode::OK | StatusCode::CREATED) {
+                return Ok(body);
+            }
+            let document: Option<Value> = serde_json::from_slice(&body).ok();
+            let error = document.and_then(|d| Some(excerpt(d.get("error")?.as_str()?)));
+            Err(FetchError::Status { status, error })
+        };
+        timeout(DOCUMENT_TIMEOUT, reading).await.unwrap_or(Err(FetchError::Timeout))
+    }
+
+    /// Fetches a JSON document; see [`Egress::fetch`].
+    ///
+    /// # Errors
+    /// See [`Egress::fetch`]; or the response is no JSON.
+    pub async fn json(&self, request: Request<Full<Bytes>>) -> Result<Value, FetchError> {
+        let body = self.fetch(request).await?;
+        serde_json::from_slice(&body).map_err(|_| FetchError::NotJson)
+    }
+
+    /// Fetches the JSON document at `url`.
+    ///
+    /// # Errors
+    /// See [`Egress::json`].
+    pub async fn get_json(&self, url: &Uri) -> Result<Value, FetchError> {
+        let mut request = Request::new(Full::default());
+        *request.uri_mut() = url.clone();
+        let json = HeaderValue::from_static("application/json");
+        request.headers_mut().insert(ACCEPT, json);
+        self.json(request).await
+    }
+}
+
+/// Opens connections over the network of the machine. The client clones it for each request.
+#[derive(Clone)]
+struct Connector(Arc<dyn Connect>);
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Stream>;
+    type Error = ConnectError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ConnectError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ConnectError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, url: Uri) -> Self::Future {
+        let connecting = self.0.connect(url);
+        Box::pin(async { Ok(TokioIo::new(connecting.await?)) })
+    }
+}
+
+/// Returns the fault for an HTTP client error on an open connection.
+pub(crate) fn reset(error: &dyn std::error::Error) -> UpstreamFaultKind {
+    UpstreamFaultKind::Reset(excerpt(&root_cause(error)))
+}
+
+/// Returns the text of the innermost error: "Connection refused" rather than "client error
+/// (Connect)".
+pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http_body_util::BodyExt;
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufStream};
+    use tokio::net::TcpListener;
+    use tokio::sync::Barrier;
+    use tokio::task::JoinSet;
+
+    use super::*;
+
+    async fn send(
+        host: &str,
+        port: u16,
+        address_policy: AddressPolicy,
+    ) -> Result<(), UpstreamFaultKind> {
+        let egress = Egress::new(Duration::from_secs(5), None, address_policy).unwrap();
+        let request = Request::get(format!("http://{host}:{port}/")).body(Full::default()).unwrap();
+        egress.send(request).await.map(drop)
+    }
+
+    #[tokio::test]
+    async fn a12_a_refused_address_gets_no_connection_in_any_spelling() {
+        let sinkhole = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = sinkhole.local_addr().unwrap().port();
+        let spellings =
+            ["127.0.0.1", "localhost", "2130706433", "0x7f000001", "0177.1", "[::ffff:127.0.0.1]"];
+        for host in spellings {
+            match send(host, port, AddressPolicy::PublicOnly).await {
+                Err(UpstreamFaultKind::Unavailable(why)) => {
+                    assert!(why.contains("not a public address"), "{host}: {why}");
+                }
+                other => panic!("{host}: {other:?}"),
+            }
+        }
+        let metadata = send("2852039166", port, AddressPolicy::NotLinkLocal).await;
+        assert!(format!("{metadata:?}").contains("link-local"), "{metadata:?}");
+        let accepted = tokio::time::timeout(Duration::ZERO, sinkhole.accept()).await;
+        assert!(accepted.is_err(), "a refused address got a connection");
+        let accepting = async { drop(sinkhole.accept().await.unwrap()) };
+        let (sent, ()) =
+            tokio::join!(send("localhost", port, AddressPolicy::NotLinkLocal), accepting);
+        let cause = match sent.unwrap_err() {
+            UpstreamFaultKind::Reset(cause) => cause,
+            other => panic!("{other:?}"),
+        };
+        assert!(!cause.is_empty() && cause != "client error (SendRequest)", "{cause}");
+    }
+
+    /// Answers requests with nothing, in groups of `group`. Returns its port, and how many
+    /// connections it has accepted.
+    async fn answer_in_groups(group: usize) -> (u16, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (accepted, arrived) = (Arc::<AtomicUsize>::default(), Arc::new(Barrier::new(group)));
+        let count = accepted.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                count.fetch_add(1, Ordering::SeqCst);
+                let arrived = arrived.clone();
+                tokio::spawn(async move {
+                    let mut stream = BufStream::new(stream);
+                    let mut line = String::new();
+                    while stream.read_line(&mut line).await.is_ok_and(|length| length > 0) {
+                        if line == "\r\n" {
+                            arrived.wait().await;
+                            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+                            stream.write_all(answer).await.unwrap();
+                            stream.flush().await.unwrap();
+                        }
+                        line.clear();
+                    }
+                });
+            }
+        });
+        (port, accepted)
+    }
+
+    #[tokio::test]
+    async fn as_many_connections_as_requests_at_a_time_are_used_again() {
+        const AT_ONCE: usize = 40;
+        let (port, accepted) = answer_in_groups(AT_ONCE).await;
+        let (timeout, policy) = (Duration::from_secs(20), AddressPolicy::NotLinkLocal);
+        let egress = Arc::new(Egress::pooled(AT_ONCE, timeout, None, policy).unwrap());
+        for _ in 0..20 {
+            let requests: JoinSet<_> = (0..AT_ONCE)
+                .map(|_| {
+                    let egress = egress.clone();
+                    let url = format!("http://127.0.0.1:{port}/");
+                    let request = Request::get(url).body(Full::default()).unwrap();
+                    async move { egress.send(request).await.unwrap().into_body().collect().await }
+                })
+                .collect();
+            for body in requests.join_all().await {
+                assert!(body.unwrap().to_bytes().is_empty());
+            }
+        }
+        // A few more, where one was not idle again in time.
+        let accepted = accepted.load(Ordering::SeqCst);
+        assert!(accepted < 2 * AT_ONCE, "{accepted} connections for 20 times {AT_ONCE} requests");
+    }
+}

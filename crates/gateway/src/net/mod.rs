@@ -1,0 +1,8 @@
+//! Outgoing HTTP: the client for upstreams, authorization servers and collectors, its TLS and
+//! address policy, origins of URLs, authorization server metadata and key sets.
+
+pub mod egress;
+pub mod issuer;
+pub mod jwks;
+pub(crate) mod origin;
+pub(crate) mod tls;

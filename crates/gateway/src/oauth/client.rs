@@ -1,0 +1,242 @@
+//! Requests to the endpoints of an authorization server, with the authentication of the client.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, StatusCode, Uri};
+use http_body_util::Full;
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode, get_current_timestamp};
+use serde_json::{Value, json};
+
+use crate::net::egress::{Egress, FetchError};
+use base::seal::hex::hex;
+use base::seal::random;
+use config::Secret;
+use domain::address_policy::{AddressPolicy, is_loopback};
+use domain::fault::TokenFault;
+use domain::percent;
+
+/// A client of an authorization server.
+#[derive(Clone)]
+pub struct Client {
+    pub id: String,
+    pub proof: Proof,
+}
+
+/// The proof by which a client authenticates (RFC 6749, section 2.3).
+#[derive(Clone)]
+pub enum Proof {
+    /// Public clients have no proof.
+    None,
+    /// `client_secret_basic`
+    Secret(Secret),
+    /// `client_secret_post`
+    PostedSecret(Secret),
+    /// `private_key_jwt` (RFC 7523, section 2.2)
+    Key {
+        algorithm: Algorithm,
+        key: EncodingKey,
+        /// `aud` of the assertion.
+        audience: String,
+    },
+    /// An assertion that another party has signed (RFC 7523, section 2.2).
+    Assertion(Secret),
+    /// Neither proof nor id: the assertion in the form identifies the client (RFC 7523, section
+    /// 2.1).
+    Anonymous,
+}
+
+impl Proof {
+    /// The proof of a client with a secret, or of one without.
+    pub fn of_secret(secret: Option<Secret>, is_posted: bool) -> Self {
+        match secret {
+            None => Self::None,
+            Some(secret) if is_posted => Self::PostedSecret(secret),
+            Some(secret) => Self::Secret(secret),
+        }
+    }
+}
+
+/// The parameters of a request, in order.
+pub(crate) type Form = Vec<(&'static str, String)>;
+
+/// A request that was not answered as it should be.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Refusal {
+    pub fault: TokenFault,
+    /// The code of the error (RFC 6749, section 5.2), if the endpoint sent one.
+    pub error: Option<String>,
+    /// For operators: the endpoint, and what it said.
+    pub detail: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(fault: TokenFault, detail: impl Into<String>) -> Self {
+        Self { fault, error: None, detail: detail.into() }
+    }
+
+    /// A request that cannot be made, or an answer that is none.
+    pub(crate) fn other(detail: impl Into<String>) -> Self {
+        Self::new(TokenFault::Failed, detail)
+    }
+
+    /// A request to `endpoint` that has failed.
+    pub(crate) fn of(endpoint: &impl std::fmt::Display, error: &FetchError) -> Self {
+        let code = match error {
+            FetchError::Status { error, .. } => error.clone(),
+            FetchError::Timeout | FetchError::NotJson | FetchError::Broken(_) => None,
+        };
+        Self { fault: fault(error), error: code, detail: format!("{endpoint}: {error}") }
+    }
+}
+
+/// Lifetime of a client assertion in seconds: enough for one request and a clock that is a little
+/// off.
+const ASSERTION_SECS: u64 = 60;
+
+impl Client {
+    /// Sends a request and reads the JSON document that answers it.
+    ///
+    /// # Errors
+    /// The endpoint refuses, cannot be reached, or sends no document.
+    pub async fn ask(&self, egress: &Egress, endpoint: &Uri, form: Form) -> Result<Value, Refusal> {
+        let request = self.request(endpoint, form).map_err(Refusal::other)?;
+        egress.json(request).await.map_err(|error| Refusal::of(endpoint, &error))
+    }
+
+    /// Sends a request whose answer is its status.
+    ///
+    /// # Errors
+    /// The endpoint refuses, or cannot be reached.
+    pub(crate) async fn tell(
+        &self,
+        egress: &Egress,
+        endpoint: &Uri,
+        form: Form,
+    ) -> Result<(), Refusal> {
+        let request = self.request(endpoint, form).map_err(Refusal::other)?;
+        let told = egress.fetch(request).await;
+        told.map(drop).map_err(|error| Refusal::of(endpoint, &error))
+    }
+
+    fn request(&self, endpoint: &Uri, mut form: Form) -> Result<Request<Full<Bytes>>, String> {
+        let mut request = Request::new(Full::default());
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = endpoint.clone();
+        match &self.proof {
+            Proof::None => form.push(("client_id", self.id.clone())),
+            Proof::PostedSecret(secret) => {
+                form.push(("client_id", self.id.clone()));
+                form.push(("client_secret", secret.expose().to_owned()));
+            }
+            Proof::Secret(secret) => {
+                // Form-encoded before they are joined (RFC 6749, section 2.3.1).
+                let pair =
+                    format!("{}:{}", percent::encoded(&self.id), percent::encoded(secret.expose()));
+                let header = format!("Basic {}", BASE64_STANDARD.encode(pair));
+                request.headers_mut().insert(AUTHORIZATION, sensitive(&header)?);
+            }
+            Proof::Key { algorithm, key, audience } => {
+                let assertion = encode(&Header::new(*algorithm), &claims(&self.id, audience), key);
+                self.assert(&mut form, assertion.map_err(|error| error.to_string())?);
+            }
+            Proof::Assertion(assertion) => self.assert(&mut form, assertion.expose().to_owned()),
+            Proof::Anonymous => {}
+        }
+        let pairs = form.iter().map(|(name, value)| format!("{name}={}", percent::encoded(value)));
+        *request.body_mut() = Full::new(Bytes::from(pairs.collect::<Vec<_>>().join("&")));
+        let media = HeaderValue::from_static("application/x-www-form-urlencoded");
+        request.headers_mut().insert(CONTENT_TYPE, media);
+        Ok(request)
+    }
+
+    /// Adds the proof of a client by an assertion (RFC 7523, section 2.2).
+    fn assert(&self, form: &mut Form, assertion: String) {
+        let kind = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
+        form.push(("client_id", self.id.clone()));
+        form.push(("client_assertion_type", kind.to_owned()));
+        form.push(("client_assertion", assertion));
+    }
+}
+
+/// Returns the fault of a failed request (RFC 6749, section 5.2; RFC 6750, section 3.1).
+fn fault(error: &FetchError) -> TokenFault {
+    match error {
+        FetchError::Timeout => TokenFault::ProviderTimeout,
+        FetchError::NotJson | FetchError::Broken(_) => TokenFault::ProviderUnavailable,
+        FetchError::Status { status, .. }
+            if status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS =>
+        {
+            TokenFault::ProviderUnavailable
+        }
+        FetchError::Status { error, .. } => match error.as_deref() {
+            Some("invalid_grant") => TokenFault::GrantRefused,
+            Some("invalid_scope" | "insufficient_scope") => TokenFault::ScopeRefused,
+            _ => TokenFault::Failed,
+        },
+    }
+}
+
+/// Returns which addresses an authorization server may have: the operator's own is trusted, and so
+/// is that of an upstream on this machine. Any other that an upstream names must be public.
+pub fn address_policy(is_configured: bool, upstream: &Uri) -> AddressPolicy {
+    if is_configured || is_loopback(upstream.host().unwrap_or_default()) {
+        AddressPolicy::NotLinkLocal
+    } else {
+        AddressPolicy::PublicOnly
+    }
+}
+
+/// Returns the claims of a client assertion (RFC 7523, section 3).
+fn claims(client: &str, audience: &str) -> Value {
+    let now = get_current_timestamp();
+    json!({"iss": client, "sub": client, "aud": audience, "iat": now, "exp": now + ASSERTION_SECS,
+        "jti": hex(&random::<16>())})
+}
+
+/// Returns a header value that is not logged.
+///
+/// # Errors
+/// When a header cannot hold the text.
+pub(crate) fn sensitive(text: &str) -> Result<HeaderValue, String> {
+    let value = HeaderValue::from_str(text);
+    let mut value = value
+        .map_err(|_| "the credential has a character that no HTTP header may have".to_owned())?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_of_an_authorization_server_have_distinct_faults() {
+        let status = |status, error: &str| FetchError::Status {
+            status: StatusCode::from_u16(status).unwrap(),
+            error: Some(error.to_owned()),
+        };
+        for (error, expected) in [
+            (status(400, "invalid_grant"), TokenFault::GrantRefused),
+            (status(400, "invalid_scope"), TokenFault::ScopeRefused),
+            (status(401, "invalid_client"), TokenFault::Failed),
+            (status(503, "invalid_grant"), TokenFault::ProviderUnavailable),
+            (status(429, ""), TokenFault::ProviderUnavailable),
+            (FetchError::Broken(String::new()), TokenFault::ProviderUnavailable),
+            (FetchError::Timeout, TokenFault::ProviderTimeout),
+        ] {
+            assert_eq!(fault(&error), expected, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_public_client_sends_its_id_and_nothing_that_proves_it() {
+        let client = Client { id: "a b".to_owned(), proof: Proof::None };
+        let endpoint = Uri::from_static("https://id.example/token");
+        let request = client.request(&endpoint, vec![("grant_type", "x".to_owned())]).unwrap();
+        assert!(request.headers().get(AUTHORIZATION).is_none());
+        let body = format!("{:?}", request.body());
+        assert!(body.contains("grant_type=x&client_id=a%20b"), "{body}");
+    }
+}

@@ -1,0 +1,196 @@
+//! The one door to an upstream: [`Gate::authorize`] decides on a call, and makes the proof that
+//! [`Upstream::call`](crate::upstream::Upstream::call) demands.
+
+use super::rate_limit::Counted;
+use super::record::CallRecord;
+use super::target::Target;
+use super::{Gate, count_limited};
+use domain::call::Call;
+use domain::caller::Caller;
+use domain::fair_share::Holder;
+use domain::fault::{Fault, RequestFault, TransportFault};
+use domain::method::{Countable, Method};
+use domain::subject_token::SubjectToken;
+
+/// The result of looking up the name of a call in the catalog.
+#[derive(Debug)]
+pub(crate) enum Resolution<'a> {
+    /// An upstream lists the prompt, and the endpoint serves it.
+    Listed(Target<'a>),
+    /// An upstream lists the prompt, but the endpoint does not serve it.
+    NotServed(Target<'a>),
+    /// The prefix belongs to an upstream whose list was never received, for the reason given: the
+    /// prompt may exist.
+    Unlisted(Target<'a>, Fault),
+    /// No upstream can own the name.
+    Unknown,
+}
+
+/// Proof that a call passed the gate: its caller may use the prompt, every rate limit has counted
+/// it, and it is on record. [`Gate::authorize`] alone constructs it.
+///
+/// An upstream cannot be called without it:
+///
+/// ```compile_fail,E0061
+/// use std::sync::Arc;
+/// use promptgate_gateway::upstream::{Upstream, UpstreamRequest};
+/// use tokio::time::Instant;
+///
+/// fn around(upstream: &Arc<Upstream>, request: UpstreamRequest, deadline: Instant) {
+///     upstream.call(request, deadline);
+/// }
+/// ```
+///
+/// With it, the same lines compile:
+///
+/// ```
+/// use std::sync::Arc;
+/// use promptgate_gateway::policy::Authorized;
+/// use promptgate_gateway::upstream::{Upstream, UpstreamRequest};
+/// use tokio::time::Instant;
+///
+/// fn through(
+///     upstream: &Arc<Upstream>,
+///     authorized: &Authorized<'_>,
+///     request: UpstreamRequest,
+///     deadline: Instant,
+/// ) {
+///     upstream.call(authorized, request, deadline);
+/// }
+/// ```
+///
+/// Code outside cannot construct one:
+///
+/// ```compile_fail,E0451
+/// use promptgate_gateway::policy::Authorized;
+///
+/// fn forge<'a>(authorized: Authorized<'a>) -> Authorized<'a> {
+///     Authorized { ..authorized }
+/// }
+/// ```
+pub struct Authorized<'a> {
+    call: &'a Call,
+    target: Target<'a>,
+}
+
+/// The owned part of the proof, which goes with the call for as long as it runs.
+pub(crate) struct Pass {
+    caller: Caller,
+    holder: Holder,
+    subject_token: Option<SubjectToken>,
+    is_trial: bool,
+}
+
+impl Authorized<'_> {
+    /// Whether the proof is for this method of this prompt of this upstream.
+    pub(crate) fn covers(&self, upstream: &str, method: Method, raw_name: &str) -> bool {
+        self.target.upstream == upstream
+            && self.target.raw_name == raw_name
+            && self.call.request.method() == method
+    }
+
+    pub(crate) fn pass(&self) -> Pass {
+        let Call { caller, address, subject_token, tried_by, .. } = self.call;
+        Pass {
+            caller: caller.clone(),
+            holder: Holder::of(caller, *address),
+            subject_token: subject_token.clone(),
+            is_trial: tried_by.is_some(),
+        }
+    }
+}
+
+impl Pass {
+    pub(crate) fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// The token that the caller has brought with the call.
+    pub(crate) fn subject_token(&self) -> Option<&SubjectToken> {
+        self.subject_token.as_ref()
+    }
+
+    /// Whether a person tries the prompt in the console: the rights of the caller are used, but
+    /// neither its credential nor its account.
+    pub(crate) fn is_trial(&self) -> bool {
+        self.is_trial
+    }
+
+    /// The holder for the shared resources that the call uses.
+    pub(crate) fn holder(&self) -> &Holder {
+        &self.holder
+    }
+}
+
+impl Gate {
+    /// Decides on a get or a completion, in this order: rights, silently; all rate-limit buckets in
+    /// one step, those of the caller and, only if it may use the prompt, those of the prompt; then
+    /// the record on disk. Denied and unknown prompts take the same path.
+    ///
+    /// # Errors
+    /// `RateLimited`; `UnknownPrompt` for an unknown or denied prompt; the reason of
+    /// [`Resolution::Unlisted`] to a caller that could use the prompt; `AuditUnavailable` if the
+    /// call cannot be recorded.
+    pub(crate) async fn authorize<'a>(
+        &self,
+        call: &'a Call,
+        record: &CallRecord,
+        resolution: Resolution<'a>,
+    ) -> Result<Authorized<'a>, Fault> {
+        let method = call.request.method();
+        let may_use =
+            |target: &Target<'_>| self.rights.allows(&call.caller, method, target.prompt());
+        let is_allowed = match &resolution {
+            Resolution::Listed(target) | Resolution::Unlisted(target, _) => may_use(target),
+            Resolution::NotServed(_) | Resolution::Unknown => false,
+        };
+        let counted = match &resolution {
+            Resolution::Listed(target) if is_allowed => Some(*target),
+            _ => None,
+        };
+        self.count(call, record, counted).await?;
+        match resolution {
+            Resolution::Listed(target) if is_allowed => {
+                let recorded = record.allowed(target).await;
+                recorded.map_err(|_| TransportFault::AuditUnavailable)?;
+                Ok(Authorized { call, target })
+            }
+            Resolution::Listed(target) | Resolution::NotServed(target) => {
+                self.telemetry.metrics().denied(method.as_str());
+                record.denied(target);
+                Err(RequestFault::UnknownPrompt.into())
+            }
+            Resolution::Unlisted(_, fault) if is_allowed => Err(fault),
+            Resolution::Unlisted(..) | Resolution::Unknown => {
+                Err(RequestFault::UnknownPrompt.into())
+            }
+        }
+    }
+
+    /// Decides on a list, which calls no upstream: rights have made the view, limits count the
+    /// call.
+    ///
+    /// # Errors
+    /// `RateLimited`, or `AuditUnavailable`.
+    pub(crate) async fn admit_list(&self, call: &Call, record: &CallRecord) -> Result<(), Fault> {
+        self.count(call, record, None).await?;
+        record.listed();
+        Ok(())
+    }
+
+    /// Counts a call in all of its limits, unless it could not be recorded anyway.
+    async fn count(
+        &self,
+        call: &Call,
+        record: &CallRecord,
+        target: Option<Target<'_>>,
+    ) -> Result<(), Fault> {
+        if record.refuses() {
+            return Err(TransportFault::AuditUnavailable.into());
+        }
+        let request = Countable::Call(call.request.method());
+        let counted = Counted { caller: &call.caller, address: call.address, request };
+        let taken = self.limits.take(counted, target).await;
+        Ok(taken.inspect_err(|fault| count_limited(&self.telemetry, fault))?)
+    }
+}

@@ -1,0 +1,499 @@
+//! Approvals: what people and the admin API decide on prompts. One code path changes the lock file.
+
+mod diff;
+pub mod json;
+pub(crate) mod probe;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use diff::{Part, write_diff};
+use probe::{Patience, ProbedText, ProbedTexts, offered_texts};
+
+use crate::router::Router;
+use crate::router::blocking::beside_calls;
+use crate::router::pin::{OfferedPrompt, PinRow};
+use crate::upstream::library::source_object;
+use audit::record::Event;
+use base::seal;
+use config::Transport;
+use config::lock::{Lock, LockStore, Objects, StoreError, patch};
+use domain::name::UpstreamId;
+use domain::pin::{
+    Approval, DigestText, NO_ARGUMENTS, OfferedText, Pin, Reason, State, Version, decide,
+};
+
+/// A prompt with the texts and the source of its offered version, as far as they could be fetched.
+#[derive(Clone, Debug)]
+pub struct Examined {
+    pub row: PinRow,
+    /// `None` if the upstream does not offer the prompt.
+    pub offered: Option<OfferedVersion>,
+}
+
+impl Examined {
+    /// A prompt as the gateway knows it without a probe.
+    pub fn known(row: &PinRow) -> Self {
+        let offered = row.offered.as_ref().map(|offered| {
+            let texts = offered.version.texts.iter().filter_map(|(arguments, text)| match text {
+                OfferedText::Unstable => Some((arguments.clone(), ProbedText::Unstable)),
+                OfferedText::Known(_) => None,
+            });
+            OfferedVersion {
+                version: offered.version.version(),
+                objects: Objects::new(),
+                texts: texts.collect(),
+            }
+        });
+        Self { row: row.clone(), offered }
+    }
+
+    /// Whether the offered version is not approved.
+    pub fn is_unapproved(&self) -> bool {
+        let state = self.row.decision.state;
+        self.offered.is_some() && !matches!(state, State::Approved | State::Unpinned)
+    }
+
+    /// Whether exactly the offered version is approved, with all of its texts.
+    pub fn is_approved_so(&self) -> bool {
+        let approved = self.row.pin.as_ref().and_then(|pin| pin.approved.as_ref());
+        let offered = self.offered.as_ref().map(|offered| &offered.version);
+        approved.is_some_and(|approved| Some(&approved.version) == offered)
+    }
+
+    /// Whether this is the version that was shown to the person who decides.
+    pub fn is_as_seen(&self, seen: &Self) -> bool {
+        let version = |examined: &Self| Some(examined.offered.as_ref()?.version.clone());
+        version(self) == version(seen)
+    }
+
+    /// The arguments of a text that the approved version pins, and that could not be had now, with
+    /// the reason.
+    pub fn unverified(&self) -> Option<(&str, &str)> {
+        let approved = self.row.pin.as_ref()?.approved.as_ref()?;
+        let texts = &self.offered.as_ref()?.texts;
+        approved.version.texts.keys().find_map(|arguments| match texts.get(arguments) {
+            Some(ProbedText::Failed(why)) => Some((&**arguments, why.as_str())),
+            _ => None,
+        })
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct OfferedVersion {
+    pub version: Version,
+    /// The canonical texts that belong to it, by their digests.
+    pub objects: Objects,
+    pub texts: ProbedTexts,
+}
+
+/// A decision on prompts.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Action {
+    /// Approves the offered versions.
+    Approve,
+    /// Rejects the offered versions.
+    Reject,
+    /// Approves versions that were approved before: the newest, or the one with a digest.
+    RollBack { to: Option<String> },
+}
+
+impl Action {
+    /// The name of the member that lists the completed decisions.
+    pub fn key(&self) -> &'static str {
+        match self {
+            Self::Approve => "approved",
+            Self::Reject => "rejected",
+            Self::RollBack { .. } => "rolledBack",
+        }
+    }
+}
+
+/// The author of a decision, and the reason.
+#[derive(Clone, Debug)]
+pub struct Decider {
+    pub by: String,
+    pub why: Option<String>,
+    /// `cli` or `admin`, for the audit log.
+    pub via: &'static str,
+    pub at: SystemTime,
+}
+
+/// Why nothing was decided.
+#[derive(Debug, thiserror::Error)]
+pub enum ApprovalError {
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    /// With the patch that makes the change.
+    #[error("{error}; apply this patch instead")]
+    ReadOnly { error: StoreError, patch: String },
+    #[error("{prompt}: {why}")]
+    Refused { prompt: String, why: String },
+}
+
+/// Prompts that are examined at once.
+const EXAMINED_AT_ONCE: usize = 8;
+
+/// The time for reading the source of a library prompt again, while its folder changes.
+const SOURCE_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Router {
+    /// Returns all prompts that are offered or pinned, by their public names.
+    pub fn pin_rows(&self) -> Vec<PinRow> {
+        let catalog = self.catalog();
+        let mut rows: Vec<_> = catalog.pins.iter().flat_map(|rows| rows.iter().cloned()).collect();
+        rows.sort_by(|a, b| a.public_name.cmp(&b.public_name));
+        rows
+    }
+
+    /// Returns the prompt that is offered or pinned under a public name.
+    pub fn pin_row(&self, public_name: &str) -> Option<PinRow> {
+        let catalog = self.catalog();
+        let mut rows = catalog.pins.iter().flat_map(|rows| rows.iter());
+        rows.find(|row| row.public_name == public_name).cloned()
+    }
+
+    /// Returns the digest of the lock file that this configuration was read with.
+    pub fn lock_digest(&self) -> &str {
+        &self.releases.lock.digest
+    }
+
+    /// Returns once a configuration with this lock file is in use. Cancel safe.
+    pub async fn lock_in_use(&self, digest: &str) {
+        let mut newest = self.shared.lock.subscribe();
+        // Fails only when the gateway has ended.
+        let _ = newest.wait_for(|in_use| in_use == digest).await;
+    }
+
+    /// Fetches the texts and the source of the offered version of a prompt, as far as possible.
+    ///
+    /// # Errors
+    /// The source of a library prompt has changed meanwhile, or cannot be read.
+    pub async fn examine(&self, row: &PinRow) -> Result<Examined, ApprovalError> {
+        let Some(OfferedPrompt { prompt, version: offered }) = &row.offered else {
+            return Ok(Examined { row: row.clone(), offered: None });
+        };
+        let mut version = Version { texts: Default::default(), ..offered.version() };
+        let mut objects = Objects::from([(offered.definition.clone(), prompt.canonical())]);
+        if let (Some(source), Some(digest)) = (&prompt.source, &offered.source) {
+            let text = self.source_of(&row.upstream, source.path.clone()).await;
+            let text = text.map_err(|why| refused(row, why))?;
+            if seal::sha256_text(text.as_bytes()) != **digest {
+                return Err(refused(row, "its file has changed meanwhile; try again".to_owned()));
+            }
+            objects.insert(digest.clone(), text);
+        }
+        let texts = self.probe(row, Patience::Short).await;
+        for (arguments, text) in &texts {
+            if let ProbedText::Stable { digest, text } = text {
+                version.texts.insert(arguments.clone(), digest.clone());
+                objects.insert(digest.clone(), text.clone());
+            }
+        }
+        let mut row = row.clone();
+        let mut known = offered.clone();
+        known.texts = offered_texts(&texts);
+        row.decision = decide(row.mode, row.pin.as_ref(), &known, || {
+            row.decision.reason != Reason::ArgumentAdded
+        });
+        Ok(Examined { row, offered: Some(OfferedVersion { version, objects, texts }) })
+    }
+
+    /// Returns notes on configured probes whose prompts are not offered.
+    pub fn unused_probes(&self, examined: &[Examined]) -> Vec<String> {
+        let is_offered = |name: &str| {
+            examined.iter().any(|e| e.row.public_name == name && e.row.offered.is_some())
+        };
+        let probes = self.releases.probes.iter().enumerate();
+        let unused = probes.filter(|(_, probe)| !is_offered(&probe.prompt));
+        unused
+            .map(|(index, probe)| {
+                format!("releases.probes.{}: no prompt {} is offered", index + 1, probe.prompt)
+            })
+            .collect()
+    }
+
+    /// Examines several prompts, a few at once.
+    ///
+    /// # Errors
+    /// As [`Router::examine`].
+    pub async fn examine_all(
+        self: &Arc<Self>,
+        rows: Vec<PinRow>,
+    ) -> Result<Vec<Examined>, ApprovalError> {
+        let mut examined = Vec::with_capacity(rows.len());
+        let mut running = JoinSet::new();
+        let mut rows = rows.into_iter().enumerate();
+        loop {
+            while running.len() < EXAMINED_AT_ONCE
+                && let Some((index, row)) = rows.next()
+            {
+                let router = self.clone();
+                running.spawn(async move { (index, router.examine(&row).await) });
+            }
+            match running.join_next().await {
+                None => break,
+                Some(Ok((index, outcome))) => examined.push((index, outcome?)),
+                Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
+            }
+        }
+        examined.sort_by_key(|(index, _)| *index);
+        Ok(examined.into_iter().map(|(_, examined)| examined).collect())
+    }
+
+    async fn source_of(&self, upstream: &UpstreamId, file: PathBuf) -> Result<String, String> {
+        let config = self.upstreams.get(upstream).map(|upstream| upstream.config());
+        let Some((Transport::Library(folder), config)) = config.map(|c| (&c.transport, c)) else {
+            return Err("its upstream is no library any more".to_owned());
+        };
+        let (folder, library) = (folder.clone(), upstream.to_string());
+        let limit = config.settings.max_message;
+        let reading = beside_calls(move || source_object(&folder, &library, &file, limit));
+        let read = timeout(SOURCE_TIMEOUT, reading).await;
+        read.unwrap_or_else(|_| Err("its file cannot be read in time".to_owned()))
+    }
+
+    /// Carries out an action on prompts, all or none, and records it. `before` is the digest of the
+    /// lock file on which the decision is based; `None` for the one that is there.
+    ///
+    /// # Errors
+    /// Nothing was changed.
+    pub async fn decide(
+        &self,
+        action: &Action,
+        prompts: Vec<Examined>,
+        before: Option<String>,
+        decider: &Decider,
+    ) -> Result<Outcome, ApprovalError> {
+        let store = self.releases.store.clone();
+        let approval = Approval {
+            by: decider.by.clone(),
+            at: humantime::format_rfc3339_seconds(decider.at).to_string(),
+            why: decider.why.clone(),
+        };
+        let (action, decider) = (action.clone(), decider.clone());
+        let audit = self.audit().clone();
+        // A task of its own: a client that disconnects must not leave a decision that is not on
+        // record.
+        let deciding = self.shared.upstream_deps.tasks.spawn(beside_calls(move || {
+            let changed = change_lock(&store, &action, &prompts, before.as_deref(), &approval);
+            changed.map(|Changed { lock, versions, events }| {
+                for event in events {
+                    let event = event.text("by", &decider.by).text("via", decider.via);
+                    audit.note(event.optional_text("why", decider.why.as_deref()));
+                }
+                Outcome { lock, versions }
+            })
+        }));
+        match deciding.await {
+            Ok(outcome) => outcome,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+
+    /// Returns the difference between the approved version of a prompt and the offered one, as a
+    /// unified diff; empty if there is none. Blocks.
+    pub fn diff(&self, examined: &Examined) -> String {
+        let Examined { row, offered } = examined;
+        let store = &self.releases.store;
+        let approved = row.pin.as_ref().and_then(|pin| pin.approved.as_ref());
+        let approved = approved.map(|decided| &decided.version);
+        let offers = offered.as_ref().map(|offered| &offered.version);
+        let theirs = |digest: Option<&DigestText>| -> String {
+            let text = digest.and_then(|digest| offered.as_ref()?.objects.get(digest));
+            text.cloned().unwrap_or_default()
+        };
+        let (mut out, mut unknown) = (String::new(), Vec::new());
+        let mut add = |what: &str, ours: Option<&DigestText>, their: Option<&DigestText>| {
+            if ours == their {
+                return;
+            }
+            let approved = match ours.map(|digest| store.object(digest)) {
+                None => String::new(),
+                Some(Ok(text)) => text,
+                Some(Err(error)) => serde_json::json!(format!("({error})")).to_string(),
+            };
+            let what = format!("{} ({what})", row.public_name);
+            write_diff(&Part { what, approved: &approved, offered: &theirs(their) }, &mut out);
+        };
+        add("definition", approved.map(|v| &v.definition), offers.map(|v| &v.definition));
+        let source = |version: Option<&'_ Version>| version.and_then(|v| v.source.clone());
+        add("source", source(approved).as_ref(), source(offers).as_ref());
+        let arguments = |version: Option<&Version>| {
+            version.into_iter().flat_map(|v| v.texts.keys().cloned()).collect::<Vec<_>>()
+        };
+        let asked = offered.iter().flat_map(|offered| offered.texts.keys().cloned());
+        let mut all = [arguments(approved), arguments(offers), asked.collect()].concat();
+        all.sort();
+        all.dedup();
+        for arguments in all {
+            let what = match &*arguments {
+                NO_ARGUMENTS => "text".to_owned(),
+                arguments => format!("text with {arguments}"),
+            };
+            let text =
+                |version: Option<&Version>| version.and_then(|v| v.texts.get(&arguments).cloned());
+            match offered.as_ref().and_then(|offered| offered.texts.get(&arguments)) {
+                Some(ProbedText::Failed(why)) => {
+                    unknown.push(format!("{} ({what}): cannot be had: {why}", row.public_name));
+                }
+                Some(ProbedText::Unstable) => {
+                    unknown.push(format!("{} ({what}): unstable", row.public_name));
+                }
+                _ => add(&what, text(approved).as_ref(), text(offers).as_ref()),
+            }
+        }
+        for line in unknown {
+            out.extend([&*line, "\n"]);
+        }
+        out
+    }
+}
+
+/// The result of a decision.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The new lock file.
+    pub lock: Lock,
+    /// The version of each prompt that was decided on.
+    pub versions: Vec<Version>,
+}
+
+/// A changed lock file, and the records of the decisions.
+struct Changed {
+    lock: Lock,
+    versions: Vec<Version>,
+    events: Vec<Event>,
+}
+
+/// Changes the lock file.
+fn change_lock(
+    store: &LockStore,
+    action: &Action,
+    prompts: &[Examined],
+    before: Option<&str>,
+    approval: &Approval,
+) -> Result<Changed, ApprovalError> {
+    let old = store.read()?;
+    if before.is_some_and(|before| before != old.digest) {
+        return Err(StoreError::Conflict(store.path().to_owned()).into());
+    }
+    let mut lock = old.clone();
+    let mut objects = Objects::new();
+    let (mut versions, mut events) = (Vec::new(), Vec::new());
+    for examined in prompts {
+        let row = &examined.row;
+        let (upstream, raw_name) = (row.upstream.as_str(), &*row.raw_name);
+        let pin = lock.pin_mut(upstream, raw_name);
+        let approved = pin.approved.as_ref().map(|decided| decided.version.clone());
+        let (kind, version) = apply(action, examined, pin, approval, store)?;
+        if let (Action::Approve | Action::Reject, Some(offered)) = (action, &examined.offered) {
+            objects.extend(offered.objects.clone());
+        }
+        let event = Event::new(kind).text("upstream", upstream).text("prompt", raw_name);
+        let event = event.text("definition", &version.definition);
+        let event = event.optional_text("source", version.source.as_deref());
+        let texts: Vec<&str> = version.texts.values().map(|digest| &**digest).collect();
+        let texts = (!texts.is_empty()).then(|| texts.join(", "));
+        let event = event.optional_text("texts", texts.as_deref());
+        let before = approved.map(|version| version.definition);
+        events.push(event.optional_text("before", before.as_deref()));
+        versions.push(version);
+    }
+    match store.replace(&old.digest, &lock, &objects) {
+        Ok(lock) => Ok(Changed { lock, versions, events }),
+        Err(error @ StoreError::ReadOnly { .. }) => {
+            let patch = patch(store, &old, &lock, &objects);
+            Err(ApprovalError::ReadOnly { error, patch })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Applies the action to one pin. Returns the kind of its record, and the version that was decided
+/// on.
+fn apply(
+    action: &Action,
+    examined: &Examined,
+    pin: &mut Pin,
+    approval: &Approval,
+    store: &LockStore,
+) -> Result<(&'static str, Version), ApprovalError> {
+    let offered = || {
+        let why = "its upstream does not offer it at present".to_owned();
+        let offered = examined.offered.as_ref().map(|offered| offered.version.clone());
+        offered.ok_or_else(|| refused(&examined.row, why))
+    };
+    match action {
+        Action::Approve => {
+            let version = offered()?;
+            if let Some((arguments, why)) = examined.unverified() {
+                let why = format!(
+                    "its approved text with {arguments} is pinned, and cannot be had now ({why}); approve it when it can"
+                );
+                return Err(refused(&examined.row, why));
+            }
+            pin.approve(version.clone(), approval.clone());
+            Ok(("prompt_approved", version))
+        }
+        Action::Reject => {
+            // Of a prompt that is not offered, the approved version: its snapshot may be served.
+            let approved = pin.approved.as_ref().map(|approved| approved.version.clone());
+            let version = match (&examined.offered, approved) {
+                (None, Some(approved)) => approved,
+                _ => offered()?,
+            };
+            Ok(("prompt_rejected", pin.reject(version, approval.clone())))
+        }
+        Action::RollBack { to } => {
+            let version = pin.roll_back(to.as_deref(), approval.clone());
+            let version = version.map_err(|why| refused(&examined.row, why.to_owned()))?;
+            for digest in version.digests() {
+                let object = store.object(digest);
+                object.map_err(|error| refused(&examined.row, error.to_string()))?;
+            }
+            Ok(("prompt_rolled_back", version))
+        }
+    }
+}
+
+/// Returns the consequences of a decision, as notes for people.
+pub fn notes(action: &Action, examined: &[Examined]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for Examined { row, offered } in examined {
+        let name = &row.public_name;
+        if *action == Action::Approve {
+            for (arguments, text) in offered.iter().flat_map(|offered| &offered.texts) {
+                let with = match &**arguments {
+                    NO_ARGUMENTS => String::new(),
+                    arguments => format!(" with {arguments}"),
+                };
+                match text {
+                    ProbedText::Stable { .. } => {}
+                    ProbedText::Unstable => {
+                        notes.push(format!(
+                            "{name}: its text{with} is unstable, so it is not pinned"
+                        ));
+                    }
+                    ProbedText::Failed(why) => {
+                        notes.push(format!("{name}: its text{with} is not pinned: {why}"));
+                    }
+                }
+            }
+        } else if matches!(action, Action::RollBack { .. }) && offered.is_some() {
+            notes.push(format!(
+                "{name}: its upstream may offer another version; gets of another text are refused, or answered with \
+                 the approved one where releases.snapshot is set"
+            ));
+        }
+    }
+    notes
+}
+
+fn refused(row: &PinRow, why: String) -> ApprovalError {
+    ApprovalError::Refused { prompt: row.public_name.clone(), why }
+}

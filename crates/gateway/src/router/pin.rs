@@ -1,0 +1,158 @@
+//! Pins in the catalog: which form of each prompt is served, and the texts that gets are compared
+//! with.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use config::Releases;
+use config::lock::{Lock, LockStore, ObjectError};
+use domain::call_overlay::CallOverlay;
+use domain::json::Json;
+use domain::json::canonical::write_canonical_object;
+use domain::name::UpstreamId;
+use domain::pin::{
+    Decision, DigestText, Mode, NO_ARGUMENTS, Offered, Pin, Serving, State, Version,
+};
+use domain::prompt::{Argument, Prompt};
+
+/// The pins of one upstream, as the configuration says.
+#[derive(Clone, Debug)]
+pub struct Pinning {
+    pub mode: Mode,
+    pub lock: Arc<Lock>,
+    pub store: Arc<LockStore>,
+    pub snapshot: bool,
+}
+
+impl Pinning {
+    pub(crate) fn new(releases: &Releases, upstream: &UpstreamId) -> Self {
+        Self {
+            mode: releases.mode_of(upstream),
+            lock: releases.lock.clone(),
+            store: Arc::new(releases.store.clone()),
+            snapshot: releases.snapshot,
+        }
+    }
+
+    /// Reads the approved form of a prompt that is offered in another form.
+    ///
+    /// # Errors
+    /// Its object cannot be had, or is none of the prompt.
+    pub(super) fn approved_form(
+        &self,
+        version: &Version,
+        offered: &Prompt,
+    ) -> Result<Prompt, String> {
+        let text = self.store.object(&version.definition).map_err(|error| error.to_string())?;
+        let definition = Json::parse(text.as_bytes(), DEPTH).ok();
+        let form = definition.and_then(|definition| Prompt::approved(definition, offered));
+        let no_definition = || format!("its object {} is no definition", version.definition);
+        let form = form.ok_or_else(no_definition)?;
+        if form.listed_name() != offered.listed_name() {
+            return Err("its approved definition has another name".to_owned());
+        }
+        Ok(form)
+    }
+}
+
+/// JSON depth of objects: they were accepted before.
+pub(super) const DEPTH: usize = 256;
+
+/// The pin of a listed prompt.
+#[derive(Clone, Debug, Default)]
+pub struct PromptPin {
+    pub state: State,
+    /// Whether it is served although the offered version is not the approved one.
+    pub is_tolerated: bool,
+    /// Whether its upstream has no list: nothing but the approved snapshot is served.
+    pub is_snapshot_only: bool,
+    /// The approved version, if there is one and it has more than a definition.
+    pub approved: Option<Arc<ApprovedTexts>>,
+}
+
+/// The approved version of a prompt, with which gets are compared.
+#[derive(Debug)]
+pub struct ApprovedTexts {
+    /// Whether other texts are refused.
+    pub is_enforced: bool,
+    /// Whether the text without arguments is served if the upstream does not offer it.
+    pub has_snapshot: bool,
+    pub version: Version,
+    pub(super) store: Arc<LockStore>,
+}
+
+impl ApprovedTexts {
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.is_enforced == other.is_enforced
+            && self.has_snapshot == other.has_snapshot
+            && self.version == other.version
+    }
+
+    /// Returns the digest of the approved text for arguments that [`pinned_arguments`] returned;
+    /// `None` where none is pinned.
+    pub(super) fn text(&self, arguments: &str) -> Option<&DigestText> {
+        self.version.texts.get(arguments)
+    }
+
+    /// Reads the approved text without arguments. Blocks.
+    ///
+    /// # Errors
+    /// There is none, or its object cannot be had.
+    pub(super) fn snapshot(&self) -> Option<Result<String, ObjectError>> {
+        Some(self.store.object(self.version.texts.get(NO_ARGUMENTS)?))
+    }
+}
+
+/// Returns the arguments of a get in the form in which pins name them: canonical JSON (RFC 8785) of
+/// those that the prompt declares, without values that are the defaults of overlays. An argument
+/// that is not declared does not make another text of a prompt: where one text is pinned, it is
+/// compared.
+pub(super) fn pinned_arguments(
+    declared: &[Argument],
+    overlay: Option<&CallOverlay>,
+    given: Option<Json<'_>>,
+) -> Cow<'static, str> {
+    let is_own = |(name, value): &(Json<'_>, Json<'_>)| {
+        let is_default = || overlay.is_some_and(|overlay| overlay.is_default(*name, *value));
+        declared.iter().any(|argument| name.is(&argument.name)) && !is_default()
+    };
+    let mut own = given.into_iter().flat_map(Json::members).filter(is_own).peekable();
+    if own.peek().is_none() {
+        return NO_ARGUMENTS.into();
+    }
+    let mut object = String::new();
+    write_canonical_object(own, &mut object);
+    object.into()
+}
+
+/// A prompt that is offered or pinned, for those who decide.
+#[derive(Clone, Debug)]
+pub struct PinRow {
+    pub upstream: UpstreamId,
+    pub raw_name: Arc<str>,
+    /// The name under which it is listed, or would be.
+    pub public_name: String,
+    pub mode: Mode,
+    /// The offered version; `None` if the upstream does not list the prompt, or has no list.
+    pub offered: Option<OfferedPrompt>,
+    pub pin: Option<Pin>,
+    pub decision: Decision,
+    /// Why the decision could not be carried out.
+    pub problem: Option<String>,
+}
+
+/// The version that an upstream offers.
+#[derive(Clone, Debug)]
+pub struct OfferedPrompt {
+    /// The effective definition.
+    pub prompt: Arc<Prompt>,
+    pub version: Offered,
+}
+
+impl PinRow {
+    /// Whether the prompt is held back: offered, and not listed.
+    pub fn is_held(&self) -> bool {
+        self.offered.is_some()
+            && (self.decision.serving == Serving::Nothing || self.problem.is_some())
+    }
+}

@@ -1,0 +1,45 @@
+//! Upstreams as sources of prompts: whose prompts they are, and how their names are made and
+//! compared.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use unicode_normalization::UnicodeNormalization;
+
+use super::pin::Pinning;
+use crate::upstream::driver::DriverId;
+use config::{Config, OnChangedDefinition};
+use domain::name::{Prefix, UpstreamId};
+use domain::overlay::Overlay;
+
+/// The driver of an upstream, and the names of its prompts.
+#[derive(Clone, Debug)]
+pub struct Source {
+    pub driver: DriverId,
+    pub id: UpstreamId,
+    pub prefix: Prefix,
+    pub on_changed_definition: OnChangedDefinition,
+    /// The overlays of the upstream, in the order of the file.
+    pub overlays: Arc<[Overlay]>,
+    pub pinning: Pinning,
+}
+
+impl Source {
+    /// The source of an enabled upstream of the configuration.
+    pub fn new(driver: DriverId, upstream: &config::Upstream, config: &Config) -> Self {
+        let overlays = config.overlays.iter().filter(|overlay| overlay.upstream == upstream.id);
+        Self {
+            driver,
+            id: upstream.id.clone(),
+            prefix: upstream.prefix.clone(),
+            on_changed_definition: upstream.settings.on_changed_definition,
+            overlays: overlays.cloned().collect(),
+            pinning: Pinning::new(&config.releases, &upstream.id),
+        }
+    }
+}
+
+/// The form in which names that look alike because of their composition are equal (NFC).
+pub(super) fn composed(name: &str) -> Cow<'_, str> {
+    if name.is_ascii() { Cow::Borrowed(name) } else { Cow::Owned(name.nfc().collect()) }
+}

@@ -1,0 +1,97 @@
+//! Status of the upstreams, for operators.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::Router;
+use super::catalog::WalkInfo;
+use crate::upstream::Upstream;
+use crate::upstream::driver::ConnectionState;
+use crate::upstream::prompt_list::emptiness;
+use crate::upstream::stderr_tail::StderrTail;
+use domain::fault::UpstreamFaultKind;
+use domain::name::UpstreamId;
+use domain::revision::Revision;
+
+/// The state of an upstream to which there is no shared connection.
+pub const PER_CALLER: &str = "per_caller";
+
+/// The status of one upstream.
+#[derive(Clone, Debug)]
+pub struct UpstreamStatus {
+    pub id: String,
+    pub transport: &'static str,
+    /// `connecting`, `up` or `down`; `per_caller` where callers have connections of their own, and
+    /// private lists.
+    pub state: &'static str,
+    /// The negotiated revision.
+    pub revision: Option<Revision>,
+    /// Whether the upstream sends `list_changed`.
+    pub notifies: bool,
+    /// The number of its listed prompts.
+    pub listed: usize,
+    /// The last good walk of its list.
+    pub walk: Option<WalkInfo>,
+    /// When the open circuit breaker admits its next probe; `None` while closed.
+    pub breaker_open_until: Option<Instant>,
+    /// Calls in flight, and calls queued for the concurrency limit.
+    pub load: (usize, usize),
+    /// The last stderr lines of its child process.
+    pub stderr_tail: Arc<StderrTail>,
+    /// Whether the operator signs in for it.
+    pub has_login: bool,
+    /// Why the upstream cannot be called, or its list is stale or missing.
+    pub failure: Option<UpstreamFaultKind>,
+}
+
+impl UpstreamStatus {
+    /// The note for an operator on an upstream that works and has no prompts.
+    pub fn note(&self) -> Option<&'static str> {
+        if self.state == PER_CALLER {
+            return Some("lists for each caller, on connections of the caller's own");
+        }
+        let walk = self.walk.filter(|_| self.failure.is_none())?;
+        emptiness(walk.pages, walk.prompts)
+    }
+}
+
+impl Router {
+    /// The number of suspended calls.
+    pub fn suspended(&self) -> usize {
+        self.shared.suspended.count()
+    }
+
+    /// The status of each upstream.
+    pub fn status(&self) -> Vec<UpstreamStatus> {
+        let catalog = self.catalog();
+        let counts = catalog.content.counts();
+        let status = |(id, upstream): (&UpstreamId, &Arc<Upstream>)| {
+            let config = upstream.config();
+            let missing = catalog.incomplete.iter().find(|part| part.upstream == *id);
+            let failure = missing.map(|part| part.kind.clone());
+            let negotiated = upstream.negotiated();
+            let (state, down) = match upstream.connection_state() {
+                ConnectionState::Connecting => ("connecting", None),
+                ConnectionState::Up(_) => ("up", None),
+                ConnectionState::Down(kind) => ("down", Some(kind)),
+                ConnectionState::PerCaller => (PER_CALLER, None),
+            };
+            UpstreamStatus {
+                id: id.to_string(),
+                transport: config.transport.name(),
+                state,
+                revision: negotiated.and_then(|negotiated| negotiated.revision),
+                notifies: negotiated.is_some_and(|negotiated| negotiated.notifies),
+                listed: counts.get(id).copied().unwrap_or_default(),
+                walk: catalog.walks.get(id).copied().filter(|_| !config.lists_per_caller()),
+                breaker_open_until: upstream.breaker_open_until(),
+                load: upstream.load(),
+                stderr_tail: upstream.stderr_tail().clone(),
+                has_login: config.login().is_some(),
+                failure: down.or(failure),
+            }
+        };
+        self.upstreams.iter().map(status).collect()
+    }
+}

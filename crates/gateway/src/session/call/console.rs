@@ -1,0 +1,40 @@
+//! Calls of the console: a person tries a prompt. They run like the calls of clients.
+
+use std::sync::Arc;
+
+use crate::session::dialect::{Dialect, ResultForm};
+use crate::session::{CallOutcome, CallPermit, CallPermits, PreparedCall, Sessions};
+use crate::telemetry::TransportKind;
+use domain::call::Call;
+use domain::jsonrpc::Id;
+use domain::revision::Revision;
+use domain::unix_time::UnixSeconds;
+
+/// The console bounds its trials, so they take no place of `server.limits.in_flight`.
+struct Bounded;
+
+impl CallPermit for Bounded {
+    fn suspend(&self) -> bool {
+        true
+    }
+}
+
+impl Sessions {
+    /// Performs a call as a client of the newest revision does that answers no server request:
+    /// through the gate, limited, recorded and counted.
+    pub async fn perform_for_console(self: Arc<Self>, call: Call, now: UnixSeconds) -> CallOutcome {
+        let prepared = PreparedCall {
+            id: Id::number(1),
+            dialect: Dialect::new(Revision::NEWEST_MODERN),
+            form: ResultForm::Prompt,
+            call,
+            nonce: None,
+            in_flight: None,
+            transport_kind: TransportKind::Http,
+            progress_token: None,
+            input_closed: None,
+        };
+        let permits = CallPermits { call: Arc::new(Bounded), budget: Arc::new(()) };
+        self.perform(prepared, permits, None, now).await
+    }
+}

@@ -1,0 +1,186 @@
+//! The series that calls write to, bound to their attributes. The SDK finds a series by building
+//! and hashing all of its attributes, which costs a call more than its measurement.
+
+use std::sync::Arc;
+
+use dashmap::DashSet;
+use opentelemetry::{KeyValue, StringValue, Value};
+use quick_cache::Equivalent;
+use quick_cache::sync::Cache;
+
+/// The attributes by which the series of an instrument differ, without those of a failure.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub(super) struct Labels<T> {
+    pub method: &'static str,
+    pub revision: Option<&'static str>,
+    pub transport: Option<TransportKind>,
+    pub upstream: Option<T>,
+    /// Host and port.
+    pub server: Option<(T, u16)>,
+    pub prompt: Option<T>,
+}
+
+/// One series of an instrument.
+pub(super) struct Series<B> {
+    pub attributes: Vec<KeyValue>,
+    /// The instrument for values with these attributes alone.
+    pub bound: B,
+}
+
+/// The series of one instrument that were written to last.
+pub(super) struct KnownSeries<B>(Cache<Labels<Arc<str>>, Arc<Series<B>>>);
+
+/// Capacity of the cache for each instrument: a series that was evicted is bound again within
+/// microseconds.
+const REMEMBERED: usize = 4_096;
+
+impl<B> KnownSeries<B> {
+    pub(super) fn new() -> Self {
+        Self(Cache::new(REMEMBERED))
+    }
+
+    /// Returns the series with these labels. One that is not known is bound to its attributes by
+    /// `bind`.
+    pub(super) fn find(
+        &self,
+        labels: Labels<&str>,
+        prompts: &LabelValues,
+        bind: impl FnOnce(&[KeyValue]) -> B,
+    ) -> Arc<Series<B>> {
+        if let Some(series) = self.0.get(&labels) {
+            return series;
+        }
+        let attributes = labels.attributes(prompts);
+        let bound = bind(&attributes);
+        let series = Arc::new(Series { attributes, bound });
+        self.0.insert(labels.owned(), series.clone());
+        series
+    }
+}
+
+impl Labels<&str> {
+    fn owned(self) -> Labels<Arc<str>> {
+        let Self { method, revision, transport, upstream, server, prompt } = self;
+        Labels {
+            method,
+            revision,
+            transport,
+            upstream: upstream.map(Arc::from),
+            server: server.map(|(host, port)| (host.into(), port)),
+            prompt: prompt.map(Arc::from),
+        }
+    }
+
+    fn attributes(self, prompts: &LabelValues) -> Vec<KeyValue> {
+        let Self { method, revision, transport, upstream, server, prompt } = self;
+        let mut attributes = vec![KeyValue::new("mcp.method.name", method)];
+        attributes.extend(upstream.map(by_upstream));
+        attributes.extend(revision.map(|revision| KeyValue::new("mcp.protocol.version", revision)));
+        attributes.extend(transport.into_iter().flat_map(TransportKind::attributes));
+        if let Some((host, port)) = server {
+            attributes.push(KeyValue::new("server.address", host.to_owned()));
+            attributes.push(KeyValue::new("server.port", i64::from(port)));
+        }
+        let name = prompt.map(|name| KeyValue::new("gen_ai.prompt.name", prompts.label(name)));
+        attributes.extend(name);
+        attributes
+    }
+}
+
+impl Equivalent<Labels<Arc<str>>> for Labels<&str> {
+    fn equivalent(&self, known: &Labels<Arc<str>>) -> bool {
+        let Labels { method, revision, transport, upstream, server, prompt } = known;
+        let server = server.as_ref().map(|(host, port)| (&**host, *port));
+        (self.method, self.revision, self.transport) == (*method, *revision, *transport)
+            && (self.upstream, self.prompt) == (upstream.as_deref(), prompt.as_deref())
+            && self.server == server
+    }
+}
+
+/// The transport of the messages (OpenTelemetry, `network.transport`).
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum TransportKind {
+    Http,
+    Pipe,
+}
+
+impl TransportKind {
+    pub(super) fn attributes(self) -> impl Iterator<Item = KeyValue> {
+        let (transport, protocol) = match self {
+            Self::Http => ("tcp", Some("http")),
+            Self::Pipe => ("pipe", None),
+        };
+        let protocol = protocol.map(|name| KeyValue::new("network.protocol.name", name));
+        std::iter::once(KeyValue::new("network.transport", transport)).chain(protocol)
+    }
+}
+
+/// The label with the id of the upstream.
+pub const UPSTREAM: &str = "promptgate.upstream";
+
+pub(super) fn by_upstream(id: &str) -> KeyValue {
+    KeyValue::new(UPSTREAM, id.to_owned())
+}
+
+/// The values of one label: the first ones are used as they are, all later ones become "other", so
+/// that clients cannot create series without bound.
+pub(super) struct LabelValues {
+    seen: DashSet<Arc<str>>,
+    limit: usize,
+}
+
+impl LabelValues {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { seen: DashSet::new(), limit }
+    }
+
+    /// Returns the value, or "other" beyond the limit.
+    pub(crate) fn label(&self, text: &str) -> Value {
+        let known = self.seen.get(text).map(|known| known.clone());
+        let label = known.or_else(|| {
+            // Two threads can both take the last place: one value more does no harm.
+            let text: Arc<str> = text.into();
+            (self.seen.len() < self.limit).then(|| {
+                self.seen.insert(text.clone());
+                text
+            })
+        });
+        Value::String(label.map_or(StringValue::from("other"), StringValue::from))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_series_is_bound_once_and_only_to_its_own_labels() {
+        let known = KnownSeries::new();
+        let prompts = LabelValues::new(2);
+        let server = Some(("host", 80));
+        let get = Labels { method: "prompts/get", prompt: Some("a"), server, ..Labels::default() };
+        let others = [
+            Labels { method: "completion/complete", ..get },
+            Labels { prompt: Some("b"), ..get },
+            Labels { prompt: None, upstream: Some("a"), ..get },
+            Labels { server: Some(("host", 81)), ..get },
+            Labels { revision: Some("2025-06-18"), ..get },
+            Labels { transport: Some(TransportKind::Pipe), ..get },
+        ];
+        let all = std::iter::once(get).chain(others);
+        for (number, labels) in all.clone().enumerate() {
+            assert_eq!(known.find(labels, &prompts, |_| number).bound, number);
+        }
+        for (number, labels) in all.enumerate() {
+            let series = known.find(labels, &prompts, |_| panic!("it is known"));
+            assert_eq!((series.bound, &series.attributes), (number, &labels.attributes(&prompts)));
+        }
+    }
+
+    #[test]
+    fn values_beyond_the_limit_become_other() {
+        let labels = LabelValues::new(2);
+        let label = |text| labels.label(text).as_str().into_owned();
+        assert_eq!([label("a"), label("b"), label("c"), label("a")], ["a", "b", "other", "a"]);
+    }
+}

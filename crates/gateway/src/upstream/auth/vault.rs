@@ -1,0 +1,126 @@
+//! Secrets of callers that a vault holds, looked up by HTTP.
+
+use bytes::Bytes;
+use http::header::ACCEPT;
+use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri};
+use http_body_util::Full;
+use serde_json::Value;
+use std::time::Duration;
+use tokio::time::Instant;
+
+use super::token::Token;
+use crate::net::egress::{CONNECT, Egress, FetchError};
+use crate::oauth::client::{Refusal, address_policy, sensitive};
+use config::CALLER;
+use domain::fault::TokenFault;
+use domain::percent;
+
+/// The vault of one upstream.
+pub(super) struct Vault {
+    config: config::Vault,
+    headers: HeaderMap,
+    egress: Egress,
+}
+
+impl Vault {
+    /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those
+    /// of the system.
+    ///
+    /// # Errors
+    /// When a header or certificate cannot be used.
+    pub(crate) fn new(config: &config::Vault, url: &Uri, ca: Option<&str>) -> Result<Self, String> {
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        for (name, value) in &config.headers {
+            headers.insert(name, sensitive(value.expose())?);
+        }
+        let egress = Egress::new(CONNECT, ca, address_policy(true, url))?;
+        Ok(Self { config: config.clone(), headers, egress })
+    }
+
+    /// Looks up the secret of the caller with this id. It is used as long as its lease lasts.
+    ///
+    /// # Errors
+    /// When the vault has none, refuses, or cannot be reached.
+    pub(super) async fn request(&self, caller: &str) -> Result<Token, Refusal> {
+        let mut request = Request::new(Full::<Bytes>::default());
+        *request.uri_mut() = url(&self.config.url, caller)?;
+        request.headers_mut().clone_from(&self.headers);
+        let sent_at = Instant::now();
+        let answer = self.egress.json(request).await.map_err(|error| self.refusal(&error))?;
+        let secret = secret(&answer, &self.config.field).ok_or_else(|| {
+            let field = &self.config.field;
+            Refusal::new(TokenFault::NoSecret, format!("the answer of the vault has no {field:?}"))
+        })?;
+        // A lease of 0 is none: the secret is static.
+        let lease = answer.get("lease_duration").and_then(Value::as_u64).filter(|secs| *secs > 0);
+        Token::new(secret, lease.map(Duration::from_secs), sent_at, fastrand::f64())
+    }
+
+    fn refusal(&self, error: &FetchError) -> Refusal {
+        let refusal = Refusal::of(&self.config.url, error);
+        match error {
+            FetchError::Status { status: StatusCode::NOT_FOUND, .. } => {
+                Refusal { fault: TokenFault::NoSecret, ..refusal }
+            }
+            _ => refusal,
+        }
+    }
+}
+
+/// Fills the template: the id of a caller is one segment, whatever it holds.
+fn url(template: &str, caller: &str) -> Result<Uri, Refusal> {
+    if matches!(caller, "" | "." | "..") {
+        let why = format!("the id {caller:?} of the caller cannot be a segment of a URL");
+        return Err(Refusal::new(TokenFault::NoSecret, why));
+    }
+    let filled = template.replace(CALLER, &percent::encoded(caller));
+    filled.parse().map_err(|_| Refusal::other("the URL of the vault cannot hold the caller's id"))
+}
+
+/// Finds the secret where vaults put it: in `data.data` (key-value store, version 2), in `data`, or
+/// at the top.
+fn secret<'a>(answer: &'a Value, field: &str) -> Option<&'a str> {
+    let data = answer.get("data");
+    let places = [data.and_then(|data| data.get("data")), data, Some(answer)];
+    let mut found = places.into_iter().flatten().filter_map(|place| place.get(field)?.as_str());
+    found.find(|text| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_id_of_a_caller_leaves_its_segment_in_no_way() {
+        let template = "https://vault.example/v1/{caller}/key";
+        for (caller, expected) in [
+            ("ada", "https://vault.example/v1/ada/key"),
+            ("a/../b?c#d%2e", "https://vault.example/v1/a%2F..%2Fb%3Fc%23d%252e/key"),
+            ("ä@x;y", "https://vault.example/v1/%C3%A4%40x%3By/key"),
+            ("...", "https://vault.example/v1/.../key"),
+            ("{caller}", "https://vault.example/v1/%7Bcaller%7D/key"),
+        ] {
+            assert_eq!(url(template, caller).unwrap().to_string(), expected);
+        }
+        for caller in ["", ".", ".."] {
+            assert_eq!(url(template, caller).unwrap_err().fault, TokenFault::NoSecret);
+        }
+    }
+
+    #[test]
+    fn the_secret_is_found_where_vaults_put_it() {
+        for answer in [
+            json!({"data": {"data": {"token": "t"}, "metadata": {}}, "lease_duration": 0}),
+            json!({"data": {"token": "t"}}),
+            json!({"token": "t"}),
+        ] {
+            assert_eq!(secret(&answer, "token"), Some("t"), "{answer}");
+        }
+        for answer in [json!({}), json!({"token": ""}), json!({"data": {"token": 1}}), json!([])] {
+            assert_eq!(secret(&answer, "token"), None, "{answer}");
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! One call to an upstream: the request, its exchange, the correlation of interim messages, and the
+//! codec of replies.
+
+pub mod correlator;
+pub(crate) mod exchange;
+pub(crate) mod reply;
+pub mod request;

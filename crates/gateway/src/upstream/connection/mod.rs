@@ -1,0 +1,469 @@
+//! An open connection to an upstream, over any transport.
+
+pub mod connect;
+pub(crate) mod handshake;
+pub(crate) mod list_pages;
+pub(crate) mod dedicated;
+pub(crate) mod examiner;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use http::HeaderMap;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::call::correlator::InterimSender;
+use super::call::request::{RequestParams, UpstreamRequest, write_params};
+use super::connection::handshake::{Conversation, ListenEvent, RpcRequest};
+use super::connection::list_pages::{PageStep, Pagination};
+use super::library::Snapshot;
+use super::prompt_list::PromptList;
+use super::transport::{StreamEvent, Transport};
+use crate::policy::Pass;
+use config::Settings;
+use domain::call::ForwardedMeta;
+use domain::document::Document;
+use domain::fault::UpstreamFaultKind as Kind;
+use domain::json::object::write_members;
+use domain::jsonrpc::Id;
+use domain::known_response::KnownResponse;
+use domain::method::Method;
+use domain::revision::Revision;
+use domain::server_request::ClientCapabilities;
+
+/// A connection to an upstream, shared by calls.
+pub enum Connection {
+    /// The prompts of a library, as they were read last.
+    Library(Snapshot),
+    Remote(RemoteConnection),
+}
+
+/// The negotiated properties of a connection that calls depend on before they have one.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Negotiated {
+    /// `None` for a library.
+    pub revision: Option<Revision>,
+    /// See [`Connection::is_shared`].
+    pub is_shared: bool,
+    /// See [`Connection::declares_at_open`].
+    pub declares_at_open: bool,
+    /// See [`Connection::notifies`].
+    pub notifies: bool,
+}
+
+/// A connection to an MCP server.
+pub struct RemoteConnection {
+    transport: Transport,
+    conversation: Conversation,
+    /// Id of the next request: the gateway's own ids, so that those of clients are never sent
+    /// upstream.
+    next_id: AtomicU64,
+}
+
+/// `CompleteResult` for an upstream without the capability `completions`.
+const NO_VALUES: &str = r#"{"completion":{"values":[],"total":0,"hasMore":false}}"#;
+
+impl Connection {
+    /// Performs the handshake over a transport; see [`Conversation::open`].
+    ///
+    /// # Errors
+    /// When the handshake fails.
+    pub async fn open(
+        transport: Transport,
+        revision: Option<Revision>,
+        probe: Duration,
+        capabilities: ClientCapabilities,
+    ) -> Result<Self, Kind> {
+        let conversation = Conversation::open(&transport, revision, probe, capabilities).await?;
+        transport.correlator().set_accepts_requests(conversation.accepts_requests());
+        // The handshake has used the ids 0 to 2.
+        Ok(Self::Remote(RemoteConnection { transport, conversation, next_id: AtomicU64::new(3) }))
+    }
+
+    /// Receives `list_changed` notifications until their stream ends; see [`Conversation::listen`].
+    /// Never returns for a library, whose watch reports edits. Cancel safe.
+    ///
+    /// # Errors
+    /// See [`Conversation::listen`].
+    pub async fn listen(&self, on_event: impl FnMut(ListenEvent)) -> Result<(), Kind> {
+        match self {
+            Connection::Library(_) => std::future::pending().await,
+            Connection::Remote(connection) => {
+                let id = connection.next_id();
+                connection.conversation.listen(&connection.transport, &id, on_event).await
+            }
+        }
+    }
+
+    /// Reads the GET stream on which a legacy upstream may send server requests outside of the
+    /// streams of calls, until it ends. Calls `on_open` when the stream is open. Cancel safe.
+    ///
+    /// # Errors
+    /// When the upstream has no such stream, or the stream breaks.
+    pub async fn receive_server_requests(&self, mut on_open: impl FnMut()) -> Result<(), Kind> {
+        match self {
+            Connection::Library(_) => std::future::pending().await,
+            Connection::Remote(connection) => {
+                let on_event = |event: StreamEvent<'_>| {
+                    if let StreamEvent::Opened = event {
+                        on_open();
+                    }
+                };
+                connection.conversation.read_get_stream(&connection.transport, on_event).await
+            }
+        }
+    }
+
+    /// Reads the whole list within `walk_timeout`. `forwarded` is sent with the request of each
+    /// page. The list of an upstream without prompts is empty.
+    ///
+    /// # Errors
+    /// When a page cannot be read within `page_timeout`, or a limit of the walk is exceeded.
+    pub async fn walk(
+        &self,
+        settings: &Settings,
+        forwarded: &ForwardedMeta,
+    ) -> Result<PromptList, Kind> {
+        match self {
+            Connection::Library(snapshot) => Ok(snapshot.listed.clone()),
+            Connection::Remote(connection) if !connection.conversation.capabilities.prompts => {
+                Ok(PromptList::default())
+            }
+            Connection::Remote(connection) => {
+                match timeout(settings.walk_timeout, connection.walk(settings, forwarded)).await {
+                    Err(_) => Err(Kind::Timeout),
+                    Ok(Err(Kind::Error { code: METHOD_NOT_FOUND, .. })) => {
+                        Ok(PromptList::default())
+                    }
+                    Ok(result) => result,
+                }
+            }
+        }
+    }
+
+    /// Sends the request of an authorized call and returns its result as the upstream sent it.
+    /// Without the capability `completions` a completion has no values. Messages that come before
+    /// the response go to `interim`. Dropped before the response, the request is cancelled
+    /// upstream.
+    ///
+    /// # Errors
+    /// See [`Transport::request`]; for a library, when the prompt is unknown or cannot be rendered.
+    pub(crate) async fn perform(
+        &self,
+        _pass: &Pass,
+        request: &UpstreamRequest,
+        interim: Option<InterimSender>,
+    ) -> Result<Document, Kind> {
+        self.send_call(request, interim).await
+    }
+
+    async fn send_call(
+        &self,
+        request: &UpstreamRequest,
+        interim: Option<InterimSender>,
+    ) -> Result<Document, Kind> {
+        match (self, &request.params) {
+            (Connection::Library(snapshot), RequestParams::Get { name, arguments, source, .. }) => {
+                snapshot.get(name, arguments.as_ref().map(Document::json), source.as_deref())
+            }
+            (
+                Connection::Library(snapshot),
+                RequestParams::Complete { prompt, argument, value, .. },
+            ) => snapshot.complete(prompt, argument, value),
+            (Connection::Remote(connection), RequestParams::Get { .. }) => {
+                connection.perform(request, interim).await
+            }
+            (Connection::Remote(connection), RequestParams::Complete { .. }) => {
+                if !connection.conversation.capabilities.completions {
+                    return no_values();
+                }
+                match connection.perform(request, interim).await {
+                    Err(Kind::Error { code: METHOD_NOT_FOUND, .. }) => no_values(),
+                    response => response,
+                }
+            }
+        }
+    }
+
+    /// Whether client capabilities are declared once per session, at `initialize`: then a client
+    /// that accepts server requests needs a dedicated connection.
+    pub fn declares_at_open(&self) -> bool {
+        matches!(self, Connection::Remote(connection) if connection.conversation.declares_at_open())
+    }
+
+    /// Whether server requests of two concurrent calls could not be distinguished, so calls with
+    /// server requests must run one at a time.
+    pub fn needs_exclusive_calls(&self) -> bool {
+        match self {
+            Connection::Library(_) => false,
+            Connection::Remote(connection) => {
+                connection.transport.is_shared() || connection.transport.correlator().is_ambiguous()
+            }
+        }
+    }
+
+    /// Whether all messages come on one stream, whichever call they belong to.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Connection::Remote(connection) if connection.transport.is_shared())
+    }
+
+    /// Whether an abandoned call could still send a server request that would be correlated with
+    /// another call.
+    pub fn has_abandoned_calls(&self) -> bool {
+        matches!(self, Connection::Remote(connection) if {
+            let correlator = connection.transport.correlator();
+            correlator.has_abandoned_calls() && (self.needs_exclusive_calls() || correlator.has_unassociated_requests())
+        })
+    }
+
+    /// Returns a token that is cancelled when the child process and its descendants have ended;
+    /// nothing without a child process.
+    pub fn terminated(&self) -> Option<CancellationToken> {
+        match self {
+            Connection::Library(_) => None,
+            Connection::Remote(connection) => connection.transport.terminated(),
+        }
+    }
+
+    /// Returns the transport; nothing for a library.
+    pub fn transport(&self) -> Option<&Transport> {
+        match self {
+            Connection::Library(_) => None,
+            Connection::Remote(connection) => Some(&connection.transport),
+        }
+    }
+
+    /// Returns the negotiated revision (nothing for a library) and the name of the transport.
+    pub fn describe(&self) -> (Option<Revision>, &'static str) {
+        match self {
+            Connection::Library(_) => (None, "library"),
+            Connection::Remote(connection) => {
+                (Some(connection.conversation.revision), connection.transport.name())
+            }
+        }
+    }
+
+    pub(crate) fn negotiated(&self) -> Negotiated {
+        Negotiated {
+            revision: self.describe().0,
+            is_shared: self.is_shared(),
+            declares_at_open: self.declares_at_open(),
+            notifies: self.notifies(),
+        }
+    }
+
+    /// Whether the list of this connection never changes: another list needs another connection.
+    pub fn is_snapshot(&self) -> bool {
+        matches!(self, Connection::Library(_))
+    }
+
+    /// Waits until the connection is closed. Cancel safe.
+    pub async fn closed(&self) {
+        match self {
+            Connection::Library(_) => std::future::pending().await,
+            Connection::Remote(connection) => connection.transport.closed().await,
+        }
+    }
+
+    /// Whether a request that times out means that the connection is unusable: a child process that
+    /// hangs does not recover, a network may.
+    pub fn breaks_on_timeout(&self) -> bool {
+        matches!(self, Connection::Remote(connection) if connection.transport.times_out_unknown_methods())
+    }
+
+    /// Whether the upstream still serves the connection: it responds within `patience` to a ping,
+    /// or to `server/discover` in the modern era, if only that it knows no such method. Over a
+    /// network a missing response means nothing.
+    pub(crate) async fn is_served(&self, patience: Duration) -> bool {
+        let Connection::Remote(connection) = self else { return true };
+        let method = connection.conversation.probe();
+        let asking = connection.request(RpcRequest { method, ..RpcRequest::default() }, None);
+        match timeout(patience, asking).await {
+            Ok(Ok(_) | Err(Kind::Error { code: METHOD_NOT_FOUND, .. })) => true,
+            Ok(Err(kind)) => !self.is_suspect_after(&kind),
+            Err(_) => !self.breaks_on_timeout(),
+        }
+    }
+
+    /// Whether a request that failed so may have failed because of the connection. A child process
+    /// has no session, and one that responds does not hang.
+    pub(crate) fn is_suspect_after(&self, kind: &Kind) -> bool {
+        match kind {
+            Kind::Timeout => self.breaks_on_timeout(),
+            Kind::Error { .. } | Kind::Protocol(_) => {
+                !self.breaks_on_timeout() && kind.is_of_connection()
+            }
+            kind => kind.is_of_connection(),
+        }
+    }
+
+    /// Whether the upstream sends `list_changed`.
+    pub fn notifies(&self) -> bool {
+        match self {
+            Connection::Library(_) => true,
+            Connection::Remote(connection) => connection.conversation.capabilities.list_changed,
+        }
+    }
+
+    /// Ends the session at the upstream, where there is one. An error is ignored: the upstream's
+    /// own session timeout ends it.
+    pub async fn close(&self) {
+        if let Connection::Remote(connection) = self
+            && let Some(headers) = connection.conversation.session_end()
+        {
+            let _ = connection.transport.delete(headers).await;
+        }
+    }
+}
+
+impl RemoteConnection {
+    async fn walk(
+        &self,
+        settings: &Settings,
+        forwarded: &ForwardedMeta,
+    ) -> Result<PromptList, Kind> {
+        let mut walk = Pagination::new(settings);
+        let mut params = String::new();
+        loop {
+            let method = Method::List.as_str();
+            let rpc = RpcRequest {
+                method,
+                params: &params,
+                forwarded: Some(forwarded),
+                ..RpcRequest::default()
+            };
+            let page = timeout(settings.page_timeout, self.request(rpc, None)).await;
+            match walk.page(page.map_err(|_| Kind::Timeout)??.json())? {
+                PageStep::Done(listed) => return Ok(listed),
+                PageStep::Next(cursor) => {
+                    params.clear();
+                    write_members(&mut params, |params| {
+                        params.text("cursor", &cursor);
+                    });
+                }
+            }
+        }
+    }
+
+    async fn perform(
+        &self,
+        request: &UpstreamRequest,
+        interim: Option<InterimSender>,
+    ) -> Result<Document, Kind> {
+        // Parameters may be large: they are dropped before the wait, and only the message is kept.
+        let (id, headers, body) = {
+            let mut params = String::with_capacity(request.params.size());
+            write_members(&mut params, |params| write_params(&request.params, params));
+            let rpc = RpcRequest {
+                method: request.params.method().as_str(),
+                name: request.params.mcp_name(),
+                params: &params,
+                forwarded: Some(&request.forwarded),
+                capabilities: request.capabilities,
+                progress: request.progress,
+            };
+            self.encode(rpc)
+        };
+        self.send(id, headers, body, interim, request.params.known()).await
+    }
+
+    async fn request(
+        &self,
+        rpc: RpcRequest<'_>,
+        interim: Option<InterimSender>,
+    ) -> Result<Document, Kind> {
+        let (id, headers, body) = self.encode(rpc);
+        self.send(id, headers, body, interim, None).await
+    }
+
+    fn encode(&self, rpc: RpcRequest<'_>) -> (Id, HeaderMap, String) {
+        let id = self.next_id();
+        let (headers, body) = self.conversation.encode(&id, rpc);
+        (id, headers, body)
+    }
+
+    async fn send(
+        &self,
+        id: Id,
+        headers: HeaderMap,
+        body: String,
+        interim: Option<InterimSender>,
+        known: Option<&KnownResponse>,
+    ) -> Result<Document, Kind> {
+        let mut guard = RequestGuard { connection: self, id: &id, is_outstanding: true };
+        let response = self.transport.request(&id, headers, body, interim, known).await;
+        guard.is_outstanding = false;
+        response.map(|(result, _)| result)
+    }
+
+    fn next_id(&self) -> Id {
+        Id::number(self.next_id.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// This program as the client of a gateway (`promptgate list`, `promptgate get`). The only
+/// connection whose calls need no proof: the gateway at its other end has a gate of its own.
+pub struct GatewayClient(Connection);
+
+impl GatewayClient {
+    /// Opens a connection to a gateway; see [`Conversation::open`].
+    ///
+    /// # Errors
+    /// When the gateway cannot be reached, or refuses the handshake.
+    pub async fn open(transport: Transport, probe: Duration) -> Result<Self, Kind> {
+        let opened = Connection::open(transport, None, probe, ClientCapabilities::NONE).await;
+        opened.map(Self)
+    }
+
+    /// The whole list, as [`Connection::walk`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn list(
+        &self,
+        settings: &Settings,
+        forwarded: &ForwardedMeta,
+    ) -> Result<PromptList, Kind> {
+        self.0.walk(settings, forwarded).await
+    }
+
+    /// Whether the endpoint has prompts, be it none at present.
+    pub fn has_prompts(&self) -> bool {
+        matches!(&self.0, Connection::Remote(connection) if connection.conversation.capabilities.prompts)
+    }
+
+    /// Sends one call.
+    ///
+    /// # Errors
+    /// The gateway's error, or why it could not be asked.
+    pub async fn call(&self, request: &UpstreamRequest) -> Result<Document, Kind> {
+        self.0.send_call(request, None).await
+    }
+}
+
+/// Guard of a request in flight. Dropped before the response, at a deadline or because the caller
+/// has cancelled, it cancels the request upstream (MCP 2025-11-25, cancellation).
+struct RequestGuard<'a> {
+    connection: &'a RemoteConnection,
+    id: &'a Id,
+    is_outstanding: bool,
+}
+
+impl Drop for RequestGuard<'_> {
+    fn drop(&mut self) {
+        if self.is_outstanding
+            && let Some(headers) = self.connection.conversation.cancellation_headers()
+        {
+            self.connection.transport.cancel(self.id, headers);
+        }
+    }
+}
+
+const METHOD_NOT_FOUND: i64 = -32601;
+
+/// Returns a completion result without values.
+fn no_values() -> Result<Document, Kind> {
+    let bytes = NO_VALUES.as_bytes().to_vec();
+    Document::parse(bytes, 8).map_err(|e| Kind::Protocol(e.to_string()))
+}

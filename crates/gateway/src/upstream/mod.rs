@@ -1,0 +1,747 @@
+//! Upstreams: one driver per upstream keeps a connection and a prompt list; calls go through a
+//! handle that shares the connection.
+
+pub mod driver;
+pub mod connection;
+pub mod accounts;
+pub mod call;
+pub(crate) mod guard;
+pub(crate) mod held_secrets;
+pub(crate) mod auth;
+pub mod transport;
+pub mod library;
+pub mod prompt_list;
+pub(crate) mod stderr_tail;
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, Semaphore, broadcast, mpsc, watch};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+use tracing::{Instrument, warn};
+
+use crate::cluster::SharedGrants;
+use crate::grants::store::Folder;
+use crate::policy::{Authorized, Pass};
+use crate::telemetry::{self, ClientOperation, Telemetry, TransportKind};
+use accounts::account::{Account, WatchedRequest};
+use accounts::{Accounts, IDLE, UpstreamAccounts};
+use audit::Audit;
+use base::platform::disk::{self, Watch};
+use base::platform::heap::pin_in_place;
+use call::correlator::{InterimSender, NotificationSinks, UrlElicitationComplete};
+use call::exchange::{ConcurrencyPermit, Exchange};
+use call::request::UpstreamRequest;
+use config::Transport;
+use connection::connect::{Connector, DriverSignals};
+use connection::dedicated::DedicatedPool;
+use connection::handshake::ListenEvent;
+use connection::{Connection, Negotiated};
+use domain::backoff::Backoff;
+use domain::caller::Caller;
+use domain::document::Document;
+use domain::fair_share::{Holder, Share};
+use domain::fault::{TokenFault, UpstreamFaultKind as Kind};
+use domain::method::Method;
+use domain::revision::Revision;
+use domain::server_request::ClientCapabilities;
+use domain::subject_token::SubjectToken;
+use driver::{ConnectionState, Driver, DriverId, DriverReport, FetchedList};
+use guard::breaker::Breaker;
+use guard::concurrency::ConcurrencyLimit;
+use held_secrets::HeldSecrets;
+use stderr_tail::StderrTail;
+
+/// Shared dependencies of all upstreams.
+#[derive(Clone)]
+pub struct UpstreamDeps {
+    pub audit: Audit,
+    pub telemetry: Telemetry,
+    /// The tasks that a shutdown waits for.
+    pub tasks: TaskTracker,
+    /// Cancelled when the gateway shuts down.
+    pub shutdown: CancellationToken,
+    /// Permits to start a child process.
+    pub starting: Arc<Semaphore>,
+    /// The accounts of callers at upstreams.
+    pub accounts: Arc<Accounts>,
+    /// The operator's sign-ins, if there is a cluster.
+    pub grants: Option<Arc<SharedGrants>>,
+}
+
+/// Most child processes in the handshake at once, until each has answered its first request: more
+/// would only delay all of them.
+const STARTING: usize = 16;
+
+impl UpstreamDeps {
+    /// Returns the dependencies outside of a cluster, with all permits to start a child process
+    /// free.
+    pub fn new(
+        audit: Audit,
+        telemetry: Telemetry,
+        tasks: TaskTracker,
+        shutdown: CancellationToken,
+    ) -> Self {
+        let starting = Arc::new(Semaphore::new(STARTING));
+        let accounts = Arc::default();
+        Self { audit, telemetry, tasks, shutdown, starting, accounts, grants: None }
+    }
+}
+
+/// The router's handle on one upstream. Its driver ends when the last reference is dropped: an
+/// upstream that was removed from the configuration still finishes its calls in flight.
+pub struct Upstream {
+    config: Arc<config::Upstream>,
+    driver: DriverId,
+    connection_state: watch::Receiver<ConnectionState>,
+    signals: DriverSignals,
+    /// Limit of the calls in flight.
+    concurrency: Arc<ConcurrencyLimit>,
+    breaker: Arc<Breaker>,
+    /// `None` if the configuration of the upstream allows no connection at all.
+    dedicated: Option<Arc<DedicatedPool>>,
+    /// `None` where all callers share the connections of the gateway.
+    accounts: Option<UpstreamAccounts>,
+    /// The properties negotiated last for the connection of a caller, where there is no shared one.
+    of_callers: Mutex<Option<Negotiated>>,
+    telemetry: Telemetry,
+    stderr_tail: Arc<StderrTail>,
+    /// The secrets that it is called with, which callers must not see.
+    held_secrets: Arc<HeldSecrets>,
+    /// Ends the driver and the dedicated connections when the handle is dropped.
+    _needed: DropGuard,
+}
+
+impl Upstream {
+    /// Starts a driver that reports under the id `driver`, and returns the handle of its upstream.
+    /// Completed URL elicitations go to `pages`.
+    pub(crate) fn start(
+        driver: DriverId,
+        config: config::Upstream,
+        reports: mpsc::Sender<DriverReport>,
+        pages: broadcast::Sender<UrlElicitationComplete>,
+        deps: &UpstreamDeps,
+    ) -> Self {
+        let UpstreamDeps { audit, telemetry, tasks, shutdown, starting, accounts, grants } =
+            deps.clone();
+        let config = Arc::new(config);
+        let shutdown = shutdown.child_token();
+        let needed = shutdown.clone().drop_guard();
+        let (sender, connection_state) = watch::channel(ConnectionState::Connecting);
+        let signals = DriverSignals::default();
+        let upstream = config.id.as_str().into();
+        let stderr_tail: Arc<StderrTail> = Arc::default();
+        let measured = telemetry.clone();
+        let kept = stderr_tail.clone();
+        let noted = audit.clone();
+        let sinks = NotificationSinks {
+            upstream,
+            list_changed: Some(signals.list_changed.clone()),
+            url_completions: pages,
+            audit,
+            telemetry: measured,
+            stderr_tail: kept,
+        };
+        let logins = config
+            .login()
+            .and_then(|login| watch_logins(login, grants.as_deref(), &signals.logins_changed));
+        let connector = Connector::new(config.clone(), sinks, tasks.clone(), starting, grants);
+        let accounts = |connector: Arc<Connector>| {
+            let (audit, tasks, shutdown) = (noted.clone(), tasks.clone(), shutdown.clone());
+            let own = UpstreamAccounts::new(accounts, driver, &connector, audit, tasks, shutdown)?;
+            Ok((connector, own))
+        };
+        let (connector, accounts) = match connector.map(Arc::new).and_then(accounts) {
+            Ok((connector, accounts)) => (Ok(connector), accounts),
+            Err(mistake) => (Err(mistake), None),
+        };
+        let held_secrets = HeldSecrets::new(&config, connector.as_ref().ok().cloned());
+        let held_secrets = Arc::new(held_secrets);
+        let dedicated = connector.as_ref().ok().map(|connector| {
+            DedicatedPool::new(connector.clone(), config.clone(), tasks.clone(), shutdown.clone())
+        });
+        let settings = &config.settings;
+        let breaker = Breaker::new(settings.breaker);
+        let concurrency =
+            ConcurrencyLimit::new(settings.in_flight, settings.queue, settings.queue_wait);
+        let driving = Driver {
+            audit: noted,
+            _logins: logins,
+            telemetry: telemetry.clone(),
+            breaker: breaker.clone(),
+            id: driver,
+            upstream: config.clone(),
+            connector,
+            connection_state: sender,
+            signals: signals.clone(),
+            reports,
+            shutdown,
+            listening: AtomicBool::new(false),
+            held_secrets: held_secrets.clone(),
+        };
+        let span = tracing::info_span!("upstream", id = %config.id);
+        tasks.spawn(driving.run().instrument(span));
+        Self {
+            config,
+            driver,
+            connection_state,
+            signals,
+            concurrency,
+            breaker,
+            dedicated,
+            accounts,
+            of_callers: Mutex::default(),
+            telemetry,
+            stderr_tail,
+            held_secrets,
+            _needed: needed,
+        }
+    }
+
+    /// Returns the configuration of the upstream.
+    pub fn config(&self) -> &config::Upstream {
+        &self.config
+    }
+
+    /// Returns the id under which the driver reports.
+    pub(crate) fn driver(&self) -> DriverId {
+        self.driver
+    }
+
+    /// Returns the last lines of its child processes on standard error.
+    pub(crate) fn stderr_tail(&self) -> &Arc<StderrTail> {
+        &self.stderr_tail
+    }
+
+    /// Requests a pagination walk, as `list_changed` does.
+    pub(crate) fn request_walk(&self) {
+        self.signals.list_changed.notify_one();
+    }
+
+    /// When the open circuit breaker admits its next probe; `None` while closed.
+    pub(crate) fn breaker_open_until(&self) -> Option<Instant> {
+        self.breaker.open_until()
+    }
+
+    /// Returns the number of calls in flight and the number of queued calls.
+    pub(crate) fn load(&self) -> (usize, usize) {
+        (self.config.settings.in_flight - self.concurrency.free(), self.concurrency.waiting())
+    }
+
+    /// Sets the part of the calls in flight and of the queue that one caller may have while others
+    /// want some.
+    pub(crate) fn set_share(&self, share: Share) {
+        self.concurrency.set_share(share);
+    }
+
+    /// Returns the state of the shared connection.
+    pub(crate) fn connection_state(&self) -> ConnectionState {
+        self.connection_state.borrow().clone()
+    }
+
+    /// Starts an authorized call. It ends at `deadline` or after the upstream's `timeout`,
+    /// whichever is earlier; the time in which the client answers a server request does not count.
+    /// An open circuit breaker refuses the call.
+    ///
+    /// # Panics
+    /// If the authorization is for another prompt or method than the request: a bug in the gateway,
+    /// which ends only this call.
+    pub fn call(
+        self: &Arc<Self>,
+        authorized: &Authorized<'_>,
+        mut request: UpstreamRequest,
+        deadline: Instant,
+    ) -> Exchange {
+        let id = self.config.id.as_str();
+        let params = &request.params;
+        assert!(
+            authorized.covers(id, params.method(), params.prompt()),
+            "the proof is for another call"
+        );
+        let receives_interim = !request.capabilities.is_none() || request.progress;
+        let (interim, messages) = receives_interim
+            .then(|| InterimSender::channel(request.capabilities, request.progress))
+            .unzip();
+        let pass = authorized.pass();
+        let concurrency = ConcurrencyPermit::new(self.concurrency.clone(), pass.holder().clone());
+        let now = Instant::now();
+        let upstream = self.clone();
+        let held = concurrency.clone();
+        // The child process of one caller says nothing about those of the others.
+        let admitted = (!self.has_child_per_caller()).then(|| self.breaker.admit(now)).transpose();
+        let (permit, breaker_open) = match admitted {
+            Ok(permit) => (permit, None),
+            Err(until) => (None, Some(breaker_open(until.duration_since(now)))),
+        };
+        let operation = breaker_open.is_none().then(|| self.operation(&mut request)).flatten();
+        let call = pin_in_place(|| async move {
+            match breaker_open {
+                Some(kind) => Err(kind),
+                None => {
+                    let response = match &upstream.accounts {
+                        None => {
+                            let line = Line::Shared(&upstream);
+                            upstream.perform(&line, &pass, &request, interim, &held).await
+                        }
+                        // On the heap: its future is large.
+                        Some(accounts) => {
+                            Box::pin(
+                                upstream
+                                    .perform_as_caller(accounts, &pass, &request, interim, &held),
+                            )
+                            .await
+                        }
+                    };
+                    response.map_err(|kind| upstream.held_secrets.remove_from(kind))
+                }
+            }
+        });
+        let deadline = deadline.min(now + self.config.settings.timeout);
+        let id = self.config.id.to_string();
+        let exchange = Exchange::new(id, call, messages, concurrency, permit, deadline);
+        exchange.measured(operation)
+    }
+
+    /// Begins the client span and metrics of a call; `None` for a library, which the gateway itself
+    /// serves.
+    fn operation(&self, request: &mut UpstreamRequest) -> Option<ClientOperation> {
+        let method = request.params.method();
+        let prompt = Some(request.params.prompt());
+        let negotiated = self.negotiated();
+        let revision = negotiated.and_then(|negotiated| negotiated.revision).map(Revision::as_str);
+        let attributes = client_attributes(&self.config, method, revision, prompt)?;
+        Some(ClientOperation::begin(&self.telemetry, attributes, &mut request.forwarded.trace))
+    }
+
+    /// Returns which server requests the upstream may send. Where all messages share one stream, a
+    /// server request may not be correlated with its call, so it is allowed only if `questions` is
+    /// configured.
+    pub(crate) fn allowed_server_requests(&self) -> ClientCapabilities {
+        let settings = &self.config.settings;
+        let is_shared = self.negotiated().is_some_and(|negotiated| negotiated.is_shared);
+        if is_shared && settings.questions_by_default {
+            ClientCapabilities::NONE
+        } else {
+            settings.questions
+        }
+    }
+
+    /// Whether each request declares the client capabilities to the upstream (modern era).
+    pub(crate) fn declares_capabilities_per_request(&self) -> bool {
+        self.negotiated().is_some_and(|negotiated| !negotiated.declares_at_open)
+    }
+
+    /// Returns the properties negotiated for the shared connection, or last for one of a caller;
+    /// nothing before.
+    pub(crate) fn negotiated(&self) -> Option<Negotiated> {
+        match &*self.connection_state.borrow() {
+            ConnectionState::Up(connection) => Some(connection.negotiated()),
+            ConnectionState::PerCaller => *self.of_callers(),
+            ConnectionState::Connecting | ConnectionState::Down(_) => None,
+        }
+    }
+
+    fn of_callers(&self) -> MutexGuard<'_, Option<Negotiated>> {
+        self.of_callers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fetches the caller's private list over the caller's own account. Also returns a token that
+    /// is cancelled when an operator revokes that account.
+    ///
+    /// # Errors
+    /// As [`Upstream::perform_as_caller`], and those of [`Connection::walk`].
+    pub(crate) async fn walk_as_caller(
+        &self,
+        caller: &Caller,
+        access: Access<'_>,
+    ) -> Result<(FetchedList, CancellationToken), Kind> {
+        let Some(accounts) = &self.accounts else {
+            return Err(Kind::Internal("the upstream has one list for all callers".to_owned()));
+        };
+        let account = accounts.of(caller).await?;
+        let walking = as_caller(&account, access, || async {
+            let connection = account.connected().await.map_err(unreachable_because)?;
+            *self.of_callers() = Some(connection.negotiated());
+            // A thousand callers at once are no flood for the upstream.
+            let _permit = self.concurrency.acquire(&Holder::of(caller, None)).await?;
+            let watched = account.watch(&connection, self.config.settings.patience());
+            let walked = driver::walk(&self.config, &connection, &self.telemetry).await;
+            watched.end(&walked);
+            match walked {
+                Err(Kind::SessionLost) => {
+                    account.lose(&connection).await;
+                    let next = account.connected().await.map_err(unreachable_because)?;
+                    driver::walk(&self.config, &next, &self.telemetry).await
+                }
+                walked => walked,
+            }
+        });
+        let listed = walking.await.map_err(|kind| self.held_secrets.remove_from(kind))?;
+        let fresh_for = driver::next_walk(&self.config.settings, listed.ttl, false);
+        Ok((FetchedList { listed, fresh_for: Some(fresh_for) }, account.revoked.clone()))
+    }
+
+    /// Returns the account of a caller, if there is one.
+    pub(crate) fn account_of(&self, caller: &Caller) -> Option<Arc<Account>> {
+        self.accounts.as_ref()?.existing(caller)
+    }
+
+    /// Notifies `list_changed` of the account whenever the list of its caller may have changed,
+    /// until its connection ends.
+    pub(crate) async fn listen_as_caller(&self, account: Arc<Account>) {
+        let Ok((connection, lost)) = account.connected_until().await else { return };
+        let (list_changed, ended) = (account.list_changed.clone(), account.ended.clone());
+        let (held, is_kept) = (Arc::downgrade(&account), !self.has_child_per_caller());
+        // It still ends where there are too many.
+        drop(account);
+        let keeping = async {
+            while let Some(account) = held.upgrade().filter(|_| is_kept) {
+                account.touch();
+                drop(account);
+                sleep(IDLE / 2).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        let listening = async {
+            let mut backoff = Backoff::default();
+            loop {
+                let heard = connection.listen(|event| {
+                    // The list may have changed before the stream was open.
+                    if event != ListenEvent::Closed {
+                        list_changed.notify_one();
+                    }
+                    if event == ListenEvent::ListChanged {
+                        self.telemetry.metrics().list_changed_received(self.config.id.as_str());
+                    }
+                });
+                match heard.await {
+                    Err(Kind::SessionLost) => return,
+                    // There is no such stream: the list is fetched again by its age.
+                    Err(kind) if kind.refuses_streams() => std::future::pending::<()>().await,
+                    Ok(()) | Err(_) => sleep(backoff.next(fastrand::f64())).await,
+                }
+            }
+        };
+        tokio::select! {
+            () = listening => {}
+            () = keeping => {}
+            () = connection.closed() => {}
+            () = lost.cancelled() => {}
+            () = ended.cancelled() => {}
+        }
+    }
+
+    /// Whether each caller has a child process of its own. It ends without calls although its
+    /// streams wait for changes: there are few places for child processes.
+    pub(crate) fn has_child_per_caller(&self) -> bool {
+        self.accounts.as_ref().is_some_and(UpstreamAccounts::are_children)
+    }
+
+    /// Sends the request over the account of its caller, with the caller's token. A request that is
+    /// refused because of that token was not processed: it is sent once more with another.
+    ///
+    /// # Errors
+    /// As [`Upstream::perform`]; [`Kind::NoToken`] when there is no token for the caller.
+    async fn perform_as_caller(
+        &self,
+        accounts: &UpstreamAccounts,
+        pass: &Pass,
+        request: &UpstreamRequest,
+        interim: Option<InterimSender>,
+        concurrency: &ConcurrencyPermit,
+    ) -> Result<Document, Kind> {
+        if pass.is_trial() {
+            let detail =
+                "a prompt is tried with the rights of a caller, not with its credential".to_owned();
+            return Err(Kind::NoToken { fault: TokenFault::NoSubjectToken, detail });
+        }
+        let account = accounts.of(pass.caller()).await?;
+        let line = Line::Own(&account);
+        as_caller(&account, Access::Obtained(pass.subject_token()), || async {
+            concurrency.release();
+            self.perform(&line, pass, request, interim.clone(), concurrency).await
+        })
+        .await
+    }
+
+    /// Sends the request over a dedicated connection where its client accepts server requests and
+    /// capabilities are declared per session, else over the shared connection. A lost session is
+    /// retried once: the upstream reports the loss before any processing, so the retry is safe.
+    ///
+    /// # Errors
+    /// [`Kind::Busy`] without a concurrency permit; the failure of the connection or of the
+    /// request.
+    async fn perform(
+        &self,
+        line: &Line<'_>,
+        pass: &Pass,
+        request: &UpstreamRequest,
+        mut interim: Option<InterimSender>,
+        concurrency: &ConcurrencyPermit,
+    ) -> Result<Document, Kind> {
+        let connection = line.connected().await?;
+        let watched = line.watch(&connection, self.config.settings.patience());
+        if let Some(dedicated) = line.dedicated()
+            && connection.declares_at_open()
+            && !request.capabilities.is_none()
+        {
+            let performing =
+                perform_dedicated(dedicated, &connection, pass, request, &interim, concurrency);
+            // On the heap: few calls take this path, and its future would enlarge those of all.
+            if let Some(answer) = Box::pin(performing).await {
+                if let Some(watched) = watched {
+                    watched.end(&answer);
+                }
+                return answer;
+            }
+            // Other calls still wait for their users: this call continues without server requests.
+            interim = interim.map(InterimSender::without_server_requests);
+        }
+        concurrency.acquire().await?;
+        let answer = connection.perform(pass, request, interim.clone()).await;
+        if let Some(watched) = watched {
+            watched.end(&answer);
+        }
+        match answer {
+            Err(Kind::SessionLost) => {
+                let repeating = async {
+                    line.reconnected(&connection).await?.perform(pass, request, interim).await
+                };
+                Box::pin(repeating).await
+            }
+            Err(kind @ Kind::NoToken { fault, .. }) if fault.needs_login() => {
+                // The driver finds the same fault, and reports it in the status.
+                self.signals.session_lost.notify_one();
+                Err(kind)
+            }
+            answer => answer,
+        }
+    }
+
+    /// Returns the shared connection; waits while it is being opened.
+    ///
+    /// # Errors
+    /// When it cannot be opened, or the gateway shuts down.
+    async fn connected(&self) -> Result<Arc<Connection>, Kind> {
+        self.wait_for_connection(|connection_state| {
+            !matches!(connection_state, ConnectionState::Connecting)
+        })
+        .await
+    }
+
+    /// Requests a reconnect if `lost` is still the shared connection, and waits for the next
+    /// connection.
+    ///
+    /// # Errors
+    /// When the reconnect failed, or the gateway shuts down.
+    async fn reconnected(&self, lost: &Arc<Connection>) -> Result<Arc<Connection>, Kind> {
+        let is_lost = |connection_state: &ConnectionState| matches!(connection_state, ConnectionState::Up(connection) if Arc::ptr_eq(connection, lost));
+        if is_lost(&self.connection_state.borrow()) {
+            self.signals.session_lost.notify_one();
+        }
+        self.wait_for_connection(|connection_state| !is_lost(connection_state)).await
+    }
+
+    async fn wait_for_connection(
+        &self,
+        is_awaited: impl Fn(&ConnectionState) -> bool,
+    ) -> Result<Arc<Connection>, Kind> {
+        let mut connection_state = self.connection_state.clone();
+        let found = connection_state
+            .wait_for(is_awaited)
+            .await
+            .map(|connection_state| connection_state.clone());
+        match found {
+            Ok(ConnectionState::Up(connection)) => Ok(connection),
+            Ok(ConnectionState::Down(kind)) => Err(unreachable_because(kind)),
+            // Where callers have connections of their own, no call waits for a shared one.
+            Ok(ConnectionState::Connecting | ConnectionState::PerCaller) | Err(_) => {
+                Err(Kind::Unavailable("the gateway is shutting down".to_owned()))
+            }
+        }
+    }
+}
+
+/// The access token that a request for a caller has.
+#[derive(Clone, Copy)]
+pub(crate) enum Access<'a> {
+    /// One that is obtained with the caller's subject token, if there is none.
+    Obtained(Option<&'a SubjectToken>),
+    /// The present one.
+    Present,
+}
+
+/// Runs `attempt` with the token of a caller, until the account ends. An attempt that is refused
+/// because of that token was not processed: there is one more with another token.
+async fn as_caller<T, F: Future<Output = Result<T, Kind>>>(
+    account: &Account,
+    access: Access<'_>,
+    attempt: impl Fn() -> F,
+) -> Result<T, Kind> {
+    let performing = async {
+        let Access::Obtained(subject) = access else { return attempt().await };
+        account.obtain_token(subject).await?;
+        let sent = account.authorization();
+        match attempt().await {
+            // Another call may have renewed the token meanwhile.
+            Err(Kind::AuthFailed { .. }) if account.authorization() != sent => {
+                account.obtain_token(subject).await?;
+                attempt().await
+            }
+            answer => answer,
+        }
+    };
+    let performed = account.ended.run_until_cancelled(performing).await;
+    let outcome = match performed {
+        Some(Err(_)) if account.ended.is_cancelled() => Err(Kind::AccessEnded),
+        Some(outcome) => outcome,
+        None => Err(Kind::AccessEnded),
+    };
+    outcome.map_err(|kind| account.held_secrets.remove_from(kind))
+}
+
+/// Sends the request over a dedicated connection, and once more over another if its session is
+/// lost. `None` while other calls use them.
+async fn perform_dedicated(
+    dedicated: &Arc<DedicatedPool>,
+    shared: &Arc<Connection>,
+    pass: &Pass,
+    request: &UpstreamRequest,
+    interim: &Option<InterimSender>,
+    concurrency: &ConcurrencyPermit,
+) -> Option<Result<Document, Kind>> {
+    for _ in 0..2 {
+        let lease = match dedicated.lease(pass.caller(), request.capabilities, shared).await {
+            Ok(lease) => lease?,
+            Err(kind) => return Some(Err(unreachable_because(kind))),
+        };
+        if let Err(kind) = concurrency.acquire().await {
+            return Some(Err(kind));
+        }
+        match lease.connection.perform(pass, request, interim.clone()).await {
+            Err(Kind::SessionLost) => lease.discard(),
+            answer => {
+                lease.end(&answer);
+                return Some(answer);
+            }
+        }
+        concurrency.release();
+    }
+    Some(Err(Kind::SessionLost))
+}
+
+/// The connections that a call may use.
+enum Line<'a> {
+    /// The connections of the gateway, for all callers.
+    Shared(&'a Upstream),
+    /// The connections of the caller.
+    Own(&'a Account),
+}
+
+impl Line<'_> {
+    async fn connected(&self) -> Result<Arc<Connection>, Kind> {
+        match self {
+            Self::Shared(upstream) => upstream.connected().await,
+            Self::Own(account) => account.connected().await.map_err(unreachable_because),
+        }
+    }
+
+    /// Returns the next connection after the session of `lost` has ended.
+    async fn reconnected(&self, lost: &Arc<Connection>) -> Result<Arc<Connection>, Kind> {
+        match self {
+            Self::Shared(upstream) => upstream.reconnected(lost).await,
+            Self::Own(account) => {
+                account.lose(lost).await;
+                self.connected().await
+            }
+        }
+    }
+
+    /// Begins a request. The driver finds out whether the shared connection can still be used.
+    fn watch<'a>(
+        &'a self,
+        connection: &'a Arc<Connection>,
+        patience: Duration,
+    ) -> Option<WatchedRequest<'a>> {
+        match self {
+            Self::Shared(_) => None,
+            Self::Own(account) => Some(account.watch(connection, patience)),
+        }
+    }
+
+    fn dedicated(&self) -> Option<&Arc<DedicatedPool>> {
+        match self {
+            Self::Shared(upstream) => upstream.dedicated.as_ref(),
+            Self::Own(account) => Some(&account.dedicated),
+        }
+    }
+}
+
+/// Returns the attributes of a client span; `None` for a library, which the gateway itself serves.
+fn client_attributes<'a>(
+    upstream: &'a config::Upstream,
+    method: Method,
+    revision: Option<&'static str>,
+    prompt: Option<&'a str>,
+) -> Option<telemetry::ClientAttributes<'a>> {
+    let (transport, server) = match &upstream.transport {
+        Transport::Library(_) => return None,
+        Transport::Stdio(_) => (TransportKind::Pipe, None),
+        Transport::Http(http) | Transport::Sse(http) => {
+            let port = if http.url.scheme_str() == Some("https") { 443 } else { 80 };
+            let port = http.url.port_u16().unwrap_or(port);
+            (TransportKind::Http, http.url.host().map(|host| (host, port)))
+        }
+    };
+    let method = method.as_str();
+    let id = upstream.id.as_str();
+    Some(telemetry::ClientAttributes { method, upstream: id, revision, transport, server, prompt })
+}
+
+/// Watches the sign-in of an upstream, in the store of the cluster if there is one, else in its
+/// folder.
+fn watch_logins(
+    login: &config::Login,
+    shared: Option<&SharedGrants>,
+    changed: &Arc<Notify>,
+) -> Option<Watch> {
+    if let Some(shared) = shared {
+        shared.watch(&login.upstream, changed);
+        return None;
+    }
+    let folder = Folder::new(&login.kept.as_deref()?.path);
+    let watch = folder
+        .create()
+        .map_err(|error| error.to_string())
+        .and_then(|path| disk::watch(path, changed.clone()).map_err(|error| error.to_string()));
+    watch
+        .inspect_err(|error| {
+            warn!(upstream = login.upstream, error,
+                "the sign-ins cannot be watched; a new one is taken over when the token expires, or at a restart");
+        })
+        .ok()
+}
+
+/// Returns the failure of a call that the open circuit breaker refuses; `wait` is the time to the
+/// next probe.
+fn breaker_open(wait: Duration) -> Kind {
+    Kind::Unavailable(format!(
+        "the circuit breaker is open after failed calls in a row; the next probe is in {} ms",
+        wait.as_millis().max(1)
+    ))
+}
+
+/// Returns the failure of a call from the reason why the driver could not connect.
+fn unreachable_because(kind: Kind) -> Kind {
+    match kind {
+        Kind::Unavailable(_)
+        | Kind::AccessEnded
+        | Kind::AuthFailed { .. }
+        | Kind::NoToken { .. }
+        | Kind::RateLimited { .. } => kind,
+        other => Kind::Unavailable(other.diagnosis()),
+    }
+}

@@ -1,0 +1,32 @@
+//! The complete prompt list of an upstream, independent of how it was fetched.
+
+use std::time::Duration;
+
+use domain::cursor::CacheScope;
+use domain::prompt::Prompt;
+
+/// Returns the note for an operator on an upstream that works and has no prompts; `None` if it has
+/// some.
+pub fn emptiness(pages: usize, prompts: usize) -> Option<&'static str> {
+    match (pages, prompts) {
+        (0, _) => Some("works, but declares no prompts"),
+        (_, 0) => Some("works, but its list of prompts is empty"),
+        _ => None,
+    }
+}
+
+/// The complete prompt list of an upstream: all pages of a pagination walk, or all files of a
+/// library.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PromptList {
+    /// The valid prompts.
+    pub prompts: Vec<Prompt>,
+    /// One reason for each element that is no valid prompt.
+    pub malformed: Vec<String>,
+    /// Number of pages; 1 for a library, 0 for an upstream that declares no prompts.
+    pub pages: usize,
+    /// Shortest `ttlMs` of all pages (MCP 2026-07-28, caching); `None` where no page has one.
+    pub ttl: Option<Duration>,
+    /// Private if the `cacheScope` of at least one page is private.
+    pub scope: CacheScope,
+}

@@ -1,0 +1,225 @@
+//! Transports of MCP towards upstreams: Streamable HTTP, HTTP+SSE and stdio.
+
+pub mod streamable_http;
+pub(crate) mod http_sse;
+pub(crate) mod sse_reader;
+pub(crate) mod stdio;
+mod child_input;
+
+use std::sync::Arc;
+
+use http::{HeaderMap, Method};
+use tokio_util::sync::CancellationToken;
+
+use super::call::correlator::{Correlator, InterimSender};
+use super::call::reply;
+use super::transport::http_sse::HttpSse;
+use super::transport::stdio::Child;
+use super::transport::streamable_http::HttpEndpoint;
+use domain::document::Document;
+use domain::fault::UpstreamFaultKind as Kind;
+use domain::json::Json;
+use domain::jsonrpc::{Frame, Id};
+use domain::known_response::KnownResponse;
+
+/// An event of a notification stream.
+#[derive(Clone, Copy)]
+pub enum StreamEvent<'a> {
+    Opened,
+    Message(Json<'a>),
+    /// It has ended. It is opened again after the time for which the upstream asks.
+    Closed,
+}
+
+/// Transport of one connection to an upstream.
+pub enum Transport {
+    /// Streamable HTTP: each request has a response stream of its own.
+    Http { endpoint: Arc<HttpEndpoint>, correlator: Arc<Correlator> },
+    /// HTTP+SSE (2024-11-05): all requests share one stream.
+    Sse(HttpSse),
+    /// A child process: all requests share its standard streams.
+    Stdio(Child),
+}
+
+impl Transport {
+    /// Returns the headers of every message.
+    pub fn headers(&self) -> HeaderMap {
+        match self {
+            Transport::Http { endpoint, .. } => endpoint.headers().clone(),
+            Transport::Sse(session) => session.headers().clone(),
+            Transport::Stdio(_) => HeaderMap::new(),
+        }
+    }
+
+    /// Sends a request and waits for its result. `headers` are those of [`Transport::headers`] and
+    /// of the request; those returned are of the HTTP response. Messages that belong to the call
+    /// and come before its response go to `interim`. A response over Streamable HTTP that differs
+    /// from the `known` one only in its id is not parsed: its result is the known one. Dropped
+    /// before the response, the call counts as abandoned.
+    ///
+    /// # Errors
+    /// When the upstream cannot be reached, refuses the request or violates the protocol, when the
+    /// connection breaks, or when the response is a JSON-RPC error.
+    pub async fn request(
+        &self,
+        id: &Id,
+        headers: HeaderMap,
+        body: String,
+        interim: Option<InterimSender>,
+        known: Option<&KnownResponse>,
+    ) -> Result<(Document, HeaderMap), Kind> {
+        let registration = self.correlator().register(id, interim);
+        let without_headers = |result: Document| (result, HeaderMap::new());
+        let response = match self {
+            Transport::Http { endpoint, correlator } => {
+                let reply = endpoint.request(id, headers, body, correlator, known).await;
+                reply.map(|reply| (reply.result, reply.headers))
+            }
+            Transport::Sse(session) => {
+                session.request(id, headers, body).await.map(without_headers)
+            }
+            Transport::Stdio(child) => child.request(id, body).await.map(without_headers),
+        };
+        registration.finish();
+        response
+    }
+
+    /// Sends a notification or a response.
+    ///
+    /// # Errors
+    /// When the upstream cannot be reached, or the connection is closed.
+    pub async fn notify(&self, headers: HeaderMap, body: String) -> Result<(), Kind> {
+        match self {
+            Transport::Http { endpoint, .. } => endpoint.notify(headers, body).await,
+            Transport::Sse(session) => session.notify(headers, body).await,
+            Transport::Stdio(child) => child.notify(body).await,
+        }
+    }
+
+    /// Sends `notifications/cancelled` for an abandoned request over Streamable HTTP. HTTP+SSE and
+    /// stdio do so when the future of the request is dropped.
+    pub fn cancel(&self, id: &Id, headers: HeaderMap) {
+        if let (Transport::Http { endpoint, .. }, Some(body)) = (self, reply::cancellation(id)) {
+            endpoint.post_and_forget(endpoint.url(), headers, body);
+        }
+    }
+
+    /// Reads the notification stream that a GET opens (MCP 2025-11-25, transports) to its end. On a
+    /// shared stream, whose messages go to the correlator, it only calls `on_event` once and never
+    /// returns.
+    ///
+    /// # Errors
+    /// When the upstream has no such stream, or the stream breaks.
+    pub async fn listen(
+        &self,
+        headers: HeaderMap,
+        mut on_event: impl FnMut(StreamEvent<'_>),
+    ) -> Result<(), Kind> {
+        match self {
+            Transport::Http { endpoint, correlator } => {
+                let dispatch = |event: StreamEvent<'_>| {
+                    if let StreamEvent::Message(message) = event
+                        && let Ok(frame) = Frame::read(message)
+                    {
+                        let followup = correlator.dispatch(frame, None);
+                        endpoint.send_followup(endpoint.url(), headers.clone(), followup);
+                    }
+                    on_event(event);
+                };
+                endpoint.listen(Method::GET, headers.clone(), String::new(), dispatch).await
+            }
+            Transport::Sse(_) | Transport::Stdio(_) => {
+                on_event(StreamEvent::Opened);
+                std::future::pending().await
+            }
+        }
+    }
+
+    /// Reads the notification stream that a request opens (MCP 2026-07-28, subscriptions) to its
+    /// end. Calls `on_event` as [`Transport::listen`] does.
+    ///
+    /// # Errors
+    /// When the upstream refuses the request, or the stream breaks.
+    pub async fn subscribe(
+        &self,
+        id: &Id,
+        headers: HeaderMap,
+        body: String,
+        mut on_event: impl FnMut(StreamEvent<'_>),
+    ) -> Result<(), Kind> {
+        match self {
+            Transport::Http { endpoint, .. } => {
+                endpoint.listen(Method::POST, headers, body, on_event).await
+            }
+            Transport::Sse(session) => {
+                session.correlator().set_subscription(id);
+                on_event(StreamEvent::Opened);
+                session.request(id, headers, body).await.map(drop)
+            }
+            Transport::Stdio(child) => {
+                child.correlator().set_subscription(id);
+                on_event(StreamEvent::Opened);
+                child.request(id, body).await.map(drop)
+            }
+        }
+    }
+
+    /// Ends a session by DELETE; sessions of the other transports end with their connection.
+    ///
+    /// # Errors
+    /// When the upstream cannot be reached.
+    pub async fn delete(&self, headers: HeaderMap) -> Result<(), Kind> {
+        match self {
+            Transport::Http { endpoint, .. } => endpoint.delete(headers).await,
+            Transport::Sse(_) | Transport::Stdio(_) => Ok(()),
+        }
+    }
+
+    /// Whether a request without a response means that the upstream does not know the method: so it
+    /// is on stdio; over a network a missing response means nothing.
+    pub fn times_out_unknown_methods(&self) -> bool {
+        matches!(self, Transport::Stdio(_))
+    }
+
+    /// Whether all messages of the upstream come on one stream, whichever request they belong to.
+    pub fn is_shared(&self) -> bool {
+        !matches!(self, Transport::Http { .. })
+    }
+
+    /// Returns the requests in flight.
+    pub fn correlator(&self) -> &Arc<Correlator> {
+        match self {
+            Transport::Http { correlator, .. } => correlator,
+            Transport::Sse(session) => session.correlator(),
+            Transport::Stdio(child) => child.correlator(),
+        }
+    }
+
+    /// Waits until the connection is closed; never returns for Streamable HTTP, which has no
+    /// lasting connection. Cancel safe.
+    pub async fn closed(&self) {
+        match self {
+            Transport::Http { .. } => std::future::pending().await,
+            Transport::Sse(session) => session.closed().await,
+            Transport::Stdio(child) => child.closed().await,
+        }
+    }
+
+    /// Returns a token that is cancelled when the child process and its descendants have ended;
+    /// nothing for other transports.
+    pub fn terminated(&self) -> Option<CancellationToken> {
+        match self {
+            Transport::Stdio(child) => Some(child.terminated()),
+            Transport::Http { .. } | Transport::Sse(_) => None,
+        }
+    }
+
+    /// Returns the name of the transport as the configuration has it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Transport::Http { .. } => "http",
+            Transport::Sse(_) => "sse",
+            Transport::Stdio(_) => "stdio",
+        }
+    }
+}

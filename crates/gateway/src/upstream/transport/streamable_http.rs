@@ -1,0 +1,545 @@
+//! Streamable HTTP transport (MCP 2025-11-25, transports): each message is a POST; the response to
+//! a request is JSON or an event stream.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST, LOCATION, RETRY_AFTER,
+};
+use http::response::Parts;
+use http::uri::Scheme;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body::Body;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+use tokio_util::task::TaskTracker;
+
+use super::StreamEvent;
+use super::sse_reader::{Received, SseReader, next_chunk};
+use crate::net::egress::Egress;
+use crate::net::origin;
+use crate::upstream::auth::authorization::Authorization;
+use crate::upstream::call::correlator::{Correlator, Followup};
+use crate::upstream::call::reply;
+use domain::document::Document;
+use domain::fault::UpstreamFaultKind as Kind;
+use domain::jsonrpc::{Frame, Id};
+use domain::known_response::{Comparison, KnownResponse};
+
+/// HTTP endpoint of an upstream.
+pub struct HttpEndpoint {
+    egress: Egress,
+    url: Uri,
+    /// The headers of each request: media types, and the configured ones, the credential among
+    /// them.
+    headers: HeaderMap,
+    /// Access tokens, where requests are sent with some.
+    authorization: Option<Authorization>,
+    /// Bytes of the largest message.
+    max_message: usize,
+    /// Tasks that post cancellations and responses to server requests.
+    tasks: TaskTracker,
+    /// Bounds the messages that are posted without a wait for their outcome.
+    background_posts: Arc<Semaphore>,
+    /// Time to post a client's answer to a server request.
+    answer_timeout: Duration,
+    /// Milliseconds until a notification stream that has ended is opened again; 0 where the
+    /// upstream has not said so.
+    retry_ms: AtomicU64,
+}
+
+/// Longest time until a stream is opened again, whatever the upstream asks for.
+const LONGEST_RETRY: Duration = Duration::from_secs(3600);
+
+/// Time to post a message whose outcome is not awaited.
+const BACKGROUND_POST_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Such messages at a time: an upstream that sends requests and accepts no responses must not use
+/// unbounded memory.
+const MAX_BACKGROUND_POSTS: usize = 64;
+
+/// Result of a request with the headers of its HTTP response.
+pub struct HttpReply {
+    pub result: Document,
+    pub headers: HeaderMap,
+}
+
+pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+pub(crate) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+pub(crate) const MCP_METHOD: HeaderName = HeaderName::from_static("mcp-method");
+pub(crate) const MCP_NAME: HeaderName = HeaderName::from_static("mcp-name");
+
+/// Room for the headers of a request, so that they are not moved when those of one call are added.
+const COMMON_HEADERS: usize = 12;
+
+/// Bytes that are allocated at most because of the length that an upstream announces.
+const MAX_FIRST_BUFFER: usize = 4 << 20;
+
+/// Redirects (307, 308) that are followed per request, within the same origin only: enough for a
+/// server that adds a slash.
+const MAX_REDIRECTS: usize = 2;
+
+impl HttpEndpoint {
+    /// The static credential of the gateway is sent unless requests are `authorized` for one
+    /// caller.
+    ///
+    /// # Errors
+    /// When a configured header or certificate cannot be used.
+    pub fn new(
+        http: &config::Http,
+        authorization: Option<Authorization>,
+        settings: &config::Settings,
+        tasks: TaskTracker,
+    ) -> Result<Self, String> {
+        let mut headers = HeaderMap::with_capacity(COMMON_HEADERS);
+        headers.extend(host(&http.url).map(|host| (HOST, host)));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let accept = HeaderValue::from_static("application/json, text/event-stream");
+        headers.insert(ACCEPT, accept);
+        let is_of_caller = matches!(authorization, Some(Authorization::Caller(_)));
+        let credential = http.credentials.header.as_ref().filter(|_| !is_of_caller);
+        for (name, secret) in http.headers.iter().chain(credential) {
+            let mut value = HeaderValue::from_str(secret.expose()).map_err(|e| e.to_string())?;
+            value.set_sensitive(true);
+            headers.insert(name, value);
+        }
+        let (in_flight, ca) = (settings.in_flight, http.ca.as_deref());
+        Ok(Self {
+            authorization,
+            egress: Egress::pooled(in_flight, settings.connect, ca, http.address_policy)?,
+            url: http.url.clone(),
+            headers,
+            max_message: settings.max_message,
+            tasks,
+            background_posts: Arc::new(Semaphore::new(MAX_BACKGROUND_POSTS)),
+            retry_ms: AtomicU64::new(0),
+            answer_timeout: settings.timeout,
+        })
+    }
+
+    /// Returns the headers of each request.
+    pub(crate) fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    /// Returns the access tokens, where requests are sent with some.
+    pub(crate) fn authorization(&self) -> Option<&Authorization> {
+        self.authorization.as_ref()
+    }
+
+    /// Posts a request and waits for the response to `id`. Messages that come before it on its
+    /// event stream go to the correlator.
+    ///
+    /// # Errors
+    /// See [`super::Transport::request`].
+    pub async fn request(
+        self: &Arc<Self>,
+        id: &Id,
+        headers: HeaderMap,
+        body: String,
+        correlator: &Correlator,
+        known: Option<&KnownResponse>,
+    ) -> Result<HttpReply, Kind> {
+        let has_session = headers.contains_key(SESSION_ID);
+        let (head, body) = self.post(&headers, body).await?.into_parts();
+        if head.headers.get(CONTENT_ENCODING).is_some_and(|e| e != "identity") {
+            return Err(Kind::Protocol("the response has a Content-Encoding".into()));
+        }
+        let result = match (head.status, media_type(&head.headers)) {
+            (StatusCode::ACCEPTED | StatusCode::NO_CONTENT, _) => {
+                Err(Kind::Protocol(format!("HTTP {} to a request", head.status.as_u16())))
+            }
+            (status, Some("text/event-stream")) if status.is_success() => {
+                // On the heap: few requests take this path, and its future would enlarge those of
+                // all.
+                Box::pin(self.read_stream(id, &headers, body, correlator, known)).await
+            }
+            (status, Some("application/json")) if status.is_success() => {
+                match self.read_body(body, known.map(|known| known.compare(id))).await? {
+                    Received::Known(result) => Ok(result),
+                    Received::Message(response) => reply::read_response(id, response)
+                        .ok_or_else(|| Kind::Protocol("the response has another id".into()))?,
+                }
+            }
+            (status, _) if status.is_success() => {
+                Err(Kind::Protocol("the response is neither JSON nor an event stream".into()))
+            }
+            (StatusCode::NOT_FOUND, _) if has_session => Err(Kind::SessionLost),
+            _ => Err(Box::pin(self.read_refusal(id, &head, body)).await),
+        };
+        Ok(HttpReply { result: result?, headers: head.headers })
+    }
+
+    /// Reads a response with an error status. A JSON-RPC error in the body of a 4xx is more precise
+    /// than the status; a 5xx may come from a proxy, whose body is not about the request.
+    async fn read_refusal(&self, id: &Id, head: &Parts, body: Incoming) -> Kind {
+        let refusal = refusal(head.status, &head.headers);
+        let has_json = media_type(&head.headers) == Some("application/json");
+        let is_precise = !matches!(refusal, Kind::Status { .. });
+        if !has_json || is_precise || !head.status.is_client_error() {
+            return refusal;
+        }
+        match self.read_body(body, None).await {
+            Ok(Received::Message(error)) => reply::read_error_body(id, &error).unwrap_or(refusal),
+            _ => refusal,
+        }
+    }
+
+    /// Opens a notification stream, by GET or by a POSTed request, and reads it to its end. Returns
+    /// once it may be opened again: that time holds until the upstream sends another one (WHATWG
+    /// HTML, section 9.2.6).
+    ///
+    /// # Errors
+    /// When the upstream has no such stream, or the stream breaks.
+    pub async fn listen(
+        &self,
+        method: Method,
+        headers: HeaderMap,
+        body: String,
+        on_event: impl FnMut(StreamEvent<'_>),
+    ) -> Result<(), Kind> {
+        let ended = self.read_notifications(method, headers, body, on_event).await;
+        let retry = Duration::from_millis(self.retry_ms.load(Ordering::Relaxed));
+        let is_final =
+            ended.as_ref().is_err_and(|kind| *kind == Kind::SessionLost || kind.refuses_streams());
+        if !retry.is_zero() && !is_final {
+            sleep(retry.min(LONGEST_RETRY)).await;
+        }
+        ended
+    }
+
+    async fn read_notifications(
+        &self,
+        method: Method,
+        headers: HeaderMap,
+        body: String,
+        mut on_event: impl FnMut(StreamEvent<'_>),
+    ) -> Result<(), Kind> {
+        let response = self.send(method, &self.url, &headers, Bytes::from(body)).await?;
+        let mut events = self.events(response)?;
+        on_event(StreamEvent::Opened);
+        let ended = loop {
+            match events.next().await {
+                Ok(Some(message)) => on_event(StreamEvent::Message(message.json())),
+                Ok(None) => break Ok(()),
+                Err(kind) => break Err(kind),
+            }
+        };
+        on_event(StreamEvent::Closed);
+        if let Some(retry) = events.retry() {
+            let millis = u64::try_from(retry.as_millis()).unwrap_or(u64::MAX);
+            self.retry_ms.store(millis, Ordering::Relaxed);
+        }
+        ended
+    }
+
+    /// Opens the event stream of HTTP+SSE (MCP 2024-11-05, transports).
+    ///
+    /// # Errors
+    /// When the upstream has no such stream.
+    pub async fn open_stream(&self) -> Result<SseReader, Kind> {
+        let get = self.send(Method::GET, &self.url, &self.headers, Bytes::new());
+        self.events(get.await?)
+    }
+
+    /// Resolves a URL reference of the upstream; nothing unless the target has the same origin.
+    pub fn resolve(&self, reference: &str) -> Option<Uri> {
+        origin::resolve(&self.url, reference)
+    }
+
+    /// Returns the reader of an event stream. A 404 is no [`Kind::SessionLost`] here: many servers
+    /// answer so because they have no such stream, and the next request shows whether the session
+    /// exists.
+    fn events(&self, response: Response<Incoming>) -> Result<SseReader, Kind> {
+        let (head, body) = response.into_parts();
+        match (head.status, media_type(&head.headers)) {
+            (status, Some("text/event-stream")) if status.is_success() => {
+                Ok(SseReader::new(body, self.max_message))
+            }
+            (status, _) => Err(refusal(status, &head.headers)),
+        }
+    }
+
+    /// Posts a notification or a response, and waits until the upstream has accepted it.
+    ///
+    /// # Errors
+    /// When the upstream cannot be reached.
+    pub async fn notify(&self, headers: HeaderMap, body: String) -> Result<(), Kind> {
+        self.post(&headers, body).await.map(drop)
+    }
+
+    /// Posts a message to `url`, such as the endpoint that an HTTP+SSE upstream names.
+    ///
+    /// # Errors
+    /// [`Kind::SessionLost`] for a 404; otherwise when the upstream cannot be reached or refuses.
+    pub async fn post_to(&self, url: &Uri, headers: HeaderMap, body: String) -> Result<(), Kind> {
+        let response = self.send(Method::POST, url, &headers, Bytes::from(body)).await?;
+        match response.status() {
+            status if status.is_success() => Ok(()),
+            // The upstream does not know the event stream that carries the responses.
+            StatusCode::NOT_FOUND => Err(Kind::SessionLost),
+            status => Err(refusal(status, response.headers())),
+        }
+    }
+
+    /// Posts the reply that a message of the upstream demands, in the background: at once, or as
+    /// soon as the client has answered a server request.
+    pub fn send_followup(self: &Arc<Self>, url: &Uri, headers: HeaderMap, followup: Followup) {
+        match followup {
+            Followup::None => {}
+            Followup::Reply(body) => self.post_and_forget(url, headers, body),
+            Followup::ReplyLater(id, answer) => {
+                let endpoint = self.clone();
+                let url = url.clone();
+                self.tasks.spawn(async move {
+                    // Without an answer the call has ended, and was cancelled upstream.
+                    if let Ok(answer) = answer.await {
+                        let body = reply::client_answer(&id, &answer);
+                        let posting = endpoint.post_to(&url, headers, body);
+                        let _ = timeout(endpoint.answer_timeout, posting).await;
+                    }
+                });
+            }
+        }
+    }
+
+    /// Posts a message in the background, within a second. Drops it when too many are being posted.
+    pub fn post_and_forget(self: &Arc<Self>, url: &Uri, headers: HeaderMap, body: String) {
+        // Without a runtime the process is about to end, and its connections with it.
+        if Handle::try_current().is_err() {
+            return;
+        }
+        let Ok(permit) = self.background_posts.clone().try_acquire_owned() else {
+            return;
+        };
+        let endpoint = self.clone();
+        let url = url.clone();
+        self.tasks.spawn(async move {
+            let _permit = permit;
+            let posting = endpoint.post_to(&url, headers, body);
+            let _ = timeout(BACKGROUND_POST_TIMEOUT, posting).await;
+        });
+    }
+
+    /// Returns the configured URL.
+    pub fn url(&self) -> &Uri {
+        &self.url
+    }
+
+    /// Ends a session by DELETE (MCP 2025-11-25, transports, session management).
+    ///
+    /// # Errors
+    /// When the upstream cannot be reached.
+    pub async fn delete(&self, headers: HeaderMap) -> Result<(), Kind> {
+        self.send(Method::DELETE, &self.url, &headers, Bytes::new()).await.map(drop)
+    }
+
+    async fn post(&self, headers: &HeaderMap, body: String) -> Result<Response<Incoming>, Kind> {
+        self.send(Method::POST, &self.url, headers, Bytes::from(body)).await
+    }
+
+    /// Sends a request, with an access token where there are some. A request that is refused with
+    /// 401, or with 403 because its scope does not suffice, was not processed: it is sent once more
+    /// with another token.
+    async fn send(
+        &self,
+        method: Method,
+        url: &Uri,
+        headers: &HeaderMap,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, Kind> {
+        match &self.authorization {
+            None => self.send_once(method, url, headers, body).await,
+            Some(tokens) => {
+                Box::pin(self.send_authorized(tokens, method, url, headers, body)).await
+            }
+        }
+    }
+
+    async fn send_authorized(
+        &self,
+        tokens: &Authorization,
+        method: Method,
+        url: &Uri,
+        headers: &HeaderMap,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, Kind> {
+        let token = tokens.header().await?;
+        let mut headers = headers.clone();
+        headers.extend(token.clone().map(|token| (AUTHORIZATION, token)));
+        let response = self.send_once(method.clone(), url, &headers, body.clone()).await?;
+        let another = match response.status() {
+            StatusCode::UNAUTHORIZED => tokens.refused(token.as_ref(), response.headers()).await?,
+            StatusCode::FORBIDDEN => {
+                match tokens.insufficient(token.as_ref(), response.headers()).await? {
+                    Some(another) => another,
+                    None => return Ok(response),
+                }
+            }
+            _ => return Ok(response),
+        };
+        headers.insert(AUTHORIZATION, another);
+        self.send_once(method, url, &headers, body).await
+    }
+
+    async fn send_once(
+        &self,
+        method: Method,
+        url: &Uri,
+        headers: &HeaderMap,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, Kind> {
+        let mut url = url.clone();
+        for _ in 0..=MAX_REDIRECTS {
+            let mut request = Request::new(Full::new(body.clone()));
+            *request.method_mut() = method.clone();
+            *request.uri_mut() = url.clone();
+            *request.headers_mut() = headers.clone();
+            let response = self.egress.send(request).await?;
+            match same_origin_redirect(&url, &response) {
+                Some(next) => url = next,
+                None => return Ok(response),
+            }
+        }
+        Err(Kind::Protocol("more than two redirects".into()))
+    }
+
+    /// Reads a body to its end, and parses it unless it is the one that `same` expects, whose bytes
+    /// are compared and not kept.
+    async fn read_body(
+        &self,
+        mut body: Incoming,
+        mut same: Option<Comparison<'_>>,
+    ) -> Result<Received, Kind> {
+        // The announced length is untrusted: it bounds the first buffer only.
+        let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+        let first_buffer = announced.min(self.max_message).min(MAX_FIRST_BUFFER);
+        let (mut bytes, mut received) = (Vec::new(), 0);
+        while let Some(chunk) = next_chunk(&mut body).await? {
+            received += chunk.len();
+            if received > self.max_message {
+                return Err(Kind::TooLarge { limit: self.max_message });
+            }
+            if same.as_mut().is_some_and(|same| same.matches(&chunk)) {
+                continue;
+            }
+            if bytes.is_empty() {
+                bytes.reserve_exact(first_buffer);
+            }
+            if let Some(same) = same.take() {
+                same.write_matched(&mut bytes);
+            }
+            bytes.extend_from_slice(&chunk);
+        }
+        if let Some(same) = same {
+            if let Some(result) = same.result() {
+                return Ok(Received::Known(result.clone()));
+            }
+            same.write_matched(&mut bytes);
+        }
+        reply::document(bytes).map(Received::Message)
+    }
+
+    /// Reads events until the response to `id`. Requests and notifications go to the correlator;
+    /// malformed messages with another id are skipped.
+    async fn read_stream(
+        self: &Arc<Self>,
+        id: &Id,
+        headers: &HeaderMap,
+        body: Incoming,
+        correlator: &Correlator,
+        known: Option<&KnownResponse>,
+    ) -> Result<Document, Kind> {
+        let mut events = SseReader::new(body, self.max_message);
+        let result_of = |message: &[u8]| known?.result_of(id, message);
+        while let Some(received) = events.next_or_known(result_of).await? {
+            let message = match received {
+                Received::Known(result) => return Ok(result),
+                Received::Message(message) => message,
+            };
+            match Frame::read(message.json()) {
+                Ok(Frame::Response { .. }) => {}
+                Err(error) if error.id.as_ref() == Some(id) => {}
+                Err(_) => continue,
+                Ok(frame) => {
+                    let followup = correlator.dispatch(frame, Some(id));
+                    self.send_followup(&self.url, headers.clone(), followup);
+                    continue;
+                }
+            }
+            if let Some(response) = reply::read_response(id, message) {
+                return response;
+            }
+        }
+        Err(Kind::Reset("the event stream ended without the response".to_owned()))
+    }
+}
+
+/// Returns `Host` for the requests to a URL (RFC 9110, section 7.2), which the HTTP client would
+/// otherwise write for each of them. `None` over TLS, where HTTP/2 may be negotiated, which has no
+/// such header.
+fn host(url: &Uri) -> Option<HeaderValue> {
+    let authority = url.authority().filter(|_| url.scheme() == Some(&Scheme::HTTP))?;
+    let host = match authority.port_u16() {
+        Some(port) if port != 80 => format!("{}:{port}", authority.host()),
+        _ => authority.host().to_owned(),
+    };
+    HeaderValue::try_from(host).ok()
+}
+
+/// Returns the fault for an error status.
+fn refusal(status: StatusCode, headers: &HeaderMap) -> Kind {
+    match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            Kind::AuthFailed { status: status.as_u16() }
+        }
+        StatusCode::TOO_MANY_REQUESTS => {
+            let value = headers.get(RETRY_AFTER).and_then(|v| v.to_str().ok());
+            Kind::RateLimited { retry_after_secs: value.and_then(|v| v.trim().parse().ok()) }
+        }
+        _ => Kind::Status { status: status.as_u16() },
+    }
+}
+
+/// Returns the media type without parameters, if it is one of the two that MCP uses.
+fn media_type(headers: &HeaderMap) -> Option<&'static str> {
+    let value = headers.get(CONTENT_TYPE)?.to_str().ok()?;
+    let essence = value.split(';').next()?.trim();
+    let known = ["application/json", "text/event-stream"];
+    known.into_iter().find(|known| essence.eq_ignore_ascii_case(known))
+}
+
+/// Returns the target of a 307 or 308, if it has the same origin.
+fn same_origin_redirect(url: &Uri, response: &Response<Incoming>) -> Option<Uri> {
+    let status = response.status();
+    if !matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT) {
+        return None;
+    }
+    origin::resolve(url, response.headers().get(LOCATION)?.to_str().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_has_a_port_unless_it_is_that_of_http_and_is_left_to_the_client_over_tls() {
+        for (url, expected) in [
+            ("http://a.example/mcp", Some("a.example")),
+            ("http://a.example:80/mcp", Some("a.example")),
+            ("http://a.example:8080/mcp", Some("a.example:8080")),
+            ("http://user:secret@a.example:443/", Some("a.example:443")),
+            ("http://[::1]:8080/", Some("[::1]:8080")),
+            ("https://a.example/mcp", None),
+        ] {
+            let host = host(&url.parse().unwrap());
+            assert_eq!(host.as_ref().map(|host| host.to_str().unwrap()), expected, "{url}");
+        }
+    }
+}

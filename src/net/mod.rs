@@ -1,8 +1,0 @@
-//! Outgoing HTTP: the client for upstreams, authorization servers and collectors, its TLS and
-//! address policy, origins of URLs, authorization server metadata and key sets.
-
-pub(crate) mod egress;
-pub(crate) mod issuer;
-pub(crate) mod jwks;
-pub(crate) mod origin;
-pub(crate) mod tls;

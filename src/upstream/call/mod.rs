@@ -1,7 +1,0 @@
-//! One call to an upstream: the request, its exchange, the correlation of interim messages, and the
-//! codec of replies.
-
-pub(crate) mod correlator;
-pub(crate) mod exchange;
-pub(crate) mod reply;
-pub(crate) mod request;
