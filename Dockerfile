@@ -2,18 +2,20 @@
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /src
 COPY Cargo.toml Cargo.lock ./
+COPY crates crates
 COPY src src
-# The manifest names targets of the tests; their sources are not needed to build the binary.
+# The manifests name targets of the tests; the binary is built without them.
 COPY tests/interop/rmcp tests/interop/rmcp
+COPY tests/simulation tests/simulation
 COPY benches benches
-RUN cargo build --release --locked --bin promptgate
+RUN cargo build --profile dist --locked --bin promptgate
 
 FROM debian:bookworm-slim
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends ca-certificates \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --system --uid 10001 --no-create-home promptgate
-COPY --from=build /src/target/release/promptgate /usr/local/bin/promptgate
+COPY --from=build /src/target/dist/promptgate /usr/local/bin/promptgate
 WORKDIR /etc/promptgate
 COPY gateway.toml ./
 COPY examples examples

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds a profile-guided release: target/guided/release/promptgate. It takes about three times as long as
-# `cargo build --release`.
+# Builds a profile-guided release: target/guided/dist/promptgate. It takes about three times as long as
+# `cargo build --profile dist`.
 #
 # 1. An instrumented binary serves the load of benches/load, and writes which code that took, and how often.
 # 2. The compiler lays out the release by this profile.
@@ -19,16 +19,16 @@ profdata=${LLVM_PROFDATA:-$(find "$(rustc --print sysroot)/lib/rustlib" -name ll
 
 folder=$PWD/target/guided
 profile=$folder/profile
-build() { RUSTFLAGS="${RUSTFLAGS:-} $1" cargo build --release --locked --bin promptgate --target-dir "$2"; }
+build() { RUSTFLAGS="${RUSTFLAGS:-} $1" cargo build --profile dist --locked --bin promptgate --target-dir "$2"; }
 
 build "-Cprofile-generate=$profile" "$folder/instrumented"
 # Build scripts and macros are instrumented too, and have written theirs.
 rm -rf "$profile"
 # The harness needs no optimized build to make the gateway work.
-load=(cargo bench --locked --profile dev --bench load -- --binary "$folder/instrumented/release/promptgate")
+load=(cargo bench --locked --profile dev --bench load -- --binary "$folder/instrumented/dist/promptgate")
 "${load[@]}" --rounds 1
 "${load[@]}" scale --prompts 1000,10000 --streams 500 --changes 1
 "$profdata" merge -o "$folder/profile.profdata" "$profile"
 
 build "-Cprofile-use=$folder/profile.profdata" "$folder"
-echo "built: target/guided/release/promptgate"
+echo "built: target/guided/dist/promptgate"

@@ -37,7 +37,7 @@ const HOLDS_SECRET: &str = "it holds the value of a preset argument, a secret th
 
 /// The text that two gets with the same arguments returned.
 #[derive(Clone, Debug)]
-pub(crate) enum ProbedText {
+pub enum ProbedText {
     Stable {
         digest: DigestText,
         /// The canonical text.
@@ -57,7 +57,7 @@ pub(crate) enum Patience {
 }
 
 /// The texts of a prompt by their arguments, in canonical form.
-pub(crate) type ProbedTexts = BTreeMap<Arc<str>, ProbedText>;
+pub type ProbedTexts = BTreeMap<Arc<str>, ProbedText>;
 
 /// Returns the state of texts after they were probed.
 pub(super) fn offered_texts(texts: &ProbedTexts) -> BTreeMap<Arc<str>, OfferedText> {
