@@ -33,7 +33,8 @@ pub(crate) enum Resolution<'a> {
 ///
 /// ```compile_fail,E0061
 /// use std::sync::Arc;
-/// use promptgate_gateway::upstream::{Upstream, UpstreamRequest};
+/// use promptgate_gateway::upstream::Upstream;
+/// use promptgate_gateway::upstream::call::request::UpstreamRequest;
 /// use tokio::time::Instant;
 ///
 /// fn around(upstream: &Arc<Upstream>, request: UpstreamRequest, deadline: Instant) {
@@ -46,7 +47,8 @@ pub(crate) enum Resolution<'a> {
 /// ```
 /// use std::sync::Arc;
 /// use promptgate_gateway::policy::Authorized;
-/// use promptgate_gateway::upstream::{Upstream, UpstreamRequest};
+/// use promptgate_gateway::upstream::Upstream;
+/// use promptgate_gateway::upstream::call::request::UpstreamRequest;
 /// use tokio::time::Instant;
 ///
 /// fn through(
