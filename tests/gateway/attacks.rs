@@ -448,10 +448,11 @@ async fn f15_other_processes_of_the_same_user_cannot_read_the_environment_of_the
     use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
 
+    use crate::support::process::copy_of_binary;
+
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
-    let binary = folder.path().join("promptgate");
-    std::fs::copy(env!("CARGO_BIN_EXE_promptgate"), &binary).unwrap();
+    let binary = copy_of_binary(folder.path());
     let config =
         "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"\"\n[audit]\npath = \"\"\n";
     std::fs::write(folder.path().join("gateway.toml"), config).unwrap();

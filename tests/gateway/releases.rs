@@ -444,14 +444,17 @@ async fn a_lock_file_that_is_broken_or_gone_changes_nothing_and_is_reported() {
 async fn a_lock_file_that_cannot_be_written_gets_a_patch() {
     use std::os::unix::fs::PermissionsExt;
 
+    use crate::support::process::copy_of_binary;
+
     let up = Changeable::start().await;
     let folder = Folder::new(&(enforced("") + &up.upstream.table("up")));
     let toml = fs::read_to_string(folder.path().join("gateway.toml")).unwrap();
     let toml = toml.replace("path = \"audit\"", "path = \"\"");
     fs::write(folder.path().join("gateway.toml"), toml).unwrap();
+    let mut command = tokio::process::Command::new(copy_of_binary(folder.path()));
+    command.args(["pins", "approve", "--upstream", "up", "--yes"]);
+    command.current_dir(folder.path()).env("XDG_RUNTIME_DIR", folder.path());
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o555)).unwrap();
-    let arguments = ["pins", "approve", "--upstream", "up", "--yes"];
-    let mut command = tokio::process::Command::from(command(folder.path(), &arguments));
     // Root may write everywhere.
     if rustix::process::getuid().is_root() {
         command.uid(65534).gid(65534);

@@ -125,3 +125,16 @@ pub fn command(folder: &Path, arguments: &[&str]) -> std::process::Command {
     command.args(arguments).current_dir(folder).env("XDG_RUNTIME_DIR", folder);
     command
 }
+
+/// A copy of the binary in this folder, for a user who may not enter the folder of the build, such
+/// as one below `/root`.
+///
+/// `cp` writes it: a file that this process writes is open in the children that other tests start
+/// meanwhile, and cannot be executed until they have closed it.
+#[cfg(unix)]
+pub fn copy_of_binary(folder: &Path) -> std::path::PathBuf {
+    let copy = folder.join("promptgate");
+    let status = std::process::Command::new("cp").arg(BINARY).arg(&copy).status().unwrap();
+    assert!(status.success(), "{status}");
+    copy
+}
