@@ -89,8 +89,11 @@ async fn s8_the_era_of_a_child_is_found_whatever_it_says_to_the_question() {
 
 #[tokio::test]
 async fn s1_a_command_that_is_missing_fails_by_itself_and_no_shell_reads_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = folder.path().join("made");
+    let command = format!("[\"/no/such; touch {0}\", \"$(touch {0})\"]", made.display());
     let toml = table("sh", "legacy")
-        + "[upstreams.none]\ntransport = \"stdio\"\ncommand = [\"/no/such; touch /tmp/pwned\", \"$(id)\"]\n";
+        + &format!("[upstreams.none]\ntransport = \"stdio\"\ncommand = {command}\n");
     let gateway = Gateway::start(&toml).await;
     let list = gateway.client().ask("prompts/list", json!({})).await;
     assert_eq!(list["prompts"], json!([{"name": "sh__p"}]));
@@ -99,6 +102,7 @@ async fn s1_a_command_that_is_missing_fails_by_itself_and_no_shell_reads_it() {
         (&incomplete["upstream"], &incomplete["reason"]),
         (&json!("none"), &json!("upstream_unavailable"))
     );
+    assert!(!made.exists(), "a shell has read it");
 }
 
 #[tokio::test]
