@@ -8,7 +8,7 @@ root=$PWD tree=$PWD/target/mutants/tree
 export PROMPTGATE_SIMULATION_SEEDS=${PROMPTGATE_SIMULATION_SEEDS:-1000} PROMPTGATE_SIMULATION_UNTIL_FAILURE=1
 # Not the folder of the tree itself, whose builds would be taken for those of the mutants.
 export CARGO_TARGET_DIR=$PWD/target/mutants/build
-simulation=(cargo test --quiet --locked --test simulation)
+simulation=(cargo test --quiet --locked --workspace --test simulation)
 rm -rf "$tree" && git worktree prune
 git worktree add --quiet --detach "$tree"
 trap 'git worktree remove --force "$tree"' EXIT
@@ -17,13 +17,18 @@ missed=0
 for patch in "$root"/tests/simulation/mutants/*.patch; do
   name=$(basename "$patch" .patch)
   if (($#)) && ! grep -qF "$(printf '%s\n' "$@")" <<<"$name"; then continue; fi
-  git checkout --quiet . && git apply "$patch"
   log=$root/target/mutants/$name.log
-  "${simulation[@]}" --no-run > "$log" 2>&1 || { cat "$log"; exit 1; }
-  if "${simulation[@]}" > "$log" 2>&1; then
-    printf '%-45s NOT FOUND\n' "$name" && missed=1
+  git checkout --quiet .
+  # One that does not follow the code must not hide what becomes of the others.
+  if ! git apply "$patch" > "$log" 2>&1 || ! "${simulation[@]}" --no-run > "$log" 2>&1; then
+    tail -n 30 "$log"
+    printf '%-45s DOES NOT APPLY OR BUILD\n' "$name"
+    missed=1
+  elif "${simulation[@]}" > "$log" 2>&1 || ! found=$(grep -m 1 '^seed' "$log"); then
+    printf '%-45s NOT FOUND\n' "$name"
+    missed=1
   else
-    printf '%-45s %s\n' "$name" "$(grep -m 1 '^seed' "$log" | cut -c1-200)"
+    printf '%-45s %s\n' "$name" "${found:0:200}"
   fi
 done
 exit "$missed"
