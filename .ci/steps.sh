@@ -1,0 +1,318 @@
+# shellcheck shell=bash
+# The steps of `run` and `nightly`, each a function `run_NAME` with what it needs. Sourced by both;
+# `bash .ci/steps.sh NAME` runs one function alone.
+
+# shellcheck source=.ci/runner.sh
+. .ci/runner.sh
+
+export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
+
+# The invocations of cargo. All select the same packages: another selection would choose other
+# features of the dependencies, and build these again.
+gateway_tests() { cargo test --locked --workspace --test gateway "$@"; }
+simulation_tests() { cargo test --locked --workspace --test simulation "$@"; }
+# Optimized as the instruction counts are: the profile for published binaries takes minutes to link.
+optimized_simulation() { simulation_tests --profile counts "$@"; }
+optimized_bench() { cargo bench --locked --workspace --profile counts --bench "$@"; }
+
+# What the interoperability steps start.
+binary=target/debug/promptgate
+rmcp_server=target/debug/examples/rmcp-server
+rmcp_client=target/debug/examples/rmcp-client
+
+# What `cargo mutants` changes: decisions, cursors and the record of both.
+mutated=('src/policy/**' 'src/domain/cursor.rs' 'src/audit/**')
+
+# The official JSON Schemas of MCP, one folder for each revision.
+schemas=${PROMPTGATE_SCHEMAS:-../shared/mcp-schema}
+
+# --- What steps need; installed beside them, since the network and then a core are idle
+
+# install PACKAGE…: with the lists of packages that are here, or else with new ones.
+install() {
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get install -qy --no-install-recommends "$@" || {
+        apt-get update -q
+        apt-get install -qy --no-install-recommends "$@"
+    }
+}
+
+beside network runtimes "" "installs Node and Python's venv"
+run_runtimes() {
+    { command -v node && command -v npm; } || install nodejs npm
+    python3 -c 'import ensurepip' || install python3-venv
+}
+
+# node_packages SUITE [OPTION…]
+node_packages() { npm ci --prefix "tests/$1" --no-audit --no-fund --silent "${@:2}"; }
+
+# environment FOLDER REQUIREMENTS: the lock files are complete; FastMCP's floor for certifi is above
+# what some indexes have.
+environment() {
+    python3 -m venv "$1"
+    "$1/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-compile -r "$2"
+}
+
+beside network suite "runtimes" "installs the conformance suite, with a Node for all of them"
+run_suite() { node_packages conformance; }
+
+# Puts the Node of the conformance suite before that of the machine, which may be too old.
+use_node() { export PATH="$PWD/tests/conformance/node_modules/.bin:$PATH"; }
+
+beside network peers "runtimes suite" "installs the clients and servers of other projects"
+run_peers() {
+    node_packages interop --ignore-scripts
+    environment tests/interop/.venv tests/interop/requirements.txt
+}
+
+beside network console_peers "runtimes suite" "installs what drives the browser"
+run_console_peers() { node_packages console --ignore-scripts; }
+
+beside network sign_in_peers "runtimes suite" "installs an authorization server and what signs in"
+run_sign_in_peers() { node_packages credentials --ignore-scripts; }
+
+beside network host_peers "runtimes suite" "installs the hosts"
+run_host_peers() {
+    node_packages hosts
+    environment tests/hosts/.venv tests/hosts/requirements.txt
+    environment tests/hosts/.venv-arxiv tests/hosts/requirements-arxiv.txt
+}
+
+beside network redis "" "installs redis-server"
+run_redis() { command -v redis-server || install redis-server; }
+
+beside network browser "" "installs Chromium"
+run_browser() { command -v chromium || install chromium; }
+
+beside network valgrind "" "installs valgrind"
+run_valgrind() { command -v valgrind || install valgrind; }
+
+beside network compiler "" "installs a C++ compiler"
+run_compiler() { command -v c++ || install g++; } # libFuzzer is written in C++.
+
+# cargo_tool NAME VERSION: without optimization, since it runs for seconds, and that build for
+# minutes.
+cargo_tool() {
+    cargo "${1#cargo-}" --version ||
+        CARGO_PROFILE_DEV_DEBUG=0 cargo install --quiet --locked --debug "$1@$2"
+}
+
+beside processor cargo_deny "" "builds cargo-deny"
+run_cargo_deny() { cargo_tool cargo-deny 0.20.2; }
+
+beside processor cargo_mutants "" "builds cargo-mutants"
+run_cargo_mutants() { cargo_tool cargo-mutants 27.1.0; }
+
+# --- The gate
+
+step format "" "the code is formatted"
+run_format() { cargo fmt --all --check; }
+
+step clippy "" "the compiler and clippy have no warnings, in any target"
+run_clippy() { cargo clippy --locked --workspace --all-targets -- -D warnings; }
+
+step documentation "" "the documentation builds without warnings"
+run_documentation() {
+    RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
+}
+
+step build "" "the tests, the binary and the examples build"
+run_build() {
+    cargo test --locked --workspace --no-run
+    cargo build --locked --workspace --bin promptgate --example rmcp-server --example rmcp-client
+}
+
+# The seeds of the simulation are a step of their own.
+step tests "build" "the README's second command"
+run_tests() { PROMPTGATE_SIMULATION_SEEDS=0 cargo test --locked --no-fail-fast; }
+
+step simulation "build" "the whole gateway on a simulated machine, 20 seeds"
+run_simulation() { simulation_tests; }
+
+step interop "build peers" "real clients through the real binary, every message validated"
+run_interop() {
+    use_node
+    have_schemas
+    tests/interop/.venv/bin/python tests/interop/run.py \
+        "$binary" "$rmcp_server" "$rmcp_client" "$schemas"
+}
+
+# Without the schemas no message would be validated.
+have_schemas() {
+    [ -f "$schemas/2026-07-28/schema.json" ] || {
+        echo "no official schemas in $schemas: set PROMPTGATE_SCHEMAS to their folder" >&2
+        exit 1
+    }
+}
+
+step store "build redis" "replicas with a real store, and every way it can fail"
+run_store() { gateway_tests cluster:: -- --ignored --test-threads=2; }
+
+step replicas "build peers redis" "real clients through three replicas"
+run_replicas() {
+    use_node
+    tests/interop/.venv/bin/python tests/interop/replicas.py \
+        "$binary" "$rmcp_server" "$rmcp_client"
+}
+
+step releases "build peers" "real clients and prompts that are approved, held, changed or renamed"
+run_releases() {
+    use_node
+    have_schemas
+    tests/interop/.venv/bin/python tests/interop/releases.py "$binary" "$rmcp_client" "$schemas"
+}
+
+# node_tests FILE…: a test that hangs fails with its name, and what it leaves open does not keep
+# its process.
+node_tests() {
+    use_node
+    PROMPTGATE=$binary node --test --test-timeout=300000 --test-force-exit --test-reporter=dot \
+        --test-concurrency=3 "$@"
+}
+
+step console "build console_peers browser" "a real browser: every page and action, and attacks"
+run_console() { node_tests tests/console/*.test.mjs; }
+
+step credentials "build peers sign_in_peers browser" "sign-ins at a real authorization server"
+run_credentials() { node_tests tests/credentials/*.test.mjs; }
+
+step hosts "build peers host_peers" "the hosts that people use, over each of their transports"
+run_hosts() {
+    use_node
+    tests/hosts/.venv/bin/python tests/hosts/run.py "$binary"
+}
+
+step conformance "build peers" "the official suite against the gateway"
+run_conformance() {
+    use_node
+    tests/interop/.venv/bin/python tests/conformance/gate.py "$binary"
+}
+
+step conformance_up "build peers" "the official suite against the gateway's upstream side"
+run_conformance_up() {
+    use_node
+    tests/interop/.venv/bin/python tests/conformance/client.py "$binary"
+}
+
+step dependencies "cargo_deny" "bans, licenses and sources of the dependencies"
+run_dependencies() { cargo deny --locked check bans licenses sources; }
+
+# --- The night
+
+step kills "" "the audit log through fifty kills"
+run_kills() {
+    PROMPTGATE_KILL_ROUNDS="${PROMPTGATE_KILL_ROUNDS:-50}" gateway_tests crashes::d1_ -- --nocapture
+}
+
+step seeds "" "500 seeds of the simulation"
+run_seeds() {
+    PROMPTGATE_SIMULATION_SEEDS="${PROMPTGATE_SIMULATION_SEEDS:-500}" optimized_simulation
+}
+
+step store_model "redis" "the simulation's model of the store, and a real one"
+run_store_model() {
+    local port
+    port=$(python3 -c '
+import socket
+free = socket.socket()
+free.bind(("127.0.0.1", 0))
+print(free.getsockname()[1])')
+    redis-server --port "$port" --bind 127.0.0.1 --save '' >/dev/null &
+    store=$! # Read when this shell exits, so it outlives the function.
+    trap 'kill "$store"' EXIT
+    until redis-cli -p "$port" ping >/dev/null 2>&1; do
+        kill -0 "$store" # Another server may have taken the port.
+        sleep 0.1
+    done
+    kill -0 "$store"
+    optimized_simulation -- --compare-store "127.0.0.1:$port"
+}
+
+step mutants "" "the simulation finds each of its mutants"
+run_mutants() { tests/simulation/mutants.sh; }
+
+step mutation "cargo_mutants" "the tests of policy, cursors and audit find changes of their code"
+run_mutation() {
+    local pattern files=()
+    for pattern in "${mutated[@]}"; do
+        [ -e "${pattern%/\*\*}" ] || { echo "$pattern names nothing" >&2; exit 1; }
+        files+=(--file "$pattern")
+    done
+    # A part each night: all of them take days.
+    local parts=${PROMPTGATE_MUTATION_PARTS:-10}
+    cargo mutants "${files[@]}" --shard "$((10#$(date +%j) % parts))/$parts" \
+        --output target/mutation --cargo-arg=--locked -- --lib
+}
+
+# Memory is safe here: panics, overflows and hangs are looked for, so the stable compiler and no
+# sanitizer will do.
+step fuzzing "compiler" "each parser of what strangers send, half a minute"
+run_fuzzing() {
+    local found=target/fuzz/found target
+    rm -rf "$found"
+    RUSTC_WRAPPER="$PWD/fuzz/rustc.sh" CARGO_PROFILE_DEV_DEBUG=0 \
+        cargo build --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --bins
+    for target in fuzz/fuzz_targets/*.rs; do
+        target=$(basename "$target" .rs)
+        mkdir -p "$found/$target"
+        "target/fuzz/debug/$target" -max_total_time="${FUZZ_SECONDS:-30}" \
+            -artifact_prefix="$found/" "$found/$target" "fuzz/corpus/$target" \
+            >"$found/log" 2>&1 || { tail -n 60 "$found/log"; exit 1; }
+        echo "$target: $(grep '^Done' "$found/log")"
+    done
+}
+
+step floods "" "one caller's calls while another floods the gateway"
+run_floods() { optimized_bench floods; }
+
+step soak "" "mixed load for two minutes, or PROMPTGATE_SOAK, leaks nothing"
+run_soak() { optimized_bench soak; }
+
+step instructions "valgrind" "instruction counts of get, list and merge"
+run_instructions() { optimized_bench load -- instructions; }
+
+step macos "" "another platform, as far as the compiler checks it"
+run_macos() {
+    rustup target add x86_64-apple-darwin || {
+        echo "the target x86_64-apple-darwin cannot be installed: not checked"
+        return
+    }
+    # Only Rust is checked: C parts of dependencies would need Apple's headers, and nothing is
+    # linked.
+    CC_x86_64_apple_darwin=true AR_x86_64_apple_darwin=true \
+        cargo check --locked --workspace --target x86_64-apple-darwin
+}
+
+step oldest_compiler "" "the oldest supported compiler"
+run_oldest_compiler() {
+    local msrv
+    msrv=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    if rustup toolchain install "$msrv" --profile minimal; then
+        RUSTUP_TOOLCHAIN="$msrv" cargo check --locked --workspace --target-dir target/msrv
+        return
+    fi
+    # Without that compiler, what the packages themselves demand is compared.
+    echo "Rust $msrv cannot be installed: only what dependencies declare is checked"
+    cargo metadata --locked --format-version 1 | python3 -c '
+import json, sys
+version = lambda text: tuple(int(part) for part in text.split("."))
+packages = json.load(sys.stdin)["packages"]
+own = next(p["rust_version"] for p in packages if p["name"] == "promptgate")
+newer = [p["name"] for p in packages if version(p["rust_version"] or "1") > version(own)]
+sys.exit(f"these need a newer compiler than {own}: {newer}" if newer else 0)'
+}
+
+step advisories "cargo_deny" "known vulnerabilities of the dependencies"
+run_advisories() {
+    if cargo deny fetch db; then
+        cargo deny --offline --locked check advisories
+    else
+        echo "the advisory database is out of reach: not checked"
+    fi
+}
+
+# Not sourced: one step, which ends at its first error.
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+    set -euo pipefail
+    "run_${1:?usage: steps.sh STEP}"
+fi
