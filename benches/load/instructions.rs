@@ -48,11 +48,11 @@ const PAGES: usize = 8_000;
 /// reader.
 const PAGE: usize = 100;
 
-/// Limits on the cost of pins: a count, the same without pins, and the fraction by which it may be
+/// Limits on the cost of approvals: a count, the same without them, and the fraction by which it may be
 /// higher.
-const PINNED: [(&str, &str, f64); 2] = [
-    ("get, pinned text", "get, bare", 0.05),
-    ("page of 10,000, pinned", "page of 10,000, bare", 0.05),
+const APPROVED: [(&str, &str, f64); 2] = [
+    ("get, approved text", "get, bare", 0.05),
+    ("page of 10,000, approved", "page of 10,000, bare", 0.05),
 ];
 
 /// Counts, prints, and compares where the counts of this toolchain and CPU are known.
@@ -86,10 +86,10 @@ pub async fn run(options: &InstructionOptions) {
             }
         }
     }
-    for (pinned, without, tolerated) in PINNED {
-        let more = counts[pinned] as f64 / counts[without] as f64 - 1.;
-        println!("  {pinned}: {:+.1} % of {without}", more * 100.);
-        assert!(more <= tolerated, "pins cost more than {} %", tolerated * 100.);
+    for (approved, without, tolerated) in APPROVED {
+        let more = counts[approved] as f64 / counts[without] as f64 - 1.;
+        println!("  {approved}: {:+.1} % of {without}", more * 100.);
+        assert!(more <= tolerated, "approvals cost more than {} %", tolerated * 100.);
     }
     assert!(
         beyond.is_empty(),
@@ -130,7 +130,7 @@ async fn count() -> BTreeMap<String, u64> {
             counts.insert(format!("{row}, {name}"), run.count().await);
         }
     }
-    count_pinned(collector, &scripted, &mut counts).await;
+    count_approved(collector, &scripted, &mut counts).await;
     let totals = [1, 2].map(|times| {
         let folder = tempfile::tempdir().expect("a folder");
         let own = std::env::current_exe().expect("a path");
@@ -143,18 +143,18 @@ async fn count() -> BTreeMap<String, u64> {
     counts
 }
 
-/// Counts a get of a pinned text, and lists of ten thousand prompts with pins and without.
-async fn count_pinned(
+/// Counts a get of an approved text, and lists of ten thousand prompts with approvals and without.
+async fn count_approved(
     collector: SocketAddr,
     scripted: &Upstreams,
     counts: &mut BTreeMap<String, u64>,
 ) {
     let bare = settings(Configured::Bare, collector);
     let many = Upstreams::start(&UpstreamOptions { prompts: 1_000, ..UpstreamOptions::usual(1) });
-    let enforced = "[releases]\nmode = \"enforce\"\n";
+    let enforced = "[approvals]\nmode = \"enforce\"\n";
     let probe =
-        "[[releases.probes]]\nprompt = \"u3__p-00007\"\narguments = { text = \"a change\" }\n";
-    let pinned_text = format!("{enforced}{probe}");
+        "[[approvals.probes]]\nprompt = \"u3__p-00007\"\narguments = { text = \"a change\" }\n";
+    let approved_text = format!("{enforced}{probe}");
     // A prompt that needs an argument is not probed. Both lists are the same, byte for byte.
     let mut overlaid = String::new();
     for upstream in 0..10 {
@@ -163,18 +163,18 @@ async fn count_pinned(
             "[[overlays]]\nupstream = \"u{upstream}\"\nprompt = \"*\"\narguments.text = {{ required = true }}"
         );
     }
-    let pinned = format!("{enforced}{overlaid}");
+    let approved = format!("{enforced}{overlaid}");
     // Each prompt without arguments, and the one of the probe, twice.
     let probes = 2 * (scripted.prompts as u64 + 1);
-    for (row, upstreams, pins, probes, is_list) in [
-        ("get, pinned text", scripted, &*pinned_text, probes, false),
+    for (row, upstreams, approvals, probes, is_list) in [
+        ("get, approved text", scripted, &*approved_text, probes, false),
         ("page of 10,000, bare", &many, &*overlaid, 0, true),
-        ("page of 10,000, pinned", &many, &*pinned, 0, true),
+        ("page of 10,000, approved", &many, &*approved, 0, true),
     ] {
         let paged = bare.replace("page_size = 100000", &format!("page_size = {PAGE}"));
         let settings = if is_list { &paged } else { &bare };
         let requests = if is_list { PAGES } else { REQUESTS };
-        let toml = [settings.as_str(), pins, &upstreams.tables()].concat();
+        let toml = [settings.as_str(), approvals, &upstreams.tables()].concat();
         let listed = if is_list { PAGE } else { upstreams.prompts };
         let run = Run { toml: &toml, key: None, upstreams, listed, probes, is_list, requests };
         counts.insert(row.to_owned(), run.count().await);
@@ -200,11 +200,11 @@ impl Run<'_> {
     async fn count(&self) -> u64 {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("gateway.toml"), self.toml).expect("a file");
-        if self.toml.contains("[releases]") {
+        if self.toml.contains("[approvals]") {
             for upstream in 0..10 {
                 let upstream = format!("u{upstream}");
                 let mut approve = command(None);
-                approve.args(["pins", "approve", "--upstream", &upstream, "--yes"]);
+                approve.args(["approvals", "approve", "--upstream", &upstream, "--yes"]);
                 let done = approve.current_dir(folder.path()).output().expect("it runs");
                 assert!(done.status.success(), "{done:?}");
             }

@@ -403,7 +403,7 @@ fn warn_about_chosen_issuers(config: &Config) {
 fn config_event(config: &Config, kind: &'static str) -> Event {
     let auth = if config.auth.required { "required" } else { "optional" };
     let event = Event::new(kind).text("digest", &config.digest);
-    let lock = &config.releases.lock.digest;
+    let lock = &config.approvals.lock.digest;
     let event = event.optional_text("lock", (lock != NO_FILE).then_some(lock));
     let event = event.text("auth", if config.auth.has_method() { auth } else { "none" });
     let count = |event: Event, name, count: usize| event.number(name, count as u64);

@@ -13,9 +13,9 @@ use domain::fault::UpstreamFaultKind as Kind;
 use domain::pin::State;
 use gateway::cluster::Cluster;
 use gateway::downstream::{AdmissionUsage, Endpoint, OpenConnections};
-use gateway::router::pin::PinRow;
 use gateway::router::{PER_CALLER, UpstreamStatus};
 use gateway::telemetry::{Telemetry, UPSTREAM};
+use crate::router::pin::ApprovalRow;
 
 /// Registers the gauges of the newest edition.
 pub(super) fn gateway(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>, audit: &Audit) {
@@ -97,13 +97,13 @@ fn catalog(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>) {
         edition.router.catalog().content.left_out.len() as f64
     });
     let by_state = Arc::downgrade(edition);
-    let states = "Prompts that are offered at upstreams with pins, by state";
-    telemetry.gauge(("promptgate.pins", "{prompt}", states), move |observe| {
+    let states = "Prompts that are offered at upstreams with approvals, by state";
+    telemetry.gauge(("promptgate.approvals", "{prompt}", states), move |observe| {
         let Some(edition) = newest(&by_state) else { return };
         let catalog = edition.router.catalog();
-        let rows = || catalog.pins.iter().flat_map(|rows| rows.iter());
-        for state in State::ALL.into_iter().filter(|state| *state != State::Unpinned) {
-            let is_so = |row: &&PinRow| row.offered.is_some() && row.decision.state == state;
+        let rows = || catalog.approvals.iter().flat_map(|rows| rows.iter());
+        for state in State::ALL.into_iter().filter(|state| *state != State::Unchecked) {
+            let is_so = |row: &&ApprovalRow| row.offered.is_some() && row.decision.state == state;
             let count = rows().filter(is_so).count();
             observe(count as f64, &[("promptgate.state", state.as_str())]);
         }

@@ -208,12 +208,12 @@ impl App {
             self.usage.configure(config.admin.as_ref().map(|admin| &admin.usage));
         }
         self.publish(&edition, tls);
-        let lock = &config.releases.lock.digest;
+        let lock = &config.approvals.lock.digest;
         info!(
             digest = config.digest,
             before = before.config.digest,
             lock,
-            lock_before = before.config.releases.lock.digest,
+            lock_before = before.config.approvals.lock.digest,
             "configuration reloaded"
         );
         for key in &needs_restart {

@@ -93,12 +93,12 @@ pub(super) enum Command {
     },
     /// Show what a caller may do with a prompt, and which rule decides
     Explain(Explain),
-    /// Approve prompts: only approved ones are served where release = "enforce"
+    /// Approve prompts: only approved ones are served where approval = "enforce"
     ///
     /// Connects to the upstreams itself, and reads and writes the lock file promptgate.lock, which
     /// a running gateway follows. Prompts are given by their public names.
     #[command(subcommand)]
-    Pins(PinsCommand),
+    Approvals(ApprovalsCommand),
     /// Sign in to an upstream that requires a user account
     ///
     /// For upstreams with credential = { login = … }. Opens a page of the upstream's provider in
@@ -157,8 +157,8 @@ pub(super) enum Command {
         /// Show only prompts of this upstream
         #[arg(long, value_name = "ID")]
         upstream: Option<String>,
-        /// Show the origin of each prompt: its upstream, its name there, the state of its approval,
-        /// and the overlays that change it. Calls the admin API, as `promptgate status` does
+        /// Show for each prompt where it comes from: its upstream, its name there, the state of its
+        /// approval, and the overlays that change it. Asks the admin API, as `promptgate status` does
         #[arg(long, short)]
         long: bool,
         #[command(flatten)]
@@ -193,20 +193,20 @@ pub(super) enum Command {
 }
 
 #[derive(Debug, Subcommand)]
-pub(super) enum PinsCommand {
-    /// Show the state of each prompt, and which parts of it are compared
-    Status(PinsView),
-    /// Show the differences between offered and approved versions
+pub(super) enum ApprovalsCommand {
+    /// Show the state of each prompt, and what its approval covers
+    Status(ApprovalsView),
+    /// Show how what upstreams offer differs from what is approved
     Diff {
         /// Public name of a prompt [default: all that are not approved]
         prompt: Option<String>,
         #[command(flatten)]
-        view: PinsView,
+        view: ApprovalsView,
     },
     /// Check that upstreams offer only approved versions: exit code 0, or 1 with the diff
     ///
     /// For CI. An upstream that cannot be reached is a failure, too.
-    Check(PinsView),
+    Check(ApprovalsView),
     /// Approve the versions that upstreams offer, after showing the diff
     Approve {
         /// Public names of prompts
@@ -219,7 +219,7 @@ pub(super) enum PinsCommand {
         #[arg(long, short)]
         yes: bool,
         #[command(flatten)]
-        decision: PinsDecision,
+        decision: ApprovalsDecision,
     },
     /// Reject the versions that upstreams offer; an earlier approved version stays approved
     Reject {
@@ -227,12 +227,12 @@ pub(super) enum PinsCommand {
         #[arg(value_name = "PROMPT", required = true)]
         prompts: Vec<String>,
         #[command(flatten)]
-        decision: PinsDecision,
+        decision: ApprovalsDecision,
     },
     /// Approve a version that was approved before
     ///
-    /// This does not change the upstream: a get for which it returns another text is refused, or
-    /// answered with the approved text where releases.snapshot is set.
+    /// An upstream does not serve an old text because of it: gets of another text are refused, or
+    /// answered with the approved text where approvals.snapshot is set.
     Rollback {
         /// Public name of a prompt
         prompt: String,
@@ -241,12 +241,12 @@ pub(super) enum PinsCommand {
         #[arg(long, value_name = "DIGEST")]
         to: Option<String>,
         #[command(flatten)]
-        decision: PinsDecision,
+        decision: ApprovalsDecision,
     },
 }
 
 #[derive(Args, Debug)]
-pub(super) struct PinsView {
+pub(super) struct ApprovalsView {
     #[command(flatten)]
     pub(super) file: ConfigFile,
     #[command(flatten)]
@@ -254,12 +254,12 @@ pub(super) struct PinsView {
 }
 
 #[derive(Args, Debug)]
-pub(super) struct PinsDecision {
+pub(super) struct ApprovalsDecision {
     /// The reason, for the lock file and the audit log
     #[arg(long, value_name = "TEXT")]
     pub(super) why: Option<String>,
     #[command(flatten)]
-    pub(super) view: PinsView,
+    pub(super) view: ApprovalsView,
 }
 
 #[derive(Debug, Subcommand)]

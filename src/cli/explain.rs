@@ -27,7 +27,7 @@ pub(super) fn run(query: &Explain) -> Result<(), Failure> {
         printable(&prompt.raw_name),
         prompt.upstream
     );
-    explain_pin(&config, &prompt, &mut out);
+    explain_approval(&config, &prompt, &mut out);
     match &config.access {
         Some(access) => explain_access(&access.rules, &caller, prompt.as_ref(), &mut out),
         None => out += "\n  There are no access rules: every caller may use every prompt.",
@@ -37,9 +37,9 @@ pub(super) fn run(query: &Explain) -> Result<(), Failure> {
 }
 
 /// Adds the state of the prompt as the lock file has it.
-fn explain_pin(config: &Config, prompt: &Target, out: &mut String) {
-    if prompt.state != State::Unpinned {
-        let lock = config.releases.store.path().display();
+fn explain_approval(config: &Config, prompt: &Target, out: &mut String) {
+    if prompt.state != State::Unchecked {
+        let lock = config.approvals.store.path().display();
         let state = prompt.state.as_str();
         let _ = write!(out, "\n  {state} in {lock}, whatever its upstream offers at present");
     }
@@ -120,6 +120,6 @@ fn target(config: &Config, name: &str) -> Result<Target, Failure> {
 
 fn at(config: &Config, upstream: &Upstream, listed_name: &str) -> Target {
     let raw_name = overlay::raw_name(&config.overlays, &upstream.id, listed_name);
-    let state = config.releases.known_state(&upstream.id, &raw_name);
+    let state = config.approvals.known_state(&upstream.id, &raw_name);
     Target { upstream: upstream.id.to_string(), raw_name, state }
 }

@@ -65,7 +65,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Completions { shell } => documents::completions(shell)?,
         Command::Man { command } => documents::man(command.as_deref())?,
         Command::Explain(query) => explain::run(&query)?,
-        Command::Pins(command) => pins::run(&command)?,
+        Command::Approvals(command) => pins::run(&command)?,
         Command::Audit(AuditCommand::Verify(log)) => audit::verify(&log)?,
         Command::Audit(AuditCommand::Hash { file }) => audit::hash(&file.config)?,
         Command::Audit(AuditCommand::Find(query)) => find::run(&query)?,

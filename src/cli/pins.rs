@@ -1,4 +1,4 @@
-//! `promptgate pins`: shows and changes which versions of prompts are approved.
+//! `promptgate approvals`: shows and changes which versions of prompts are approved.
 //!
 //! The commands run a gateway of their own, without a listener, so they see what a running one
 //! would see.
@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
-use super::args::{PinsCommand, PinsDecision, PinsView};
+use super::args::{ApprovalsCommand, ApprovalsDecision, ApprovalsView};
 use super::failure::Failure;
 use super::load::load;
 use super::output::{Column, print, printable, prompts, table};
@@ -21,7 +21,7 @@ use domain::pin::Mode;
 use domain::similar::suggestion;
 use gateway::router::approvals::json::row_json;
 use gateway::router::approvals::{Action, ApprovalError, Decider, Examined, Outcome, notes};
-use gateway::router::pin::PinRow;
+use crate::router::pin::ApprovalRow;
 use gateway::router::{Router, UpstreamStatus};
 
 /// Runs one of the commands.
@@ -29,17 +29,17 @@ use gateway::router::{Router, UpstreamStatus};
 /// # Errors
 /// With exit code 64 for mistakes in the configuration, the lock file or the names of prompts; with
 /// 1 if upstreams offer versions that are not approved (`check`), or nothing could be decided.
-pub(super) fn run(command: &PinsCommand) -> Result<(), Failure> {
+pub(super) fn run(command: &ApprovalsCommand) -> Result<(), Failure> {
     let view = match command {
-        PinsCommand::Status(view) | PinsCommand::Check(view) | PinsCommand::Diff { view, .. } => {
+        ApprovalsCommand::Status(view) | ApprovalsCommand::Check(view) | ApprovalsCommand::Diff { view, .. } => {
             view
         }
-        PinsCommand::Approve { decision, .. }
-        | PinsCommand::Reject { decision, .. }
-        | PinsCommand::Rollback { decision, .. } => &decision.view,
+        ApprovalsCommand::Approve { decision, .. }
+        | ApprovalsCommand::Reject { decision, .. }
+        | ApprovalsCommand::Rollback { decision, .. } => &decision.view,
     };
     let mut config = load(&view.file.config)?;
-    let are_off = config.observe_pins().map_err(|error| Failure::usage(error.to_string()))?;
+    let are_off = config.observe_approvals().map_err(|error| Failure::usage(error.to_string()))?;
     let runtime = runtime()?;
     let done = runtime.block_on(async {
         let app = App::new(config).map_err(|error| Failure::new(error.to_string()))?;
@@ -57,39 +57,39 @@ pub(super) fn run(command: &PinsCommand) -> Result<(), Failure> {
 struct Gateway {
     router: Arc<Router>,
     upstreams: Vec<UpstreamStatus>,
-    /// Whether pins are off for all upstreams, and compared for this command only.
+    /// Whether approvals are off for all upstreams, and compared for this command only.
     are_off: bool,
 }
 
 impl Gateway {
-    async fn run(&self, command: &PinsCommand) -> Result<(), Failure> {
+    async fn run(&self, command: &ApprovalsCommand) -> Result<(), Failure> {
         match command {
-            PinsCommand::Status(view) => self.status(view).await,
-            PinsCommand::Diff { prompt, view } => self.diff(prompt.as_deref(), view).await,
-            PinsCommand::Check(view) => self.check(view).await,
-            PinsCommand::Approve { prompts, upstream, yes, decision } => {
+            ApprovalsCommand::Status(view) => self.status(view).await,
+            ApprovalsCommand::Diff { prompt, view } => self.diff(prompt.as_deref(), view).await,
+            ApprovalsCommand::Check(view) => self.check(view).await,
+            ApprovalsCommand::Approve { prompts, upstream, yes, decision } => {
                 let rows = match upstream {
                     Some(upstream) => self.of_upstream(upstream)?,
                     None => self.named(prompts)?,
                 };
                 self.approve(rows, upstream.as_deref(), *yes, decision).await
             }
-            PinsCommand::Reject { prompts, decision } => {
+            ApprovalsCommand::Reject { prompts, decision } => {
                 let examined = self.examine(self.named(prompts)?).await?;
                 self.decide(&Action::Reject, examined, decision).await
             }
-            PinsCommand::Rollback { prompt, to, decision } => {
+            ApprovalsCommand::Rollback { prompt, to, decision } => {
                 let examined = self.examine(self.named(std::slice::from_ref(prompt))?).await?;
                 self.decide(&Action::RollBack { to: to.clone() }, examined, decision).await
             }
         }
     }
 
-    async fn status(&self, view: &PinsView) -> Result<(), Failure> {
-        let examined = self.examine(self.router.pin_rows()).await?;
+    async fn status(&self, view: &ApprovalsView) -> Result<(), Failure> {
+        let examined = self.examine(self.router.approval_rows()).await?;
         let rows: Vec<Value> = examined.iter().map(|examined| self.row(examined)).collect();
         let mut text = match rows.is_empty() {
-            true => "No upstream offers a prompt, and none is pinned.".to_owned(),
+            true => "No upstream offers a prompt, and the lock file has none.".to_owned(),
             false => table(&COLUMNS, &rows),
         };
         let mut notes = notes(&Action::Approve, &examined);
@@ -106,10 +106,10 @@ impl Gateway {
         view.output.print(&report, &text)
     }
 
-    async fn diff(&self, prompt: Option<&str>, view: &PinsView) -> Result<(), Failure> {
+    async fn diff(&self, prompt: Option<&str>, view: &ApprovalsView) -> Result<(), Failure> {
         let rows = match prompt {
             Some(name) => self.named(&[name.to_owned()])?,
-            None => self.router.pin_rows(),
+            None => self.router.approval_rows(),
         };
         let examined = self.examine(rows).await?;
         let (json, text) = self.differences(examined.iter(), prompt.is_some()).await;
@@ -125,8 +125,8 @@ impl Gateway {
         view.output.print(&json, text)
     }
 
-    async fn check(&self, view: &PinsView) -> Result<(), Failure> {
-        let examined = self.examine(self.router.pin_rows()).await?;
+    async fn check(&self, view: &ApprovalsView) -> Result<(), Failure> {
+        let examined = self.examine(self.router.approval_rows()).await?;
         let (json, text) = self.differences(examined.iter(), false).await;
         let unapproved = examined.iter().filter(|examined| examined.is_unapproved()).count();
         let unverified = examined.iter().filter_map(|examined| {
@@ -146,7 +146,7 @@ impl Gateway {
         if unapproved > 0 {
             let what = prompts(unapproved);
             why.push(format!(
-                "{what} not approved as offered; look at the diff, then run `promptgate pins approve`"
+                "{what} not approved as offered; look at the diff, then run `promptgate approvals approve`"
             ));
         }
         Err(Failure::new(why.join("\n")))
@@ -154,10 +154,10 @@ impl Gateway {
 
     async fn approve(
         &self,
-        rows: Vec<PinRow>,
+        rows: Vec<ApprovalRow>,
         upstream_id: Option<&str>,
         yes: bool,
-        decision: &PinsDecision,
+        decision: &ApprovalsDecision,
     ) -> Result<(), Failure> {
         let examined = self.examine(rows).await?;
         let (approved, new): (Vec<_>, Vec<_>) =
@@ -185,7 +185,7 @@ impl Gateway {
         &self,
         action: &Action,
         examined: Vec<Examined>,
-        decision: &PinsDecision,
+        decision: &ApprovalsDecision,
     ) -> Result<(), Failure> {
         let names: Vec<String> = examined.iter().map(|e| e.row.public_name.clone()).collect();
         let decider =
@@ -217,7 +217,7 @@ impl Gateway {
         decision.view.output.print(&report, &text)
     }
 
-    async fn examine(&self, rows: Vec<PinRow>) -> Result<Vec<Examined>, Failure> {
+    async fn examine(&self, rows: Vec<ApprovalRow>) -> Result<Vec<Examined>, Failure> {
         let examined = self.router.examine_all(rows).await;
         examined.map_err(|error| Failure::new(error.to_string()))
     }
@@ -255,8 +255,8 @@ impl Gateway {
         row
     }
 
-    fn named(&self, names: &[String]) -> Result<Vec<PinRow>, Failure> {
-        let rows = self.router.pin_rows();
+    fn named(&self, names: &[String]) -> Result<Vec<ApprovalRow>, Failure> {
+        let rows = self.router.approval_rows();
         let find = |name: &String| {
             let found = rows.iter().find(|row| row.public_name == *name).cloned();
             found.ok_or_else(|| {
@@ -265,7 +265,7 @@ impl Gateway {
                 let failures: String =
                     self.failures().map(|failure| format!("\n{failure}")).collect();
                 Failure::usage(printable(&format!(
-                    "No prompt {name} is offered or pinned{hint}{failures}"
+                    "No prompt {name} is offered or in the lock file{hint}{failures}"
                 )))
             })
         };
@@ -273,15 +273,15 @@ impl Gateway {
     }
 
     /// The prompts that an upstream offers.
-    fn of_upstream(&self, id: &str) -> Result<Vec<PinRow>, Failure> {
+    fn of_upstream(&self, id: &str) -> Result<Vec<ApprovalRow>, Failure> {
         if !self.upstreams.iter().any(|upstream| upstream.id == id) {
             let ids: Vec<_> = self.upstreams.iter().map(|upstream| upstream.id.as_str()).collect();
             let enabled = ids.join(", ");
             let message = format!("There is no enabled upstream {id}; enabled: {enabled}");
             return Err(Failure::usage(printable(&message)));
         }
-        let is_of = |row: &PinRow| UpstreamId::parse(id).as_ref() == Some(&row.upstream);
-        let rows = self.router.pin_rows().into_iter();
+        let is_of = |row: &ApprovalRow| UpstreamId::parse(id).as_ref() == Some(&row.upstream);
+        let rows = self.router.approval_rows().into_iter();
         Ok(rows.filter(|row| is_of(row) && row.offered.is_some()).collect())
     }
 
@@ -304,7 +304,7 @@ fn failure(upstream: &UpstreamStatus) -> Option<String> {
 const COLUMNS: [Column; 6] = [
     Column::new("PROMPT", "name"),
     Column::new("STATE", "state"),
-    Column::new("PIN", "pin"),
+    Column::new("COVERS", "covers"),
     Column::new("MODE", "mode"),
     Column::new("APPROVED BY", "approvedBy"),
     Column::new("REASON", "reason"),

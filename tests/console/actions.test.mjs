@@ -192,7 +192,7 @@ for (const script of [true, false]) {
 
     test('prompts that changed are approved, rejected and rolled back', async () => {
       const [why, name] = [`a reason of round ${number}`, 'library__standup'];
-      const open = () => person.open(`/pins/${name}`);
+      const open = () => person.open(`/approvals/${name}`);
       const decide = async (action, state, event) => {
         await open();
         await page.getByLabel('Reason').fill(`${action}: ${why}`);
@@ -200,12 +200,12 @@ for (const script of [true, false]) {
         const navigated = page.waitForEvent('framenavigated');
         await press(action);
         await navigated;
-        await page.waitForURL(`**/pins/${name}`);
-        await stage.until(() => stage.isPin(name, state));
+        await page.waitForURL(`**/approvals/${name}`);
+        await stage.until(() => stage.isState(name, state));
         await stage.until(() => stage.audit().split('\n').some((line) => line.includes(event) && line.includes(`${action}: ${why}`)));
       };
       stage.edit('standup', `Round ${number}: be brief.`);
-      await stage.until(() => stage.isPin(name, 'changed'));
+      await stage.until(() => stage.isState(name, 'changed'));
       await open();
       await says('changed', `Round ${number}: be brief.`);
       assert.ok((await page.locator('.diff .add').allInnerTexts()).some((line) => line.includes(`Round ${number}: be brief.`)));
@@ -220,22 +220,22 @@ for (const script of [true, false]) {
     test('a decision on an old page changes nothing', async () => {
       const name = 'library__write-tests';
       stage.edit('write-tests', `Round ${number}.`);
-      await stage.until(() => stage.isPin(name, 'changed'));
-      await person.open(`/pins/${name}`);
-      const { source } = (await stage.pinOf(name)).offered;
+      await stage.until(() => stage.isState(name, 'changed'));
+      await person.open(`/approvals/${name}`);
+      const { source } = (await stage.approvalOf(name)).offered;
       stage.edit('write-tests', 'Nobody has seen this line.');
-      await stage.until(async () => (await stage.pinOf(name)).offered.source !== source);
+      await stage.until(async () => (await stage.approvalOf(name)).offered.source !== source);
       person.refusals.add(409).add(412);
       await press('Approve what is offered');
-      await page.waitForURL('**/pins/decide');
+      await page.waitForURL('**/approvals/decide');
       assert.match(await heading(), /Conflict|Precondition Failed/);
-      assert.ok(await stage.isPin(name, 'changed'));
-      await stage.pins('approve', name, '--yes');
-      await stage.until(() => stage.isPin(name, 'approved'));
+      assert.ok(await stage.isState(name, 'changed'));
+      await stage.approvals('approve', name, '--yes');
+      await stage.until(() => stage.isState(name, 'approved'));
     });
 
-    test('pins are searched for', async () => {
-      await person.open('/pins');
+    test('approvals are searched for', async () => {
+      await person.open('/approvals');
       await filter(() => choice('State').selectOption('approved'), '?state=approved');
       assert.ok((await names()).every((name) => name.startsWith('library__')));
       await filter(() => search().fill('standup'), '?q=standup&state=approved');
@@ -370,7 +370,7 @@ for (const script of [true, false]) {
     };
 
     test('an address without a page leads to the overview', async () => {
-      for (const path of ['/nowhere', '/prompts/nowhere', '/upstreams/nowhere', '/pins/nowhere', '/prompts/a/b/c']) {
+      for (const path of ['/nowhere', '/prompts/nowhere', '/upstreams/nowhere', '/approvals/nowhere', '/prompts/a/b/c']) {
         await person.open(path, 404);
         await page.getByRole('link', { name: 'Go to the overview' }).click();
         assert.equal(await heading(), 'Overview');
@@ -378,7 +378,7 @@ for (const script of [true, false]) {
     });
 
     test('an action can be read again as a page', async () => {
-      for (const path of ['/prompts/scripted__contents/try', '/pins/decide', '/logout']) await person.open(path);
+      for (const path of ['/prompts/scripted__contents/try', '/approvals/decide', '/logout']) await person.open(path);
     });
 
     test('a sign-out ends the session in each tab', async () => {

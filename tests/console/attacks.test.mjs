@@ -48,7 +48,7 @@ describe('other sites', () => {
 
   const FORMS = [
     ['/logout', {}],
-    ['/pins/decide', { action: 'reject', prompt: 'library__review-code' }],
+    ['/approvals/decide', { action: 'reject', prompt: 'library__review-code' }],
     ['/prompts/library__standup/try', {}],
     ['/access', { rules: '' }],
     ['/audit/verification', {}],
@@ -82,7 +82,7 @@ describe('other sites', () => {
     });
 
     test(`no page is shown in a frame of ${host}`, async () => {
-      for (const path of ['/', '/login', '/pins/library__review-code']) {
+      for (const path of ['/', '/login', '/approvals/library__review-code']) {
         await visit(host, `<iframe src="${stage.admin}${path}" width="900" height="600"></iframe>`);
         const frame = tab.frames().find((frame) => frame !== tab.mainFrame());
         assert.equal(await frame.locator('main, form').count(), 0, path);
@@ -96,7 +96,7 @@ describe('other sites', () => {
     person.faults.length = 0;
     await person.open('/');
     assert.equal(await page.locator('h1').innerText(), 'Overview');
-    assert.ok(await stage.isPin('library__review-code', 'approved'));
+    assert.ok(await stage.isState('library__review-code', 'approved'));
   }
 
   test('forms without a token of the session, or with another one, are refused', async () => {
@@ -184,7 +184,7 @@ describe('requests', () => {
   test('only what is known is answered', async () => {
     const headers = asBearer;
     for (const method of ['PUT', 'DELETE', 'PATCH', 'OPTIONS', 'TRACE', 'BREW']) {
-      for (const path of ['/', '/pins/decide', '/api/v1/status', '/livez']) {
+      for (const path of ['/', '/approvals/decide', '/api/v1/status', '/livez']) {
         const { status } = await raw(path, { method, headers });
         assert.ok([400, 403, 405, 501].includes(status), `${method} ${path}: ${status}`);
       }
@@ -192,12 +192,12 @@ describe('requests', () => {
     const head = await raw('/', { method: 'HEAD', headers });
     assert.equal(head.status, 200);
     assert.equal(head.body.length, 0);
-    for (const path of ['/', '/prompts', '/audit', '/pins/x', '/usage?format=csv']) {
+    for (const path of ['/', '/prompts', '/audit', '/approvals/x', '/usage?format=csv']) {
       const { status, headers: answered } = await raw(path);
       assert.equal(status, 303, path);
       assert.equal(answered.location, `/login?${form({ to: path })}`);
     }
-    for (const path of ['/api/v1/status', '/metrics', '/api/v1/pins/approve']) assert.equal((await raw(path)).status, 401, path);
+    for (const path of ['/api/v1/status', '/metrics', '/api/v1/approvals/approve']) assert.equal((await raw(path)).status, 401, path);
   });
 
   test('pages are compressed, and not sent twice', async () => {

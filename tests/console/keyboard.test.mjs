@@ -95,22 +95,22 @@ test('it is tried', async () => {
   assert.match(await person.text('#result'), /Greet Cardiff for no reason\./);
 });
 
-test('a pin is decided on', async () => {
+test('a prompt is decided on', async () => {
   stage.edit('standup', 'Be brief.');
-  await stage.until(() => stage.isPin('library__standup', 'changed'));
+  await stage.until(() => stage.isState('library__standup', 'changed'));
   await person.open('/');
-  await tabTo('Pins');
-  await enter('**/pins');
+  await tabTo('Approvals');
+  await enter('**/approvals');
   await tabTo('Search');
   await keyboard.type('standup');
-  await page.waitForURL('**/pins?q=standup');
+  await page.waitForURL('**/approvals?q=standup');
   await tabTo('library__standup');
-  await enter('**/pins/library__standup');
+  await enter('**/approvals/library__standup');
   await tabTo('Reason');
   await keyboard.type('without a mouse');
   await tabTo('Approve what is offered');
-  await enter('**/pins/library__standup');
-  await stage.until(() => stage.isPin('library__standup', 'approved'));
+  await enter('**/approvals/library__standup');
+  await stage.until(() => stage.isState('library__standup', 'approved'));
 });
 
 test('no page holds the focus', async () => {

@@ -17,7 +17,7 @@ const ROUNDS = 3;
 const CONNECTIONS = 64;
 const TICK = 1; // milliseconds
 /** The pages that follow what happens. */
-const LIVE = ['/', '/upstreams', '/upstreams/library', '/pins', '/usage', '/usage?by=caller', '/audit', '/audit?caller=ada@example.com', '/audit?outcome=denied', '/'];
+const LIVE = ['/', '/upstreams', '/upstreams/library', '/approvals', '/usage', '/usage?by=caller', '/audit', '/audit?caller=ada@example.com', '/audit?outcome=denied', '/'];
 const TICKS_PER_SECOND = 100; // of /proc, on Linux
 
 /** The processor time that a process has used, in milliseconds. */

@@ -15,7 +15,7 @@ const shown = PAGES.map((page) => (page.name === 'upstream' ? { ...page, path: '
 /** Pictures of the README: part of a page, in a theme. */
 const BEST = [
   { name: 'overview', path: '/', theme: 'light', height: 665 },
-  { name: 'pin', path: '/pins/library__review-code', theme: 'light', height: 890 },
+  { name: 'approval', path: '/approvals/library__review-code', theme: 'light', height: 890 },
   { name: 'prompt', path: '/prompts/support__reply', theme: 'dark', height: 900 },
 ];
 
@@ -35,7 +35,7 @@ async function main() {
 async function takeAll(browser, stage) {
   stage.edit('review-code', 'End with the one finding that matters most.');
   stage.edit('standup', 'No more than five lines.');
-  await stage.until(() => stage.isPin('library__review-code', 'changed'));
+  await stage.until(() => stage.isState('library__review-code', 'changed'));
   for (const best of BEST) await frame(browser, stage, best);
   for (const theme of ['light', 'dark']) for (const width of [1440, 360]) await take(browser, stage, theme, width);
 }

@@ -43,7 +43,7 @@ test('there are enough of them', () => {
 });
 
 test('names, titles and descriptions in lists', async () => {
-  for (const path of ['/prompts?q=hostile', '/pins', '/pins?page=2', '/access?q=hostile', '/']) {
+  for (const path of ['/prompts?q=hostile', '/approvals', '/approvals?page=2', '/access?q=hostile', '/']) {
     await person.open(path);
     await isHarmless();
   }
@@ -63,7 +63,7 @@ async function linkTo(payload) {
   return links.get(`hostile__${payload}`);
 }
 
-test('a prompt, its trial and its pin', async () => {
+test('a prompt, its trial and its approval', async () => {
   for (const payload of HOSTILE.filter(isName)) {
     await person.open(await linkTo(payload));
     assert.equal(squeezed(await page.locator('h1').innerText()), squeezed(`hostile__${payload}`));
@@ -141,12 +141,12 @@ test('what a visitor types or is made to open', async () => {
   }
   person.refusals.add(404).add(400);
   for (const payload of batches(20)) {
-    for (const path of ['/usage', '/audit', '/pins', '/configuration', '/connect']) {
+    for (const path of ['/usage', '/audit', '/approvals', '/configuration', '/connect']) {
       const query = form({ q: payload, by: payload, span: payload, caller: payload, view: payload, page: payload });
       await person.open(`${path}?${query}`);
       await isHarmless();
     }
-    for (const path of ['/upstreams/', '/prompts/', '/pins/']) {
+    for (const path of ['/upstreams/', '/prompts/', '/approvals/']) {
       await person.open(path + encodeURIComponent(payload), 404);
       await isHarmless();
     }

@@ -502,7 +502,7 @@ fn schema_completions_and_manual_pages_are_printed() {
     let upstream = &schema["properties"]["upstreams"]["additionalProperties"]["properties"];
     let view = &schema["properties"]["views"]["additionalProperties"]["properties"];
     assert_eq!(schema["properties"]["defaults"]["properties"]["timeout"]["default"], "30s");
-    for inherited in [&upstream["timeout"], &upstream["release"], &view["tools"]] {
+    for inherited in [&upstream["timeout"], &upstream["approval"], &view["tools"]] {
         assert!(inherited.is_object() && inherited.get("default").is_none(), "{inherited}");
     }
     assert_eq!(upstream["enabled"]["default"], true);

@@ -266,8 +266,8 @@ async fn list_long_shows_where_each_prompt_comes_from() {
     let text = said(&["list", "--long"]).await;
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let lines: Vec<_> = text.lines().map(words).collect();
-    assert_eq!(lines[1], ["up__other", "up", "other", "unpinned", "-", "-"]);
-    let expected = ["up__summary-de", "up", "summarize_de", "unpinned", "overlays.1", "Summary"];
+    assert_eq!(lines[1], ["up__other", "up", "other", "unchecked", "-", "-"]);
+    let expected = ["up__summary-de", "up", "summarize_de", "unchecked", "overlays.1", "Summary"];
     assert_eq!(lines[2], expected);
     let json: Value = serde_json::from_str(&said(&["list", "--long", "--json"]).await).unwrap();
     assert_eq!(json[1]["origin"]["overlays"], json!(["overlays.1"]));

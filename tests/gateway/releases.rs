@@ -1,4 +1,4 @@
-//! Pins: nobody receives a prompt that was not approved, where that is enforced.
+//! Approvals: nobody receives a prompt that was not approved, where that is enforced.
 
 use std::fs;
 use std::path::Path;
@@ -93,9 +93,9 @@ impl Folder {
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
-    /// Runs `promptgate pins`.
-    async fn pins(&self, arguments: &[&str]) -> Said {
-        let arguments = [&["pins"], arguments].concat();
+    /// Runs `promptgate approvals`.
+    async fn approvals(&self, arguments: &[&str]) -> Said {
+        let arguments = [&["approvals"], arguments].concat();
         let mut command = tokio::process::Command::from(command(self.path(), &arguments));
         let output = command.env("USER", "alice").output().await.unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
@@ -107,7 +107,7 @@ impl Folder {
     }
 
     pub async fn approve(&self) {
-        let said = self.pins(&["approve", "--upstream", "up", "--yes", "--why", "reviewed"]).await;
+        let said = self.approvals(&["approve", "--upstream", "up", "--yes", "--why", "reviewed"]).await;
         assert_eq!(said.code, Some(0), "{said:?}");
     }
 
@@ -156,7 +156,7 @@ impl Said {
 }
 
 pub fn enforced(more: &str) -> String {
-    format!("[releases]\nmode = \"enforce\"\n{more}")
+    format!("[approvals]\nmode = \"enforce\"\n{more}")
 }
 
 /// Waits until the gateway lists these descriptions of `up__p`; none if it is not listed.
@@ -207,13 +207,13 @@ async fn nobody_receives_what_was_not_approved() {
     assert_ne!(refused["approved"], refused["offered"]);
     // A refused get leads to a probe, long before the next one is due.
     folder.changed("its text is not the approved one").await;
-    let diff = folder.pins(&["diff", "up__p"]).await;
+    let diff = folder.approvals(&["diff", "up__p"]).await;
     assert!(
         diff.stdout
             .contains("-messages[1].content.text: good null\n+messages[1].content.text: evil null"),
         "{diff:?}"
     );
-    let check = folder.pins(&["check"]).await;
+    let check = folder.approvals(&["check"]).await;
     assert_eq!(check.code, Some(1));
     assert!(
         check.stdout.contains("evil") && check.stderr.contains("1 prompt not approved"),
@@ -229,12 +229,12 @@ async fn nobody_receives_what_was_not_approved() {
     gets(&client, Ok("good null")).await;
     up.offer(|offer| offer.definition = definition("three", &["who"]));
     lists(&client, None).await;
-    assert_eq!(folder.pins(&["check"]).await.code, Some(1));
+    assert_eq!(folder.approvals(&["check"]).await.code, Some(1));
     up.offer(|offer| offer.definition = definition("two", &[]));
     lists(&client, Some("one")).await;
     folder.approve().await;
     lists(&client, Some("two")).await;
-    assert_eq!(folder.pins(&["check"]).await.code, Some(0));
+    assert_eq!(folder.approvals(&["check"]).await.code, Some(0));
     process.stop().await;
     let decided = folder.records();
     let approvals: Vec<_> = decided.iter().filter(|r| r["event"] == "prompt_approved").collect();
@@ -253,9 +253,9 @@ async fn rejections_and_rollbacks_outlast_a_restart() {
     let folder = Folder::new(&(enforced("") + &up.upstream.table("up")));
     folder.approve().await;
     up.offer(|offer| *offer = Offer { definition: definition("two", &[]), text: "new".to_owned() });
-    let rejected = folder.pins(&["reject", "up__p", "--why", "no"]).await;
+    let rejected = folder.approvals(&["reject", "up__p", "--why", "no"]).await;
     assert_eq!(rejected.code, Some(0), "{rejected:?}");
-    let status = folder.pins(&["status", "--json"]).await.json();
+    let status = folder.approvals(&["status", "--json"]).await.json();
     assert_eq!(status["prompts"][0]["state"], "rejected");
     assert_eq!(status["prompts"][0]["rejected"]["why"], "no");
     for _ in 0..2 {
@@ -267,19 +267,19 @@ async fn rejections_and_rollbacks_outlast_a_restart() {
     folder.approve().await;
     let process = Process::serve(folder.path()).await;
     gets(&process.client(), Ok("new null")).await;
-    let rolled_back = folder.pins(&["rollback", "up__p"]).await;
+    let rolled_back = folder.approvals(&["rollback", "up__p"]).await;
     assert_eq!(rolled_back.code, Some(0), "{rolled_back:?}");
     assert!(rolled_back.stdout.contains("gets of another text are refused"), "{rolled_back:?}");
     lists(&process.client(), Some("one")).await;
     gets(&process.client(), Err("not_approved")).await;
     // Without its object there is no way back.
-    let status = folder.pins(&["status", "--json"]).await.json();
+    let status = folder.approvals(&["status", "--json"]).await.json();
     let previous = status["prompts"][0]["previous"][0]["definition"].as_str().unwrap().to_owned();
     let to = &previous["sha256:".len()..][..12];
     fs::remove_file(folder.path().join("promptgate.lock.d").join(&previous["sha256:".len()..]))
         .unwrap();
     let before = folder.lock();
-    let refused = folder.pins(&["rollback", "up__p", "--to", to]).await;
+    let refused = folder.approvals(&["rollback", "up__p", "--to", to]).await;
     assert_eq!((refused.code, folder.lock()), (Some(1), before));
     assert!(refused.stderr.contains("promptgate.lock.d"), "{refused:?}");
     process.stop().await;
@@ -288,15 +288,15 @@ async fn rejections_and_rollbacks_outlast_a_restart() {
 #[tokio::test]
 async fn a_warning_gateway_serves_everything_and_says_so() {
     let up = Changeable::start().await;
-    let warned = "[releases]\nmode = \"warn\"\n[admin]\n";
+    let warned = "[approvals]\nmode = \"warn\"\n[admin]\n";
     let folder = Folder::new(&(warned.to_owned() + &up.upstream.table("up")));
     let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
     let client = process.client();
     gets(&client, Ok("good null")).await;
     folder.approve().await;
-    let approved = async || metrics(&admin, &["promptgate_pins{"]).await;
-    eventually(approved, |pins| {
-        pins.iter().any(|(name, n)| name.contains("approved") && *n == 1.0)
+    let approved = async || metrics(&admin, &["promptgate_approvals{"]).await;
+    eventually(approved, |approvals| {
+        approvals.iter().any(|(name, n)| name.contains("approved") && *n == 1.0)
     })
     .await;
     up.offer(|offer| offer.text = "other".to_owned());
@@ -337,7 +337,7 @@ async fn an_approved_snapshot_is_served_while_its_upstream_is_gone_or_offers_ano
 }
 
 #[tokio::test]
-async fn texts_are_pinned_for_probes_and_not_where_they_are_unstable() {
+async fn texts_are_approved_for_probes_and_not_where_they_are_unstable() {
     let counter = AtomicUsize::new(0);
     let prompts = json!([
         {"name": "clock"},
@@ -353,15 +353,15 @@ async fn texts_are_pinned_for_probes_and_not_where_they_are_unstable() {
         _ => None,
     })
     .await;
-    let probes = "[[releases.probes]]\nprompt = \"up__p\"\narguments = { who = \"ada\" }\n";
+    let probes = "[[approvals.probes]]\nprompt = \"up__p\"\narguments = { who = \"ada\" }\n";
     let limit = "[[limits]]\nname = \"slow\"\nper = [\"caller\"]\nmethods = [\"prompts/get\"]\n\
                  callers = [\"promptgate\"]\nrate = \"50/s\"\nburst = 1\n";
     let folder = Folder::new(&(enforced(probes) + limit + &up.table("up")));
-    let said = folder.pins(&["approve", "--upstream", "up", "--yes", "--json"]).await.json();
+    let said = folder.approvals(&["approve", "--upstream", "up", "--yes", "--json"]).await.json();
     let notes = said["notes"].to_string();
     assert!(notes.contains("up__clock: its text is unstable"), "{said}");
-    let status = folder.pins(&["status", "--json"]).await.json();
-    let kinds: Vec<_> = status["prompts"].as_array().unwrap().iter().map(|p| &p["pin"]).collect();
+    let status = folder.approvals(&["status", "--json"]).await.json();
+    let kinds: Vec<_> = status["prompts"].as_array().unwrap().iter().map(|p| &p["covers"]).collect();
     assert_eq!(kinds, ["definition, text unstable", "text", "definition"]);
     assert_eq!(status["prompts"][1]["approved"]["texts"][0]["arguments"], json!({"who": "ada"}));
     // Each probe was a call of its own, recorded as one of the gateway itself.
@@ -369,13 +369,13 @@ async fn texts_are_pinned_for_probes_and_not_where_they_are_unstable() {
     let probes = records.iter().filter(|record| record["event"] == "received");
     let probes: Vec<_> = probes.filter(|record| record["caller"] == "promptgate").collect();
     assert!(
-        probes.len() >= 8 && probes.iter().all(|probe| probe["endpoint"] == "pins"),
+        probes.len() >= 8 && probes.iter().all(|probe| probe["endpoint"] == "approvals"),
         "{probes:?}"
     );
     // The lock file is in a stable order, and nothing beside it is left over.
     assert_eq!(folder.objects().len(), 4);
     let before = folder.lock();
-    let again = folder.pins(&["approve", "--upstream", "up", "--yes"]).await;
+    let again = folder.approvals(&["approve", "--upstream", "up", "--yes"]).await;
     assert_eq!((again.code, folder.lock()), (Some(0), before), "{again:?}");
     up.received_method("prompts/get").await;
 }
@@ -384,10 +384,10 @@ async fn texts_are_pinned_for_probes_and_not_where_they_are_unstable() {
 async fn access_rules_are_for_probes_too_and_know_the_state_of_a_prompt() {
     let up = Changeable::start().await;
     let rules = "[[access.rules]]\nallow = [\"list\", \"get\"]\nstates = [\"approved\"]\n";
-    let warn = "[releases]\nmode = \"warn\"\n";
+    let warn = "[approvals]\nmode = \"warn\"\n";
     let folder = Folder::new(&(warn.to_owned() + rules + &up.upstream.table("up")));
-    let said = folder.pins(&["approve", "--upstream", "up", "--yes"]).await;
-    assert!(said.stdout.contains("its text is not pinned: unknown prompt"), "{said:?}");
+    let said = folder.approvals(&["approve", "--upstream", "up", "--yes"]).await;
+    assert!(said.stdout.contains("the approval does not cover its text: unknown prompt"), "{said:?}");
     let prober = "[[access.rules]]\nallow = [\"get\"]\ncallers = [\"promptgate\"]\n";
     folder.configure(&(warn.to_owned() + rules + prober + &up.upstream.table("up")));
     folder.approve().await;
@@ -418,8 +418,8 @@ async fn a_lock_file_that_is_broken_or_gone_changes_nothing_and_is_reported() {
         status["reloads"].to_string()
     };
     for (text, expected) in [
-        (Some(whole.replace("version = 1", "<<<<<<< ours")), "releases.lock"),
-        (Some(whole[..whole.len() - 30].to_owned()), "releases.lock"),
+        (Some(whole.replace("version = 1", "<<<<<<< ours")), "approvals.lock"),
+        (Some(whole[..whole.len() - 30].to_owned()), "approvals.lock"),
         (None, "the lock file is gone"),
     ] {
         match &text {
@@ -433,7 +433,7 @@ async fn a_lock_file_that_is_broken_or_gone_changes_nothing_and_is_reported() {
     }
     // A gateway does not start with it, and commands do not touch it.
     fs::write(&path, "version = 1\nversion = 2\n").unwrap();
-    let said = folder.pins(&["approve", "--upstream", "up", "--yes"]).await;
+    let said = folder.approvals(&["approve", "--upstream", "up", "--yes"]).await;
     assert_eq!(said.code, Some(64), "{said:?}");
     assert!(said.stderr.contains("promptgate.lock"), "{said:?}");
     process.stop().await;
@@ -472,7 +472,7 @@ async fn a_lock_file_that_cannot_be_written_gets_a_patch() {
         .status()
         .unwrap();
     assert!(applied.success());
-    assert_eq!(folder.pins(&["check"]).await.code, Some(0));
+    assert_eq!(folder.approvals(&["check"]).await.code, Some(0));
 }
 
 #[tokio::test]
@@ -539,7 +539,7 @@ async fn the_admin_api_decides_on_what_was_seen() {
     let folder = Folder::new(&(enforced("") + WRITABLE + &up.upstream.table("up")));
     let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
     let token = [("authorization", "Bearer t0ken"), ("content-type", "application/json")];
-    let read = async || admin.send("GET", "/api/v1/pins", &token, b"").await;
+    let read = async || admin.send("GET", "/api/v1/approvals", &token, b"").await;
     // The text is known once it was probed.
     let probed = eventually(read, |reply| {
         reply.json()["prompts"][0]["offered"]["texts"][0]["digest"].is_string()
@@ -552,7 +552,7 @@ async fn the_admin_api_decides_on_what_was_seen() {
         headers.extend(tag.map(|tag| ("if-match", tag)));
         admin.send("POST", path, &headers, body.as_bytes()).await
     };
-    let approve = "/api/v1/pins/approve";
+    let approve = "/api/v1/approvals/approve";
     let unknown = json!({"prompts": ["up__q"]}).to_string();
     for (tag, body, status) in [
         (None, body.as_str(), 428),
@@ -584,17 +584,17 @@ async fn the_admin_api_decides_on_what_was_seen() {
         (&json!("bob"), &json!("admin"), &json!("seen"))
     );
     let tag = read().await.header("etag").unwrap().to_owned();
-    let rejected = post("/api/v1/pins/reject", Some(&tag), &body).await;
+    let rejected = post("/api/v1/approvals/reject", Some(&tag), &body).await;
     assert_eq!(rejected.status, 200);
     lists(&process.client(), None).await;
     let tag = eventually(read, |reply| reply.json()["prompts"][0]["state"] == "rejected").await;
     let tag = tag.header("etag").unwrap().to_owned();
     let digest = read().await.json()["prompts"][0]["rejected"]["definition"].clone();
     // A rejected version is approved again only by its digest.
-    let refused = post("/api/v1/pins/rollback", Some(&tag), &body).await;
+    let refused = post("/api/v1/approvals/rollback", Some(&tag), &body).await;
     assert_eq!(refused.status, 409, "{:?}", refused.json());
     let to = json!({"prompts": ["up__p"], "by": "bob", "to": digest}).to_string();
-    let back = post("/api/v1/pins/rollback", Some(&tag), &to).await;
+    let back = post("/api/v1/approvals/rollback", Some(&tag), &to).await;
     assert_eq!(back.status, 200, "{:?}", back.json());
     lists(&process.client(), Some("one")).await;
     process.stop().await;
@@ -622,8 +622,8 @@ async fn an_edited_library_prompt_is_refused_until_its_source_is_approved() {
     write("Hello");
     fs::write(library.join("notes.txt"), "first").unwrap();
     folder.approve().await;
-    let status = folder.pins(&["status", "--json"]).await.json();
-    assert_eq!(status["prompts"][0]["pin"], "source");
+    let status = folder.approvals(&["status", "--json"]).await.json();
+    assert_eq!(status["prompts"][0]["approval"], "source");
     let process = Process::serve(folder.path()).await;
     let client = process.client();
     let get = |who: &str| json!({"name": "up__p", "arguments": {"who": who}});
@@ -642,7 +642,7 @@ async fn an_edited_library_prompt_is_refused_until_its_source_is_approved() {
     eventually(async || text("Ada").await, |text| text == "Hello Ada").await;
     fs::write(library.join("notes.txt"), "second").unwrap();
     eventually(async || text("Ada").await, |text| text == "not_approved").await;
-    let diff = folder.pins(&["diff"]).await.stdout;
+    let diff = folder.approvals(&["diff"]).await.stdout;
     assert!(diff.contains("notes.txt") && diff.contains("second"), "{diff}");
     folder.approve().await;
     eventually(async || text("Bob").await, |text| text == "Hello Bob").await;
@@ -650,7 +650,7 @@ async fn an_edited_library_prompt_is_refused_until_its_source_is_approved() {
 }
 
 #[tokio::test]
-async fn arguments_that_a_prompt_does_not_declare_do_not_get_around_its_pin() {
+async fn arguments_that_a_prompt_does_not_declare_do_not_get_around_its_approval() {
     let up = Changeable::start().await;
     let folder = Folder::new(&(enforced("") + &up.upstream.table("up")));
     folder.approve().await;
@@ -669,21 +669,21 @@ async fn what_cannot_be_had_is_neither_approved_nor_found_good() {
     let up = Changeable::start().await;
     let folder = Folder::new(&(enforced("snapshot = true\n") + &up.upstream.table("up")));
     folder.approve().await;
-    // The upstream fails the get of a text that is pinned.
+    // The upstream fails the get of an approved text.
     up.offer(|offer| {
         offer.definition = definition("two", &[]);
         offer.text = "FAIL".to_owned();
     });
-    let approve = folder.pins(&["approve", "up__p", "--yes"]).await;
+    let approve = folder.approvals(&["approve", "up__p", "--yes"]).await;
     assert_eq!(approve.code, Some(1), "{approve:?}");
     assert!(approve.stderr.contains("cannot be had now"), "{approve:?}");
     up.offer(|offer| offer.definition = definition("one", &[]));
-    let check = folder.pins(&["check"]).await;
+    let check = folder.approvals(&["check"]).await;
     assert_eq!(check.code, Some(1), "{check:?}");
     assert!(check.stderr.contains("its text with {} cannot be had"), "{check:?}");
     // A rejection takes effect although the text cannot be had, and although the upstream is gone.
     let lock = folder.lock();
-    let reject = folder.pins(&["reject", "up__p"]).await;
+    let reject = folder.approvals(&["reject", "up__p"]).await;
     assert_eq!(reject.code, Some(0), "{reject:?}");
     let process = Process::serve(folder.path()).await;
     lists(&process.client(), None).await;
@@ -691,11 +691,11 @@ async fn what_cannot_be_had_is_neither_approved_nor_found_good() {
     fs::write(folder.path().join("promptgate.lock"), lock).unwrap();
     drop(up);
     for command in [&["check"][..], &["diff"], &["approve", "--upstream", "up", "--yes"]] {
-        let said = folder.pins(command).await;
+        let said = folder.approvals(command).await;
         assert_eq!(said.code, Some(1), "{said:?}");
         assert!(said.stderr.contains("upstream up: "), "{said:?}");
     }
-    let reject = folder.pins(&["reject", "up__p"]).await;
+    let reject = folder.approvals(&["reject", "up__p"]).await;
     assert_eq!(reject.code, Some(0), "{reject:?}");
     let process = Process::serve(folder.path()).await;
     let error = process.client().ask_error("prompts/get", json!({"name": "up__p"})).await;
@@ -708,7 +708,7 @@ async fn a_caller_whose_rights_depend_on_states_is_told_of_them() {
     let up = Changeable::start().await;
     let rules = "[[access.rules]]\nallow = [\"list\", \"get\"]\nstates = [\"approved\"]\n\
                  [[access.rules]]\nallow = [\"get\"]\ncallers = [\"promptgate\"]\n";
-    let warn = "[releases]\nmode = \"warn\"\n";
+    let warn = "[approvals]\nmode = \"warn\"\n";
     let folder = Folder::new(&(warn.to_owned() + rules + &up.upstream.table("up")));
     folder.approve().await;
     let process = Process::serve(folder.path()).await;

@@ -2,7 +2,7 @@
 
 usage: python releases.py BINARY RMCP_CLIENT [SCHEMAS]
 
-Each client has a gateway of its own, before a library and FastMCP over HTTP, with enforced pins and with overlays.
+Each client has a gateway of its own, before a library and FastMCP over HTTP, with enforced approvals and with overlays.
 What is offered and what is approved changes step by step; a step comes when the client has seen the one before. With
 SCHEMAS, as in run.py, every message of the gateways is validated on its way. Fails if any client does.
 """
@@ -28,11 +28,11 @@ CHOICES = ["correctness", "security"]
 RULES = "The house rules apply."
 
 
-class Pinned(run.Stage):
+class Approved(run.Stage):
     """A gateway that serves only what is approved, and its upstreams."""
 
     def set(self, binary, schemas):
-        self.pins = [binary, "pins"]
+        self.approvals = [binary, "approvals"]
         (self.folder / "library").mkdir()
         self.offer(1)
         fastmcp = self.start(
@@ -52,7 +52,7 @@ listen = ""
 pre_drain = "0s"
 [telemetry]
 log = "error"  # much is refused here
-[releases]
+[approvals]
 mode = "enforce"
 [upstreams.library]
 transport = "library"
@@ -98,7 +98,7 @@ Version {version} for {{{{ tenant }}}} in {{{{ language }}}}, {{{{ focus }}}}: {
 
     def decide(self, *decision):
         """Approves or rejects, as a person would."""
-        command = [*self.pins, *decision, "--config", str(self.config)]
+        command = [*self.approvals, *decision, "--config", str(self.config)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             raise ChangeFailed(f"{' '.join(command)}: {done.stderr}")
@@ -195,11 +195,11 @@ PRESET = error(SUMMARY, {"text": "a book", "style": "long"}, "preset_argument")
 STEPS = [
     (None, seen([], errors=[NO_REVIEW, NOT_RENAMED, NO_DIALOGUE])),
     (
-        Pinned.approve_library,
+        Approved.approve_library,
         seen([review(1)], review_got(1), [*REFUSED, NOT_RENAMED, NO_DIALOGUE], COMPLETIONS, heard=True),
     ),
     (
-        Pinned.approve_fastmcp,
+        Approved.approve_fastmcp,
         seen(
             [DIALOGUES[0], SUMMARIZE, review(1)],
             [*review_got(1), DIALOGUES_GOT[0], SUMMARY_GOT],
@@ -209,13 +209,13 @@ STEPS = [
         ),
     ),
     (
-        Pinned.change_both,
+        Approved.change_both,
         seen(
             [DIALOGUES[0], SUMMARIZE, review(1)], [SUMMARY_GOT], [HELD_REVIEW, HELD_DIALOGUE, *REFUSED], COMPLETIONS
         ),
     ),
     (
-        Pinned.approve_both,
+        Approved.approve_both,
         seen(
             [DIALOGUES[1], SUMMARIZE, review(2)],
             [*review_got(2), DIALOGUES_GOT[1], SUMMARY_GOT],
@@ -226,15 +226,15 @@ STEPS = [
     ),
     # Nothing but the text that is offered tells clients of a rejection.
     (
-        Pinned.reject_next,
+        Approved.reject_next,
         seen([DIALOGUES[1], SUMMARIZE, review(2)], [DIALOGUES_GOT[1]], [HELD_REVIEW, *REFUSED], COMPLETIONS),
     ),
     (
-        Pinned.take_back,
+        Approved.take_back,
         seen([DIALOGUES[1], SUMMARIZE, review(2)], [*review_got(2), DIALOGUES_GOT[1]], REFUSED, COMPLETIONS),
     ),
     (
-        Pinned.require_more,
+        Approved.require_more,
         seen([DIALOGUES[1], SUMMARIZE], [DIALOGUES_GOT[1], SUMMARY_GOT], [NO_REVIEW, NOT_RENAMED], heard=True),
     ),
 ]
@@ -280,10 +280,10 @@ def ask(stage, client):
     return True
 
 
-def pinned(binary, schemas, body, *given):
+def approved(binary, schemas, body, *given):
     """Runs a client before a gateway of its own; returns whether it and every message were right."""
     with tempfile.TemporaryDirectory() as folder:
-        stage = Pinned(folder, binary, schemas)
+        stage = Approved(folder, binary, schemas)
         try:
             is_right = body(stage, *given)
         except (ChangeFailed, subprocess.TimeoutExpired) as failure:
@@ -300,7 +300,7 @@ def main(binary, rmcp_client, schemas=None):
     clients = [(follow, script, mode) for script, mode in run.CLIENTS]
     clients.append((ask, rmcp_client))
     with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
-        right = list(pool.map(lambda client: pinned(binary, schemas, *client), clients))
+        right = list(pool.map(lambda client: approved(binary, schemas, *client), clients))
     failed = [str(given) for (_, *given), is_right in zip(clients, right) if not is_right]
     print(f"{len(clients) - len(failed)} passed, {len(failed)} failed")
     sys.exit("\n".join(["failed:", *failed]) if failed else 0)

@@ -198,7 +198,7 @@ mod tests {
     }
 
     fn prompt<'a>(upstream: &'a str, raw_name: &'a str) -> PromptRef<'a> {
-        PromptRef { upstream, raw_name, state: State::Unpinned }
+        PromptRef { upstream, raw_name, state: State::Unchecked }
     }
 
     #[test]
@@ -214,7 +214,7 @@ mod tests {
         for state in State::ALL {
             let prompt = PromptRef { state, ..prompt("crm", "p") };
             let ci = caller("ci", "x");
-            let is_final = matches!(state, State::Approved | State::Unpinned);
+            let is_final = matches!(state, State::Approved | State::Unchecked);
             assert_eq!(access.allows(&ci, Method::Get, prompt), is_final, "{state:?}");
             assert_eq!(access.allows(&ci, Method::List, prompt), state != State::Pending);
         }

@@ -145,7 +145,7 @@ impl Admin {
                 let values = self.completions(visitor, name, form, argument).await?;
                 Ok(Answer::json(StatusCode::OK, &serde_json::json!({ "values": values })))
             }
-            ["pins", "decide"] => self.decide_in_console(visitor, &form).await,
+            ["approvals", "decide"] => self.decide_in_console(visitor, &form).await,
             ["audit", "verification"] => self.verify(visitor),
             // Rules that are pasted are too long for an address.
             ["access"] => self.page(path, form, visitor, Form::Html).await,
@@ -322,7 +322,7 @@ impl Admin {
             to: form.some("to").map(str::to_owned),
         };
         match self.state.decide(action, decision, form.some("tag")).await {
-            Ok(_) => Ok(Answer::moved(&format!("/pins/{}", percent::encoded_segment(name)))),
+            Ok(_) => Ok(Answer::moved(&format!("/approvals/{}", percent::encoded_segment(name)))),
             Err((status, document)) => {
                 let message = document["error"].as_str().unwrap_or_default().to_owned();
                 Err(Trouble::new(status, message))
@@ -339,7 +339,7 @@ impl Admin {
         let message = if self.config.write {
             "you are no approver: sign in with admin.token, or ask for a group of admin.oidc.approvers"
         } else {
-            "the admin API is read-only; set admin.write = true (versions of prompts can also be decided on with `promptgate pins`)"
+            "the admin API is read-only; set admin.write = true (versions of prompts can also be decided on with `promptgate approvals`)"
         };
         Err(Trouble::new(StatusCode::FORBIDDEN, message))
     }
@@ -364,7 +364,7 @@ impl Admin {
 /// Whether a path of the console takes forms alone.
 pub(super) fn is_action(path: &[String]) -> bool {
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
-    matches!(path.as_slice(), ["logout"] | ["pins", "decide"] | ["prompts", _, "try" | "complete"])
+    matches!(path.as_slice(), ["logout"] | ["approvals", "decide"] | ["prompts", _, "try" | "complete"])
 }
 
 /// The page that has the form of an action.

@@ -108,9 +108,9 @@ const LARGE: usize = 16 << 10;
 
 /// The paths of decisions.
 const DECISIONS: [(&str, Action); 3] = [
-    ("/api/v1/pins/approve", Action::Approve),
-    ("/api/v1/pins/reject", Action::Reject),
-    ("/api/v1/pins/rollback", Action::RollBack { to: None }),
+    ("/api/v1/approvals/approve", Action::Approve),
+    ("/api/v1/approvals/reject", Action::Reject),
+    ("/api/v1/approvals/rollback", Action::RollBack { to: None }),
 ];
 
 impl Admin {
@@ -263,8 +263,8 @@ impl Admin {
             ["grants"] => |state| Answer::json(StatusCode::OK, &state.grants()),
             ["replicas"] => return Answer::json(StatusCode::OK, &self.state.replicas()),
             ["catalog"] => |state| Answer::json(StatusCode::OK, &state.catalog()),
-            ["pins"] => |state| {
-                let document = state.pins();
+            ["approvals"] => |state| {
+                let document = state.approvals();
                 Answer::json(StatusCode::OK, &document).with(ETAG, &entity_tag(&document))
             },
             _ => {

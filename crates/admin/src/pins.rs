@@ -1,5 +1,5 @@
-//! `/api/v1/pins`: the state of approvals, and decisions over the same code path as
-//! `promptgate pins`.
+//! `/api/v1/approvals`: what is approved, and decisions on it over the same code path as
+//! `promptgate approvals`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use base::platform::wall_clock;
 use base::seal;
 use gateway::router::approvals::json::row_json;
 use gateway::router::approvals::{Action, ApprovalError, Decider, Examined, notes};
-use gateway::router::pin::PinRow;
+use crate::router::pin::ApprovalRow;
 
 /// Longest wait for the configuration with the changed lock file. It is read once its digest is the
 /// same in two polls.
@@ -37,12 +37,12 @@ pub(super) struct Decision {
 pub(super) type Refusal = (StatusCode, Value);
 
 impl State {
-    /// Returns the document of `/api/v1/pins`.
-    pub(super) fn pins(&self) -> Value {
-        self.document(&self.router.pin_rows())
+    /// Returns the document of `/api/v1/approvals`.
+    pub(super) fn approvals(&self) -> Value {
+        self.document(&self.router.approval_rows())
     }
 
-    fn document(&self, rows: &[PinRow]) -> Value {
+    fn document(&self, rows: &[ApprovalRow]) -> Value {
         let rows: Vec<_> = rows.iter().map(|row| row_json(&Examined::known(row))).collect();
         json!({"lock": self.router.lock_digest(), "prompts": rows})
     }
@@ -61,15 +61,15 @@ impl State {
         let refuse = |status, error: &str| (status, json!({ "error": error }));
         let Some(if_match) = if_match else {
             let error =
-                "send the ETag of GET /api/v1/pins, which shows what is decided on, in If-Match";
+                "send the ETag of GET /api/v1/approvals, which shows what is decided on, in If-Match";
             return Err(refuse(StatusCode::PRECONDITION_REQUIRED, error));
         };
         let changed = || {
-            let error = "the pins or what upstreams offer have changed; read /api/v1/pins again";
+            let error = "the approvals or what upstreams offer have changed; read /api/v1/approvals again";
             refuse(StatusCode::PRECONDITION_FAILED, error)
         };
         // One snapshot of the catalog, so that the decision is on the version that the tag names.
-        let rows = self.router.pin_rows();
+        let rows = self.router.approval_rows();
         let chosen = chosen(&rows, &decision.prompts)?;
         let is_of_prompt = matches!(chosen.as_slice(), [only] if if_match == prompt_tag(only));
         if !is_of_prompt && if_match != entity_tag(&self.document(&rows)) {
@@ -105,8 +105,8 @@ impl State {
 }
 
 /// The prompts with these names, each once.
-fn chosen(rows: &[PinRow], names: &[String]) -> Result<Vec<PinRow>, Refusal> {
-    let by_name: HashMap<&str, &PinRow> =
+fn chosen(rows: &[ApprovalRow], names: &[String]) -> Result<Vec<ApprovalRow>, Refusal> {
+    let by_name: HashMap<&str, &ApprovalRow> =
         rows.iter().map(|row| (row.public_name.as_str(), row)).collect();
     let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
     if names.is_empty() {
@@ -114,7 +114,7 @@ fn chosen(rows: &[PinRow], names: &[String]) -> Result<Vec<PinRow>, Refusal> {
         return Err((StatusCode::BAD_REQUEST, json!({ "error": error })));
     }
     let find = |name: &str| {
-        let error = || json!({"error": format!("no prompt {name:?} is offered or pinned")});
+        let error = || json!({"error": format!("no prompt {name:?} is offered or in the lock file")});
         let row = by_name.get(name).copied().cloned();
         row.ok_or_else(|| (StatusCode::NOT_FOUND, error()))
     };
@@ -123,7 +123,7 @@ fn chosen(rows: &[PinRow], names: &[String]) -> Result<Vec<PinRow>, Refusal> {
 
 /// Returns the entity tag of one prompt. It changes with the offered, approved and rejected
 /// versions.
-pub(super) fn prompt_tag(row: &PinRow) -> String {
+pub(super) fn prompt_tag(row: &ApprovalRow) -> String {
     entity_tag(&row_json(&Examined::known(row)))
 }
 

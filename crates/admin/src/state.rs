@@ -148,7 +148,7 @@ impl State {
                 let overlays: Vec<_> = overlays.map(|number| overlay::key(*number)).collect();
                 json!({"name": owner.public_name, "upstream": owner.upstream.as_str(),
                     "rawName": owner.raw_name, "digest": owner.digest, "overlays": overlays,
-                    "state": owner.pin.state.as_str()})
+                    "state": owner.approval.state.as_str()})
             })
             .collect();
         let left_out = &catalog.content.left_out;

@@ -405,7 +405,7 @@ mod tests {
         for (credential, more, what) in [
             (EXCHANGE, "prefix = \"\"\n", "needs a prefix"),
             (EXCHANGE, "on_changed_definition = \"hold\"\n", "on_changed_definition"),
-            (EXCHANGE, "release = \"warn\"\n", "set its release = \"off\""),
+            (EXCHANGE, "approval = \"warn\"\n", "set its approval = \"off\""),
             (&both, "", "the gateway's own credential"),
         ] {
             let mistake = check(credential, &format!("{as_caller}{more}")).unwrap_err();

@@ -64,7 +64,7 @@ pub use jwt::{Jwt, is_https_or_loopback};
 pub use limits::{Limit, Per, default_limit_name};
 pub use oauth::{ClientProof, OAuth};
 pub use records::{Records, load_audit};
-pub use releases::Releases;
+pub(crate) use releases::Approvals;
 pub use secret::Secret;
 pub use server::{Limits, Server, from_here};
 pub use settings::Settings;
@@ -113,7 +113,7 @@ pub struct Config {
     pub upstreams: Vec<Upstream>,
     /// In the order of the file.
     pub overlays: Vec<Overlay>,
-    pub releases: Releases,
+    pub approvals: Approvals,
     /// Sorted by name.
     pub views: Vec<View>,
     pub telemetry: Telemetry,
@@ -301,7 +301,7 @@ impl Config {
             accounts,
             grants,
             overlays: overlays::read_all(&mut root, &upstreams, &disabled),
-            releases: releases::read(root.section("releases"), &upstreams, modes),
+            approvals: releases::read(root.section("approvals"), &upstreams, modes),
             views: views::read_all(&mut root, &server, &upstreams, &disabled),
             cluster: cluster::read(root.section("cluster"), server.seal_keys.is_some()),
             server,
@@ -342,7 +342,7 @@ transport = "stdio"
 [[auth.mtls]]
 [[access.rules]]
 [[limits]]
-[[releases.probes]]
+[[approvals.probes]]
 [[overlays]]
 arguments.argument = {}
 icons = [{}]

@@ -47,15 +47,15 @@ impl Config {
                  is meant, set server.tls = { cert = \"\", key = \"\" }",
             ),
             (
-                self.unenforced(before).any(|id| !self.releases.is_mode_given(id)),
-                "releases: the file enforces no approvals for an upstream any more, so prompts that nobody approved \
-                 would be served; if that is meant, set releases.mode, or release of the upstream",
+                self.unenforced(before).any(|id| !self.approvals.is_mode_given(id)),
+                "approvals: the file enforces no approvals for an upstream any more, so prompts that nobody approved \
+                 would be served; if that is meant, set approvals.mode, or approval of the upstream",
             ),
             (
-                self.releases.lock.digest == NO_FILE
-                    && !before.releases.lock.is_empty()
-                    && self.upstreams.iter().any(|up| self.releases.mode_of(&up.id) != Mode::Off),
-                "releases.lock: the lock file is gone; restore it, or restart the gateway if that is meant",
+                self.approvals.lock.digest == NO_FILE
+                    && !before.approvals.lock.is_empty()
+                    && self.upstreams.iter().any(|up| self.approvals.mode_of(&up.id) != Mode::Off),
+                "approvals.lock: the lock file is gone; restore it, or restart the gateway if that is meant",
             ),
             (
                 before.has_end && !self.has_end,
@@ -80,7 +80,7 @@ impl Config {
             (self.takes_other_certificates(before), "auth.mtls"),
             (before.server.tls.is_some() && self.server.tls.is_none(), "server.tls"),
             (before.audit.is_some() && self.audit.is_none(), "audit"),
-            (self.unenforced(before).next().is_some(), "releases"),
+            (self.unenforced(before).next().is_some(), "approvals"),
         ];
         removals.into_iter().filter(|(is_removed, _)| *is_removed).map(|(_, key)| key).collect()
     }
@@ -104,7 +104,7 @@ impl Config {
     /// The upstreams whose approvals `before` enforces, and this configuration does not.
     fn unenforced<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = &'a UpstreamId> {
         let is_enforced =
-            |config: &Self, id: &UpstreamId| config.releases.mode_of(id) == Mode::Enforce;
+            |config: &Self, id: &UpstreamId| config.approvals.mode_of(id) == Mode::Enforce;
         let stay = before.upstreams.iter().map(|upstream| &upstream.id);
         let stay = stay.filter(|id| self.upstreams.iter().any(|upstream| upstream.id == **id));
         stay.filter(move |id| is_enforced(before, id) && !is_enforced(self, id))
@@ -251,17 +251,17 @@ mod tests {
         let entry = "version = 1\n[[prompts]]\nupstream = \"a\"\nprompt = \"p\"\n[prompts.approved]\n\
                      by = \"x\"\nat = \"y\"\ndefinition = \"sha256:";
         std::fs::write(&lock, format!("{entry}{}\"\n", "0".repeat(64))).unwrap();
-        let enforced = parse("[releases]\nmode = \"enforce\"\n");
+        let enforced = parse("[approvals]\nmode = \"enforce\"\n");
         let removals = |after: &Config| after.unspoken_removals(&enforced).len();
         assert_eq!(removals(&enforced), 0);
         assert_eq!(removals(&parse("")), 1);
-        assert_eq!(removals(&parse("[releases]\nmode = \"warn\"\n")), 0);
+        assert_eq!(removals(&parse("[approvals]\nmode = \"warn\"\n")), 0);
         let own =
-            schema_check::parse("g", &format!("{upstream}release = \"off\"\n"), folder.path(), &[]);
+            schema_check::parse("g", &format!("{upstream}approval = \"off\"\n"), folder.path(), &[]);
         assert_eq!(removals(&own.unwrap()), 0);
-        assert_eq!(parse("").removals(&enforced), ["releases"]);
+        assert_eq!(parse("").removals(&enforced), ["approvals"]);
         std::fs::remove_file(&lock).unwrap();
-        let why = parse("[releases]\nmode = \"enforce\"\n").unspoken_removals(&enforced);
-        assert!(why[0].starts_with("releases.lock: the lock file is gone"), "{why:?}");
+        let why = parse("[approvals]\nmode = \"enforce\"\n").unspoken_removals(&enforced);
+        assert!(why[0].starts_with("approvals.lock: the lock file is gone"), "{why:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! `[releases]`: pins. Which versions of prompts were approved stands in the lock file.
+//! `[approvals]`: approvals. Which versions of prompts were approved stands in the lock file.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,16 +7,16 @@ use std::time::Duration;
 use super::Config;
 use super::lock::{Lock, LockStore, StoreError, arguments_text};
 use super::reader::{MILLISECOND, Section};
-use super::settings::{BOTH_PINS, MODES, OnChangedDefinition};
+use super::settings::{COMPARED_TWICE, MODES, OnChangedDefinition};
 use super::upstream::Upstream;
 use domain::name::UpstreamId;
 use domain::pin::{Mode, State};
 
-/// Pins of all upstreams.
+/// Approvals of all upstreams.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Releases {
+pub struct Approvals {
     pub store: LockStore,
-    /// The lock file as it was read with the configuration; [`Lock::none`] while pins are off.
+    /// The lock file as it was read with the configuration; [`Lock::none`] while approvals are off.
     pub lock: Arc<Lock>,
     /// The mode of upstreams without their own.
     pub mode: Mode,
@@ -33,7 +33,7 @@ pub struct Releases {
     pub is_probing: bool,
 }
 
-/// A get that fetches a text to compare, with its arguments.
+/// Arguments with which a text is asked for, to be approved.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Probe {
     /// Public name.
@@ -42,7 +42,7 @@ pub struct Probe {
     pub arguments: Arc<str>,
 }
 
-impl Releases {
+impl Approvals {
     /// Returns the mode of an upstream.
     pub fn mode_of(&self, upstream: &UpstreamId) -> Mode {
         self.modes.get(upstream).copied().unwrap_or(self.mode)
@@ -50,10 +50,10 @@ impl Releases {
 
     /// Returns the state of a prompt as the lock file has it, whatever its upstream offers.
     pub fn known_state(&self, upstream: &UpstreamId, raw_name: &str) -> State {
-        let pins = self.lock.of_upstream(upstream.as_str());
-        match (self.mode_of(upstream), pins.and_then(|pins| pins.get(raw_name))) {
-            (Mode::Off, _) => State::Unpinned,
-            (_, Some(pin)) if pin.approved.is_some() => State::Approved,
+        let approvals = self.lock.of_upstream(upstream.as_str());
+        match (self.mode_of(upstream), approvals.and_then(|approvals| approvals.get(raw_name))) {
+            (Mode::Off, _) => State::Unchecked,
+            (_, Some(approval)) if approval.approved.is_some() => State::Approved,
             (_, Some(_)) => State::Rejected,
             (_, None) => State::Pending,
         }
@@ -66,22 +66,22 @@ impl Releases {
 }
 
 impl Config {
-    /// Prepares a configuration for commands that show or change the lock file: pins enforce
-    /// nothing more than they do, and are compared for all upstreams where they are off for all.
-    /// Probes are left to the command. The wait for a list is long enough for the timeouts of all
-    /// upstreams. Reads the file. Returns whether pins are off for all upstreams.
+    /// Prepares a configuration for commands that show or change the lock file: approvals enforce
+    /// nothing more than they do, and are compared for all upstreams where they are off for all. It
+    /// is left to the command what is probed, and how long it waits for upstreams is left to these.
+    /// Reads the file. Returns whether approvals are off for all upstreams.
     ///
     /// # Errors
     /// The lock file cannot be read.
-    pub fn observe_pins(&mut self) -> Result<bool, StoreError> {
-        let releases = &mut self.releases;
-        releases.lock = Arc::new(releases.store.read()?);
-        releases.is_probing = false;
+    pub(crate) fn observe_approvals(&mut self) -> Result<bool, StoreError> {
+        let approvals = &mut self.approvals;
+        approvals.lock = Arc::new(approvals.store.read()?);
+        approvals.is_probing = false;
         let are_off =
-            self.upstreams.iter().all(|upstream| releases.mode_of(&upstream.id) == Mode::Off);
+            self.upstreams.iter().all(|upstream| approvals.mode_of(&upstream.id) == Mode::Off);
         if are_off {
-            releases.mode = Mode::Warn;
-            releases.modes.clear();
+            approvals.mode = Mode::Warn;
+            approvals.modes.clear();
         }
         let patience = self.upstreams.iter().map(|upstream| {
             let settings = &upstream.settings;
@@ -96,14 +96,14 @@ pub(super) fn read(
     mut section: Section<'_>,
     upstreams: &[Upstream],
     modes: BTreeMap<UpstreamId, Mode>,
-) -> Releases {
+) -> Approvals {
     let lock = section.text("lock", "promptgate.lock");
     let store = LockStore::at(section.beside(&lock));
     if lock.is_empty() {
         section.mistake("lock", "must be the path of a file");
     }
     let mode = section.choice("mode", Mode::Off, &MODES);
-    let mut releases = Releases {
+    let mut approvals = Approvals {
         lock: Arc::new(Lock::none()),
         mode,
         has_mode: section.was_read("mode"),
@@ -114,30 +114,30 @@ pub(super) fn read(
         store,
         modes,
     };
-    let is_pinned = |upstream: &&Upstream| releases.mode_of(&upstream.id) != Mode::Off;
-    for upstream in upstreams.iter().filter(is_pinned) {
+    let is_compared = |upstream: &&Upstream| approvals.mode_of(&upstream.id) != Mode::Off;
+    for upstream in upstreams.iter().filter(is_compared) {
         let is_held = upstream.settings.on_changed_definition != OnChangedDefinition::Allow;
-        if is_held && !releases.modes.contains_key(&upstream.id) {
+        if is_held && !approvals.modes.contains_key(&upstream.id) {
             let id = &upstream.id;
             section.mistake(
                 "mode",
-                format!("{BOTH_PINS} (upstream {id}), or set its release = \"off\""),
+                format!("{COMPARED_TWICE} (upstream {id}), or set its approval = \"off\""),
             );
         }
     }
-    for Upstream { id, .. } in upstreams.iter().filter(is_pinned).filter(|u| u.lists_per_caller()) {
+    for Upstream { id, .. } in upstreams.iter().filter(is_compared).filter(|u| u.lists_per_caller()) {
         section.mistake(
             "mode",
             format!(
-                "cannot approve what upstream {id} lists for each caller (list_as = \"caller\"): set its release = \"off\""
+                "cannot approve what upstream {id} lists for each caller (list_as = \"caller\"): set its approval = \"off\""
             ),
         );
     }
-    if upstreams.iter().any(|upstream| is_pinned(&upstream)) {
-        releases.lock = Arc::new(read_lock(&section, &releases.store));
+    if upstreams.iter().any(|upstream| is_compared(&upstream)) {
+        approvals.lock = Arc::new(read_lock(&section, &approvals.store));
     }
     section.finish();
-    releases
+    approvals
 }
 
 /// Reads the lock file, so that a change of it is a change of the configuration.
@@ -175,7 +175,7 @@ mod tests {
             schema_check::parse("g", &text, folder.path(), &[]).map_err(|error| error.to_string())
         };
         let modes = |config: &Config| {
-            let of = |upstream: &Upstream| config.releases.mode_of(&upstream.id);
+            let of = |upstream: &Upstream| config.approvals.mode_of(&upstream.id);
             config.upstreams.iter().map(of).collect::<Vec<_>>()
         };
         let lock = folder.path().join("promptgate.lock");
@@ -183,33 +183,33 @@ mod tests {
         let off = parse("").unwrap();
         assert_eq!(modes(&off), [Mode::Off, Mode::Off]);
         assert_eq!(
-            (off.releases.probe_every, off.releases.snapshot),
+            (off.approvals.probe_every, off.approvals.snapshot),
             (Duration::from_secs(3600), false)
         );
-        let enforced = "[releases]\nmode = \"enforce\"\n\
-            [[releases.probes]]\nprompt = \"a__p\"\narguments = { b = \"2\", a = \"1\" }\n";
+        let enforced = "[approvals]\nmode = \"enforce\"\n\
+            [[approvals.probes]]\nprompt = \"a__p\"\narguments = { b = \"2\", a = \"1\" }\n";
         let error = parse(enforced).unwrap_err();
-        assert!(error.contains("releases.lock: ") && error.contains("line 1: "), "{error}");
+        assert!(error.contains("approvals.lock: ") && error.contains("line 1: "), "{error}");
         fs::write(&lock, "version = 1\n").unwrap();
         let config = parse(enforced).unwrap();
         assert_eq!(modes(&config), [Mode::Enforce, Mode::Off]);
-        assert_eq!(&*config.releases.probes[0].arguments, r#"{"a":"1","b":"2"}"#);
+        assert_eq!(&*config.approvals.probes[0].arguments, r#"{"a":"1","b":"2"}"#);
         assert_eq!(config.files.last().unwrap().path, lock);
         fs::remove_file(&lock).unwrap();
-        assert_eq!(*parse(enforced).unwrap().releases.lock, Lock::none());
+        assert_eq!(*parse(enforced).unwrap().approvals.lock, Lock::none());
         for (text, expected) in [
-            ("[releases]\nmode = \"strict\"\n", "releases.mode: must be one of"),
+            ("[approvals]\nmode = \"strict\"\n", "approvals.mode: must be one of"),
             (
-                "[releases]\nmode = \"warn\"\n[defaults]\non_changed_definition = \"hold\"\n",
-                "releases.mode: pins definitions in a lock file",
+                "[approvals]\nmode = \"warn\"\n[defaults]\non_changed_definition = \"hold\"\n",
+                "approvals.mode: compares definitions with the lock file",
             ),
             (
-                "[[releases.probes]]\nprompt = \"\"\n",
-                "releases.probes.1.prompt: must be the public name",
+                "[[approvals.probes]]\nprompt = \"\"\n",
+                "approvals.probes.1.prompt: must be the public name",
             ),
             (
-                "[[releases.probes]]\nprompt = \"p\"\narguments = { a = 1 }\n",
-                "releases.probes.1.arguments.a: must be a string",
+                "[[approvals.probes]]\nprompt = \"p\"\narguments = { a = 1 }\n",
+                "approvals.probes.1.arguments.a: must be a string",
             ),
         ] {
             let error = parse(text).unwrap_err();

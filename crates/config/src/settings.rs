@@ -102,22 +102,22 @@ const ON_CHANGED_DEFINITION: [(&str, OnChangedDefinition); 3] = [
     ("block", OnChangedDefinition::Block),
 ];
 
-/// The modes of pins in a lock file.
+/// The modes of approvals.
 pub(super) const MODES: [(&str, Mode); 3] =
     [("off", Mode::Off), ("warn", Mode::Warn), ("enforce", Mode::Enforce)];
 
-/// The mistake of definitions that are pinned in two ways.
-pub(super) const BOTH_PINS: &str =
-    "pins definitions in a lock file; remove on_changed_definition, which pins them without one";
+/// The mistake of definitions that are compared in two ways.
+pub(super) const COMPARED_TWICE: &str =
+    "compares definitions with the lock file; remove on_changed_definition, which compares them without one";
 
-/// Reads the mode of pins of one upstream; `None` if it has none of its own.
-pub(super) fn release(section: &mut Section<'_>, settings: Option<&Settings>) -> Option<Mode> {
-    let mode = section.choice("release", Mode::Off, &MODES);
-    let mode = section.was_read("release").then_some(mode)?;
+/// Reads the mode of approvals of one upstream; `None` if it has none of its own.
+pub(super) fn approval(section: &mut Section<'_>, settings: Option<&Settings>) -> Option<Mode> {
+    let mode = section.choice("approval", Mode::Off, &MODES);
+    let mode = section.was_read("approval").then_some(mode)?;
     let is_held = settings
         .is_some_and(|settings| settings.on_changed_definition != OnChangedDefinition::Allow);
     if mode != Mode::Off && is_held {
-        section.mistake("release", BOTH_PINS);
+        section.mistake("approval", COMPARED_TWICE);
     }
     Some(mode)
 }

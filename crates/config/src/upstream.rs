@@ -15,7 +15,6 @@ use super::grants::{Grants, Login};
 use super::jwt::is_https_or_loopback;
 use super::reader::{MILLISECOND, Section};
 use super::secret::Secret;
-use super::settings::{OnChangedDefinition, Settings, questions, release, settings};
 use base::platform::disk;
 use base::seal::pem::certificates;
 use domain::address_policy::AddressPolicy;
@@ -23,6 +22,7 @@ use domain::name::{Prefix, UpstreamId};
 use domain::pin::Mode;
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
+use super::settings::{OnChangedDefinition, Settings, questions, approval, settings};
 
 /// One upstream.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -193,7 +193,7 @@ impl Upstream {
 }
 
 /// The upstreams that are enabled and those that are not, sorted by id, and those with their own
-/// mode of pins.
+/// mode of approvals.
 pub(super) struct Upstreams {
     pub list: Vec<Upstream>,
     pub disabled: Vec<UpstreamId>,
@@ -216,7 +216,7 @@ pub(super) fn read_all(root: &mut Section<'_>) -> Upstreams {
         };
         let enabled = section.flag("enabled", true);
         let upstream = read(id.clone(), &mut section, &base, base_questions);
-        let mode = release(&mut section, upstream.as_ref().map(|upstream| &upstream.settings));
+        let mode = approval(&mut section, upstream.as_ref().map(|upstream| &upstream.settings));
         modes.extend(mode.map(|mode| (id.clone(), mode)));
         section.finish();
         if !enabled {

@@ -13,7 +13,7 @@ pub struct PromptRef<'a> {
     /// Id of the upstream.
     pub upstream: &'a str,
     pub raw_name: &'a str,
-    /// The state of its pin.
+    /// The state of its approval.
     pub state: State,
 }
 

@@ -70,7 +70,7 @@ log = "error"
 [upstreams.library]
 transport = "library"
 path = "library"
-release = "enforce"
+approval = "enforce"
 [upstreams.support]
 transport = "library"
 path = "support"
@@ -78,7 +78,7 @@ path = "support"
 transport = "http"
 url = "${this.scripted.url}"
 revision = "2025-11-25"
-release = "warn"
+approval = "warn"
 [upstreams.legal]
 transport = "http"
 url = "${this.hostile.url}"

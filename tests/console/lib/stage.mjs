@@ -59,8 +59,8 @@ export class Stage {
     writeFileSync(this.path('gateway.toml'), this.config(port));
     await this.#serve();
     await this.until(async () => (await this.api('/api/v1/upstreams')).upstreams.every(isSettled));
-    await this.pins('approve', '--upstream', 'library', '--yes', '--why', 'first review');
-    await this.until(() => this.isPin('library__review-code', 'approved'));
+    await this.approvals('approve', '--upstream', 'library', '--yes', '--why', 'first review');
+    await this.until(() => this.isState('library__review-code', 'approved'));
   }
 
   /** What the upstreams offer. */
@@ -103,18 +103,18 @@ export class Stage {
     return response.json();
   }
 
-  /** The command `promptgate pins`, as a person at a terminal would run it. */
-  pins(...command) {
-    return promisify(execFile)(BINARY, ['pins', ...command, '--config', this.path('gateway.toml')]);
+  /** The command `promptgate approvals`, as a person at a terminal would run it. */
+  approvals(...command) {
+    return promisify(execFile)(BINARY, ['approvals', ...command, '--config', this.path('gateway.toml')]);
   }
 
-  async pinOf(name) {
-    const { prompts } = await this.api('/api/v1/pins');
-    return prompts.find((pin) => pin.name === name);
+  async approvalOf(name) {
+    const { prompts } = await this.api('/api/v1/approvals');
+    return prompts.find((approval) => approval.name === name);
   }
 
-  async isPin(name, state) {
-    return (await this.pinOf(name))?.state === state;
+  async isState(name, state) {
+    return (await this.approvalOf(name))?.state === state;
   }
 
   /** Changes the text of a prompt of a library, as a new line at its end. */
@@ -162,12 +162,12 @@ page_time = "10s"  # an unoptimised binary on a busy machine
 log = "error"
 [naming]
 max_length = 128
-[releases]
+[approvals]
 mode = "off"
 [upstreams.library]
 transport = "library"
 path = "library"
-release = "enforce"
+approval = "enforce"
 [upstreams.support]
 transport = "library"
 path = "support"
@@ -186,7 +186,7 @@ breaker = { failures = 2, open_min = "1s", open_max = "1s" }
 transport = "http"
 url = "${this.hostile.url}"
 revision = "2025-11-25"
-release = "warn"
+approval = "warn"
 [views.team]
 upstreams = ["support", "scripted"]
 [[overlays]]

@@ -172,7 +172,7 @@ async fn what_visitors_callers_and_children_write_is_never_markup() {
             ("text", payload),
             ("tag", payload),
         ]);
-        for path in ["/prompts", "/access", "/pins", "/usage", "/audit", "/configuration"] {
+        for path in ["/prompts", "/access", "/approvals", "/usage", "/audit", "/configuration"] {
             let page = browser.page(&format!("{path}?{query}&sort=%22%3E%3Cb%3E&state=%22%3E%3Cb%3E&by=%22%3E%3Cb%3E&span=%22%3E%3Cb%3E&view=%22%3E%3Cb%3E")).await;
             assert_harmless(&page, payload, path);
             assert!(!page.contains("\"><b>"), "{path}");
@@ -185,7 +185,7 @@ async fn what_visitors_callers_and_children_write_is_never_markup() {
         let login = stranger.page(&format!("/login?{}", form(&[("to", payload)]))).await;
         assert!(!login.contains(payload) && login.contains("name=\"to\" value=\"/\""), "{login}");
         let segment: String = payload.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        for path in ["prompts", "upstreams", "pins", "audit", "x"] {
+        for path in ["prompts", "upstreams", "approvals", "audit", "x"] {
             let page = browser.get(&format!("/{path}/{segment}")).await;
             assert_eq!(page.status, 404, "{path}/{payload}");
             assert!(!text(&page).contains(payload), "{path}/{payload}");
@@ -273,7 +273,7 @@ async fn long_and_many_parameters_are_read_within_bounds() {
     let mut browser = Browser::new(&gateway.admin());
     browser.log_in("t0ken").await;
     let long = "x".repeat(7_000);
-    for path in ["/prompts", "/access", "/usage", "/audit", "/configuration", "/pins"] {
+    for path in ["/prompts", "/access", "/usage", "/audit", "/configuration", "/approvals"] {
         let page = browser.get(&format!("{path}?q={long}")).await;
         assert_eq!(page.status, 200, "{path}");
     }

@@ -90,7 +90,7 @@ async fn a_page_without_time_says_so() {
     browser.log_in("t0ken").await;
     let mut late = 0;
     for path in
-        ["/prompts?q=p", "/access", "/usage", "/overview", "/configuration", "/connect", "/pins"]
+        ["/prompts?q=p", "/access", "/usage", "/overview", "/configuration", "/connect", "/approvals"]
     {
         let api = admin.send("GET", &format!("/api/v1{path}"), &[], b"").await;
         let page = browser.get(path).await;

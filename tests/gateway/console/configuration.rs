@@ -97,7 +97,7 @@ async fn every_value_has_its_origin_and_no_secret_is_shown_anywhere() {
         "/upstreams/far",
         "/upstreams/child",
         "/access",
-        "/pins",
+        "/approvals",
         "/usage",
         "/audit",
         "/configuration",
@@ -111,7 +111,7 @@ async fn every_value_has_its_origin_and_no_secret_is_shown_anywhere() {
     for path in [
         "status",
         "catalog",
-        "pins",
+        "approvals",
         "upstreams",
         "overview",
         "prompts/lib__greet",

@@ -24,25 +24,25 @@ async fn a_person_approves_rejects_and_goes_back() {
     let [mut viewer, mut tester, mut approver] = <[Browser; 3]>::try_from(people).ok().unwrap();
     let api = with_token(&admin);
     let state = async |expected: &str| {
-        let pin = async || document(&api, "/pins/up__p").await;
-        eventually(pin, |pin| pin["state"] == expected).await
+        let approval = async || document(&api, "/approvals/up__p").await;
+        eventually(approval, |approval| approval["state"] == expected).await
     };
     state("pending").await;
 
     // Viewers read no texts; testers do, and neither decides.
-    let seen = viewer.page("/pins/up__p").await;
+    let seen = viewer.page("/approvals/up__p").await;
     assert!(seen.contains("Texts are shown to testers") && !seen.contains("value=\"approve\""));
-    let seen = tester.page("/pins/up__p").await;
+    let seen = tester.page("/approvals/up__p").await;
     assert!(
         seen.contains("aria-label=\"Difference\"") && !seen.contains("value=\"approve\""),
         "{seen}"
     );
-    let tag = document(&api, "/pins/up__p").await["tag"].as_str().unwrap().to_owned();
+    let tag = document(&api, "/approvals/up__p").await["tag"].as_str().unwrap().to_owned();
     for browser in [&mut viewer, &mut tester] {
         let csrf = browser.csrf("/access").await;
         let fields =
             [("csrf", csrf.as_str()), ("prompt", "up__p"), ("action", "approve"), ("tag", &tag)];
-        let refused = browser.submit("/pins/decide", &fields).await;
+        let refused = browser.submit("/approvals/decide", &fields).await;
         assert_eq!(refused.status, 403);
         assert!(text(&refused).contains("admin.oidc.approvers"), "{}", text(&refused));
     }
@@ -50,7 +50,7 @@ async fn a_person_approves_rejects_and_goes_back() {
     let mut decide = async |action: &'static str, why: &'static str| {
         // A page that was made before its text was probed is stale.
         let decided = async || {
-            let page = approver.page("/pins/up__p").await;
+            let page = approver.page("/approvals/up__p").await;
             let (csrf, tag) = (hidden(&page, "csrf"), hidden(&page, "tag"));
             let fields = [
                 ("csrf", csrf.as_str()),
@@ -59,16 +59,16 @@ async fn a_person_approves_rejects_and_goes_back() {
                 ("action", action),
                 ("why", why),
             ];
-            approver.submit("/pins/decide", &fields).await
+            approver.submit("/approvals/decide", &fields).await
         };
         let decided = eventually(decided, |reply| reply.status != 412).await;
-        assert_eq!(decided.header("location"), Some("/pins/up__p"), "{action}: {}", text(&decided));
+        assert_eq!(decided.header("location"), Some("/approvals/up__p"), "{action}: {}", text(&decided));
     };
     decide("approve", "ticket <1>").await;
     state("approved").await;
     up.offer(|offer| offer.definition["description"] = json!("<b>two</b>"));
     state("changed").await;
-    assert!(tester.page("/pins/up__p").await.contains("&lt;b&gt;two&lt;/b&gt;"));
+    assert!(tester.page("/approvals/up__p").await.contains("&lt;b&gt;two&lt;/b&gt;"));
     decide("reject", "no").await;
     state("rejected").await;
     up.offer(|offer| offer.definition["description"] = json!("three"));
@@ -94,15 +94,15 @@ async fn a_person_approves_rejects_and_goes_back() {
     for (tag, status) in [(tag.as_str(), 412), ("", 428), ("*", 412)] {
         let fields =
             [("csrf", csrf.as_str()), ("tag", tag), ("prompt", "up__p"), ("action", "approve")];
-        let refused = approver.submit("/pins/decide", &fields).await;
+        let refused = approver.submit("/approvals/decide", &fields).await;
         assert_eq!(refused.status, status, "{tag}: {}", text(&refused));
     }
     // Over the API a person is recorded under their own id, too, whatever they say.
     let signed_in = async || {
-        let tag = document(&api, "/pins/up__p").await["tag"].as_str().unwrap().to_owned();
+        let tag = document(&api, "/approvals/up__p").await["tag"].as_str().unwrap().to_owned();
         let headers = [("Content-Type", "application/json"), ("If-Match", tag.as_str())];
         let body = json!({"prompts": ["up__p"], "by": "grace", "why": "as grace"}).to_string();
-        approver.send("POST", "/api/v1/pins/approve", &headers, body.as_bytes()).await
+        approver.send("POST", "/api/v1/approvals/approve", &headers, body.as_bytes()).await
     };
     let decided = eventually(signed_in, |reply| reply.status != 412).await;
     assert_eq!(decided.status, 200, "{}", text(&decided));
@@ -119,13 +119,13 @@ async fn nobody_approves_a_difference_of_which_a_part_is_shown() {
     let folder = Folder::new(&toml);
     let (_process, admin) = Process::serve_admin(folder.path(), &[]).await;
     let api = with_token(&admin);
-    let waiting = async || document(&api, "/pins/up__p").await;
-    let pin = eventually(waiting, |pin| pin["state"] == "pending").await;
-    assert_eq!(pin["diff"].as_array().unwrap().len(), 1);
-    assert!(pin["diffTotal"].as_u64().unwrap() > 1, "{pin}");
+    let waiting = async || document(&api, "/approvals/up__p").await;
+    let approval = eventually(waiting, |approval| approval["state"] == "pending").await;
+    assert_eq!(approval["diff"].as_array().unwrap().len(), 1);
+    assert!(approval["diffTotal"].as_u64().unwrap() > 1, "{approval}");
     let mut browser = Browser::new(&admin);
     browser.log_in("t0ken").await;
-    let page = browser.page("/pins/up__p").await;
+    let page = browser.page("/approvals/up__p").await;
     assert!(page.contains("The first 1 of") && page.contains("admin.page_rows"), "{page}");
     assert!(page.contains("value=\"approve\" disabled"), "{page}");
 }

@@ -71,7 +71,7 @@ impl Description {
     }
 }
 
-/// A gateway with upstreams of every kind, callers, rules, limits, overlays, a view and pins.
+/// A gateway with upstreams of every kind, callers, rules, limits, overlays, a view and approvals.
 struct Everything {
     folder: Folder,
     process: Process,
@@ -84,14 +84,14 @@ impl Everything {
     async fn start() -> Self {
         let changeable = Changeable::start().await;
         let mut toml = super::ADMIN.to_owned();
-        toml += "write = true\ntry_as = true\n[releases]\nmode = \"off\"\n[views.team]\nupstreams = [\"modern\"]\n";
+        toml += "write = true\ntry_as = true\n[approvals]\nmode = \"off\"\n[views.team]\nupstreams = [\"modern\"]\n";
         toml += &(api_key("ci", "pg_ci") + "groups = [\"staff\"]\n");
         toml += "[[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\ncallers = [\"console\", \"promptgate\"]\n\
             groups = [\"staff\"]\n[[access.rules]]\ndeny = [\"get\"]\nprompts = [\"last\"]\n";
         toml += "[[limits]]\nname = \"slow\"\nper = [\"caller\"]\nrate = \"1/h\"\nburst = 3\ncallers = [\"ci\"]\n\
             methods = [\"prompts/get\"]\n";
         toml += "[[overlays]]\nupstream = \"modern\"\nprompt = \"all\"\ntitle = \"Everything\"\n";
-        toml += &(changeable.upstream.table("up") + "release = \"enforce\"\n");
+        toml += &(changeable.upstream.table("up") + "approval = \"enforce\"\n");
         toml += "[upstreams.dead]\ntransport = \"http\"\nurl = \"http://127.0.0.1:1/mcp\"\n";
         let mut servers = Vec::new();
         for (id, mode) in [
@@ -149,7 +149,7 @@ async fn every_answer_is_as_it_is_described() {
         ("/audit/{seq}", "/audit/1".to_owned()),
         ("/prompts", "/prompts?q=all&upstream=modern&view=team&sort=-name".to_owned()),
         ("/connect", "/connect?view=team".to_owned()),
-        ("/pins/{name}", "/pins/up__p".to_owned()),
+        ("/approvals/{name}", "/approvals/up__p".to_owned()),
     ];
     for path in [
         "/overview",
@@ -180,7 +180,7 @@ async fn every_answer_is_as_it_is_described() {
         let page = browser.page(path).await;
         assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>"), "{path}");
     }
-    for path in ["/status", "/replicas", "/catalog", "/pins", "/openapi.json"] {
+    for path in ["/status", "/replicas", "/catalog", "/approvals", "/openapi.json"] {
         let path = format!("/api/v1{path}");
         described.get(admin, &path, &path).await;
     }
@@ -242,20 +242,20 @@ async fn decisions(described: &mut Description, everything: &Everything) {
         ("rollback", "three", "approved"),
     ] {
         everything.changeable.offer(|offer| offer.definition["description"] = description.into());
-        let pin = async || document(admin, "/pins/up__p").await;
-        eventually(pin, |pin| pin["state"] == state).await;
-        let path = format!("/api/v1/pins/{action}");
+        let approval = async || document(admin, "/approvals/up__p").await;
+        eventually(approval, |approval| approval["state"] == state).await;
+        let path = format!("/api/v1/approvals/{action}");
         // The shown version may change once more, when the text is probed.
         let decide = async || {
-            let tag = pin().await["tag"].as_str().unwrap().to_owned();
+            let tag = approval().await["tag"].as_str().unwrap().to_owned();
             let headers = [("If-Match", tag.as_str()), ("Content-Type", "application/json")];
             let body = json!({"prompts": ["up__p"], "by": "grace", "why": description}).to_string();
             admin.send("POST", &path, &headers, body.as_bytes()).await
         };
         let decided = eventually(decide, |reply| reply.status == 200).await;
         described.check("POST", &path, &decided);
-        described.get(admin, "/api/v1/pins", "/api/v1/pins").await;
-        described.get(admin, "/api/v1/pins/{name}", "/api/v1/pins/up__p").await;
+        described.get(admin, "/api/v1/approvals", "/api/v1/approvals").await;
+        described.get(admin, "/api/v1/approvals/{name}", "/api/v1/approvals/up__p").await;
     }
 }
 
@@ -278,7 +278,7 @@ async fn refusals(described: &mut Description, everything: &Everything) {
         .map(|(path, method, _)| (path.to_owned(), method.to_uppercase()))
         .collect();
     let real = |path: &str| {
-        path.replace("pins/{name}", "pins/up__p")
+        path.replace("approvals/{name}", "approvals/up__p")
             .replace("{name}", "modern__all")
             .replace("{id}", "modern")
             .replace("{seq}", "1")
@@ -324,14 +324,14 @@ async fn refusals(described: &mut Description, everything: &Everything) {
             assert_eq!(reply.status, status, "{path}: {}", text(&reply));
             described.check("POST", template, &reply);
         }
-        if template.contains("/pins/") {
+        if template.contains("/approvals/") {
             let known = json!({"prompts": ["up__p"]}).to_string();
             let stale = admin.send("POST", &path, &json, known.as_bytes()).await;
             let untagged = admin.send("POST", &path, &json[..1], known.as_bytes()).await;
             assert_eq!((stale.status, untagged.status), (412, 428));
             described.check("POST", template, &stale);
             described.check("POST", template, &untagged);
-            let tag = document(admin, "/pins/up__p").await["tag"].clone();
+            let tag = document(admin, "/approvals/up__p").await["tag"].clone();
             let fresh = [json[0], ("If-Match", tag.as_str().unwrap())];
             let unknown = json!({"prompts": ["no__such"]}).to_string();
             let unknown = admin.send("POST", &path, &fresh, unknown.as_bytes()).await;
@@ -342,7 +342,7 @@ async fn refusals(described: &mut Description, everything: &Everything) {
     for (template, path) in [
         ("/prompts/{name}", "/prompts/no__such"),
         ("/upstreams/{id}", "/upstreams/no"),
-        ("/pins/{name}", "/pins/no__such"),
+        ("/approvals/{name}", "/approvals/no__such"),
         ("/audit/{seq}", "/audit/999999"),
         ("/audit/{seq}", "/audit/x"),
     ] {
@@ -361,7 +361,7 @@ async fn refusals(described: &mut Description, everything: &Everything) {
         assert!(reply.json()["error"].as_str().unwrap().contains("/api/v1/openapi.json"));
     }
     // A path means the same with a slash at its end.
-    assert_eq!(document(admin, "/pins/").await, document(admin, "/pins").await);
+    assert_eq!(document(admin, "/approvals/").await, document(admin, "/approvals").await);
     assert!(everything.folder.lock().contains("up"));
 }
 
@@ -393,7 +393,7 @@ fn check_closed(schema: &Value, at: &str, open: &mut Vec<String>) {
                 .iter()
                 .any(|key| members.get(*key).is_some_and(|value| value != &json!(true)));
             // The parts of which others are made are closed there.
-            let is_part = ["PinLine", "VersionDigests", "UpstreamFields"]
+            let is_part = ["ApprovalLine", "VersionDigests", "UpstreamFields"]
                 .iter()
                 .any(|part| at.ends_with(part));
             let is_object = members.get("type") == Some(&json!("object"));

@@ -113,8 +113,8 @@ async fn people_sign_in_with_the_role_of_their_groups() {
         + &upstream.table("up");
     let gateway = Gateway::start(&toml).await;
     gateway.summary().await;
-    let page = Browser::new(&gateway.admin()).page("/login?to=/pins").await;
-    assert!(page.contains("href=\"/login/oidc?to=%2Fpins\""), "{page}");
+    let page = Browser::new(&gateway.admin()).page("/login?to=/approvals").await;
+    assert!(page.contains("href=\"/login/oidc?to=%2Fapprovals\""), "{page}");
     for (groups, role, tried) in [
         (&["readers"][..], "viewer", 403),
         (&["authors", "readers"], "tester", 200),
@@ -140,7 +140,7 @@ async fn people_sign_in_with_the_role_of_their_groups() {
         assert_eq!(reply.status, tried, "{role}: {}", text(&reply));
         let verified = browser.submit("/audit/verification", &[("csrf", &csrf)]).await;
         assert_eq!(verified.status, if role == "viewer" { 403 } else { 303 }, "{role}");
-        let decided = browser.submit("/pins/decide", &[("csrf", &csrf)]).await;
+        let decided = browser.submit("/approvals/decide", &[("csrf", &csrf)]).await;
         let expected = if role == "approver" { 400 } else { 403 };
         assert_eq!(decided.status, expected, "{role}: {}", text(&decided));
         let login = log.of("admin_login").pop().unwrap();

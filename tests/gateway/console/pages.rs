@@ -13,7 +13,7 @@ const PAGES: [&str; 11] = [
     "/upstreams",
     "/upstreams/up",
     "/access",
-    "/pins",
+    "/approvals",
     "/usage",
     "/audit",
     "/configuration",
@@ -133,7 +133,7 @@ async fn without_a_token_people_look_and_do_nothing_else() {
     for (path, fields) in [
         ("/prompts/up__p/try", vec![]),
         ("/prompts/up__p/complete", vec![("argument", "a")]),
-        ("/pins/decide", vec![("action", "approve"), ("prompt", "up__p")]),
+        ("/approvals/decide", vec![("action", "approve"), ("prompt", "up__p")]),
         ("/audit/verification", vec![]),
     ] {
         let fields = [vec![("csrf", csrf.as_str())], fields].concat();
@@ -154,7 +154,7 @@ async fn addresses_of_forms_lead_to_their_pages() {
     for (path, to) in [
         ("/prompts/up__p/try", "/prompts/up__p"),
         ("/prompts/a%20%22b/complete", "/prompts/a%20%22b"),
-        ("/pins/decide", "/pins"),
+        ("/approvals/decide", "/approvals"),
         ("/logout", "/"),
     ] {
         let moved = browser.get(path).await;

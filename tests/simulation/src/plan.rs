@@ -165,7 +165,7 @@ pub type Approvals = BTreeMap<(String, String), Approved>;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Approved {
     pub description: String,
-    /// Whether its text without arguments is pinned, too.
+    /// Whether its text without arguments is approved, too.
     pub has_text: bool,
 }
 
@@ -188,7 +188,7 @@ impl Rules {
 
     /// The form in which a prompt is listed: the approved one, where approvals are enforced.
     pub fn served(&self, upstream: &Plan, prompt: &Prompt) -> Option<Prompt> {
-        if !upstream.is_pinned {
+        if !upstream.needs_approval {
             return Some(prompt.clone());
         }
         let approved = self.approval(&upstream.id, &prompt.name)?;
@@ -263,7 +263,7 @@ impl Scenario {
                 acts_as_caller,
                 lists_per_caller,
                 // The text of one that asks, or that knows callers, cannot be asked for.
-                is_pinned: !asks && !acts_as_caller && rng.bool(),
+                needs_approval: !asks && !acts_as_caller && rng.bool(),
                 announces: rng.u8(..) < 200,
             }
         });
@@ -377,7 +377,7 @@ impl Scenario {
              [auth.stdio]\nid = \"caller-0\"\ngroups = [\"all\"]\n\
              [[limits]]\nname = \"per caller\"\nper = [\"caller\"]\ncallers = [\"caller-*\"]\nmethods = [\"prompts/list\", \"prompts/get\", \"completion/complete\"]\n\
              rate = \"{rate}/s\"\nburst = {burst}\n\
-             [releases]\nlock = \"{LOCK}\"\n\
+             [approvals]\nlock = \"{LOCK}\"\n\
              [[access.rules]]\nallow = [\"get\"]\ncallers = [\"promptgate\"]\n\
              [[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\ngroups = [\"all\"]\n\
              [[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\ngroups = [\"some\"]\nprompts = [\"open-*\"]\n\
@@ -452,9 +452,9 @@ impl Scenario {
                     plan.folder()
                 ),
             };
-            let release = if plan.is_pinned { "enforce" } else { "off" };
+            let approval = if plan.needs_approval { "enforce" } else { "off" };
             let enabled = !rules.is_disabled(id);
-            let _ = writeln!(toml, "enabled = {enabled}\nrelease = \"{release}\"");
+            let _ = writeln!(toml, "enabled = {enabled}\napproval = \"{approval}\"");
         }
         toml + "[end]\n"
     }

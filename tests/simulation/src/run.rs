@@ -362,17 +362,17 @@ async fn check_client(world: &World, client: &mut Client) {
     }
 }
 
-/// Whether gets of a prompt with arguments are answered: the text of a pinned library prompt may be
+/// Whether gets of a prompt with arguments are answered: the text of an approved library prompt may be
 /// one that was not approved.
 fn is_servable(world: &World, public: &str) -> bool {
     let (id, name) = public.split_once("__").unwrap_or_default();
     let mut upstreams = world.upstreams().iter();
     let Some(upstream) = upstreams.find(|upstream| upstream.plan().id == id) else { return true };
-    let Plan { transport, is_pinned, .. } = upstream.plan();
+    let Plan { transport, needs_approval, .. } = upstream.plan();
     let offered = upstream.prompts().into_iter().find(|prompt| prompt.name == name);
     let rules = world.newest_rules();
     let approved = rules.approval(id, name).map(|approved| &approved.description);
-    !is_pinned
+    !needs_approval
         || *transport != Transport::Library
         || approved == offered.as_ref().map(|prompt| &prompt.description)
 }

@@ -51,7 +51,7 @@ pub struct Plan {
     /// Whether each caller has a list of its own, walked with its secret.
     pub lists_per_caller: bool,
     /// Whether only what was approved may be served.
-    pub is_pinned: bool,
+    pub needs_approval: bool,
     /// Whether it announces changes; else the gateway polls.
     pub announces: bool,
 }
@@ -574,7 +574,7 @@ impl Upstream {
         (self.0.on_get)(&arrival);
         let mut state = self.lock();
         let is_again = |other: &Arrival| other.nonce == arrival.nonce && !other.is_refused;
-        // The gateway asks for pinned texts as often as it wants to.
+        // The gateway asks for approved texts as often as it wants to.
         let is_named = !arrival.nonce.is_empty();
         if is_named && state.arrivals.iter().any(is_again) && !state.asked.contains(&arrival.nonce)
         {

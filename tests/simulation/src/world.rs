@@ -321,7 +321,7 @@ impl World {
         rules.into_iter().any(|period| period.value.allow(caller, upstream, name))
     }
 
-    /// Whether a text of a pinned prompt is of a version that was approved at the time. `is_plain`:
+    /// Whether a text of an approved prompt is of a version that was approved at the time. `is_plain`:
     /// it was asked for without arguments.
     pub fn may_serve(
         &self,

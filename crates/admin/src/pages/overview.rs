@@ -98,9 +98,9 @@ fn attention(state: &State, limited: u64, max: usize) -> Vec<Attention> {
             format!("Records wait {:.1} s for the audit log", state.audit.lag().as_secs_f64());
         add("warn", text, "/audit");
     }
-    let waiting = waiting_pins(state);
+    let waiting = waiting_approvals(state);
     if waiting > 0 {
-        add("warn", format!("{waiting} prompts wait for a decision"), "/pins?state=waiting");
+        add("warn", format!("{waiting} prompts wait for a decision"), "/approvals?state=waiting");
     }
     if let Some(cluster) = &state.cluster {
         if let Some(failure) = cluster.failure() {
@@ -137,9 +137,9 @@ fn attention(state: &State, limited: u64, max: usize) -> Vec<Attention> {
 const LAG: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Prompts that are offered in a version without a decision.
-fn waiting_pins(state: &State) -> usize {
+fn waiting_approvals(state: &State) -> usize {
     let catalog = state.router.catalog();
-    let rows = catalog.pins.iter().flat_map(|rows| rows.iter());
+    let rows = catalog.approvals.iter().flat_map(|rows| rows.iter());
     let waits = |state| matches!(state, pin::State::Pending | pin::State::Changed);
     rows.filter(|row| row.offered.is_some() && waits(row.decision.state)).count()
 }

@@ -1,4 +1,4 @@
-//! Approvals: the prompts that wait for a decision, and the difference to decide on.
+//! Approvals: what waits for a decision, and the difference on which one is decided.
 
 use std::sync::Arc;
 
@@ -16,29 +16,29 @@ use crate::state::State;
 use domain::pin;
 use gateway::router::approvals::Examined;
 use gateway::router::blocking::beside_calls;
-use gateway::router::pin::PinRow;
+use crate::router::pin::ApprovalRow;
 
-/// The prompts that are offered or pinned.
+/// The prompts that are offered or in the lock file.
 #[derive(Serialize, Template)]
 #[serde(rename_all = "camelCase")]
 #[template(path = "pins.html")]
-pub(super) struct Pins {
+pub(super) struct Approvals {
     lock: String,
-    pins: Vec<PinLine>,
+    approvals: Vec<ApprovalLine>,
     paging: Paging,
     #[serde(skip)]
     params: Params,
     #[serde(skip)]
     states: Vec<&'static str>,
-    /// Whether any upstream has pins.
+    /// Whether any upstream has approvals.
     #[serde(skip)]
-    is_pinning: bool,
+    has_approvals: bool,
 }
 
 /// One prompt with its state.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct PinLine {
+pub(in crate::admin) struct ApprovalLine {
     pub name: String,
     pub upstream: String,
     pub state: &'static str,
@@ -57,9 +57,9 @@ pub(crate) struct PinLine {
 #[derive(Serialize, Template)]
 #[serde(rename_all = "camelCase")]
 #[template(path = "pin.html")]
-pub(super) struct PinPage {
+pub(super) struct ApprovalPage {
     #[serde(flatten)]
-    line: PinLine,
+    line: ApprovalLine,
     /// The entity tag of the shown version, to which decisions are bound.
     tag: String,
     /// Lines of a unified diff, at most `admin.page_rows`; `None` for viewers, who read no texts.
@@ -89,19 +89,19 @@ struct Earlier {
     at: String,
 }
 
-impl Page for Pins {
-    const SECTION: Section = Section::Pins;
+impl Page for Approvals {
+    const SECTION: Section = Section::Approvals;
 }
 
-impl PinPage {
+impl ApprovalPage {
     /// Whether the page shows only a part of the diff, so that approval is disabled.
     fn is_cut(&self) -> bool {
         self.diff.as_ref().is_some_and(|diff| diff.len() < self.diff_total)
     }
 }
 
-impl Page for PinPage {
-    const SECTION: Section = Section::Pins;
+impl Page for ApprovalPage {
+    const SECTION: Section = Section::Approvals;
 
     fn title(&self) -> String {
         self.line.name.clone()
@@ -116,11 +116,11 @@ const WAITING: &str = "waiting";
 
 /// Returns the prompts that match the parameters `q`, `state` and `upstream`; those that wait come
 /// first.
-pub(super) fn pins(state: &State, asked: &Asked) -> Pins {
+pub(super) fn approvals(state: &State, asked: &Asked) -> Approvals {
     let params = &asked.params;
     let text = params.get("q").trim().to_lowercase();
     let wanted = params.get("state");
-    let is_wanted = |row: &PinRow| {
+    let is_wanted = |row: &ApprovalRow| {
         let own = row.decision.state;
         let is_state = match wanted {
             "" => true,
@@ -132,19 +132,19 @@ pub(super) fn pins(state: &State, asked: &Asked) -> Pins {
             && params.some("upstream").is_none_or(|id| row.upstream.as_str() == id)
     };
     let catalog = state.router.catalog();
-    let all = || catalog.pins.iter().flat_map(|rows| rows.iter());
-    let mut rows: Vec<&PinRow> = all().filter(|row| is_wanted(row)).collect();
-    let waits = |row: &PinRow| row.offered.is_some() && is_waiting(row.decision.state);
+    let all = || catalog.approvals.iter().flat_map(|rows| rows.iter());
+    let mut rows: Vec<&ApprovalRow> = all().filter(|row| is_wanted(row)).collect();
+    let waits = |row: &ApprovalRow| row.offered.is_some() && is_waiting(row.decision.state);
     rows.sort_by(|a, b| (!waits(a), &a.public_name).cmp(&(!waits(b), &b.public_name)));
     let paging = asked.paging(rows.len(), PAGE);
     let states = pin::State::ALL.map(pin::State::as_str).into_iter();
-    Pins {
+    Approvals {
         lock: state.router.lock_digest().to_owned(),
-        pins: rows.into_iter().skip(paging.start).take(paging.size).map(line).collect(),
+        approvals: rows.into_iter().skip(paging.start).take(paging.size).map(line).collect(),
         paging,
         params: params.clone(),
         states: [WAITING].into_iter().chain(states).collect(),
-        is_pinning: all().any(|row| row.mode != pin::Mode::Off),
+        has_approvals: all().any(|row| row.mode != pin::Mode::Off),
     }
 }
 
@@ -157,28 +157,28 @@ fn is_waiting(state: pin::State) -> bool {
 ///
 /// # Errors
 /// There is no such prompt, or its texts cannot be had in time.
-pub(super) async fn pin(
+pub(super) async fn approval(
     state: &Arc<State>,
     asked: &Asked,
     visitor: &Visitor,
     name: &str,
-) -> Made<PinPage> {
+) -> Made<ApprovalPage> {
     let row = state
         .router
-        .pin_row(name)
-        .ok_or_else(|| Trouble::not_found("prompt with this name that is offered or pinned"))?;
+        .approval_row(name)
+        .ok_or_else(|| Trouble::not_found("prompt with this name that is offered or in the lock file"))?;
     let (diff, diff_total) = if visitor.role >= Role::Tester {
         let (shown, total) = difference(state, asked, &row).await?;
         (Some(shown), total)
     } else {
         (None, 0)
     };
-    let previous = row.pin.iter().flat_map(|pin| &pin.previous).map(|decided| Earlier {
+    let previous = row.approval.iter().flat_map(|approval| &approval.previous).map(|decided| Earlier {
         digest: decided.version.definition.to_string(),
-        by: decided.approval.by.clone(),
-        at: decided.approval.at.clone(),
+        by: decided.attribution.by.clone(),
+        at: decided.attribution.at.clone(),
     });
-    Ok(PinPage {
+    Ok(ApprovalPage {
         tag: prompt_tag(&row),
         diff,
         diff_total,
@@ -193,7 +193,7 @@ pub(super) async fn pin(
 async fn difference(
     state: &Arc<State>,
     asked: &Asked,
-    row: &PinRow,
+    row: &ApprovalRow,
 ) -> Made<(Vec<DiffLine>, usize)> {
     let examined = timeout_at(asked.until, state.router.examine(row)).await;
     let examined: Examined = match examined {
@@ -219,10 +219,10 @@ fn kind(line: &str) -> &'static str {
     }
 }
 
-fn line(row: &PinRow) -> PinLine {
-    let approved = row.pin.as_ref().and_then(|pin| pin.approved.as_ref());
-    let approval = approved.map(|decided| &decided.approval);
-    PinLine {
+fn line(row: &ApprovalRow) -> ApprovalLine {
+    let approved = row.approval.as_ref().and_then(|approval| approval.approved.as_ref());
+    let attribution = approved.map(|decided| &decided.attribution);
+    ApprovalLine {
         name: row.public_name.clone(),
         upstream: row.upstream.to_string(),
         state: row.decision.state.as_str(),
@@ -230,8 +230,8 @@ fn line(row: &PinRow) -> PinLine {
         reason: row.problem.clone().unwrap_or_else(|| row.decision.reason.as_str().to_owned()),
         held: row.is_held(),
         offered: row.offered.is_some(),
-        approved_by: approval.map(|approval| approval.by.clone()),
-        approved_at: approval.map(|approval| approval.at.clone()),
-        approved_why: approval.and_then(|approval| approval.why.clone()),
+        approved_by: attribution.map(|attribution| attribution.by.clone()),
+        approved_at: attribution.map(|attribution| attribution.at.clone()),
+        approved_why: attribution.and_then(|attribution| attribution.why.clone()),
     }
 }

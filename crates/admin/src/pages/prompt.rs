@@ -21,7 +21,7 @@ use audit::usage::{Dimension, Filter, Query, Row, Sort};
 use gateway::router::blocking::beside_calls;
 use gateway::router::catalog::Catalog;
 use gateway::router::owner::Owner;
-use gateway::router::pin::PinRow;
+use crate::router::pin::ApprovalRow;
 
 /// One prompt.
 #[derive(Serialize, Template)]
@@ -33,7 +33,7 @@ pub(crate) struct PromptPage {
     raw_name: String,
     digest: String,
     state: &'static str,
-    /// Why the prompt is in this state; empty without pins.
+    /// Why the prompt is in this state; empty without approvals.
     reason: String,
     #[serde(flatten)]
     definition: Definition,
@@ -142,8 +142,8 @@ pub(crate) async fn with_trial(
         upstream: owner.upstream.to_string(),
         raw_name: owner.raw_name.to_string(),
         digest: owner.digest.to_string(),
-        state: owner.pin.state.as_str(),
-        reason: state.router.pin_row(name).map(|row| reason(&row)).unwrap_or_default(),
+        state: owner.approval.state.as_str(),
+        reason: state.router.approval_row(name).map(|row| reason(&row)).unwrap_or_default(),
         definition,
         endpoints: endpoints(state, owner),
         rights,
@@ -176,11 +176,11 @@ async fn records(state: &State, asked: &Asked, name: &str) -> Vec<Entry> {
 
 /// Why a name leads to no page: it is left out, or unknown.
 fn unlisted(state: &State, name: &str) -> Trouble {
-    match state.router.pin_row(name) {
+    match state.router.approval_row(name) {
         Some(row) => Trouble::new(
             http::StatusCode::NOT_FOUND,
             format!(
-                "This prompt is {} and is not served ({}); see Pins.",
+                "This prompt is {} and is not served ({}); see Approvals.",
                 row.decision.state.as_str(),
                 reason(&row)
             ),
@@ -192,7 +192,7 @@ fn unlisted(state: &State, name: &str) -> Trouble {
 }
 
 /// Why a prompt is in its state.
-fn reason(row: &PinRow) -> String {
+fn reason(row: &ApprovalRow) -> String {
     row.problem.as_deref().unwrap_or(row.decision.reason.as_str()).to_owned()
 }
 

@@ -84,7 +84,7 @@ pub(super) fn prompts(state: &State, asked: &Asked) -> Made<Prompts> {
     }
     match asked.params.get("sort") {
         "upstream" => found.sort_by_key(|(_, owner, _)| owner.upstream.as_str()),
-        "state" => found.sort_by_key(|(_, owner, _)| owner.pin.state),
+        "state" => found.sort_by_key(|(_, owner, _)| owner.approval.state),
         "-name" => found.reverse(),
         _ => found.sort_by_key(|(score, _, _)| Reverse(*score)),
     }
@@ -108,7 +108,7 @@ fn row(owner: &Owner, prompt: Json<'_>) -> PromptRow {
         title: text(prompt, "title"),
         upstream: owner.upstream.to_string(),
         raw_name: owner.raw_name.to_string(),
-        state: owner.pin.state.as_str(),
+        state: owner.approval.state.as_str(),
         arguments: owner.arguments.len(),
         overlays: owner.overlay.as_ref().map_or(0, |overlay| overlay.numbers.len()),
     }
@@ -124,7 +124,7 @@ struct Wanted<'a> {
     /// The path of the endpoint.
     endpoint: Option<String>,
     tag: Option<&'a str>,
-    pin: Option<&'a str>,
+    approval: Option<&'a str>,
 }
 
 impl<'a> Wanted<'a> {
@@ -137,14 +137,14 @@ impl<'a> Wanted<'a> {
             upstream: params.some("upstream"),
             endpoint: params.some("view").map(|view| state.config.server.view_path(view)),
             tag: params.some("tag"),
-            pin: params.some("state"),
+            approval: params.some("state"),
         }
     }
 
     /// The score of a prompt that matches.
     fn score(&self, owner: &Owner, prompt: Json<'_>) -> Option<Score> {
         let is_wanted = self.upstream.is_none_or(|id| owner.upstream.as_str() == id)
-            && self.pin.is_none_or(|state| owner.pin.state.as_str() == state)
+            && self.approval.is_none_or(|state| owner.approval.state.as_str() == state)
             && self.endpoint.as_ref().is_none_or(|path| self.state.router.serves(path, owner))
             && self.tag.is_none_or(|tag| has_tag(prompt, tag));
         if !is_wanted {

@@ -59,13 +59,13 @@ mod tests {
 
     #[test]
     fn only_paths_of_this_site_are_followed() {
-        for good in ["/", "/pins", "/prompts/a__b?q=x%20y&to=//x#top", "/a//b", "/%C3%A9", "/..//x"]
+        for good in ["/", "/approvals", "/prompts/a__b?q=x%20y&to=//x#top", "/a//b", "/%C3%A9", "/..//x"]
         {
             assert_eq!(LocalPath::or_root(good).as_str(), good);
         }
         for bad in [
             "",
-            "pins",
+            "approvals",
             "//evil.example",
             "///evil.example",
             "/\\evil.example",
@@ -74,7 +74,7 @@ mod tests {
             "https:evil.example",
             "https://evil.example",
             "javascript:alert(1)",
-            " /pins",
+            " /approvals",
             "/\t/evil.example",
             "/\n/evil.example",
             "/a\r\nSet-Cookie: x",
@@ -90,7 +90,7 @@ mod tests {
             assert_eq!(LocalPath::or_root(bad).as_str(), "/", "{bad:?}");
         }
         assert_eq!(LocalPath::parse(&format!("/{}", "a".repeat(MAX))), None);
-        assert_eq!(LocalPath::parse("/pins").unwrap().refresh(), "0; url=/pins");
+        assert_eq!(LocalPath::parse("/approvals").unwrap().refresh(), "0; url=/approvals");
     }
 
     proptest! {

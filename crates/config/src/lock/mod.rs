@@ -16,7 +16,7 @@ use base::seal;
 use domain::json::Json;
 use domain::json::canonical::canonical;
 use domain::json::object::write_object;
-use domain::pin::{Approval, Decided, DigestText, MAX_PREVIOUS, Pin, Version};
+use crate::domain::pin::{Attribution, Decided, DigestText, MAX_PREVIOUS, Approval, Version};
 
 /// The content of a lock file.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -24,7 +24,7 @@ pub struct Lock {
     /// `sha256:…` of the file, or [`NO_FILE`].
     pub digest: String,
     /// By upstream and raw name.
-    pins: BTreeMap<String, BTreeMap<String, Pin>>,
+    approvals: BTreeMap<String, BTreeMap<String, Approval>>,
 }
 
 /// The digest of a lock file that does not exist.
@@ -34,12 +34,12 @@ pub const NO_FILE: &str = "none";
 const VERSION: u32 = 1;
 
 /// The beginning of each lock file.
-const HEADER: &str = "# The approved versions of prompts, written by `promptgate pins`. Review changes like code (docs/releases.md).\n";
+const HEADER: &str = "# The approved versions of prompts, written by `promptgate approvals`. Review changes like code (docs/releases.md).\n";
 
 impl Lock {
     /// The content of a lock file that does not exist: nothing is approved.
     pub(crate) fn none() -> Self {
-        Self { digest: NO_FILE.to_owned(), pins: BTreeMap::new() }
+        Self { digest: NO_FILE.to_owned(), approvals: BTreeMap::new() }
     }
 
     /// Reads the text of a lock file.
@@ -58,24 +58,24 @@ impl Lock {
                 "its version is {version}; this promptgate reads version {VERSION}"
             ));
         }
-        let mut lock = Self { digest: seal::sha256_text(text.as_bytes()), pins: BTreeMap::new() };
+        let mut lock = Self { digest: seal::sha256_text(text.as_bytes()), approvals: BTreeMap::new() };
         for entry in document.prompts {
             let Entry { upstream, prompt, approved, rejected, previous } = entry;
             let at = |why: String| format!("prompt {prompt:?} of upstream {upstream:?}: {why}");
             let read = |record: Record| record.decided().map_err(at);
-            let pin = Pin {
+            let approval = Approval {
                 approved: approved.map(read).transpose()?,
                 rejected: rejected.map(read).transpose()?,
                 previous: previous.into_iter().map(read).collect::<Result<_, _>>()?,
             };
-            if pin.previous.len() > MAX_PREVIOUS {
+            if approval.previous.len() > MAX_PREVIOUS {
                 return Err(at(format!("it has more than {MAX_PREVIOUS} previous versions")));
             }
-            if pin == Pin::default() {
+            if approval == Approval::default() {
                 return Err(at("it has neither an approved nor a rejected version".to_owned()));
             }
-            let others = lock.pins.entry(upstream.clone()).or_default();
-            if others.insert(prompt.clone(), pin).is_some() {
+            let others = lock.approvals.entry(upstream.clone()).or_default();
+            if others.insert(prompt.clone(), approval).is_some() {
                 return Err(at("it is there twice".to_owned()));
             }
         }
@@ -85,16 +85,16 @@ impl Lock {
     /// Returns the text of the lock file: entries in byte order of upstreams and raw names.
     pub(crate) fn to_text(&self) -> String {
         let mut out = format!("{HEADER}version = {VERSION}\n");
-        for (upstream, prompt, pin) in self.pins() {
+        for (upstream, prompt, approval) in self.approvals() {
             let (upstream, prompt) = (Value::from(upstream), Value::from(prompt));
             // Writing to a string cannot fail.
             let _ = writeln!(out, "\n[[prompts]]\nupstream = {upstream}\nprompt = {prompt}");
-            let named = [("approved", &pin.approved), ("rejected", &pin.rejected)];
+            let named = [("approved", &approval.approved), ("rejected", &approval.rejected)];
             for (name, decided) in named.into_iter().filter_map(|(n, d)| Some((n, d.as_ref()?))) {
                 let _ = writeln!(out, "\n[prompts.{name}]");
                 write_decided(name, decided, &mut out);
             }
-            for decided in &pin.previous {
+            for decided in &approval.previous {
                 let _ = writeln!(out, "\n[[prompts.previous]]");
                 write_decided("previous", decided, &mut out);
             }
@@ -102,35 +102,35 @@ impl Lock {
         out
     }
 
-    /// Returns all pins with their upstreams and raw names.
-    pub(crate) fn pins(&self) -> impl Iterator<Item = (&str, &str, &Pin)> {
-        self.pins.iter().flat_map(|(upstream, pins)| {
-            pins.iter().map(move |(prompt, pin)| (upstream.as_str(), prompt.as_str(), pin))
+    /// Returns all approvals with their upstreams and raw names.
+    pub(crate) fn approvals(&self) -> impl Iterator<Item = (&str, &str, &Approval)> {
+        self.approvals.iter().flat_map(|(upstream, approvals)| {
+            approvals.iter().map(move |(prompt, approval)| (upstream.as_str(), prompt.as_str(), approval))
         })
     }
 
-    /// Returns the pins of an upstream by raw names.
-    pub fn of_upstream(&self, upstream: &str) -> Option<&BTreeMap<String, Pin>> {
-        self.pins.get(upstream)
+    /// Returns the approvals of an upstream by raw names.
+    pub(crate) fn of_upstream(&self, upstream: &str) -> Option<&BTreeMap<String, Approval>> {
+        self.approvals.get(upstream)
     }
 
-    /// Returns the pin of a prompt, to be changed; an empty one if there is none.
-    pub fn pin_mut(&mut self, upstream: &str, raw_name: &str) -> &mut Pin {
-        self.pins.entry(upstream.to_owned()).or_default().entry(raw_name.to_owned()).or_default()
+    /// Returns the approval of a prompt, to be changed; an empty one if there is none.
+    pub(crate) fn approval_mut(&mut self, upstream: &str, raw_name: &str) -> &mut Approval {
+        self.approvals.entry(upstream.to_owned()).or_default().entry(raw_name.to_owned()).or_default()
     }
 
     /// Whether nothing was ever decided.
     pub(crate) fn is_empty(&self) -> bool {
-        self.pins.is_empty()
+        self.approvals.is_empty()
     }
 
     /// Returns the digests of all objects that the lock needs.
     pub(crate) fn digests(&self) -> impl Iterator<Item = &DigestText> {
-        self.pins().flat_map(|(_, _, pin)| pin.versions()).flat_map(Version::digests)
+        self.approvals().flat_map(|(_, _, approval)| approval.versions()).flat_map(Version::digests)
     }
 }
 
-/// Returns arguments in the form in which pins name them: canonical JSON (RFC 8785).
+/// Returns arguments in the form in which approvals name them: canonical JSON (RFC 8785).
 pub(crate) fn arguments_text(arguments: &BTreeMap<String, String>) -> Arc<str> {
     let mut object = String::new();
     write_object(&mut object, |object| {
@@ -192,8 +192,8 @@ impl Record {
             source: self.source.as_deref().map(digest_text).transpose()?,
             texts,
         };
-        let approval = Approval { by: self.by, at: self.at, why: self.why };
-        Ok(Decided { version, approval })
+        let attribution = Attribution { by: self.by, at: self.at, why: self.why };
+        Ok(Decided { version, attribution })
     }
 }
 
@@ -207,7 +207,7 @@ fn digest_text(text: &str) -> Result<DigestText, String> {
 }
 
 fn write_decided(table: &str, decided: &Decided, out: &mut String) {
-    let Decided { version, approval } = decided;
+    let Decided { version, attribution } = decided;
     let mut line = |key: &str, value: &str| {
         let _ = writeln!(out, "{key} = {}", Value::from(value));
     };
@@ -215,9 +215,9 @@ fn write_decided(table: &str, decided: &Decided, out: &mut String) {
     if let Some(source) = &version.source {
         line("source", source);
     }
-    line("by", &approval.by);
-    line("at", &approval.at);
-    if let Some(why) = &approval.why {
+    line("by", &attribution.by);
+    line("at", &attribution.at);
+    if let Some(why) = &attribution.why {
         line("why", why);
     }
     for (arguments, digest) in &version.texts {
@@ -254,7 +254,7 @@ mod tests {
                 source: (n % 2 == 1).then(|| digest(n + 2)),
                 texts: texts.iter().map(text).collect(),
             },
-            approval: Approval {
+            attribution: Attribution {
                 by: "alice".to_owned(),
                 at: "2026-11-22T10:00:00Z".to_owned(),
                 why: n.is_multiple_of(2).then(|| "a \"good\" one\nfor all".to_owned()),
@@ -265,20 +265,20 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back_in_a_stable_order() {
         let mut lock = Lock::none();
-        *lock.pin_mut("b", "z") = Pin { approved: Some(decided(1, &[])), ..Pin::default() };
-        *lock.pin_mut("a", "x.y \"é\"") = Pin {
+        *lock.approval_mut("b", "z") = Approval { approved: Some(decided(1, &[])), ..Approval::default() };
+        *lock.approval_mut("a", "x.y \"é\"") = Approval {
             approved: Some(decided(2, &[("language", "en"), ("style", "a\tb")])),
             rejected: Some(decided(3, &[])),
             previous: vec![decided(4, &[("k k", "")]), decided(5, &[])],
         };
         let text = lock.to_text();
         let read = Lock::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
-        assert_eq!(read.pins, lock.pins, "{text}");
+        assert_eq!(read.approvals, lock.approvals, "{text}");
         assert_eq!(read.to_text(), text);
         assert!(text.starts_with(HEADER));
         assert!(text.find("upstream = \"a\"").unwrap() < text.find("upstream = \"b\"").unwrap());
         assert_eq!(read.digests().count(), 11);
-        assert_eq!(Lock::parse("version = 1\n").unwrap().pins, BTreeMap::new());
+        assert_eq!(Lock::parse("version = 1\n").unwrap().approvals, BTreeMap::new());
     }
 
     #[test]
@@ -314,9 +314,9 @@ mod tests {
         ) {
             let mut lock = Lock::none();
             let mut approved = decided(2, &[("k", value.as_str())]);
-            approved.approval.why = Some(why);
-            *lock.pin_mut(&upstream, &prompt) = Pin { approved: Some(approved), ..Pin::default() };
-            prop_assert_eq!(Lock::parse(&lock.to_text()).map(|read| read.pins), Ok(lock.pins));
+            approved.attribution.why = Some(why);
+            *lock.approval_mut(&upstream, &prompt) = Approval { approved: Some(approved), ..Approval::default() };
+            prop_assert_eq!(Lock::parse(&lock.to_text()).map(|read| read.approvals), Ok(lock.approvals));
         }
     }
 }

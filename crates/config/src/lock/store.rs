@@ -248,7 +248,7 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
-    use domain::pin::{Approval, Version};
+    use crate::domain::pin::{Attribution, Version};
 
     fn digest(text: &str) -> DigestText {
         seal::sha256_text(text.as_bytes()).into()
@@ -259,10 +259,10 @@ mod tests {
         let mut lock = before.clone();
         let version =
             Version { definition: digest(text), source: None, texts: BTreeMap::default() };
-        let approval = Approval { by: "a".into(), at: "b".into(), why: None };
+        let attribution = Attribution { by: "a".into(), at: "b".into(), why: None };
         // Not `approve`: the version before is not kept.
-        lock.pin_mut("up", "p").approved = None;
-        lock.pin_mut("up", "p").approve(version, approval);
+        lock.approval_mut("up", "p").approved = None;
+        lock.approval_mut("up", "p").approve(version, attribution);
         (lock, Objects::from([(digest(text), text.to_owned())]))
     }
 

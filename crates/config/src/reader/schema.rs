@@ -69,7 +69,7 @@ impl Recorder {
     fn is_inherited(&self, place: &str, key: &str) -> bool {
         let has_key =
             |base: &str| self.tables.get(base).is_some_and(|table| table.keys.contains_key(key));
-        (place, key) == RELEASE || INHERITED.iter().any(|(of, base)| *of == place && has_key(base))
+        (place, key) == APPROVAL || INHERITED.iter().any(|(of, base)| *of == place && has_key(base))
     }
 
     fn table_schema(&self, place: &str) -> Value {
@@ -121,7 +121,7 @@ const INHERITED: [(&str, &str); 3] = [
 ];
 
 /// A key that is one of another place under another name.
-const RELEASE: (&str, &str) = ("upstreams.*", "release");
+const APPROVAL: (&str, &str) = ("upstreams.*", "approval");
 
 fn secret_schema() -> Value {
     let one = |key: &str| {

@@ -1,7 +1,7 @@
 //! The one decision on the version that an upstream offers. It depends on nothing but the
 //! arguments, so it comes out the same in each pass, after a restart, and on each replica.
 
-use super::{Mode, Offered, Pin, State};
+use super::{Mode, Offered, Approval, State};
 
 /// The state of a prompt, and the version that is served.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -24,7 +24,7 @@ pub enum Serving {
 /// Why a prompt is in its state.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Reason {
-    /// Pins are off.
+    /// Approvals are off.
     Off,
     NeverApproved,
     /// Nothing that is known differs from the approved version.
@@ -47,7 +47,7 @@ impl Reason {
     /// Returns the reason as the end of a sentence.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Off => "pins are off for its upstream",
+            Self::Off => "approvals are off for its upstream",
             Self::NeverApproved => "no version of it was approved",
             Self::Same => "it is the approved version",
             Self::DefinitionChanged => "its definition is not the approved one",
@@ -67,16 +67,16 @@ impl Reason {
 /// requires no argument that the approved form lacks.
 pub fn decide(
     mode: Mode,
-    pin: Option<&Pin>,
+    approval: Option<&Approval>,
     offered: &Offered,
     fits_approved: impl FnOnce() -> bool,
 ) -> Decision {
     if mode == Mode::Off {
-        let (state, reason) = (State::Unpinned, Reason::Off);
+        let (state, reason) = (State::Unchecked, Reason::Off);
         return Decision { state, reason, serving: Serving::Offered };
     }
-    let approved = pin.and_then(|pin| pin.approved.as_ref()).map(|decided| &decided.version);
-    let rejected = pin.and_then(|pin| pin.rejected.as_ref()).map(|decided| &decided.version);
+    let approved = approval.and_then(|approval| approval.approved.as_ref()).map(|decided| &decided.version);
+    let rejected = approval.and_then(|approval| approval.rejected.as_ref()).map(|decided| &decided.version);
     let is_rejected = rejected.is_some_and(|rejected| rejected.matches(offered));
     let (state, reason, serving) = match approved {
         Some(version) if version.matches(offered) => {

@@ -1,4 +1,4 @@
-//! Pins: which version of a prompt was approved, and what becomes of the version that its upstream
+//! Approvals: which version of a prompt was approved, and what becomes of the version that its upstream
 //! offers.
 
 pub mod decide;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// A digest as text: `sha256:` and 64 hexadecimal digits.
 pub type DigestText = Arc<str>;
 
-/// The treatment of prompts that are not approved (`release`).
+/// What approvals do with prompts that are not approved (`approval`).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Mode {
     /// Nothing is compared.
@@ -41,7 +41,7 @@ impl Mode {
 pub enum State {
     /// The mode of its upstream is `off`.
     #[default]
-    Unpinned,
+    Unchecked,
     /// No version of it was ever approved.
     Pending,
     /// The offered version is the approved one.
@@ -55,12 +55,12 @@ pub enum State {
 impl State {
     /// All states, in the order of their names in access rules.
     pub const ALL: [Self; 5] =
-        [Self::Approved, Self::Changed, Self::Pending, Self::Rejected, Self::Unpinned];
+        [Self::Approved, Self::Changed, Self::Pending, Self::Rejected, Self::Unchecked];
 
     /// Returns the name of the state, as access rules and commands use it.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Unpinned => "unpinned",
+            Self::Unchecked => "unchecked",
             Self::Pending => "pending",
             Self::Approved => "approved",
             Self::Changed => "changed",
@@ -88,7 +88,7 @@ pub const NO_ARGUMENTS: &str = "{}";
 
 /// The author and time of a decision.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Approval {
+pub(crate) struct Attribution {
     pub by: String,
     /// RFC 3339.
     pub at: String,
@@ -99,19 +99,19 @@ pub struct Approval {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Decided {
     pub version: Version,
-    pub approval: Approval,
+    pub attribution: Attribution,
 }
 
 /// The entry of one prompt in the lock file. At least one of its parts is there.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Pin {
+pub(crate) struct Approval {
     pub approved: Option<Decided>,
     pub rejected: Option<Decided>,
     /// Versions that were approved before, the newest first.
     pub previous: Vec<Decided>,
 }
 
-/// Earlier versions that a pin keeps: for `rollback`, and with them their objects.
+/// Earlier versions that an approval keeps: for `rollback`, and with them their objects.
 pub const MAX_PREVIOUS: usize = 5;
 
 /// The known state of a text that an upstream offers.
@@ -146,9 +146,9 @@ impl Offered {
     }
 }
 
-/// The parts of a prompt that its pin compares.
+/// The part of a prompt that an approval covers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum PinKind {
+pub enum Coverage {
     Definition,
     /// The definition, and texts for some arguments.
     Text,
@@ -156,7 +156,7 @@ pub enum PinKind {
     Source,
 }
 
-impl PinKind {
+impl Coverage {
     /// Returns the name of the kind in commands.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -194,12 +194,12 @@ impl Version {
             && self.texts.iter().all(is_same_text)
     }
 
-    /// Returns what pins of this version compare.
-    pub fn kind(&self) -> PinKind {
+    /// Returns what an approval of this version covers.
+    pub fn kind(&self) -> Coverage {
         match (&self.source, self.texts.is_empty()) {
-            (Some(_), _) => PinKind::Source,
-            (None, false) => PinKind::Text,
-            (None, true) => PinKind::Definition,
+            (Some(_), _) => Coverage::Source,
+            (None, false) => Coverage::Text,
+            (None, true) => Coverage::Definition,
         }
     }
 
@@ -209,20 +209,20 @@ impl Version {
     }
 }
 
-impl Pin {
+impl Approval {
     /// Approves a version. The one that was approved before stays among the previous ones.
-    pub fn approve(&mut self, version: Version, approval: Approval) {
+    pub(crate) fn approve(&mut self, version: Version, attribution: Attribution) {
         self.previous.retain(|previous| previous.version != version);
         if !self.is_approved(&version) {
             self.retire();
         }
         self.rejected = self.rejected.take().filter(|rejected| rejected.version != version);
-        self.approved = Some(Decided { version, approval });
+        self.approved = Some(Decided { version, attribution });
     }
 
     /// Rejects a version. If it is the approved one, as far as both are known, no version is
     /// approved afterwards. Returns the version with all its known texts.
-    pub fn reject(&mut self, version: Version, approval: Approval) -> Version {
+    pub fn reject(&mut self, version: Version, attribution: Attribution) -> Version {
         let approved = self.approved.as_ref().map(|approved| &approved.version);
         let approved = approved.filter(|approved| approved.is_compatible_with(&version)).cloned();
         if approved.is_some() {
@@ -230,7 +230,7 @@ impl Pin {
         }
         // With all of its texts, also where they could not be had now.
         let version = approved.unwrap_or(version);
-        self.rejected = Some(Decided { version: version.clone(), approval });
+        self.rejected = Some(Decided { version: version.clone(), attribution });
         version
     }
 
@@ -242,7 +242,7 @@ impl Pin {
     pub fn roll_back(
         &mut self,
         prefix: Option<&str>,
-        approval: Approval,
+        attribution: Attribution,
     ) -> Result<Version, &'static str> {
         let prefix = prefix.map(|prefix| prefix.strip_prefix("sha256:").unwrap_or(prefix));
         let has = |version: &Version, prefix: &str| {
@@ -267,7 +267,7 @@ impl Pin {
             [] => return Err("no version with this digest was approved before"),
             _ => return Err("several versions have a digest that begins so; give more of it"),
         };
-        self.approve(version.clone(), approval);
+        self.approve(version.clone(), attribution);
         Ok(version)
     }
 

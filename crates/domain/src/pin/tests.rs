@@ -7,8 +7,8 @@ fn digest(name: &str) -> DigestText {
     format!("sha256:{:0>64}", name.bytes().map(|b| format!("{b:02x}")).collect::<String>()).into()
 }
 
-fn approval() -> Approval {
-    Approval { by: "alice".to_owned(), at: "2026-11-22T00:00:00Z".to_owned(), why: None }
+fn attribution() -> Attribution {
+    Attribution { by: "alice".to_owned(), at: "2026-11-22T00:00:00Z".to_owned(), why: None }
 }
 
 fn version(definition: &str, text: Option<&str>) -> Version {
@@ -22,104 +22,104 @@ fn offered(definition: &str, text: Option<&str>) -> Offered {
     Offered { definition, source, texts: texts.collect() }
 }
 
-fn approved(version: Version) -> Pin {
-    let mut pin = Pin::default();
-    pin.approve(version, approval());
-    pin
+fn approved(version: Version) -> Approval {
+    let mut approval = Approval::default();
+    approval.approve(version, attribution());
+    approval
 }
 
-fn decided(pin: Option<&Pin>, offered: &Offered) -> (State, Reason, Serving) {
-    let Decision { state, reason, serving } = decide(Mode::Enforce, pin, offered, || true);
+fn decided(approval: Option<&Approval>, offered: &Offered) -> (State, Reason, Serving) {
+    let Decision { state, reason, serving } = decide(Mode::Enforce, approval, offered, || true);
     (state, reason, serving)
 }
 
 #[test]
 fn each_transition_has_its_reason() {
-    let mut pin = approved(version("d", Some("t")));
+    let mut approval = approved(version("d", Some("t")));
     let same = (State::Approved, Reason::Same, Serving::Offered);
     assert_eq!(
         decided(None, &offered("d", None)),
         (State::Pending, Reason::NeverApproved, Serving::Nothing)
     );
-    assert_eq!(decided(Some(&pin), &offered("d", None)), same, "nothing is known of the text");
-    assert_eq!(decided(Some(&pin), &offered("d", Some("t"))), same);
+    assert_eq!(decided(Some(&approval), &offered("d", None)), same, "nothing is known of the text");
+    assert_eq!(decided(Some(&approval), &offered("d", Some("t"))), same);
     let other_text = offered("d", Some("other"));
     assert_eq!(
-        decided(Some(&pin), &other_text),
+        decided(Some(&approval), &other_text),
         (State::Changed, Reason::TextChanged, Serving::Offered)
     );
     let mut unstable = offered("d", None);
     unstable.texts.insert(NO_ARGUMENTS.into(), OfferedText::Unstable);
-    assert_eq!(decided(Some(&pin), &unstable).1, Reason::TextChanged);
+    assert_eq!(decided(Some(&approval), &unstable).1, Reason::TextChanged);
     let other = offered("e", Some("t"));
     assert_eq!(
-        decided(Some(&pin), &other),
+        decided(Some(&approval), &other),
         (State::Changed, Reason::DefinitionChanged, Serving::Approved)
     );
-    let held = decide(Mode::Enforce, Some(&pin), &other, || false);
+    let held = decide(Mode::Enforce, Some(&approval), &other, || false);
     assert_eq!((held.reason, held.serving), (Reason::ArgumentAdded, Serving::Nothing));
-    pin.reject(other.version(), approval());
+    approval.reject(other.version(), attribution());
     assert_eq!(
-        decided(Some(&pin), &other),
+        decided(Some(&approval), &other),
         (State::Rejected, Reason::VersionRejected, Serving::Approved)
     );
     assert_eq!(
-        decided(Some(&pin), &offered("f", None)).0,
+        decided(Some(&approval), &offered("f", None)).0,
         State::Changed,
         "a third version is news"
     );
-    pin.reject(version("d", Some("t")), approval());
+    approval.reject(version("d", Some("t")), attribution());
     assert_eq!(
-        decided(Some(&pin), &offered("d", None)),
+        decided(Some(&approval), &offered("d", None)),
         (State::Rejected, Reason::PromptRejected, Serving::Nothing)
     );
     for mode in [Mode::Off, Mode::Warn] {
-        assert_eq!(decide(mode, Some(&pin), &other, || false).serving, Serving::Offered);
+        assert_eq!(decide(mode, Some(&approval), &other, || false).serving, Serving::Offered);
     }
     let library = Version { source: Some(digest("s")), ..version("d", None) };
-    let pin = approved(library.clone());
+    let approval = approved(library.clone());
     let edited = Offered { source: Some(digest("x")), ..offered("d", None) };
     assert_eq!(
-        decided(Some(&pin), &edited),
+        decided(Some(&approval), &edited),
         (State::Changed, Reason::SourceChanged, Serving::Offered)
     );
-    assert_eq!((library.kind(), version("d", None).kind()), (PinKind::Source, PinKind::Definition));
+    assert_eq!((library.kind(), version("d", None).kind()), (Coverage::Source, Coverage::Definition));
 }
 
 #[test]
 fn a_rollback_names_one_version_that_was_approved_before() {
-    let mut pin = approved(version("one", Some("t1")));
-    assert!(pin.clone().roll_back(None, approval()).is_err());
-    pin.approve(version("two", None), approval());
-    pin.approve(version("three", None), approval());
-    assert_eq!(pin.clone().roll_back(None, approval()), Ok(version("two", None)));
+    let mut approval = approved(version("one", Some("t1")));
+    assert!(approval.clone().roll_back(None, attribution()).is_err());
+    approval.approve(version("two", None), attribution());
+    approval.approve(version("three", None), attribution());
+    assert_eq!(approval.clone().roll_back(None, attribution()), Ok(version("two", None)));
     let one = digest("t1");
-    let mut back = pin.clone();
-    assert_eq!(back.roll_back(Some(&one), approval()), Ok(version("one", Some("t1"))));
+    let mut back = approval.clone();
+    assert_eq!(back.roll_back(Some(&one), attribution()), Ok(version("one", Some("t1"))));
     let previous: Vec<_> = back.previous.iter().map(|p| p.version.clone()).collect();
     assert_eq!(previous, [version("three", None), version("two", None)]);
     // Approved once more, it is no version before itself.
-    let mut again = pin.clone();
-    again.approve(version("three", None), approval());
-    assert_eq!(again.previous, pin.previous);
-    assert_eq!(again.roll_back(None, approval()), Ok(version("two", None)));
+    let mut again = approval.clone();
+    again.approve(version("three", None), attribution());
+    assert_eq!(again.previous, approval.previous);
+    assert_eq!(again.roll_back(None, attribution()), Ok(version("two", None)));
     // A rejected version is approved again only by its digest.
-    let mut rejected = pin.clone();
-    rejected.reject(version("three", None), approval());
-    assert_eq!(rejected.clone().roll_back(None, approval()), Ok(version("two", None)));
+    let mut rejected = approval.clone();
+    rejected.reject(version("three", None), attribution());
+    assert_eq!(rejected.clone().roll_back(None, attribution()), Ok(version("two", None)));
     let three = digest("three");
-    assert_eq!(rejected.roll_back(Some(&three), approval()), Ok(version("three", None)));
+    assert_eq!(rejected.roll_back(Some(&three), attribution()), Ok(version("three", None)));
     for (prefix, why) in [
         ("0000000", "at least 8"),
         ("00000000", "several"),
         ("ffffffff", "no version with this digest"),
     ] {
-        assert!(pin.clone().roll_back(Some(prefix), approval()).unwrap_err().contains(why));
+        assert!(approval.clone().roll_back(Some(prefix), attribution()).unwrap_err().contains(why));
     }
     for n in 0..9 {
-        pin.approve(version(&format!("v{n}"), None), approval());
+        approval.approve(version(&format!("v{n}"), None), attribution());
     }
-    assert_eq!(pin.previous.len(), MAX_PREVIOUS);
+    assert_eq!(approval.previous.len(), MAX_PREVIOUS);
 }
 
 /// An event in the life of a prompt.
@@ -160,7 +160,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #[test]
     fn nothing_is_served_that_nobody_approved(steps in prop::collection::vec(step(), 1..40)) {
-        let mut pin: Option<Pin> = None;
+        let mut approval: Option<Approval> = None;
         let (mut definition, mut text, mut fits) = ("a", "a", true);
         let mut now = offered("a", None);
         let mut shown = now.version();
@@ -178,32 +178,32 @@ proptest! {
                 Step::Restart => now = offered(definition, None),
                 Step::Look => shown = now.version(),
                 Step::Approve => {
-                    pin.get_or_insert_default().approve(shown.clone(), approval());
+                    approval.get_or_insert_default().approve(shown.clone(), attribution());
                     approved_once.push(shown.clone());
                 }
                 Step::Reject => {
-                    pin.get_or_insert_default().reject(shown.clone(), approval());
+                    approval.get_or_insert_default().reject(shown.clone(), attribution());
                     // Also if its text could not be had.
                     let seen = Offered {
                         definition: shown.definition.clone(),
                         source: None,
                         texts: shown.texts.iter().map(|(a, t)| (a.clone(), OfferedText::Known(t.clone()))).collect(),
                     };
-                    let rejected = decide(Mode::Enforce, pin.as_ref(), &seen, || fits);
+                    let rejected = decide(Mode::Enforce, approval.as_ref(), &seen, || fits);
                     prop_assert_eq!(rejected.state, State::Rejected);
                 }
                 Step::RollBack => {
-                    if let Some(pin) = &mut pin {
-                        let _ = pin.roll_back(None, approval());
+                    if let Some(approval) = &mut approval {
+                        let _ = approval.roll_back(None, attribution());
                     }
                 }
             }
-            let first = decide(Mode::Enforce, pin.as_ref(), &now, || fits);
+            let first = decide(Mode::Enforce, approval.as_ref(), &now, || fits);
             // Further passes over the same list change nothing.
             for _ in 0..3 {
-                prop_assert_eq!(decide(Mode::Enforce, pin.as_ref(), &now, || fits), first);
+                prop_assert_eq!(decide(Mode::Enforce, approval.as_ref(), &now, || fits), first);
             }
-            let approved = pin.as_ref().and_then(|pin| pin.approved.as_ref()).map(|d| &d.version);
+            let approved = approval.as_ref().and_then(|approval| approval.approved.as_ref()).map(|d| &d.version);
             if let Some(version) = approved {
                 prop_assert!(approved_once.contains(version));
             }
@@ -216,7 +216,7 @@ proptest! {
                 }
             }
             prop_assert_eq!(first.state == State::Approved, approved.is_some_and(|v| v.matches(&now)));
-            let warned = decide(Mode::Warn, pin.as_ref(), &now, || fits);
+            let warned = decide(Mode::Warn, approval.as_ref(), &now, || fits);
             prop_assert_eq!((warned.state, warned.serving), (first.state, Serving::Offered));
         }
     }

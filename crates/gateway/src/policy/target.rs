@@ -11,7 +11,7 @@ pub(crate) struct Target<'a> {
     pub(crate) raw_name: &'a str,
     /// `sha256:…` of the definition as listed; empty where none is known.
     pub(crate) definition: &'a str,
-    /// The state of the prompt's pin.
+    /// The state of the prompt's approval.
     pub(crate) state: State,
 }
 

@@ -155,14 +155,14 @@ impl Announcer {
         for (index, transition) in transitions.iter().take(RECORDED).enumerate() {
             let Transition { upstream, raw_name, before, now, reason, offered, approved, .. } =
                 transition;
-            // As `promptgate pins` knows it.
+            // As `promptgate approvals` knows it.
             let name = excerpt(&transition.public_name);
             match now.as_str() {
                 _ if index >= LOGGED => {}
                 _ if *now == State::Approved => info!(upstream, name, reason, "prompt approved"),
                 state => warn!(
                     upstream,
-                    name, state, reason, "prompt is not approved; see promptgate pins diff"
+                    name, state, reason, "prompt is not approved; see promptgate approvals diff"
                 ),
             }
             let event = Event::new("prompt_state").text("upstream", upstream);

@@ -38,8 +38,8 @@ pub(super) struct Bridge<'a> {
     pub channel: &'a CallChannel,
     /// For the upstream.
     pub arguments: Option<&'a Document>,
-    /// The digest of the approved text for the arguments of the client, where one is pinned.
-    pub pinned_text: Option<&'a DigestText>,
+    /// The digest of the approved text for the arguments of the client, where one is approved.
+    pub approved_text: Option<&'a DigestText>,
     pub recalled: Recalled,
     /// Extended while a user answers.
     pub deadline: Instant,
@@ -205,7 +205,7 @@ impl Bridge<'_> {
         let hidden_text = self.routed.upstream.config().settings.content;
         let known = &self.router.shared.known;
         let mut prompt = known.check(&self.recalled, result, self.origin(), hidden_text)?;
-        if let Some(approved) = self.pinned_text {
+        if let Some(approved) = self.approved_text {
             self.compare(approved, &prompt.result)?;
         }
         prompt.overlay.clone_from(&self.routed.owner.overlay);
@@ -222,7 +222,7 @@ impl Bridge<'_> {
         };
         let fault = self.fault(Kind::NotApproved { approved: approved.clone(), offered });
         let is_enforced =
-            self.routed.owner.pin.approved.as_ref().is_some_and(|pin| pin.is_enforced);
+            self.routed.owner.approval.approved.as_ref().is_some_and(|approval| approval.is_enforced);
         if is_enforced {
             return Err(fault);
         }
@@ -318,7 +318,7 @@ impl Bridge<'_> {
 
     /// The only source that a library may serve.
     fn approved_source(&self) -> Option<DigestText> {
-        let approved = self.routed.owner.pin.approved.as_ref().filter(|pin| pin.is_enforced)?;
+        let approved = self.routed.owner.approval.approved.as_ref().filter(|approval| approval.is_enforced)?;
         approved.version.source.clone()
     }
 

@@ -187,8 +187,8 @@ impl Router {
             lists.connect(upstreams.iter());
         }
         let RouterDeps { gate, sealer } = deps;
-        let releases = config.releases.clone();
-        shared.lock.send_replace(releases.lock.digest.clone());
+        let approvals = config.approvals.clone();
+        shared.lock.send_replace(approvals.lock.digest.clone());
         let overlays = config.overlays.clone();
         Self {
             gate,
@@ -201,7 +201,7 @@ impl Router {
             listing,
             limits,
             has_callers: config.auth.has_method(),
-            releases,
+            approvals,
             overlays,
             shared,
         }

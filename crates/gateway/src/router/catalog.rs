@@ -9,7 +9,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::owner::Owner;
-use super::pin::PinRow;
+use super::pin::ApprovalRow;
 use super::segment::Segment;
 use super::view::View;
 use domain::caller::Principal;
@@ -32,8 +32,8 @@ pub struct Catalog {
     /// send none.
     pub fresh_until: Vec<(Instant, UpstreamId)>,
     pub scope: CacheScope,
-    /// The pins of each upstream with pins.
-    pub pins: Vec<Arc<Vec<PinRow>>>,
+    /// The approvals of each upstream with approvals.
+    pub(crate) approvals: Vec<Arc<Vec<ApprovalRow>>>,
     /// The last good walk of each upstream that has had one.
     pub walks: HashMap<UpstreamId, WalkInfo>,
     /// The error that lists of all prompts return at present, if they fail. Other lists fail only
@@ -107,7 +107,7 @@ pub enum LeftOutBy {
     #[default]
     Defect,
     Overlay,
-    Pin,
+    Approval,
 }
 
 /// Two listed prompts of different upstreams that a reader may take for each other.

@@ -9,31 +9,31 @@ use domain::prompt::Prompt;
 
 /// The first definitions of one upstream's prompts.
 #[derive(Debug)]
-pub(crate) struct DefinitionPins {
+pub(crate) struct FirstDefinitions {
     mode: OnChangedDefinition,
     /// By raw name.
-    first: HashMap<String, Pin>,
-    /// Bytes of all pinned definitions.
+    first: HashMap<String, FirstDefinition>,
+    /// Bytes of all first definitions.
     bytes: usize,
     /// Names of the last walk for which the bound left no room.
     beyond: Vec<String>,
 }
 
 #[derive(Debug)]
-struct Pin {
+struct FirstDefinition {
     prompt: Prompt,
     /// Digest of the changed definition that was reported last.
     told: Option<String>,
     is_blocked: bool,
 }
 
-/// Bytes of definitions that are pinned for one upstream: an upstream that invents new names with
-/// each walk must neither fill the memory nor push pins out. Several times what a whole list may
+/// Bytes of definitions that are kept for one upstream: an upstream that invents new names with
+/// each walk must neither fill the memory nor push definitions out. Several times what a whole list may
 /// hold by default.
-const MAX_PINS: usize = 100_000;
+const MAX_DEFINITIONS: usize = 100_000;
 const MAX_BYTES: usize = 64 << 20;
 
-/// A prompt whose definition differs from its pin.
+/// A prompt whose definition differs from the first one.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Changed {
     pub raw_name: String,
@@ -42,55 +42,55 @@ pub(crate) struct Changed {
     pub now: String,
 }
 
-impl DefinitionPins {
+impl FirstDefinitions {
     pub(crate) fn new(mode: OnChangedDefinition) -> Self {
         Self { mode, first: HashMap::new(), bytes: 0, beyond: Vec::new() }
     }
 
-    /// Replaces changed definitions by their pins, or removes them; returns those that changed
-    /// since the last report. With `Allow`, nothing is pinned.
+    /// Replaces changed definitions by their first ones, or removes them; returns those that changed
+    /// since the last report. With `Allow`, nothing is kept.
     pub(crate) fn apply(&mut self, prompts: &mut Vec<Prompt>) -> Vec<Changed> {
         let mut changes = Vec::new();
         if self.mode == OnChangedDefinition::Allow {
             return changes;
         }
-        self.first.values_mut().for_each(|pin| pin.is_blocked = false);
+        self.first.values_mut().for_each(|first| first.is_blocked = false);
         self.beyond.clear();
         prompts.retain_mut(|prompt| {
-            let Some(pin) = self.first.get_mut(&prompt.name) else {
+            let Some(first) = self.first.get_mut(&prompt.name) else {
                 let bytes = self.bytes + prompt.size();
-                if self.first.len() >= MAX_PINS || bytes > MAX_BYTES {
+                if self.first.len() >= MAX_DEFINITIONS || bytes > MAX_BYTES {
                     self.beyond.push(prompt.name.clone());
                     return false;
                 }
                 self.bytes = bytes;
-                let pin = Pin { prompt: prompt.clone(), told: None, is_blocked: false };
-                self.first.insert(prompt.name.clone(), pin);
+                let first = FirstDefinition { prompt: prompt.clone(), told: None, is_blocked: false };
+                self.first.insert(prompt.name.clone(), first);
                 return true;
             };
-            if pin.prompt == *prompt {
-                pin.told = None;
+            if first.prompt == *prompt {
+                first.told = None;
                 return true;
             }
             let now = digest(prompt);
-            if pin.told.as_ref() != Some(&now) {
-                pin.told = Some(now.clone());
+            if first.told.as_ref() != Some(&now) {
+                first.told = Some(now.clone());
                 let raw_name = prompt.name.clone();
-                let before = digest(&pin.prompt);
+                let before = digest(&first.prompt);
                 changes.push(Changed { raw_name, before, now });
             }
-            pin.is_blocked = self.mode == OnChangedDefinition::Block;
-            if !pin.is_blocked {
-                prompt.clone_from(&pin.prompt);
+            first.is_blocked = self.mode == OnChangedDefinition::Block;
+            if !first.is_blocked {
+                prompt.clone_from(&first.prompt);
             }
-            !pin.is_blocked
+            !first.is_blocked
         });
         changes
     }
 
     /// The names of the prompts that are left out at present.
     pub(crate) fn blocked(&self) -> impl Iterator<Item = &str> {
-        let blocked = self.first.iter().filter(|(_, pin)| pin.is_blocked).map(|(name, _)| name);
+        let blocked = self.first.iter().filter(|(_, first)| first.is_blocked).map(|(name, _)| name);
         let mut names: Vec<_> = blocked.chain(&self.beyond).map(String::as_str).collect();
         names.sort_unstable();
         names.into_iter()
@@ -116,46 +116,46 @@ mod tests {
 
     #[test]
     fn what_is_held_stays_as_it_was_and_each_change_is_told_once() {
-        let mut pins = DefinitionPins::new(OnChangedDefinition::Hold);
+        let mut first = FirstDefinitions::new(OnChangedDefinition::Hold);
         let first = prompts(&[("a", "good"), ("b", "good")]);
         let mut listed = first.clone();
-        assert_eq!(pins.apply(&mut listed), []);
+        assert_eq!(first.apply(&mut listed), []);
         let mut changed = prompts(&[("a", "bad"), ("b", "good"), ("c", "new")]);
-        let told = pins.apply(&mut changed);
+        let told = first.apply(&mut changed);
         assert_eq!(told.len(), 1);
         assert_eq!(told[0].raw_name, "a");
         assert_ne!(told[0].before, told[0].now);
         assert_eq!(changed[..2], first[..]);
         assert_eq!(changed.len(), 3, "what is new is let in");
-        assert_eq!(pins.apply(&mut prompts(&[("a", "bad")])), []);
-        assert_eq!(pins.apply(&mut prompts(&[("a", "worse")])).len(), 1);
+        assert_eq!(first.apply(&mut prompts(&[("a", "bad")])), []);
+        assert_eq!(first.apply(&mut prompts(&[("a", "worse")])).len(), 1);
         // Gone and back again, it is still known.
-        pins.apply(&mut Vec::new());
+        first.apply(&mut Vec::new());
         let mut retry = prompts(&[("a", "bad")]);
-        pins.apply(&mut retry);
+        first.apply(&mut retry);
         assert_eq!(retry, first[..1]);
     }
 
     #[test]
     fn what_is_blocked_is_left_out_until_it_is_what_it_was() {
-        let mut pins = DefinitionPins::new(OnChangedDefinition::Block);
-        pins.apply(&mut prompts(&[("a", "good"), ("b", "good")]));
+        let mut first = FirstDefinitions::new(OnChangedDefinition::Block);
+        first.apply(&mut prompts(&[("a", "good"), ("b", "good")]));
         let mut changed = prompts(&[("a", "bad"), ("b", "good")]);
-        assert_eq!(pins.apply(&mut changed).len(), 1);
+        assert_eq!(first.apply(&mut changed).len(), 1);
         assert_eq!(changed, prompts(&[("b", "good")]));
-        assert_eq!(pins.blocked().collect::<Vec<_>>(), ["a"]);
+        assert_eq!(first.blocked().collect::<Vec<_>>(), ["a"]);
         let mut mended = prompts(&[("a", "good"), ("b", "good")]);
-        pins.apply(&mut mended);
-        assert_eq!((mended.len(), pins.blocked().count()), (2, 0));
+        first.apply(&mut mended);
+        assert_eq!((mended.len(), first.blocked().count()), (2, 0));
         // More than can be remembered is left out, too.
-        let mut full = DefinitionPins::new(OnChangedDefinition::Hold);
+        let mut full = FirstDefinitions::new(OnChangedDefinition::Hold);
         full.bytes = MAX_BYTES;
         let mut listed = prompts(&[("new", "x")]);
         full.apply(&mut listed);
         assert_eq!((listed.len(), full.blocked().collect::<Vec<_>>()), (0, vec!["new"]));
-        // A prompt that is left out takes no memory from others that could be pinned.
+        // What is left out takes no memory of what could be kept.
         let (large, small) = (prompts(&[("large", &"x".repeat(100))]), prompts(&[("small", "x")]));
-        let mut nearly = DefinitionPins::new(OnChangedDefinition::Hold);
+        let mut nearly = FirstDefinitions::new(OnChangedDefinition::Hold);
         nearly.bytes = MAX_BYTES - small[0].size();
         for _ in 0..2 {
             nearly.apply(&mut large.clone());
@@ -163,7 +163,7 @@ mod tests {
         let mut listed = small.clone();
         nearly.apply(&mut listed);
         assert_eq!(listed, small);
-        let mut all = DefinitionPins::new(OnChangedDefinition::Allow);
+        let mut all = FirstDefinitions::new(OnChangedDefinition::Allow);
         for text in ["one", "two"] {
             assert_eq!(all.apply(&mut prompts(&[("a", text)])), []);
         }

@@ -1,16 +1,17 @@
-//! The effective list of an upstream: the definitions that it offers, after overlays and pins.
+//! The effective list of an upstream: what overlays make of the definitions that it offers, and
+//! what approvals let through.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::catalog::{LeftOut, LeftOutBy};
-use super::pin::{ApprovedTexts, OfferedPrompt, PinRow, Pinning, PromptPin};
+use super::pin::{ApprovedTexts, OfferedPrompt, ApprovalRow, ApprovalSettings, PromptApproval};
 use base::seal;
 use domain::json::Json;
 use domain::name::{Naming, Prefix, UpstreamId};
 use domain::overlay::{self, Overlaid, Overlay};
 use domain::pin::{
-    Decision, Mode, NO_ARGUMENTS, Offered, OfferedText, Pin, PinKind, Reason, Serving, State,
+    Decision, Mode, NO_ARGUMENTS, Offered, OfferedText, Approval, Coverage, Reason, Serving, State,
     decide,
 };
 use domain::prompt::Prompt;
@@ -19,11 +20,11 @@ use domain::prompt::Prompt;
 #[derive(Debug, Default)]
 pub(crate) struct Effective {
     pub prompts: Vec<Prompt>,
-    /// The pin of each of these prompts; empty while pins are off.
-    pub pins: Vec<PromptPin>,
+    /// What approvals say of each of these prompts; empty while approvals are off.
+    pub approvals: Vec<PromptApproval>,
     pub left_out: Vec<LeftOut>,
-    /// All prompts that are offered or pinned; empty while pins are off.
-    pub rows: Arc<Vec<PinRow>>,
+    /// All prompts that are offered or in the lock file; empty while approvals are off.
+    pub rows: Arc<Vec<ApprovalRow>>,
 }
 
 impl Effective {
@@ -34,7 +35,7 @@ impl Effective {
 
     /// Whether the same is served, for the same reasons.
     pub(crate) fn serves_as(&self, other: &Self) -> bool {
-        let is_same_pin = |(one, other): (&PromptPin, &PromptPin)| {
+        let is_same_approval = |(one, other): (&PromptApproval, &PromptApproval)| {
             one.state == other.state
                 && one.is_tolerated == other.is_tolerated
                 && one.is_snapshot_only == other.is_snapshot_only
@@ -45,8 +46,8 @@ impl Effective {
                 }
         };
         self.prompts == other.prompts
-            && self.pins.len() == other.pins.len()
-            && self.pins.iter().zip(&other.pins).all(is_same_pin)
+            && self.approvals.len() == other.approvals.len()
+            && self.approvals.iter().zip(&other.approvals).all(is_same_approval)
             && self.left_out == other.left_out
     }
 }
@@ -78,14 +79,14 @@ pub(crate) struct Maker<'a> {
     pub prefix: &'a Prefix,
     pub naming: &'a Naming,
     pub overlays: &'a [Overlay],
-    pub pinning: &'a Pinning,
+    pub approvals: &'a ApprovalSettings,
     pub texts: &'a KnownTexts,
 }
 
 impl Maker<'_> {
     /// Whether nothing changes a list.
     pub(crate) fn is_idle(&self) -> bool {
-        self.overlays.is_empty() && self.pinning.mode == Mode::Off
+        self.overlays.is_empty() && self.approvals.mode == Mode::Off
     }
 
     /// Makes the effective list of the upstream's list; `None` if it has no list. Reads objects, so
@@ -103,22 +104,22 @@ impl Maker<'_> {
                     continue;
                 }
             };
-            if self.pinning.mode == Mode::Off {
+            if self.approvals.mode == Mode::Off {
                 effective.prompts.push(prompt);
             } else {
-                rows.push(self.pin(prompt, &mut effective));
+                rows.push(self.compare(prompt, &mut effective));
             }
         }
-        if self.pinning.mode != Mode::Off {
+        if self.approvals.mode != Mode::Off {
             self.add_unoffered(offered.is_some(), &mut rows, &mut effective);
         }
-        rows.sort_by(|a: &PinRow, b| a.public_name.cmp(&b.public_name));
+        rows.sort_by(|a: &ApprovalRow, b| a.public_name.cmp(&b.public_name));
         effective.rows = Arc::new(rows);
         effective
     }
 
     /// Decides on one prompt, and adds the version that is served.
-    fn pin(&self, prompt: Prompt, effective: &mut Effective) -> PinRow {
+    fn compare(&self, prompt: Prompt, effective: &mut Effective) -> ApprovalRow {
         // In the form in which it would be approved: the list is the same, byte for byte, whichever
         // form is served.
         let canonical = prompt.canonical();
@@ -131,13 +132,13 @@ impl Maker<'_> {
             source: prompt.source.as_ref().map(|source| source.digest.clone()),
             texts: known.map(|known| known.texts.clone()).unwrap_or_default(),
         };
-        let pin = self.pin_of(&prompt.name);
-        let approved = pin.and_then(|pin| pin.approved.as_ref()).map(|decided| &decided.version);
+        let approval = self.approval_of(&prompt.name);
+        let approved = approval.and_then(|approval| approval.approved.as_ref()).map(|decided| &decided.version);
         // Read only where the offered form differs.
         let mut form = None;
-        let decision = decide(self.pinning.mode, pin, &offered, || {
+        let decision = decide(self.approvals.mode, approval, &offered, || {
             let version = approved.expect("only an approved form is compared");
-            let read = self.pinning.approved_form(version, &prompt);
+            let read = self.approvals.approved_form(version, &prompt);
             let fits = read.as_ref().map_or(true, |form| requires_no_more(&prompt, form));
             form = Some(read);
             fits
@@ -157,27 +158,27 @@ impl Maker<'_> {
         match served {
             Some(served) => {
                 effective.prompts.push(served);
-                effective.pins.push(self.prompt_pin(decision.state, pin));
+                effective.approvals.push(self.prompt_approval(decision.state, approval));
             }
             None => {
                 let why = row.problem.as_deref().unwrap_or(decision.reason.as_str());
                 let reason = format!("held back ({}): {why}", decision.state.as_str());
-                effective.left_out.push(self.left_out(&prompt, LeftOutBy::Pin, reason));
+                effective.left_out.push(self.left_out(&prompt, LeftOutBy::Approval, reason));
             }
         }
         row
     }
 
-    /// Adds the pins of prompts that are not offered. Without a list, those with a snapshot are
+    /// Adds the approvals of prompts that are not offered. Without a list, those with a snapshot are
     /// served.
-    fn add_unoffered(&self, has_list: bool, rows: &mut Vec<PinRow>, effective: &mut Effective) {
-        let pins = self.pinning.lock.of_upstream(self.upstream.as_str());
+    fn add_unoffered(&self, has_list: bool, rows: &mut Vec<ApprovalRow>, effective: &mut Effective) {
+        let approvals = self.approvals.lock.of_upstream(self.upstream.as_str());
         let is_offered: HashSet<Arc<str>> = rows.iter().map(|row| row.raw_name.clone()).collect();
-        for (raw_name, pin) in pins.into_iter().flatten() {
+        for (raw_name, approval) in approvals.into_iter().flatten() {
             if is_offered.contains(raw_name.as_str()) {
                 continue;
             }
-            let state = if pin.approved.is_some() { State::Approved } else { State::Rejected };
+            let state = if approval.approved.is_some() { State::Approved } else { State::Rejected };
             let reason = Reason::NotOffered;
             let decision = Decision { state, reason, serving: Serving::Nothing };
             let known = Prompt::named(raw_name);
@@ -187,17 +188,17 @@ impl Maker<'_> {
                 Overlaid::Dropped(_) => continue,
             };
             let mut row = self.row(raw_name, known.listed_name(), decision);
-            let version = pin.approved.as_ref().map(|decided| &decided.version);
-            let has_snapshot = !has_list && self.pinning.snapshot && self.is_enforced();
+            let version = approval.approved.as_ref().map(|decided| &decided.version);
+            let has_snapshot = !has_list && self.approvals.snapshot && self.is_enforced();
             let version =
                 version.filter(|version| has_snapshot && version.texts.contains_key(NO_ARGUMENTS));
             if let Some(version) = version {
-                match self.pinning.approved_form(version, &known) {
+                match self.approvals.approved_form(version, &known) {
                     Ok(form) => {
                         row.decision.serving = Serving::Approved;
                         effective.prompts.push(form);
-                        let pin = self.prompt_pin(State::Approved, Some(pin));
-                        effective.pins.push(PromptPin { is_snapshot_only: true, ..pin });
+                        let approval = self.prompt_approval(State::Approved, Some(approval));
+                        effective.approvals.push(PromptApproval { is_snapshot_only: true, ..approval });
                     }
                     Err(problem) => row.problem = Some(problem),
                 }
@@ -206,41 +207,41 @@ impl Maker<'_> {
         }
     }
 
-    fn prompt_pin(&self, state: State, pin: Option<&Pin>) -> PromptPin {
-        let version = pin.and_then(|pin| pin.approved.as_ref()).map(|decided| &decided.version);
-        let version = version.filter(|version| version.kind() != PinKind::Definition);
+    fn prompt_approval(&self, state: State, approval: Option<&Approval>) -> PromptApproval {
+        let version = approval.and_then(|approval| approval.approved.as_ref()).map(|decided| &decided.version);
+        let version = version.filter(|version| version.kind() != Coverage::Definition);
         let approved = version.map(|version| {
             let is_enforced = self.is_enforced();
             Arc::new(ApprovedTexts {
                 is_enforced,
                 has_snapshot: is_enforced
-                    && self.pinning.snapshot
+                    && self.approvals.snapshot
                     && version.texts.contains_key(NO_ARGUMENTS),
                 version: version.clone(),
-                store: self.pinning.store.clone(),
+                store: self.approvals.store.clone(),
             })
         });
         let is_tolerated = !self.is_enforced() && state != State::Approved;
-        PromptPin { state, is_tolerated, is_snapshot_only: false, approved }
+        PromptApproval { state, is_tolerated, is_snapshot_only: false, approved }
     }
 
     fn is_enforced(&self) -> bool {
-        self.pinning.mode == Mode::Enforce
+        self.approvals.mode == Mode::Enforce
     }
 
-    fn pin_of(&self, raw_name: &str) -> Option<&Pin> {
-        self.pinning.lock.of_upstream(self.upstream.as_str())?.get(raw_name)
+    fn approval_of(&self, raw_name: &str) -> Option<&Approval> {
+        self.approvals.lock.of_upstream(self.upstream.as_str())?.get(raw_name)
     }
 
-    fn row(&self, raw_name: &str, listed_name: &str, decision: Decision) -> PinRow {
+    fn row(&self, raw_name: &str, listed_name: &str, decision: Decision) -> ApprovalRow {
         let public_name = self.naming.public(self.prefix, listed_name);
-        PinRow {
+        ApprovalRow {
             upstream: self.upstream.clone(),
             raw_name: raw_name.into(),
             public_name: public_name.unwrap_or_else(|_| listed_name.to_owned()),
-            mode: self.pinning.mode,
+            mode: self.approvals.mode,
             offered: None,
-            pin: self.pin_of(raw_name).cloned(),
+            approval: self.approval_of(raw_name).cloned(),
             decision,
             problem: None,
         }

@@ -37,6 +37,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
 
+use crate::config::{Exposure, Limits, Listing, Approvals, ToolForm};
 use crate::policy::{Authorized, CallRecord, Gate, Resolution, Target};
 use crate::upstream::Upstream;
 use crate::upstream::call::correlator::{InterimMessage, UrlElicitationComplete};
@@ -66,7 +67,7 @@ use domain::server_request::ClientCapabilities;
 use domain::tool::name::is_derived;
 use domain::unix_time::UnixSeconds;
 use owner::Owner;
-use pin::pinned_arguments;
+use pin::approval_arguments;
 use reply::{Completion, ListReply, Origin, Reply};
 use segment::name_of_tool;
 use view::View;
@@ -95,7 +96,7 @@ pub struct Router {
     limits: Limits,
     /// Whether a method of authentication is configured, so that callers have different cursors.
     has_callers: bool,
-    releases: Releases,
+    approvals: Approvals,
     overlays: Vec<Overlay>,
     shared: Arc<SharedState>,
 }
@@ -175,13 +176,13 @@ impl Router {
         now: UnixSeconds,
     ) -> Result<Reply, Fault> {
         let owner = routed.owner;
-        let pinned = owner.pin.approved.as_deref().map(|approved| {
+        let approved = owner.approval.approved.as_deref().map(|approved| {
             let given = arguments.map(Document::json);
-            (approved, pinned_arguments(&owner.arguments, owner.overlay.as_deref(), given))
+            (approved, approval_arguments(&owner.arguments, owner.overlay.as_deref(), given))
         });
-        let key = pinned.as_ref().map(|(_, key)| &**key);
+        let key = approved.as_ref().map(|(_, key)| &**key);
         let effective = effective_arguments(routed, arguments)?;
-        if owner.pin.is_snapshot_only {
+        if owner.approval.is_snapshot_only {
             let why = Kind::Unavailable("it has not been listed since the start".to_owned());
             let gone = Fault::upstream(owner.upstream.as_str(), why);
             return Box::pin(self.snapshot_or(routed, key, gone)).await;
@@ -192,7 +193,7 @@ impl Router {
             routed,
             channel,
             arguments,
-            pinned_text: pinned.as_ref().and_then(|(approved, key)| approved.text(key)),
+            approved_text: approved.as_ref().and_then(|(approved, key)| approved.text(key)),
             recalled: self.shared.known.recall(routed, arguments),
             deadline,
             now,
@@ -532,7 +533,7 @@ impl Router {
             upstream: owner.upstream.as_str(),
             raw_name: &owner.raw_name,
             definition: &owner.digest,
-            state: owner.pin.state,
+            state: owner.approval.state,
         };
         if self.views.serves(&call.endpoint, &owner.upstream, &owner.public_name) {
             Resolution::Listed(target)
@@ -554,7 +555,7 @@ impl Router {
         let missing = catalog.incomplete.iter().find(is_missing)?;
         self.views.serves(&call.endpoint, id, name).then(|| {
             let raw_name = overlay::raw_name(&self.overlays, id, listed_name);
-            let state = self.releases.known_state(id, &raw_name);
+            let state = self.approvals.known_state(id, &raw_name);
             Unlisted { upstream: id, raw_name, state, kind: missing.kind.clone() }
         })
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::pin::PromptPin;
+use super::pin::PromptApproval;
 use domain::call_overlay::CallOverlay;
 use domain::name::UpstreamId;
 use domain::prompt::Argument;
@@ -19,7 +19,7 @@ pub struct Owner {
     pub digest: Arc<str>,
     /// Changes by overlays to calls; `None` if no overlay matches the prompt.
     pub overlay: Option<Arc<CallOverlay>>,
-    pub pin: PromptPin,
+    pub approval: PromptApproval,
 }
 
 impl Owner {
@@ -28,7 +28,7 @@ impl Owner {
         PromptRef {
             upstream: self.upstream.as_str(),
             raw_name: &self.raw_name,
-            state: self.pin.state,
+            state: self.approval.state,
         }
     }
 }

@@ -1,36 +1,35 @@
-//! Pins in the catalog: which form of each prompt is served, and the texts that gets are compared
-//! with.
+//! Approvals in the catalog: which form of each prompt is served, and what a get is compared with.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use config::Releases;
+use crate::config::Approvals;
 use config::lock::{Lock, LockStore, ObjectError};
 use domain::call_overlay::CallOverlay;
 use domain::json::Json;
 use domain::json::canonical::write_canonical_object;
 use domain::name::UpstreamId;
 use domain::pin::{
-    Decision, DigestText, Mode, NO_ARGUMENTS, Offered, Pin, Serving, State, Version,
+    Decision, DigestText, Mode, NO_ARGUMENTS, Offered, Approval, Serving, State, Version,
 };
 use domain::prompt::{Argument, Prompt};
 
-/// The pins of one upstream, as the configuration says.
+/// The approvals of one upstream, as the configuration says.
 #[derive(Clone, Debug)]
-pub struct Pinning {
+pub(crate) struct ApprovalSettings {
     pub mode: Mode,
     pub lock: Arc<Lock>,
     pub store: Arc<LockStore>,
     pub snapshot: bool,
 }
 
-impl Pinning {
-    pub(crate) fn new(releases: &Releases, upstream: &UpstreamId) -> Self {
+impl ApprovalSettings {
+    pub(crate) fn new(approvals: &Approvals, upstream: &UpstreamId) -> Self {
         Self {
-            mode: releases.mode_of(upstream),
-            lock: releases.lock.clone(),
-            store: Arc::new(releases.store.clone()),
-            snapshot: releases.snapshot,
+            mode: approvals.mode_of(upstream),
+            lock: approvals.lock.clone(),
+            store: Arc::new(approvals.store.clone()),
+            snapshot: approvals.snapshot,
         }
     }
 
@@ -58,9 +57,9 @@ impl Pinning {
 /// JSON depth of objects: they were accepted before.
 pub(super) const DEPTH: usize = 256;
 
-/// The pin of a listed prompt.
+/// What approvals say of a listed prompt.
 #[derive(Clone, Debug, Default)]
-pub struct PromptPin {
+pub struct PromptApproval {
     pub state: State,
     /// Whether it is served although the offered version is not the approved one.
     pub is_tolerated: bool,
@@ -88,8 +87,8 @@ impl ApprovedTexts {
             && self.version == other.version
     }
 
-    /// Returns the digest of the approved text for arguments that [`pinned_arguments`] returned;
-    /// `None` where none is pinned.
+    /// Returns the digest of the approved text for arguments that [`approval_arguments`] returned;
+    /// `None` where none is approved.
     pub(super) fn text(&self, arguments: &str) -> Option<&DigestText> {
         self.version.texts.get(arguments)
     }
@@ -103,11 +102,11 @@ impl ApprovedTexts {
     }
 }
 
-/// Returns the arguments of a get in the form in which pins name them: canonical JSON (RFC 8785) of
+/// Returns the arguments of a get in the form in which approvals name them: canonical JSON (RFC 8785) of
 /// those that the prompt declares, without values that are the defaults of overlays. An argument
-/// that is not declared does not make another text of a prompt: where one text is pinned, it is
+/// that is not declared does not make another text of a prompt: where one text is approved, it is
 /// compared.
-pub(super) fn pinned_arguments(
+pub(super) fn approval_arguments(
     declared: &[Argument],
     overlay: Option<&CallOverlay>,
     given: Option<Json<'_>>,
@@ -125,9 +124,9 @@ pub(super) fn pinned_arguments(
     object.into()
 }
 
-/// A prompt that is offered or pinned, for those who decide.
+/// A prompt that is offered or in the lock file, for those who decide.
 #[derive(Clone, Debug)]
-pub struct PinRow {
+pub(crate) struct ApprovalRow {
     pub upstream: UpstreamId,
     pub raw_name: Arc<str>,
     /// The name under which it is listed, or would be.
@@ -135,7 +134,7 @@ pub struct PinRow {
     pub mode: Mode,
     /// The offered version; `None` if the upstream does not list the prompt, or has no list.
     pub offered: Option<OfferedPrompt>,
-    pub pin: Option<Pin>,
+    pub approval: Option<Approval>,
     pub decision: Decision,
     /// Why the decision could not be carried out.
     pub problem: Option<String>,
@@ -149,7 +148,7 @@ pub struct OfferedPrompt {
     pub version: Offered,
 }
 
-impl PinRow {
+impl ApprovalRow {
     /// Whether the prompt is held back: offered, and not listed.
     pub fn is_held(&self) -> bool {
         self.offered.is_some()

@@ -10,7 +10,6 @@ use bytes::Bytes;
 
 use super::Digest;
 use super::owner::Owner;
-use super::pin::PromptPin;
 use base::seal;
 use domain::chunks;
 use domain::json::Json;
@@ -18,6 +17,7 @@ use domain::merge::Entry;
 use domain::name::UpstreamId;
 use domain::prompt::{Argument, Prompt};
 use domain::tool::name::tool_name;
+use super::pin::PromptApproval;
 
 /// Consecutive elements of a list, in byte order of their names, already serialised. The names of
 /// every other segment are all before them or all behind them.
@@ -81,7 +81,7 @@ impl SegmentWriter {
         upstream: &UpstreamId,
         entry: &Entry,
         prompt: &Prompt,
-        pin: PromptPin,
+        approval: PromptApproval,
     ) {
         let owner = Owner {
             public_name: entry.public_name.as_str().into(),
@@ -90,7 +90,7 @@ impl SegmentWriter {
             arguments: prompt.arguments.as_slice().into(),
             digest: seal::definition_digest(prompt).into(),
             overlay: prompt.overlay.clone(),
-            pin,
+            approval,
         };
         self.push_prompt(owner, |out| prompt.write(&entry.public_name, out));
     }

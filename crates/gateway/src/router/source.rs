@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use unicode_normalization::UnicodeNormalization;
 
-use super::pin::Pinning;
+use super::pin::ApprovalSettings;
 use crate::upstream::driver::DriverId;
 use config::{Config, OnChangedDefinition};
 use domain::name::{Prefix, UpstreamId};
@@ -21,7 +21,7 @@ pub struct Source {
     pub on_changed_definition: OnChangedDefinition,
     /// The overlays of the upstream, in the order of the file.
     pub overlays: Arc<[Overlay]>,
-    pub pinning: Pinning,
+    pub approvals: ApprovalSettings,
 }
 
 impl Source {
@@ -34,7 +34,7 @@ impl Source {
             prefix: upstream.prefix.clone(),
             on_changed_definition: upstream.settings.on_changed_definition,
             overlays: overlays.cloned().collect(),
-            pinning: Pinning::new(&config.releases, &upstream.id),
+            approvals: ApprovalSettings::new(&config.approvals, &upstream.id),
         }
     }
 }

@@ -66,7 +66,7 @@ impl Mismatches {
 
 impl Router {
     /// Answers a get that failed with the approved text, if the upstream is gone or offers another
-    /// text, and there is a snapshot for the arguments, which are in the form of pins.
+    /// text, and there is a snapshot for the arguments, which are in the form of approvals.
     ///
     /// # Errors
     /// The fault of the get.
@@ -94,8 +94,8 @@ impl Router {
     /// be served.
     async fn snapshot(&self, routed: &RoutedCall<'_>) -> Option<PromptReply> {
         let owner = routed.owner;
-        let pin = owner.pin.approved.clone().filter(|pin| pin.has_snapshot)?;
-        let read = beside_calls(move || pin.snapshot()).await?;
+        let approval = owner.approval.approved.clone().filter(|approval| approval.has_snapshot)?;
+        let read = beside_calls(move || approval.snapshot()).await?;
         let name = &*owner.public_name;
         let text =
             read.inspect_err(|error| error!(%error, name, "snapshot cannot be read")).ok()?;
@@ -118,11 +118,11 @@ impl Router {
         };
         let upstream = owner.upstream.as_str();
         // `count_tolerated` counts the gets of tolerated prompts.
-        if !(outcome == Unapproved::Served && owner.pin.is_tolerated) {
+        if !(outcome == Unapproved::Served && owner.approval.is_tolerated) {
             self.shared.telemetry.metrics().unapproved(upstream, outcome.as_str());
         }
         // Its state changes with the next probe; once it has, gets cause no more probes.
-        if owner.pin.state == State::Approved {
+        if owner.approval.state == State::Approved {
             self.shared.mismatches.add(owner);
         }
         let event = Event::new("text_not_approved").text("upstream", upstream);
@@ -133,7 +133,7 @@ impl Router {
     /// Counts a get of a prompt that is served although the offered version is not the approved
     /// one.
     pub(super) fn count_tolerated(&self, owner: &Owner) {
-        if owner.pin.is_tolerated {
+        if owner.approval.is_tolerated {
             let upstream = owner.upstream.as_str();
             self.shared.telemetry.metrics().unapproved(upstream, Unapproved::Served.as_str());
         }

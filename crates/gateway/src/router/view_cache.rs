@@ -505,7 +505,7 @@ mod tests {
 
     use super::*;
     use crate::router::changes::{Changes, Published};
-    use crate::router::pin::PromptPin;
+    use crate::router::pin::PromptApproval;
     use crate::router::segment::SegmentWriter;
     use config::Config;
     use domain::rights::PromptRef;
@@ -541,7 +541,7 @@ mod tests {
                 arguments: Box::default(),
                 digest: "".into(),
                 overlay: None,
-                pin: PromptPin::default(),
+                approval: PromptApproval::default(),
             };
             let text = format!(r#"{{"name":"{public_name}","title":"{version}"}}"#);
             segment.push_prompt(owner, |out| out.push_str(&text));

@@ -263,7 +263,7 @@ impl Client {
         }
     }
 
-    /// Checks that a served text of a pinned prompt was approved.
+    /// What is served of an approved prompt was approved.
     fn check_approval(&self, name: &str, nonce: &str, text: &str, sent: Instant) {
         let mut plans = self.world.scenario.upstreams.iter();
         let Some(plan) = plans.find(|plan| text.starts_with(&format!("{} says ", plan.id))) else {
@@ -273,12 +273,12 @@ impl Client {
         let description = version.trim_end_matches(&format!(" for {nonce}")).to_owned();
         let prompt = Prompt { name: name.to_owned(), description };
         let time = (sent, Instant::now());
-        if plan.is_pinned && !self.world.may_serve(plan, &prompt, nonce.is_empty(), time) {
+        if plan.needs_approval && !self.world.may_serve(plan, &prompt, nonce.is_empty(), time) {
             self.world.violation(format!("{} got {text:?}, not approved", self.plan.name));
         }
     }
 
-    /// Gets a prompt without arguments, as pins do.
+    /// Gets a prompt without arguments, as approvals do.
     async fn get_plain(&mut self) {
         let sent = Instant::now();
         if self.names.is_empty() {
@@ -287,7 +287,7 @@ impl Client {
         let name = self.names[self.rng.usize(..self.names.len())].clone();
         let (upstream, _) = name.split_once("__").unwrap_or_default();
         let mut plans = self.world.scenario.upstreams.iter();
-        if plans.any(|plan| plan.id == upstream && plan.is_pinned)
+        if plans.any(|plan| plan.id == upstream && plan.needs_approval)
             && let Outcome::Result(result) = self.ask("prompts/get", json!({"name": name})).await
         {
             self.check_text(&name, "", &result, sent);

@@ -132,7 +132,7 @@ mod tests {
     const NOW: UnixSeconds = UnixSeconds(1_000_000);
 
     fn flow() -> Flow {
-        Flow::begin(&site("console.example"), &LocalPath::or_root("/pins?a=1"), NOW)
+        Flow::begin(&site("console.example"), &LocalPath::or_root("/approvals?a=1"), NOW)
     }
 
     #[test]

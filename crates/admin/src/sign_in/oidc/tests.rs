@@ -222,7 +222,7 @@ fn token(state: &mut State, head: &str, body: &str) -> (u16, Value) {
 }
 
 async fn begin(sign_in: &SignIn) -> Redirect {
-    let return_to = LocalPath::or_root("/pins");
+    let return_to = LocalPath::or_root("/approvals");
     sign_in.begin(&site("localhost:9877"), &return_to, NOW).await.unwrap()
 }
 
@@ -264,7 +264,7 @@ async fn a_person_signs_in_with_every_kind_of_key() {
         let provider = Provider::start(key).await;
         let sign_in = provider.sign_in("");
         let signed_in = run(&provider, &sign_in).await.unwrap();
-        assert_eq!(signed_in.return_to.as_str(), "/pins");
+        assert_eq!(signed_in.return_to.as_str(), "/approvals");
         assert!(signed_in.cookies[1].text().starts_with("promptgate_login=; Max-Age=0;"));
         let ada = visitor(&sign_in, &signed_in).unwrap();
         assert_eq!((ada.id.as_str(), ada.shown()), ("ada", "ada@example.com"));

@@ -331,7 +331,7 @@ mod tests {
     }
 
     fn target(raw_name: &str) -> Option<Target<'_>> {
-        Some(Target { upstream: "up", raw_name, definition: "", state: State::Unpinned })
+        Some(Target { upstream: "up", raw_name, definition: "", state: State::Unchecked })
     }
 
     fn wait(result: Result<(), TransportFault>) -> Option<Duration> {
@@ -531,7 +531,7 @@ mod tests {
             let request = Countable::Call(Method::Get);
             let counted = Counted { caller: &Caller::new(caller), address: None, request };
             let target =
-                Some(Target { upstream, raw_name, definition: "", state: State::Unpinned });
+                Some(Target { upstream, raw_name, definition: "", state: State::Unchecked });
             let mut key = String::new();
             limits.limits[0].write_key(&mut key, counted, target, String::new);
             key

@@ -1,4 +1,4 @@
-//! Pins as JSON, for commands and the admin API.
+//! Approvals as JSON, for commands and the admin API.
 
 use serde_json::{Value, json};
 
@@ -9,28 +9,28 @@ use domain::pin::{Decided, Version};
 /// Returns a prompt with its state, the offered version, and the decisions on it.
 pub fn row_json(examined: &Examined) -> Value {
     let Examined { row, offered } = examined;
-    let pin = row.pin.as_ref();
-    let approved = pin.and_then(|pin| pin.approved.as_ref());
+    let approval = row.approval.as_ref();
+    let approved = approval.and_then(|approval| approval.approved.as_ref());
     let version = approved.map(|decided| &decided.version);
     let version = version.or(offered.as_ref().map(|offered| &offered.version));
     let mut texts = offered.iter().flat_map(|offered| offered.texts.values());
     let is_unstable = texts.any(|text| matches!(text, ProbedText::Unstable));
     let kind = version.map(|version| version.kind().as_str()).unwrap_or_default();
     let kind = if is_unstable { format!("{kind}, text unstable") } else { kind.to_owned() };
-    let previous = pin.iter().flat_map(|pin| &pin.previous).map(decided_json);
+    let previous = approval.iter().flat_map(|approval| &approval.previous).map(decided_json);
     json!({
         "name": row.public_name,
         "upstream": row.upstream.as_str(),
         "rawName": row.raw_name,
         "state": row.decision.state.as_str(),
         "reason": row.problem.as_deref().unwrap_or(row.decision.reason.as_str()),
-        "pin": kind,
+        "covers": kind,
         "mode": row.mode.as_str(),
         "held": row.is_held(),
-        "approvedBy": approved.map(|decided| &decided.approval.by),
+        "approvedBy": approved.map(|decided| &decided.attribution.by),
         "offered": offered.as_ref().map(|offered| version_json(&offered.version)),
         "approved": approved.map(decided_json),
-        "rejected": pin.and_then(|pin| pin.rejected.as_ref()).map(decided_json),
+        "rejected": approval.and_then(|approval| approval.rejected.as_ref()).map(decided_json),
         "previous": previous.collect::<Vec<_>>(),
     })
 }
@@ -49,8 +49,8 @@ fn version_json(version: &Version) -> Value {
 
 fn decided_json(decided: &Decided) -> Value {
     let mut json = version_json(&decided.version);
-    json["by"] = decided.approval.by.as_str().into();
-    json["at"] = decided.approval.at.as_str().into();
-    json["why"] = decided.approval.why.clone().into();
+    json["by"] = decided.attribution.by.as_str().into();
+    json["at"] = decided.attribution.at.as_str().into();
+    json["why"] = decided.attribution.why.clone().into();
     json
 }

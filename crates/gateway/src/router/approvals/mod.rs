@@ -16,7 +16,7 @@ use probe::{Patience, ProbedText, ProbedTexts, offered_texts};
 
 use crate::router::Router;
 use crate::router::blocking::beside_calls;
-use crate::router::pin::{OfferedPrompt, PinRow};
+use crate::router::pin::{OfferedPrompt, ApprovalRow};
 use crate::upstream::library::source_object;
 use audit::record::Event;
 use base::seal;
@@ -30,14 +30,14 @@ use domain::pin::{
 /// A prompt with the texts and the source of its offered version, as far as they could be fetched.
 #[derive(Clone, Debug)]
 pub struct Examined {
-    pub row: PinRow,
+    pub row: ApprovalRow,
     /// `None` if the upstream does not offer the prompt.
     pub offered: Option<OfferedVersion>,
 }
 
 impl Examined {
     /// A prompt as the gateway knows it without a probe.
-    pub fn known(row: &PinRow) -> Self {
+    pub fn known(row: &ApprovalRow) -> Self {
         let offered = row.offered.as_ref().map(|offered| {
             let texts = offered.version.texts.iter().filter_map(|(arguments, text)| match text {
                 OfferedText::Unstable => Some((arguments.clone(), ProbedText::Unstable)),
@@ -55,12 +55,12 @@ impl Examined {
     /// Whether the offered version is not approved.
     pub fn is_unapproved(&self) -> bool {
         let state = self.row.decision.state;
-        self.offered.is_some() && !matches!(state, State::Approved | State::Unpinned)
+        self.offered.is_some() && !matches!(state, State::Approved | State::Unchecked)
     }
 
     /// Whether exactly the offered version is approved, with all of its texts.
     pub fn is_approved_so(&self) -> bool {
-        let approved = self.row.pin.as_ref().and_then(|pin| pin.approved.as_ref());
+        let approved = self.row.approval.as_ref().and_then(|approval| approval.approved.as_ref());
         let offered = self.offered.as_ref().map(|offered| &offered.version);
         approved.is_some_and(|approved| Some(&approved.version) == offered)
     }
@@ -71,10 +71,10 @@ impl Examined {
         version(self) == version(seen)
     }
 
-    /// The arguments of a text that the approved version pins, and that could not be had now, with
+    /// The arguments of a text that the approval covers, and that could not be had now, with
     /// the reason.
     pub fn unverified(&self) -> Option<(&str, &str)> {
-        let approved = self.row.pin.as_ref()?.approved.as_ref()?;
+        let approved = self.row.approval.as_ref()?.approved.as_ref()?;
         let texts = &self.offered.as_ref()?.texts;
         approved.version.texts.keys().find_map(|arguments| match texts.get(arguments) {
             Some(ProbedText::Failed(why)) => Some((&**arguments, why.as_str())),
@@ -142,24 +142,24 @@ const EXAMINED_AT_ONCE: usize = 8;
 const SOURCE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Router {
-    /// Returns all prompts that are offered or pinned, by their public names.
-    pub fn pin_rows(&self) -> Vec<PinRow> {
+    /// Returns all prompts that are offered or in the lock file, by their public names.
+    pub(crate) fn approval_rows(&self) -> Vec<ApprovalRow> {
         let catalog = self.catalog();
-        let mut rows: Vec<_> = catalog.pins.iter().flat_map(|rows| rows.iter().cloned()).collect();
+        let mut rows: Vec<_> = catalog.approvals.iter().flat_map(|rows| rows.iter().cloned()).collect();
         rows.sort_by(|a, b| a.public_name.cmp(&b.public_name));
         rows
     }
 
-    /// Returns the prompt that is offered or pinned under a public name.
-    pub fn pin_row(&self, public_name: &str) -> Option<PinRow> {
+    /// Returns the prompt that is offered or in the lock file under a public name.
+    pub(crate) fn approval_row(&self, public_name: &str) -> Option<ApprovalRow> {
         let catalog = self.catalog();
-        let mut rows = catalog.pins.iter().flat_map(|rows| rows.iter());
+        let mut rows = catalog.approvals.iter().flat_map(|rows| rows.iter());
         rows.find(|row| row.public_name == public_name).cloned()
     }
 
     /// Returns the digest of the lock file that this configuration was read with.
     pub fn lock_digest(&self) -> &str {
-        &self.releases.lock.digest
+        &self.approvals.lock.digest
     }
 
     /// Returns once a configuration with this lock file is in use. Cancel safe.
@@ -173,7 +173,7 @@ impl Router {
     ///
     /// # Errors
     /// The source of a library prompt has changed meanwhile, or cannot be read.
-    pub async fn examine(&self, row: &PinRow) -> Result<Examined, ApprovalError> {
+    pub(crate) async fn examine(&self, row: &ApprovalRow) -> Result<Examined, ApprovalError> {
         let Some(OfferedPrompt { prompt, version: offered }) = &row.offered else {
             return Ok(Examined { row: row.clone(), offered: None });
         };
@@ -197,7 +197,7 @@ impl Router {
         let mut row = row.clone();
         let mut known = offered.clone();
         known.texts = offered_texts(&texts);
-        row.decision = decide(row.mode, row.pin.as_ref(), &known, || {
+        row.decision = decide(row.mode, row.approval.as_ref(), &known, || {
             row.decision.reason != Reason::ArgumentAdded
         });
         Ok(Examined { row, offered: Some(OfferedVersion { version, objects, texts }) })
@@ -208,11 +208,11 @@ impl Router {
         let is_offered = |name: &str| {
             examined.iter().any(|e| e.row.public_name == name && e.row.offered.is_some())
         };
-        let probes = self.releases.probes.iter().enumerate();
+        let probes = self.approvals.probes.iter().enumerate();
         let unused = probes.filter(|(_, probe)| !is_offered(&probe.prompt));
         unused
             .map(|(index, probe)| {
-                format!("releases.probes.{}: no prompt {} is offered", index + 1, probe.prompt)
+                format!("approvals.probes.{}: no prompt {} is offered", index + 1, probe.prompt)
             })
             .collect()
     }
@@ -223,7 +223,7 @@ impl Router {
     /// As [`Router::examine`].
     pub async fn examine_all(
         self: &Arc<Self>,
-        rows: Vec<PinRow>,
+        rows: Vec<ApprovalRow>,
     ) -> Result<Vec<Examined>, ApprovalError> {
         let mut examined = Vec::with_capacity(rows.len());
         let mut running = JoinSet::new();
@@ -269,8 +269,8 @@ impl Router {
         before: Option<String>,
         decider: &Decider,
     ) -> Result<Outcome, ApprovalError> {
-        let store = self.releases.store.clone();
-        let approval = Approval {
+        let store = self.approvals.store.clone();
+        let attribution = Attribution {
             by: decider.by.clone(),
             at: humantime::format_rfc3339_seconds(decider.at).to_string(),
             why: decider.why.clone(),
@@ -280,7 +280,7 @@ impl Router {
         // A task of its own: a client that disconnects must not leave a decision that is not on
         // record.
         let deciding = self.shared.upstream_deps.tasks.spawn(beside_calls(move || {
-            let changed = change_lock(&store, &action, &prompts, before.as_deref(), &approval);
+            let changed = change_lock(&store, &action, &prompts, before.as_deref(), &attribution);
             changed.map(|Changed { lock, versions, events }| {
                 for event in events {
                     let event = event.text("by", &decider.by).text("via", decider.via);
@@ -299,8 +299,8 @@ impl Router {
     /// unified diff; empty if there is none. Blocks.
     pub fn diff(&self, examined: &Examined) -> String {
         let Examined { row, offered } = examined;
-        let store = &self.releases.store;
-        let approved = row.pin.as_ref().and_then(|pin| pin.approved.as_ref());
+        let store = &self.approvals.store;
+        let approved = row.approval.as_ref().and_then(|approval| approval.approved.as_ref());
         let approved = approved.map(|decided| &decided.version);
         let offers = offered.as_ref().map(|offered| &offered.version);
         let theirs = |digest: Option<&DigestText>| -> String {
@@ -376,7 +376,7 @@ fn change_lock(
     action: &Action,
     prompts: &[Examined],
     before: Option<&str>,
-    approval: &Approval,
+    attribution: &Attribution,
 ) -> Result<Changed, ApprovalError> {
     let old = store.read()?;
     if before.is_some_and(|before| before != old.digest) {
@@ -388,9 +388,9 @@ fn change_lock(
     for examined in prompts {
         let row = &examined.row;
         let (upstream, raw_name) = (row.upstream.as_str(), &*row.raw_name);
-        let pin = lock.pin_mut(upstream, raw_name);
-        let approved = pin.approved.as_ref().map(|decided| decided.version.clone());
-        let (kind, version) = apply(action, examined, pin, approval, store)?;
+        let approval = lock.approval_mut(upstream, raw_name);
+        let approved = approval.approved.as_ref().map(|decided| decided.version.clone());
+        let (kind, version) = apply(action, examined, approval, attribution, store)?;
         if let (Action::Approve | Action::Reject, Some(offered)) = (action, &examined.offered) {
             objects.extend(offered.objects.clone());
         }
@@ -414,13 +414,13 @@ fn change_lock(
     }
 }
 
-/// Applies the action to one pin. Returns the kind of its record, and the version that was decided
+/// Applies the action to one approval. Returns the kind of its record, and the version that was decided
 /// on.
 fn apply(
     action: &Action,
     examined: &Examined,
-    pin: &mut Pin,
-    approval: &Approval,
+    approval: &mut Approval,
+    attribution: &Attribution,
     store: &LockStore,
 ) -> Result<(&'static str, Version), ApprovalError> {
     let offered = || {
@@ -433,24 +433,24 @@ fn apply(
             let version = offered()?;
             if let Some((arguments, why)) = examined.unverified() {
                 let why = format!(
-                    "its approved text with {arguments} is pinned, and cannot be had now ({why}); approve it when it can"
+                    "the approval covers its text with {arguments}, which cannot be had now ({why}); approve it when it can"
                 );
                 return Err(refused(&examined.row, why));
             }
-            pin.approve(version.clone(), approval.clone());
+            approval.approve(version.clone(), attribution.clone());
             Ok(("prompt_approved", version))
         }
         Action::Reject => {
             // Of a prompt that is not offered, the approved version: its snapshot may be served.
-            let approved = pin.approved.as_ref().map(|approved| approved.version.clone());
+            let approved = approval.approved.as_ref().map(|approved| approved.version.clone());
             let version = match (&examined.offered, approved) {
                 (None, Some(approved)) => approved,
                 _ => offered()?,
             };
-            Ok(("prompt_rejected", pin.reject(version, approval.clone())))
+            Ok(("prompt_rejected", approval.reject(version, attribution.clone())))
         }
         Action::RollBack { to } => {
-            let version = pin.roll_back(to.as_deref(), approval.clone());
+            let version = approval.roll_back(to.as_deref(), attribution.clone());
             let version = version.map_err(|why| refused(&examined.row, why.to_owned()))?;
             for digest in version.digests() {
                 let object = store.object(digest);
@@ -476,24 +476,24 @@ pub fn notes(action: &Action, examined: &[Examined]) -> Vec<String> {
                     ProbedText::Stable { .. } => {}
                     ProbedText::Unstable => {
                         notes.push(format!(
-                            "{name}: its text{with} is unstable, so it is not pinned"
+                            "{name}: its text{with} is unstable, so the approval does not cover it"
                         ));
                     }
                     ProbedText::Failed(why) => {
-                        notes.push(format!("{name}: its text{with} is not pinned: {why}"));
+                        notes.push(format!("{name}: the approval does not cover its text{with}: {why}"));
                     }
                 }
             }
         } else if matches!(action, Action::RollBack { .. }) && offered.is_some() {
             notes.push(format!(
                 "{name}: its upstream may offer another version; gets of another text are refused, or answered with \
-                 the approved one where releases.snapshot is set"
+                 the approved one where approvals.snapshot is set"
             ));
         }
     }
     notes
 }
 
-fn refused(row: &PinRow, why: String) -> ApprovalError {
+fn refused(row: &ApprovalRow, why: String) -> ApprovalError {
     ApprovalError::Refused { prompt: row.public_name.clone(), why }
 }

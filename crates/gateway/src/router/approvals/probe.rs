@@ -8,13 +8,14 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use crate::config::Approvals;
 use crate::policy::{Outcome, Resolution, ResultDigest, Target};
 use crate::router::bridge::Bridge;
 use crate::router::call_channel::CallChannel;
 use crate::router::effective::{TextReport, TextsOf};
 use crate::router::known_results::Recalled;
 use crate::router::owner::Owner;
-use crate::router::pin::{DEPTH, OfferedPrompt, PinRow, PromptPin, pinned_arguments};
+use crate::router::pin::{DEPTH, OfferedPrompt, ApprovalRow, PromptApproval, approval_arguments};
 use crate::router::reply::Reply;
 use crate::router::{RoutedCall, Router, effective_arguments, without_presets};
 use base::seal;
@@ -30,9 +31,9 @@ use domain::pin::{DigestText, Mode, NO_ARGUMENTS, OfferedText, canonical_text};
 use domain::unix_time::UnixSeconds;
 
 /// The endpoint that records of probes name.
-const ENDPOINT: &str = "pins";
+const ENDPOINT: &str = "approvals";
 
-/// Why a text is not pinned that an upstream has made with a secret.
+/// Why the approval does not cover a text that an upstream has made with a secret.
 const HOLDS_SECRET: &str = "it holds the value of a preset argument, a secret that must not be written to promptgate.lock.d";
 
 /// The text that two gets with the same arguments returned.
@@ -86,12 +87,12 @@ struct Done {
 impl Router {
     /// Fetches the texts of a prompt: without arguments if it needs none, and with those of
     /// configured probes. Each is fetched twice, to find unstable texts.
-    pub(crate) async fn probe(&self, row: &PinRow, patience: Patience) -> ProbedTexts {
+    pub(crate) async fn probe(&self, row: &ApprovalRow, patience: Patience) -> ProbedTexts {
         let mut texts = ProbedTexts::new();
         let Some(offered) = &row.offered else {
             return texts;
         };
-        for arguments in probed_arguments(row, &self.releases) {
+        for arguments in probed_arguments(row, &self.approvals) {
             let probed = self.probe_twice(row, offered, &arguments, patience).await;
             let text = probed.unwrap_or_else(|fault| ProbedText::Failed(fault.to_string()));
             texts.insert(arguments, text);
@@ -103,7 +104,7 @@ impl Router {
     /// As for a get.
     async fn probe_twice(
         &self,
-        row: &PinRow,
+        row: &ApprovalRow,
         offered: &OfferedPrompt,
         arguments: &str,
         patience: Patience,
@@ -121,7 +122,7 @@ impl Router {
         })
     }
 
-    /// Probes the prompts of an upstream with pins: when they change, after a get gave another text
+    /// Probes the prompts of an upstream with approvals: when they change, after a get gave another text
     /// than the approved one, and every `probe_every`; until `stop`.
     pub async fn keep_probing(self: Arc<Self>, upstream: UpstreamId, stop: CancellationToken) {
         let mut done: HashMap<Arc<str>, Done> = HashMap::new();
@@ -149,8 +150,8 @@ impl Router {
 
     /// The upstreams whose prompts are probed without being asked for.
     pub fn probed_upstreams(&self) -> impl Iterator<Item = &UpstreamId> {
-        let is_pinned = |id: &&UpstreamId| self.releases.mode_of(id) != Mode::Off;
-        self.upstreams.keys().filter(|_| self.releases.is_probing).filter(is_pinned)
+        let is_compared = |id: &&UpstreamId| self.approvals.mode_of(id) != Mode::Off;
+        self.upstreams.keys().filter(|_| self.approvals.is_probing).filter(is_compared)
     }
 
     /// Runs the probes that are due, and returns the time of the next one.
@@ -159,9 +160,9 @@ impl Router {
         upstream: &UpstreamId,
         done: &mut HashMap<Arc<str>, Done>,
     ) -> Instant {
-        let every = self.releases.probe_every;
+        let every = self.approvals.probe_every;
         let catalog = self.catalog();
-        let rows = || catalog.pins.iter().flat_map(|rows| rows.iter());
+        let rows = || catalog.approvals.iter().flat_map(|rows| rows.iter());
         let rows = || rows().filter(|row| row.upstream == *upstream);
         let offered = rows().filter_map(|row| Some((row, row.offered.as_ref()?)));
         let mut next = Instant::now() + every;
@@ -216,9 +217,9 @@ impl Router {
     }
 
     /// Whether all texts of the offered version are known that can be.
-    fn is_probed(&self, row: &PinRow, offered: &OfferedPrompt) -> bool {
+    fn is_probed(&self, row: &ApprovalRow, offered: &OfferedPrompt) -> bool {
         let texts = &offered.version.texts;
-        probed_arguments(row, &self.releases).all(|arguments| texts.contains_key(&arguments))
+        probed_arguments(row, &self.approvals).all(|arguments| texts.contains_key(&arguments))
     }
 
     /// One get, recorded and limited like any other. Waits where a limit refuses it, if there is
@@ -228,7 +229,7 @@ impl Router {
     /// As for a get.
     async fn probe_once(
         &self,
-        row: &PinRow,
+        row: &ApprovalRow,
         offered: &OfferedPrompt,
         arguments: &str,
         patience: Patience,
@@ -249,7 +250,7 @@ impl Router {
 
     async fn probe_now(
         &self,
-        row: &PinRow,
+        row: &ApprovalRow,
         offered: &OfferedPrompt,
         arguments: &str,
     ) -> Result<String, Fault> {
@@ -280,14 +281,14 @@ impl Router {
             arguments: offered.prompt.arguments.as_slice().into(),
             digest: offered.version.definition.clone(),
             overlay: offered.prompt.overlay.clone(),
-            pin: PromptPin { state: row.decision.state, ..PromptPin::default() },
+            approval: PromptApproval { state: row.decision.state, ..PromptApproval::default() },
         };
         let got = async {
             let target = Target {
                 upstream: owner.upstream.as_str(),
                 raw_name: &owner.raw_name,
                 definition: &owner.digest,
-                state: owner.pin.state,
+                state: owner.approval.state,
             };
             let resolution = Resolution::Listed(target);
             let authorized = self.gate.authorize(&call, &record, resolution).await?;
@@ -320,7 +321,7 @@ impl Router {
             routed,
             channel: &channel,
             arguments: effective.as_ref().or(arguments),
-            pinned_text: None,
+            approved_text: None,
             recalled: Recalled::default(),
             deadline: Instant::now() + self.limits.request,
             now: UnixSeconds::default(),
@@ -336,20 +337,20 @@ impl Router {
 /// Returns the arguments of a get without any, in canonical form, and those of the configured
 /// probes of a prompt.
 fn probed_arguments<'a>(
-    row: &'a PinRow,
-    releases: &'a Releases,
+    row: &'a ApprovalRow,
+    approvals: &'a Approvals,
 ) -> impl Iterator<Item = Arc<str>> + 'a {
     let needs_none = row
         .offered
         .as_ref()
         .is_some_and(|offered| !offered.prompt.arguments.iter().any(|argument| argument.required));
     let without = needs_none.then(|| Arc::from(NO_ARGUMENTS));
-    let configured = releases.probes.iter().filter(|probe| probe.prompt == row.public_name);
+    let configured = approvals.probes.iter().filter(|probe| probe.prompt == row.public_name);
     let configured = configured.filter_map(|probe| {
         let prompt = &row.offered.as_ref()?.prompt;
         let given = Json::accepted(&probe.arguments);
         let overlay = prompt.overlay.as_deref();
-        Some(Arc::from(pinned_arguments(&prompt.arguments, overlay, Some(given))))
+        Some(Arc::from(approval_arguments(&prompt.arguments, overlay, Some(given))))
     });
     without.into_iter().chain(configured)
 }

@@ -12,7 +12,7 @@ use crate::router::blocking::{MERGED_AT_ONCE, beside_calls};
 use crate::router::catalog::{Content, PrivatePart, next_number};
 use crate::router::effective::{KnownTexts, Maker};
 use crate::router::owner::Owner;
-use crate::router::pin::PromptPin;
+use crate::router::pin::PromptApproval;
 use crate::router::segment::{Segment, SegmentWriter};
 use crate::router::source::{Source, composed};
 use crate::router::view::View;
@@ -126,7 +126,7 @@ pub(super) async fn segment(source: Arc<Source>, naming: Naming, prompts: Vec<Pr
             prefix: &source.prefix,
             naming: &naming,
             overlays: &source.overlays,
-            pinning: &source.pinning,
+            approvals: &source.approvals,
             texts: &KnownTexts::new(),
         };
         let effective = (!maker.is_idle()).then(|| maker.make(Some(&prompts)));
@@ -137,7 +137,7 @@ pub(super) async fn segment(source: Arc<Source>, naming: Naming, prompts: Vec<Pr
         let mut writer = SegmentWriter::new(Some(source.id.clone()));
         for entry in &merged.entries {
             let prompt = &prompts[entry.prompt];
-            writer.push_merged(&source.id, entry, prompt, PromptPin::default());
+            writer.push_merged(&source.id, entry, prompt, PromptApproval::default());
         }
         if !merged.left_out.is_empty() {
             let left_out = merged.left_out.len();

@@ -152,9 +152,9 @@ impl Refresh {
             }
             let prompt = &sources[entry.source].prompts[entry.prompt];
             let known = members[entry.source];
-            let pin = known.effective.as_ref().and_then(|served| served.pins.get(entry.prompt));
-            let pin = pin.cloned().unwrap_or_default();
-            writer.push_merged(&known.source.id, &entry, prompt, pin);
+            let approval = known.effective.as_ref().and_then(|served| served.approvals.get(entry.prompt));
+            let approval = approval.cloned().unwrap_or_default();
+            writer.push_merged(&known.source.id, &entry, prompt, approval);
         }
         segments.push(Arc::new(writer.finish()));
         segments.retain(|segment| !segment.is_empty());
@@ -190,7 +190,7 @@ impl Refresh {
     /// Logs the change, each prompt that is newly left out, and each new pair of look-alikes.
     fn log(&self, content: &Content) {
         let news = added(&self.content.left_out, &content.left_out);
-        // Overlays and pins leave prompts out on purpose.
+        // What overlays and approvals leave out is meant so.
         let news: Vec<_> = news.into_iter().filter(|l| l.by == LeftOutBy::Defect).collect();
         for LeftOut { upstream, raw_name, reason, .. } in news.iter().take(LOGGED) {
             warn!(
@@ -360,7 +360,7 @@ impl Known {
     }
 
     fn blocked(&self) -> impl Iterator<Item = LeftOut> {
-        self.pins.blocked().map(|raw_name| LeftOut {
+        self.first_definitions.blocked().map(|raw_name| LeftOut {
             upstream: self.source.id.to_string(),
             raw_name: raw_name.to_owned(),
             reason: "its definition has changed, or there are too many to remember \

@@ -20,9 +20,9 @@ use super::blocking::{MERGED_AT_ONCE, beside_calls};
 use super::caller_lists::CallerLists;
 use super::catalog::{Catalog, Content, Incomplete, WalkInfo, next_number, not_heard_of};
 use super::debounce::Debounce;
-use super::definition_pins::DefinitionPins;
+use super::definition_pins::FirstDefinitions;
 use super::effective::{Effective, KnownTexts, Maker, TextReport};
-use super::pin::PinRow;
+use super::pin::ApprovalRow;
 use super::source::Source;
 use super::view_cache::ViewCache;
 use crate::upstream::driver::{DriverReport, FetchedList};
@@ -77,8 +77,8 @@ struct Known {
     list: Option<(FetchedList, Instant)>,
     version: ListVersion,
     state: State,
-    pins: DefinitionPins,
-    /// The list after overlays and pins; `None` if there are none, and the list is served as it is.
+    first_definitions: FirstDefinitions,
+    /// The list after overlays and approvals; `None` if there are none, and the list is served as it is.
     effective: Option<Effective>,
     /// The texts that probes have found.
     texts: KnownTexts,
@@ -129,7 +129,7 @@ impl Refresh {
         shutdown: CancellationToken,
     ) {
         let (mut waiting, mut held) = (true, None::<oneshot::Receiver<()>>);
-        if self.upstreams.iter().any(|known| known.source.pinning.mode != Mode::Off) {
+        if self.upstreams.iter().any(|known| known.source.approvals.mode != Mode::Off) {
             // Approved snapshots, before any upstream has reported.
             self = beside_calls(move || self.with_effective_lists()).await;
         }
@@ -263,7 +263,7 @@ impl Refresh {
             prefix: &known.source.prefix,
             naming: &self.naming,
             overlays: &known.source.overlays,
-            pinning: &known.source.pinning,
+            approvals: &known.source.approvals,
             texts: &known.texts,
         };
         let is_omitted =
@@ -304,9 +304,9 @@ impl Refresh {
         // are compared with those left out before.
         let known = self.content.len() + self.content.left_out.len();
         let now = Instant::now();
-        // Pins read objects.
-        let has_pins = self.upstreams.iter().any(|known| known.source.pinning.mode != Mode::Off);
-        if !has_pins && known + reports.iter().map(listed).sum::<usize>() <= MERGED_AT_ONCE {
+        // Approvals read objects.
+        let has_approvals = self.upstreams.iter().any(|known| known.source.approvals.mode != Mode::Off);
+        if !has_approvals && known + reports.iter().map(listed).sum::<usize>() <= MERGED_AT_ONCE {
             self.take(reports, now);
             return self;
         }
@@ -338,7 +338,7 @@ impl Refresh {
         };
         match report.outcome {
             Ok(mut walked) => {
-                let changed = known.pins.apply(&mut walked.listed.prompts);
+                let changed = known.first_definitions.apply(&mut walked.listed.prompts);
                 let redefined = changed.into_iter().map(|changed| Redefined {
                     upstream: known.source.id.to_string(),
                     raw_name: changed.raw_name,
@@ -399,7 +399,7 @@ impl Refresh {
                 let walk = WalkInfo { pages: listed.pages, prompts, at: *at };
                 catalog.walks.insert(known.source.id.clone(), walk);
             }
-            catalog.pins.extend(known.effective.as_ref().map(|effective| effective.rows.clone()));
+            catalog.approvals.extend(known.effective.as_ref().map(|effective| effective.rows.clone()));
             let served = self.served(known);
             if let Some((walked, walked_at)) = served {
                 catalog.scope = catalog.scope.max(walked.listed.scope);
@@ -470,18 +470,18 @@ async fn told(word: &mut Option<oneshot::Receiver<()>>) {
 
 impl Known {
     fn new(source: Source, state: State) -> Self {
-        let pins = DefinitionPins::new(source.on_changed_definition);
+        let first_definitions = FirstDefinitions::new(source.on_changed_definition);
         let version = ListVersion { upstream: source.id.clone(), number: next_number() };
         let (effective, texts) = (None, KnownTexts::new());
-        Self { source, list: None, version, state, pins, effective, texts }
+        Self { source, list: None, version, state, first_definitions, effective, texts }
     }
 }
 
 /// The prompts whose states have changed, or their reasons, or the versions that are offered
 /// meanwhile. Prompts that are approved when they are first seen are not reported.
-fn transitions(before: &[PinRow], now: &[PinRow]) -> Vec<Transition> {
-    let definition = |row: &PinRow| Some(row.offered.as_ref()?.version.definition.clone());
-    let known: HashMap<&str, &PinRow> = before.iter().map(|row| (&*row.raw_name, row)).collect();
+fn transitions(before: &[ApprovalRow], now: &[ApprovalRow]) -> Vec<Transition> {
+    let definition = |row: &ApprovalRow| Some(row.offered.as_ref()?.version.definition.clone());
+    let known: HashMap<&str, &ApprovalRow> = before.iter().map(|row| (&*row.raw_name, row)).collect();
     let news = now.iter().filter(|row| row.offered.is_some()).filter(|row| {
         let known = known.get(&*row.raw_name).filter(|known| known.offered.is_some());
         match known {
@@ -494,7 +494,7 @@ fn transitions(before: &[PinRow], now: &[PinRow]) -> Vec<Transition> {
         }
     });
     news.map(|row| {
-        let approved = row.pin.as_ref().and_then(|pin| pin.approved.as_ref());
+        let approved = row.approval.as_ref().and_then(|approval| approval.approved.as_ref());
         let offered = row.offered.as_ref();
         Transition {
             upstream: row.upstream.to_string(),
@@ -515,7 +515,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::router::pin::Pinning;
+    use crate::router::pin::ApprovalSettings;
     use crate::upstream::driver::DriverId;
     use crate::upstream::prompt_list::PromptList;
     use config::lock::LockStore;
@@ -534,7 +534,7 @@ mod tests {
             prefix: Prefix::parse(id).unwrap(),
             on_changed_definition: OnChangedDefinition::Allow,
             overlays: Arc::default(),
-            pinning: Pinning {
+            approvals: ApprovalSettings {
                 mode: Mode::Off,
                 lock: Arc::default(),
                 store: Arc::new(LockStore::at("promptgate.lock".into())),

@@ -8,8 +8,9 @@ use proptest::sample::select;
 use tempfile::TempDir;
 
 use super::*;
+use crate::domain::pin::{Attribution, NO_ARGUMENTS, OfferedText, State as ApprovalState, Version};
 use crate::router::effective::TextsOf;
-use crate::router::pin::Pinning;
+use crate::router::pin::ApprovalSettings;
 use crate::upstream::driver::DriverId;
 use crate::upstream::prompt_list::PromptList;
 use base::seal;
@@ -38,8 +39,8 @@ fn digest(text: &str) -> Arc<str> {
     seal::sha256_text(text.as_bytes()).into()
 }
 
-fn approval() -> Approval {
-    Approval { by: "alice".to_owned(), at: "2026-11-22T00:00:00Z".to_owned(), why: None }
+fn attribution() -> Attribution {
+    Attribution { by: "alice".to_owned(), at: "2026-11-22T00:00:00Z".to_owned(), why: None }
 }
 
 fn version(prompt: &Prompt, text: &str) -> Version {
@@ -69,7 +70,7 @@ impl World {
             prefix: Prefix::parse("up").unwrap(),
             on_changed_definition: OnChangedDefinition::Allow,
             overlays: Arc::default(),
-            pinning: Pinning {
+            approvals: ApprovalSettings {
                 mode: Mode::Enforce,
                 lock: Arc::new(self.store.read().unwrap()),
                 store: Arc::new(self.store.clone()),
@@ -132,7 +133,7 @@ impl World {
         self.refresh = self.refresh.take().map(|refresh| refresh.renewed(vec![source]));
     }
 
-    fn state(&self) -> PinState {
+    fn state(&self) -> ApprovalState {
         let effective = self.refresh.as_ref().unwrap().upstreams[0].effective.as_ref();
         effective.unwrap().rows[0].decision.state
     }
@@ -154,16 +155,16 @@ fn a_probe_that_fails_changes_nothing_of_what_is_known() {
     world.walk(&offered);
     world.probe(&offered, "x");
     let seen = version(&offered, "x");
-    world.decide(&offered, "x", |lock| lock.pin_mut("up", "p").approve(seen, approval()));
-    assert_eq!(world.state(), PinState::Approved);
+    world.decide(&offered, "x", |lock| lock.approval_mut("up", "p").approve(seen, attribution()));
+    assert_eq!(world.state(), ApprovalState::Approved);
     world.probe(&offered, "y");
-    assert_eq!(world.state(), PinState::Changed);
+    assert_eq!(world.state(), ApprovalState::Changed);
     world.probe_in_vain(&offered);
-    assert_eq!(world.state(), PinState::Changed);
+    assert_eq!(world.state(), ApprovalState::Changed);
     world.probe(&offered, "x");
-    assert_eq!(world.state(), PinState::Approved);
+    assert_eq!(world.state(), ApprovalState::Approved);
     world.probe_in_vain(&offered);
-    assert_eq!(world.state(), PinState::Approved);
+    assert_eq!(world.state(), ApprovalState::Approved);
 }
 
 #[derive(Clone, Debug)]
@@ -218,7 +219,7 @@ proptest! {
                     let seen = version(&offered, text);
                     approved = Some(seen.clone());
                     world.decide(&offered, text, |lock| {
-                        lock.pin_mut("up", "p").approve(seen, approval());
+                        lock.approval_mut("up", "p").approve(seen, attribution());
                     });
                     world.walk(&offered);
                     prop_assert!(world.listed().is_some(), "what is approved is listed");
@@ -227,7 +228,7 @@ proptest! {
                     let seen = version(&offered, text);
                     approved = approved.filter(|approved| *approved != seen);
                     world.decide(&offered, text, |lock| {
-                        lock.pin_mut("up", "p").reject(seen, approval());
+                        lock.approval_mut("up", "p").reject(seen, attribution());
                     });
                 }
             }
