@@ -12,10 +12,10 @@ use base::seal::{SealKeys, Sealer};
 use config::Config;
 use gateway::cluster::Cluster;
 use gateway::grants::idle;
-use gateway::grants::store::GrantStore;
 use gateway::policy::{self, Gate};
 use gateway::router::{Router, RouterDeps, UpstreamDeps};
 use gateway::session::{self, Sessions};
+use crate::grants::store::LoginStore;
 
 /// The parts of the gateway that depend on the configuration.
 pub(super) struct Edition {
@@ -90,12 +90,12 @@ impl Edition {
             let probing = router.clone().keep_probing(upstream.clone(), current.clone());
             tasks.spawn(probing);
         }
-        if let Some(grants) = &config.grants {
-            let store = GrantStore::new(grants, upstream_deps.grants.clone());
+        if let Some(logins) = &config.logins {
+            let store = LoginStore::new(logins, upstream_deps.logins.clone());
             let logins = config.upstreams.iter().filter_map(config::Upstream::login);
             let upstreams = logins.map(|login| login.upstream.clone()).collect();
             let audit = upstream_deps.audit.clone();
-            tasks.spawn(idle::keep(store, upstreams, grants.idle, audit, current.clone()));
+            tasks.spawn(idle::keep(store, upstreams, logins.idle, audit, current.clone()));
         }
         let sessions =
             Sessions::new(&config, gate.clone(), router.clone(), sealer.clone(), shared.clone());

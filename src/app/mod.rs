@@ -26,6 +26,7 @@ use config::lock::NO_FILE;
 use config::{ClientProof, Config, Tls, TokenCredential};
 use domain::fair_share::Share;
 use domain::server_request::ClientCapabilities;
+use crate::cluster::{Cluster, SharedLogins};
 use edition::{Edition, seal_keys};
 use gateway::cluster::{Cluster, SharedGrants};
 use gateway::downstream::{Endpoint, Listener, Streams, TlsServer};
@@ -94,9 +95,9 @@ impl App {
         let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
         let Shutdown { background, stop, .. } = &foundation.shutdown;
         // It is no replica, but its sign-ins are those of the replicas.
-        let grants = cluster.map(|cluster| SharedGrants::alone(cluster, background, stop.clone()));
-        let grants = grants.transpose().map_err(io::Error::other)?;
-        Ok(Self::build(config, foundation, sealer, None, grants))
+        let logins = cluster.map(|cluster| SharedLogins::alone(cluster, background, stop.clone()));
+        let logins = logins.transpose().map_err(io::Error::other)?;
+        Ok(Self::build(config, foundation, sealer, None, logins))
     }
 
     /// Builds the parts and starts the drivers of the upstreams. No client is served yet.
@@ -105,7 +106,7 @@ impl App {
         foundation: Foundation,
         sealer: Arc<Sealer>,
         cluster: Option<Arc<Cluster>>,
-        grants: Option<Arc<SharedGrants>>,
+        logins: Option<Arc<SharedLogins>>,
     ) -> Self {
         let Foundation { telemetry, audit, shutdown } = foundation;
         let tasks = shutdown.background.clone();
@@ -115,7 +116,7 @@ impl App {
         tasks.spawn(usage.clone().keep(stop.clone()));
         tasks.spawn(usage.clone().follow(audit.clone(), stop.clone()));
         let upstream_deps = UpstreamDeps::new(audit.clone(), telemetry.clone(), tasks, stop);
-        let upstream_deps = UpstreamDeps { grants, ..upstream_deps };
+        let upstream_deps = UpstreamDeps { logins, ..upstream_deps };
         let drain = shutdown.drain.clone();
         let counted = usage.clone();
         let edition =
@@ -156,8 +157,8 @@ impl App {
         let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
         let (cluster, relayed) =
             replicas::join(&config, &foundation, sealer.clone()).await?.unzip();
-        let grants = cluster.as_ref().map(|cluster| cluster.grants().clone());
-        let mut app = Self::build(config, foundation, sealer, cluster.clone(), grants);
+        let logins = cluster.as_ref().map(|cluster| cluster.logins().clone());
+        let mut app = Self::build(config, foundation, sealer, cluster.clone(), logins);
         let edition = app.edition.load_full();
         app.usage.configure(edition.config.admin.as_ref().map(|admin| &admin.usage));
         let drain = app.shutdown.drain.clone();

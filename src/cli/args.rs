@@ -102,9 +102,9 @@ pub(super) enum Command {
     /// Sign in to an upstream that requires a user account
     ///
     /// For upstreams with credential = { login = … }. Opens a page of the upstream's provider in
-    /// your browser. The tokens that it grants are used for all callers of the upstream. They are
-    /// stored sealed in the folder of grants.path, or in cluster.store if that is set, and the
-    /// gateway renews them. Running gateways notice a new sign-in by themselves.
+    /// your browser. The sign-in is used for all callers of the upstream, kept sealed in the
+    /// folder of logins.path, or in cluster.store where that is set, and renewed by the gateway.
+    /// Running gateways take it over by themselves.
     Login(Login),
     /// Show the sign-ins to upstreams, and which are missing
     Logins {
@@ -122,7 +122,7 @@ pub(super) enum Command {
     /// gateway, with the token in the environment variable PROMPTGATE_ADMIN_TOKEN if one is
     /// required. Tokens themselves are never shown.
     #[command(subcommand)]
-    Grants(GrantsCommand),
+    Accounts(AccountsCommand),
     /// Show how often prompts were used, by whom, and with which outcomes
     ///
     /// Covers the last 7 days, or the time since --since. Reads the usage index and the audit log
@@ -336,15 +336,15 @@ pub(super) struct Logout {
 }
 
 #[derive(Debug, Subcommand)]
-pub(super) enum GrantsCommand {
+pub(super) enum AccountsCommand {
     /// List the accounts of callers
     List(AdminApi),
     /// Revoke accounts at once, with the calls that use them (needs admin.write)
     Revoke {
-        /// Revoke only accounts of this caller
+        /// Revoke the accounts of this caller
         #[arg(long, value_name = "ID")]
         caller: Option<String>,
-        /// Revoke only accounts at this upstream
+        /// Revoke the accounts at this upstream
         #[arg(long, value_name = "ID")]
         upstream: Option<String>,
         /// Revoke the accounts of all callers at all upstreams

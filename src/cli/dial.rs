@@ -15,20 +15,20 @@ use tokio_util::task::TaskTracker;
 use super::args::Output;
 use super::failure::Failure;
 use super::load::load;
-use super::login::shared_grants;
+use super::login::shared_logins;
 use super::output::{Column, printable, prompts, table};
 use super::runtime::runtime;
 use config::{Config, Upstream};
 use domain::call::ForwardedMeta;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::revision::Revision;
-use gateway::cluster::{Cluster, SharedGrants};
 use gateway::router::refresh::Refresh;
 use gateway::router::source::Source;
 use gateway::upstream::call::correlator::NotificationSinks;
 use gateway::upstream::connection::connect::Connector;
 use gateway::upstream::driver::{DriverId, DriverReport, FetchedList};
 use gateway::upstream::prompt_list::{PromptList, emptiness};
+use crate::cluster::{Cluster, SharedLogins};
 
 pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
     let config = load(path)?;
@@ -36,8 +36,8 @@ pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
     let progress =
         if output.json || !io::stderr().is_terminal() { Progress::Hidden } else { Progress::Shown };
     let (dialed, store) = runtime.block_on(async {
-        let grants = shared_grants(&config)?;
-        let dialing = dial_all(&config, grants, progress);
+        let logins = shared_logins(&config)?;
+        let dialing = dial_all(&config, logins, progress);
         Ok::<_, Failure>(tokio::join!(dialing, dial_store(&config)))
     })?;
     runtime.shutdown_background();
@@ -84,13 +84,13 @@ const CHILDREN_TIMEOUT: Duration = Duration::from_secs(6);
 
 async fn dial_all(
     config: &Config,
-    grants: Option<Arc<SharedGrants>>,
+    logins: Option<Arc<SharedLogins>>,
     progress: Progress,
 ) -> Vec<Dialed> {
     let tasks = TaskTracker::new();
     let dial = |upstream: &Upstream| {
         let upstream = Arc::new(upstream.clone());
-        let dialing = dial(upstream.clone(), tasks.clone(), grants.clone());
+        let dialing = dial(upstream.clone(), tasks.clone(), logins.clone());
         tasks.spawn(async move {
             let dialed = dialing.await;
             if progress == Progress::Shown {
@@ -125,12 +125,12 @@ async fn dial_store(config: &Config) -> Option<Result<(), String>> {
 async fn dial(
     upstream: Arc<Upstream>,
     tasks: TaskTracker,
-    grants: Option<Arc<SharedGrants>>,
+    logins: Option<Arc<SharedLogins>>,
 ) -> Dialed {
     let transport = upstream.transport.name();
     let sinks = NotificationSinks::new(upstream.id.as_str());
     let starting = Arc::new(Semaphore::new(1));
-    let connector = match Connector::new(upstream.clone(), sinks, tasks, starting, grants) {
+    let connector = match Connector::new(upstream.clone(), sinks, tasks, starting, logins) {
         Ok(connector) => connector,
         Err(reason) => return Dialed::failed(transport, Kind::Unavailable(reason)),
     };

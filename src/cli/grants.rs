@@ -1,29 +1,29 @@
-//! `promptgate grants`: the accounts of callers at upstreams, in a running gateway.
+//! `promptgate accounts`: what callers have of their own at upstreams, in a running gateway.
 
 use serde_json::{Value, json};
 
-use super::args::{AdminApi, GrantsCommand};
+use super::args::{AdminApi, AccountsCommand};
 use super::failure::Failure;
 use super::output::{Column, age, print, table};
 use super::reach::Reach;
 use super::runtime::runtime;
 use super::status::{fetch_once, send_once};
 
-const PATH: &str = "/api/v1/grants";
+const PATH: &str = "/api/v1/accounts";
 
 /// Runs one of the commands.
 ///
 /// # Errors
 /// The gateway cannot be reached, or refuses.
-pub(super) fn run(command: &GrantsCommand) -> Result<(), Failure> {
+pub(super) fn run(command: &AccountsCommand) -> Result<(), Failure> {
     match command {
-        GrantsCommand::List(admin) => {
+        AccountsCommand::List(admin) => {
             let document = runtime()?.block_on(fetch_once(&url(admin)?, PATH))?;
-            admin.output.print(&document["grants"], &text(&COLUMNS, &document["grants"], NONE))
+            admin.output.print(&document["accounts"], &text(&COLUMNS, &document["accounts"], NONE))
         }
-        GrantsCommand::Revoke { caller, upstream, all, admin } => {
+        AccountsCommand::Revoke { caller, upstream, all, admin } => {
             if caller.is_none() && upstream.is_none() && !all {
-                let what = "say whose grants end: --caller ID, --upstream ID, or --all";
+                let what = "say whose accounts to revoke: --caller ID, --upstream ID, or --all";
                 return Err(Failure::usage(what));
             }
             let body = json!({"caller": caller, "upstream": upstream});
@@ -65,8 +65,8 @@ fn at_provider(is_ended: &Value) -> String {
     if *is_ended == true { "revoked" } else { "not revoked" }.to_owned()
 }
 
-fn text(columns: &[Column], grants: &Value, none: &str) -> String {
-    match grants.as_array() {
+fn text(columns: &[Column], accounts: &Value, none: &str) -> String {
+    match accounts.as_array() {
         Some(rows) if !rows.is_empty() => table(columns, rows),
         _ => none.to_owned(),
     }
@@ -75,7 +75,7 @@ fn text(columns: &[Column], grants: &Value, none: &str) -> String {
 const NONE: &str = "No caller has an access token or connection of its own at an upstream of this replica. The operator's \
                     sign-ins: `promptgate logins`.";
 
-const NONE_ENDED: &str = "Nothing has ended: no grant of this replica matches. Other replicas have grants of their own: ask each.";
+const NONE_ENDED: &str = "Nothing was revoked: no account of this replica matches. Other replicas have accounts of their own: ask each.";
 
 const LOCAL: &str = "Ended in this replica, with the calls that used them. A token that its provider has not revoked is valid there until it \
                      expires. The next call of a caller gets a new token, unless its \

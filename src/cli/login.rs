@@ -23,16 +23,16 @@ use super::runtime::runtime;
 use config::{Config, Http};
 use domain::address_policy::AddressPolicy;
 use domain::unix_time::UnixSeconds;
-use gateway::cluster::SharedGrants;
-use gateway::grants::Grant;
 use gateway::grants::sign_in::Provider;
 use gateway::grants::sign_in::callback::{Arrival, Callback};
 use gateway::grants::sign_in::device::DeviceFlow;
 use gateway::grants::sign_in::flow::CodeFlow;
-use gateway::grants::store::{GrantStore, StoreError};
 use gateway::net::egress::{CONNECT, Egress};
 use gateway::oauth::client::address_policy;
 use gateway::oauth::code::NoCode;
+use crate::cluster::SharedLogins;
+use crate::grants::StoredLogin;
+use crate::grants::store::{LoginStore, StoreError};
 
 /// The time that the operator has in the browser: enough to look for a second factor.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -43,38 +43,38 @@ const REVOCATION: Duration = Duration::from_secs(20);
 /// Signs in to an upstream, and stores the grant of its provider.
 ///
 /// # Errors
-/// The upstream takes no sign-in, the provider refuses, or the grant cannot be kept.
+/// The upstream takes no sign-in, the provider refuses, or the login cannot be kept.
 pub(super) fn run(options: &Login) -> Result<(), Failure> {
     let config = load(&options.file.config)?;
     let upstream = upstream(&config, &options.upstream)?;
     let runtime = runtime()?;
     let granted = runtime.block_on(async {
-        let store = store(upstream.login, shared_grants(&config)?)?;
+        let store = store(upstream.login, shared_logins(&config)?)?;
         // A sign-in that could not be stored is not begun.
         store.lock(&options.upstream).await.map_err(unkept)?.release().await;
-        let grant = sign_in(options, &upstream).await?;
-        // A renewal of the grant before would overwrite this one.
+        let login = sign_in(options, &upstream).await?;
+        // A renewal of the login before would overwrite this one.
         let lock = store.lock(&options.upstream).await.map_err(unkept)?;
-        let written = lock.write(&grant).await;
+        let written = lock.write(&login).await;
         lock.release().await;
         written.map_err(unkept)?;
-        Ok::<_, Failure>(grant)
+        Ok::<_, Failure>(login)
     });
     // A read from standard input is still pending.
     runtime.shutdown_background();
-    let grant = granted?;
-    let until = match (&grant.refresh_token, grant.expires_at) {
+    let login = granted?;
+    let until = match (&login.refresh_token, login.expires_at) {
         (Some(_), _) => "its access tokens are renewed by the gateway".to_owned(),
         (None, Some(at)) => {
             format!("until {}: the provider issued no refresh token", time(at))
         }
         (None, None) => "the provider tells no end".to_owned(),
     };
-    let scope = grant.scope.as_deref().map(|scope| format!(" with the scope {}", printable(scope)));
+    let scope = login.scope.as_deref().map(|scope| format!(" with the scope {}", printable(scope)));
     print(&format!(
         "Signed in to {} at {}{}; {until}. A running gateway takes this over by itself.",
         options.upstream,
-        printable(&grant.issuer),
+        printable(&login.issuer),
         scope.unwrap_or_default()
     ))
 }
@@ -87,7 +87,7 @@ pub(super) fn list(path: &Path, output: &Output) -> Result<(), Failure> {
     let config = load(path)?;
     let now = UnixSeconds::from(SystemTime::now());
     let rows = runtime()?.block_on(async {
-        let shared = shared_grants(&config)?;
+        let shared = shared_logins(&config)?;
         let mut rows = Vec::new();
         for upstream in &config.upstreams {
             if let (Some(login), Some(http)) = (upstream.login(), upstream.http()) {
@@ -114,7 +114,7 @@ const COLUMNS: [Column; 6] = [
 ];
 
 async fn row(
-    store: &GrantStore,
+    store: &LoginStore,
     login: &config::Login,
     http: &Http,
     now: UnixSeconds,
@@ -123,16 +123,16 @@ async fn row(
     Ok(match store.read(id).await {
         Ok(None) => json!({"upstream": id, "state": "needs a sign-in",
             "repair": format!("promptgate login {id}")}),
-        Ok(Some(grant)) => {
-            let state = grant.state(&http.url, now);
-            let mut row = json!({"upstream": id, "state": state.as_str(), "issuer": grant.issuer,
-                "clientId": grant.client_id, "scope": grant.scope,
-                "signedInAt": time(grant.signed_in_at), "renewedAt": time(grant.renewed_at),
-                "expiresAt": grant.refresh_expires_at.map(time),
-                "isRenewed": grant.refresh_token.is_some()});
+        Ok(Some(login)) => {
+            let state = login.state(&http.url, now);
+            let mut row = json!({"upstream": id, "state": state.as_str(), "issuer": login.issuer,
+                "clientId": login.client_id, "scope": login.scope,
+                "signedInAt": time(login.signed_in_at), "renewedAt": time(login.renewed_at),
+                "expiresAt": login.refresh_expires_at.map(time),
+                "isRenewed": login.refresh_token.is_some()});
             if state.needs_login() {
                 row["repair"] = json!(format!("promptgate login {id}"));
-                row["why"] = json!(grant.ended);
+                row["why"] = json!(login.ended);
             }
             row
         }
@@ -153,9 +153,9 @@ pub(super) fn end(options: &Logout) -> Result<(), Failure> {
     let upstream = upstream(&config, &options.upstream)?;
     let id = &options.upstream;
     let told = runtime()?.block_on(async {
-        let grant = remove(&store(upstream.login, shared_grants(&config)?)?, id).await?;
-        Ok::<_, Failure>(match &grant {
-            Some(grant) => revoke(grant, upstream.http).await,
+        let login = remove(&store(upstream.login, shared_logins(&config)?)?, id).await?;
+        Ok::<_, Failure>(match &login {
+            Some(login) => revoke(login, upstream.http).await,
             None => Ok(false),
         })
     })?;
@@ -171,17 +171,17 @@ pub(super) fn end(options: &Logout) -> Result<(), Failure> {
     })
 }
 
-/// Removes the grant of an upstream, and returns it, unless it cannot be opened.
+/// Removes the login of an upstream, and returns it, unless it cannot be opened.
 ///
 /// # Errors
 /// There is none, or it cannot be removed.
-async fn remove(store: &GrantStore, id: &str) -> Result<Option<Grant>, Failure> {
+async fn remove(store: &LoginStore, id: &str) -> Result<Option<StoredLogin>, Failure> {
     // Without the lock, a renewal at the same time would leave new tokens behind: only the replaced
     // ones would be revoked.
     let lock = store.lock(id).await.map_err(unkept)?;
     let removing = async {
-        let grant = match store.read(id).await {
-            Ok(Some(grant)) => Some(grant),
+        let login = match store.read(id).await {
+            Ok(Some(login)) => Some(login),
             Ok(None) => return Err(Failure::new(format!("Nobody has signed in to {id}."))),
             // A grant that cannot be opened can still be removed.
             Err(error @ StoreError::Unreadable { .. }) => {
@@ -190,20 +190,19 @@ async fn remove(store: &GrantStore, id: &str) -> Result<Option<Grant>, Failure> 
             }
             Err(error) => return Err(unkept(error)),
         };
-        // Before the revocation at the provider, so that the gateway stops using the grant whatever
-        // the outcome is.
+        // Before the provider is told: whatever it says, the gateway stops to use the login.
         lock.remove().await.map_err(unkept)?;
-        Ok(grant)
+        Ok(login)
     };
     let removed = removing.await;
     lock.release().await;
     removed
 }
 
-async fn revoke(grant: &Grant, http: &Http) -> Result<bool, String> {
+async fn revoke(login: &StoredLogin, http: &Http) -> Result<bool, String> {
     let policy = address_policy(false, &http.url);
     let egress = Egress::new(CONNECT, http.ca.as_deref(), policy)?;
-    match timeout(REVOCATION, grant.revoke(&egress)).await {
+    match timeout(REVOCATION, login.revoke(&egress)).await {
         Ok(told) => told.map_err(|refusal| refusal.detail),
         Err(_) => Err("no response in time".to_owned()),
     }
@@ -234,10 +233,10 @@ fn upstream<'a>(config: &'a Config, id: &str) -> Result<Target<'a>, Failure> {
 
 pub(crate) fn store(
     login: &config::Login,
-    shared: Option<Arc<SharedGrants>>,
-) -> Result<GrantStore, Failure> {
+    shared: Option<Arc<SharedLogins>>,
+) -> Result<LoginStore, Failure> {
     let kept = login.kept.as_deref();
-    kept.map(|kept| GrantStore::new(kept, shared))
+    kept.map(|kept| LoginStore::new(kept, shared))
         .ok_or_else(|| Failure::usage("server.seal_key is not set"))
 }
 
@@ -246,10 +245,10 @@ pub(crate) fn store(
 ///
 /// # Errors
 /// `cluster.ca` cannot be used.
-pub(super) fn shared_grants(config: &Config) -> Result<Option<Arc<SharedGrants>>, Failure> {
+pub(super) fn shared_logins(config: &Config) -> Result<Option<Arc<SharedLogins>>, Failure> {
     let cluster = config.cluster.clone();
     let alone =
-        |cluster| SharedGrants::alone(cluster, &TaskTracker::new(), CancellationToken::new());
+        |cluster| SharedLogins::alone(cluster, &TaskTracker::new(), CancellationToken::new());
     cluster.map(alone).transpose().map_err(Failure::new)
 }
 
@@ -257,7 +256,7 @@ fn unkept(error: StoreError) -> Failure {
     Failure::new(error.to_string())
 }
 
-async fn sign_in(options: &Login, upstream: &Target<'_>) -> Result<Grant, Failure> {
+async fn sign_in(options: &Login, upstream: &Target<'_>) -> Result<StoredLogin, Failure> {
     let provider = Provider::discover(upstream.http).await.map_err(failed)?;
     if options.device {
         let client = provider.client(upstream.login, None, None).await.map_err(failed)?;
@@ -305,7 +304,7 @@ async fn sign_in(options: &Login, upstream: &Target<'_>) -> Result<Grant, Failur
 }
 
 /// Waits for the browser, or for a pasted address, and exchanges the code.
-async fn finish(flow: CodeFlow, arrivals: &mut mpsc::Receiver<Arrival>) -> Result<Grant, Failure> {
+async fn finish(flow: CodeFlow, arrivals: &mut mpsc::Receiver<Arrival>) -> Result<StoredLogin, Failure> {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     let mut has_input = true;
     let (code, arrival) = loop {
@@ -363,7 +362,7 @@ fn query_of(line: &str) -> String {
     url.and_then(|url| url.query().map(str::to_owned)).unwrap_or_else(|| line.to_owned())
 }
 
-async fn on_device(flow: DeviceFlow) -> Result<Grant, Failure> {
+async fn on_device(flow: DeviceFlow) -> Result<StoredLogin, Failure> {
     let at = flow.complete_uri.as_ref().unwrap_or(&flow.verification_uri);
     print(&format!(
         "Open {} on any device, and check or type the code {}",

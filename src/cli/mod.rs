@@ -72,7 +72,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Login(options) => login::run(&options)?,
         Command::Logins { file, output } => login::list(&file.config, &output)?,
         Command::Logout(options) => login::end(&options)?,
-        Command::Grants(command) => grants::run(&command)?,
+        Command::Accounts(command) => grants::run(&command)?,
         Command::Usage(query) => usage::run(&query)?,
         Command::Key(KeyCommand::New) => key::new()?,
         Command::Status(admin) => status::run(&admin)?,

@@ -144,7 +144,7 @@ def credential(scenario, folder):
     if not scenario.startswith("auth/"):
         return ""
     if is_sign_in(scenario):
-        return "credential = { login = {} }\n[grants]\npath = \"grants\"\n"
+        return "credential = { login = {} }\n[logins]\npath = \"logins\"\n"
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
     client = {"client_id": context.get("client_id", "gate")}
     if pem := context.get("private_key_pem"):

@@ -44,7 +44,7 @@ async function isRefused(login, reason) {
   assert.equal(code, 1, stdout + stderr);
   assert.match(stderr, reason);
   assert.doesNotMatch(stdout, /Signed in/);
-  assert.equal((await gateway.grant()).state, 'needs a sign-in');
+  assert.equal((await gateway.storedLogin()).state, 'needs a sign-in');
 }
 
 /** Requests of the code flow to the token endpoint. */
@@ -85,7 +85,7 @@ for (const [name, forge] of Object.entries(OTHER_REQUEST)) {
     assert.equal(answer.status, 400);
     assert.doesNotMatch(await answer.text(), /Signed in/);
     assert.deepEqual(redeemed(), []);
-    assert.equal((await gateway.grant()).state, 'needs a sign-in');
+    assert.equal((await gateway.storedLogin()).state, 'needs a sign-in');
 
     await fetch(back);
     assert.equal((await login.ended).code, 0);
@@ -138,7 +138,7 @@ test('the redirect of an earlier sign-in is refused by a later one', async () =>
   second.type(back.href);
   await second.says(/answer was refused.*another request/);
   assert.equal(redeemed().length, 1);
-  assert.equal((await gateway.grant()).state, 'needs a sign-in');
+  assert.equal((await gateway.storedLogin()).state, 'needs a sign-in');
   second.child.kill('SIGTERM');
   await second.ended;
 });

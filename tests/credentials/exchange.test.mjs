@@ -161,7 +161,7 @@ test('a token that is revoked here is revoked at the provider', () => {
       .granted('token', { grant_type: TOKEN_EXCHANGE })
       .filter(({ params }) => subject(params.subject_token) === 'ada');
     assert.equal(await provider.isActive(answer.access_token), true);
-    const { code, stdout, stderr } = await gateway.run('grants', 'revoke', '--caller', 'ada');
+    const { code, stdout, stderr } = await gateway.run('accounts', 'revoke', '--caller', 'ada');
     assert.equal(code, 0, stderr);
     assert.match(stdout, /^wiki +ada +token +\S+ +revoked$/m);
     assert.equal(await provider.isActive(answer.access_token), false);

@@ -1,4 +1,4 @@
-// What becomes of a grant: it is shared, kept, ended, and replaced.
+// What becomes of a login: it is shared, kept, ended, and replaced.
 import assert from 'node:assert/strict';
 import { readdirSync } from 'node:fs';
 import { describe, test } from 'node:test';
@@ -38,7 +38,7 @@ test('a provider that is away does not end a sign-in', () =>
       );
     provider.isAway = true;
     await gateway.until(async () => !(await isServed()));
-    assert.equal((await gateway.grant()).state, 'valid');
+    assert.equal((await gateway.storedLogin()).state, 'valid');
     provider.isAway = false;
     await gateway.until(isServed);
     assert.equal(provider.granted('token', { grant_type: 'authorization_code' }).length, 1);
@@ -62,7 +62,7 @@ describe('while a gateway waits for a renewed token', () => {
     stage({ lifetime: 3 }, async ({ gateway, provider }) => {
       await signIn(gateway);
       const client = await gateway.client();
-      const first = await gateway.grant();
+      const first = await gateway.storedLogin();
       const renewals = () => provider.granted('token', { grant_type: 'refresh_token' }).length;
 
       const [earlier, release] = [renewals(), provider.delayRenewals()];
@@ -107,9 +107,9 @@ describe('while a gateway waits for a renewed token', () => {
     during(
       (gateway) => gateway.run('logout', 'wiki'),
       async ({ gateway }) => {
-        assert.equal((await gateway.grant()).state, 'needs a sign-in');
+        assert.equal((await gateway.storedLogin()).state, 'needs a sign-in');
         assert.deepEqual(
-          readdirSync(gateway.grants).filter((name) => !name.endsWith('.lock')),
+          readdirSync(gateway.logins).filter((name) => !name.endsWith('.lock')),
           [],
         );
       },
@@ -124,7 +124,7 @@ describe('while a gateway waits for a renewed token', () => {
         assert.equal((await login.ended).code, 0);
       },
       async ({ gateway, client, first }) => {
-        assert.notEqual((await gateway.grant()).signedInAt, first.signedInAt);
+        assert.notEqual((await gateway.storedLogin()).signedInAt, first.signedInAt);
         await client.getPrompt({ name: 'wiki__minutes' });
       },
     ),

@@ -1,4 +1,4 @@
-// An operator signs in once; from then on the gateway has a token, until somebody takes the grant away.
+// An operator signs in once; from then on the gateway has a token, until somebody takes the login away.
 import assert from 'node:assert/strict';
 import { readdirSync } from 'node:fs';
 import { after, before, describe, test } from 'node:test';
@@ -51,7 +51,7 @@ function story(Upstream, { path } = {}) {
       const { stdout, stderr } = await gateway.run(...command);
       assert.match(stdout + stderr, /promptgate login wiki/, command.join(' '));
     }
-    assert.equal((await gateway.grant()).state, 'needs a sign-in');
+    assert.equal((await gateway.storedLogin()).state, 'needs a sign-in');
     assert.equal(provider.granted('registration').length, 0, 'only the command registers');
   });
 
@@ -73,7 +73,7 @@ function story(Upstream, { path } = {}) {
     const { code, stdout } = await login.ended;
     assert.equal(code, 0);
     assert.match(stdout, /^Signed in to wiki/m);
-    const { issuer, state: now } = await gateway.grant();
+    const { issuer, state: now } = await gateway.storedLogin();
     assert.deepEqual([issuer, now], [provider.issuer, 'valid']);
   });
 
@@ -99,7 +99,7 @@ function story(Upstream, { path } = {}) {
     for (const { params } of renewals()) assert.ok([undefined, upstream.url].includes(params.resource));
   });
 
-  test('a gateway that starts again uses the stored grant', async () => {
+  test('a gateway that starts again uses the stored login', async () => {
     await client.close();
     await gateway.rest();
     await gateway.serve();
@@ -109,10 +109,10 @@ function story(Upstream, { path } = {}) {
     assert.deepEqual(provider.refused('token'), []);
   });
 
-  test('a grant that was withdrawn ends the service, and its list names the command', async () => {
+  test('a login that was withdrawn ends the service, and its list names the command', async () => {
     await provider.withdraw();
     await gateway.until(async () => !(await isServed()));
-    const { state, repair } = await gateway.grant();
+    const { state, repair } = await gateway.storedLogin();
     assert.deepEqual([state, repair], ['ended by the provider', 'promptgate login wiki']);
   });
 
@@ -127,15 +127,15 @@ function story(Upstream, { path } = {}) {
     assert.match(await (await fetch(back)).text(), /Signed in/);
     assert.equal((await login.ended).code, 0);
     await gateway.until(async () => (await isServed()) && !(await gateway.wantsSignIn()));
-    assert.equal((await gateway.grant()).state, 'valid');
+    assert.equal((await gateway.storedLogin()).state, 'valid');
   });
 
-  test('logout revokes at the provider, deletes the grant, and stops the gateway that runs', async () => {
+  test('logout revokes at the provider, deletes the login, and stops the gateway that runs', async () => {
     const { code } = await gateway.run('logout', 'wiki');
     assert.equal(code, 0);
     assert.ok(provider.granted('revocation').length > 0);
     for (const token of provider.refreshTokens()) assert.ok(!(await provider.isAlive(token)));
-    assert.equal((await gateway.grant()).state, 'needs a sign-in');
+    assert.equal((await gateway.storedLogin()).state, 'needs a sign-in');
     await gateway.until(async () => !(await isServed()) && (await gateway.wantsSignIn()));
   });
 

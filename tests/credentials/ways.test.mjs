@@ -92,6 +92,6 @@ describe('on a device without a browser', { concurrency: true }, () => {
       const { code, stderr } = await login.ended;
       assert.equal(code, 1);
       assert.match(stderr, /access was denied|access_denied/);
-      assert.equal((await gateway.grant()).state, 'needs a sign-in');
+      assert.equal((await gateway.storedLogin()).state, 'needs a sign-in');
     }));
 });

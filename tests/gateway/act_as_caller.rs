@@ -35,21 +35,21 @@ fn admin(gateway: &Gateway) -> Client {
 }
 
 /// The rows of what callers have, the most recently used first.
-async fn grants(gateway: &Gateway) -> Vec<Value> {
-    let listed = admin(gateway).send("GET", "/api/v1/grants", &[], b"").await.json();
-    listed["grants"].as_array().unwrap().clone()
+async fn accounts(gateway: &Gateway) -> Vec<Value> {
+    let listed = admin(gateway).send("GET", "/api/v1/accounts", &[], b"").await.json();
+    listed["accounts"].as_array().unwrap().clone()
 }
 
 /// Whose they are, and at which upstream.
 async fn holders(gateway: &Gateway) -> Vec<String> {
-    let rows = grants(gateway).await;
+    let rows = accounts(gateway).await;
     let text = |row: &Value, name: &str| row[name].as_str().unwrap().to_owned();
     rows.iter().map(|row| format!("{} at {}", text(row, "caller"), text(row, "upstream"))).collect()
 }
 
 async fn revoke(gateway: &Gateway, body: Value) -> (u16, Value) {
     let body = body.to_string();
-    let reply = admin(gateway).send("POST", "/api/v1/grants/revoke", &[], body.as_bytes()).await;
+    let reply = admin(gateway).send("POST", "/api/v1/accounts/revoke", &[], body.as_bytes()).await;
     (reply.status, reply.json())
 }
 
@@ -543,10 +543,10 @@ async fn a_token_lives_no_longer_than_what_it_was_exchanged_for() {
     ready(&ada, 1).await;
     get(&ada, "ada").await;
     get(&issuer.client(&gateway, "bob"), "bob").await;
-    let rows = grants(&gateway).await;
+    let rows = accounts(&gateway).await;
     let left = |caller: &str| {
-        let grant = rows.iter().find(|grant| grant["caller"] == caller).unwrap();
-        grant["expiresInSecs"].as_u64().unwrap()
+        let account = rows.iter().find(|account| account["caller"] == caller).unwrap();
+        account["expiresInSecs"].as_u64().unwrap()
     };
     assert!(left("ada") <= 40, "{rows:?}");
     assert!((200..=300).contains(&left("bob")), "{rows:?}");
@@ -717,7 +717,7 @@ async fn a_vault_holds_the_secret_of_each_caller() {
 }
 
 #[tokio::test]
-async fn grants_are_listed_and_end_at_once() {
+async fn accounts_are_listed_and_end_at_once() {
     let (world, issuer, log) = (World::lasting(3600), Issuer::start().await, Log::new());
     let provider = world.provider().await;
     let (wiki, code) = (world.upstream("wiki", true).await, world.upstream("code", true).await);
@@ -751,7 +751,7 @@ async fn grants_are_listed_and_end_at_once() {
     assert_eq!(sorted().await, Vec::<String>::new());
     // The next call gets what the authorization server still grants.
     get(&ada, "ada").await;
-    let events = log.of("grant_revoked");
+    let events = log.of("account_revoked");
     assert_eq!(events.len(), 4);
     assert_eq!((&events[0]["caller"], &events[0]["upstream"]), (&json!("ada"), &json!("wiki")));
     assert_eq!(world.state().violations, Vec::<String>::new());
@@ -789,7 +789,7 @@ async fn a_token_is_revoked_at_the_authorization_server_where_that_can_be_done()
     let (_, revoked) = revoke(&gateway, json!({})).await;
     assert_eq!((told(&revoked, "wiki"), told(&revoked, "code")), (json!(true), json!(false)));
     assert_eq!(world.state().revoked, [token]);
-    let events = eventually(async || log.of("grant_revoked"), |events| events.len() >= 4).await;
+    let events = eventually(async || log.of("account_revoked"), |events| events.len() >= 4).await;
     let said: Vec<_> = events.iter().map(|event| event["provider"].as_str().unwrap()).collect();
     assert_eq!(said.iter().filter(|said| **said == "told").count(), 1, "{said:?}");
     assert_eq!(events.len(), 4);
@@ -799,7 +799,7 @@ async fn a_token_is_revoked_at_the_authorization_server_where_that_can_be_done()
 }
 
 #[tokio::test]
-async fn a_call_ends_with_the_grant_that_it_uses() {
+async fn a_call_ends_with_the_account_that_it_uses() {
     let (world, issuer) = (World::lasting(3600), Issuer::start().await);
     let provider = world.provider().await;
     let (upstream, _live) = Upstream::holding_a_get().await;
@@ -815,14 +815,14 @@ async fn a_call_ends_with_the_grant_that_it_uses() {
 }
 
 #[tokio::test]
-async fn a_call_ends_with_its_grant_also_after_another_account_has_taken_the_place() {
+async fn a_call_ends_with_its_account_also_after_another_account_has_taken_the_place() {
     let (world, issuer) = (World::lasting(3600), Issuer::start().await);
     let provider = world.provider().await;
     let (held, _live) = Upstream::holding_a_get().await;
     let code = world.upstream("code", false).await;
     let toml = server()
         + ADMIN
-        + "[grants]\nper_caller = 1\n"
+        + "[accounts]\nper_caller = 1\n"
         + &exchanging(&held, "wiki", &provider, "")
         + &exchanging(&code, "code", &provider, "")
         + &issuer.provider.table();
@@ -844,7 +844,7 @@ async fn accounts_are_bounded_by_caller_and_in_all_the_least_recently_used_ends(
     let (world, issuer) = (World::lasting(3600), Issuer::start().await);
     let provider = world.provider().await;
     let names = ["one", "two", "three"];
-    let mut toml = server() + ADMIN + "[grants]\nper_caller = 2\nmax = 3\n";
+    let mut toml = server() + ADMIN + "[accounts]\nper_caller = 2\nmax = 3\n";
     let mut upstreams = Vec::new();
     for name in names {
         let upstream = world.upstream(name, false).await;
@@ -1043,7 +1043,7 @@ async fn play(histories: Vec<Vec<Step>>) {
     for caller in CALLERS.into_iter().chain(["ready"]) {
         world.offer(caller, &["p", &format!("of-{caller}")]);
     }
-    let mut toml = server() + ADMIN + "[grants]\nper_caller = 2\n";
+    let mut toml = server() + ADMIN + "[accounts]\nper_caller = 2\n";
     let mut upstreams = Vec::new();
     for (n, name) in UPSTREAMS.into_iter().enumerate() {
         let upstream = world.upstream(name, n == 0).await;

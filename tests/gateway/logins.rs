@@ -58,7 +58,7 @@ async fn an_operator_signs_in_once_for_a_gateway_that_runs() {
     for canary in &wiki.state().issued {
         assert!(!all.contains(canary.as_str()), "{canary} is on the disk");
     }
-    assert!(all.contains("\"event\":\"login_failed\"") && all.contains("\"reason\":\"no_grant\""));
+    assert!(all.contains("\"event\":\"login_failed\"") && all.contains("\"reason\":\"no_login\""));
     assert!(all.contains("\"event\":\"login_changed\",\"upstream\":\"wiki\""));
     gateway.stop().await;
     // The next gateway needs neither a person nor the provider.
@@ -109,7 +109,7 @@ async fn a_sign_in_that_cannot_be_written_over_several_renewals_is_not_lost() {
         eventually(renewals, |count| *count >= before + more).await;
     };
     // The file cannot be replaced; it can be locked and read.
-    let in_the_way = folder.path().join("grants/.unfinished-wiki.grant");
+    let in_the_way = folder.path().join("logins/.unfinished-wiki.login");
     std::fs::create_dir(&in_the_way).unwrap();
     renewed(2).await;
     std::fs::remove_dir(&in_the_way).unwrap();
@@ -131,7 +131,7 @@ async fn a_sign_in_that_the_provider_ends_is_said_and_repaired_by_another() {
         state.valid.clear();
     }
     let client = gateway.client();
-    eventually(async || reason(&client).await, |reason| reason == "grant_refused").await;
+    eventually(async || reason(&client).await, |reason| reason == "login_refused").await;
     assert_eq!(logins(folder.path())["state"], "ended by the provider");
     let asked = upstream.received().iter().filter(|asked| asked.path == "/token").count();
     reason(&client).await;
@@ -178,7 +178,7 @@ async fn a_sign_out_ends_the_use_at_once_and_tells_the_provider() {
     assert_eq!(revoked.len(), 2, "{revoked:?}");
     assert!(revoked[0].contains("refresh") && revoked[1].contains("access"));
     let client = gateway.client();
-    eventually(async || reason(&client).await, |reason| reason == "no_grant").await;
+    eventually(async || reason(&client).await, |reason| reason == "no_login").await;
     let again = ran(folder.path(), &["logout", "wiki"]).await;
     assert_eq!(again.status.code(), Some(1));
     assert!(text(&again).contains("Nobody has signed in"), "{}", text(&again));
@@ -278,7 +278,7 @@ async fn a12_answers_that_belong_to_no_request_sign_nobody_in() {
     assert_eq!(browse(&denied).await.status, 400);
     let (succeeded, said) = login.ended().await;
     assert!(!succeeded && said.contains("access was denied"), "{said}");
-    assert!(!folder.path().join("grants/wiki.grant").exists());
+    assert!(!folder.path().join("logins/wiki.login").exists());
 }
 
 #[tokio::test]
@@ -335,9 +335,9 @@ async fn commands_say_what_is_wrong_with_an_upstream() {
 async fn a_sign_in_that_cannot_be_kept_does_not_begin() {
     let upstream = Wiki::default().start().await;
     let folder = folder(&upstream, "");
-    std::fs::write(folder.path().join("grants"), "a file where the folder should be").unwrap();
+    std::fs::write(folder.path().join("logins"), "a file where the folder should be").unwrap();
     let output = run(folder.path(), &["login", "wiki", "--no-browser"]);
-    assert!(!output.status.success() && text(&output).contains("grants"), "{}", text(&output));
+    assert!(!output.status.success() && text(&output).contains("logins"), "{}", text(&output));
     assert_eq!(upstream.methods(), Vec::<String>::new());
 }
 
@@ -346,8 +346,8 @@ async fn sign_ins_that_no_gateway_has_used_for_long_are_forgotten() {
     let upstream = Wiki::lasting(3600).start().await;
     let folder = folder(&upstream, "");
     sign_in(folder.path()).await;
-    let grants = folder.path().join("grants");
-    let file = |name: &str| grants.join(format!("{name}.grant"));
+    let logins = folder.path().join("logins");
+    let file = |name: &str| logins.join(format!("{name}.login"));
     for (name, age) in [("gone", 91), ("young", 89), ("wiki", 91)] {
         if name != "wiki" {
             std::fs::copy(file("wiki"), file(name)).unwrap();
@@ -357,7 +357,7 @@ async fn sign_ins_that_no_gateway_has_used_for_long_are_forgotten() {
     }
     let (gateway, _) = Process::serve_admin(folder.path(), &[]).await;
     eventually(async || file("gone").exists(), |exists| !exists).await;
-    let forgotten = "\"event\":\"grant_forgotten\",\"upstream\":\"gone\"";
+    let forgotten = "\"event\":\"login_forgotten\",\"upstream\":\"gone\"";
     eventually(async || files(folder.path()), |all| all.contains(forgotten)).await;
     assert!(file("young").exists(), "another gateway may use it");
     let used = std::fs::metadata(file("wiki")).unwrap().modified().unwrap();

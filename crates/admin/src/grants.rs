@@ -1,4 +1,4 @@
-//! `/api/v1/grants`: the accounts of callers at upstreams, and their revocation.
+//! `/api/v1/accounts`: what callers have of their own at upstreams, and its end.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use super::sign_in::Visitor;
 use audit::record::Event;
 use gateway::upstream::accounts::{AccountStatus, RevokedAccount};
 
-/// The accounts to revoke, as the body of a POST. A member that is left out means all.
+/// Whose accounts end, as the body of a POST. What is left out means all.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Revocation {
@@ -19,25 +19,25 @@ pub(super) struct Revocation {
 }
 
 impl State {
-    /// Returns the document of `/api/v1/grants`, the most recently used first.
-    pub(super) fn grants(&self) -> Value {
-        let grants: Vec<_> = self.router.accounts().list().iter().map(grant).collect();
-        json!({ "grants": grants })
+    /// Returns the document of `/api/v1/accounts`, the most recently used first.
+    pub(super) fn accounts(&self) -> Value {
+        let accounts: Vec<_> = self.router.accounts().list().iter().map(account_json).collect();
+        json!({ "accounts": accounts })
     }
 
-    /// Revokes accounts at once, with the calls that use them, and records it, even if the client
-    /// does not wait for the end.
+    /// Revokes accounts at once, with the calls that use them, and records it: also if the client does
+    /// not wait for the end.
     pub(super) async fn revoke(&self, revocation: Revocation, visitor: &Visitor) -> Value {
         let (router, audit, by) = (self.router.clone(), self.audit.clone(), visitor.id.clone());
         let revoking = self.tasks.spawn(async move {
             let Revocation { caller, upstream } = revocation;
             let ended = router.revoke_accounts(caller.as_deref(), upstream.as_deref()).await;
             let revoked = ended.iter().map(|RevokedAccount { account, is_told }| {
-                let event = Event::new("grant_revoked").text("upstream", &account.upstream);
+                let event = Event::new("account_revoked").text("upstream", &account.upstream);
                 let event = event.text("caller", account.caller.id()).text("by", &by);
                 let told = if *is_told { "told" } else { "not_told" };
                 audit.note(event.text("provider", told));
-                let mut row = grant(account);
+                let mut row = account_json(account);
                 row["endedAtProvider"] = json!(is_told);
                 row
             });
@@ -47,7 +47,7 @@ impl State {
     }
 }
 
-fn grant(account: &AccountStatus) -> Value {
+fn account_json(account: &AccountStatus) -> Value {
     let AccountStatus { upstream, caller, expires_in, idle } = account;
     let (method, issuer) = caller.authority();
     json!({

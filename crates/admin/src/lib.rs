@@ -245,7 +245,7 @@ impl Admin {
         };
         let path: Vec<&str> = segments.iter().map(String::as_str).collect();
         match path.as_slice() {
-            ["grants", "revoke"] => return self.revoke(head, body, visitor).await,
+            ["accounts", "revoke"] => return self.revoke(head, body, visitor).await,
             ["prompts", name, "try"] => {
                 return self.try_over_api(head, body, visitor, name, false).await;
             }
@@ -260,7 +260,7 @@ impl Admin {
         let document: fn(&State) -> Answer = match path.as_slice() {
             ["openapi.json"] => return Answer::document(OPENAPI.into()),
             ["status"] => return Answer::json(StatusCode::OK, &self.state.status()),
-            ["grants"] => |state| Answer::json(StatusCode::OK, &state.grants()),
+            ["accounts"] => |state| Answer::json(StatusCode::OK, &state.accounts()),
             ["replicas"] => return Answer::json(StatusCode::OK, &self.state.replicas()),
             ["catalog"] => |state| Answer::json(StatusCode::OK, &state.catalog()),
             ["approvals"] => |state| {

@@ -1,5 +1,5 @@
-//! `[grants]` and `credential = { login = … }`: sign-ins of the operator to upstreams, and bounds
-//! on the accounts of callers there.
+//! `[logins]` and `credential = { login = … }`: sign-ins of the operator for upstreams; `[accounts]`:
+//! what callers may have there.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use super::secret::Secret;
 use base::seal::SealKeys;
 use domain::name::UpstreamId;
 
-/// `[grants]`: how sign-ins are kept.
+/// `[logins]`: how sign-ins are kept.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Grants {
+pub struct Logins {
     /// Folder of sealed files, one for each upstream. Not used where `[cluster]` has a store.
     pub path: PathBuf,
     /// The keys that seal them.
@@ -41,7 +41,7 @@ pub struct Login {
     /// Only with a client id.
     pub client_secret: Option<Secret>,
     /// `None` only in a configuration with mistakes.
-    pub kept: Option<Arc<Grants>>,
+    pub kept: Option<Arc<Logins>>,
 }
 
 pub(super) fn login(mut section: Section<'_>) -> Login {
@@ -60,8 +60,9 @@ pub(super) fn login(mut section: Section<'_>) -> Login {
     login
 }
 
-/// Bounds on the accounts of callers at upstreams that are called as the caller. Beyond a bound,
-/// the least recently used account is ended.
+/// `[accounts]`: what callers may have at upstreams that are called as the caller: each an access token and the
+/// connections that are opened with it. Beyond a bound, the one that was used least recently is
+/// ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AccountLimits {
     pub per_caller: usize,
@@ -75,19 +76,13 @@ impl Default for AccountLimits {
     }
 }
 
-/// Reads `[grants]`. `login` is an upstream that needs its folder, if there is one.
+/// Reads `[logins]`. `login` is an upstream that needs its folder, if there is one.
 pub(super) fn read(
     mut section: Section<'_>,
     keys: Option<&SealKeys>,
     login: Option<&UpstreamId>,
-) -> (Option<Arc<Grants>>, AccountLimits) {
-    let default = AccountLimits::default();
-    let per_caller = section.count("per_caller", default.per_caller, 1..=10_000);
-    let max = section.count("max", default.max, 1..=10_000_000);
-    if max < per_caller {
-        section.mistake("max", "must not be less than per_caller");
-    }
-    let path = section.file("path").unwrap_or_else(|| section.beside("grants"));
+) -> Option<Arc<Logins>> {
+    let path = section.file("path").unwrap_or_else(|| section.beside("logins"));
     let idle = section.duration("idle", IDLE, SHORTEST_IDLE);
     if idle > LONGEST_IDLE {
         section.mistake("idle", "must be at most \"3650d\"");
@@ -102,8 +97,19 @@ pub(super) fn read(
         );
     }
     section.finish();
-    let grants = keys.map(|keys| Arc::new(Grants { path, keys: keys.clone(), idle }));
-    (grants, AccountLimits { per_caller, max })
+    keys.map(|keys| Arc::new(Logins { path, keys: keys.clone(), idle }))
+}
+
+/// Reads `[accounts]`.
+pub(super) fn accounts(mut section: Section<'_>) -> AccountLimits {
+    let default = AccountLimits::default();
+    let per_caller = section.count("per_caller", default.per_caller, 1..=10_000);
+    let max = section.count("max", default.max, 1..=10_000_000);
+    if max < per_caller {
+        section.mistake("max", "must not be less than per_caller");
+    }
+    section.finish();
+    AccountLimits { per_caller, max }
 }
 
 #[cfg(test)]
@@ -138,14 +144,14 @@ mod tests {
     fn a_login_needs_nothing_but_a_seal_key() {
         let config = parse(KEY, "").unwrap();
         let kept = login(&config).kept.clone().unwrap();
-        assert_eq!(kept.path, Path::new("/etc/g/grants"));
+        assert_eq!(kept.path, Path::new("/etc/g/logins"));
         assert_eq!(login(&config).upstream, "wiki");
-        let elsewhere = format!("{KEY}[grants]\npath = \"/var/grants\"\n");
+        let elsewhere = format!("{KEY}[logins]\npath = \"/var/logins\"\n");
         let config = parse(&elsewhere, "scope = \"a b\", client_id = \"c\"").unwrap();
-        assert_eq!(login(&config).kept.clone().unwrap().path, Path::new("/var/grants"));
+        assert_eq!(login(&config).kept.clone().unwrap().path, Path::new("/var/logins"));
         assert_eq!(login(&config).scope.as_deref(), Some("a b"));
         let mistake = parse("", "").unwrap_err();
-        assert!(mistake.contains("grants.path: needs server.seal_key"), "{mistake}");
+        assert!(mistake.contains("logins.path: needs server.seal_key"), "{mistake}");
         assert!(mistake.contains("upstreams.wiki"), "{mistake}");
         let secret = "client_secret = { value = \"hunter22\" }";
         assert!(parse(KEY, secret).unwrap_err().contains("needs client_id"));
@@ -156,15 +162,15 @@ mod tests {
     #[test]
     fn the_idle_time_of_a_sign_in_has_bounds() {
         let idle = |text: &str| {
-            let config = parse(&format!("{KEY}[grants]\nidle = \"{text}\"\n"), "");
-            config.map(|config| config.grants.unwrap().idle)
+            let config = parse(&format!("{KEY}[logins]\nidle = \"{text}\"\n"), "");
+            config.map(|config| config.logins.unwrap().idle)
         };
-        assert_eq!(parse(KEY, "").unwrap().grants.unwrap().idle, Duration::from_secs(90 * 86_400));
+        assert_eq!(parse(KEY, "").unwrap().logins.unwrap().idle, Duration::from_secs(90 * 86_400));
         assert_eq!(idle("1h"), Ok(Duration::from_secs(3_600)));
         assert_eq!(idle("3650d"), Ok(Duration::from_secs(3_650 * 86_400)));
         for mistake in [idle("59m"), idle("3651d"), idle("forever")] {
             let mistake = mistake.unwrap_err();
-            assert!(mistake.contains("grants.idle"), "{mistake}");
+            assert!(mistake.contains("logins.idle"), "{mistake}");
         }
     }
 

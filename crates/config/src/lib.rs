@@ -58,7 +58,7 @@ pub use credential::{
 };
 pub use error::{ConfigError, Origin};
 pub use exposure::{Exposure, ToolForm};
-pub use grants::{AccountLimits, Grants, Login};
+pub(crate) use grants::{AccountLimits, Logins, Login};
 pub use in_use::{Setting, SettingChange, changes};
 pub use jwt::{Jwt, is_https_or_loopback};
 pub use limits::{Limit, Per, default_limit_name};
@@ -106,7 +106,7 @@ pub struct Config {
     /// Bounds on the accounts of callers at upstreams.
     pub accounts: AccountLimits,
     /// How sign-ins of the operator are kept; `None` without `server.seal_key`.
-    pub grants: Option<Arc<Grants>>,
+    pub logins: Option<Arc<Logins>>,
     /// The upstreams that are not enabled. Other tables may name them, without effect.
     pub disabled_upstreams: Vec<UpstreamId>,
     /// The enabled upstreams, sorted by id.
@@ -271,9 +271,9 @@ impl Config {
         let access = access::read(root.section("access"), &upstreams, &disabled, &auth);
         let server = server::read(server, tls, &auth);
         let login = upstream::first_login(&upstreams);
-        let (grants, accounts) =
-            grants::read(root.section("grants"), server.seal_keys.as_ref(), login);
-        upstream::keep_logins(&mut upstreams, grants.as_ref());
+        let logins = grants::read(root.section("logins"), server.seal_keys.as_ref(), login);
+        let accounts = grants::accounts(root.section("accounts"));
+        upstream::keep_logins(&mut upstreams, logins.as_ref());
         if let Some(jwt) = &auth.jwt {
             upstream::name_issuer(&mut upstreams, &jwt.issuer);
         } else if let Some(exchanging) =
@@ -299,7 +299,7 @@ impl Config {
             admin: admin::read(root.section("admin")),
             listing: listing(root.section("listing")),
             accounts,
-            grants,
+            logins,
             overlays: overlays::read_all(&mut root, &upstreams, &disabled),
             approvals: releases::read(root.section("approvals"), &upstreams, modes),
             views: views::read_all(&mut root, &server, &upstreams, &disabled),

@@ -11,7 +11,7 @@ use http::{HeaderName, Uri};
 use super::credential::{
     self, CALLER, CallerCredential, Credentials, TokenCredential, extra_headers,
 };
-use super::grants::{Grants, Login};
+use super::grants::{Logins, Login};
 use super::jwt::is_https_or_loopback;
 use super::reader::{MILLISECOND, Section};
 use super::secret::Secret;
@@ -243,14 +243,14 @@ pub(super) fn first_login(upstreams: &[Upstream]) -> Option<&UpstreamId> {
 }
 
 /// Sets the place of the sign-in for each upstream that the operator signs in to.
-pub(super) fn keep_logins(upstreams: &mut [Upstream], grants: Option<&Arc<Grants>>) {
+pub(super) fn keep_logins(upstreams: &mut [Upstream], logins: Option<&Arc<Logins>>) {
     for upstream in upstreams {
         let id = upstream.id.as_str().to_owned();
         if let Some(credentials) = upstream.credentials_mut()
             && let Some(TokenCredential::Login(login)) = &mut credentials.token
         {
             login.upstream = id;
-            login.kept = grants.cloned();
+            login.kept = logins.cloned();
         }
     }
 }

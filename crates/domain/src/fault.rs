@@ -372,16 +372,16 @@ impl ChildReport {
 /// Why the gateway has no access token for an upstream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum TokenFault {
-    /// There is no grant.
+    /// There is no login.
     #[error("it needs a sign-in by its operator")]
-    NoGrant,
+    NoLogin,
     /// The provider refuses the refresh token: it was revoked, or has expired (RFC 6749, section
     /// 5.2, `invalid_grant`).
     #[error("its authorization server has ended the operator's sign-in")]
-    GrantRefused,
+    LoginRefused,
     /// The lifetime that the provider gave for the refresh token is over.
     #[error("the operator's sign-in has expired")]
-    GrantExpired,
+    LoginExpired,
     /// The scope was refused, or does not suffice (RFC 6750, section 3.1, `insufficient_scope`).
     #[error("the scope of the gateway's access token does not suffice")]
     ScopeRefused,
@@ -410,9 +410,9 @@ impl TokenFault {
     /// Returns the stable name of the fault.
     pub fn reason(self) -> &'static str {
         match self {
-            Self::NoGrant => "no_grant",
-            Self::GrantRefused => "grant_refused",
-            Self::GrantExpired => "grant_expired",
+            Self::NoLogin => "no_login",
+            Self::LoginRefused => "login_refused",
+            Self::LoginExpired => "login_expired",
             Self::ScopeRefused => "scope_refused",
             Self::NoSubjectToken => "no_subject_token",
             Self::ExchangeRefused => "exchange_refused",
@@ -425,7 +425,7 @@ impl TokenFault {
 
     /// Whether a person must sign in again.
     pub fn needs_login(self) -> bool {
-        matches!(self, Self::NoGrant | Self::GrantRefused | Self::GrantExpired)
+        matches!(self, Self::NoLogin | Self::LoginRefused | Self::LoginExpired)
     }
 }
 

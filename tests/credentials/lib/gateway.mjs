@@ -1,4 +1,4 @@
-// The real binary, as an operator runs it: the commands that sign in and out, and the gateway that uses the grants.
+// The real binary, as an operator runs it: the commands that sign in and out, and the gateway that uses the sign-ins.
 import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
@@ -23,7 +23,7 @@ const PATIENCE = 20_000;
 export class Gateway {
   folder = mkdtempSync(join(tmpdir(), 'credentials-'));
   sealKey = randomBytes(32).toString('base64');
-  grants = this.path('grants');
+  logins = this.path('logins');
   /** All that each process has written, on both streams. */
   output = '';
 
@@ -44,7 +44,7 @@ export class Gateway {
   /** Another gateway, with the sign-ins of this one. */
   async twin() {
     const one = new Gateway();
-    Object.assign(one, { sealKey: this.sealKey, grants: this.grants });
+    Object.assign(one, { sealKey: this.sealKey, logins: this.logins });
     await one.#configure(this.#upstream, {});
     return one;
   }
@@ -110,7 +110,7 @@ export class Gateway {
   }
 
   /** The entry of `promptgate logins --json` about the upstream. */
-  async grant() {
+  async storedLogin() {
     const { code, stdout, stderr } = await this.run('logins', '--json');
     if (code !== 0) throw new Error(`logins ended with ${code}: ${stderr}`);
     return JSON.parse(stdout).find(({ upstream }) => upstream === 'wiki');
@@ -118,7 +118,7 @@ export class Gateway {
 
   /** Adds the pages and documents of the admin API to the output. */
   async readAdmin() {
-    const documents = ['upstreams', 'configuration', 'grants'].map((name) => `/api/v1/${name}`);
+    const documents = ['upstreams', 'configuration', 'accounts'].map((name) => `/api/v1/${name}`);
     for (const path of [...documents, '/metrics', '/upstreams/wiki', '/configuration']) {
       const page = await fetch(this.admin + path, { headers: { Connection: 'close' } });
       if (page.status !== 200) throw new Error(`${path}: ${page.status}`);
@@ -231,7 +231,7 @@ class Command {
 /** The `admin.token` of gateways that have one. */
 export const ADMIN_TOKEN = 'the-operator-of-the-gateway';
 
-function config({ sealKey, grants }, port, upstream, options) {
+function config({ sealKey, logins }, port, upstream, options) {
   const { login = '{}', credential = `{ login = ${login} }`, wiki = '', server = '', tables = '', admin = '' } = options;
   return `
 [server]
@@ -245,8 +245,8 @@ listen = "127.0.0.1:${port}"
 ${admin}
 [telemetry]
 log = "debug" # which says most
-[grants]
-path = "${grants}"
+[logins]
+path = "${logins}"
 [upstreams.wiki]
 transport = "http"
 url = "${upstream}"

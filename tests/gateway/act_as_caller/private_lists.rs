@@ -284,7 +284,7 @@ async fn a_list_that_cannot_be_read_is_served_as_it_was_and_said_to_be_stale() {
 }
 
 #[tokio::test]
-async fn a_revoked_grant_takes_the_list_with_it() {
+async fn a_revoked_account_takes_the_list_with_it() {
     let scene = Scene::new().await;
     let gateway = scene.gateway(LASTING).await;
     let (ada, bob) = (scene.issuer.client(&gateway, "ada"), scene.issuer.client(&gateway, "bob"));

@@ -15,8 +15,8 @@ use crate::support::wiki::{
 };
 use crate::support::{Process, Upstream, eventually, write_greeting};
 
-const GRANT: &str = "{promptgate:}grant:wiki";
-const LOCK: &str = "{promptgate:}grant-lock:wiki";
+const LOGIN: &str = "{promptgate:}login:wiki";
+const LOCK: &str = "{promptgate:}login-lock:wiki";
 
 /// The wiki, a store with persistence, and the folder from which the operator signs in.
 struct Site {
@@ -84,12 +84,12 @@ impl Site {
 
     /// The sealed sign-in.
     async fn stored(&self) -> String {
-        self.store.command(&format!("GET {GRANT}")).await
+        self.store.command(&format!("GET {LOGIN}")).await
     }
 
     /// The time for which the sign-in is kept, in milliseconds; negative without one.
     async fn kept_for(&self) -> i64 {
-        let answer = self.store.command(&format!("PTTL {GRANT}")).await;
+        let answer = self.store.command(&format!("PTTL {LOGIN}")).await;
         answer.trim().trim_start_matches(':').parse().unwrap()
     }
 
@@ -161,10 +161,10 @@ async fn another_sign_in_is_taken_over_at_once_and_a_sign_out_ends_it_everywhere
     assert_eq!(site.wiki.state().revoked.len(), 2);
     for replica in &replicas {
         let client = replica.client();
-        eventually(async || reason(&client).await, |reason| reason == "no_grant").await;
+        eventually(async || reason(&client).await, |reason| reason == "no_login").await;
         assert_eq!(changes_on_record(replica), 2);
     }
-    assert_eq!(site.store.command(&format!("EXISTS {GRANT} {LOCK}")).await.trim(), ":0");
+    assert_eq!(site.store.command(&format!("EXISTS {LOGIN} {LOCK}")).await.trim(), ":0");
 }
 
 #[tokio::test]
@@ -179,14 +179,14 @@ async fn neither_the_store_nor_a_folder_holds_a_token() {
     };
     eventually(renewals, |count| *count >= 3).await;
     let (stored, kept) = (files(site.store.folder()), files(site.operator.path()));
-    assert!(stored.contains(GRANT), "the file of the store was read");
+    assert!(stored.contains(LOGIN), "the file of the store was read");
     assert!(kept.contains("\"event\":\"config_loaded\""), "the folders were read");
     for canary in &site.wiki.state().issued {
         assert!(!stored.contains(canary.as_str()), "{canary} is in the store");
         assert!(!kept.contains(canary.as_str()), "{canary} is in a folder");
     }
     for folder in [site.operator.path(), &first.folder, &second.folder] {
-        assert!(!folder.join("grants").exists(), "{}", folder.display());
+        assert!(!folder.join("logins").exists(), "{}", folder.display());
     }
 }
 
@@ -309,13 +309,13 @@ async fn the_store_forgets_a_sign_in_that_no_gateway_uses() {
     let kept_for = site.kept_for().await;
     assert!((IDLE - 60_000..=IDLE).contains(&kept_for), "{kept_for}");
     // A gateway that has the upstream marks it; one that has not leaves it alone.
-    site.store.command(&format!("PEXPIRE {GRANT} 600000")).await;
-    site.store.command("SET {promptgate:}grant:gone sealed PX 600000").await;
+    site.store.command(&format!("PEXPIRE {LOGIN} 600000")).await;
+    site.store.command("SET {promptgate:}login:gone sealed PX 600000").await;
     let replica = site.replica("a").await;
     let kept_for = eventually(async || site.kept_for().await, |kept_for| *kept_for > 600_000).await;
     assert!((IDLE - 60_000..=IDLE).contains(&kept_for), "{kept_for}");
     served(&replica.process).await;
-    let gone = site.store.command("PTTL {promptgate:}grant:gone").await;
+    let gone = site.store.command("PTTL {promptgate:}login:gone").await;
     assert!(gone.trim().trim_start_matches(':').parse::<u64>().unwrap() <= 600_000, "{gone}");
 }
 
@@ -348,6 +348,6 @@ async fn a_gateway_that_stands_alone_follows_the_sign_ins_of_the_replicas() {
     site.sign_in().await;
     let all = async || files(folder.path());
     eventually(all, |all| all.contains("\"event\":\"login_changed\"")).await;
-    assert!(!folder.path().join("grants").exists());
+    assert!(!folder.path().join("logins").exists());
     drop(gateway);
 }

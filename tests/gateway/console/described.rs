@@ -185,10 +185,10 @@ async fn every_answer_is_as_it_is_described() {
         described.get(admin, &path, &path).await;
     }
 
-    let grants = described.get(admin, "/api/v1/grants", "/api/v1/grants").await.json();
-    assert_eq!(grants["grants"][0]["caller"], "ci", "{grants}");
-    let revoked = post(admin, "/grants/revoke", &json!({"upstream": "own"})).await;
-    described.check("POST", "/api/v1/grants/revoke", &revoked);
+    let accounts = described.get(admin, "/api/v1/accounts", "/api/v1/accounts").await.json();
+    assert_eq!(accounts["accounts"][0]["caller"], "ci", "{accounts}");
+    let revoked = post(admin, "/accounts/revoke", &json!({"upstream": "own"})).await;
+    described.check("POST", "/api/v1/accounts/revoke", &revoked);
     assert_eq!(revoked.json()["revoked"].as_array().unwrap().len(), 1);
 
     tries(&mut described, &everything).await;

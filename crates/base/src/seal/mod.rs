@@ -36,7 +36,7 @@ pub enum Kind {
     /// An SSE event id.
     Event,
     /// A sign-in for an upstream.
-    Grant,
+    Login,
     /// A message of one replica for another.
     Relay,
     /// The description of a replica in its heartbeat.
@@ -66,7 +66,7 @@ impl Kind {
         Kind::Console,
         Kind::Cursor,
         Kind::Event,
-        Kind::Grant,
+        Kind::Login,
         Kind::Relay,
         Kind::Replica,
         Kind::Session,
@@ -82,7 +82,7 @@ impl Kind {
             Kind::Console => "promptgate console v1",
             Kind::Cursor => "promptgate cursor v1",
             Kind::Event => "promptgate event v1",
-            Kind::Grant => "promptgate grant v1",
+            Kind::Login => "promptgate login v1",
             Kind::Relay => "promptgate relay v1",
             Kind::Replica => "promptgate replica v1",
             Kind::Session => "promptgate session v2",
@@ -106,7 +106,7 @@ impl Kind {
             // Holds a message of up to 16 MiB (`cluster.relay_size`).
             Kind::Relay => 24 << 20,
             // Holds two tokens, which some providers make of kilobytes of claims.
-            Kind::Grant => 256 << 10,
+            Kind::Login => 256 << 10,
             Kind::Replica => 2048,
             // Hold the id of their caller.
             Kind::Session | Kind::Terminated => 1024,

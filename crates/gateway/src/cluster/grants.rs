@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::scripts::GrantScripts;
+use super::scripts::LoginScripts;
 use super::store::{Push, Store};
 use base::seal::hex::hex;
 use base::seal::random;
@@ -20,9 +20,9 @@ use domain::backoff::{Backoff, jittered};
 use domain::millis::whole_millis;
 
 /// The sign-ins in the store of a cluster.
-pub struct SharedGrants {
+pub struct SharedLogins {
     store: Arc<Store>,
-    scripts: GrantScripts,
+    scripts: LoginScripts,
     connection: Connection,
     /// The upstreams whose sign-ins are watched, and the handles that changes notify.
     watches: Mutex<Vec<(String, Weak<Notify>)>>,
@@ -41,10 +41,10 @@ enum Connection {
     },
 }
 
-/// The lock of one sign-in. Dropping it without [`GrantLock::release`] leaves it locked until the
+/// The lock of one sign-in. Dropping it without [`LoginLock::release`] leaves it locked until the
 /// lock expires.
-pub struct GrantLock {
-    grants: Arc<SharedGrants>,
+pub(crate) struct LoginLock {
+    logins: Arc<SharedLogins>,
     upstream: String,
     /// The random value of the lock in the store while this process holds it.
     token: String,
@@ -52,7 +52,7 @@ pub struct GrantLock {
 
 /// Why a sign-in in the store cannot be read or changed.
 #[derive(Debug, thiserror::Error)]
-pub enum SharedGrantError {
+pub(crate) enum SharedLoginError {
     #[error("the store of the cluster is not available ({0}); check cluster.store")]
     Unavailable(String),
     #[error("the sign-in is locked in the store of the cluster by another process for too long")]
@@ -68,7 +68,7 @@ const LOCK_POLL: Duration = Duration::from_millis(50);
 /// Longest wait between two attempts to open a connection of its own.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
-impl SharedGrants {
+impl SharedLogins {
     /// The sign-ins over the connection of a replica.
     pub(super) fn of_replica(store: Arc<Store>) -> Arc<Self> {
         Arc::new(Self::new(store, Connection::OfReplica))
@@ -86,13 +86,13 @@ impl SharedGrants {
     ) -> Result<Arc<Self>, String> {
         let (store, pushes) = Store::new(config, tasks.clone())?;
         let own = Connection::Own { opening: AsyncMutex::default(), is_watched: Notify::new() };
-        let grants = Arc::new(Self::new(Arc::new(store), own));
-        tasks.spawn(grants.clone().keep(pushes, stop));
-        Ok(grants)
+        let logins = Arc::new(Self::new(Arc::new(store), own));
+        tasks.spawn(logins.clone().keep(pushes, stop));
+        Ok(logins)
     }
 
     fn new(store: Arc<Store>, connection: Connection) -> Self {
-        Self { store, scripts: GrantScripts::default(), connection, watches: Mutex::default() }
+        Self { store, scripts: LoginScripts::default(), connection, watches: Mutex::default() }
     }
 
     /// Notifies `changed` whenever the sign-in of an upstream may have changed, for as long as
@@ -108,7 +108,7 @@ impl SharedGrants {
 
     /// The channel on which the ids of upstreams are published whose sign-ins have changed.
     pub(super) fn channel(&self) -> String {
-        self.store.channel("grants")
+        self.store.channel("logins")
     }
 
     /// Takes a message, if it is one of the channel of sign-ins. Returns whether it is.
@@ -134,8 +134,8 @@ impl SharedGrants {
     /// Returns the sealed text of an upstream's sign-in; `None` if there is none.
     ///
     /// # Errors
-    /// [`SharedGrantError::Unavailable`].
-    pub(crate) async fn read(&self, upstream: &str) -> Result<Option<String>, SharedGrantError> {
+    /// [`SharedLoginError::Unavailable`].
+    pub(crate) async fn read(&self, upstream: &str) -> Result<Option<String>, SharedLoginError> {
         let key = self.key(upstream);
         let reading = async |mut connection| cmd("GET").arg(key).query_async(&mut connection).await;
         self.run(reading).await
@@ -144,12 +144,12 @@ impl SharedGrants {
     /// Keeps the sign-in of an upstream for another `idle`, if there is one.
     ///
     /// # Errors
-    /// [`SharedGrantError::Unavailable`].
+    /// [`SharedLoginError::Unavailable`].
     pub(crate) async fn mark_used(
         &self,
         upstream: &str,
         idle: Duration,
-    ) -> Result<(), SharedGrantError> {
+    ) -> Result<(), SharedLoginError> {
         let key = self.key(upstream);
         let marking = async |mut connection| {
             let mut expire = cmd("PEXPIRE");
@@ -163,20 +163,20 @@ impl SharedGrants {
     /// lock has expired by then.
     ///
     /// # Errors
-    /// [`SharedGrantError::Unavailable`], or [`SharedGrantError::Busy`] when several processes
+    /// [`SharedLoginError::Unavailable`], or [`SharedLoginError::Busy`] when several processes
     /// wait.
     pub(crate) async fn lock(
         self: &Arc<Self>,
         upstream: &str,
         lifetime: Duration,
-    ) -> Result<GrantLock, SharedGrantError> {
+    ) -> Result<LoginLock, SharedLoginError> {
         let token = hex(&random::<16>());
-        let lock = GrantLock { grants: self.clone(), upstream: upstream.to_owned(), token };
+        let lock = LoginLock { logins: self.clone(), upstream: upstream.to_owned(), token };
         let last_attempt = Instant::now() + lifetime + LOCK_POLL;
         loop {
             match lock.take(lifetime).await {
                 Ok(true) => return Ok(lock),
-                Ok(false) if Instant::now() >= last_attempt => return Err(SharedGrantError::Busy),
+                Ok(false) if Instant::now() >= last_attempt => return Err(SharedLoginError::Busy),
                 Ok(false) => sleep(jittered(LOCK_POLL, fastrand::f64())).await,
                 Err(error) => {
                     // Without an answer it may have been taken.
@@ -188,11 +188,11 @@ impl SharedGrants {
     }
 
     fn key(&self, upstream: &str) -> String {
-        self.store.key(&format!("grant:{upstream}"))
+        self.store.key(&format!("login:{upstream}"))
     }
 
     fn lock_key(&self, upstream: &str) -> String {
-        self.store.key(&format!("grant-lock:{upstream}"))
+        self.store.key(&format!("login-lock:{upstream}"))
     }
 
     /// Does one operation within `cluster.timeout`; opens a connection of its own before, if there
@@ -200,7 +200,7 @@ impl SharedGrants {
     async fn run<T, F>(
         &self,
         operation: impl FnOnce(MultiplexedConnection) -> F,
-    ) -> Result<T, SharedGrantError>
+    ) -> Result<T, SharedLoginError>
     where
         F: Future<Output = Result<T, RedisError>>,
     {
@@ -209,8 +209,8 @@ impl SharedGrants {
     }
 
     /// # Errors
-    /// [`SharedGrantError::Unavailable`]; never over the connection of a replica.
-    async fn connect(&self) -> Result<(), SharedGrantError> {
+    /// [`SharedLoginError::Unavailable`]; never over the connection of a replica.
+    async fn connect(&self) -> Result<(), SharedLoginError> {
         let Connection::Own { opening, .. } = &self.connection else {
             return Ok(());
         };
@@ -223,7 +223,7 @@ impl SharedGrants {
         let opened = Box::pin(self.store.open(&channels)).await;
         let candidate = opened.map_err(|why| {
             self.store.note_failure(&why);
-            SharedGrantError::Unavailable(why)
+            SharedLoginError::Unavailable(why)
         })?;
         self.store.adopt(candidate);
         self.note_connected();
@@ -255,65 +255,65 @@ impl SharedGrants {
         self.store.disconnect();
     }
 
-    fn unavailable(&self) -> SharedGrantError {
-        SharedGrantError::Unavailable(self.store.failure())
+    fn unavailable(&self) -> SharedLoginError {
+        SharedLoginError::Unavailable(self.store.failure())
     }
 }
 
-impl GrantLock {
+impl LoginLock {
     /// Takes the lock, unless another process holds it. Returns whether it was taken.
-    async fn take(&self, lifetime: Duration) -> Result<bool, SharedGrantError> {
+    async fn take(&self, lifetime: Duration) -> Result<bool, SharedLoginError> {
         let (key, token) = (self.key(), &self.token);
         let taking = async |mut connection| {
             let mut set = cmd("SET");
             set.arg(key).arg(token).arg("NX").arg("PX").arg(whole_millis(lifetime));
             set.query_async::<Option<String>>(&mut connection).await
         };
-        self.grants.run(taking).await.map(|taken| taken.is_some())
+        self.logins.run(taking).await.map(|taken| taken.is_some())
     }
 
     /// Writes the sign-in in place of the one before; it is kept for `idle`.
     ///
     /// # Errors
-    /// [`SharedGrantError::Unavailable`]: it may be written, or not.
-    /// [`SharedGrantError::LockExpired`]: it is not.
-    pub(crate) async fn write(&self, sealed: &str, idle: Duration) -> Result<(), SharedGrantError> {
+    /// [`SharedLoginError::Unavailable`]: it may be written, or not.
+    /// [`SharedLoginError::LockExpired`]: it is not.
+    pub(crate) async fn write(&self, sealed: &str, idle: Duration) -> Result<(), SharedLoginError> {
         self.change(Some((sealed, idle))).await
     }
 
     /// Removes the sign-in.
     ///
     /// # Errors
-    /// As [`GrantLock::write`].
-    pub(crate) async fn remove(&self) -> Result<(), SharedGrantError> {
+    /// As [`LoginLock::write`].
+    pub(crate) async fn remove(&self) -> Result<(), SharedLoginError> {
         self.change(None).await
     }
 
-    async fn change(&self, to: Option<(&str, Duration)>) -> Result<(), SharedGrantError> {
-        let SharedGrants { scripts, .. } = &*self.grants;
+    async fn change(&self, to: Option<(&str, Duration)>) -> Result<(), SharedLoginError> {
+        let SharedLogins { scripts, .. } = &*self.logins;
         let mut change = scripts.change.key(self.key());
-        change.key(self.grants.key(&self.upstream));
-        change.arg(&self.token).arg(self.grants.channel()).arg(&self.upstream);
+        change.key(self.logins.key(&self.upstream));
+        change.arg(&self.token).arg(self.logins.channel()).arg(&self.upstream);
         if let Some((sealed, idle)) = to {
             change.arg(sealed).arg(whole_millis(idle));
         }
         let changing = async |mut connection| change.invoke_async::<bool>(&mut connection).await;
-        match self.grants.run(changing).await? {
+        match self.logins.run(changing).await? {
             true => Ok(()),
-            false => Err(SharedGrantError::LockExpired),
+            false => Err(SharedLoginError::LockExpired),
         }
     }
 
     /// Lets other processes take the lock.
     pub(crate) async fn release(self) {
-        let mut release = self.grants.scripts.release.key(self.key());
+        let mut release = self.logins.scripts.release.key(self.key());
         release.arg(&self.token);
         let releasing = async |mut connection| release.invoke_async::<Value>(&mut connection).await;
         // A lock that cannot be released expires.
-        let _ = self.grants.run(releasing).await;
+        let _ = self.logins.run(releasing).await;
     }
 
     fn key(&self) -> String {
-        self.grants.lock_key(&self.upstream)
+        self.logins.lock_key(&self.upstream)
     }
 }

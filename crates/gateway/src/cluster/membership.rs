@@ -182,7 +182,7 @@ impl Cluster {
     /// Why the store cannot be used, in words for operators.
     pub(super) async fn attach(&self, presence: Presence) -> Result<(), String> {
         let [own, all] = self.relay_channels();
-        let candidate = self.store.open(&[own, all, self.grants.channel()]).await?;
+        let candidate = self.store.open(&[own, all, self.logins.channel()]).await?;
         let beat = candidate.probe(self.config.timeout, async |connection| {
             self.beat(connection, &presence, 1).await
         });
@@ -192,7 +192,7 @@ impl Cluster {
         // Another server may number the entries in another way.
         self.last_terminated.store(Arc::new("0-0".to_owned()));
         self.store.adopt(candidate);
-        self.grants.note_connected();
+        self.logins.note_connected();
         self.generation.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -267,7 +267,7 @@ impl Cluster {
         stop: CancellationToken,
     ) {
         while let Some(Some(push)) = stop.run_until_cancelled(pushes.recv()).await {
-            if !self.grants.receive(&push) {
+            if !self.logins.receive(&push) {
                 self.receive(push, &relayed);
             }
         }

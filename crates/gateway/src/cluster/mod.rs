@@ -37,7 +37,7 @@ use scripts::Scripts;
 use store::Store;
 
 pub(crate) use buckets::{Take, Taken};
-pub use grants::{GrantLock, SharedGrantError, SharedGrants};
+pub(crate) use grants::{LoginLock, SharedLoginError, SharedLogins};
 pub use membership::{Presence, Replica};
 pub use relay::{Handling, Message, RelayError, Relayed};
 pub(crate) use store::StoreUnavailable;
@@ -51,7 +51,7 @@ pub struct Cluster {
     config: config::Cluster,
     store: Arc<Store>,
     scripts: Scripts,
-    grants: Arc<SharedGrants>,
+    logins: Arc<SharedLogins>,
     /// The sealer of the newest configuration.
     sealer: ArcSwap<Sealer>,
     bounds: ArcSwap<Bounds>,
@@ -124,7 +124,7 @@ impl Cluster {
             id: ReplicaId(random()),
             name: config.replica.clone().unwrap_or_else(random_name),
             started: UnixSeconds::from(wall_clock()).0,
-            grants: SharedGrants::of_replica(store.clone()),
+            logins: SharedLogins::of_replica(store.clone()),
             store,
             scripts: Scripts::default(),
             sealer: ArcSwap::new(sealer),
@@ -209,8 +209,8 @@ impl Cluster {
     }
 
     /// The operator's sign-ins for upstreams.
-    pub fn grants(&self) -> &Arc<SharedGrants> {
-        &self.grants
+    pub(crate) fn logins(&self) -> &Arc<SharedLogins> {
+        &self.logins
     }
 
     /// `[cluster]`, as it was at the start.

@@ -7,19 +7,19 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::store::GrantStore;
 use audit::Audit;
 use audit::record::Event;
 use base::platform::wall_clock;
 use domain::backoff::jittered;
+use super::store::LoginStore;
 
 /// Longest time between two marks of a sign-in as used.
 const DAY: Duration = Duration::from_hours(24);
 
 /// Marks the sign-ins of an edition as used, and forgets those that no gateway has used for
-/// `grants.idle`: at once, and then at least daily, until `stop`.
+/// `logins.idle`: at once, and then at least daily, until `stop`.
 pub async fn keep(
-    store: GrantStore,
+    store: LoginStore,
     upstreams: Vec<String>,
     idle: Duration,
     audit: Audit,
@@ -34,7 +34,7 @@ pub async fn keep(
     stop.run_until_cancelled(sweeping).await;
 }
 
-async fn sweep(store: &GrantStore, upstreams: &[String], audit: &Audit) {
+async fn sweep(store: &LoginStore, upstreams: &[String], audit: &Audit) {
     let now = wall_clock();
     for upstream in upstreams {
         if let Err(error) = store.mark_used(upstream, now).await {
@@ -45,8 +45,8 @@ async fn sweep(store: &GrantStore, upstreams: &[String], audit: &Audit) {
     let forgotten =
         forgotten.inspect_err(|error| warn!(%error, "unused sign-ins cannot be removed"));
     for upstream in forgotten.unwrap_or_default() {
-        info!(upstream, "a sign-in that no gateway has used for grants.idle was removed");
-        audit.note(Event::new("grant_forgotten").text("upstream", &upstream));
+        info!(upstream, "a sign-in that no gateway has used for logins.idle was removed");
+        audit.note(Event::new("login_forgotten").text("upstream", &upstream));
     }
 }
 

@@ -17,7 +17,7 @@ use domain::unix_time::UnixSeconds;
 
 /// One sign-in for an upstream. It has no `Debug`, because it holds tokens.
 #[derive(Clone, Deserialize, Serialize)]
-pub struct Grant {
+pub(crate) struct StoredLogin {
     /// Random: another sign-in has another id.
     pub id: String,
     /// Id of the upstream.
@@ -54,7 +54,7 @@ pub struct Grant {
 
 /// The state of a sign-in, as the operator sees it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum GrantState {
+pub(crate) enum LoginState {
     Valid,
     /// The provider has refused its refresh token.
     Ended,
@@ -64,7 +64,7 @@ pub enum GrantState {
     OtherUrl,
 }
 
-impl GrantState {
+impl LoginState {
     /// Whether only another sign-in helps.
     pub fn needs_login(self) -> bool {
         self != Self::Valid
@@ -80,24 +80,24 @@ impl GrantState {
     }
 }
 
-impl Grant {
+impl StoredLogin {
     /// Returns the state as of `now` for an upstream with this URL.
-    pub fn state(&self, url: &Uri, now: UnixSeconds) -> GrantState {
+    pub(crate) fn state(&self, url: &Uri, now: UnixSeconds) -> LoginState {
         let is_over = |at: Option<u64>| at.is_some_and(|at| at <= now.0);
         if *url != self.url.as_str() {
-            GrantState::OtherUrl
+            LoginState::OtherUrl
         } else if self.ended.is_some() {
-            GrantState::Ended
+            LoginState::Ended
         } else if is_over(self.refresh_expires_at)
             || (self.refresh_token.is_none() && is_over(self.expires_at))
         {
-            GrantState::Expired
+            LoginState::Expired
         } else {
-            GrantState::Valid
+            LoginState::Valid
         }
     }
 
-    /// The client that the grant was issued to.
+    /// The client that the login was issued to.
     pub(crate) fn client(&self) -> Client {
         let secret = self.client_secret.as_ref().map(Secret::new);
         Client { id: self.client_id.clone(), proof: Proof::of_secret(secret, self.posts_secret) }
@@ -111,7 +111,7 @@ impl Grant {
     pub(crate) async fn renew(&mut self, egress: &Egress, now: UnixSeconds) -> Result<(), Refusal> {
         let Some(token) = self.refresh_token.clone() else {
             return Err(Refusal::new(
-                TokenFault::GrantExpired,
+                TokenFault::LoginExpired,
                 "its access token is not accepted any longer, and there is no refresh token to renew it",
             ));
         };
@@ -122,7 +122,7 @@ impl Grant {
         ];
         let response = self.client().ask(egress, &self.token_endpoint, form).await;
         let response = response.inspect_err(|refusal| {
-            if refusal.fault == TokenFault::GrantRefused {
+            if refusal.fault == TokenFault::LoginRefused {
                 self.ended = Some(refusal.detail.clone());
             }
         })?;
@@ -211,8 +211,8 @@ pub(crate) mod tests {
 
     use super::*;
 
-    pub(crate) fn grant(upstream: &str) -> Grant {
-        Grant {
+    pub(crate) fn login(upstream: &str) -> StoredLogin {
+        StoredLogin {
             id: "one".to_owned(),
             upstream: upstream.to_owned(),
             url: "https://wiki.example/mcp".to_owned(),
@@ -235,28 +235,28 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_grant_is_valid_until_nothing_renews_it() {
+    fn a_login_is_valid_until_nothing_renews_it() {
         let url = Uri::from_static("https://wiki.example/mcp");
-        let state = |grant: &Grant, now| grant.state(&url, UnixSeconds(now));
-        let renewed = grant("wiki");
-        assert_eq!(state(&renewed, 1_000_000), GrantState::Valid);
-        let bounded = Grant { refresh_expires_at: Some(200), ..renewed.clone() };
-        assert_eq!(state(&bounded, 199), GrantState::Valid);
-        assert_eq!(state(&bounded, 200), GrantState::Expired);
-        let short = Grant { refresh_token: None, ..renewed.clone() };
-        assert_eq!(state(&short, 99), GrantState::Valid);
-        assert_eq!(state(&short, 100), GrantState::Expired);
-        let endless = Grant { refresh_token: None, expires_at: None, ..renewed.clone() };
-        assert_eq!(state(&endless, u64::MAX), GrantState::Valid);
-        let ended = Grant { ended: Some("invalid_grant".to_owned()), ..renewed.clone() };
-        assert_eq!(state(&ended, 0), GrantState::Ended);
+        let state = |login: &StoredLogin, now| login.state(&url, UnixSeconds(now));
+        let renewed = login("wiki");
+        assert_eq!(state(&renewed, 1_000_000), LoginState::Valid);
+        let bounded = StoredLogin { refresh_expires_at: Some(200), ..renewed.clone() };
+        assert_eq!(state(&bounded, 199), LoginState::Valid);
+        assert_eq!(state(&bounded, 200), LoginState::Expired);
+        let short = StoredLogin { refresh_token: None, ..renewed.clone() };
+        assert_eq!(state(&short, 99), LoginState::Valid);
+        assert_eq!(state(&short, 100), LoginState::Expired);
+        let endless = StoredLogin { refresh_token: None, expires_at: None, ..renewed.clone() };
+        assert_eq!(state(&endless, u64::MAX), LoginState::Valid);
+        let ended = StoredLogin { ended: Some("invalid_grant".to_owned()), ..renewed.clone() };
+        assert_eq!(state(&ended, 0), LoginState::Ended);
         let elsewhere = Uri::from_static("https://evil.example/mcp");
-        assert_eq!(renewed.state(&elsewhere, UnixSeconds(0)), GrantState::OtherUrl);
+        assert_eq!(renewed.state(&elsewhere, UnixSeconds(0)), LoginState::OtherUrl);
     }
 
     #[test]
     fn a_token_response_replaces_what_it_names() {
-        let mut grant = Grant { refresh_expires_at: Some(500), ..grant("wiki") };
+        let mut login = StoredLogin { refresh_expires_at: Some(500), ..login("wiki") };
         let issued = |refresh: Option<&str>, refresh_lifetime| Issued {
             access_token: Secret::new("a2"),
             lifetime: Some(Duration::from_secs(60)),
@@ -264,12 +264,12 @@ pub(crate) mod tests {
             refresh_lifetime,
             scope: None,
         };
-        grant.take_in(issued(None, None), UnixSeconds(1_000));
-        assert_eq!(grant.refresh_token.as_deref(), Some("refresh-canary"), "it stays valid");
-        assert_eq!((grant.expires_at, grant.refresh_expires_at), (Some(1_060), Some(500)));
-        assert_eq!(grant.scope.as_deref(), Some("read"));
-        grant.take_in(issued(Some("r2"), Some(Duration::from_secs(9))), UnixSeconds(2_000));
-        assert_eq!(grant.refresh_token.as_deref(), Some("r2"));
-        assert_eq!((grant.access_token.as_str(), grant.refresh_expires_at), ("a2", Some(2_009)));
+        login.take_in(issued(None, None), UnixSeconds(1_000));
+        assert_eq!(login.refresh_token.as_deref(), Some("refresh-canary"), "it stays valid");
+        assert_eq!((login.expires_at, login.refresh_expires_at), (Some(1_060), Some(500)));
+        assert_eq!(login.scope.as_deref(), Some("read"));
+        login.take_in(issued(Some("r2"), Some(Duration::from_secs(9))), UnixSeconds(2_000));
+        assert_eq!(login.refresh_token.as_deref(), Some("r2"));
+        assert_eq!((login.access_token.as_str(), login.refresh_expires_at), ("a2", Some(2_009)));
     }
 }

@@ -171,7 +171,7 @@ fn fault(error: &FetchError) -> TokenFault {
             TokenFault::ProviderUnavailable
         }
         FetchError::Status { error, .. } => match error.as_deref() {
-            Some("invalid_grant") => TokenFault::GrantRefused,
+            Some("invalid_grant") => TokenFault::LoginRefused,
             Some("invalid_scope" | "insufficient_scope") => TokenFault::ScopeRefused,
             _ => TokenFault::Failed,
         },
@@ -218,7 +218,7 @@ mod tests {
             error: Some(error.to_owned()),
         };
         for (error, expected) in [
-            (status(400, "invalid_grant"), TokenFault::GrantRefused),
+            (status(400, "invalid_grant"), TokenFault::LoginRefused),
             (status(400, "invalid_scope"), TokenFault::ScopeRefused),
             (status(401, "invalid_client"), TokenFault::Failed),
             (status(503, "invalid_grant"), TokenFault::ProviderUnavailable),

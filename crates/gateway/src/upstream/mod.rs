@@ -23,7 +23,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, warn};
 
-use crate::cluster::SharedGrants;
+use crate::cluster::SharedLogins;
 use crate::grants::store::Folder;
 use crate::policy::{Authorized, Pass};
 use crate::telemetry::{self, ClientOperation, Telemetry, TransportKind};
@@ -69,7 +69,7 @@ pub struct UpstreamDeps {
     /// The accounts of callers at upstreams.
     pub accounts: Arc<Accounts>,
     /// The operator's sign-ins, if there is a cluster.
-    pub grants: Option<Arc<SharedGrants>>,
+    pub(crate) logins: Option<Arc<SharedLogins>>,
 }
 
 /// Most child processes in the handshake at once, until each has answered its first request: more
@@ -87,7 +87,7 @@ impl UpstreamDeps {
     ) -> Self {
         let starting = Arc::new(Semaphore::new(STARTING));
         let accounts = Arc::default();
-        Self { audit, telemetry, tasks, shutdown, starting, accounts, grants: None }
+        Self { audit, telemetry, tasks, shutdown, starting, accounts, logins: None }
     }
 }
 
@@ -125,7 +125,7 @@ impl Upstream {
         pages: broadcast::Sender<UrlElicitationComplete>,
         deps: &UpstreamDeps,
     ) -> Self {
-        let UpstreamDeps { audit, telemetry, tasks, shutdown, starting, accounts, grants } =
+        let UpstreamDeps { audit, telemetry, tasks, shutdown, starting, accounts, logins } =
             deps.clone();
         let config = Arc::new(config);
         let shutdown = shutdown.child_token();
@@ -147,8 +147,8 @@ impl Upstream {
         };
         let logins = config
             .login()
-            .and_then(|login| watch_logins(login, grants.as_deref(), &signals.logins_changed));
-        let connector = Connector::new(config.clone(), sinks, tasks.clone(), starting, grants);
+            .and_then(|login| watch_logins(login, logins.as_deref(), &signals.logins_changed));
+        let connector = Connector::new(config.clone(), sinks, tasks.clone(), starting, logins);
         let accounts = |connector: Arc<Connector>| {
             let (audit, tasks, shutdown) = (noted.clone(), tasks.clone(), shutdown.clone());
             let own = UpstreamAccounts::new(accounts, driver, &connector, audit, tasks, shutdown)?;
@@ -705,7 +705,7 @@ fn client_attributes<'a>(
 /// folder.
 fn watch_logins(
     login: &config::Login,
-    shared: Option<&SharedGrants>,
+    shared: Option<&SharedLogins>,
     changed: &Arc<Notify>,
 ) -> Option<Watch> {
     if let Some(shared) = shared {

@@ -201,7 +201,7 @@ impl Comparison {
             }
             48..63 => self.draw_take(),
             63..76 => self.draw_beat(),
-            76..88 => self.draw_grant(),
+            76..88 => self.draw_login(),
             _ => self.draw_terminate(),
         }
     }
@@ -212,7 +212,7 @@ impl Comparison {
 
     /// A key: mostly one that is meant for a kind of value.
     fn key(&mut self, kind: &str) -> String {
-        let kinds = ["text", "lock", "grant", "bucket", "replicas", "terminated"];
+        let kinds = ["text", "lock", "login", "bucket", "replicas", "terminated"];
         let kind = if self.rng.u8(..) < 8 { self.one_of(&kinds) } else { kind };
         let number = if matches!(kind, "replicas" | "terminated") { 0 } else { self.rng.u8(..3) };
         format!("{{compared}}{kind}:{number}")
@@ -223,7 +223,7 @@ impl Comparison {
     }
 
     fn draw_plain(&mut self) -> Step {
-        let kind = self.one_of(&["text", "lock", "grant", "bucket", "replicas", "terminated"]);
+        let kind = self.one_of(&["text", "lock", "login", "bucket", "replicas", "terminated"]);
         let (key, lives) = (self.key(kind), self.lives());
         let text = self.one_of(&["a", "b", "9", "", "1e300", "-5", "99999999999999999"]);
         let texts = if matches!(kind, "replicas" | "terminated") { "text" } else { kind };
@@ -251,7 +251,7 @@ impl Comparison {
     }
 
     fn draw_channel(&mut self) -> Step {
-        let channel = self.one_of(&["{compared}9:a", "{compared}9:b", "{compared}9:grants"]);
+        let channel = self.one_of(&["{compared}9:a", "{compared}9:b", "{compared}9:logins"]);
         let text = self.one_of(&["", "text", "\r\n"]);
         match self.rng.u8(..6) {
             0 => plain(&["SUBSCRIBE", channel]),
@@ -317,18 +317,18 @@ impl Comparison {
         Step { has_pause: patience == SHORT, tolerance: MILLIS, is_beat: true, ..beat }
     }
 
-    fn draw_grant(&mut self) -> Step {
-        let (lock, grant) = (self.key("lock"), self.key("grant"));
+    fn draw_login(&mut self) -> Step {
+        let (lock, login) = (self.key("lock"), self.key("login"));
         let token = self.one_of(&["a", "b", "9"]);
         if self.rng.bool() {
-            return script(Script::ReleaseGrant, &[lock], &[token]);
+            return script(Script::ReleaseLogin, &[lock], &[token]);
         }
-        let mut arguments = vec![token, "{compared}9:grants", "upstream"];
+        let mut arguments = vec![token, "{compared}9:logins", "upstream"];
         let lives = self.lives();
         if self.rng.bool() {
             arguments.extend(["sealed", lives]);
         }
-        let change = script(Script::ChangeGrant, &[lock, grant], &arguments);
+        let change = script(Script::ChangeLogin, &[lock, login], &arguments);
         Step { has_pause: arguments.contains(&SHORT), ..change }
     }
 

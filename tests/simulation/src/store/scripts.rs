@@ -11,8 +11,8 @@ use super::resp::Reply;
 pub enum Script {
     Take,
     Beat,
-    ChangeGrant,
-    ReleaseGrant,
+    ChangeLogin,
+    ReleaseLogin,
     Terminate,
 }
 
@@ -21,11 +21,11 @@ pub const TEXTS: [(Script, &str); 5] = [
     (Script::Take, include_str!("../../../../crates/gateway/src/cluster/scripts/take.lua")),
     (Script::Beat, include_str!("../../../../crates/gateway/src/cluster/scripts/beat.lua")),
     (
-        Script::ChangeGrant,
+        Script::ChangeLogin,
         include_str!("../../../../crates/gateway/src/cluster/scripts/change_grant.lua"),
     ),
     (
-        Script::ReleaseGrant,
+        Script::ReleaseLogin,
         include_str!("../../../../crates/gateway/src/cluster/scripts/release_grant.lua"),
     ),
     (
@@ -63,8 +63,8 @@ impl Script {
         match self {
             Self::Take => run.take(),
             Self::Beat => run.beat(),
-            Self::ChangeGrant => run.change_grant(),
-            Self::ReleaseGrant => run.release_grant(),
+            Self::ChangeLogin => run.change_login(),
+            Self::ReleaseLogin => run.release_login(),
             Self::Terminate => run.terminate(),
         }
     }
@@ -157,7 +157,7 @@ impl<'a> Run<'a> {
         Ok(Reply::Array(vec![Reply::Array(alive), Reply::Array(news)]))
     }
 
-    fn change_grant(&mut self) -> Result<Reply, Error> {
+    fn change_login(&mut self) -> Result<Reply, Error> {
         if self.database.get(self.key(0)?)?.as_ref() != self.arguments.first() {
             return Ok(Reply::Integer(0));
         }
@@ -175,7 +175,7 @@ impl<'a> Run<'a> {
         Ok(Reply::Integer(1))
     }
 
-    fn release_grant(&mut self) -> Result<Reply, Error> {
+    fn release_login(&mut self) -> Result<Reply, Error> {
         let lock = self.key(0)?;
         let holder = self.database.get(lock)?;
         if holder.is_some() && holder.as_ref() == self.arguments.first() {

@@ -34,7 +34,7 @@ pub const CHECKS: [(&str, fn()); 19] = [
     ("store_forgets_silent_replicas", forgets_silent_replicas),
     ("store_keeps_the_newest_terminated_sessions", keeps_newest_terminated),
     ("store_reads_a_stream_from_an_entry_on", reads_stream_from_entry_on),
-    ("store_changes_a_grant_under_its_lock", changes_grant_under_lock),
+    ("store_changes_a_login_under_its_lock", changes_login_under_lock),
     ("store_publishes_to_all_subscribers", publishes_to_subscribers),
     ("store_replies_as_bytes", replies_as_bytes),
     ("store_reads_split_requests", reads_split_requests),
@@ -189,13 +189,13 @@ fn locks_are_held_by_one() {
     let lock = |token| ["SET", "{p}lock", token, "NX", "PX", "100"];
     assert_eq!(asked.ask(&lock("a")), Reply::ok());
     assert_eq!(asked.ask(&lock("b")), Reply::Null);
-    asked.run(Script::ReleaseGrant, &["{p}lock"], &["b"]);
+    asked.run(Script::ReleaseLogin, &["{p}lock"], &["b"]);
     assert_eq!(asked.ask(&lock("b")), Reply::Null);
-    asked.run(Script::ReleaseGrant, &["{p}lock"], &["a"]);
+    asked.run(Script::ReleaseLogin, &["{p}lock"], &["a"]);
     assert_eq!(asked.ask(&lock("b")), Reply::ok());
     asked.pass(101);
     assert_eq!(asked.ask(&lock("a")), Reply::ok());
-    asked.run(Script::ReleaseGrant, &["{p}lock"], &["b"]);
+    asked.run(Script::ReleaseLogin, &["{p}lock"], &["b"]);
     assert_eq!(asked.ask(&["GET", "{p}lock"]), Reply::text("a"));
 }
 
@@ -362,27 +362,27 @@ fn reads_stream_from_entry_on() {
     assert!(is_error(&invalid, "ERR Invalid stream ID"));
 }
 
-fn changes_grant_under_lock() {
+fn changes_login_under_lock() {
     let mut asked = Asked::new();
-    asked.ask(&["SUBSCRIBE", "{p}0:grants"]);
-    let keys = ["{p}lock", "{p}grant"];
-    let (write, remove) = (["a", "{p}0:grants", "u", "sealed", "50"], ["a", "{p}0:grants", "u"]);
-    assert_eq!(asked.run(Script::ChangeGrant, &keys, &write), Reply::Integer(0));
+    asked.ask(&["SUBSCRIBE", "{p}0:logins"]);
+    let keys = ["{p}lock", "{p}login"];
+    let (write, remove) = (["a", "{p}0:logins", "u", "sealed", "50"], ["a", "{p}0:logins", "u"]);
+    assert_eq!(asked.run(Script::ChangeLogin, &keys, &write), Reply::Integer(0));
     asked.ask(&["SET", "{p}lock", "b", "NX", "PX", "100"]);
-    assert_eq!(asked.run(Script::ChangeGrant, &keys, &write), Reply::Integer(0));
+    assert_eq!(asked.run(Script::ChangeLogin, &keys, &write), Reply::Integer(0));
     asked.ask(&["SET", "{p}lock", "a", "PX", "100"]);
-    assert_eq!(asked.run(Script::ChangeGrant, &keys, &write), Reply::Integer(1));
-    assert_eq!(asked.ask(&["GET", "{p}grant"]), Reply::text("sealed"));
+    assert_eq!(asked.run(Script::ChangeLogin, &keys, &write), Reply::Integer(1));
+    assert_eq!(asked.ask(&["GET", "{p}login"]), Reply::text("sealed"));
     asked.pass(51);
-    assert_eq!(asked.ask(&["GET", "{p}grant"]), Reply::Null);
+    assert_eq!(asked.ask(&["GET", "{p}login"]), Reply::Null);
     let name = digest(TEXTS[2].1.as_bytes());
     let sent = asked.sent(&[&["EVALSHA", &name, "2"][..], &keys, &write].concat());
-    let message = ["message", "{p}0:grants", "u"].map(Reply::text).to_vec();
+    let message = ["message", "{p}0:logins", "u"].map(Reply::text).to_vec();
     assert_eq!(sent, [(1, Reply::Push(message)), (1, Reply::Integer(1))]);
-    assert_eq!(asked.run(Script::ChangeGrant, &keys, &remove), Reply::Integer(1));
-    assert_eq!(asked.ask(&["GET", "{p}grant"]), Reply::Null);
+    assert_eq!(asked.run(Script::ChangeLogin, &keys, &remove), Reply::Integer(1));
+    assert_eq!(asked.ask(&["GET", "{p}login"]), Reply::Null);
     asked.pass(50);
-    assert_eq!(asked.run(Script::ChangeGrant, &keys, &write), Reply::Integer(0));
+    assert_eq!(asked.run(Script::ChangeLogin, &keys, &write), Reply::Integer(0));
 }
 
 fn publishes_to_subscribers() {

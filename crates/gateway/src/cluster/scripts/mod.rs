@@ -20,12 +20,12 @@ impl Default for Scripts {
 }
 
 /// The scripts for sign-ins, which also commands without a replica run.
-pub(super) struct GrantScripts {
+pub(super) struct LoginScripts {
     pub change: Script,
     pub release: Script,
 }
 
-impl Default for GrantScripts {
+impl Default for LoginScripts {
     fn default() -> Self {
         Self {
             change: Script::new(include_str!("change_grant.lua")),

@@ -7,8 +7,8 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::{Provider, Registered};
-use crate::grants::Grant;
 use domain::fault::TokenFault;
+use crate::grants::StoredLogin;
 
 /// A sign-in that waits for the operator.
 pub struct DeviceFlow {
@@ -88,7 +88,7 @@ impl DeviceFlow {
     ///
     /// # Errors
     /// The operator has refused, or the code has expired.
-    pub async fn finish(self) -> Result<Grant, String> {
+    pub(crate) async fn finish(self) -> Result<StoredLogin, String> {
         let Self { provider, upstream, client, scope, device_code, mut interval, .. } = self;
         loop {
             sleep(interval).await;
@@ -102,7 +102,7 @@ impl DeviceFlow {
             ];
             let asked = client.client().ask(&provider.egress, &provider.token_endpoint, form).await;
             match asked {
-                Ok(response) => return provider.grant(&upstream, client, scope, &response),
+                Ok(response) => return provider.login(&upstream, client, scope, &response),
                 Err(refusal) => match refusal.error.as_deref() {
                     Some("authorization_pending") => {}
                     Some("slow_down") => interval = (interval + SLOWER).min(MAX_INTERVAL),

@@ -4,7 +4,7 @@
 use url::Url;
 
 use super::{Provider, Registered};
-use crate::grants::Grant;
+use crate::grants::StoredLogin;
 use crate::oauth::client::{Client, Proof};
 use crate::oauth::code::{Expected, NoCode, challenge, fresh_state, fresh_verifier, read_code};
 
@@ -98,7 +98,7 @@ impl CodeFlow {
     ///
     /// # Errors
     /// The refusal of the authorization server.
-    pub async fn finish(self, code: String) -> Result<Grant, String> {
+    pub async fn finish(self, code: String) -> Result<StoredLogin, String> {
         let Self { provider, upstream, client, scope, redirect_uri, verifier, .. } = self;
         let form = vec![
             ("grant_type", "authorization_code".to_owned()),
@@ -109,7 +109,7 @@ impl CodeFlow {
         ];
         let asked = client.client().ask(&provider.egress, &provider.token_endpoint, form).await;
         let response = asked.map_err(|refusal| refusal.detail)?;
-        provider.grant(&upstream, client, scope, &response)
+        provider.login(&upstream, client, scope, &response)
     }
 }
 

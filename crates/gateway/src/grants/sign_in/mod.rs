@@ -1,4 +1,4 @@
-//! A sign-in of the operator for an upstream, up to its grant: the authorization server is
+//! A sign-in of the operator for an upstream, up to the stored login: the authorization server is
 //! discovered, the gateway introduces itself there, and the operator agrees in a browser (`flow`)
 //! or on another device (`device`).
 
@@ -14,7 +14,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
-use super::Grant;
+use super::StoredLogin;
 use crate::net::egress::{CONNECT, Egress};
 use crate::net::issuer::Metadata;
 use crate::oauth::client::address_policy;
@@ -129,16 +129,16 @@ impl Provider {
         }
     }
 
-    /// Makes a grant of the response to a token request.
-    fn grant(
+    /// Makes a login of the response to a token request.
+    fn login(
         &self,
         upstream: &str,
         client: Registered,
         scope: Option<String>,
         response: &Value,
-    ) -> Result<Grant, String> {
+    ) -> Result<StoredLogin, String> {
         let now = UnixSeconds::from(wall_clock());
-        let mut grant = Grant {
+        let mut login = StoredLogin {
             id: hex(&random::<16>()),
             upstream: upstream.to_owned(),
             url: self.upstream.to_string(),
@@ -158,8 +158,8 @@ impl Provider {
             renewed_at: now.0,
             ended: None,
         };
-        grant.take_in(Issued::read(response)?, now);
-        Ok(grant)
+        login.take_in(Issued::read(response)?, now);
+        Ok(login)
     }
 }
 

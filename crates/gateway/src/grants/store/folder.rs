@@ -1,4 +1,4 @@
-//! The folder of `[grants]`: one file for each upstream, with its sealed sign-in. All functions
+//! The folder of `[logins]`: one file for each upstream, with its sealed sign-in. All functions
 //! block.
 
 use std::io;
@@ -14,8 +14,8 @@ use config::durable_file;
 /// A folder of sealed sign-ins.
 pub(crate) struct Folder(PathBuf);
 
-/// The ending of a grant's file; before it stands the id of the upstream.
-const ENDING: &str = "grant";
+/// The ending of a login's file; before it stands the id of the upstream.
+const ENDING: &str = "login";
 
 impl Folder {
     pub(crate) fn new(path: &Path) -> Self {
@@ -164,14 +164,14 @@ impl Folder {
     }
 }
 
-/// Returns the upstream of a grant's file, whole or not; `None` for another file.
+/// Returns the upstream of a login's file, whole or not; `None` for another file.
 fn upstream_of(path: &Path) -> Option<&str> {
     let name = path.file_stem()?.to_str()?;
-    let is_grant = path.extension().is_some_and(|ending| ending == ENDING);
-    is_grant.then(|| name.strip_prefix(durable_file::UNFINISHED).unwrap_or(name))
+    let is_login = path.extension().is_some_and(|ending| ending == ENDING);
+    is_login.then(|| name.strip_prefix(durable_file::UNFINISHED).unwrap_or(name))
 }
 
-/// Whether a grant that was used last at `used` is forgotten at `now`. One that was used in the
+/// Whether a login that was used last at `used` is forgotten at `now`. One that was used in the
 /// future, by a clock that was set back since, is kept.
 fn is_idle(now: SystemTime, used: SystemTime, idle: Duration) -> bool {
     now.duration_since(used).is_ok_and(|unused| unused >= idle)
@@ -186,7 +186,7 @@ mod tests {
     const IDLE: Duration = Duration::from_hours(1);
 
     #[test]
-    fn a_grant_is_forgotten_once_it_was_unused_for_idle() {
+    fn a_login_is_forgotten_once_it_was_unused_for_idle() {
         let used = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000);
         let after = |secs| is_idle(used + Duration::from_secs(secs), used, IDLE);
         assert!(!after(0) && !after(3_599));
@@ -197,28 +197,28 @@ mod tests {
     #[test]
     fn files_that_nobody_uses_are_removed_and_no_others() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("grants");
-        let grants = Folder::new(&path);
-        assert!(grants.forget_idle(&[], SystemTime::now(), IDLE).unwrap().is_empty());
+        let path = folder.path().join("logins");
+        let logins = Folder::new(&path);
+        assert!(logins.forget_idle(&[], SystemTime::now(), IDLE).unwrap().is_empty());
         assert!(!path.exists());
         let now = SystemTime::now();
         for name in ["gone", "used", "marked", "other"] {
-            grants.write(name, "sealed").unwrap();
+            logins.write(name, "sealed").unwrap();
         }
-        fs::rename(path.join("other.grant"), path.join("other.txt")).unwrap();
-        fs::write(path.join(".unfinished-lost.grant"), "sealed").unwrap();
+        fs::rename(path.join("other.login"), path.join("other.txt")).unwrap();
+        fs::write(path.join(".unfinished-lost.login"), "sealed").unwrap();
         let before = |age| now - age;
         for name in
-            ["gone.grant", "used.grant", "marked.grant", "other.txt", ".unfinished-lost.grant"]
+            ["gone.login", "used.login", "marked.login", "other.txt", ".unfinished-lost.login"]
         {
             let file = File::options().write(true).open(path.join(name)).unwrap();
             file.set_modified(before(IDLE)).unwrap();
         }
-        grants.mark_used("marked", before(IDLE - Duration::from_secs(1))).unwrap();
-        grants.mark_used("missing", now).unwrap();
-        let held = grants.lock("gone", Duration::ZERO).unwrap();
+        logins.mark_used("marked", before(IDLE - Duration::from_secs(1))).unwrap();
+        logins.mark_used("missing", now).unwrap();
+        let held = logins.lock("gone", Duration::ZERO).unwrap();
         let forget = || {
-            let mut forgotten = grants.forget_idle(&["used".to_owned()], now, IDLE).unwrap();
+            let mut forgotten = logins.forget_idle(&["used".to_owned()], now, IDLE).unwrap();
             forgotten.sort();
             forgotten
         };
@@ -226,20 +226,20 @@ mod tests {
         drop(held);
         assert_eq!(forget(), ["gone"]);
         assert_eq!(forget(), [""; 0]);
-        for name in ["used.grant", "marked.grant", "other.txt"] {
+        for name in ["used.login", "marked.login", "other.txt"] {
             assert!(path.join(name).exists(), "{name}");
         }
     }
 
     #[test]
-    fn one_process_at_a_time_renews_a_grant() {
+    fn one_process_at_a_time_renews_a_login() {
         let folder = tempfile::tempdir().unwrap();
-        let grants = Folder::new(&folder.path().join("grants"));
-        let held = grants.lock("wiki", Duration::ZERO).unwrap();
-        assert!(grants.lock("other", Duration::ZERO).is_ok());
+        let logins = Folder::new(&folder.path().join("logins"));
+        let held = logins.lock("wiki", Duration::ZERO).unwrap();
+        assert!(logins.lock("other", Duration::ZERO).is_ok());
         // Within one process, locks of two open files exclude each other as well.
-        assert!(matches!(grants.lock("wiki", Duration::ZERO), Err(StoreError::Busy(_))));
+        assert!(matches!(logins.lock("wiki", Duration::ZERO), Err(StoreError::Busy(_))));
         drop(held);
-        assert!(grants.lock("wiki", Duration::ZERO).is_ok());
+        assert!(logins.lock("wiki", Duration::ZERO).is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! Where the grants of the upstreams are kept: in files, or in the store of the cluster. Both hold
+//! Where the logins of the upstreams are kept: in files, or in the store of the cluster. Both hold
 //! sealed texts, and no readable token.
 
 mod folder;
@@ -8,32 +8,32 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::Grant;
-use crate::cluster::{self, SharedGrantError, SharedGrants};
 use base::platform;
 use base::platform::disk::File;
 use base::seal::{Kind, Sealer};
+use super::StoredLogin;
+use crate::cluster::{self, SharedLoginError, SharedLogins};
 pub(crate) use folder::Folder;
 
-/// The grants of the upstreams.
-pub struct GrantStore {
+/// The logins of the upstreams.
+pub(crate) struct LoginStore {
     place: Place,
     sealer: Sealer,
-    /// `grants.idle`.
+    /// `logins.idle`.
     idle: Duration,
 }
 
-/// The place of the sealed grants.
+/// What holds the sealed logins.
 enum Place {
     Folder(Arc<Folder>),
-    Cluster(Arc<SharedGrants>),
+    Cluster(Arc<SharedLogins>),
 }
 
-/// The lock of one grant, which keeps other processes from renewing it: a refresh token that is
-/// sent twice ends the sign-in at many providers (OAuth 2.1, section 4.3.1). A grant is changed
+/// The lock of one login, which keeps other processes from renewing it: a refresh token that is
+/// sent twice ends the sign-in at many providers (OAuth 2.1, section 4.3.1). A login is changed
 /// only with its lock.
-pub struct GrantLock<'a> {
-    store: &'a GrantStore,
+pub(crate) struct LoginLock<'a> {
+    store: &'a LoginStore,
     upstream: String,
     held: HeldLock,
 }
@@ -44,10 +44,10 @@ enum HeldLock {
         folder: Arc<Folder>,
         _file: File,
     },
-    Cluster(cluster::GrantLock),
+    Cluster(cluster::LoginLock),
 }
 
-/// Why a grant cannot be read or kept.
+/// Why a login cannot be read or kept.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("{}: {error}", path.display())]
@@ -61,18 +61,18 @@ pub enum StoreError {
     #[error("{} is locked by another process for too long", .0.display())]
     Busy(PathBuf),
     #[error(transparent)]
-    Cluster(#[from] SharedGrantError),
+    Cluster(#[from] SharedLoginError),
     #[error("the sign-ins cannot be read: {0}")]
     Interrupted(String),
 }
 
-/// The longest time for which a process renews a grant, and for which others wait: a token request
+/// The longest time for which a process renews a login, and for which others wait: a token request
 /// takes ten seconds at most.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(15);
 
-impl GrantStore {
-    /// `shared` holds the grants, if there is a cluster.
-    pub fn new(config: &config::Grants, shared: Option<Arc<SharedGrants>>) -> Self {
+impl LoginStore {
+    /// `shared` holds the logins, if there is a cluster.
+    pub(crate) fn new(config: &config::Logins, shared: Option<Arc<SharedLogins>>) -> Self {
         let place = match shared {
             Some(shared) => Place::Cluster(shared),
             None => Place::Folder(Arc::new(Folder::new(&config.path))),
@@ -80,11 +80,11 @@ impl GrantStore {
         Self { place, sealer: Sealer::new(&config.keys), idle: config.idle }
     }
 
-    /// Reads the grant of an upstream; `None` if there is none.
+    /// Reads the login of an upstream; `None` if there is none.
     ///
     /// # Errors
     /// When it cannot be read or opened.
-    pub async fn read(&self, upstream: &str) -> Result<Option<Grant>, StoreError> {
+    pub(crate) async fn read(&self, upstream: &str) -> Result<Option<StoredLogin>, StoreError> {
         let sealed = match &self.place {
             Place::Folder(folder) => {
                 let (folder, upstream) = (folder.clone(), upstream.to_owned());
@@ -95,12 +95,12 @@ impl GrantStore {
         sealed.map(|sealed| self.open(upstream, &sealed)).transpose()
     }
 
-    /// Locks the grant of an upstream. Waits for at most [`LOCK_TIMEOUT`].
+    /// Locks the login of an upstream. Waits for at most [`LOCK_TIMEOUT`].
     ///
     /// # Errors
     /// When another process takes too long, the file system knows no locks, or the store of the
     /// cluster is not available.
-    pub async fn lock(&self, upstream: &str) -> Result<GrantLock<'_>, StoreError> {
+    pub(crate) async fn lock(&self, upstream: &str) -> Result<LoginLock<'_>, StoreError> {
         let held = match &self.place {
             Place::Folder(folder) => {
                 let (own, id) = (folder.clone(), upstream.to_owned());
@@ -109,10 +109,10 @@ impl GrantStore {
             }
             Place::Cluster(shared) => HeldLock::Cluster(shared.lock(upstream, LOCK_TIMEOUT).await?),
         };
-        Ok(GrantLock { store: self, upstream: upstream.to_owned(), held })
+        Ok(LoginLock { store: self, upstream: upstream.to_owned(), held })
     }
 
-    /// Keeps the grant of an upstream for another `grants.idle`, if there is one.
+    /// Keeps the login of an upstream for another `logins.idle`, if there is one.
     ///
     /// # Errors
     /// When it cannot be marked.
@@ -130,7 +130,7 @@ impl GrantStore {
         }
     }
 
-    /// Forgets the grants that were not used for `grants.idle`, except those of the upstreams
+    /// Forgets the logins that were not used for `logins.idle`, except those of the upstreams
     /// `in_use`. Returns their upstreams; none in the store of a cluster, which forgets by itself.
     ///
     /// # Errors
@@ -149,31 +149,31 @@ impl GrantStore {
         }
     }
 
-    fn open(&self, upstream: &str, sealed: &str) -> Result<Grant, StoreError> {
-        let plain = self.sealer.open(Kind::Grant, upstream, sealed);
-        let grant = plain.and_then(|plain| serde_json::from_slice(&plain).ok());
+    fn open(&self, upstream: &str, sealed: &str) -> Result<StoredLogin, StoreError> {
+        let plain = self.sealer.open(Kind::Login, upstream, sealed);
+        let login = plain.and_then(|plain| serde_json::from_slice(&plain).ok());
         let place = || match &self.place {
             Place::Folder(folder) => folder.path(upstream).display().to_string(),
             Place::Cluster(_) => "what the store of the cluster has".to_owned(),
         };
-        grant
+        login
             .ok_or_else(|| StoreError::Unreadable { place: place(), upstream: upstream.to_owned() })
     }
 
-    fn seal(&self, grant: &Grant) -> String {
+    fn seal(&self, login: &StoredLogin) -> String {
         // Texts and numbers are always written.
-        let plain = serde_json::to_vec(grant).unwrap_or_default();
-        self.sealer.seal(Kind::Grant, &grant.upstream, &plain)
+        let plain = serde_json::to_vec(login).unwrap_or_default();
+        self.sealer.seal(Kind::Login, &login.upstream, &plain)
     }
 }
 
-impl GrantLock<'_> {
-    /// Keeps a grant of the locked upstream in place of the one before.
+impl LoginLock<'_> {
+    /// Keeps a login of the locked upstream in place of the one before.
     ///
     /// # Errors
     /// When it cannot be written, or the lock has expired meanwhile.
-    pub async fn write(&self, grant: &Grant) -> Result<(), StoreError> {
-        let sealed = self.store.seal(grant);
+    pub(crate) async fn write(&self, login: &StoredLogin) -> Result<(), StoreError> {
+        let sealed = self.store.seal(login);
         match &self.held {
             HeldLock::File { folder, .. } => {
                 let (folder, upstream) = (folder.clone(), self.upstream.clone());
@@ -183,7 +183,7 @@ impl GrantLock<'_> {
         }
     }
 
-    /// Removes the grant of the locked upstream.
+    /// Removes the login of the locked upstream.
     ///
     /// # Errors
     /// When it cannot be removed, or the lock has expired meanwhile.
@@ -197,7 +197,7 @@ impl GrantLock<'_> {
         }
     }
 
-    /// Lets other processes change the grant. A lock that is dropped instead is released when it
+    /// Lets other processes change the login. A lock that is dropped instead is released when it
     /// expires.
     pub async fn release(self) {
         if let HeldLock::Cluster(lock) = self.held {
@@ -219,29 +219,29 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::grants::tests::grant;
+    use crate::grants::tests::login;
     use base::seal::SealKeys;
 
-    fn store(folder: &Path, keys: &[u8]) -> GrantStore {
+    fn store(folder: &Path, keys: &[u8]) -> LoginStore {
         let keys = SealKeys::new(keys.iter().map(|key| [*key; 32]).collect()).unwrap();
         let idle = Duration::from_secs(3600);
-        GrantStore::new(&config::Grants { path: folder.join("grants"), keys, idle }, None)
+        LoginStore::new(&config::Logins { path: folder.join("logins"), keys, idle }, None)
     }
 
-    async fn write(store: &GrantStore, grant: &Grant) {
-        store.lock(&grant.upstream).await.unwrap().write(grant).await.unwrap();
+    async fn write(store: &LoginStore, login: &StoredLogin) {
+        store.lock(&login.upstream).await.unwrap().write(login).await.unwrap();
     }
 
     #[tokio::test]
-    async fn a_grant_is_read_back_and_its_file_holds_no_token() {
+    async fn a_login_is_read_back_and_its_file_holds_no_token() {
         let folder = tempfile::tempdir().unwrap();
         let kept = store(folder.path(), &[1]);
         assert!(kept.read("wiki").await.unwrap().is_none());
-        write(&kept, &grant("wiki")).await;
+        write(&kept, &login("wiki")).await;
         let read = kept.read("wiki").await.unwrap().unwrap();
         assert_eq!((read.access_token.as_str(), read.id.as_str()), ("access-canary", "one"));
-        let grants = folder.path().join("grants");
-        let file = grants.join("wiki.grant");
+        let logins = folder.path().join("logins");
+        let file = logins.join("wiki.login");
         let text = fs::read_to_string(&file).unwrap();
         for secret in ["canary", "id.example", "gateway"] {
             assert!(!text.contains(secret));
@@ -250,7 +250,7 @@ mod tests {
         {
             use std::os::unix::fs::PermissionsExt;
             let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-            assert_eq!((mode(&file), mode(&grants)), (0o600, 0o700));
+            assert_eq!((mode(&file), mode(&logins)), (0o600, 0o700));
         }
         let lock = kept.lock("wiki").await.unwrap();
         lock.remove().await.unwrap();
@@ -261,7 +261,7 @@ mod tests {
     #[tokio::test]
     async fn keys_are_rotated_and_a_lost_key_says_what_to_do() {
         let folder = tempfile::tempdir().unwrap();
-        write(&store(folder.path(), &[1]), &grant("wiki")).await;
+        write(&store(folder.path(), &[1]), &login("wiki")).await;
         let rotated = store(folder.path(), &[2, 1]);
         let read = rotated.read("wiki").await.unwrap().unwrap();
         write(&rotated, &read).await;
@@ -274,9 +274,9 @@ mod tests {
     async fn the_file_of_one_upstream_is_none_of_another() {
         let folder = tempfile::tempdir().unwrap();
         let kept = store(folder.path(), &[1]);
-        write(&kept, &grant("wiki")).await;
-        let grants = folder.path().join("grants");
-        fs::copy(grants.join("wiki.grant"), grants.join("other.grant")).unwrap();
+        write(&kept, &login("wiki")).await;
+        let logins = folder.path().join("logins");
+        fs::copy(logins.join("wiki.login"), logins.join("other.login")).unwrap();
         assert!(matches!(kept.read("other").await, Err(StoreError::Unreadable { .. })));
     }
 }

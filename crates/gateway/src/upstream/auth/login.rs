@@ -11,9 +11,9 @@ use tokio_util::task::TaskTracker;
 use tracing::error;
 
 use super::token::Token;
-use crate::cluster::SharedGrants;
-use crate::grants::store::{GrantLock, GrantStore, StoreError};
-use crate::grants::{Grant, GrantState};
+use crate::cluster::SharedLogins;
+use crate::grants::store::{LoginLock, LoginStore, StoreError};
+use crate::grants::{StoredLogin, LoginState};
 use crate::net::egress::{CONNECT, Egress};
 use crate::oauth::client::{Refusal, address_policy};
 use crate::oauth::scope;
@@ -28,14 +28,14 @@ pub(super) struct Login {
     url: Uri,
     egress: Egress,
     /// `None` only for a configuration with mistakes.
-    store: Option<GrantStore>,
+    store: Option<LoginStore>,
     state: Mutex<State>,
     tasks: TaskTracker,
 }
 
 #[derive(Default)]
 struct State {
-    /// Id of the grant that the last token is of.
+    /// Id of the login that the last token is of.
     used: Option<String>,
     /// Its scope, as far as it is known.
     scope: String,
@@ -46,27 +46,27 @@ struct State {
     unwritten: Option<Unwritten>,
 }
 
-/// The grant that counts.
+/// The login that counts.
 struct Stored {
-    grant: Grant,
-    /// The access token of the grant in the store, which is an older one if this one could not be
+    login: StoredLogin,
+    /// The access token of the login in the store, which is an older one if this one could not be
     /// written.
     replaces: String,
 }
 
-/// A renewed grant that could not be written: the stored one is out of date.
+/// A renewed login that could not be written: what is stored is out of date.
 #[derive(Clone)]
 struct Unwritten {
-    grant: Grant,
-    /// The access token of the stored grant that it was renewed from.
+    login: StoredLogin,
+    /// The access token of the stored login that it was renewed from.
     replaces: String,
 }
 
 impl Unwritten {
-    /// Whether it is still the successor of the stored grant: there was no other sign-in since, and
+    /// Whether it is still the successor of the stored login: there was no other sign-in since, and
     /// no other process has renewed it.
-    fn replaces(&self, stored: &Grant) -> bool {
-        stored.id == self.grant.id && stored.access_token == self.replaces
+    fn replaces(&self, stored: &StoredLogin) -> bool {
+        stored.id == self.login.id && stored.access_token == self.replaces
     }
 }
 
@@ -88,9 +88,9 @@ impl Login {
         url: &Uri,
         ca: Option<&str>,
         tasks: TaskTracker,
-        shared: Option<Arc<SharedGrants>>,
+        shared: Option<Arc<SharedLogins>>,
     ) -> Result<Self, String> {
-        let store = login.kept.as_deref().map(|kept| GrantStore::new(kept, shared));
+        let store = login.kept.as_deref().map(|kept| LoginStore::new(kept, shared));
         Ok(Self {
             upstream: login.upstream.clone(),
             url: url.clone(),
@@ -106,7 +106,7 @@ impl Login {
     /// issued.
     ///
     /// # Errors
-    /// There is no grant, it has ended, or the provider cannot be reached.
+    /// There is no login, it has ended, or the provider cannot be reached.
     pub(super) async fn request(self: &Arc<Self>) -> Result<Token, Refusal> {
         let own = self.clone();
         let obtaining = self.tasks.spawn(async move { own.obtain().await });
@@ -115,118 +115,118 @@ impl Login {
 
     async fn obtain(&self) -> Result<Token, Refusal> {
         let store =
-            self.store.as_ref().ok_or_else(|| self.no_grant("server.seal_key is not set"))?;
+            self.store.as_ref().ok_or_else(|| self.no_login("server.seal_key is not set"))?;
         let lock = match store.lock(&self.upstream).await {
             Ok(lock) => lock,
             Err(error) => {
                 // Noted although it cannot be used: `is_another` would report it as a new sign-in
                 // each time.
-                if let Ok(Some(grant)) = store.read(&self.upstream).await {
-                    self.note(&grant);
+                if let Ok(Some(login)) = store.read(&self.upstream).await {
+                    self.note(&login);
                 }
                 return Err(refused(error));
             }
         };
         let sent_at = Instant::now();
-        // Another process may have renewed the grant by the time that this one holds the lock.
+        // Another process may have renewed the login by the time that this one holds the lock.
         let token = match self.stored(store, &lock).await {
-            Ok(grant) => self.token_of(grant, &lock, sent_at).await,
+            Ok(login) => self.token_of(login, &lock, sent_at).await,
             Err(refusal) => Err(refusal),
         };
         lock.release().await;
         token
     }
 
-    /// Returns the access token of a grant, which is renewed if it must be.
+    /// Returns the access token of a login, which is renewed if it must be.
     async fn token_of(
         &self,
-        Stored { mut grant, replaces }: Stored,
-        lock: &GrantLock<'_>,
+        Stored { mut login, replaces }: Stored,
+        lock: &LoginLock<'_>,
         sent_at: Instant,
     ) -> Result<Token, Refusal> {
-        let is_refused = self.note(&grant);
+        let is_refused = self.note(&login);
         let now = UnixSeconds::from(wall_clock());
-        self.check(&grant, now)?;
-        let left = grant.expires_at.map(|at| UnixSeconds(at).saturating_since(now));
-        if !is_refused && !needs_renewal(&grant, left) {
+        self.check(&login, now)?;
+        let left = login.expires_at.map(|at| UnixSeconds(at).saturating_since(now));
+        if !is_refused && !needs_renewal(&login, left) {
             // Times in seconds are rounded down.
             let left = left.map(|left| left.saturating_sub(LEAST_LIFETIME));
-            return self.hand_out(grant, left, sent_at);
+            return self.hand_out(login, left, sent_at);
         }
-        let renewed = grant.renew(&self.egress, now).await;
-        if renewed.is_ok() || grant.ended.is_some() {
-            self.keep(lock, Unwritten { grant: grant.clone(), replaces }).await;
+        let renewed = login.renew(&self.egress, now).await;
+        if renewed.is_ok() || login.ended.is_some() {
+            self.keep(lock, Unwritten { login: login.clone(), replaces }).await;
         }
         if let Err(refusal) = renewed {
             let ends = refusal.fault.needs_login();
             return Err(if ends { self.ended(refusal.fault, &refusal.detail) } else { refusal });
         }
-        let lifetime = grant.expires_at.map(|at| UnixSeconds(at).saturating_since(now));
-        self.hand_out(grant, lifetime, sent_at)
+        let lifetime = login.expires_at.map(|at| UnixSeconds(at).saturating_since(now));
+        self.hand_out(login, lifetime, sent_at)
     }
 
     fn hand_out(
         &self,
-        grant: Grant,
+        login: StoredLogin,
         lifetime: Option<Duration>,
         sent_at: Instant,
     ) -> Result<Token, Refusal> {
-        let token = Token::new(&grant.access_token, lifetime, sent_at, fastrand::f64());
-        self.lock().token = grant.access_token;
+        let token = Token::new(&login.access_token, lifetime, sent_at, fastrand::f64());
+        self.lock().token = login.access_token;
         token
     }
 
-    /// Returns the locked grant. One that could not be written counts, and is written now.
-    async fn stored(&self, store: &GrantStore, lock: &GrantLock<'_>) -> Result<Stored, Refusal> {
+    /// Returns the locked login. One that could not be written counts, and is written now.
+    async fn stored(&self, store: &LoginStore, lock: &LoginLock<'_>) -> Result<Stored, Refusal> {
         let stored = store.read(&self.upstream).await.map_err(refused)?;
-        let stored = stored.ok_or_else(|| self.no_grant("there is no sign-in"))?;
+        let stored = stored.ok_or_else(|| self.no_login("there is no sign-in"))?;
         let unwritten = self.lock().unwritten.take();
         let Some(own) = unwritten.filter(|own| own.replaces(&stored)) else {
-            return Ok(Stored { replaces: stored.access_token.clone(), grant: stored });
+            return Ok(Stored { replaces: stored.access_token.clone(), login: stored });
         };
-        let (grant, replaces) = (own.grant.clone(), own.replaces.clone());
+        let (login, replaces) = (own.login.clone(), own.replaces.clone());
         let is_written = self.keep(lock, own).await;
-        let replaces = if is_written { grant.access_token.clone() } else { replaces };
-        Ok(Stored { grant, replaces })
+        let replaces = if is_written { login.access_token.clone() } else { replaces };
+        Ok(Stored { login, replaces })
     }
 
-    /// Notes which grant is used. Returns whether the upstream has refused its access token, and no
+    /// Notes which login is used. Returns whether the upstream has refused its access token, and no
     /// other process has replaced it.
-    fn note(&self, grant: &Grant) -> bool {
+    fn note(&self, login: &StoredLogin) -> bool {
         let mut state = self.lock();
-        state.used = Some(grant.id.clone());
-        state.scope = grant.scope.clone().unwrap_or_default();
-        state.refused.as_ref() == Some(&grant.access_token)
+        state.used = Some(login.id.clone());
+        state.scope = login.scope.clone().unwrap_or_default();
+        state.refused.as_ref() == Some(&login.access_token)
     }
 
     /// # Errors
-    /// The grant cannot be used for this upstream, or any longer.
-    fn check(&self, grant: &Grant, now: UnixSeconds) -> Result<(), Refusal> {
-        let Grant { url, ended, .. } = grant;
-        match grant.state(&self.url, now) {
-            GrantState::Valid => Ok(()),
-            GrantState::OtherUrl => Err(self.no_grant(&format!(
+    /// The login cannot be used for this upstream, or any longer.
+    fn check(&self, login: &StoredLogin, now: UnixSeconds) -> Result<(), Refusal> {
+        let StoredLogin { url, ended, .. } = login;
+        match login.state(&self.url, now) {
+            LoginState::Valid => Ok(()),
+            LoginState::OtherUrl => Err(self.no_login(&format!(
                 "the sign-in is for {url}, and the upstream is now {}",
                 self.url
             ))),
-            GrantState::Ended => {
-                Err(self.ended(TokenFault::GrantRefused, ended.as_deref().unwrap_or_default()))
+            LoginState::Ended => {
+                Err(self.ended(TokenFault::LoginRefused, ended.as_deref().unwrap_or_default()))
             }
-            GrantState::Expired => {
-                Err(self.ended(TokenFault::GrantExpired, "its tokens have expired"))
+            LoginState::Expired => {
+                Err(self.ended(TokenFault::LoginExpired, "its tokens have expired"))
             }
         }
     }
 
-    /// Writes a renewed grant; keeps it in memory until it can be written. Returns whether it is
+    /// Writes a renewed login; keeps it in memory until it can be written. Returns whether it is
     /// written.
-    async fn keep(&self, lock: &GrantLock<'_>, renewed: Unwritten) -> bool {
-        let written = lock.write(&renewed.grant).await;
+    async fn keep(&self, lock: &LoginLock<'_>, renewed: Unwritten) -> bool {
+        let written = lock.write(&renewed.login).await;
         if let Err(error) = &written {
             error!(
                 upstream = self.upstream,
                 %error,
-                "the renewed sign-in cannot be written; a restart would lose it: make the folder of grants.path \
+                "the renewed sign-in cannot be written; a restart would lose it: make the folder of logins.path \
                  writable, or check cluster.store"
             );
             self.lock().unwritten = Some(renewed);
@@ -234,8 +234,8 @@ impl Login {
         written.is_ok()
     }
 
-    /// Writes the renewed grant that could not be written. A failed write is tried again with the
-    /// next token.
+    /// Writes the renewed login that could not be written. What fails is tried again with the next
+    /// token.
     async fn write_unwritten(&self) {
         let Some(store) = &self.store else { return };
         if let Ok(lock) = store.lock(&self.upstream).await {
@@ -266,7 +266,7 @@ impl Login {
         *self.lock() = State::default();
     }
 
-    /// Whether another grant is stored than the one of the last token.
+    /// Whether another login is stored than the one of the last token.
     pub(super) async fn is_another(self: &Arc<Self>) -> bool {
         let has_unwritten = self.lock().unwritten.is_some();
         if has_unwritten {
@@ -276,11 +276,11 @@ impl Login {
         }
         let Some(store) = &self.store else { return false };
         let stored = store.read(&self.upstream).await;
-        stored.is_ok_and(|stored| stored.map(|grant| grant.id) != self.lock().used)
+        stored.is_ok_and(|stored| stored.map(|login| login.id) != self.lock().used)
     }
 
-    fn no_grant(&self, why: &str) -> Refusal {
-        self.ended(TokenFault::NoGrant, why)
+    fn no_login(&self, why: &str) -> Refusal {
+        self.ended(TokenFault::NoLogin, why)
     }
 
     /// A fault that a person repairs.
@@ -293,72 +293,72 @@ impl Login {
     }
 }
 
-/// The refusal of a grant that cannot be read or locked.
+/// The refusal of a login that cannot be read or locked.
 fn refused(error: StoreError) -> Refusal {
     let is_sealed = matches!(error, StoreError::Unreadable { .. });
-    let fault = if is_sealed { TokenFault::NoGrant } else { TokenFault::Failed };
+    let fault = if is_sealed { TokenFault::NoLogin } else { TokenFault::Failed };
     Refusal::new(fault, error.to_string())
 }
 
 /// Whether the stored access token, with so much time left, is renewed: it expires soon, or is the
 /// one that the token source wants to be renewed after most of its lifetime. Without a known end it
 /// is used until it is refused.
-fn needs_renewal(grant: &Grant, left: Option<Duration>) -> bool {
-    let (Some(left), Some(expires)) = (left, grant.expires_at) else { return false };
-    let whole = UnixSeconds(expires).saturating_since(UnixSeconds(grant.renewed_at));
+fn needs_renewal(login: &StoredLogin, left: Option<Duration>) -> bool {
+    let (Some(left), Some(expires)) = (left, login.expires_at) else { return false };
+    let whole = UnixSeconds(expires).saturating_since(UnixSeconds(login.renewed_at));
     left <= LEAST_LIFETIME || left <= whole.mul_f64(RENEWED_WITHIN)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::grants::tests::grant;
+    use crate::grants::tests::login;
     use base::seal::SealKeys;
 
     #[test]
     fn a_token_is_renewed_in_the_last_part_of_its_life() {
-        let lasting = Grant { renewed_at: 1_000, expires_at: Some(1_100), ..grant("wiki") };
+        let lasting = StoredLogin { renewed_at: 1_000, expires_at: Some(1_100), ..login("wiki") };
         let needs = |secs| needs_renewal(&lasting, Some(Duration::from_secs(secs)));
         assert!(!needs(100) && !needs(31));
         assert!(needs(30) && needs(0));
-        let short = Grant { renewed_at: 1_000, expires_at: Some(1_002), ..grant("wiki") };
+        let short = StoredLogin { renewed_at: 1_000, expires_at: Some(1_002), ..login("wiki") };
         assert!(needs_renewal(&short, Some(Duration::from_secs(1))));
-        let endless = Grant { expires_at: None, ..grant("wiki") };
+        let endless = StoredLogin { expires_at: None, ..login("wiki") };
         assert!(!needs_renewal(&endless, None));
     }
 
     #[test]
-    fn an_unwritten_grant_gives_way_to_what_others_have_written() {
-        let stored = grant("wiki");
-        let renewed = Grant { access_token: "renewed".to_owned(), ..stored.clone() };
+    fn an_unwritten_login_gives_way_to_what_others_have_written() {
+        let stored = login("wiki");
+        let renewed = StoredLogin { access_token: "renewed".to_owned(), ..stored.clone() };
         let replaces = stored.access_token.clone();
-        let own = Unwritten { grant: renewed.clone(), replaces };
+        let own = Unwritten { login: renewed.clone(), replaces };
         assert!(own.replaces(&stored));
-        let refused = Grant { ended: Some("invalid_grant".to_owned()), ..stored.clone() };
+        let refused = StoredLogin { ended: Some("invalid_grant".to_owned()), ..stored.clone() };
         assert!(
             own.replaces(&refused),
             "another process has sent the token that this one has used"
         );
         assert!(!own.replaces(&renewed), "it was written after all");
-        let elsewhere = Grant { access_token: "other".to_owned(), ..stored.clone() };
+        let elsewhere = StoredLogin { access_token: "other".to_owned(), ..stored.clone() };
         assert!(!own.replaces(&elsewhere), "another process has renewed it");
-        let signed_in_again = Grant { id: "two".to_owned(), ..stored };
+        let signed_in_again = StoredLogin { id: "two".to_owned(), ..stored };
         assert!(!own.replaces(&signed_in_again));
     }
 
     #[tokio::test]
     async fn a_sign_in_that_cannot_be_locked_is_no_other_one() {
         let folder = tempfile::tempdir().unwrap();
-        let kept = config::Grants {
-            path: folder.path().join("grants"),
+        let kept = config::Logins {
+            path: folder.path().join("logins"),
             keys: SealKeys::new(vec![[1; 32]]).unwrap(),
             idle: Duration::from_secs(3600),
         };
-        let store = GrantStore::new(&kept, None);
-        let write = async |grant: Grant| {
-            store.lock("wiki").await.unwrap().write(&grant).await.unwrap();
+        let store = LoginStore::new(&kept, None);
+        let write = async |login: StoredLogin| {
+            store.lock("wiki").await.unwrap().write(&login).await.unwrap();
         };
-        write(grant("wiki")).await;
+        write(login("wiki")).await;
         let configured = config::Login {
             upstream: "wiki".to_owned(),
             scope: None,
@@ -375,7 +375,7 @@ mod tests {
         assert!(login.request().await.is_err());
         assert!(!login.is_another().await);
         std::fs::remove_dir(&lock).unwrap();
-        write(Grant { id: "two".to_owned(), ..grant("wiki") }).await;
+        write(StoredLogin { id: "two".to_owned(), ..login("wiki") }).await;
         assert!(login.is_another().await);
     }
 }

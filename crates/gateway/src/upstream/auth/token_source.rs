@@ -13,7 +13,7 @@ use super::login::Login;
 use super::token::{LastTokens, Token};
 use super::workload::Workload;
 use super::{REPLACE_PAUSE, RETRY_PAUSE};
-use crate::cluster::SharedGrants;
+use crate::cluster::SharedLogins;
 use crate::oauth::client::Refusal;
 use crate::oauth::resource::BearerChallenge;
 use base::seal;
@@ -57,7 +57,7 @@ impl TokenSource {
     pub(crate) fn new(
         http: &config::Http,
         tasks: TaskTracker,
-        shared: Option<Arc<SharedGrants>>,
+        shared: Option<Arc<SharedLogins>>,
     ) -> Result<Option<Self>, String> {
         seal::jws::install();
         let credential =

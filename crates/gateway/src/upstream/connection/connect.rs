@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{error, warn};
 
 use super::Connection;
-use crate::cluster::SharedGrants;
+use crate::cluster::SharedLogins;
 use crate::upstream::auth::authorization::Authorization;
 use crate::upstream::auth::caller_tokens::CallerTokens;
 use crate::upstream::auth::token_source::TokenSource;
@@ -72,10 +72,10 @@ impl Target {
         upstream: &Upstream,
         sinks: &NotificationSinks,
         tasks: &TaskTracker,
-        grants: Option<Arc<SharedGrants>>,
+        logins: Option<Arc<SharedLogins>>,
     ) -> Result<Self, String> {
         let endpoint = |http| {
-            let tokens = TokenSource::new(http, tasks.clone(), grants)?;
+            let tokens = TokenSource::new(http, tasks.clone(), logins)?;
             let tokens = tokens.map(|tokens| Authorization::Service(Box::new(tokens)));
             HttpEndpoint::new(http, tokens, &upstream.settings, tasks.clone()).map(Arc::new)
         };
@@ -102,7 +102,7 @@ impl Target {
 
 impl Connector {
     /// `start_permits` bounds the child processes that start at the same time, over all upstreams;
-    /// `grants` holds the operator's sign-ins, if there is a cluster.
+    /// `logins` holds the operator's sign-ins, if there is a cluster.
     ///
     /// # Errors
     /// When the upstream cannot be reached as it is configured: a header, certificate or OAuth key
@@ -112,9 +112,9 @@ impl Connector {
         sinks: NotificationSinks,
         tasks: TaskTracker,
         start_permits: Arc<Semaphore>,
-        grants: Option<Arc<SharedGrants>>,
+        logins: Option<Arc<SharedLogins>>,
     ) -> Result<Self, String> {
-        let target = Target::new(&upstream, &sinks, &tasks, grants)?;
+        let target = Target::new(&upstream, &sinks, &tasks, logins)?;
         Ok(Self { upstream, sinks, tasks, start_permits, target })
     }
 
