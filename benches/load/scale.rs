@@ -42,8 +42,8 @@ pub struct ScaleOptions {
 /// Time between two changes.
 const BETWEEN_CHANGES: Duration = Duration::from_secs(10);
 
-/// `listing.settle` of the gateway under test.
-const SETTLE: Duration = Duration::from_millis(200);
+/// `listing.debounce` of the gateway under test.
+const DEBOUNCE: Duration = Duration::from_millis(200);
 
 /// Measures and prints all rows.
 pub async fn run(options: &Options, scale: &ScaleOptions) {
@@ -60,7 +60,7 @@ pub async fn run(options: &Options, scale: &ScaleOptions) {
 /// by prompt.
 fn settings(callers: usize, classes: usize, upstreams: usize) -> String {
     let mut toml = "[telemetry]\nlog = \"error\"\n[audit]\npath = \"\"\n[listing]\npage_size = 100000\n\
-        settle = \"200ms\"\n[server.limits]\nstreams = 20000\nstreams_per_caller = 100\nconnections = 30000\nshare = 1.0\n"
+        debounce = \"200ms\"\n[server.limits]\nstreams = 20000\nstreams_per_caller = 100\nconnections = 30000\nshare = 1.0\n"
         .to_owned();
     toml += &api_key("admin", "pg_admin", "admins");
     toml += "[[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\ngroups = [\"admins\"]\n";
@@ -141,7 +141,7 @@ async fn by_prompts(options: &Options, scale: &ScaleOptions, figures: &mut Figur
         "memory",
         "first list of a caller, CPU µs/prompt",
         "again after a change",
-        "change until announced, beyond settle",
+        "change until announced, beyond debounce",
     ]);
     let mut before = None;
     for &prompts in &scale.prompts {
@@ -166,7 +166,7 @@ async fn by_prompts(options: &Options, scale: &ScaleOptions, figures: &mut Figur
         let changed = Instant::now();
         scripted.change(0).await;
         stream.event().await;
-        let announced = changed.elapsed().saturating_sub(SETTLE);
+        let announced = changed.elapsed().saturating_sub(DEBOUNCE);
         let (again, ()) = cpu_of(&gateway, lists()).await;
         let per = |cpu: f64| (cpu - warm).max(0.) / (callers * prompts) as f64;
         let now = (prompts as f64, listed);
@@ -222,7 +222,7 @@ async fn by_streams(options: &Options, scale: &ScaleOptions, figures: &mut Figur
         "streams and callers",
         "classes",
         "KiB per stream",
-        "last one notified, beyond settle",
+        "last one notified, beyond debounce",
         "per doubling",
         "CPU with one change every 10 s",
         "memory after changes",
@@ -267,7 +267,7 @@ async fn by_streams(options: &Options, scale: &ScaleOptions, figures: &mut Figur
             let mut back = Vec::new();
             while let Some(told) = tasks.join_next().await {
                 let (at, stream, when) = told.expect("it was notified");
-                last = last.max(when.duration_since(changed).saturating_sub(SETTLE));
+                last = last.max(when.duration_since(changed).saturating_sub(DEBOUNCE));
                 back.push((at, stream));
             }
             back.sort_by_key(|(at, _)| *at);

@@ -373,10 +373,10 @@ fn warn_about_config(config: &Config) {
 fn warn_about_shared_credentials(config: &Config) {
     for upstream in &config.upstreams {
         let is_shared = !upstream.acts_as_caller();
-        if is_shared && upstream.settings.questions.contains(ClientCapabilities::URL) {
+        if is_shared && upstream.settings.server_requests.contains(ClientCapabilities::URL) {
             warn!(
                 upstream = %upstream.id,
-                "may send users to URLs (questions: elicitation-url), but is called with one credential \
+                "may send users to URLs (server_requests: elicitation-url), but is called with one credential \
                  for all callers; what one user authorizes there, other callers can use"
             );
         }

@@ -122,7 +122,7 @@ fn catalog(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>) {
     );
     single(
         (
-            "promptgate.calls.parked",
+            "promptgate.calls.suspended",
             "{call}",
             "Calls that are suspended while the user visits a page",
         ),

@@ -111,7 +111,7 @@ async fn l3_a_change_is_told_only_to_those_who_see_it() {
     let crm = Upstream::with_prompts(&["x"]).await;
     let toml = keys()
         + RULES
-        + "[listing]\nsettle = \"10ms\"\n"
+        + "[listing]\ndebounce = \"10ms\"\n"
         + &crm.patient_table("crm")
         + &git.patient_table("git")
         + "poll = \"20ms\"\n";

@@ -506,7 +506,7 @@ async fn f16_a_body_of_many_arguments_is_read_once_for_all_required_ones() {
 
 #[tokio::test]
 async fn f18_sessions_that_one_caller_ends_stay_ended_whatever_others_end() {
-    let toml = "[server.limits]\ndeleted_sessions = 100\n".to_owned()
+    let toml = "[server.limits]\nterminated_sessions = 100\n".to_owned()
         + &api_key("a", "pg_a")
         + &api_key("flood", "pg_flood");
     let gateway = Gateway::start(&toml).await;

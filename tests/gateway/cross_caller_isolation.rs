@@ -88,7 +88,7 @@ enum Step {
     TheirPage,
     Get(&'static str),
     Complete(&'static str),
-    /// A get that is answered with a question.
+    /// A get that is answered with a server request.
     Ask,
     Answer,
     /// To what the other one was asked.

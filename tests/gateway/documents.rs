@@ -102,7 +102,7 @@ fn the_documented_defaults_are_the_defaults() {
             _ => ClientCapabilities::NONE,
         };
         let expected =
-            Settings { questions: capabilities, ..parse(bare).upstreams[0].settings.clone() };
+            Settings { server_requests: capabilities, ..parse(bare).upstreams[0].settings.clone() };
         assert_eq!(upstream.settings, expected, "{}", upstream.id);
     }
     assert!(documented.upstreams.len() >= 2);

@@ -224,7 +224,7 @@ async fn u16_an_upstream_that_comes_and_goes_is_neither_stormed_nor_told_of_all_
     })
     .await;
     let steady = Upstream::with_prompts(&["p"]).await;
-    let toml = "[listing]\nsettle = \"20ms\"\n".to_owned()
+    let toml = "[listing]\ndebounce = \"20ms\"\n".to_owned()
         + &upstream.table("flaps")
         + "poll = \"10ms\"\n"
         + &steady.table("steady")

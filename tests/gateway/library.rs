@@ -58,7 +58,7 @@ async fn l4_the_swap_of_a_mounted_config_map_is_one_change() {
     };
     mount("one", &["a", "b", "c"]);
     let toml = format!(
-        "[listing]\nsettle = \"1ms\"\n[upstreams.lib]\ntransport = \"library\"\npath = {:?}\n",
+        "[listing]\ndebounce = \"1ms\"\n[upstreams.lib]\ntransport = \"library\"\npath = {:?}\n",
         folder.path()
     );
     let gateway = Gateway::start(&toml).await;

@@ -13,7 +13,7 @@ use crate::support::{
     Counter, Gateway, OpenStream, Received, Scripted, Upstream, eventually, metrics,
 };
 
-const QUICK: &str = "[listing]\nsettle = \"20ms\"\nsettle_max = \"200ms\"\n";
+const QUICK: &str = "[listing]\ndebounce = \"20ms\"\ndebounce_max = \"200ms\"\n";
 const STREAM: [(&str, &str); 1] = [("Accept", "text/event-stream")];
 
 async fn library(name: &str) -> (Gateway, tempfile::TempDir) {

@@ -59,7 +59,7 @@ struct Cell {
 async fn row(server_mode: ServerMode) -> Vec<Cell> {
     let server = Server::start(server_mode).await;
     let toml = format!(
-        "[listing]\npage_size = 2\nsettle = \"10ms\"\n[telemetry]\nlog = \"warn\"\n{}",
+        "[listing]\npage_size = 2\ndebounce = \"10ms\"\n[telemetry]\nlog = \"warn\"\n{}",
         server.table
     );
     let gateway = Gateway::start(&toml).await;

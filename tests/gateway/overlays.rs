@@ -158,7 +158,7 @@ async fn tools_have_the_effective_definition_too() {
 async fn overlays_change_with_a_reload_and_clients_are_told() {
     let up = upstream().await;
     let log = Log::new();
-    let quick = "[listing]\nsettle = \"20ms\"\n".to_owned() + &log.table();
+    let quick = "[listing]\ndebounce = \"20ms\"\n".to_owned() + &log.table();
     let toml = quick.clone() + &up.table("up");
     let gateway = Gateway::start(&toml).await;
     assert_eq!(gateway.client().names().await.0, ["up__other", "up__summarize_de"]);

@@ -256,7 +256,7 @@ async fn m4_l5_a_thousand_streams_cost_little_are_told_once_and_leave_nothing_be
     };
     write("one");
     let toml = format!(
-        "[listing]\nsettle = \"50ms\"\n[upstreams.lib]\ntransport = \"library\"\npath = {:?}\n",
+        "[listing]\ndebounce = \"50ms\"\n[upstreams.lib]\ntransport = \"library\"\npath = {:?}\n",
         library.path()
     );
     let gateway = ObservedProcess::with(&toml, &[KEEP_MEMORY]).await;

@@ -74,7 +74,7 @@ impl Folder {
 
     fn configure(&self, toml: &str) {
         let common = format!(
-            "[telemetry]\nlog = \"warn,promptgate::app=info\"\n[listing]\nsettle = \"20ms\"\n\
+            "[telemetry]\nlog = \"warn,promptgate::app=info\"\n[listing]\ndebounce = \"20ms\"\n\
              [audit]\npath = \"audit\"\nkey = {{ value = \"{KEY}\" }}\n"
         );
         fs::write(self.path().join("gateway.toml"), toml.to_owned() + &common).unwrap();

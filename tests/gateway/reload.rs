@@ -18,7 +18,7 @@ use crate::support::{
 #[cfg(target_os = "linux")]
 use crate::support::{Pipe, is_alive};
 
-const QUICK: &str = "[listing]\nsettle = \"20ms\"\nsettle_max = \"200ms\"\n";
+const QUICK: &str = "[listing]\ndebounce = \"20ms\"\ndebounce_max = \"200ms\"\n";
 
 /// Lists and gets of what stays, until it is told to stop; every one of them has to succeed.
 async fn use_what_stays(client: Client, stop: Arc<AtomicBool>, calls: Counter) {

@@ -69,10 +69,10 @@ async fn k2_what_is_wrong_with_the_file_changes_nothing_and_is_told() {
     let followed = ConfiguredProcess::start(&good("one")).await;
     assert_eq!(followed.names().await, ["one__p"]);
     // Mistakes, by the watch.
-    fs::write(followed.file(), good("two") + "[listing]\npage_sise = 3\nsettle = 7\n").unwrap();
+    fs::write(followed.file(), good("two") + "[listing]\npage_sise = 3\ndebounce = 7\n").unwrap();
     let reloads = followed.has(0, 1).await;
     let mistakes = reloads["mistakes"].to_string();
-    assert!(mistakes.contains("page_sise") && mistakes.contains("listing.settle"), "{mistakes}");
+    assert!(mistakes.contains("page_sise") && mistakes.contains("listing.debounce"), "{mistakes}");
     // Gone.
     fs::remove_file(followed.file()).unwrap();
     followed.has(0, 2).await;

@@ -37,10 +37,10 @@ async fn before(upstream: &Upstream, settings: &str) -> Gateway {
 }
 
 /// Both kinds of upstream, which ask the same.
-async fn askers(questions: impl Fn() -> Vec<ServerRequest>) -> [Upstream; 2] {
+async fn askers(server_requests: impl Fn() -> Vec<ServerRequest>) -> [Upstream; 2] {
     [
-        Upstream::legacy_with_server_requests(questions()).await,
-        Upstream::modern_with_input_requests(questions()).await,
+        Upstream::legacy_with_server_requests(server_requests()).await,
+        Upstream::modern_with_input_requests(server_requests()).await,
     ]
 }
 
@@ -145,15 +145,15 @@ async fn a_form_is_answered_in_every_cell() {
 }
 
 #[tokio::test]
-async fn several_questions_are_answered_in_every_cell() {
-    let questions =
+async fn several_server_requests_are_answered_in_every_cell() {
+    let server_requests =
         || vec![form_elicitation("One?"), ("roots/list", json!({})), form_elicitation("Two?")];
     let say = |params: &Value| match params["message"].as_str() {
         Some(message) => json!({"action": "accept", "content": {"colour": message}}),
         None => json!({"roots": [{"uri": "file:///a"}]}),
     };
-    for upstream in askers(questions).await {
-        let settings = "questions = [\"elicitation\", \"roots\"]\nlabel_questions = false\n";
+    for upstream in askers(server_requests).await {
+        let settings = "server_requests = [\"elicitation\", \"roots\"]\nlabel_elicitations = false\n";
         let gateway = before(&upstream, settings).await;
         for client_mode in CLIENTS {
             let mut client = connect(&gateway, client_mode, ALL).await;
@@ -196,7 +196,7 @@ async fn u18_who_declared_nothing_is_never_asked() {
 #[tokio::test]
 async fn what_the_configuration_withholds_is_not_asked() {
     for upstream in askers(|| vec![form_elicitation("Which colour?")]).await {
-        let gateway = before(&upstream, "questions = [\"roots\"]\n").await;
+        let gateway = before(&upstream, "server_requests = [\"roots\"]\n").await;
         for client_mode in CLIENTS {
             let mut client = connect(&gateway, client_mode, ALL).await;
             let (asked, _) = client.get_answering(get(), |_| accept_blue()).await;
@@ -215,8 +215,8 @@ async fn what_the_configuration_withholds_is_not_asked() {
 #[tokio::test]
 async fn a9_each_round_trip_may_go_to_another_replica() {
     const KEY: &str = "seal_key = { value = \"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\" }\n";
-    let questions = || vec![form_elicitation("One?"), form_elicitation("Two?")];
-    for upstream in askers(questions).await {
+    let server_requests = || vec![form_elicitation("One?"), form_elicitation("Two?")];
+    for upstream in askers(server_requests).await {
         let toml = format!("[server]\n{KEY}{}", upstream.patient_table("up"));
         let replicas = [Gateway::start(&toml).await, Gateway::start(&toml).await];
         let mut params = get();
@@ -228,7 +228,7 @@ async fn a9_each_round_trip_may_go_to_another_replica() {
                 assert!(round > 0);
                 break;
             }
-            let requests = answer["result"]["inputRequests"].as_object().expect("questions");
+            let requests = answer["result"]["inputRequests"].as_object().expect("server requests");
             params = get();
             params["requestState"] = answer["result"]["requestState"].clone();
             params["inputResponses"] =
@@ -312,13 +312,13 @@ async fn one_user_who_thinks_blocks_nobody() {
     let headers = [("Content-Type", "application/json"), ("Accept", "text/event-stream")];
     let body = request.to_string();
     let mut thinking = client.stream("POST", &headers, body.as_bytes()).await;
-    let question = thinking.event().await.expect("a question").json();
+    let server_request = thinking.event().await.expect("a server request").json();
     for client_mode in [ClientMode::Modern, ClientMode::Http("2025-11-25")] {
         let mut other = connect(&gateway, client_mode, FORM).await;
         let (_, answer) = other.get_answering(get(), |_| accept_blue()).await;
         assert_eq!(text(&answer), json!([accept_blue()]));
     }
-    let answer = json!({"jsonrpc": "2.0", "id": question["id"], "result": accept_blue()});
+    let answer = json!({"jsonrpc": "2.0", "id": server_request["id"], "result": accept_blue()});
     assert_eq!(client.post(&answer).await.status, 202);
     let last = thinking.event().await.expect("an answer").json();
     assert_eq!((&last["id"], text(&last)), (&json!(7), json!([accept_blue()])));
@@ -331,7 +331,7 @@ async fn a_user_who_does_not_answer_in_time_is_not_waited_for() {
     let expected = [("code", json!(-32603)), ("action", json!("cancel"))];
     for (upstream, (key, value)) in upstreams.into_iter().zip(expected) {
         let toml = format!(
-            "[server.limits]\nquestion_timeout = \"100ms\"\n{}",
+            "[server.limits]\nserver_request_timeout = \"100ms\"\n{}",
             upstream.patient_table("up")
         );
         let gateway = Gateway::start(&toml).await;
@@ -351,10 +351,10 @@ async fn a_user_who_does_not_answer_in_time_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_question_that_nobody_waits_for_any_more_is_withdrawn_before_the_next_one() {
-    let questions = ["Which colour?", "And now?"].map(form_elicitation).to_vec();
-    let upstream = Upstream::legacy_with_server_requests(questions).await;
-    let toml = "[server.limits]\nquestion_timeout = \"200ms\"\n".to_owned();
+async fn a_server_request_that_nobody_waits_for_any_more_is_withdrawn_before_the_next_one() {
+    let server_requests = ["Which colour?", "And now?"].map(form_elicitation).to_vec();
+    let upstream = Upstream::legacy_with_server_requests(server_requests).await;
+    let toml = "[server.limits]\nserver_request_timeout = \"200ms\"\n".to_owned();
     let gateway = Gateway::start(&(toml + &upstream.patient_table("up"))).await;
     let client =
         gateway.client().legacy_with("2025-11-25", serde_json::from_str(FORM).unwrap()).await;
@@ -362,29 +362,29 @@ async fn a_question_that_nobody_waits_for_any_more_is_withdrawn_before_the_next_
     let headers = [("Content-Type", "application/json"), ("Accept", "text/event-stream")];
     let mut stream = client.stream("POST", &headers, body.as_bytes()).await;
     for _ in 0..2 {
-        let question = stream.event().await.unwrap().json();
-        assert_eq!(question["method"], "elicitation/create", "{question}");
+        let server_request = stream.event().await.unwrap().json();
+        assert_eq!(server_request["method"], "elicitation/create", "{server_request}");
         let withdrawn = stream.event().await.unwrap().json();
         assert_eq!(withdrawn["method"], "notifications/cancelled", "{withdrawn}");
-        assert_eq!(withdrawn["params"]["requestId"], question["id"]);
+        assert_eq!(withdrawn["params"]["requestId"], server_request["id"]);
     }
     let answer = stream.event().await.expect("an answer").json();
     assert_eq!(text(&answer).as_array().map(Vec::len), Some(2), "{answer}");
 }
 
 #[tokio::test]
-async fn questions_without_end_are_ended() {
+async fn server_requests_without_end_are_ended() {
     let many = || (0..9).map(|_| form_elicitation("Again?")).collect::<Vec<_>>();
     let upstream = Upstream::legacy_with_server_requests(many()).await;
     let gateway = before(&upstream, "").await;
     let mut modern = connect(&gateway, ClientMode::Modern, FORM).await;
     let (asked, answer) = modern.get_answering(get(), |_| accept_blue()).await;
     assert_eq!(asked.len(), 8);
-    assert_eq!(answer["error"]["data"]["reason"], "question_unanswered");
+    assert_eq!(answer["error"]["data"]["reason"], "server_request_unanswered");
     let mut legacy = connect(&gateway, ClientMode::Http("2025-11-25"), FORM).await;
     let (asked, answer) = legacy.get_answering(get(), |_| accept_blue()).await;
     assert_eq!(asked.len(), 8);
-    assert_eq!(answer["error"]["data"]["reason"], "question_unanswered");
+    assert_eq!(answer["error"]["data"]["reason"], "server_request_unanswered");
 
     let upstream = Upstream::modern_with_input_requests(many()).await;
     let gateway = before(&upstream, "").await;
@@ -411,7 +411,7 @@ async fn an_answer_that_does_not_fit_is_refused() {
 
 #[tokio::test]
 async fn a_page_is_visited_while_the_call_waits() {
-    let settings = "questions = [\"elicitation\", \"elicitation-url\"]\n";
+    let settings = "server_requests = [\"elicitation\", \"elicitation-url\"]\n";
     let visited = |params: &Value| match params["mode"] == "url" {
         true => {
             assert_eq!(params["url"], "https://a.example/authorise");
@@ -448,7 +448,7 @@ async fn calls_that_wait_for_a_page_are_bounded_and_a_lost_one_is_asked_anew() {
     let upstream = Upstream::legacy_with_server_requests(vec![url_elicitation("Authorise")]).await;
     let toml = format!(
         "[server]\nseal_key = {{ value = \"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\" }}\n\
-         [server.limits]\nparked_per_caller = 2\n{}questions = [\"elicitation-url\"]\n",
+         [server.limits]\nsuspended_per_caller = 2\n{}server_requests = [\"elicitation-url\"]\n",
         upstream.patient_table("up")
     );
     let (gateway, replica) = (Gateway::start(&toml).await, Gateway::start(&toml).await);
@@ -456,7 +456,7 @@ async fn calls_that_wait_for_a_page_are_bounded_and_a_lost_one_is_asked_anew() {
     let first = state(&mut client, get()).await;
     let _second = state(&mut client, get()).await;
     let third = client.answer("prompts/get", get()).await;
-    assert_eq!(third["error"]["data"]["reason"], "question_unanswered");
+    assert_eq!(third["error"]["data"]["reason"], "server_request_unanswered");
     let with_state = |state: &str| {
         let mut params = get();
         params["requestState"] = json!(state);
@@ -477,11 +477,11 @@ async fn calls_that_wait_for_a_page_are_bounded_and_a_lost_one_is_asked_anew() {
 
 #[tokio::test]
 async fn a_call_whose_state_is_too_large_keeps_no_place() {
-    let questions = || vec![form_elicitation("Which colour?"), url_elicitation("Authorise")];
-    let upstream = Upstream::legacy_with_server_requests(questions()).await;
-    let toml = "[server.limits]\nparked_per_caller = 1\n".to_owned()
+    let server_requests = || vec![form_elicitation("Which colour?"), url_elicitation("Authorise")];
+    let upstream = Upstream::legacy_with_server_requests(server_requests()).await;
+    let toml = "[server.limits]\nsuspended_per_caller = 1\n".to_owned()
         + &upstream.patient_table("up")
-        + "questions = [\"elicitation\", \"elicitation-url\"]\n";
+        + "server_requests = [\"elicitation\", \"elicitation-url\"]\n";
     let gateway = Gateway::start(&toml).await;
     let mut client = connect(&gateway, ClientMode::Modern, ALL).await;
     let answered = async |client: &mut ModeClient, colour: &str| {
@@ -518,7 +518,7 @@ async fn wants_pages() -> Upstream {
 #[tokio::test]
 async fn pages_that_an_error_names_reach_those_who_can_visit_them() {
     let upstream = wants_pages().await;
-    let gateway = before(&upstream, "questions = [\"elicitation-url\"]\n").await;
+    let gateway = before(&upstream, "server_requests = [\"elicitation-url\"]\n").await;
     let mut newest = connect(&gateway, ClientMode::Http("2025-11-25"), ALL).await;
     let answer = newest.answer("prompts/get", get()).await;
     assert_eq!(answer["error"]["code"], -32042);
@@ -545,7 +545,7 @@ async fn pages_that_an_error_names_reach_those_who_can_visit_them() {
     let withheld = before(&upstream, "").await;
     let mut newest = connect(&withheld, ClientMode::Http("2025-11-25"), ALL).await;
     let answer = newest.answer("prompts/get", get()).await;
-    assert_eq!(answer["error"]["data"]["reason"], "question_not_allowed");
+    assert_eq!(answer["error"]["data"]["reason"], "server_request_not_allowed");
 }
 
 #[tokio::test]
@@ -568,7 +568,7 @@ async fn w9_a_capability_that_an_upstream_needs_is_the_clients_or_the_configurat
     let mut able = connect(&gateway, ClientMode::Modern, ALL).await;
     let answer = able.answer("prompts/get", get()).await;
     assert_eq!(answer["error"]["code"], -32603);
-    assert_eq!(answer["error"]["data"]["reason"], "question_not_allowed");
+    assert_eq!(answer["error"]["data"]["reason"], "server_request_not_allowed");
 }
 
 #[tokio::test]
@@ -583,7 +583,7 @@ async fn who_takes_no_stream_is_not_asked() {
     assert_eq!(text(&reply.json())[0]["code"], -32601);
 }
 
-/// An upstream that asks on the GET stream, as servers do that do not tie questions to calls, and
+/// An upstream that asks on the GET stream, as servers do that do not tie server requests to calls, and
 /// answers what is open with what it is told.
 async fn asks_beside_its_answers() -> Upstream {
     let get_stream: Arc<Mutex<Option<OpenStream>>> = Arc::default();
@@ -603,9 +603,9 @@ async fn asks_beside_its_answers() -> Upstream {
                 let (live, scripted) = OpenStream::new();
                 open.lock().unwrap().push((live, asked.message["id"].clone()));
                 let (method, params) = form_elicitation("Which colour?");
-                let question =
+                let server_request =
                     json!({"jsonrpc": "2.0", "id": "q", "method": method, "params": params});
-                stream.send(&question);
+                stream.send(&server_request);
                 scripted
             }
             ("POST", "") => {
@@ -665,7 +665,7 @@ async fn s3_a_child_asks_each_caller_on_its_own_turn_and_nobody_elses() {
     let script = serde_json::to_string(CHILD).unwrap();
     let toml = format!(
         "[upstreams.up]\ntransport = \"stdio\"\ncommand = [\"sh\", \"-c\", {script}]\n\
-         questions = [\"elicitation\"]\n"
+         server_requests = [\"elicitation\"]\n"
     );
     let gateway = Gateway::start(&toml).await;
     let get = |who: &str| json!({"name": "up__p", "arguments": {"a": who}});
@@ -685,14 +685,14 @@ async fn s3_a_child_asks_each_caller_on_its_own_turn_and_nobody_elses() {
 }
 
 #[tokio::test]
-async fn an_answer_given_before_a_page_is_not_given_again_to_a_later_question() {
-    let questions = vec![
+async fn an_answer_given_before_a_page_is_not_given_again_to_a_later_server_request() {
+    let server_requests = vec![
         form_elicitation("Approve?"),
         url_elicitation("Authorise"),
         form_elicitation("Approve?"),
     ];
-    let upstream = Upstream::legacy_with_server_requests(questions).await;
-    let gateway = before(&upstream, "questions = [\"elicitation\", \"elicitation-url\"]\n").await;
+    let upstream = Upstream::legacy_with_server_requests(server_requests).await;
+    let gateway = before(&upstream, "server_requests = [\"elicitation\", \"elicitation-url\"]\n").await;
     let mut modern = connect(&gateway, ClientMode::Modern, ALL).await;
     let (asked, answer) = modern.get_answering(get(), |_| accept_blue()).await;
     assert_eq!(asked.len(), 3, "the second approval is the user's, too");
@@ -710,7 +710,7 @@ async fn an_error_that_names_pages_cannot_ask_for_anything_else() {
         _ => crate::support::upstream::good_legacy(asked, "2025-11-25"),
     })
     .await;
-    let gateway = before(&upstream, "questions = [\"elicitation-url\"]\n").await;
+    let gateway = before(&upstream, "server_requests = [\"elicitation-url\"]\n").await;
     let mut modern = connect(&gateway, ClientMode::Modern, ALL).await;
     let answer = modern.answer("prompts/get", get()).await;
     assert_eq!(answer["error"]["data"]["reason"], "upstream_protocol_error");
@@ -772,7 +772,7 @@ async fn who_was_sent_to_a_page_hears_that_it_is_done_and_nobody_else() {
             _ => crate::support::upstream::good_legacy(asked, "2025-11-25"),
         })
         .await;
-    let gateway = before(&upstream, "questions = [\"elicitation-url\"]\n").await;
+    let gateway = before(&upstream, "server_requests = [\"elicitation-url\"]\n").await;
     let mut sent = connect(&gateway, ClientMode::Http("2025-11-25"), ALL).await;
     let mut other = connect(&gateway, ClientMode::Stdio("2025-11-25"), ALL).await;
     let send_to = async |client: &mut ModeClient, id: &str| {

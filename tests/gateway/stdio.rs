@@ -443,7 +443,7 @@ async fn s5_a_line_without_end_is_cut_off_at_the_limit() {
 #[tokio::test]
 async fn a_child_says_that_its_list_has_changed() {
     let gateway =
-        Gateway::start(&("[listing]\nsettle = \"10ms\"\n".to_owned() + &table("sh", "change")))
+        Gateway::start(&("[listing]\ndebounce = \"10ms\"\n".to_owned() + &table("sh", "change")))
             .await;
     assert_eq!(gateway.client().names().await.0, ["sh__p"]);
     gateway.client().ask("prompts/get", json!({"name": "sh__p"})).await;

@@ -261,7 +261,7 @@ async fn notices_reloads_and_definitions_are_counted() {
     let write = |text: &str| write_greeting(library.path(), text);
     write("one");
     let toml = format!(
-        "{ADMIN}[listing]\nsettle = \"10ms\"\n[upstreams.lib]\ntransport = \"library\"\npath = {:?}\n",
+        "{ADMIN}[listing]\ndebounce = \"10ms\"\n[upstreams.lib]\ntransport = \"library\"\npath = {:?}\n",
         library.path()
     );
     let gateway = Gateway::start(&toml).await;

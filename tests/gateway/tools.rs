@@ -451,7 +451,7 @@ async fn l3_changes_of_the_tools_are_announced_where_they_change() {
     };
     write("one");
     let toml = format!(
-        "[listing]\nsettle = \"1ms\"\n[views.each]\nexpose = [\"tools\"]\ntools = \"each\"\ntools_max = 3\n\
+        "[listing]\ndebounce = \"1ms\"\n[views.each]\nexpose = [\"tools\"]\ntools = \"each\"\ntools_max = 3\n\
          [views.pair]\nexpose = [\"prompts\", \"tools\"]\n\
          [upstreams.lib]\ntransport = \"library\"\npath = {:?}\n",
         library.path()
@@ -497,10 +497,10 @@ async fn l3_changes_of_the_tools_are_announced_where_they_change() {
 
 #[tokio::test]
 async fn a_server_request_in_the_middle_of_a_tool_is_answered_in_every_cell() {
-    let questions = || vec![form_elicitation("Which colour?")];
+    let server_requests = || vec![form_elicitation("Which colour?")];
     let upstreams = [
-        Upstream::legacy_with_server_requests(questions()).await,
-        Upstream::modern_with_input_requests(questions()).await,
+        Upstream::legacy_with_server_requests(server_requests()).await,
+        Upstream::modern_with_input_requests(server_requests()).await,
     ];
     for upstream in upstreams {
         let gateway = Gateway::start(&(PAIR.to_owned() + &upstream.patient_table("up"))).await;

@@ -316,7 +316,7 @@ async fn w19_no_answer_is_lost_at_the_end_of_the_input() {
 }
 
 #[tokio::test]
-async fn x1_a_question_that_cannot_be_answered_any_more_does_not_hold_up_the_end() {
+async fn x1_a_server_request_that_cannot_be_answered_any_more_does_not_hold_up_the_end() {
     use crate::support::server_request_upstream::form_elicitation;
     let upstream =
         Upstream::legacy_with_server_requests(vec![form_elicitation("Which colour?")]).await;

@@ -82,7 +82,7 @@ async fn l3_a_change_outside_of_a_view_is_not_told_there() {
     .await;
     let crm = Upstream::with_prompts(&["x"]).await;
     let toml = format!(
-        "[listing]\nsettle = \"10ms\"\n[views.crm]\nupstreams = [\"crm\"]\n\
+        "[listing]\ndebounce = \"10ms\"\n[views.crm]\nupstreams = [\"crm\"]\n\
          [views.git]\nupstreams = [\"git\"]\n{}{}poll = \"20ms\"\n",
         crm.patient_table("crm"),
         git.patient_table("git")
@@ -112,10 +112,10 @@ async fn l3_a_change_outside_of_a_view_is_not_told_there() {
 #[tokio::test]
 async fn a_stream_of_a_view_that_a_reload_removes_ends() {
     let upstream = Upstream::with_prompts(&["a"]).await;
-    let settle = "[listing]\nsettle = \"10ms\"\n".to_owned();
+    let debounce = "[listing]\ndebounce = \"10ms\"\n".to_owned();
     let view = "[views.one]\nprompts = [\"up__a\"]\n";
     let rest = upstream.patient_table("up");
-    let gateway = Gateway::start(&(settle.clone() + view + &rest)).await;
+    let gateway = Gateway::start(&(debounce.clone() + view + &rest)).await;
     let client = gateway.client();
     assert_eq!(names_at(&client, "/mcp/one").await, ["up__a"]);
     let params = json!({"notifications": {"promptsListChanged": true}});
@@ -124,6 +124,6 @@ async fn a_stream_of_a_view_that_a_reload_removes_ends() {
     let body = body.to_string();
     let mut stream = client.stream_at("POST", "/mcp/one", &headers, body.as_bytes()).await;
     stream.event().await.expect("an acknowledgement");
-    gateway.reload(&(settle + &rest)).await;
+    gateway.reload(&(debounce + &rest)).await;
     assert!(stream.event().await.is_none(), "it has no endpoint, and hears nothing of another one");
 }

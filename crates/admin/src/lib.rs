@@ -313,7 +313,7 @@ impl Admin {
         })
     }
 
-    /// Makes and writes a page on a thread that may block, within `admin.page_time`.
+    /// Makes and writes a page on a thread that may block, within `admin.render_timeout`.
     async fn page(
         &self,
         path: Vec<String>,
@@ -335,7 +335,7 @@ impl Admin {
         Asked {
             path,
             params,
-            until: Instant::now() + self.config.page_time,
+            until: Instant::now() + self.config.render_timeout,
             rows: self.config.page_rows,
             now: wall_clock(),
         }

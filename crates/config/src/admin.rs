@@ -29,7 +29,7 @@ pub struct Admin {
     pub is_open_by_choice: bool,
     pub usage: Usage,
     /// The time for making one page or answer.
-    pub page_time: Duration,
+    pub render_timeout: Duration,
     /// The maximum number of rows of one page or answer.
     pub page_rows: usize,
     /// `None`: people sign in with the token.
@@ -109,7 +109,7 @@ pub(super) fn read(mut section: Section<'_>) -> Option<Admin> {
         session: section.duration("session", Duration::from_secs(8 * 3600), MILLISECOND),
         is_open_by_choice,
         usage: read_usage(section.section("usage")),
-        page_time: section.duration("page_time", Duration::from_secs(2), MILLISECOND),
+        render_timeout: section.duration("render_timeout", Duration::from_secs(2), MILLISECOND),
         page_rows: section.count("page_rows", 1000, 1..=100_000),
         oidc: read_oidc(section.section("oidc")),
     };
@@ -220,7 +220,7 @@ mod tests {
         let mistake = |text: &str| parse(text).unwrap_err().to_string();
         let default = admin("");
         assert!(default.console && !default.try_as && default.oidc.is_none());
-        assert_eq!((default.session, default.page_time), (secs(28_800), secs(2)));
+        assert_eq!((default.session, default.render_timeout), (secs(28_800), secs(2)));
         assert_eq!(default.page_rows, 1000);
         let usage = Usage { path: Some("conf/usage".into()), keep: 400 * DAY, size: 256 << 20 };
         assert_eq!(default.usage, usage);

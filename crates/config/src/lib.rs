@@ -153,9 +153,9 @@ pub struct Listing {
     /// Upper bound of the `ttlMs` in list results (MCP 2026-07-28).
     pub ttl_max: Duration,
     /// Debounce of `list_changed`: the quiet time before a change is announced.
-    pub settle: Duration,
-    /// Longest delay of an announcement; not shorter than `settle`.
-    pub settle_max: Duration,
+    pub debounce: Duration,
+    /// Longest delay of an announcement; not shorter than `debounce`.
+    pub debounce_max: Duration,
     /// Memory for cached views, in bytes; the least recently used view is dropped first.
     pub views_size: usize,
 }
@@ -376,12 +376,12 @@ fn listing(mut section: Section<'_>) -> Listing {
         deadline: section.duration("deadline", Duration::from_secs(5), Duration::ZERO),
         on_failure: section.choice("on_failure", OnFailure::Stale, &on_failure),
         ttl_max: section.duration("ttl_max", Duration::from_secs(300), Duration::ZERO),
-        settle: section.duration("settle", Duration::from_millis(200), Duration::ZERO),
-        settle_max: section.duration("settle_max", Duration::from_secs(2), Duration::ZERO),
+        debounce: section.duration("debounce", Duration::from_millis(200), Duration::ZERO),
+        debounce_max: section.duration("debounce_max", Duration::from_secs(2), Duration::ZERO),
         views_size: section.size("views_size", 256 << 20, 1 << 20..=1 << 40),
     };
-    if listing.settle > listing.settle_max {
-        section.mistake("settle_max", "must be at least as long as listing.settle");
+    if listing.debounce > listing.debounce_max {
+        section.mistake("debounce_max", "must be at least as long as listing.debounce");
     }
     section.finish();
     listing
@@ -438,12 +438,12 @@ mod tests {
                 keep_alive: secs(15),
                 h2_streams: 100,
                 session_lifetime: secs(30 * 24 * 3600),
-                deleted_sessions: 100_000,
+                terminated_sessions: 100_000,
                 request: secs(60),
-                question_timeout: secs(300),
-                question_rounds: 8,
-                parked_calls: 256,
-                parked_per_caller: 4,
+                server_request_timeout: secs(300),
+                max_server_requests: 8,
+                suspended_calls: 256,
+                suspended_per_caller: 4,
                 share: Share::new(0.25),
                 small_body: 64 * 1024,
                 body_rate: 8 * 1024,
@@ -457,8 +457,8 @@ mod tests {
             deadline: secs(5),
             on_failure: OnFailure::Stale,
             ttl_max: secs(300),
-            settle: Duration::from_millis(200),
-            settle_max: secs(2),
+            debounce: Duration::from_millis(200),
+            debounce_max: secs(2),
             views_size: 256 << 20,
         };
         assert_eq!(listing, expected);

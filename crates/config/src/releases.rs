@@ -165,7 +165,7 @@ mod tests {
     use crate::schema_check;
 
     const UPSTREAMS: &str = "[upstreams.a]\ntransport = \"library\"\npath = \".\"\n\
-         [upstreams.b]\ntransport = \"library\"\npath = \".\"\nrelease = \"off\"\n";
+         [upstreams.b]\ntransport = \"library\"\npath = \".\"\napproval = \"off\"\n";
 
     #[test]
     fn the_mode_is_that_of_the_upstream_or_of_all() {

@@ -96,17 +96,17 @@ pub struct Limits {
     /// Age of a legacy session.
     pub session_lifetime: Duration,
     /// Terminated sessions that are remembered.
-    pub deleted_sessions: usize,
+    pub terminated_sessions: usize,
     /// Deadline of a call. The time in which a user answers does not count.
     pub request: Duration,
     /// Time for the client to answer one server request, such as an elicitation.
-    pub question_timeout: Duration,
+    pub server_request_timeout: Duration,
     /// Server requests, one after another, in one `prompts/get`.
-    pub question_rounds: usize,
+    pub max_server_requests: usize,
     /// Suspended calls whose users visit a page (URL elicitation), over all callers.
-    pub parked_calls: usize,
+    pub suspended_calls: usize,
     /// Suspended calls of one caller.
-    pub parked_per_caller: usize,
+    pub suspended_per_caller: usize,
     /// The share of each bound that one caller, or one address while the caller is not known, may
     /// hold while others want room.
     pub share: Share,
@@ -321,16 +321,16 @@ fn limits(mut section: Section<'_>) -> Limits {
             Duration::from_secs(2_592_000),
             Duration::from_secs(1),
         ),
-        deleted_sessions: section.count("deleted_sessions", 100_000, 1..=100_000_000),
+        terminated_sessions: section.count("terminated_sessions", 100_000, 1..=100_000_000),
         request: section.duration("request", Duration::from_secs(60), MILLISECOND),
-        question_timeout: section.duration(
-            "question_timeout",
+        server_request_timeout: section.duration(
+            "server_request_timeout",
             Duration::from_secs(300),
             MILLISECOND,
         ),
-        question_rounds: section.count("question_rounds", 8, 1..=100),
-        parked_calls: section.count("parked_calls", 256, 0..=100_000),
-        parked_per_caller: section.count("parked_per_caller", 4, 0..=100_000),
+        max_server_requests: section.count("max_server_requests", 8, 1..=100),
+        suspended_calls: section.count("suspended_calls", 256, 0..=100_000),
+        suspended_per_caller: section.count("suspended_per_caller", 4, 0..=100_000),
         share: Share::new(section.fraction("share", 0.25)),
         small_body: section.size("small_body", 64 << 10, 1 << 10..=1 << 30),
         body_rate: section.rate("body_rate", 8 << 10),

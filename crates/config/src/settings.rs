@@ -50,13 +50,13 @@ pub struct Settings {
     pub on_changed_definition: OnChangedDefinition,
     /// Server requests that the upstream may send during a get, as the capabilities that the
     /// gateway declares to it.
-    pub questions: ClientCapabilities,
-    /// Whether `questions` is the default rather than configured.
-    pub questions_by_default: bool,
+    pub server_requests: ClientCapabilities,
+    /// Whether `server_requests` is the default rather than configured.
+    pub server_requests_by_default: bool,
     /// Whether all callers share one dedicated connection to a legacy upstream.
-    pub share_asking: bool,
+    pub share_interactive_session: bool,
     /// Whether the upstream's id is put in front of the message of an elicitation.
-    pub label_questions: bool,
+    pub label_elicitations: bool,
 }
 
 /// Treatment of a prompt whose definition changes under the same name.
@@ -122,7 +122,7 @@ pub(super) fn approval(section: &mut Section<'_>, settings: Option<&Settings>) -
     Some(mode)
 }
 
-/// Reads the settings of one table. Keys that are not set are as in `base`, except `questions`,
+/// Reads the settings of one table. Keys that are not set are as in `base`, except `server_requests`,
 /// which the caller sets.
 pub(super) fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
     let settings = read(section, base);
@@ -159,10 +159,10 @@ fn read(section: &mut Section<'_>, base: &Settings) -> Settings {
             base.on_changed_definition,
             &ON_CHANGED_DEFINITION,
         ),
-        questions: base.questions,
-        questions_by_default: base.questions_by_default,
-        share_asking: section.flag("share_asking", base.share_asking),
-        label_questions: section.flag("label_questions", base.label_questions),
+        server_requests: base.server_requests,
+        server_requests_by_default: base.server_requests_by_default,
+        share_interactive_session: section.flag("share_interactive_session", base.share_interactive_session),
+        label_elicitations: section.flag("label_elicitations", base.label_elicitations),
     }
 }
 
@@ -181,8 +181,8 @@ fn breaker(mut section: Section<'_>, base: Breaker) -> Breaker {
     breaker
 }
 
-/// Reads `questions = ["elicitation", …]`; `None` if the key is not set.
-pub(super) fn questions(section: &mut Section<'_>) -> Option<ClientCapabilities> {
+/// Reads `server_requests = ["elicitation", …]`; `None` if the key is not set.
+pub(super) fn server_requests(section: &mut Section<'_>) -> Option<ClientCapabilities> {
     let sampling =
         ClientCapabilities::SAMPLING.or(ClientCapabilities::TOOLS).or(ClientCapabilities::CONTEXT);
     let known = [
@@ -191,9 +191,9 @@ pub(super) fn questions(section: &mut Section<'_>) -> Option<ClientCapabilities>
         ("sampling", sampling),
         ("roots", ClientCapabilities::ROOTS),
     ];
-    let chosen = section.choices("questions", &known);
+    let chosen = section.choices("server_requests", &known);
     let chosen = chosen.into_iter().fold(ClientCapabilities::NONE, ClientCapabilities::or);
-    section.was_read("questions").then_some(chosen)
+    section.was_read("server_requests").then_some(chosen)
 }
 
 impl Default for Settings {
@@ -222,10 +222,10 @@ impl Default for Settings {
             validate_arguments: true,
             content: HiddenText::Flag,
             on_changed_definition: OnChangedDefinition::Allow,
-            questions: ClientCapabilities::NONE,
-            questions_by_default: true,
-            share_asking: false,
-            label_questions: true,
+            server_requests: ClientCapabilities::NONE,
+            server_requests_by_default: true,
+            share_interactive_session: false,
+            label_elicitations: true,
         }
     }
 }

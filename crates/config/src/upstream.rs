@@ -22,7 +22,7 @@ use domain::name::{Prefix, UpstreamId};
 use domain::pin::Mode;
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
-use super::settings::{OnChangedDefinition, Settings, questions, approval, settings};
+use super::settings::{OnChangedDefinition, Settings, server_requests, approval, settings};
 
 /// One upstream.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -203,7 +203,7 @@ pub(super) struct Upstreams {
 pub(super) fn read_all(root: &mut Section<'_>) -> Upstreams {
     let mut defaults = root.section("defaults");
     let base = settings(&mut defaults, &Settings::default());
-    let base_questions = questions(&mut defaults);
+    let base_server_requests = server_requests(&mut defaults);
     defaults.finish();
     let sections = root.sections("upstreams");
     let mut upstreams = Vec::with_capacity(sections.len());
@@ -215,7 +215,7 @@ pub(super) fn read_all(root: &mut Section<'_>) -> Upstreams {
             continue;
         };
         let enabled = section.flag("enabled", true);
-        let upstream = read(id.clone(), &mut section, &base, base_questions);
+        let upstream = read(id.clone(), &mut section, &base, base_server_requests);
         let mode = approval(&mut section, upstream.as_ref().map(|upstream| &upstream.settings));
         modes.extend(mode.map(|mode| (id.clone(), mode)));
         section.finish();
@@ -271,13 +271,13 @@ fn read(
     id: UpstreamId,
     section: &mut Section<'_>,
     base: &Settings,
-    base_questions: Option<ClientCapabilities>,
+    base_server_requests: Option<ClientCapabilities>,
 ) -> Option<Upstream> {
     let rule = "\"\" or 1 to 64 characters of a-z, 0-9 and -, starting with a letter or a digit";
     let prefix = section.parsed("prefix", rule, Prefix::parse);
     let prefix = prefix.or_else(|| Prefix::parse(id.as_str()))?;
     let mut settings = settings(section, base);
-    let questions = questions(section).or(base_questions);
+    let server_requests = server_requests(section).or(base_server_requests);
     let rule = "one of \"library\", \"http\" (Streamable HTTP), \"sse\" (HTTP+SSE), \"stdio\"";
     let Some(read) = section.required_choice("transport", rule, &TRANSPORTS) else {
         // The allowed keys depend on the transport, so the other keys are no further mistakes.
@@ -285,8 +285,8 @@ fn read(
         return None;
     };
     let transport = read(section)?;
-    settings.questions_by_default = questions.is_none();
-    settings.questions = questions.unwrap_or(match transport {
+    settings.server_requests_by_default = server_requests.is_none();
+    settings.server_requests = server_requests.unwrap_or(match transport {
         Transport::Http(_) => ClientCapabilities::FORM,
         // A server request is not correlated with its call here, so calls would run one at a time.
         Transport::Sse(_) | Transport::Stdio(_) | Transport::Library(_) => ClientCapabilities::NONE,

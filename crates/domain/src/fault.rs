@@ -325,9 +325,9 @@ pub enum UpstreamFaultKind {
         /// JSON text of `error.data`.
         data: String,
     },
-    /// The upstream sent a server request that its `questions` setting does not allow.
-    #[error("sent a server request that its `questions` do not allow")]
-    QuestionNotAllowed,
+    /// The upstream sent a server request that its `server_requests` setting does not allow.
+    #[error("sent a server request that its `server_requests` do not allow")]
+    ServerRequestNotAllowed,
     /// The client's response to a server request did not arrive, or was not usable.
     #[error("a server request was not answered: {0}")]
     Unanswered(&'static str),
@@ -523,7 +523,7 @@ impl UpstreamFaultKind {
             | Self::TooLarge { .. }
             | Self::Error { .. }
             | Self::UrlElicitationRequired { .. }
-            | Self::QuestionNotAllowed
+            | Self::ServerRequestNotAllowed
             | Self::Unanswered(_)
             | Self::SessionLost => false,
         }
@@ -555,8 +555,8 @@ impl UpstreamFaultKind {
             Self::NotApproved { .. } => "not_approved",
             Self::Error { .. } => "upstream_error",
             Self::UrlElicitationRequired { .. } => "url_elicitation_required",
-            Self::QuestionNotAllowed => "question_not_allowed",
-            Self::Unanswered(_) => "question_unanswered",
+            Self::ServerRequestNotAllowed => "server_request_not_allowed",
+            Self::Unanswered(_) => "server_request_unanswered",
         }
     }
 }

@@ -157,7 +157,7 @@ listen = "127.0.0.1:${port}"
 token = { value = "${TOKEN}" }
 write = true
 try_as = true
-page_time = "10s"  # an unoptimised binary on a busy machine
+render_timeout = "10s"  # an unoptimised binary on a busy machine
 [telemetry]
 log = "error"
 [naming]

@@ -62,7 +62,7 @@ impl Scene {
     fn toml(&self, more: &str) -> String {
         server()
             + ADMIN
-            + "[listing]\nsettle = \"20ms\"\nsettle_max = \"200ms\"\n"
+            + "[listing]\ndebounce = \"20ms\"\ndebounce_max = \"200ms\"\n"
             + &private(&self.upstream, "wiki", &self.provider, more)
             + &self.shared.patient_table("all")
             + &self.issuer.provider.table()

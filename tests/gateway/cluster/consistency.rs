@@ -147,7 +147,7 @@ async fn a_change_is_announced_once_to_a_client_that_moves_between_replicas() {
     fs::create_dir(&library).unwrap();
     crate::support::write_greeting(&library, "before");
     let toml = format!(
-        "[upstreams.library]\ntransport = \"library\"\npath = {:?}\n[listing]\nsettle = \"50ms\"\n",
+        "[upstreams.library]\ntransport = \"library\"\npath = {:?}\n[listing]\ndebounce = \"50ms\"\n",
         library.to_str().unwrap()
     );
     let replicas = Replicas::start(&store.url(), &toml).await;

@@ -17,8 +17,8 @@ fn get() -> Value {
 
 async fn asking(settings: &str) -> (Store, Upstream, Replicas) {
     let store = Store::start().await;
-    let questions = vec![form_elicitation("Which colour?")];
-    let upstream = Upstream::legacy_with_server_requests(questions).await;
+    let server_requests = vec![form_elicitation("Which colour?")];
+    let upstream = Upstream::legacy_with_server_requests(server_requests).await;
     let toml = upstream.patient_table("up") + settings;
     let replicas = Replicas::start(&store.url(), &toml).await;
     (store, upstream, replicas)
@@ -32,13 +32,13 @@ async fn asked(replica: &Replica) -> (Client, crate::support::client::Stream, Va
     let body = request(7, "prompts/get", get()).to_string();
     let accept = ("Accept", "application/json, text/event-stream");
     let mut stream = client.stream("POST", &[JSON, accept], body.as_bytes()).await;
-    let question = stream.event().await.expect("a server request").json();
-    assert_eq!(question["method"], "elicitation/create");
-    (client, stream, question)
+    let server_request = stream.event().await.expect("a server request").json();
+    assert_eq!(server_request["method"], "elicitation/create");
+    (client, stream, server_request)
 }
 
-fn answer(question: &Value) -> Value {
-    json!({"jsonrpc": "2.0", "id": question["id"], "result": accept_blue()})
+fn answer(server_request: &Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": server_request["id"], "result": accept_blue()})
 }
 
 fn at(replica: &Replica, client: &Client) -> Client {
@@ -47,12 +47,12 @@ fn at(replica: &Replica, client: &Client) -> Client {
 
 #[tokio::test]
 #[ignore = "needs redis-server"]
-async fn questions_are_answered_through_any_replica_in_every_cell() {
+async fn server_requests_are_answered_through_any_replica_in_every_cell() {
     let store = Store::start().await;
-    let questions = || vec![form_elicitation("One?"), form_elicitation("Two?")];
+    let server_requests = || vec![form_elicitation("One?"), form_elicitation("Two?")];
     let upstreams = [
-        Upstream::legacy_with_server_requests(questions()).await,
-        Upstream::modern_with_input_requests(questions()).await,
+        Upstream::legacy_with_server_requests(server_requests()).await,
+        Upstream::modern_with_input_requests(server_requests()).await,
     ];
     for upstream in upstreams {
         let toml = upstream.patient_table("up");
@@ -83,13 +83,13 @@ async fn questions_are_answered_through_any_replica_in_every_cell() {
 async fn an_answer_is_taken_once_and_from_its_session_only() {
     let (_store, upstream, replicas) = asking("").await;
     let [first, second, third] = &replicas.replicas[..] else { panic!("three") };
-    let (client, mut stream, question) = asked(first).await;
-    // Another session knows the id of the question, and is answered as if it were its own.
+    let (client, mut stream, server_request) = asked(first).await;
+    // Another session knows the id of the server request, and is answered as if it were its own.
     let stranger = second.client().legacy("2025-11-25").await;
-    assert_eq!(stranger.post(&answer(&question)).await.status, 202);
+    assert_eq!(stranger.post(&answer(&server_request)).await.status, 202);
     let [second, third] = [second, third].map(|replica| at(replica, &client));
-    assert_eq!(second.post(&answer(&question)).await.status, 202);
-    assert_eq!(third.post(&answer(&question)).await.status, 202, "as on one replica");
+    assert_eq!(second.post(&answer(&server_request)).await.status, 202);
+    assert_eq!(third.post(&answer(&server_request)).await.status, 202, "as on one replica");
     let done = stream.event().await.expect("the response").json();
     let text = done["result"]["messages"][0]["content"]["text"].as_str().unwrap();
     assert_eq!(text, json!([accept_blue()]).to_string());
@@ -150,9 +150,9 @@ async fn posts_of_the_older_transport_reach_their_stream_and_nobody_elses() {
 #[ignore = "needs redis-server"]
 async fn a_message_that_is_too_large_for_the_relay_is_refused_at_its_border() {
     let (_store, _upstream, replicas) = asking("[cluster]\nrelay_size = \"1KiB\"\n").await;
-    let (client, mut stream, question) = asked(&replicas.replicas[0]).await;
+    let (client, mut stream, server_request) = asked(&replicas.replicas[0]).await;
     let other = at(&replicas.replicas[1], &client);
-    let mut message = answer(&question);
+    let mut message = answer(&server_request);
     message["result"]["_meta"] = json!({"pad": ""});
     let pad = |message: &mut Value, length: usize| {
         message["result"]["_meta"]["pad"] = json!("");
@@ -172,15 +172,15 @@ async fn a_message_that_is_too_large_for_the_relay_is_refused_at_its_border() {
 async fn a_message_that_nobody_acknowledges_is_refused_within_the_deadline_of_the_call() {
     let (_store, _upstream, replicas) = asking("[server.limits]\nrequest = \"5s\"\n").await;
     let [first, second, third] = &replicas.replicas[..] else { panic!("three") };
-    let (client, mut stream, question) = asked(first).await;
+    let (client, mut stream, server_request) = asked(first).await;
     first.process.signal(Signal::STOP);
-    let refused = at(second, &client).post(&answer(&question)).await;
+    let refused = at(second, &client).post(&answer(&server_request)).await;
     assert_eq!(refused.header("retry-after"), Some("1"));
     let (status, _, reason) = refused.refusal();
     assert_eq!((status, reason.as_str()), (503, "replica_unreachable"));
     first.process.signal(Signal::CONT);
     // Once more, as the error says.
-    let again = async || at(third, &client).post(&answer(&question)).await.status;
+    let again = async || at(third, &client).post(&answer(&server_request)).await.status;
     eventually(again, |status| *status == 202).await;
     assert!(stream.event().await.expect("the response").json().get("result").is_some());
 }

@@ -80,7 +80,7 @@ async fn a_page_without_time_says_so() {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let upstream = Upstream::with_prompts(&names).await;
     let toml = ADMIN.to_owned()
-        + "page_time = \"1ms\"\n"
+        + "render_timeout = \"1ms\"\n"
         + &api_key("ci", "pg_ci")
         + &upstream.patient_table("up");
     let gateway = Gateway::start(&toml).await;
@@ -99,7 +99,7 @@ async fn a_page_without_time_says_so() {
             if reply.status == 503 {
                 late += 1;
                 let said = text(reply);
-                assert!(said.contains("admin.page_time") || said.contains("at once"), "{said}");
+                assert!(said.contains("admin.render_timeout") || said.contains("at once"), "{said}");
             }
         }
     }
@@ -119,7 +119,7 @@ async fn trials_that_hang_leave_room_for_pages_and_are_bounded() {
     })
     .await;
     let toml = ADMIN.to_owned()
-        + "page_time = \"10s\"\n[server.limits]\nrequest = \"1h\"\n"
+        + "render_timeout = \"10s\"\n[server.limits]\nrequest = \"1h\"\n"
         + &upstream.patient_table("up");
     let gateway = Gateway::start(&toml).await;
     gateway.summary().await;

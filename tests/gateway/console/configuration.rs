@@ -151,11 +151,11 @@ async fn reloads_are_shown_with_what_they_changed_and_with_mistakes() {
     assert!(!applied.to_string().contains("s3cret"), "{applied}");
 
     let good = fs::read_to_string(followed.file()).unwrap();
-    fs::write(followed.file(), good.clone() + "[listing]\nsettle = \"<b>\"\n").unwrap();
+    fs::write(followed.file(), good.clone() + "[listing]\ndebounce = \"<b>\"\n").unwrap();
     let history = async || document(&admin, "/configuration").await;
     let rejected = eventually(history, |shown| shown["reloads"][0]["outcome"] == "rejected").await;
     let mistakes = rejected["mistakes"].to_string();
-    assert!(mistakes.contains("listing.settle"), "{mistakes}");
+    assert!(mistakes.contains("listing.debounce"), "{mistakes}");
     assert_eq!(rejected["mistakes"], rejected["reloads"][0]["mistakes"]);
     let mut browser = Browser::new(&admin);
     let page = browser.page("/configuration").await;

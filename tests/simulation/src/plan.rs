@@ -364,7 +364,7 @@ impl Scenario {
         let open: Vec<_> = rules.open.iter().map(|id| format!("{id:?}")).collect();
         let mut toml = format!(
             "[server]\nlisten = \"{listen}\"\nseal_key = {{ env = \"SEAL\" }}\n\
-             [server.limits]\nrequest = \"5s\"\nquestion_timeout = \"4s\"\ngrace = \"6s\"\npre_drain = \"0s\"\n\
+             [server.limits]\nrequest = \"5s\"\nserver_request_timeout = \"4s\"\ngrace = \"6s\"\npre_drain = \"0s\"\n\
              in_flight = {IN_FLIGHT}\nshare = {share}\n\
              [admin]\nlisten = \"{admin}\"\ntoken = {{ env = \"ADMIN\" }}\nwrite = true\n[admin.usage]\npath = \"\"\n\
              [listing]\npage_size = {page_size}\ndeadline = \"2s\"\n\

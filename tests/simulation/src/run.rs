@@ -406,14 +406,14 @@ const BOUNDS: [(&str, f64); 6] = [
     ("promptgate_upstream_in_flight", IN_FLIGHT as f64),
     ("promptgate_upstream_queued", IN_FLIGHT as f64),
     ("promptgate_calls_awaiting_input", IN_FLIGHT as f64),
-    ("promptgate_calls_parked", PARKED as f64),
+    ("promptgate_calls_suspended", SUSPENDED as f64),
 ];
 
 /// The bytes of the largest message that clients send.
 const LARGEST_MESSAGE: usize = 4 << 10;
 
 /// Suspended calls at an upstream: a quarter of its `in_flight` (64).
-const PARKED: usize = 16 * 3;
+const SUSPENDED: usize = 16 * 3;
 
 /// The gauges of what is in progress are zero.
 fn check_gauges(world: &World, metrics: &str) {
@@ -423,7 +423,7 @@ fn check_gauges(world: &World, metrics: &str) {
         "promptgate_upstream_in_flight",
         "promptgate_upstream_queued",
         "promptgate_streams",
-        "promptgate_calls_parked",
+        "promptgate_calls_suspended",
         "promptgate_audit_waiting_bytes",
     ];
     let mut found = 0;

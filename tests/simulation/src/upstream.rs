@@ -149,9 +149,9 @@ struct State {
     streams: Vec<mpsc::UnboundedSender<Value>>,
     /// The streams of HTTP+SSE, by their sessions.
     replies: BTreeMap<String, mpsc::UnboundedSender<Sent>>,
-    questions: BTreeMap<String, oneshot::Sender<Value>>,
-    next_question: u64,
-    /// The calls that a question was asked about: they may come again, with the answer.
+    server_requests: BTreeMap<String, oneshot::Sender<Value>>,
+    next_server_request: u64,
+    /// The calls that a server request was asked about: they may come again, with the answer.
     asked: BTreeSet<String>,
 }
 
@@ -159,7 +159,7 @@ struct State {
 enum Reply {
     Message(Value),
     /// A request to the client, and what follows its answer.
-    Question {
+    ServerRequest {
         asked: Value,
         then: Pin<Box<dyn Future<Output = Option<Value>> + Send>>,
     },
@@ -221,8 +221,8 @@ impl Upstream {
                 forgotten: 0,
                 streams: Vec::new(),
                 replies: BTreeMap::new(),
-                questions: BTreeMap::new(),
-                next_question: 0,
+                server_requests: BTreeMap::new(),
+                next_server_request: 0,
                 asked: BTreeSet::new(),
             }),
         }))
@@ -300,7 +300,7 @@ impl Upstream {
             let reply = match fate {
                 Fate::Well => match self.reply(&message, None) {
                     Reply::Message(reply) | Reply::Notifications(reply) => reply,
-                    Reply::Question { .. } | Reply::Accepted => continue,
+                    Reply::ServerRequest { .. } | Reply::Accepted => continue,
                     Reply::Unknown => error(&message, -32601),
                 },
                 Fate::Status(_) => error(&message, -32603),
@@ -397,12 +397,12 @@ impl Upstream {
         self.lock().offered.iter().map(|offer| offer.at).collect()
     }
 
-    /// Ends its streams, and forgets the questions that nobody has answered.
+    /// Ends its streams, and forgets the server requests that nobody has answered.
     pub fn end(&self) {
         let mut state = self.lock();
         state.streams.clear();
         state.replies.clear();
-        state.questions.clear();
+        state.server_requests.clear();
     }
 
     fn draw(&self) -> (Duration, Fate) {
@@ -494,7 +494,7 @@ impl Upstream {
             Fate::Cut => Sent::Cut,
             Fate::Well => match self.reply(message, None) {
                 Reply::Message(reply) | Reply::Notifications(reply) => Sent::Event(event(&reply)),
-                Reply::Question { .. } | Reply::Accepted => return status(202),
+                Reply::ServerRequest { .. } | Reply::Accepted => return status(202),
                 Reply::Unknown => Sent::Event(event(&error(message, -32601))),
             },
         };
@@ -676,7 +676,7 @@ impl Upstream {
                 }
                 response
             }
-            Reply::Question { asked, then } => {
+            Reply::ServerRequest { asked, then } => {
                 let (mut events, response) = event_stream();
                 tokio::spawn(async move {
                     if events.send_data(event(&asked)).await.is_ok()
@@ -766,10 +766,10 @@ impl Upstream {
         let answers = params.get("inputResponses").and_then(Value::as_object);
         match answers {
             Some(answers) => self.check_answer(&nonce, &answers["colour"]),
-            None if asks && is_modern && accepts_questions(message) => {
+            None if asks && is_modern && accepts_server_requests(message) => {
                 let asked = json!({"resultType": "input_required", "requestState": nonce,
                     "inputRequests": {"colour": {"method": "elicitation/create",
-                        "params": question(&nonce)}}});
+                        "params": elicitation(&nonce)}}});
                 return Reply::Message(result_of(message, &asked));
             }
             None if asks && !is_modern => return self.ask(message, nonce, text),
@@ -778,18 +778,18 @@ impl Upstream {
         Reply::Message(result_of(message, &complete(is_modern, messages(&text))))
     }
 
-    /// Asks a question during a call, whose result follows the answer.
+    /// Asks a server request during a call, whose result follows the answer.
     fn ask(&self, message: &Value, nonce: String, text: String) -> Reply {
         let (sender, answer) = oneshot::channel();
-        let question_id = {
+        let server_request_id = {
             let mut state = self.lock();
-            state.next_question += 1;
-            let id = format!("q{}", state.next_question);
-            state.questions.insert(id.clone(), sender);
+            state.next_server_request += 1;
+            let id = format!("q{}", state.next_server_request);
+            state.server_requests.insert(id.clone(), sender);
             id
         };
-        let asked = json!({"jsonrpc": "2.0", "id": question_id, "method": "elicitation/create",
-            "params": question(&nonce)});
+        let asked = json!({"jsonrpc": "2.0", "id": server_request_id, "method": "elicitation/create",
+            "params": elicitation(&nonce)});
         let result = result_of(message, &messages(&text));
         let this = self.clone();
         let then = Box::pin(async move {
@@ -800,25 +800,25 @@ impl Upstream {
             }
             Some(result)
         });
-        Reply::Question { asked, then }
+        Reply::ServerRequest { asked, then }
     }
 
     fn check_answer(&self, nonce: &str, answer: &Value) {
         if answer["action"] == "accept" && answer["content"]["colour"] != format!("blue {nonce}") {
             (self.0.on_violation)(format!(
-                "the question of {nonce} got the answer of another call: {answer}"
+                "the server request of {nonce} got the answer of another call: {answer}"
             ));
         }
     }
 
-    /// The answer to a question arrives.
+    /// The answer to a server request arrives.
     fn answered(&self, message: &Value) -> Reply {
         let id = message["id"].as_str().unwrap_or_default();
-        let waiting = self.lock().questions.remove(id);
+        let waiting = self.lock().server_requests.remove(id);
         match waiting {
             Some(waiting) => drop(waiting.send(message.clone())),
             None => (self.0.on_violation)(format!(
-                "the question {id} was answered twice, or never asked"
+                "the server request {id} was answered twice, or never asked"
             )),
         }
         Reply::Accepted
@@ -878,12 +878,12 @@ impl Prompt {
 }
 
 /// Whether the caller of a modern request can be asked.
-fn accepts_questions(message: &Value) -> bool {
+fn accepts_server_requests(message: &Value) -> bool {
     let capabilities = &message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"];
     capabilities.get("elicitation").is_some()
 }
 
-fn question(nonce: &str) -> Value {
+fn elicitation(nonce: &str) -> Value {
     json!({"message": format!("The colour for {nonce}?"), "mode": "form",
         "requestedSchema": {"type": "object", "properties": {"colour": {"type": "string"}}}})
 }

@@ -91,10 +91,10 @@ impl Trouble {
         Self::new(StatusCode::NOT_FOUND, format!("There is no {what}."))
     }
 
-    /// The page is not ready when it must be (`admin.page_time`).
+    /// The page is not ready when it must be (`admin.render_timeout`).
     pub(super) fn late() -> Self {
         let message =
-            "The page takes longer than admin.page_time. Narrow the search, or raise the limit.";
+            "The page takes longer than admin.render_timeout. Narrow the search, or raise the limit.";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 }

@@ -84,7 +84,7 @@ struct Bounds {
     request: Duration,
     /// The share of one caller of the messages that wait for acknowledgements.
     share: Share,
-    deleted_sessions: usize,
+    terminated_sessions: usize,
     session_lifetime: Duration,
 }
 
@@ -266,7 +266,7 @@ impl Bounds {
         Self {
             request: limits.request,
             share: limits.share,
-            deleted_sessions: limits.deleted_sessions,
+            terminated_sessions: limits.terminated_sessions,
             session_lifetime: limits.session_lifetime,
         }
     }

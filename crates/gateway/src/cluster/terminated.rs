@@ -72,7 +72,7 @@ impl Cluster {
         let bounds = self.bounds.load_full();
         let lifetime = bounds.session_lifetime.clamp(Duration::from_millis(1), LONGEST);
         let mut script = self.scripts.terminate.key(self.store.key("terminated"));
-        script.arg(bounds.deleted_sessions).arg(whole_millis(lifetime));
+        script.arg(bounds.terminated_sessions).arg(whole_millis(lifetime));
         sessions.iter().for_each(|session| {
             script.arg(&**session);
         });

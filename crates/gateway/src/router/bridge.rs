@@ -44,7 +44,7 @@ pub(super) struct Bridge<'a> {
     /// Extended while a user answers.
     pub deadline: Instant,
     pub now: UnixSeconds,
-    /// Server requests so far, one after another; bounded by `question_rounds`.
+    /// Server requests so far, one after another; bounded by `max_server_requests`.
     pub rounds: usize,
 }
 
@@ -182,7 +182,7 @@ impl Bridge<'_> {
             }
             self.next_round()?;
             if waits_until.is_some() || server_request.kind() == ServerRequestKind::Url {
-                let patience = self.router.limits.question_timeout;
+                let patience = self.router.limits.server_request_timeout;
                 let until = waits_until.unwrap_or_else(|| Instant::now() + patience);
                 return self
                     .suspend(SuspendedCall { exchange, server_request, answer, until }, replay);
@@ -232,8 +232,8 @@ impl Bridge<'_> {
 
     fn suspend(&self, suspended_call: SuspendedCall, mut replay: Replay) -> Result<Reply, Fault> {
         let limits = suspended_calls::Limits {
-            all: self.router.limits.parked_calls,
-            per_caller: self.router.limits.parked_per_caller,
+            all: self.router.limits.suspended_calls,
+            per_caller: self.router.limits.suspended_per_caller,
             per_upstream: (self.routed.upstream.config().settings.in_flight / 4).max(1),
             share: self.router.limits.share,
         };
@@ -348,9 +348,9 @@ impl Bridge<'_> {
             }
             requests.push((key.as_str().unwrap_or_default().into_owned(), server_request));
         }
-        if requests.len() > self.router.limits.question_rounds {
+        if requests.len() > self.router.limits.max_server_requests {
             return Err(broken(
-                "an input-required result holds more requests than question_rounds allows",
+                "an input-required result holds more requests than max_server_requests allows",
             ));
         }
         let state = result.get("requestState").and_then(Json::as_str).map(|s| s.into_owned());
@@ -388,7 +388,7 @@ impl Bridge<'_> {
     fn send_request(&self, server_request: ServerRequest) -> impl Future<Output = Option<Answer>> {
         let channel = self.channel.clone();
         let origin = self.request_origin();
-        let patience = self.router.limits.question_timeout;
+        let patience = self.router.limits.server_request_timeout;
         async move { channel.request(server_request, origin, patience).await }
     }
 
@@ -404,8 +404,8 @@ impl Bridge<'_> {
 
     fn next_round(&mut self) -> Result<(), Fault> {
         self.rounds += 1;
-        if self.rounds > self.router.limits.question_rounds {
-            Err(self.fault(Kind::Unanswered("more server requests than question_rounds allows")))
+        if self.rounds > self.router.limits.max_server_requests {
+            Err(self.fault(Kind::Unanswered("more server requests than max_server_requests allows")))
         } else {
             Ok(())
         }
@@ -431,7 +431,7 @@ impl Bridge<'_> {
                 };
                 match (has(client.capabilities), has(self.allowed())) {
                     (true, true) => self.fault(kind),
-                    (true, false) => self.fault(Kind::QuestionNotAllowed),
+                    (true, false) => self.fault(Kind::ServerRequestNotAllowed),
                     (false, _) => {
                         let required = required.text().to_owned();
                         RequestFault::CapabilityMissing { required }.into()
@@ -445,7 +445,7 @@ impl Bridge<'_> {
                         data: data.clone(),
                     })
                 } else {
-                    self.fault(Kind::QuestionNotAllowed)
+                    self.fault(Kind::ServerRequestNotAllowed)
                 }
             }
             _ => self.fault(kind),
@@ -471,7 +471,7 @@ impl Bridge<'_> {
             let page = page.filter(|page| page.kind() == ServerRequestKind::Url);
             pages.push((format!("page-{index}"), page.ok_or_else(broken)?));
         }
-        if pages.len() > self.router.limits.question_rounds {
+        if pages.len() > self.router.limits.max_server_requests {
             return Err(broken());
         }
         self.next_round()?;
@@ -484,7 +484,7 @@ impl Bridge<'_> {
 
     fn request_origin(&self) -> RequestOrigin {
         let config = self.routed.upstream.config();
-        RequestOrigin { upstream: config.id.to_string(), label: config.settings.label_questions }
+        RequestOrigin { upstream: config.id.to_string(), label: config.settings.label_elicitations }
     }
 
     fn origin(&self) -> Origin {

@@ -233,5 +233,5 @@ fn caller_lists(
 }
 
 fn debounce(config: &Config) -> Debounce {
-    Debounce::new(config.listing.settle, config.listing.settle_max)
+    Debounce::new(config.listing.debounce, config.listing.debounce_max)
 }

@@ -45,17 +45,17 @@ mod tests {
     async fn l1_a_storm_is_announced_once_when_it_is_over_or_has_lasted_too_long() {
         let start = Instant::now();
         let millis = Duration::from_millis;
-        let mut settle = Debounce::new(millis(200), millis(2_000));
-        assert_eq!(settle.due(), None);
-        settle.note(start);
-        assert_eq!(settle.due(), Some(start + millis(200)));
-        settle.note(start + millis(150));
-        assert_eq!(settle.due(), Some(start + millis(350)));
+        let mut debounce = Debounce::new(millis(200), millis(2_000));
+        assert_eq!(debounce.due(), None);
+        debounce.note(start);
+        assert_eq!(debounce.due(), Some(start + millis(200)));
+        debounce.note(start + millis(150));
+        assert_eq!(debounce.due(), Some(start + millis(350)));
         for i in 0..100 {
-            settle.note(start + millis(150 + i * 50));
+            debounce.note(start + millis(150 + i * 50));
         }
-        assert_eq!(settle.due(), Some(start + millis(2_000)));
-        settle.done();
-        assert_eq!(settle.due(), None);
+        assert_eq!(debounce.due(), Some(start + millis(2_000)));
+        debounce.done();
+        assert_eq!(debounce.due(), None);
     }
 }

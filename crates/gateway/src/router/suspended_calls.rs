@@ -187,7 +187,7 @@ mod tests {
             let holder = Holder::Caller(Caller::new(id));
             (0..9).filter(|_| suspended.take(&holder, upstream, limits)).count()
         };
-        assert_eq!(take("a", &upstream), 4, "parked_per_caller");
+        assert_eq!(take("a", &upstream), 4, "suspended_per_caller");
         assert_eq!(take("a", &other), 0);
         assert_eq!(take("b", &upstream), 4, "half was free");
         assert_eq!(["c", "d", "e", "f", "g"].map(|id| take(id, &upstream)), [2, 2, 2, 2, 0]);

@@ -120,7 +120,7 @@ impl Sessions {
         shared: Arc<SharedState>,
     ) -> Self {
         let server = &config.server;
-        shared.terminated.resize(server.limits.deleted_sessions, server.limits.share);
+        shared.terminated.resize(server.limits.terminated_sessions, server.limits.share);
         Self {
             gate,
             router,

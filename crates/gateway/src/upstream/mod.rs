@@ -317,15 +317,15 @@ impl Upstream {
     }
 
     /// Returns which server requests the upstream may send. Where all messages share one stream, a
-    /// server request may not be correlated with its call, so it is allowed only if `questions` is
+    /// server request may not be correlated with its call, so it is allowed only if `server_requests` is
     /// configured.
     pub(crate) fn allowed_server_requests(&self) -> ClientCapabilities {
         let settings = &self.config.settings;
         let is_shared = self.negotiated().is_some_and(|negotiated| negotiated.is_shared);
-        if is_shared && settings.questions_by_default {
+        if is_shared && settings.server_requests_by_default {
             ClientCapabilities::NONE
         } else {
-            settings.questions
+            settings.server_requests
         }
     }
 

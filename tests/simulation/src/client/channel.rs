@@ -193,9 +193,9 @@ impl Client {
             }
             match (message.get("method").is_some(), message.get("id").cloned()) {
                 (false, _) => return Some(self.outcome(&message, id, 200)),
-                (true, Some(question)) => {
+                (true, Some(server_request)) => {
                     let result = self.answer(&message["params"], nonce);
-                    let answer = json!({"jsonrpc": "2.0", "id": question, "result": result});
+                    let answer = json!({"jsonrpc": "2.0", "id": server_request, "result": result});
                     let _ = self.send_over_channel(&answer).await;
                 }
                 (true, None) => {}

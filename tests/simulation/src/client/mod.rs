@@ -30,7 +30,7 @@ use channel::Channel;
 use events::Events;
 
 /// The time within which the gateway answers each request, whatever others do:
-/// `server.limits.request`, the time of a question, and the latency of the network.
+/// `server.limits.request`, the time of a server request, and the latency of the network.
 const DEADLINE: Duration = Duration::from_secs(11);
 
 /// A client and its connection.
@@ -212,7 +212,7 @@ impl Client {
         self.get(&name).await
     }
 
-    /// Gets a prompt, answers the questions of the call, and checks the text.
+    /// Gets a prompt, answers the server requests of the call, and checks the text.
     pub async fn get(&mut self, name: &str) -> Outcome {
         let sent = Instant::now();
         let nonce = format!("{}-{}-{:08x}", self.plan.name, self.next_id, self.rng.u32(..));
@@ -318,7 +318,7 @@ impl Client {
         self.ask_for(method, params, None).await
     }
 
-    /// Sends a request and waits for its response. Questions of the call are answered if they are
+    /// Sends a request and waits for its response. Server requests of the call are answered if they are
     /// about `nonce`.
     async fn ask_for(&mut self, method: &str, params: Value, nonce: Option<&str>) -> Outcome {
         if !self.is_modern() && self.session.is_none() && !self.initialize().await {
@@ -527,9 +527,9 @@ impl Client {
             if message.get("method").is_none() {
                 return Some(self.outcome(&message, id, status));
             }
-            if let Some(question) = message.get("id").cloned() {
+            if let Some(server_request) = message.get("id").cloned() {
                 let result = self.answer(&message["params"], nonce);
-                let answer = json!({"jsonrpc": "2.0", "id": question, "result": result});
+                let answer = json!({"jsonrpc": "2.0", "id": server_request, "result": result});
                 self.post_aside(answer);
             }
         }
@@ -552,9 +552,9 @@ impl Client {
         tokio::spawn(async move { drop(timeout(DEADLINE, other.post(&answer, None)).await) });
     }
 
-    /// The user's answer to a question, which must be about this call.
-    fn answer(&self, question: &Value, nonce: Option<&str>) -> Value {
-        let message = question["message"].as_str().unwrap_or_default();
+    /// The user's answer to a server request, which must be about this call.
+    fn answer(&self, server_request: &Value, nonce: Option<&str>) -> Value {
+        let message = server_request["message"].as_str().unwrap_or_default();
         let asked = nonce.filter(|nonce| message.contains(nonce));
         match asked {
             Some(nonce) if self.plan.answers => {

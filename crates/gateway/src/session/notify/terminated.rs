@@ -11,9 +11,9 @@ use crate::session::token::Nonce;
 use domain::fair_share::{Denied, FairShare, Holder, Share};
 
 /// The sessions that their clients terminated before they expired, at most
-/// `server.limits.deleted_sessions`. When the set is full, a holder beyond its share forgets its
-/// own oldest one, and for others the holder with most forgets one, so no holder can make the
-/// sessions of others valid again.
+/// `server.limits.terminated_sessions`. When the set is full, a holder beyond its share forgets its
+/// own oldest one, and for others the holder with most forgets one: nobody can make the sessions of
+/// others valid again.
 #[derive(Debug)]
 pub(crate) struct TerminatedSessions {
     nonces: DashSet<Nonce>,

@@ -216,8 +216,8 @@ async fn step(
         // Messages that came before the response are yielded before it, but server requests are
         // skipped: the upstream has not waited for the answer.
         while let Some(message) = interim.as_mut().and_then(|interim| interim.try_recv()) {
-            let is_question = matches!(message, InterimMessage::ServerRequest { .. });
-            if !is_question || response.is_none() {
+            let is_server_request = matches!(message, InterimMessage::ServerRequest { .. });
+            if !is_server_request || response.is_none() {
                 return Ok(ExchangeEvent::Interim(message));
             }
         }

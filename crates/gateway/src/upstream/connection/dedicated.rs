@@ -166,9 +166,9 @@ impl DedicatedPool {
     ) -> Result<Option<Lease>, Kind> {
         let settings = &self.upstream.settings;
         let (key, max) = if let Transport::Stdio(_) = self.upstream.transport {
-            (Key { caller: None, capabilities: settings.questions }, MAX_CHILDREN)
+            (Key { caller: None, capabilities: settings.server_requests }, MAX_CHILDREN)
         } else {
-            let caller = Some(caller.clone()).filter(|_| !settings.share_asking);
+            let caller = Some(caller.clone()).filter(|_| !settings.share_interactive_session);
             (Key { caller, capabilities }, MAX_CONNECTIONS)
         };
         loop {
