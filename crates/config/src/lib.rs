@@ -561,6 +561,56 @@ mod tests {
     }
 
     #[test]
+    fn a_renamed_key_is_a_mistake_that_names_the_new_one() {
+        let found = mistakes(
+            "[server.limits]\n\
+             question_timeout = \"1s\"\n\
+             question_rounds = 1\n\
+             parked_calls = 1\n\
+             parked_per_caller = 1\n\
+             deleted_sessions = 1\n\
+             [listing]\n\
+             settle = \"1s\"\n\
+             settle_max = \"1s\"\n\
+             [admin]\n\
+             page_time = \"1s\"\n\
+             [releases]\n\
+             mode = \"warn\"\n\
+             [grants]\n\
+             path = \"grants\"\n\
+             [upstreams.a]\n\
+             transport = \"library\"\n\
+             path = \"src\"\n\
+             release = \"warn\"\n\
+             questions = [\"roots\"]\n\
+             label_questions = true\n\
+             share_asking = true\n",
+        );
+        let mut names = [
+            ("server.limits.question_timeout", "`server_request_timeout`"),
+            ("server.limits.question_rounds", "`max_server_requests`"),
+            ("server.limits.parked_calls", "`suspended_calls`"),
+            ("server.limits.parked_per_caller", "`suspended_per_caller`"),
+            ("server.limits.deleted_sessions", "`terminated_sessions`"),
+            ("listing.settle", "`debounce`"),
+            ("listing.settle_max", "`debounce_max`"),
+            ("admin.page_time", "`render_timeout`"),
+            ("releases", "`approvals`"),
+            ("grants", "`logins` and `accounts`"),
+            ("upstreams.a.release", "`approval`"),
+            ("upstreams.a.questions", "`server_requests`"),
+            ("upstreams.a.label_questions", "`label_elicitations`"),
+            ("upstreams.a.share_asking", "`share_interactive_session`"),
+        ]
+        .map(|(key, names)| format!("{key}: unknown key; its name is now {names}"));
+        names.sort_unstable();
+        let mut found: Vec<_> =
+            found.iter().map(|line| line.splitn(3, ':').nth(2).unwrap().trim().to_owned()).collect();
+        found.sort_unstable();
+        assert_eq!(found, names);
+    }
+
+    #[test]
     fn k1_one_mistake_is_reported_once_at_its_own_line() {
         let upstreams = "[upstreams.a]\ntransport = \"stdio\"\ncommand = [\"x\"]\n\
                          [upstreams.b]\ntransport = \"stdio\"\ncommand = [\"x\"]\n";

@@ -23,6 +23,24 @@ use base::platform::disk;
 use domain::similar::is_typing_error;
 use schema::Recorder;
 
+/// Keys that were renamed, with their new names in the same table. `grants` became two tables.
+const RENAMED: [(&str, &[&str]); 14] = [
+    ("deleted_sessions", &["terminated_sessions"]),
+    ("grants", &["logins", "accounts"]),
+    ("label_questions", &["label_elicitations"]),
+    ("page_time", &["render_timeout"]),
+    ("parked_calls", &["suspended_calls"]),
+    ("parked_per_caller", &["suspended_per_caller"]),
+    ("question_rounds", &["max_server_requests"]),
+    ("question_timeout", &["server_request_timeout"]),
+    ("questions", &["server_requests"]),
+    ("release", &["approval"]),
+    ("releases", &["approvals"]),
+    ("settle", &["debounce"]),
+    ("settle_max", &["debounce_max"]),
+    ("share_asking", &["share_interactive_session"]),
+];
+
 /// State that all sections of one configuration share.
 pub(super) struct Context<'a> {
     pub(super) mistakes: Mistakes,
@@ -514,12 +532,20 @@ impl<'a> Section<'a> {
         unknown.sort();
         for key in unknown {
             let similar = self.known.iter().find(|known| is_typing_error(known, key));
-            let message = match similar {
-                Some(similar) => format!("unknown key; did you mean `{similar}`?"),
-                None => format!("unknown key; allowed here: {}", self.known.join(", ")),
+            let message = match (self.new_names(key), similar) {
+                (Some(names), _) => format!("unknown key; its name is now {names}"),
+                (None, Some(similar)) => format!("unknown key; did you mean `{similar}`?"),
+                (None, None) => format!("unknown key; allowed here: {}", self.known.join(", ")),
             };
             self.mistake(key, message);
         }
+    }
+
+    /// Returns the new names of a renamed key that this table had; `None` for any other key.
+    fn new_names(&self, key: &str) -> Option<String> {
+        let (_, names) = RENAMED.iter().find(|(old, _)| *old == key)?;
+        let are_known = names.iter().all(|name| self.known.contains(name));
+        are_known.then(|| format!("`{}`", names.join("` and `")))
     }
 
     /// Takes the value of a key and parses it; records the mistake "must be …" if that fails.
