@@ -92,8 +92,8 @@ impl Edition {
         }
         if let Some(logins) = &config.logins {
             let store = LoginStore::new(logins, upstream_deps.logins.clone());
-            let logins = config.upstreams.iter().filter_map(config::Upstream::login);
-            let upstreams = logins.map(|login| login.upstream.clone()).collect();
+            let upstreams = config.upstreams.iter().filter_map(config::Upstream::login);
+            let upstreams = upstreams.map(|login| login.upstream.clone()).collect();
             let audit = upstream_deps.audit.clone();
             tasks.spawn(idle::keep(store, upstreams, logins.idle, audit, current.clone()));
         }

@@ -90,8 +90,8 @@ impl App {
     /// The audit log cannot be opened, or the exporter of telemetry cannot be built.
     pub fn new(mut config: Config) -> io::Result<Self> {
         let cluster = config.cluster.take();
-        share_with_nobody(&mut config);
-        let foundation = Foundation::lay(&config, Instances::Several)?;
+        disable_sharing(&mut config);
+        let foundation = Foundation::open(&config, Instances::Several)?;
         let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
         let Shutdown { background, stop, .. } = &foundation.shutdown;
         // It is no replica, but its sign-ins are those of the replicas.
@@ -153,7 +153,7 @@ impl App {
         let socket = bind(config.server.listen, "server.listen").await?;
         let addr = socket.address()?;
         config.server.name_resource(addr);
-        let foundation = Foundation::lay(&config, Instances::One)?;
+        let foundation = Foundation::open(&config, Instances::One)?;
         let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
         let (cluster, relayed) =
             replicas::join(&config, &foundation, sealer.clone()).await?.unzip();
@@ -170,7 +170,7 @@ impl App {
         observe::endpoint(&app.telemetry, &endpoint, &listener.open());
         connections.spawn(listener.run(connections.clone(), drain));
         if let Some((cluster, relayed)) = cluster.zip(relayed) {
-            app.take_part(&cluster, relayed, endpoint.clone());
+            app.join_cluster(&cluster, relayed, endpoint.clone());
         }
         app.endpoint = Some(Listening { addr, service: endpoint });
         app.serve_admin(&edition).await?;
@@ -326,7 +326,7 @@ impl App {
 impl Foundation {
     /// # Errors
     /// The audit log cannot be opened, or the exporter of telemetry cannot be built.
-    fn lay(config: &Config, instances: Instances) -> io::Result<Self> {
+    fn open(config: &Config, instances: Instances) -> io::Result<Self> {
         let telemetry = Telemetry::new(&config.telemetry).map_err(io::Error::other)?;
         let audit = match instances {
             Instances::One => Audit::open(config.audit.as_ref())?,
@@ -340,7 +340,7 @@ impl Foundation {
 
 /// A gateway that does not listen has one client, which shares nothing with others, and stands
 /// alone.
-fn share_with_nobody(config: &mut Config) {
+fn disable_sharing(config: &mut Config) {
     config.cluster = None;
     config.server.limits.share = Share::WHOLE;
     if let Some(audit) = &mut config.audit {

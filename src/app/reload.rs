@@ -11,7 +11,6 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{error, info, warn};
 
 use super::edition::Edition;
-use super::{App, Listening, config_event, share_with_nobody, warn_about_config};
 use audit::LogChange;
 use audit::record::Event;
 use base::platform::disk::{self, Metadata};
@@ -19,6 +18,7 @@ use base::platform::{blocking, wall_clock};
 use config::{Config, ConfigError, SourceFile};
 use gateway::downstream::{Serve, TlsServer};
 use gateway::telemetry::{self, log::Control};
+use super::{App, Listening, config_event, disable_sharing, warn_about_config};
 
 /// The source of the configuration.
 #[derive(Clone)]
@@ -170,7 +170,7 @@ impl App {
             return Err(removals.join("\n"));
         }
         if self.endpoint.is_none() {
-            share_with_nobody(&mut config);
+            disable_sharing(&mut config);
         }
         let needs_restart = keep_for_life(&mut config, &before.config);
         // The new access settings may not be safe at the old addresses.
@@ -246,7 +246,7 @@ impl App {
             let renewed = service.load().renew(admin, config, state, sealer);
             service.store(Arc::new(renewed));
         }
-        edition.gate.take_over();
+        edition.gate.publish();
     }
 
     /// Builds the parts that are fallible and slow, where they differ from those before: telemetry

@@ -47,7 +47,7 @@ pub(super) async fn join(
 
 impl App {
     /// Takes part in the cluster, until the end of the shutdown.
-    pub(super) fn take_part(
+    pub(super) fn join_cluster(
         &self,
         cluster: &Arc<Cluster>,
         relayed: mpsc::Receiver<Relayed>,
@@ -59,7 +59,7 @@ impl App {
         let terminated = move |holder: &Holder, session| {
             sessions.load().terminated_elsewhere(holder, session);
         };
-        tasks.spawn(cluster.clone().keep(describe, terminated, stop.clone()));
+        tasks.spawn(cluster.clone().run_membership(describe, terminated, stop.clone()));
         let edition = self.edition.clone();
         let handling = handle_all(relayed, edition, endpoint, tasks.clone(), stop.clone());
         tasks.spawn(handling);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::args::{AdminApi, AccountsCommand};
+use super::args::{AccountsCommand, AdminApi};
 use super::failure::Failure;
 use super::output::{Column, age, print, table};
 use super::reach::Reach;
@@ -58,7 +58,7 @@ const REVOKED_COLUMNS: [Column; 5] = [
     Column::new("CALLER", "caller"),
     Column::new("METHOD", "method"),
     Column::new("ISSUER", "issuer"),
-    Column { heading: "AT PROVIDER", member: "endedAtProvider", format: at_provider },
+    Column { heading: "AT PROVIDER", member: "revokedAtProvider", format: at_provider },
 ];
 
 fn at_provider(is_ended: &Value) -> String {

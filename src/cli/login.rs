@@ -304,7 +304,10 @@ async fn sign_in(options: &Login, upstream: &Target<'_>) -> Result<StoredLogin, 
 }
 
 /// Waits for the browser, or for a pasted address, and exchanges the code.
-async fn finish(flow: CodeFlow, arrivals: &mut mpsc::Receiver<Arrival>) -> Result<StoredLogin, Failure> {
+async fn finish(
+    flow: CodeFlow,
+    arrivals: &mut mpsc::Receiver<Arrival>,
+) -> Result<StoredLogin, Failure> {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     let mut has_input = true;
     let (code, arrival) = loop {

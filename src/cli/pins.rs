@@ -31,9 +31,9 @@ use gateway::router::{Router, UpstreamStatus};
 /// 1 if upstreams offer versions that are not approved (`check`), or nothing could be decided.
 pub(super) fn run(command: &ApprovalsCommand) -> Result<(), Failure> {
     let view = match command {
-        ApprovalsCommand::Status(view) | ApprovalsCommand::Check(view) | ApprovalsCommand::Diff { view, .. } => {
-            view
-        }
+        ApprovalsCommand::Status(view)
+        | ApprovalsCommand::Check(view)
+        | ApprovalsCommand::Diff { view, .. } => view,
         ApprovalsCommand::Approve { decision, .. }
         | ApprovalsCommand::Reject { decision, .. }
         | ApprovalsCommand::Rollback { decision, .. } => &decision.view,

@@ -59,14 +59,14 @@ pub(super) async fn send_once(url: &str, path: &str, body: &Value) -> Result<Val
     let egress = Egress::new(CONNECT, None, AddressPolicy::NotLinkLocal).map_err(Failure::new)?;
     let mut request = Request::post(path).body(Full::from(body.to_string())).unwrap_or_default();
     request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    ask(&egress, url, path, request).await
+    request_once(&egress, url, path, request).await
 }
 
 async fn fetch(egress: &Egress, url: &str, path: &str) -> Result<Value, Failure> {
-    ask(egress, url, path, Request::new(Full::default())).await
+    request_once(egress, url, path, Request::new(Full::default())).await
 }
 
-async fn ask(
+async fn request_once(
     egress: &Egress,
     url: &str,
     path: &str,

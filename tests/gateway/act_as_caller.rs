@@ -777,7 +777,7 @@ async fn a_token_is_revoked_at_the_authorization_server_where_that_can_be_done()
     };
     let told = |revoked: &Value, upstream: &str| {
         let mut rows = revoked["revoked"].as_array().unwrap().iter();
-        rows.find(|row| row["upstream"] == upstream).unwrap()["endedAtProvider"].clone()
+        rows.find(|row| row["upstream"] == upstream).unwrap()["revokedAtProvider"].clone()
     };
     get_both().await;
     // Nothing says that tokens can be revoked.

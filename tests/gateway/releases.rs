@@ -107,7 +107,8 @@ impl Folder {
     }
 
     pub async fn approve(&self) {
-        let said = self.approvals(&["approve", "--upstream", "up", "--yes", "--why", "reviewed"]).await;
+        let said =
+            self.approvals(&["approve", "--upstream", "up", "--yes", "--why", "reviewed"]).await;
         assert_eq!(said.code, Some(0), "{said:?}");
     }
 
@@ -361,7 +362,8 @@ async fn texts_are_approved_for_probes_and_not_where_they_are_unstable() {
     let notes = said["notes"].to_string();
     assert!(notes.contains("up__clock: its text is unstable"), "{said}");
     let status = folder.approvals(&["status", "--json"]).await.json();
-    let kinds: Vec<_> = status["prompts"].as_array().unwrap().iter().map(|p| &p["covers"]).collect();
+    let kinds: Vec<_> =
+        status["prompts"].as_array().unwrap().iter().map(|p| &p["covers"]).collect();
     assert_eq!(kinds, ["definition, text unstable", "text", "definition"]);
     assert_eq!(status["prompts"][1]["approved"]["texts"][0]["arguments"], json!({"who": "ada"}));
     // Each probe was a call of its own, recorded as one of the gateway itself.
@@ -387,7 +389,10 @@ async fn access_rules_are_for_probes_too_and_know_the_state_of_a_prompt() {
     let warn = "[approvals]\nmode = \"warn\"\n";
     let folder = Folder::new(&(warn.to_owned() + rules + &up.upstream.table("up")));
     let said = folder.approvals(&["approve", "--upstream", "up", "--yes"]).await;
-    assert!(said.stdout.contains("the approval does not cover its text: unknown prompt"), "{said:?}");
+    assert!(
+        said.stdout.contains("the approval does not cover its text: unknown prompt"),
+        "{said:?}"
+    );
     let prober = "[[access.rules]]\nallow = [\"get\"]\ncallers = [\"promptgate\"]\n";
     folder.configure(&(warn.to_owned() + rules + prober + &up.upstream.table("up")));
     folder.approve().await;

@@ -153,7 +153,8 @@ async fn several_server_requests_are_answered_in_every_cell() {
         None => json!({"roots": [{"uri": "file:///a"}]}),
     };
     for upstream in askers(server_requests).await {
-        let settings = "server_requests = [\"elicitation\", \"roots\"]\nlabel_elicitations = false\n";
+        let settings =
+            "server_requests = [\"elicitation\", \"roots\"]\nlabel_elicitations = false\n";
         let gateway = before(&upstream, settings).await;
         for client_mode in CLIENTS {
             let mut client = connect(&gateway, client_mode, ALL).await;
@@ -692,7 +693,8 @@ async fn an_answer_given_before_a_page_is_not_given_again_to_a_later_server_requ
         form_elicitation("Approve?"),
     ];
     let upstream = Upstream::legacy_with_server_requests(server_requests).await;
-    let gateway = before(&upstream, "server_requests = [\"elicitation\", \"elicitation-url\"]\n").await;
+    let gateway =
+        before(&upstream, "server_requests = [\"elicitation\", \"elicitation-url\"]\n").await;
     let mut modern = connect(&gateway, ClientMode::Modern, ALL).await;
     let (asked, answer) = modern.get_answering(get(), |_| accept_blue()).await;
     assert_eq!(asked.len(), 3, "the second approval is the user's, too");

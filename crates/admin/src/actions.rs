@@ -13,13 +13,13 @@ use super::console::text::Html;
 use super::console::{Frame, LoginPage, SignedInPage};
 use super::grants::Revocation;
 use super::pages::trial::{self, Attempt};
-use super::pages::{self, Made, Trouble};
+use super::pages::{self, PageError, PageResult};
 use super::pins::Decision;
-use super::request::{Asked, Params};
+use super::request::{PageRequest, Params};
 use super::sign_in::{
     LocalPath, Redirect, Role, SignInError, SignedIn, Via, Visitor, is_same_site_post,
 };
-use super::{Admin, Form, From, LOGIN_FORM, State, beside_calls_within, has_type, html};
+use super::{Admin, ClientOrigin, Form, LOGIN_FORM, State, beside_calls_within, has_type, html};
 use domain::percent;
 use gateway::downstream::clock::now;
 use gateway::router::approvals::Action;
@@ -38,17 +38,17 @@ struct TrialBody {
 
 impl Admin {
     /// The login form, and what it leads to.
-    pub(super) async fn login(&self, head: &Parts, body: Incoming, from: &From) -> Answer {
+    pub(super) async fn login(&self, head: &Parts, body: Incoming, from: &ClientOrigin) -> Answer {
         let params = Params::read(head.uri.query().unwrap_or_default().as_bytes());
         match (head.uri.path(), &head.method) {
             ("/login", &Method::GET | &Method::HEAD) => self.login_page(&params, None),
             ("/login", &Method::POST) => {
                 if !is_same_site_post(&from.site, &head.headers) {
-                    return self.trouble(&foreign_form(), None);
+                    return self.error_page(&foreign_form(), None);
                 }
                 let form = match self.form(head, body, LOGIN_FORM).await {
                     Ok(form) => form,
-                    Err(trouble) => return self.trouble(&trouble, None),
+                    Err(error) => return self.error_page(&error, None),
                 };
                 let token = form.get("token").trim();
                 match self.sign_in.log_in(&from.site, token, from.address, now()) {
@@ -72,26 +72,26 @@ impl Admin {
                 let query = head.uri.query().unwrap_or_default();
                 let (site, address) = (&from.site, from.address);
                 match self.sign_in.finish(site, query, &head.headers, address, now()).await {
-                    Ok(signed_in) => self.moving_on(signed_in),
+                    Ok(signed_in) => self.continue_after_sign_in(signed_in),
                     Err(error) => self.login_page(&Params::default(), Some(&error)),
                 }
             }
-            _ => self.trouble(&Trouble::not_found("page at this address"), None),
+            _ => self.error_page(&PageError::not_found("page at this address"), None),
         }
     }
 
     /// The page after a sign-in at a provider. It moves on by itself, since a browser that comes
     /// from another site sends no strict cookie along a chain of redirects.
-    fn moving_on(&self, SignedIn { cookies, return_to }: SignedIn) -> Answer {
+    fn continue_after_sign_in(&self, SignedIn { cookies, return_to }: SignedIn) -> Answer {
         let page = SignedInPage { to: return_to.as_str() };
-        let answer = Answer::html(StatusCode::OK, self.unsigned("Signed in", &page));
+        let answer = Answer::html(StatusCode::OK, self.render_public("Signed in", &page));
         let [session, flow] = cookies;
         let refresh = return_to.refresh();
         answer.with_cookie(session).with_cookie(flow).with_header(REFRESH, refresh)
     }
 
     /// A page for visitors without a session.
-    fn unsigned(&self, title: &str, page: &impl askama::Template) -> String {
+    fn render_public(&self, title: &str, page: &impl askama::Template) -> String {
         let frame = Frame {
             title,
             gateway: &self.gateway,
@@ -113,7 +113,7 @@ impl Admin {
             has_oidc: self.sign_in.takes_oidc(),
         };
         let status = error.map_or(StatusCode::OK, SignInError::status);
-        let answer = Answer::html(status, self.unsigned("Sign in", &page));
+        let answer = Answer::html(status, self.render_public("Sign in", &page));
         match error.and_then(SignInError::retry_after) {
             Some(seconds) => answer.retry_after(seconds),
             None => answer,
@@ -126,9 +126,9 @@ impl Admin {
         head: &Parts,
         body: Incoming,
         visitor: &Visitor,
-        from: &From,
+        from: &ClientOrigin,
         path: Vec<String>,
-    ) -> Made<Answer> {
+    ) -> PageResult<Answer> {
         let form = self.form(head, body, self.bounds()).await?;
         if !visitor.check_csrf(form.get("csrf")) || !is_same_site_post(&from.site, &head.headers) {
             return Err(foreign_form());
@@ -149,16 +149,16 @@ impl Admin {
             ["audit", "verification"] => self.verify(visitor),
             // Rules that are pasted are too long for an address.
             ["access"] => self.page(path, form, visitor, Form::Html).await,
-            _ => Err(Trouble::not_found("action at this address")),
+            _ => Err(PageError::not_found("action at this address")),
         }
     }
 
     /// Starts a verification of the audit log.
-    fn verify(&self, visitor: &Visitor) -> Made<Answer> {
+    fn verify(&self, visitor: &Visitor) -> PageResult<Answer> {
         if visitor.role < Role::Tester {
             let message =
                 "The log is verified by testers and approvers: it takes a processor for a while.";
-            return Err(Trouble::new(StatusCode::FORBIDDEN, message));
+            return Err(PageError::new(StatusCode::FORBIDDEN, message));
         }
         if let (Some(path), Some(audit)) = (self.state.audit.path(), &self.state.config.audit) {
             let State { verification, tasks, stop, .. } = &*self.state;
@@ -169,29 +169,35 @@ impl Admin {
 
     /// The request for a prompt's page that runs a trial. Its deadline is later by the time of a
     /// call.
-    fn trial_of(&self, name: &str, form: Params) -> Asked {
-        let mut asked = self.asked(vec!["prompts".to_owned(), name.to_owned()], form);
-        asked.until += self.limits.request;
-        asked
+    fn trial_of(&self, name: &str, form: Params) -> PageRequest {
+        let mut page_request = self.page_request(vec!["prompts".to_owned(), name.to_owned()], form);
+        page_request.until += self.limits.request;
+        page_request
     }
 
     /// Runs a trial, or a completion, with one of the permits for trials.
-    async fn trying<T: Send + 'static>(
+    async fn run_trial<T: Send + 'static>(
         &self,
         until: Instant,
-        trial: impl Future<Output = Made<T>> + Send + 'static,
-    ) -> Made<T> {
+        trial: impl Future<Output = PageResult<T>> + Send + 'static,
+    ) -> PageResult<T> {
         beside_calls_within(&self.permits.trials, until, trial).await
     }
 
-    async fn try_in_console(&self, visitor: &Visitor, name: &str, form: Params) -> Made<Answer> {
-        let asked = self.trial_of(name, form);
+    async fn try_in_console(
+        &self,
+        visitor: &Visitor,
+        name: &str,
+        form: Params,
+    ) -> PageResult<Answer> {
+        let page_request = self.trial_of(name, form);
         let (state, who, gateway) = (self.state.clone(), visitor.clone(), self.gateway.clone());
-        self.trying(asked.until, async move {
-            let name = asked.path[1].clone();
-            let attempt = attempt(&name, &asked.params);
-            let trial = trial::attempt(&state, &who, &asked, &attempt).await?;
-            let page = pages::prompt::with_trial(&state, &asked, &who, &name, Some(trial)).await?;
+        self.run_trial(page_request.until, async move {
+            let name = page_request.path[1].clone();
+            let attempt = attempt(&name, &page_request.params);
+            let trial = trial::attempt(&state, &who, &page_request, &attempt).await?;
+            let page =
+                pages::prompt::with_trial(&state, &page_request, &who, &name, Some(trial)).await?;
             html(&page, &who, &gateway)
         })
         .await
@@ -203,12 +209,12 @@ impl Admin {
         name: &str,
         form: Params,
         argument: String,
-    ) -> Made<Vec<String>> {
-        let asked = self.trial_of(name, form);
+    ) -> PageResult<Vec<String>> {
+        let page_request = self.trial_of(name, form);
         let (state, who) = (self.state.clone(), visitor.clone());
-        self.trying(asked.until, async move {
-            let attempt = attempt(&asked.path[1], &asked.params);
-            trial::complete(&state, &who, &asked, &attempt, &argument).await
+        self.run_trial(page_request.until, async move {
+            let attempt = attempt(&page_request.path[1], &page_request.params);
+            trial::complete(&state, &who, &page_request, &attempt, &argument).await
         })
         .await
     }
@@ -228,12 +234,12 @@ impl Admin {
         let made = async {
             let body: TrialBody =
                 self.json_body(head, body, "{\"arguments\": {\"NAME\": \"VALUE\"}}").await?;
-            let asked = self.trial_of(name, Params::default());
+            let page_request = self.trial_of(name, Params::default());
             let (state, who) = (self.state.clone(), visitor.clone());
-            self.trying(asked.until, async move {
+            self.run_trial(page_request.until, async move {
                 let arguments = body.arguments.iter();
                 let attempt = Attempt {
-                    name: &asked.path[1],
+                    name: &page_request.path[1],
                     arguments: arguments
                         .map(|(name, value)| (name.as_str(), value.as_str()))
                         .collect(),
@@ -241,10 +247,11 @@ impl Admin {
                 };
                 if completes {
                     let argument = body.argument.as_deref().unwrap_or_default();
-                    let values = trial::complete(&state, &who, &asked, &attempt, argument).await?;
+                    let values =
+                        trial::complete(&state, &who, &page_request, &attempt, argument).await?;
                     Ok(serde_json::json!({ "values": values }))
                 } else {
-                    let trial = trial::attempt(&state, &who, &asked, &attempt).await?;
+                    let trial = trial::attempt(&state, &who, &page_request, &attempt).await?;
                     Ok(serde_json::to_value(&trial).unwrap_or_default())
                 }
             })
@@ -252,7 +259,7 @@ impl Admin {
         };
         match made.await {
             Ok(document) => Answer::json(StatusCode::OK, &document),
-            Err(trouble) => Answer::error(trouble.status, &trouble.message),
+            Err(error) => Answer::error(error.status, &error.message),
         }
     }
 
@@ -267,13 +274,13 @@ impl Admin {
         if head.method != Method::POST {
             return Answer::not_allowed("POST");
         }
-        if let Err(trouble) = self.check_approver(visitor) {
-            return Answer::error(trouble.status, &trouble.message);
+        if let Err(error) = self.check_approver(visitor) {
+            return Answer::error(error.status, &error.message);
         }
         let what = r#"{"prompts": ["NAME"], "by": "…", "why": "…"}"#;
         let decision: Decision = match self.json_body(head, body, what).await {
             Ok(decision) => decision,
-            Err(trouble) => return Answer::error(trouble.status, &trouble.message),
+            Err(error) => return Answer::error(error.status, &error.message),
         };
         let decision = match visitor.via {
             // A person is recorded under the id of their session. A bearer token identifies no
@@ -297,22 +304,22 @@ impl Admin {
             self.check_approver(visitor)?;
             let what = r#"{"caller": "ID", "upstream": "ID"}"#;
             let revocation: Revocation = self.json_body(head, body, what).await?;
-            Ok::<_, Trouble>(self.state.revoke(revocation, visitor).await)
+            Ok::<_, PageError>(self.state.revoke(revocation, visitor).await)
         };
         match made.await {
             Ok(document) => Answer::json(StatusCode::OK, &document),
-            Err(trouble) => Answer::error(trouble.status, &trouble.message),
+            Err(error) => Answer::error(error.status, &error.message),
         }
     }
 
     /// Carries out a decision that a form has sent, with the entity tag of the version on its page.
-    async fn decide_in_console(&self, visitor: &Visitor, form: &Params) -> Made<Answer> {
+    async fn decide_in_console(&self, visitor: &Visitor, form: &Params) -> PageResult<Answer> {
         self.check_approver(visitor)?;
         let action = match form.get("action") {
             "approve" => Action::Approve,
             "reject" => Action::Reject,
             "rollback" => Action::RollBack { to: None },
-            _ => return Err(Trouble::new(StatusCode::BAD_REQUEST, "Choose what to decide.")),
+            _ => return Err(PageError::new(StatusCode::BAD_REQUEST, "Choose what to decide.")),
         };
         let name = form.get("prompt");
         let decision = Decision {
@@ -325,14 +332,14 @@ impl Admin {
             Ok(_) => Ok(Answer::moved(&format!("/approvals/{}", percent::encoded_segment(name)))),
             Err((status, document)) => {
                 let message = document["error"].as_str().unwrap_or_default().to_owned();
-                Err(Trouble::new(status, message))
+                Err(PageError::new(status, message))
             }
         }
     }
 
     /// # Errors
     /// The visitor may not decide; the text names the remedy.
-    fn check_approver(&self, visitor: &Visitor) -> Made<()> {
+    fn check_approver(&self, visitor: &Visitor) -> PageResult<()> {
         if visitor.role >= Role::Approver {
             return Ok(());
         }
@@ -341,7 +348,7 @@ impl Admin {
         } else {
             "the admin API is read-only; set admin.write = true (versions of prompts can also be decided on with `promptgate approvals`)"
         };
-        Err(Trouble::new(StatusCode::FORBIDDEN, message))
+        Err(PageError::new(StatusCode::FORBIDDEN, message))
     }
 
     /// Reads a body of JSON. `what` is an example.
@@ -350,13 +357,13 @@ impl Admin {
         head: &Parts,
         body: Incoming,
         what: &str,
-    ) -> Made<T> {
+    ) -> PageResult<T> {
         if !has_type(&head.headers, "application/json") {
             let message = "send Content-Type: application/json";
-            return Err(Trouble::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+            return Err(PageError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
         let body = self.body(body, self.bounds()).await?;
-        let bad = |why| Trouble::new(StatusCode::BAD_REQUEST, format!("send {what}: {why}"));
+        let bad = |why| PageError::new(StatusCode::BAD_REQUEST, format!("send {what}: {why}"));
         serde_json::from_slice(&body).map_err(bad)
     }
 }
@@ -364,7 +371,10 @@ impl Admin {
 /// Whether a path of the console takes forms alone.
 pub(super) fn is_action(path: &[String]) -> bool {
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
-    matches!(path.as_slice(), ["logout"] | ["approvals", "decide"] | ["prompts", _, "try" | "complete"])
+    matches!(
+        path.as_slice(),
+        ["logout"] | ["approvals", "decide"] | ["prompts", _, "try" | "complete"]
+    )
 }
 
 /// The page that has the form of an action.
@@ -375,10 +385,10 @@ pub(super) fn page_of_action(path: &[String]) -> String {
 }
 
 /// A form of another site, or of a session that has ended.
-fn foreign_form() -> Trouble {
+fn foreign_form() -> PageError {
     let message =
         "The form does not belong to your session. Go back, reload the page and try again.";
-    Trouble::new(StatusCode::FORBIDDEN, message)
+    PageError::new(StatusCode::FORBIDDEN, message)
 }
 
 /// Reads the trial form of a prompt's page: `arg.NAME`, and `as`.

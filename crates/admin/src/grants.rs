@@ -32,13 +32,13 @@ impl State {
         let revoking = self.tasks.spawn(async move {
             let Revocation { caller, upstream } = revocation;
             let ended = router.revoke_accounts(caller.as_deref(), upstream.as_deref()).await;
-            let revoked = ended.iter().map(|RevokedAccount { account, is_told }| {
+            let revoked = ended.iter().map(|RevokedAccount { account, revoked_at_provider }| {
                 let event = Event::new("account_revoked").text("upstream", &account.upstream);
                 let event = event.text("caller", account.caller.id()).text("by", &by);
-                let told = if *is_told { "told" } else { "not_told" };
-                audit.note(event.text("provider", told));
+                let provider = if *revoked_at_provider { "revoked" } else { "not_revoked" };
+                audit.note(event.text("provider", provider));
                 let mut row = account_json(account);
-                row["endedAtProvider"] = json!(is_told);
+                row["revokedAtProvider"] = json!(revoked_at_provider);
                 row
             });
             json!({ "revoked": revoked.collect::<Vec<_>>() })

@@ -41,10 +41,10 @@ use gateway::downstream::clock::now;
 use gateway::downstream::{Body, OriginGuard, Peer, RequestGuard, Serve, TlsServer};
 use gateway::router::approvals::Action;
 use gateway::router::blocking::beside_calls;
-use pages::{AnyPage, Made, Trouble};
+use pages::{AnyPage, PageError, PageResult};
 use pins::entity_tag;
 pub use reloads::Reloads;
-use request::{Asked, Params, segments};
+use request::{PageRequest, Params, segments};
 use sign_in::{LocalPath, SignIn, Site, Visitor, is_same_site_post};
 pub use state::State;
 pub use verification::Verification;
@@ -213,7 +213,7 @@ impl Admin {
         if let Some(asset) = asset::at(path) {
             return Answer::asset(asset);
         }
-        let from = From { site, address };
+        let from = ClientOrigin { site, address };
         match visitor {
             _ if path == "/login" || path.starts_with("/login/") => {
                 self.login(&head, body, &from).await
@@ -271,10 +271,10 @@ impl Admin {
                 let params = Params::read(head.uri.query().unwrap_or_default().as_bytes());
                 return match self.page(segments, params, visitor, Form::Json).await {
                     Ok(answer) => answer,
-                    Err(trouble) if trouble.is_unknown_page => {
+                    Err(error) if error.is_unknown_page => {
                         Answer::error(StatusCode::NOT_FOUND, NOT_FOUND)
                     }
-                    Err(trouble) => Answer::error(trouble.status, &trouble.message),
+                    Err(error) => Answer::error(error.status, &error.message),
                 };
             }
         };
@@ -289,7 +289,7 @@ impl Admin {
         head: &Parts,
         body: Incoming,
         visitor: &Visitor,
-        from: &From,
+        from: &ClientOrigin,
     ) -> Answer {
         let Some(path) = segments(head.uri.path()) else {
             return Answer::error(StatusCode::NOT_FOUND, NOT_FOUND);
@@ -307,9 +307,9 @@ impl Admin {
             Method::POST => self.action(head, body, visitor, from, path).await,
             _ => return Answer::not_allowed("GET, HEAD, POST"),
         };
-        answer.unwrap_or_else(|trouble| match reads_html(&head.headers) {
-            true => self.trouble(&trouble, Some(visitor)),
-            false => Answer::error(trouble.status, &trouble.message),
+        answer.unwrap_or_else(|error| match reads_html(&head.headers) {
+            true => self.error_page(&error, Some(visitor)),
+            false => Answer::error(error.status, &error.message),
         })
     }
 
@@ -320,19 +320,19 @@ impl Admin {
         params: Params,
         visitor: &Visitor,
         form: Form,
-    ) -> Made<Answer> {
-        let asked = self.asked(path, params);
+    ) -> PageResult<Answer> {
+        let page_request = self.page_request(path, params);
         let (state, visitor, gateway) = (self.state.clone(), visitor.clone(), self.gateway.clone());
-        let until = asked.until;
+        let until = page_request.until;
         let making = async move {
-            let page = pages::make(&state, &visitor, &asked).await?;
-            written(&*page, &visitor, &gateway, form)
+            let page = pages::make(&state, &visitor, &page_request).await?;
+            render(&*page, &visitor, &gateway, form)
         };
         beside_calls_within(&self.permits.pages, until, making).await
     }
 
-    fn asked(&self, path: Vec<String>, params: Params) -> Asked {
-        Asked {
+    fn page_request(&self, path: Vec<String>, params: Params) -> PageRequest {
+        PageRequest {
             path,
             params,
             until: Instant::now() + self.config.render_timeout,
@@ -342,17 +342,17 @@ impl Admin {
     }
 
     /// A page that says why there is no other.
-    fn trouble(&self, trouble: &Trouble, visitor: Option<&Visitor>) -> Answer {
-        let page = console::TroublePage { message: &trouble.message };
+    fn error_page(&self, error: &PageError, visitor: Option<&Visitor>) -> Answer {
+        let page = console::ErrorPage { message: &error.message };
         let frame = Frame {
-            title: trouble.status.canonical_reason().unwrap_or("Error"),
+            title: error.status.canonical_reason().unwrap_or("Error"),
             gateway: &self.gateway,
             section: None,
             visitor,
             csrf: &visitor.map(signed_out_by).unwrap_or_default(),
             main: console::text::Html(askama::Template::render(&page).unwrap_or_default()),
         };
-        Answer::html(trouble.status, askama::Template::render(&frame).unwrap_or_default())
+        Answer::html(error.status, askama::Template::render(&frame).unwrap_or_default())
     }
 
     /// Bounds of the bodies of visitors with a credential.
@@ -361,25 +361,25 @@ impl Admin {
     }
 
     /// Reads a body within its size and time.
-    async fn body(&self, body: Incoming, bounds: BodyBounds) -> Made<Bytes> {
+    async fn body(&self, body: Incoming, bounds: BodyBounds) -> PageResult<Bytes> {
         let body = Limited::new(body, bounds.size).collect();
         match timeout(bounds.time, body).await {
             Ok(Ok(body)) => Ok(body.to_bytes()),
-            Ok(Err(_)) => Err(Trouble::new(
+            Ok(Err(_)) => Err(PageError::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "the body is too large, or was broken off",
             )),
             Err(_) => {
-                Err(Trouble::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"))
+                Err(PageError::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"))
             }
         }
     }
 
     /// Reads the form of a POST.
-    async fn form(&self, head: &Parts, body: Incoming, bounds: BodyBounds) -> Made<Params> {
+    async fn form(&self, head: &Parts, body: Incoming, bounds: BodyBounds) -> PageResult<Params> {
         if !has_type(&head.headers, "application/x-www-form-urlencoded") {
             let message = "The form was not sent as application/x-www-form-urlencoded.";
-            return Err(Trouble::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+            return Err(PageError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
         Ok(Params::read(&self.body(body, bounds).await?))
     }
@@ -389,13 +389,13 @@ impl Admin {
 async fn beside_calls_within<T: Send + 'static>(
     permits: &Arc<Semaphore>,
     until: Instant,
-    making: impl Future<Output = Made<T>> + Send + 'static,
-) -> Made<T> {
+    making: impl Future<Output = PageResult<T>> + Send + 'static,
+) -> PageResult<T> {
     let permit = timeout_at(until, permits.clone().acquire_owned()).await;
     let Ok(Ok(permit)) = permit else {
         let message =
             "Too many pages are being made, or prompts tried, at once. Try again in a moment.";
-        return Err(Trouble::new(StatusCode::SERVICE_UNAVAILABLE, message));
+        return Err(PageError::new(StatusCode::SERVICE_UNAVAILABLE, message));
     };
     let runtime = tokio::runtime::Handle::current();
     let made = beside_calls(move || {
@@ -404,7 +404,7 @@ async fn beside_calls_within<T: Send + 'static>(
         made
     });
     // A late page runs until it next checks the clock, and is dropped.
-    timeout_at(until + GRACE, made).await.unwrap_or_else(|_| Err(Trouble::late()))
+    timeout_at(until + GRACE, made).await.unwrap_or_else(|_| Err(PageError::late()))
 }
 
 /// How a page is written.
@@ -420,7 +420,7 @@ enum Form {
 ///
 /// # Errors
 /// The page cannot be written.
-fn written(page: &dyn AnyPage, visitor: &Visitor, gateway: &str, form: Form) -> Made<Answer> {
+fn render(page: &dyn AnyPage, visitor: &Visitor, gateway: &str, form: Form) -> PageResult<Answer> {
     match (form, page.csv()) {
         (Form::Json, _) => page.json().map(Answer::document).map_err(|error| internal(&error)),
         (Form::Csv, Some(table)) => Ok(Answer::csv(table, "usage.csv")),
@@ -432,7 +432,7 @@ fn written(page: &dyn AnyPage, visitor: &Visitor, gateway: &str, form: Form) -> 
 ///
 /// # Errors
 /// The page cannot be written.
-fn html(page: &dyn AnyPage, visitor: &Visitor, gateway: &str) -> Made<Answer> {
+fn html(page: &dyn AnyPage, visitor: &Visitor, gateway: &str) -> PageResult<Answer> {
     let frame = Frame {
         title: &page.title(),
         gateway,
@@ -449,7 +449,7 @@ fn html(page: &dyn AnyPage, visitor: &Visitor, gateway: &str) -> Made<Answer> {
 const GRACE: Duration = Duration::from_millis(500);
 
 /// Where a request comes from.
-struct From {
+struct ClientOrigin {
     site: Site,
     address: IpAddr,
 }
@@ -482,9 +482,12 @@ fn read_only(head: &Parts, answer: impl FnOnce() -> Answer) -> Answer {
     }
 }
 
-fn internal(error: &dyn std::error::Error) -> Trouble {
+fn internal(error: &dyn std::error::Error) -> PageError {
     tracing::error!(%error, "a page of the console cannot be written; please report this line");
-    Trouble::new(StatusCode::INTERNAL_SERVER_ERROR, "The page cannot be written; the log says why.")
+    PageError::new(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "The page cannot be written; the log says why.",
+    )
 }
 
 const NOT_FOUND: &str = "not found; GET /api/v1/openapi.json describes the admin API, beside /livez, /readyz and \

@@ -60,12 +60,12 @@ impl State {
     ) -> Result<Value, Refusal> {
         let refuse = |status, error: &str| (status, json!({ "error": error }));
         let Some(if_match) = if_match else {
-            let error =
-                "send the ETag of GET /api/v1/approvals, which shows what is decided on, in If-Match";
+            let error = "send the ETag of GET /api/v1/approvals, which shows what is decided on, in If-Match";
             return Err(refuse(StatusCode::PRECONDITION_REQUIRED, error));
         };
         let changed = || {
-            let error = "the approvals or what upstreams offer have changed; read /api/v1/approvals again";
+            let error =
+                "the approvals or what upstreams offer have changed; read /api/v1/approvals again";
             refuse(StatusCode::PRECONDITION_FAILED, error)
         };
         // One snapshot of the catalog, so that the decision is on the version that the tag names.
@@ -114,7 +114,8 @@ fn chosen(rows: &[ApprovalRow], names: &[String]) -> Result<Vec<ApprovalRow>, Re
         return Err((StatusCode::BAD_REQUEST, json!({ "error": error })));
     }
     let find = |name: &str| {
-        let error = || json!({"error": format!("no prompt {name:?} is offered or in the lock file")});
+        let error =
+            || json!({"error": format!("no prompt {name:?} is offered or in the lock file")});
         let row = by_name.get(name).copied().cloned();
         row.ok_or_else(|| (StatusCode::NOT_FOUND, error()))
     };

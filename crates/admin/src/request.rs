@@ -56,7 +56,7 @@ impl Params {
 
 /// A request for a page, with bounds on the time and the rows that it may take.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct PageRequest {
     /// The decoded segments of the path, below `/` or `/api/v1/`.
     pub path: Vec<String>,
     pub params: Params,
@@ -67,7 +67,7 @@ pub(super) struct Asked {
     pub now: SystemTime,
 }
 
-impl Asked {
+impl PageRequest {
     /// Whether there is no time left.
     pub(super) fn is_late(&self) -> bool {
         Instant::now() >= self.until
@@ -134,20 +134,20 @@ mod tests {
 
     #[test]
     fn a_page_of_rows_is_within_its_bounds() {
-        let asked = |query: &str| Asked {
+        let request = |query: &str| PageRequest {
             path: vec![],
             params: Params::read(query.as_bytes()),
             until: Instant::now(),
             rows: 10,
             now: SystemTime::UNIX_EPOCH,
         };
-        let paging = asked("q=a+b&page=2").paging(25, 100);
+        let paging = request("q=a+b&page=2").paging(25, 100);
         assert_eq!((paging.start, paging.size, paging.pages), (10, 10, 3));
         assert_eq!(paging.next.as_deref(), Some("?q=a+b&page=3"));
-        assert_eq!(asked("page=99").paging(25, 10).page, 3);
+        assert_eq!(request("page=99").paging(25, 10).page, 3);
         let sizes = ["size=3", "size=10", "size=11", "size=0", "size=x"];
-        let sizes = sizes.map(|query| asked(query).paging(25, 5).size);
+        let sizes = sizes.map(|query| request(query).paging(25, 5).size);
         assert_eq!(sizes, [3, 10, 10, 1, 5]);
-        assert_eq!(asked("page=x").paging(0, 10), asked("page=-1").paging(0, 10));
+        assert_eq!(request("page=x").paging(0, 10), request("page=-1").paging(0, 10));
     }
 }

@@ -58,7 +58,7 @@ pub use credential::{
 };
 pub use error::{ConfigError, Origin};
 pub use exposure::{Exposure, ToolForm};
-pub(crate) use grants::{AccountLimits, Logins, Login};
+pub(crate) use grants::{AccountLimits, Login, Logins};
 pub use in_use::{Setting, SettingChange, changes};
 pub use jwt::{Jwt, is_https_or_loopback};
 pub use limits::{Limit, Per, default_limit_name};
@@ -604,8 +604,10 @@ mod tests {
         ]
         .map(|(key, names)| format!("{key}: unknown key; its name is now {names}"));
         names.sort_unstable();
-        let mut found: Vec<_> =
-            found.iter().map(|line| line.splitn(3, ':').nth(2).unwrap().trim().to_owned()).collect();
+        let mut found: Vec<_> = found
+            .iter()
+            .map(|line| line.splitn(3, ':').nth(2).unwrap().trim().to_owned())
+            .collect();
         found.sort_unstable();
         assert_eq!(found, names);
     }

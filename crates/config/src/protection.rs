@@ -256,8 +256,12 @@ mod tests {
         assert_eq!(removals(&enforced), 0);
         assert_eq!(removals(&parse("")), 1);
         assert_eq!(removals(&parse("[approvals]\nmode = \"warn\"\n")), 0);
-        let own =
-            schema_check::parse("g", &format!("{upstream}approval = \"off\"\n"), folder.path(), &[]);
+        let own = schema_check::parse(
+            "g",
+            &format!("{upstream}approval = \"off\"\n"),
+            folder.path(),
+            &[],
+        );
         assert_eq!(removals(&own.unwrap()), 0);
         assert_eq!(parse("").removals(&enforced), ["approvals"]);
         std::fs::remove_file(&lock).unwrap();

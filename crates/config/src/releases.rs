@@ -125,7 +125,8 @@ pub(super) fn read(
             );
         }
     }
-    for Upstream { id, .. } in upstreams.iter().filter(is_compared).filter(|u| u.lists_per_caller()) {
+    for Upstream { id, .. } in upstreams.iter().filter(is_compared).filter(|u| u.lists_per_caller())
+    {
         section.mistake(
             "mode",
             format!(

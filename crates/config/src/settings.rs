@@ -107,8 +107,7 @@ pub(super) const MODES: [(&str, Mode); 3] =
     [("off", Mode::Off), ("warn", Mode::Warn), ("enforce", Mode::Enforce)];
 
 /// The mistake of definitions that are compared in two ways.
-pub(super) const COMPARED_TWICE: &str =
-    "compares definitions with the lock file; remove on_changed_definition, which compares them without one";
+pub(super) const COMPARED_TWICE: &str = "compares definitions with the lock file; remove on_changed_definition, which compares them without one";
 
 /// Reads the mode of approvals of one upstream; `None` if it has none of its own.
 pub(super) fn approval(section: &mut Section<'_>, settings: Option<&Settings>) -> Option<Mode> {
@@ -161,7 +160,8 @@ fn read(section: &mut Section<'_>, base: &Settings) -> Settings {
         ),
         server_requests: base.server_requests,
         server_requests_by_default: base.server_requests_by_default,
-        share_interactive_session: section.flag("share_interactive_session", base.share_interactive_session),
+        share_interactive_session: section
+            .flag("share_interactive_session", base.share_interactive_session),
         label_elicitations: section.flag("label_elicitations", base.label_elicitations),
     }
 }

@@ -11,7 +11,7 @@ use http::{HeaderName, Uri};
 use super::credential::{
     self, CALLER, CallerCredential, Credentials, TokenCredential, extra_headers,
 };
-use super::grants::{Logins, Login};
+use super::grants::{Login, Logins};
 use super::jwt::is_https_or_loopback;
 use super::reader::{MILLISECOND, Section};
 use super::secret::Secret;
@@ -22,7 +22,7 @@ use domain::name::{Prefix, UpstreamId};
 use domain::pin::Mode;
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
-use super::settings::{OnChangedDefinition, Settings, server_requests, approval, settings};
+use super::settings::{OnChangedDefinition, Settings, approval, server_requests, settings};
 
 /// One upstream.
 #[derive(Clone, Debug, Eq, PartialEq)]

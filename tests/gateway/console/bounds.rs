@@ -89,9 +89,15 @@ async fn a_page_without_time_says_so() {
     let mut browser = Browser::new(&gateway.admin());
     browser.log_in("t0ken").await;
     let mut late = 0;
-    for path in
-        ["/prompts?q=p", "/access", "/usage", "/overview", "/configuration", "/connect", "/approvals"]
-    {
+    for path in [
+        "/prompts?q=p",
+        "/access",
+        "/usage",
+        "/overview",
+        "/configuration",
+        "/connect",
+        "/approvals",
+    ] {
         let api = admin.send("GET", &format!("/api/v1{path}"), &[], b"").await;
         let page = browser.get(path).await;
         for reply in [&api, &page] {
@@ -99,7 +105,10 @@ async fn a_page_without_time_says_so() {
             if reply.status == 503 {
                 late += 1;
                 let said = text(reply);
-                assert!(said.contains("admin.render_timeout") || said.contains("at once"), "{said}");
+                assert!(
+                    said.contains("admin.render_timeout") || said.contains("at once"),
+                    "{said}"
+                );
             }
         }
     }

@@ -62,7 +62,12 @@ async fn a_person_approves_rejects_and_goes_back() {
             approver.submit("/approvals/decide", &fields).await
         };
         let decided = eventually(decided, |reply| reply.status != 412).await;
-        assert_eq!(decided.header("location"), Some("/approvals/up__p"), "{action}: {}", text(&decided));
+        assert_eq!(
+            decided.header("location"),
+            Some("/approvals/up__p"),
+            "{action}: {}",
+            text(&decided)
+        );
     };
     decide("approve", "ticket <1>").await;
     state("approved").await;

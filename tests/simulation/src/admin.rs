@@ -58,7 +58,9 @@ pub async fn metrics(world: &World, replica: usize) -> String {
 /// Approves everything that is offered and was not approved.
 pub async fn approve(world: &World, replica: usize) {
     const APPROVALS: &str = "/api/v1/approvals";
-    let Some(approvals) = ask(world, replica, Request::get(APPROVALS), String::new()).await else { return };
+    let Some(approvals) = ask(world, replica, Request::get(APPROVALS), String::new()).await else {
+        return;
+    };
     let rows: Value = serde_json::from_slice(&approvals.body).unwrap_or_default();
     let rows = rows["prompts"].as_array().cloned().unwrap_or_default();
     let waiting =
@@ -67,7 +69,8 @@ pub async fn approve(world: &World, replica: usize) {
     if names.is_empty() {
         return;
     }
-    let request = Request::post(format!("{APPROVALS}/approve")).header(header::IF_MATCH, &approvals.tag);
+    let request =
+        Request::post(format!("{APPROVALS}/approve")).header(header::IF_MATCH, &approvals.tag);
     let decision = json!({"prompts": names, "by": "an operator", "why": "it is good"});
     let Some(answer) = ask(world, replica, request, decision.to_string()).await else { return };
     let text = String::from_utf8_lossy(&answer.body).into_owned();

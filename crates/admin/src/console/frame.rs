@@ -119,7 +119,7 @@ pub(crate) struct LoginPage<'a> {
 /// Why there is no page.
 #[derive(Template)]
 #[template(path = "trouble.html")]
-pub(crate) struct TroublePage<'a> {
+pub(in crate::admin) struct ErrorPage<'a> {
     pub message: &'a str,
 }
 

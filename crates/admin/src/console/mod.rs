@@ -5,4 +5,4 @@ mod frame;
 pub(super) mod plot;
 pub(super) mod text;
 
-pub(super) use frame::{Frame, LoginPage, Section, SignedInPage, TroublePage};
+pub(super) use frame::{ErrorPage, Frame, LoginPage, Section, SignedInPage};

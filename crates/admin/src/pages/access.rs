@@ -6,15 +6,15 @@ use askama::Template;
 use serde::Serialize;
 
 use super::rights::{Right, Who, decider, known, right};
-use super::{Made, Page, Trouble};
 use crate::console::Section;
 use crate::console::text::filters;
-use crate::request::{Asked, Paging, Params};
 use crate::sign_in::Visitor;
 use crate::state::State;
 use ::access::Decisions;
 use config::Access as Rules;
 use gateway::router::owner::Owner;
+use super::{Page, PageError, PageResult};
+use crate::admin::request::{PageRequest, Paging, Params};
 
 /// The matrix of callers and prompts.
 #[derive(Serialize, Template)]
@@ -80,8 +80,8 @@ const COLUMNS: usize = 12;
 ///
 /// # Errors
 /// It cannot be made in time.
-pub(crate) fn access(state: &Arc<State>, asked: &Asked, visitor: &Visitor) -> Made<AccessPage> {
-    let params = &asked.params;
+pub(crate) fn access(state: &Arc<State>, request: &PageRequest, visitor: &Visitor) -> PageResult<AccessPage> {
+    let params = &request.params;
     let (text, who_text) = (params.get("q").to_lowercase(), params.get("who").to_lowercase());
     let mut who = known(&state.config);
     who.retain(|who| who.label.to_lowercase().contains(&who_text));
@@ -92,17 +92,17 @@ pub(crate) fn access(state: &Arc<State>, asked: &Asked, visitor: &Visitor) -> Ma
         owners.filter(|owner| owner.public_name.to_lowercase().contains(&text)).collect();
     let access = decider(state);
     let columns = &who[..who.len().min(COLUMNS)];
-    let paging = asked.paging(owners.len(), PAGE);
+    let paging = request.paging(owners.len(), PAGE);
     let mut rows = Vec::new();
     for owner in owners.iter().skip(paging.start).take(paging.size) {
-        if asked.is_late() {
-            return Err(Trouble::late());
+        if request.is_late() {
+            return Err(PageError::late());
         }
         let rights = columns.iter().map(|who| right(access.as_ref(), who, owner.prompt()));
         rows.push(AccessRow { prompt: owner.public_name.to_string(), rights: rights.collect() });
     }
     // After the matrix: the comparison itself notes when it is not complete.
-    let what_if = params.some("rules").map(|rules| what_if(state, asked, rules, &who, &owners));
+    let what_if = params.some("rules").map(|rules| what_if(state, request, rules, &who, &owners));
     who.truncate(COLUMNS);
     Ok(AccessPage {
         has_rules: access.is_some(),
@@ -117,7 +117,13 @@ pub(crate) fn access(state: &Arc<State>, asked: &Asked, visitor: &Visitor) -> Ma
 }
 
 /// Compares the rules in use with pasted ones.
-fn what_if(state: &State, asked: &Asked, rules: &str, who: &[Who], owners: &[&Owner]) -> WhatIf {
+fn what_if(
+    state: &State,
+    request: &PageRequest,
+    rules: &str,
+    who: &[Who],
+    owners: &[&Owner],
+) -> WhatIf {
     let mut what_if =
         WhatIf { mistakes: Vec::new(), changes: Vec::new(), total: 0, complete: true };
     if rules.len() > MAX_RULES {
@@ -138,7 +144,7 @@ fn what_if(state: &State, asked: &Asked, rules: &str, who: &[Who], owners: &[&Ow
     let present = decider(state);
     for owner in owners {
         for who in who {
-            if asked.is_late() {
+            if request.is_late() {
                 what_if.complete = false;
                 return what_if;
             }
@@ -148,7 +154,7 @@ fn what_if(state: &State, asked: &Asked, rules: &str, who: &[Who], owners: &[&Ow
                 continue;
             }
             what_if.total += 1;
-            if what_if.changes.len() < asked.rows {
+            if what_if.changes.len() < request.rows {
                 let prompt = owner.public_name.to_string();
                 what_if.changes.push(AccessChange {
                     who: who.label.clone(),

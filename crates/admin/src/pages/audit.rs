@@ -6,10 +6,10 @@ use std::time::SystemTime;
 use askama::Template;
 use serde::Serialize;
 
-use super::{Made, Page, Trouble};
+use super::{Page, PageError, PageResult};
 use crate::console::Section;
 use crate::console::text::filters;
-use crate::request::{Asked, Params};
+use crate::admin::request::{PageRequest, Params};
 use crate::sign_in::{Role, Visitor};
 use crate::state::State;
 use crate::verification::{State as Verifying, Verified};
@@ -82,8 +82,8 @@ const PAGE: usize = 50;
 ///
 /// # Errors
 /// A time or a position is none, or the log cannot be read.
-pub(super) async fn audit(state: &State, asked: &Asked) -> Made<AuditPage> {
-    let params = asked.params.clone();
+pub(super) async fn audit(state: &State, request: &PageRequest) -> PageResult<AuditPage> {
+    let params = request.params.clone();
     let Some(path) = state.audit.path() else {
         let page =
             AuditPage { entries: Vec::new(), complete: true, next: None, is_on: false, params };
@@ -91,8 +91,8 @@ pub(super) async fn audit(state: &State, asked: &Asked) -> Made<AuditPage> {
     };
     let find = find(&params)?;
     let before = params.some("before").map(position).transpose()?;
-    let limit = PAGE.min(asked.rows);
-    let until = asked.until;
+    let limit = PAGE.min(request.rows);
+    let until = request.until;
     let found = beside_calls(move || search::find(&path, &find, limit, before, until)).await;
     let found = found.map_err(|error| unreadable(&error))?;
     Ok(AuditPage {
@@ -108,14 +108,18 @@ pub(super) async fn audit(state: &State, asked: &Asked) -> Made<AuditPage> {
 ///
 /// # Errors
 /// There is none, or the log cannot be read.
-pub(super) async fn record(state: &State, asked: &Asked, seq: &str) -> Made<RecordPage> {
-    let missing = || Trouble::not_found("record with this number");
+pub(super) async fn record(
+    state: &State,
+    request: &PageRequest,
+    seq: &str,
+) -> PageResult<RecordPage> {
+    let missing = || PageError::not_found("record with this number");
     let seq = seq.parse().map_err(|_| missing())?;
     let path = state.audit.path().ok_or_else(missing)?;
-    let until = asked.until;
+    let until = request.until;
     let found = beside_calls(move || search::record(&path, seq, until)).await;
     let found = found.map_err(|error| match error.kind() {
-        io::ErrorKind::TimedOut => Trouble::late(),
+        io::ErrorKind::TimedOut => PageError::late(),
         _ => unreadable(&error),
     })?;
     found.map(|entry| RecordPage { entry }).ok_or_else(missing)
@@ -130,12 +134,12 @@ pub(super) fn verification(state: &State, visitor: &Visitor) -> VerificationPage
     }
 }
 
-fn unreadable(error: &std::io::Error) -> Trouble {
+fn unreadable(error: &std::io::Error) -> PageError {
     let message = format!("The audit log cannot be read: {error}");
-    Trouble::new(http::StatusCode::INTERNAL_SERVER_ERROR, message)
+    PageError::new(http::StatusCode::INTERNAL_SERVER_ERROR, message)
 }
 
-fn find(params: &Params) -> Made<Find> {
+fn find(params: &Params) -> PageResult<Find> {
     let owned = |name: &str| params.some(name).map(|text| text.trim().to_owned());
     Ok(Find {
         caller: owned("caller"),
@@ -150,7 +154,7 @@ fn find(params: &Params) -> Made<Find> {
 }
 
 /// A time in UTC, as browsers write it (`2026-11-22T18:00`), or as RFC 3339 has it.
-fn time(text: &str) -> Made<SystemTime> {
+fn time(text: &str) -> PageResult<SystemTime> {
     let text = text.trim();
     let whole = match text.len() {
         16 => format!("{text}:00Z"),
@@ -159,17 +163,17 @@ fn time(text: &str) -> Made<SystemTime> {
     };
     humantime::parse_rfc3339_weak(&whole).map_err(|_| {
         let message = "A time is written in UTC, such as 2026-11-22T18:00.";
-        Trouble::new(http::StatusCode::BAD_REQUEST, message)
+        PageError::new(http::StatusCode::BAD_REQUEST, message)
     })
 }
 
-fn position(text: &str) -> Made<Position> {
+fn position(text: &str) -> PageResult<Position> {
     let parts = text.split_once('-');
     let parts =
         parts.and_then(|(segment, offset)| Some((segment.parse().ok()?, offset.parse().ok()?)));
     let parts = parts.map(|(segment, offset)| Position { segment, offset });
     parts.ok_or_else(|| {
-        Trouble::new(http::StatusCode::BAD_REQUEST, "The place in the log is none; search again.")
+        PageError::new(http::StatusCode::BAD_REQUEST, "The place in the log is none; search again.")
     })
 }
 

@@ -8,7 +8,7 @@ use super::Page;
 use crate::console::Section;
 use crate::console::text::filters;
 use crate::reloads::Reload;
-use crate::request::{Asked, Paging, Params};
+use crate::admin::request::{PageRequest, Paging, Params};
 use crate::state::State;
 use config::{Origin, Setting};
 
@@ -49,8 +49,8 @@ impl Page for Configuration {
 const PAGE: usize = 200;
 
 /// Returns the keys that match the parameters `q` and `origin` (`file`, `env` or `default`).
-pub(super) fn configuration(state: &State, asked: &Asked) -> Configuration {
-    let params = &asked.params;
+pub(super) fn configuration(state: &State, request: &PageRequest) -> Configuration {
+    let params = &request.params;
     let text = params.get("q").trim().to_lowercase();
     let is_wanted = |setting: &&Setting| {
         let is_origin = match (params.get("origin"), &setting.origin) {
@@ -64,7 +64,7 @@ pub(super) fn configuration(state: &State, asked: &Asked) -> Configuration {
                 || setting.value.to_lowercase().contains(&text))
     };
     let settings: Vec<_> = state.config.settings.iter().filter(is_wanted).collect();
-    let paging = asked.paging(settings.len(), PAGE);
+    let paging = request.paging(settings.len(), PAGE);
     let shown = settings.into_iter().skip(paging.start).take(paging.size);
     Configuration {
         digest: state.config.digest.clone(),

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::Page;
 use crate::console::Section;
 use crate::console::text::filters;
+use crate::admin::request::PageRequest;
 use crate::hosts::{ENTRY, Gateway, Host, Plan, plan, with_entry};
 use crate::request::Asked;
 use crate::state::State;
@@ -42,8 +43,8 @@ impl Page for Connect {
 }
 
 /// Returns the entries for the main endpoint, or for the view that the parameter `view` names.
-pub(super) fn connect(state: &State, asked: &Asked) -> Connect {
-    let view = asked.params.get("view");
+pub(super) fn connect(state: &State, request: &PageRequest) -> Connect {
+    let view = request.params.get("view");
     let views: Vec<String> = state.config.views.iter().map(|view| view.name.clone()).collect();
     let view = if views.iter().any(|known| known == view) { view } else { "" };
     let server = &state.config.server;

@@ -22,7 +22,7 @@ use http::StatusCode;
 use serde::Serialize;
 
 use super::console::Section;
-use super::request::Asked;
+use super::request::PageRequest;
 use super::sign_in::Visitor;
 use super::state::State;
 
@@ -74,7 +74,7 @@ impl<T: Page + Send> AnyPage for T {
 
 /// Why there is no page.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Trouble {
+pub(super) struct PageError {
     pub status: StatusCode,
     /// A sentence for people that says what to do next.
     pub message: String,
@@ -82,7 +82,7 @@ pub(super) struct Trouble {
     pub is_unknown_page: bool,
 }
 
-impl Trouble {
+impl PageError {
     pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), is_unknown_page: false }
     }
@@ -93,13 +93,12 @@ impl Trouble {
 
     /// The page is not ready when it must be (`admin.render_timeout`).
     pub(super) fn late() -> Self {
-        let message =
-            "The page takes longer than admin.render_timeout. Narrow the search, or raise the limit.";
+        let message = "The page takes longer than admin.render_timeout. Narrow the search, or raise the limit.";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 }
 
-pub(super) type Made<T> = Result<T, Trouble>;
+pub(super) type PageResult<T> = Result<T, PageError>;
 
 /// Makes the page at a path, for this visitor.
 ///
@@ -108,27 +107,27 @@ pub(super) type Made<T> = Result<T, Trouble>;
 pub(super) async fn make(
     state: &Arc<State>,
     visitor: &Visitor,
-    asked: &Asked,
-) -> Made<Box<dyn AnyPage>> {
-    let path: Vec<&str> = asked.path.iter().map(String::as_str).collect();
+    request: &PageRequest,
+) -> PageResult<Box<dyn AnyPage>> {
+    let path: Vec<&str> = request.path.iter().map(String::as_str).collect();
     Ok(match path.as_slice() {
-        [] | ["overview"] => Box::new(overview::overview(state, asked).await),
-        ["prompts"] => Box::new(prompts::prompts(state, asked)?),
-        ["prompts", name] => Box::new(prompt::prompt(state, asked, visitor, name).await?),
+        [] | ["overview"] => Box::new(overview::overview(state, request).await),
+        ["prompts"] => Box::new(prompts::prompts(state, request)?),
+        ["prompts", name] => Box::new(prompt::prompt(state, request, visitor, name).await?),
         ["upstreams"] => Box::new(upstreams::upstreams(state)),
-        ["upstreams", id] => Box::new(upstreams::upstream(state, asked, id).await?),
-        ["access"] => Box::new(access::access(state, asked, visitor)?),
-        ["approvals"] => Box::new(pins::approvals(state, asked)),
-        ["approvals", name] => Box::new(pins::approval(state, asked, visitor, name).await?),
-        ["usage"] => Box::new(usage::usage(state, asked).await?),
-        ["audit"] => Box::new(audit::audit(state, asked).await?),
+        ["upstreams", id] => Box::new(upstreams::upstream(state, request, id).await?),
+        ["access"] => Box::new(access::access(state, request, visitor)?),
+        ["approvals"] => Box::new(pins::approvals(state, request)),
+        ["approvals", name] => Box::new(pins::approval(state, request, visitor, name).await?),
+        ["usage"] => Box::new(usage::usage(state, request).await?),
+        ["audit"] => Box::new(audit::audit(state, request).await?),
         ["audit", "verification"] => Box::new(audit::verification(state, visitor)),
-        ["audit", seq] => Box::new(audit::record(state, asked, seq).await?),
-        ["configuration"] => Box::new(configuration::configuration(state, asked)),
-        ["connect"] => Box::new(connect::connect(state, asked)),
+        ["audit", seq] => Box::new(audit::record(state, request, seq).await?),
+        ["configuration"] => Box::new(configuration::configuration(state, request)),
+        ["connect"] => Box::new(connect::connect(state, request)),
         _ => {
-            let trouble = Trouble::not_found("page at this address");
-            return Err(Trouble { is_unknown_page: true, ..trouble });
+            let error = PageError::not_found("page at this address");
+            return Err(PageError { is_unknown_page: true, ..error });
         }
     })
 }

@@ -7,10 +7,10 @@ use super::Page;
 use super::traffic::{LAST_DAY, LAST_HOUR, Traffic, traffic};
 use crate::console::Section;
 use crate::console::text::filters;
-use crate::request::Asked;
 use crate::state::State;
 use audit::usage::Filter;
 use domain::{percent, pin};
+use crate::admin::request::PageRequest;
 
 /// The first page.
 #[derive(Serialize, Template)]
@@ -45,12 +45,12 @@ impl Page for Overview {
 }
 
 /// Returns the overview.
-pub(super) async fn overview(state: &State, asked: &Asked) -> Overview {
+pub(super) async fn overview(state: &State, request: &PageRequest) -> Overview {
     let catalog = state.router.catalog();
     let status = state.router.status();
-    let hour = traffic(state, asked, LAST_HOUR, Filter::default()).await;
+    let hour = traffic(state, request, LAST_HOUR, Filter::default()).await;
     Overview {
-        attention: attention(state, hour.limited, asked.rows),
+        attention: attention(state, hour.limited, request.rows),
         prompts: catalog.content.len(),
         left_out: catalog.content.left_out.len(),
         upstreams: status.len(),
@@ -59,7 +59,7 @@ pub(super) async fn overview(state: &State, asked: &Asked) -> Overview {
         version: env!("CARGO_PKG_VERSION"),
         uptime_secs: state.reloads.started.elapsed().as_secs(),
         hour,
-        day: traffic(state, asked, LAST_DAY, Filter::default()).await,
+        day: traffic(state, request, LAST_DAY, Filter::default()).await,
     }
 }
 

@@ -6,11 +6,11 @@ use askama::Template;
 use serde::Serialize;
 use tokio::time::timeout_at;
 
-use super::{Made, Page, Trouble};
+use super::{Page, PageError, PageResult};
 use crate::console::Section;
 use crate::console::text::filters;
 use crate::pins::prompt_tag;
-use crate::request::{Asked, Paging, Params};
+use crate::admin::request::{PageRequest, Paging, Params};
 use crate::sign_in::{Role, Visitor};
 use crate::state::State;
 use domain::pin;
@@ -116,8 +116,8 @@ const WAITING: &str = "waiting";
 
 /// Returns the prompts that match the parameters `q`, `state` and `upstream`; those that wait come
 /// first.
-pub(super) fn approvals(state: &State, asked: &Asked) -> Approvals {
-    let params = &asked.params;
+pub(super) fn approvals(state: &State, request: &PageRequest) -> Approvals {
+    let params = &request.params;
     let text = params.get("q").trim().to_lowercase();
     let wanted = params.get("state");
     let is_wanted = |row: &ApprovalRow| {
@@ -136,7 +136,7 @@ pub(super) fn approvals(state: &State, asked: &Asked) -> Approvals {
     let mut rows: Vec<&ApprovalRow> = all().filter(|row| is_wanted(row)).collect();
     let waits = |row: &ApprovalRow| row.offered.is_some() && is_waiting(row.decision.state);
     rows.sort_by(|a, b| (!waits(a), &a.public_name).cmp(&(!waits(b), &b.public_name)));
-    let paging = asked.paging(rows.len(), PAGE);
+    let paging = request.paging(rows.len(), PAGE);
     let states = pin::State::ALL.map(pin::State::as_str).into_iter();
     Approvals {
         lock: state.router.lock_digest().to_owned(),
@@ -159,25 +159,25 @@ fn is_waiting(state: pin::State) -> bool {
 /// There is no such prompt, or its texts cannot be had in time.
 pub(super) async fn approval(
     state: &Arc<State>,
-    asked: &Asked,
+    request: &PageRequest,
     visitor: &Visitor,
     name: &str,
-) -> Made<ApprovalPage> {
-    let row = state
-        .router
-        .approval_row(name)
-        .ok_or_else(|| Trouble::not_found("prompt with this name that is offered or in the lock file"))?;
+) -> PageResult<ApprovalPage> {
+    let row = state.router.approval_row(name).ok_or_else(|| {
+        PageError::not_found("prompt with this name that is offered or in the lock file")
+    })?;
     let (diff, diff_total) = if visitor.role >= Role::Tester {
-        let (shown, total) = difference(state, asked, &row).await?;
+        let (shown, total) = difference(state, request, &row).await?;
         (Some(shown), total)
     } else {
         (None, 0)
     };
-    let previous = row.approval.iter().flat_map(|approval| &approval.previous).map(|decided| Earlier {
-        digest: decided.version.definition.to_string(),
-        by: decided.attribution.by.clone(),
-        at: decided.attribution.at.clone(),
-    });
+    let previous =
+        row.approval.iter().flat_map(|approval| &approval.previous).map(|decided| Earlier {
+            digest: decided.version.definition.to_string(),
+            by: decided.attribution.by.clone(),
+            at: decided.attribution.at.clone(),
+        });
     Ok(ApprovalPage {
         tag: prompt_tag(&row),
         diff,
@@ -192,20 +192,20 @@ pub(super) async fn approval(
 /// Returns the lines that are shown, and how many there are in all.
 async fn difference(
     state: &Arc<State>,
-    asked: &Asked,
+    request: &PageRequest,
     row: &ApprovalRow,
-) -> Made<(Vec<DiffLine>, usize)> {
-    let examined = timeout_at(asked.until, state.router.examine(row)).await;
+) -> PageResult<(Vec<DiffLine>, usize)> {
+    let examined = timeout_at(request.until, state.router.examine(row)).await;
     let examined: Examined = match examined {
-        Err(_) => return Err(Trouble::late()),
+        Err(_) => return Err(PageError::late()),
         Ok(Err(error)) => {
-            return Err(Trouble::new(http::StatusCode::CONFLICT, error.to_string()));
+            return Err(PageError::new(http::StatusCode::CONFLICT, error.to_string()));
         }
         Ok(Ok(examined)) => examined,
     };
     let router = state.router.clone();
     let text = beside_calls(move || router.diff(&examined)).await;
-    let shown = text.lines().take(asked.rows);
+    let shown = text.lines().take(request.rows);
     let shown = shown.map(|line| DiffLine { kind: kind(line), text: line.to_owned() }).collect();
     Ok((shown, text.lines().count()))
 }

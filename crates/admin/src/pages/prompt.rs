@@ -10,10 +10,8 @@ use super::definition::Definition;
 use super::rights::{Right, decider, known, right};
 use super::traffic::{LAST_DAY, Traffic, of_report};
 use super::trial::{Content, Trial};
-use super::{Made, Page, Trouble};
 use crate::console::Section;
 use crate::console::text::filters;
-use crate::request::{Asked, Params};
 use crate::sign_in::{Role, Visitor};
 use crate::state::State;
 use audit::search::{self, Entry, Find};
@@ -21,6 +19,8 @@ use audit::usage::{Dimension, Filter, Query, Row, Sort};
 use gateway::router::blocking::beside_calls;
 use gateway::router::catalog::Catalog;
 use gateway::router::owner::Owner;
+use super::{Page, PageError, PageResult};
+use crate::admin::request::{PageRequest, Params};
 use crate::router::pin::ApprovalRow;
 
 /// One prompt.
@@ -93,11 +93,11 @@ const SEARCH: Duration = Duration::from_millis(200);
 /// There is none with this public name.
 pub(crate) async fn prompt(
     state: &State,
-    asked: &Asked,
+    request: &PageRequest,
     visitor: &Visitor,
     name: &str,
-) -> Made<PromptPage> {
-    with_trial(state, asked, visitor, name, None).await
+) -> PageResult<PromptPage> {
+    with_trial(state, request, visitor, name, None).await
 }
 
 /// Returns a prompt, with the outcome of a trial.
@@ -106,30 +106,30 @@ pub(crate) async fn prompt(
 /// As [`prompt`].
 pub(crate) async fn with_trial(
     state: &State,
-    asked: &Asked,
+    request: &PageRequest,
     visitor: &Visitor,
     name: &str,
     trial: Option<Trial>,
-) -> Made<PromptPage> {
+) -> PageResult<PromptPage> {
     let catalog = state.router.catalog();
     let owner = catalog.content.owner(name);
     let owner = owner.ok_or_else(|| unlisted(state, name))?;
     let filter = Filter { prompt: Some(name.to_owned()), ..Filter::default() };
     let query = Query {
         by: Dimension::Caller,
-        from: asked.now.checked_sub(LAST_DAY.length).unwrap_or(asked.now),
-        to: asked.now,
+        from: request.now.checked_sub(LAST_DAY.length).unwrap_or(request.now),
+        to: request.now,
         filter,
-        limit: CALLERS.min(asked.rows),
+        limit: CALLERS.min(request.rows),
         sort: Sort::Uses,
     };
     let within = (query.from, query.to);
-    let mut report = state.usage.report(query, asked.until).await;
+    let mut report = state.usage.report(query, request.until).await;
     let callers = std::mem::take(&mut report.rows);
     let uses = of_report(report, within, LAST_DAY);
     let access = decider(state);
     let who = known(&state.config);
-    let rights = who.iter().take(asked.rows);
+    let rights = who.iter().take(request.rows);
     let rights = rights.map(|who| right(access.as_ref(), who, owner.prompt())).collect();
     let others = if state.admin.try_as {
         who.into_iter().map(|who| who.label).collect()
@@ -150,34 +150,34 @@ pub(crate) async fn with_trial(
         has_rules: access.is_some(),
         uses,
         callers,
-        records: records(state, asked, name).await,
+        records: records(state, request, name).await,
         trial,
         form: TrialForm {
             is_offered: visitor.role >= Role::Tester,
             csrf: visitor.csrf_token(),
             others,
-            values: asked.params.clone(),
+            values: request.params.clone(),
         },
     })
 }
 
 /// The latest records of a prompt; none if the log cannot be read, for which the page of the log
 /// has the reason.
-async fn records(state: &State, asked: &Asked, name: &str) -> Vec<Entry> {
+async fn records(state: &State, request: &PageRequest, name: &str) -> Vec<Entry> {
     let Some(path) = state.audit.path() else {
         return Vec::new();
     };
     let find = Find { prompt: Some(name.to_owned()), ..Find::default() };
-    let until = asked.until.min(Instant::now() + SEARCH);
-    let limit = RECORDS.min(asked.rows);
+    let until = request.until.min(Instant::now() + SEARCH);
+    let limit = RECORDS.min(request.rows);
     let found = beside_calls(move || search::find(&path, &find, limit, None, until)).await;
     found.map(|found| found.entries).unwrap_or_default()
 }
 
 /// Why a name leads to no page: it is left out, or unknown.
-fn unlisted(state: &State, name: &str) -> Trouble {
+fn unlisted(state: &State, name: &str) -> PageError {
     match state.router.approval_row(name) {
-        Some(row) => Trouble::new(
+        Some(row) => PageError::new(
             http::StatusCode::NOT_FOUND,
             format!(
                 "This prompt is {} and is not served ({}); see Approvals.",
@@ -185,7 +185,7 @@ fn unlisted(state: &State, name: &str) -> Trouble {
                 reason(&row)
             ),
         ),
-        None => Trouble::not_found(
+        None => PageError::not_found(
             "prompt with this name; look for it in Prompts, also among those that are left out",
         ),
     }

@@ -6,10 +6,10 @@ use askama::Template;
 use serde::Serialize;
 
 use super::definition::text;
-use super::{Made, Page, Trouble};
+use super::{Page, PageError, PageResult};
 use crate::console::Section;
 use crate::console::text::filters;
-use crate::request::{Asked, Paging, Params};
+use crate::admin::request::{PageRequest, Paging, Params};
 use crate::state::State;
 use domain::json::Json;
 use domain::pin;
@@ -70,35 +70,35 @@ const BETWEEN: usize = 4096;
 ///
 /// # Errors
 /// They cannot be searched in time.
-pub(super) fn prompts(state: &State, asked: &Asked) -> Made<Prompts> {
+pub(super) fn prompts(state: &State, request: &PageRequest) -> PageResult<Prompts> {
     let catalog = state.router.catalog();
     let content = &catalog.content;
-    let wanted = Wanted::new(state, asked);
+    let wanted = Wanted::new(state, request);
     let mut found: Vec<(Score, &Owner, Json<'_>)> = Vec::new();
     let all = content.everyone.elements().zip(content.owners()).enumerate();
     for (index, ((_, prompt), owner)) in all {
-        if index % BETWEEN == 0 && asked.is_late() {
-            return Err(Trouble::late());
+        if index % BETWEEN == 0 && request.is_late() {
+            return Err(PageError::late());
         }
         found.extend(wanted.score(owner, prompt).map(|score| (score, owner, prompt)));
     }
-    match asked.params.get("sort") {
+    match request.params.get("sort") {
         "upstream" => found.sort_by_key(|(_, owner, _)| owner.upstream.as_str()),
         "state" => found.sort_by_key(|(_, owner, _)| owner.approval.state),
         "-name" => found.reverse(),
         _ => found.sort_by_key(|(score, _, _)| Reverse(*score)),
     }
-    let paging = asked.paging(found.len(), PAGE);
+    let paging = request.paging(found.len(), PAGE);
     let shown = found.iter().skip(paging.start).take(paging.size);
     let left_out = || content.left_out.iter().filter(|left_out| wanted.has_left_out(left_out));
-    let below = BELOW.min(asked.rows);
+    let below = BELOW.min(request.rows);
     Ok(Prompts {
         prompts: shown.map(|(_, owner, prompt)| row(owner, *prompt)).collect(),
         paging,
         left_out: left_out().take(below).cloned().collect(),
         left_out_total: left_out().count(),
         look_alikes: content.look_alikes.iter().take(below).cloned().collect(),
-        filter: FilterForm::new(state, asked),
+        filter: FilterForm::new(state, request),
     })
 }
 
@@ -128,8 +128,8 @@ struct Wanted<'a> {
 }
 
 impl<'a> Wanted<'a> {
-    fn new(state: &'a State, asked: &'a Asked) -> Self {
-        let params = &asked.params;
+    fn new(state: &'a State, request: &'a PageRequest) -> Self {
+        let params = &request.params;
         Self {
             state,
             query: Query::new(params.get("q")),
@@ -168,9 +168,9 @@ fn has_tag(prompt: Json<'_>, tag: &str) -> bool {
 }
 
 impl FilterForm {
-    fn new(state: &State, asked: &Asked) -> Self {
+    fn new(state: &State, request: &PageRequest) -> Self {
         Self {
-            params: asked.params.clone(),
+            params: request.params.clone(),
             upstreams: state.config.upstreams.iter().map(|up| up.id.to_string()).collect(),
             views: state.config.views.iter().map(|view| view.name.clone()).collect(),
             states: pin::State::ALL.map(pin::State::as_str).to_vec(),

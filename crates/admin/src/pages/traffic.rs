@@ -6,10 +6,10 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 
 use crate::console::plot::{Line, Plot};
-use crate::request::Asked;
 use crate::state::State;
 use audit::usage::{Dimension, Filter, Point, Query, Report, Sort};
 use domain::unix_time::UnixSeconds;
+use crate::admin::request::PageRequest;
 
 /// Uses in a span of time.
 #[derive(Serialize)]
@@ -57,16 +57,21 @@ pub(super) fn span(key: &str) -> Span {
 }
 
 /// Returns the traffic that a filter admits, in the span that ends now.
-pub(super) async fn traffic(state: &State, asked: &Asked, span: Span, filter: Filter) -> Traffic {
+pub(super) async fn traffic(
+    state: &State,
+    request: &PageRequest,
+    span: Span,
+    filter: Filter,
+) -> Traffic {
     let query = Query {
         by: Dimension::Upstream,
-        from: asked.now.checked_sub(span.length).unwrap_or(SystemTime::UNIX_EPOCH),
-        to: asked.now,
+        from: request.now.checked_sub(span.length).unwrap_or(SystemTime::UNIX_EPOCH),
+        to: request.now,
         filter,
         limit: 0,
         sort: Sort::Uses,
     };
-    let report = state.usage.report(query.clone(), asked.until).await;
+    let report = state.usage.report(query.clone(), request.until).await;
     of_report(report, (query.from, query.to), span)
 }
 

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::definition::text;
 use super::rights::known;
-use super::{Made, Trouble};
-use crate::request::Asked;
+use super::{PageError, PageResult};
+use crate::admin::request::PageRequest;
 use crate::sign_in::{Role, Via, Visitor};
 use crate::state::State;
 use domain::call::{Call, Client, ForwardedMeta, NameKind, Request};
@@ -105,9 +105,9 @@ const SOUNDS: [&str; 6] =
 pub(crate) async fn attempt(
     state: &State,
     visitor: &Visitor,
-    asked: &Asked,
+    page_request: &PageRequest,
     attempt: &Attempt<'_>,
-) -> Made<Trial> {
+) -> PageResult<Trial> {
     let request = Request::Get {
         name: attempt.name.to_owned(),
         name_kind: NameKind::Public,
@@ -116,7 +116,7 @@ pub(crate) async fn attempt(
     };
     let caller = caller(state, visitor, attempt.as_who)?;
     let started = Instant::now();
-    let outcome = perform(state, visitor, asked, caller.clone(), request).await;
+    let outcome = perform(state, visitor, page_request, caller.clone(), request).await;
     let mut trial = Trial {
         caller: caller.id().to_owned(),
         outcome: "ok",
@@ -131,7 +131,7 @@ pub(crate) async fn attempt(
             let result = Json::accepted(&result);
             trial.description = text(result, "description");
             let messages = result.get("messages").into_iter().flat_map(Json::elements);
-            trial.messages = messages.take(asked.rows).map(message).collect();
+            trial.messages = messages.take(page_request.rows).map(message).collect();
         }
         CallOutcome::Fault(fault) => {
             trial.outcome = fault.reason();
@@ -149,10 +149,10 @@ pub(crate) async fn attempt(
 pub(crate) async fn complete(
     state: &State,
     visitor: &Visitor,
-    asked: &Asked,
+    page_request: &PageRequest,
     attempt: &Attempt<'_>,
     argument: &str,
-) -> Made<Vec<String>> {
+) -> PageResult<Vec<String>> {
     let value = |(name, value): &(&str, &str)| (*name == argument).then(|| (*value).to_owned());
     let others = attempt.arguments.iter().filter(|(name, _)| *name != argument).copied();
     let others: Vec<_> = others.collect();
@@ -165,7 +165,7 @@ pub(crate) async fn complete(
         context: context.and_then(|context| Document::parse(context.into_bytes(), 4).ok()),
     };
     let caller = caller(state, visitor, attempt.as_who)?;
-    match perform(state, visitor, asked, caller, request).await {
+    match perform(state, visitor, page_request, caller, request).await {
         CallOutcome::Result(result) => {
             let result = result.into_text();
             let values = Json::accepted(&result).get("completion").and_then(|c| c.get("values"));
@@ -179,7 +179,7 @@ pub(crate) async fn complete(
 async fn perform(
     state: &State,
     visitor: &Visitor,
-    asked: &Asked,
+    page_request: &PageRequest,
     caller: Caller,
     request: Request,
 ) -> CallOutcome {
@@ -193,7 +193,7 @@ async fn perform(
         forwarded: ForwardedMeta::default(),
         request,
     };
-    state.sessions.clone().perform_for_console(call, asked.now.into()).await
+    state.sessions.clone().perform_for_console(call, page_request.now.into()).await
 }
 
 /// Arguments as a document; fields that were left empty are not given.
@@ -209,21 +209,22 @@ fn document(arguments: &[(&str, &str)]) -> Option<Document> {
 ///
 /// # Errors
 /// The visitor is no tester, or may not use the rights of others.
-fn caller(state: &State, visitor: &Visitor, as_who: Option<&str>) -> Made<Caller> {
+fn caller(state: &State, visitor: &Visitor, as_who: Option<&str>) -> PageResult<Caller> {
     if visitor.role < Role::Tester {
         let message = "Prompts are tried by testers and approvers: sign in with admin.token, or ask for a group of \
                        admin.oidc.testers.";
-        return Err(Trouble::new(StatusCode::FORBIDDEN, message));
+        return Err(PageError::new(StatusCode::FORBIDDEN, message));
     }
     let Some(label) = as_who else {
         return Ok(own_caller(state, visitor));
     };
     if !state.admin.try_as {
         let message = "The rights of others are used only where admin.try_as = true is set.";
-        return Err(Trouble::new(StatusCode::FORBIDDEN, message));
+        return Err(PageError::new(StatusCode::FORBIDDEN, message));
     }
     let who = known(&state.config).into_iter().find(|who| who.label == label);
-    let who = who.ok_or_else(|| Trouble::not_found("such caller or group in the configuration"))?;
+    let who =
+        who.ok_or_else(|| PageError::not_found("such caller or group in the configuration"))?;
     Ok(match label.strip_prefix("group ") {
         Some(_) => Caller::in_groups(CONSOLE, who.caller.groups()),
         None => who.caller,

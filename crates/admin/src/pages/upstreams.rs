@@ -5,15 +5,15 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::traffic::{LAST_DAY, Traffic, traffic};
-use super::{Made, Page, Trouble};
 use crate::console::Section;
 use crate::console::text::filters;
-use crate::request::Asked;
 use crate::state::State;
 use audit::usage::Filter;
 use domain::fault::UpstreamFaultKind;
 use domain::millis::whole_millis;
 use gateway::router::UpstreamStatus;
+use super::{Page, PageError, PageResult};
+use crate::admin::request::PageRequest;
 
 /// All upstreams.
 #[derive(Serialize, Template)]
@@ -93,12 +93,16 @@ pub(crate) fn upstreams(state: &State) -> Upstreams {
 ///
 /// # Errors
 /// There is none with this id.
-pub(super) async fn upstream(state: &State, asked: &Asked, id: &str) -> Made<UpstreamPage> {
+pub(super) async fn upstream(
+    state: &State,
+    request: &PageRequest,
+    id: &str,
+) -> PageResult<UpstreamPage> {
     let mut all = state.router.status().into_iter();
     let status = all.find(|status| status.id == id);
-    let status = status.ok_or_else(|| Trouble::not_found("upstream with this id"))?;
+    let status = status.ok_or_else(|| PageError::not_found("upstream with this id"))?;
     let filter = Filter { upstream: Some(id.to_owned()), ..Filter::default() };
-    let traffic = traffic(state, asked, LAST_DAY, filter).await;
+    let traffic = traffic(state, request, LAST_DAY, filter).await;
     Ok(UpstreamPage { upstream: row(status), traffic })
 }
 

@@ -7,10 +7,10 @@ use askama::Template;
 use serde::Serialize;
 
 use super::traffic::{SPANS, Span, Traffic, of_report, span};
-use super::{Made, Page};
+use super::{Page, PageResult};
 use crate::console::Section;
 use crate::console::text::filters;
-use crate::request::{Asked, Paging, Params};
+use crate::admin::request::{PageRequest, Paging, Params};
 use crate::state::State;
 use audit::usage::{Dimension, Filter, Query, Row, Sort};
 
@@ -135,34 +135,34 @@ fn field(text: &str) -> String {
 ///
 /// # Errors
 /// None; the result has the form of the other pages.
-pub(super) async fn usage(state: &State, asked: &Asked) -> Made<UsagePage> {
-    let params = &asked.params;
+pub(super) async fn usage(state: &State, request: &PageRequest) -> PageResult<UsagePage> {
+    let params = &request.params;
     let (by_key, by) = chosen(&DIMENSIONS, params.get("by"));
     let span: Span = span(params.get("span"));
     let sort = SORTS.iter().find(|(key, _, _)| *key == params.get("sort"));
-    let from = asked.now.checked_sub(span.length).unwrap_or(SystemTime::UNIX_EPOCH);
+    let from = request.now.checked_sub(span.length).unwrap_or(SystemTime::UNIX_EPOCH);
     let owned = |name: &str| params.some(name).map(str::to_owned);
     let endpoint = params.some("view").map(|view| endpoint(state, view));
     let query = Query {
         by,
         from,
-        to: asked.now,
+        to: request.now,
         filter: Filter {
             prompt: owned("prompt"),
             caller: owned("caller"),
             upstream: owned("upstream"),
             endpoint,
         },
-        limit: asked.rows,
+        limit: request.rows,
         sort: sort.map(|(_, _, sort)| *sort).unwrap_or_default(),
     };
-    let mut report = state.usage.report(query, asked.until).await;
+    let mut report = state.usage.report(query, request.until).await;
     let rows = std::mem::take(&mut report.rows);
     let is_csv = params.get("format") == "csv";
-    let paging = asked.paging(rows.len(), if is_csv { asked.rows } else { PAGE });
+    let paging = request.paging(rows.len(), if is_csv { request.rows } else { PAGE });
     let rows = rows.into_iter().skip(paging.start).take(paging.size).collect();
     let (unused, unused_total) = match by {
-        Dimension::Prompt => unused(state, asked, from).await,
+        Dimension::Prompt => unused(state, request, from).await,
         _ => (Vec::new(), 0),
     };
     let from_index = report.from_index;
@@ -171,7 +171,7 @@ pub(super) async fn usage(state: &State, asked: &Asked) -> Made<UsagePage> {
         span: span.key,
         rows,
         paging,
-        traffic: of_report(report, (from, asked.now), span),
+        traffic: of_report(report, (from, request.now), span),
         unused,
         unused_total,
         from_index,
@@ -193,11 +193,11 @@ fn endpoint(state: &State, view: &str) -> String {
 }
 
 /// Served prompts without a use in the span.
-async fn unused(state: &State, asked: &Asked, from: SystemTime) -> (Vec<String>, usize) {
+async fn unused(state: &State, request: &PageRequest, from: SystemTime) -> (Vec<String>, usize) {
     let catalog = state.router.catalog();
     let names = catalog.content.owners().map(|owner| &*owner.public_name);
-    let (unused, _) = state.usage.unused(names, from, asked.until).await;
-    let shown = unused.iter().take(UNUSED.min(asked.rows));
+    let (unused, _) = state.usage.unused(names, from, request.until).await;
+    let shown = unused.iter().take(UNUSED.min(request.rows));
     (shown.map(|name| (*name).to_owned()).collect(), unused.len())
 }
 

@@ -59,7 +59,8 @@ mod tests {
 
     #[test]
     fn only_paths_of_this_site_are_followed() {
-        for good in ["/", "/approvals", "/prompts/a__b?q=x%20y&to=//x#top", "/a//b", "/%C3%A9", "/..//x"]
+        for good in
+            ["/", "/approvals", "/prompts/a__b?q=x%20y&to=//x#top", "/a//b", "/%C3%A9", "/..//x"]
         {
             assert_eq!(LocalPath::or_root(good).as_str(), good);
         }

@@ -16,7 +16,7 @@ use base::seal;
 use domain::json::Json;
 use domain::json::canonical::canonical;
 use domain::json::object::write_object;
-use crate::domain::pin::{Attribution, Decided, DigestText, MAX_PREVIOUS, Approval, Version};
+use crate::domain::pin::{Approval, Attribution, Decided, DigestText, MAX_PREVIOUS, Version};
 
 /// The content of a lock file.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -58,7 +58,8 @@ impl Lock {
                 "its version is {version}; this promptgate reads version {VERSION}"
             ));
         }
-        let mut lock = Self { digest: seal::sha256_text(text.as_bytes()), approvals: BTreeMap::new() };
+        let mut lock =
+            Self { digest: seal::sha256_text(text.as_bytes()), approvals: BTreeMap::new() };
         for entry in document.prompts {
             let Entry { upstream, prompt, approved, rejected, previous } = entry;
             let at = |why: String| format!("prompt {prompt:?} of upstream {upstream:?}: {why}");
@@ -105,7 +106,9 @@ impl Lock {
     /// Returns all approvals with their upstreams and raw names.
     pub(crate) fn approvals(&self) -> impl Iterator<Item = (&str, &str, &Approval)> {
         self.approvals.iter().flat_map(|(upstream, approvals)| {
-            approvals.iter().map(move |(prompt, approval)| (upstream.as_str(), prompt.as_str(), approval))
+            approvals
+                .iter()
+                .map(move |(prompt, approval)| (upstream.as_str(), prompt.as_str(), approval))
         })
     }
 
@@ -116,7 +119,11 @@ impl Lock {
 
     /// Returns the approval of a prompt, to be changed; an empty one if there is none.
     pub(crate) fn approval_mut(&mut self, upstream: &str, raw_name: &str) -> &mut Approval {
-        self.approvals.entry(upstream.to_owned()).or_default().entry(raw_name.to_owned()).or_default()
+        self.approvals
+            .entry(upstream.to_owned())
+            .or_default()
+            .entry(raw_name.to_owned())
+            .or_default()
     }
 
     /// Whether nothing was ever decided.
@@ -265,7 +272,8 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back_in_a_stable_order() {
         let mut lock = Lock::none();
-        *lock.approval_mut("b", "z") = Approval { approved: Some(decided(1, &[])), ..Approval::default() };
+        *lock.approval_mut("b", "z") =
+            Approval { approved: Some(decided(1, &[])), ..Approval::default() };
         *lock.approval_mut("a", "x.y \"é\"") = Approval {
             approved: Some(decided(2, &[("language", "en"), ("style", "a\tb")])),
             rejected: Some(decided(3, &[])),

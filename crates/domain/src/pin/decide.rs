@@ -1,7 +1,7 @@
 //! The one decision on the version that an upstream offers. It depends on nothing but the
 //! arguments, so it comes out the same in each pass, after a restart, and on each replica.
 
-use super::{Mode, Offered, Approval, State};
+use super::{Approval, Mode, Offered, State};
 
 /// The state of a prompt, and the version that is served.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -75,8 +75,10 @@ pub fn decide(
         let (state, reason) = (State::Unchecked, Reason::Off);
         return Decision { state, reason, serving: Serving::Offered };
     }
-    let approved = approval.and_then(|approval| approval.approved.as_ref()).map(|decided| &decided.version);
-    let rejected = approval.and_then(|approval| approval.rejected.as_ref()).map(|decided| &decided.version);
+    let approved =
+        approval.and_then(|approval| approval.approved.as_ref()).map(|decided| &decided.version);
+    let rejected =
+        approval.and_then(|approval| approval.rejected.as_ref()).map(|decided| &decided.version);
     let is_rejected = rejected.is_some_and(|rejected| rejected.matches(offered));
     let (state, reason, serving) = match approved {
         Some(version) if version.matches(offered) => {

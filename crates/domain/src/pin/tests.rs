@@ -83,7 +83,10 @@ fn each_transition_has_its_reason() {
         decided(Some(&approval), &edited),
         (State::Changed, Reason::SourceChanged, Serving::Offered)
     );
-    assert_eq!((library.kind(), version("d", None).kind()), (Coverage::Source, Coverage::Definition));
+    assert_eq!(
+        (library.kind(), version("d", None).kind()),
+        (Coverage::Source, Coverage::Definition)
+    );
 }
 
 #[test]

@@ -101,14 +101,14 @@ type Beat = (Vec<(Vec<u8>, u64, Vec<u8>)>, Vec<(String, Vec<Vec<u8>>)>);
 impl Cluster {
     /// Keeps the store connected and this replica known, until `stop`; `describe` returns what it
     /// serves, and `terminated` takes each session that another replica has terminated.
-    pub async fn keep(
+    pub(crate) async fn run_membership(
         self: Arc<Self>,
         describe: impl Fn() -> Presence + Send,
         terminated: impl Fn(&Holder, [u8; 16]) + Send,
         stop: CancellationToken,
     ) {
         stop.run_until_cancelled(self.keep_connected(&describe, &terminated)).await;
-        self.tell_untold().await;
+        self.publish_terminations().await;
         let (key, id) = (self.store.key("replicas"), self.id.to_string());
         let left = self.store.run(async |mut connection| {
             cmd("HDEL").arg(key).arg(id).query_async::<Value>(&mut connection).await
@@ -140,7 +140,7 @@ impl Cluster {
                     Err(why) => self.store.note_failure(&why),
                 }
             }
-            self.note_up();
+            self.log_store_available();
         }
     }
 
@@ -156,7 +156,7 @@ impl Cluster {
                 () = sleep_until(next) => {}
                 () = self.store.lost() => return,
             }
-            self.tell_untold().await;
+            self.publish_terminations().await;
             let presence = describe();
             let beat =
                 self.store.run(async |connection| self.beat(connection, &presence, NEWS).await);
@@ -165,7 +165,7 @@ impl Cluster {
                 next = Instant::now() + RETRY;
                 continue;
             };
-            self.learn(&replicas);
+            self.apply_heartbeat(&replicas);
             let is_more = news.len() >= NEWS;
             self.learn_terminated(&news, terminated);
             next = Instant::now();
@@ -188,7 +188,7 @@ impl Cluster {
         });
         let (replicas, _) = beat.await?;
         self.reconnecting().begin(&self.replicas.load(), Instant::now());
-        self.learn(&replicas);
+        self.apply_heartbeat(&replicas);
         // Another server may number the entries in another way.
         self.last_terminated.store(Arc::new("0-0".to_owned()));
         self.store.adopt(candidate);
@@ -213,7 +213,7 @@ impl Cluster {
     }
 
     /// Learns which replicas live.
-    fn learn(&self, told: &[(Vec<u8>, u64, Vec<u8>)]) {
+    fn apply_heartbeat(&self, told: &[(Vec<u8>, u64, Vec<u8>)]) {
         let sealer = self.sealer.load();
         let now = Instant::now();
         let replica = |(id, silent, told): &(Vec<u8>, u64, Vec<u8>)| {
@@ -284,7 +284,7 @@ impl Cluster {
         self.audit.note(Event::new("cluster_store_lost").text("error", &why));
     }
 
-    pub(super) fn note_up(&self) {
+    pub(super) fn log_store_available(&self) {
         let replicas = self.replicas.load().len();
         info!(replicas, name = self.name, "the store of the cluster is available");
         self.audit.note(Event::new("cluster_store_available").number("replicas", replicas as u64));

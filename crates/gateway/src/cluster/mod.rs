@@ -145,7 +145,7 @@ impl Cluster {
             config,
         });
         match cluster.attach(cluster.presence(config_digest, None)).await {
-            Ok(()) => cluster.note_up(),
+            Ok(()) => cluster.log_store_available(),
             Err(why) if cluster.config.on_missing == OnMissing::Refuse => {
                 return Err(format!(
                     "the store of the cluster cannot be used: {why}; check cluster.store, or set \

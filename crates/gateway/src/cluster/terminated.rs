@@ -49,7 +49,7 @@ impl Cluster {
 
     /// Publishes the terminated sessions that are still unpublished, unless another task does
     /// already.
-    pub(super) async fn tell_untold(&self) {
+    pub(super) async fn publish_terminations(&self) {
         if let Ok(_turn) = self.telling.try_acquire() {
             self.tell_all().await;
         }

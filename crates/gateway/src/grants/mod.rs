@@ -120,7 +120,7 @@ impl StoredLogin {
             ("refresh_token", token),
             ("resource", self.resource.clone()),
         ];
-        let response = self.client().ask(egress, &self.token_endpoint, form).await;
+        let response = self.client().request_json(egress, &self.token_endpoint, form).await;
         let response = response.inspect_err(|refusal| {
             if refusal.fault == TokenFault::LoginRefused {
                 self.ended = Some(refusal.detail.clone());

@@ -150,7 +150,7 @@ impl Gate {
     }
 
     /// Makes this gate the newest: streams of callers that it does not know end.
-    pub fn take_over(&self) {
+    pub fn publish(&self) {
         self.newest.send_replace(self.authenticator.clone());
     }
 

@@ -74,9 +74,9 @@ impl Bridge<'_> {
                     }) => {
                         self.next_round()?;
                         let requests = self.send_request(server_request);
-                        if let Some(said) = exchange.wait_for_client(requests).await {
+                        if let Some(client_answer) = exchange.wait_for_client(requests).await {
                             let none = || Answer::Error { code: -32603, message: NONE.to_owned() };
-                            let _ = answer.send(said.unwrap_or_else(none));
+                            let _ = answer.send(client_answer.unwrap_or_else(none));
                         }
                     }
                     ExchangeEvent::Interim(interim) => self.tell(interim),
@@ -104,17 +104,17 @@ impl Bridge<'_> {
                 self.replay(exchange, Replay::default(), None).await
             }
             Progress::Replay(mut replay) => {
-                let said = responses.and_then(|r| r.json().get(KEY));
+                let response = responses.and_then(|r| r.json().get(KEY));
                 if let Some(ticket) = replay.suspended.take()
                     && let Some(suspended_call) =
                         self.router.shared.suspended.take(&ticket, &self.routed.call.caller).await
                 {
                     // On the heap: few calls take this path, and its future would enlarge those of
                     // all.
-                    return Box::pin(self.resume(suspended_call, replay, said)).await;
+                    return Box::pin(self.resume(suspended_call, replay, response)).await;
                 }
-                if let (Some(server_request), Some(said)) = (replay.open.take(), said) {
-                    replay.answers.push((server_request, said.text().to_owned()));
+                if let (Some(server_request), Some(response)) = (replay.open.take(), response) {
+                    replay.answers.push((server_request, response.text().to_owned()));
                 }
                 let exchange = self.start(None);
                 self.replay(exchange, replay, None).await
@@ -127,16 +127,16 @@ impl Bridge<'_> {
         &mut self,
         suspended_call: SuspendedCall,
         replay: Replay,
-        said: Option<Json<'_>>,
+        response: Option<Json<'_>>,
     ) -> Result<Reply, Fault> {
         let SuspendedCall { mut exchange, server_request, answer, until } = suspended_call;
-        let Some(said) = said else {
+        let Some(response) = response else {
             // A retry without input gets the same server request again, within the same time.
             self.next_round()?;
             return self.suspend(SuspendedCall { exchange, server_request, answer, until }, replay);
         };
-        let said = server_request.read_answer(said).ok_or_else(misfit)?;
-        let _ = answer.send(Answer::Result(said));
+        let result = server_request.read_answer(response).ok_or_else(invalid_answer)?;
+        let _ = answer.send(Answer::Result(result));
         let timeout = self.routed.upstream.config().settings.timeout;
         exchange.extend_to(self.deadline.min(Instant::now() + timeout));
         self.replay(exchange, replay, Some(until)).await
@@ -158,7 +158,7 @@ impl Bridge<'_> {
         let result = loop {
             let step = match exchange.next().await {
                 Ok(step) => step,
-                Err(fault) => return self.pages_first(fault.kind, replay),
+                Err(fault) => return self.require_url_elicitations(fault.kind, replay),
             };
             let (server_request, answer) = match step {
                 ExchangeEvent::Response(result) => break result,
@@ -175,9 +175,10 @@ impl Bridge<'_> {
             if server_request.kind() != ServerRequestKind::Url
                 && let Some(at) = known.iter().position(|(requests, _)| *requests == digest)
             {
-                let said = Document::parse(known.remove(at).1.into_bytes(), DEPTH).ok();
-                let said = said.and_then(|said| server_request.read_answer(said.json()));
-                let _ = answer.send(Answer::Result(said.ok_or_else(misfit)?));
+                let known_answer = Document::parse(known.remove(at).1.into_bytes(), DEPTH).ok();
+                let result =
+                    known_answer.and_then(|known| server_request.read_answer(known.json()));
+                let _ = answer.send(Answer::Result(result.ok_or_else(invalid_answer)?));
                 continue;
             }
             self.next_round()?;
@@ -221,8 +222,13 @@ impl Bridge<'_> {
             return Ok(());
         };
         let fault = self.fault(Kind::NotApproved { approved: approved.clone(), offered });
-        let is_enforced =
-            self.routed.owner.approval.approved.as_ref().is_some_and(|approval| approval.is_enforced);
+        let is_enforced = self
+            .routed
+            .owner
+            .approval
+            .approved
+            .as_ref()
+            .is_some_and(|approval| approval.is_enforced);
         if is_enforced {
             return Err(fault);
         }
@@ -318,7 +324,8 @@ impl Bridge<'_> {
 
     /// The only source that a library may serve.
     fn approved_source(&self) -> Option<DigestText> {
-        let approved = self.routed.owner.approval.approved.as_ref().filter(|approval| approval.is_enforced)?;
+        let approved =
+            self.routed.owner.approval.approved.as_ref().filter(|approval| approval.is_enforced)?;
         approved.version.source.clone()
     }
 
@@ -365,20 +372,20 @@ impl Bridge<'_> {
         let mut answers: Vec<(String, Document)> =
             Vec::with_capacity(input_requests.requests.len());
         for (key, server_request) in input_requests.requests {
-            let nobody = server_request.cancel_answer();
+            let cancel = server_request.cancel_answer();
             let started = Instant::now();
-            let said = match self.send_request(server_request).await {
-                Some(Answer::Result(said)) => Some(said),
-                Some(Answer::Error { .. }) | None => nobody,
+            let answer = match self.send_request(server_request).await {
+                Some(Answer::Result(answer)) => Some(answer),
+                Some(Answer::Error { .. }) | None => cancel,
             };
             self.deadline += started.elapsed();
-            let said = said.ok_or_else(|| self.fault(Kind::Unanswered(NONE)))?;
-            answers.push((key, said));
+            let answer = answer.ok_or_else(|| self.fault(Kind::Unanswered(NONE)))?;
+            answers.push((key, answer));
         }
         let mut responses = String::new();
         write_object(&mut responses, |responses| {
-            for (key, said) in answers {
-                responses.json(&key, said.json().text());
+            for (key, answer) in answers {
+                responses.json(&key, answer.json().text());
             }
         });
         Ok(InputResponses { responses: Some(responses), state: input_requests.state })
@@ -405,7 +412,8 @@ impl Bridge<'_> {
     fn next_round(&mut self) -> Result<(), Fault> {
         self.rounds += 1;
         if self.rounds > self.router.limits.max_server_requests {
-            Err(self.fault(Kind::Unanswered("more server requests than max_server_requests allows")))
+            Err(self
+                .fault(Kind::Unanswered("more server requests than max_server_requests allows")))
         } else {
             Ok(())
         }
@@ -454,7 +462,7 @@ impl Bridge<'_> {
 
     /// Turns an error that demands URL elicitations (2025-11-25, -32042) into an input-required
     /// result; passes any other error on.
-    fn pages_first(&mut self, kind: Kind, replay: Replay) -> Result<Reply, Fault> {
+    fn require_url_elicitations(&mut self, kind: Kind, replay: Replay) -> Result<Reply, Fault> {
         let fault = self.refused(kind);
         let Fault::Upstream(UpstreamFault {
             kind: Kind::UrlElicitationRequired { data, .. }, ..
@@ -462,20 +470,21 @@ impl Bridge<'_> {
         else {
             return Err(fault);
         };
-        let broken = || self.fault(Kind::Protocol("its list of pages is malformed".to_owned()));
+        let broken =
+            || self.fault(Kind::Protocol("its list of URL elicitations is malformed".to_owned()));
         let data = Json::parse_text(data, DEPTH).map_err(|_| broken())?;
         let elicitations = data.get("elicitations");
-        let mut pages = Vec::new();
-        for (index, page) in elicitations.iter().flat_map(|e| e.elements()).enumerate() {
-            let page = ServerRequest::read(ELICIT, Some(page)).ok();
-            let page = page.filter(|page| page.kind() == ServerRequestKind::Url);
-            pages.push((format!("page-{index}"), page.ok_or_else(broken)?));
+        let mut requests = Vec::new();
+        for (index, request) in elicitations.iter().flat_map(|e| e.elements()).enumerate() {
+            let request = ServerRequest::read(ELICIT, Some(request)).ok();
+            let request = request.filter(|request| request.kind() == ServerRequestKind::Url);
+            requests.push((format!("page-{index}"), request.ok_or_else(broken)?));
         }
-        if pages.len() > self.router.limits.max_server_requests {
+        if requests.len() > self.router.limits.max_server_requests {
             return Err(broken());
         }
         self.next_round()?;
-        self.input_required(pages, Progress::Replay(replay))
+        self.input_required(requests, Progress::Replay(replay))
     }
 
     fn allowed(&self) -> ClientCapabilities {
@@ -509,8 +518,8 @@ const TOO_MANY_WAIT: &str = "too many calls are suspended for URL elicitations";
 /// JSON depth of text that was accepted before.
 const DEPTH: usize = 64;
 
-fn misfit() -> Fault {
-    Fault::invalid_params("`inputResponses` holds an answer that does not fit its question")
+fn invalid_answer() -> Fault {
+    Fault::invalid_params("`inputResponses` holds an answer that does not fit its server request")
 }
 
 /// The client's `inputResponses` for a modern upstream, without reserved `_meta` keys.

@@ -37,7 +37,7 @@ pub(super) struct SharedState {
     pub published: watch::Receiver<()>,
     pub changes: watch::Receiver<Option<Published>>,
     /// Completed URL elicitations, from all upstreams.
-    pub pages: broadcast::Sender<UrlElicitationComplete>,
+    pub url_completions: broadcast::Sender<UrlElicitationComplete>,
     pub suspended: SuspendedCalls,
     /// Permits to search a large view (`find_prompt`).
     pub searches: Semaphore,

@@ -243,7 +243,7 @@ pub(super) fn next_number() -> u64 {
 }
 
 /// The reason for an upstream that was never asked for a list, or has not answered.
-pub(super) fn not_heard_of() -> Kind {
+pub(super) fn not_reported_yet() -> Kind {
     Kind::Unavailable("it has not answered yet".to_owned())
 }
 

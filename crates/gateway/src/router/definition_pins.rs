@@ -64,7 +64,8 @@ impl FirstDefinitions {
                     return false;
                 }
                 self.bytes = bytes;
-                let first = FirstDefinition { prompt: prompt.clone(), told: None, is_blocked: false };
+                let first =
+                    FirstDefinition { prompt: prompt.clone(), told: None, is_blocked: false };
                 self.first.insert(prompt.name.clone(), first);
                 return true;
             };

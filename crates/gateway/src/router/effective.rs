@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::catalog::{LeftOut, LeftOutBy};
-use super::pin::{ApprovedTexts, OfferedPrompt, ApprovalRow, ApprovalSettings, PromptApproval};
+use super::pin::{ApprovalRow, ApprovalSettings, ApprovedTexts, OfferedPrompt, PromptApproval};
 use base::seal;
 use domain::json::Json;
 use domain::name::{Naming, Prefix, UpstreamId};
 use domain::overlay::{self, Overlaid, Overlay};
 use domain::pin::{
-    Decision, Mode, NO_ARGUMENTS, Offered, OfferedText, Approval, Coverage, Reason, Serving, State,
+    Approval, Coverage, Decision, Mode, NO_ARGUMENTS, Offered, OfferedText, Reason, Serving, State,
     decide,
 };
 use domain::prompt::Prompt;
@@ -171,7 +171,12 @@ impl Maker<'_> {
 
     /// Adds the approvals of prompts that are not offered. Without a list, those with a snapshot are
     /// served.
-    fn add_unoffered(&self, has_list: bool, rows: &mut Vec<ApprovalRow>, effective: &mut Effective) {
+    fn add_unoffered(
+        &self,
+        has_list: bool,
+        rows: &mut Vec<ApprovalRow>,
+        effective: &mut Effective,
+    ) {
         let approvals = self.approvals.lock.of_upstream(self.upstream.as_str());
         let is_offered: HashSet<Arc<str>> = rows.iter().map(|row| row.raw_name.clone()).collect();
         for (raw_name, approval) in approvals.into_iter().flatten() {
@@ -198,7 +203,9 @@ impl Maker<'_> {
                         row.decision.serving = Serving::Approved;
                         effective.prompts.push(form);
                         let approval = self.prompt_approval(State::Approved, Some(approval));
-                        effective.approvals.push(PromptApproval { is_snapshot_only: true, ..approval });
+                        effective
+                            .approvals
+                            .push(PromptApproval { is_snapshot_only: true, ..approval });
                     }
                     Err(problem) => row.problem = Some(problem),
                 }
@@ -208,7 +215,9 @@ impl Maker<'_> {
     }
 
     fn prompt_approval(&self, state: State, approval: Option<&Approval>) -> PromptApproval {
-        let version = approval.and_then(|approval| approval.approved.as_ref()).map(|decided| &decided.version);
+        let version = approval
+            .and_then(|approval| approval.approved.as_ref())
+            .map(|decided| &decided.version);
         let version = version.filter(|version| version.kind() != Coverage::Definition);
         let approved = version.map(|version| {
             let is_enforced = self.is_enforced();

@@ -37,7 +37,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::{Exposure, Limits, Listing, Approvals, ToolForm};
+use crate::config::{Approvals, Exposure, Limits, Listing, ToolForm};
 use crate::policy::{Authorized, CallRecord, Gate, Resolution, Target};
 use crate::upstream::Upstream;
 use crate::upstream::call::correlator::{InterimMessage, UrlElicitationComplete};
@@ -249,7 +249,7 @@ impl Router {
     }
 
     /// Completed URL elicitations, as their upstreams report them.
-    pub fn pages(&self) -> broadcast::Receiver<UrlElicitationComplete> {
+    pub fn url_completions(&self) -> broadcast::Receiver<UrlElicitationComplete> {
         self.shared.pages.subscribe()
     }
 
@@ -268,7 +268,7 @@ impl Router {
         if let Some(lists) = &self.caller_lists {
             lists.forget(caller, upstream, &Kind::AccessEnded);
         }
-        revocation.told().await
+        revocation.wait_for_providers().await
     }
 
     /// The public name behind a derived tool name; `None` for other names, and where the public

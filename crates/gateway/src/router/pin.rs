@@ -10,7 +10,7 @@ use domain::json::Json;
 use domain::json::canonical::write_canonical_object;
 use domain::name::UpstreamId;
 use domain::pin::{
-    Decision, DigestText, Mode, NO_ARGUMENTS, Offered, Approval, Serving, State, Version,
+    Approval, Decision, DigestText, Mode, NO_ARGUMENTS, Offered, Serving, State, Version,
 };
 use domain::prompt::{Argument, Prompt};
 

@@ -247,7 +247,7 @@ impl Sessions {
     ) -> NotificationStream {
         let pending = self.shared.url_elicitations.clone();
         let stream = stream.counted(self.telemetry().clone());
-        stream.with_url_elicitations(self.router.pages(), pending, session)
+        stream.with_url_elicitations(self.router.url_completions(), pending, session)
     }
 
     /// Returns the session of a request that only legacy clients send (GET, DELETE).

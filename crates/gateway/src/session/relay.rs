@@ -49,7 +49,7 @@ impl Sessions {
         let message = Message::Cancelled { session: *session.as_bytes(), request };
         let holder = Holder::of(context.caller, context.address);
         self.gate.take_cancellation(&holder)?;
-        cluster.ask_all(&holder, message).await.map(drop).map_err(fault)
+        cluster.send_to_all(&holder, message).await.map(drop).map_err(fault)
     }
 
     /// Publishes the termination of a session to the other replicas.

@@ -125,7 +125,7 @@ impl Upstream {
         pages: broadcast::Sender<UrlElicitationComplete>,
         deps: &UpstreamDeps,
     ) -> Self {
-        let UpstreamDeps { audit, telemetry, tasks, shutdown, starting, accounts, logins } =
+        let UpstreamDeps { audit, telemetry, tasks, shutdown, starting, accounts, logins: shared } =
             deps.clone();
         let config = Arc::new(config);
         let shutdown = shutdown.child_token();
@@ -147,8 +147,8 @@ impl Upstream {
         };
         let logins = config
             .login()
-            .and_then(|login| watch_logins(login, logins.as_deref(), &signals.logins_changed));
-        let connector = Connector::new(config.clone(), sinks, tasks.clone(), starting, logins);
+            .and_then(|login| watch_logins(login, shared.as_deref(), &signals.logins_changed));
+        let connector = Connector::new(config.clone(), sinks, tasks.clone(), starting, shared);
         let accounts = |connector: Arc<Connector>| {
             let (audit, tasks, shutdown) = (noted.clone(), tasks.clone(), shutdown.clone());
             let own = UpstreamAccounts::new(accounts, driver, &connector, audit, tasks, shutdown)?;

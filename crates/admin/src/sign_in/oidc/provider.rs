@@ -158,7 +158,7 @@ impl Provider {
             ("code_verifier", verifier.to_owned()),
             ("redirect_uri", redirect_uri.to_owned()),
         ];
-        let response = client.ask(egress, &known.token, form).await?;
+        let response = client.request_json(egress, &known.token, form).await?;
         let token = response.get("id_token").and_then(Value::as_str);
         Ok(token.ok_or("the token response has no id_token")?.to_owned())
     }

@@ -112,7 +112,7 @@ impl Cluster {
     ///
     /// # Errors
     /// As [`Cluster::hand_over`].
-    pub(crate) async fn ask_all(
+    pub(crate) async fn send_to_all(
         &self,
         holder: &Holder,
         message: Message,

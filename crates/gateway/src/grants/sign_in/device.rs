@@ -54,7 +54,7 @@ impl DeviceFlow {
         let scope = provider.scope(scope);
         let mut form = vec![("resource", provider.resource.id.clone())];
         form.extend(scope.clone().map(|scope| ("scope", scope)));
-        let asked = client.client().ask(&provider.egress, &endpoint, form).await;
+        let asked = client.client().request_json(&provider.egress, &endpoint, form).await;
         let response = asked.map_err(|refusal| refusal.detail)?;
         let text = |name: &str| {
             let text = response.get(name).and_then(Value::as_str).map(str::to_owned);
@@ -100,7 +100,10 @@ impl DeviceFlow {
                 ("device_code", device_code.clone()),
                 ("resource", provider.resource.id.clone()),
             ];
-            let asked = client.client().ask(&provider.egress, &provider.token_endpoint, form).await;
+            let asked = client
+                .client()
+                .request_json(&provider.egress, &provider.token_endpoint, form)
+                .await;
             match asked {
                 Ok(response) => return provider.login(&upstream, client, scope, &response),
                 Err(refusal) => match refusal.error.as_deref() {

@@ -107,7 +107,8 @@ impl CodeFlow {
             ("redirect_uri", redirect_uri),
             ("resource", provider.resource.id.clone()),
         ];
-        let asked = client.client().ask(&provider.egress, &provider.token_endpoint, form).await;
+        let asked =
+            client.client().request_json(&provider.egress, &provider.token_endpoint, form).await;
         let response = asked.map_err(|refusal| refusal.detail)?;
         provider.login(&upstream, client, scope, &response)
     }

@@ -36,10 +36,10 @@ struct Lease {
 
 /// A request that needs cells of the store. Dropping it without an answer gives its leased cells
 /// back.
-pub(super) struct Ask<'a> {
+pub(super) struct LeaseRequest<'a> {
     leases: &'a Leases,
     buckets: &'a [Bucket],
-    wanted: Vec<Wanted>,
+    wanted: Vec<BucketRequest>,
     /// The buckets of which a leased cell was used, and the ends of those leases.
     used: Vec<(usize, Instant)>,
     at: Instant,
@@ -48,7 +48,7 @@ pub(super) struct Ask<'a> {
 
 /// A request for cells of one bucket.
 #[derive(Clone, Copy)]
-struct Wanted {
+struct BucketRequest {
     /// The index of the bucket.
     index: usize,
     cells: u32,
@@ -63,7 +63,11 @@ impl Leases {
 
     /// Uses a leased cell of each bucket that has one. Returns the request to the store for the
     /// others; `None` if all have one.
-    pub(super) fn take<'a>(&'a self, buckets: &'a [Bucket], now: Instant) -> Option<Ask<'a>> {
+    pub(super) fn take<'a>(
+        &'a self,
+        buckets: &'a [Bucket],
+        now: Instant,
+    ) -> Option<LeaseRequest<'a>> {
         let mut locked = self.leases.lock(buckets);
         let (mut wanted, mut used) = (Vec::new(), Vec::new());
         for (index, bucket) in buckets.iter().enumerate() {
@@ -87,16 +91,16 @@ impl Leases {
                 }
             };
             let is_lease = cells.is_some();
-            wanted.push(Wanted { index, cells: cells.unwrap_or(1), is_lease });
+            wanted.push(BucketRequest { index, cells: cells.unwrap_or(1), is_lease });
         }
         drop(locked);
         let is_answered = false;
-        let ask = Ask { leases: self, buckets, wanted, used, at: now, is_answered };
-        if ask.wanted.is_empty() {
-            ask.answered();
+        let request = LeaseRequest { leases: self, buckets, wanted, used, at: now, is_answered };
+        if request.wanted.is_empty() {
+            request.answered();
             return None;
         }
-        Some(ask)
+        Some(request)
     }
 
     /// The most cells of one lease: those that come free while it lasts.
@@ -106,10 +110,10 @@ impl Leases {
     }
 }
 
-impl Ask<'_> {
+impl LeaseRequest<'_> {
     /// The cells to take from the store.
     pub(super) fn takes(&self) -> Vec<Take<'_>> {
-        let take = |wanted: &Wanted| self.buckets[wanted.index].cells(wanted.cells);
+        let take = |wanted: &BucketRequest| self.buckets[wanted.index].cells(wanted.cells);
         self.wanted.iter().map(take).collect()
     }
 
@@ -119,7 +123,7 @@ impl Ask<'_> {
     }
 
     /// Keeps the cells that the store gave. One of each bucket is used by this request.
-    pub(super) fn given(self, cells: &[u32]) {
+    pub(super) fn grant(self, cells: &[u32]) {
         let until = self.at + self.leases.lease;
         let mut locked = self.leases.leases.lock(self.buckets);
         for (wanted, cells) in self.wanted.iter().zip(cells) {
@@ -141,7 +145,7 @@ impl Ask<'_> {
     }
 }
 
-impl Drop for Ask<'_> {
+impl Drop for LeaseRequest<'_> {
     fn drop(&mut self) {
         if self.is_answered {
             return;

@@ -133,17 +133,17 @@ impl<S: SharedStore> SharedBuckets<S> {
         leases: &Leases,
         buckets: &[Bucket],
     ) -> Result<Result<(), Exhausted>, StoreUnavailable> {
-        let Some(ask) = leases.take(buckets, Instant::now()) else {
+        let Some(request) = leases.take(buckets, Instant::now()) else {
             return Ok(Ok(()));
         };
-        let taken = self.store.take(&ask.takes()).await?;
+        let taken = self.store.take(&request.takes()).await?;
         match taken {
             Taken::Cells(cells) => {
-                ask.given(&cells);
+                request.grant(&cells);
                 Ok(Ok(()))
             }
             Taken::Empty { index, retry_after } => {
-                Ok(Err(Exhausted { index: ask.bucket(index), retry_after }))
+                Ok(Err(Exhausted { index: request.bucket(index), retry_after }))
             }
         }
     }

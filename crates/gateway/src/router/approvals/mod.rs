@@ -16,7 +16,7 @@ use probe::{Patience, ProbedText, ProbedTexts, offered_texts};
 
 use crate::router::Router;
 use crate::router::blocking::beside_calls;
-use crate::router::pin::{OfferedPrompt, ApprovalRow};
+use crate::router::pin::{ApprovalRow, OfferedPrompt};
 use crate::upstream::library::source_object;
 use audit::record::Event;
 use base::seal;
@@ -145,7 +145,8 @@ impl Router {
     /// Returns all prompts that are offered or in the lock file, by their public names.
     pub(crate) fn approval_rows(&self) -> Vec<ApprovalRow> {
         let catalog = self.catalog();
-        let mut rows: Vec<_> = catalog.approvals.iter().flat_map(|rows| rows.iter().cloned()).collect();
+        let mut rows: Vec<_> =
+            catalog.approvals.iter().flat_map(|rows| rows.iter().cloned()).collect();
         rows.sort_by(|a, b| a.public_name.cmp(&b.public_name));
         rows
     }
@@ -480,7 +481,9 @@ pub fn notes(action: &Action, examined: &[Examined]) -> Vec<String> {
                         ));
                     }
                     ProbedText::Failed(why) => {
-                        notes.push(format!("{name}: the approval does not cover its text{with}: {why}"));
+                        notes.push(format!(
+                            "{name}: the approval does not cover its text{with}: {why}"
+                        ));
                     }
                 }
             }

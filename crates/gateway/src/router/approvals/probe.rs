@@ -15,7 +15,7 @@ use crate::router::call_channel::CallChannel;
 use crate::router::effective::{TextReport, TextsOf};
 use crate::router::known_results::Recalled;
 use crate::router::owner::Owner;
-use crate::router::pin::{DEPTH, OfferedPrompt, ApprovalRow, PromptApproval, approval_arguments};
+use crate::router::pin::{ApprovalRow, DEPTH, OfferedPrompt, PromptApproval, approval_arguments};
 use crate::router::reply::Reply;
 use crate::router::{RoutedCall, Router, effective_arguments, without_presets};
 use base::seal;

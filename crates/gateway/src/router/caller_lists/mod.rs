@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::catalog::{Catalog, Incomplete, not_heard_of};
+use super::catalog::{Catalog, Incomplete, not_reported_yet};
 use super::owner::Owner;
 use super::source::Source;
 use super::view_cache::{ViewCache, options};
@@ -256,7 +256,7 @@ impl CallerLists {
                 catalog.note_fresh(list.renew_at, upstream);
                 list.failure.clone()
             }
-            None => Some(not_heard_of()),
+            None => Some(not_reported_yet()),
         };
         let Some(kind) = failure else { return };
         let fails_lists = self.on_failure == OnFailure::Fail;

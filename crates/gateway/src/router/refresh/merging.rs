@@ -152,7 +152,8 @@ impl Refresh {
             }
             let prompt = &sources[entry.source].prompts[entry.prompt];
             let known = members[entry.source];
-            let approval = known.effective.as_ref().and_then(|served| served.approvals.get(entry.prompt));
+            let approval =
+                known.effective.as_ref().and_then(|served| served.approvals.get(entry.prompt));
             let approval = approval.cloned().unwrap_or_default();
             writer.push_merged(&known.source.id, &entry, prompt, approval);
         }

@@ -18,7 +18,7 @@ use merging::Groups;
 use super::announce::{Announcer, Redefined, Transition};
 use super::blocking::{MERGED_AT_ONCE, beside_calls};
 use super::caller_lists::CallerLists;
-use super::catalog::{Catalog, Content, Incomplete, WalkInfo, next_number, not_heard_of};
+use super::catalog::{Catalog, Content, Incomplete, WalkInfo, next_number, not_reported_yet};
 use super::debounce::Debounce;
 use super::definition_pins::FirstDefinitions;
 use super::effective::{Effective, KnownTexts, Maker, TextReport};
@@ -142,7 +142,7 @@ impl Refresh {
                     announce.tell(&self.content).await;
                     continue;
                 }
-                () = told(&mut held), if held.is_some() => {
+                () = edition_serves(&mut held), if held.is_some() => {
                     held = None;
                     continue;
                 }
@@ -162,7 +162,7 @@ impl Refresh {
                     while let Ok(texts) = inputs.texts.try_recv() {
                         waiting.extend(texts);
                     }
-                    self = beside_calls(move || self.learn(waiting)).await;
+                    self = beside_calls(move || self.record_probe_results(waiting)).await;
                 }
                 Some(renewal) = inputs.renewals.recv() => {
                     // Calls of the edition before must not wait for a snapshot that will never
@@ -230,7 +230,7 @@ impl Refresh {
     }
 
     /// Takes over the texts that probes have found.
-    fn learn(mut self, reports: Vec<TextReport>) -> Self {
+    fn record_probe_results(mut self, reports: Vec<TextReport>) -> Self {
         let mut changed: Vec<usize> = Vec::new();
         for TextReport { upstream, raw_name, mut texts, failed } in reports {
             let mut upstreams = self.upstreams.iter_mut().enumerate();
@@ -305,7 +305,8 @@ impl Refresh {
         let known = self.content.len() + self.content.left_out.len();
         let now = Instant::now();
         // Approvals read objects.
-        let has_approvals = self.upstreams.iter().any(|known| known.source.approvals.mode != Mode::Off);
+        let has_approvals =
+            self.upstreams.iter().any(|known| known.source.approvals.mode != Mode::Off);
         if !has_approvals && known + reports.iter().map(listed).sum::<usize>() <= MERGED_AT_ONCE {
             self.take(reports, now);
             return self;
@@ -378,7 +379,7 @@ impl Refresh {
         let mut had_lists = false;
         for known in &mut self.upstreams {
             if matches!(known.state, State::Unseen | State::Joining) {
-                known.state = State::Failed(not_heard_of());
+                known.state = State::Failed(not_reported_yet());
                 had_lists |= known.list.is_some();
             }
         }
@@ -399,7 +400,9 @@ impl Refresh {
                 let walk = WalkInfo { pages: listed.pages, prompts, at: *at };
                 catalog.walks.insert(known.source.id.clone(), walk);
             }
-            catalog.approvals.extend(known.effective.as_ref().map(|effective| effective.rows.clone()));
+            catalog
+                .approvals
+                .extend(known.effective.as_ref().map(|effective| effective.rows.clone()));
             let served = self.served(known);
             if let Some((walked, walked_at)) = served {
                 catalog.scope = catalog.scope.max(walked.listed.scope);
@@ -409,7 +412,7 @@ impl Refresh {
             }
             let failure = match &known.state {
                 State::Good => None,
-                State::Unseen | State::Joining => Some(not_heard_of()),
+                State::Unseen | State::Joining => Some(not_reported_yet()),
                 State::Failed(kind) => Some(kind.clone()),
             };
             if let Some(kind) = failure {
@@ -462,9 +465,9 @@ impl Refresh {
 }
 
 /// Resolves when the sender signals, or is dropped.
-async fn told(word: &mut Option<oneshot::Receiver<()>>) {
-    if let Some(word) = word {
-        let _ = word.await;
+async fn edition_serves(serves: &mut Option<oneshot::Receiver<()>>) {
+    if let Some(serves) = serves {
+        let _ = serves.await;
     }
 }
 
@@ -481,7 +484,8 @@ impl Known {
 /// meanwhile. Prompts that are approved when they are first seen are not reported.
 fn transitions(before: &[ApprovalRow], now: &[ApprovalRow]) -> Vec<Transition> {
     let definition = |row: &ApprovalRow| Some(row.offered.as_ref()?.version.definition.clone());
-    let known: HashMap<&str, &ApprovalRow> = before.iter().map(|row| (&*row.raw_name, row)).collect();
+    let known: HashMap<&str, &ApprovalRow> =
+        before.iter().map(|row| (&*row.raw_name, row)).collect();
     let news = now.iter().filter(|row| row.offered.is_some()).filter(|row| {
         let known = known.get(&*row.raw_name).filter(|known| known.offered.is_some());
         match known {

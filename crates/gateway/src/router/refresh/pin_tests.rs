@@ -98,14 +98,14 @@ impl World {
 
     fn probe(&mut self, prompt: &Prompt, text: &str) {
         let texts = BTreeMap::from([(NO_ARGUMENTS.into(), OfferedText::Known(digest(text)))]);
-        self.learn(prompt, texts, Vec::new());
+        self.record_probe_results(prompt, texts, Vec::new());
     }
 
     fn probe_in_vain(&mut self, prompt: &Prompt) {
-        self.learn(prompt, BTreeMap::new(), vec![NO_ARGUMENTS.into()]);
+        self.record_probe_results(prompt, BTreeMap::new(), vec![NO_ARGUMENTS.into()]);
     }
 
-    fn learn(
+    fn record_probe_results(
         &mut self,
         prompt: &Prompt,
         texts: BTreeMap<Arc<str>, OfferedText>,
@@ -118,7 +118,8 @@ impl World {
             texts: TextsOf { definition, texts },
             failed,
         };
-        self.refresh = self.refresh.take().map(|refresh| refresh.learn(vec![report]));
+        self.refresh =
+            self.refresh.take().map(|refresh| refresh.record_probe_results(vec![report]));
     }
 
     /// Changes the lock file, and lets a configuration with it take over.

@@ -70,7 +70,7 @@ pub struct AccountStatus {
 pub struct RevokedAccount {
     pub account: AccountStatus,
     /// Whether the authorization server has revoked its access token.
-    pub is_told: bool,
+    pub revoked_at_provider: bool,
 }
 
 /// Ended accounts whose tokens are being revoked at their authorization servers.
@@ -81,15 +81,17 @@ const REVOCATION: Duration = Duration::from_secs(10);
 
 impl Revocation {
     /// Waits for the authorization servers, for a bounded time.
-    pub(crate) async fn told(self) -> Vec<RevokedAccount> {
+    pub(crate) async fn wait_for_providers(self) -> Vec<RevokedAccount> {
         let deadline = Instant::now() + REVOCATION;
         let mut revoked = Vec::with_capacity(self.0.len());
-        for (account, telling) in self.0 {
-            let is_told = match telling {
-                Some(told) => timeout_at(deadline, told).await.is_ok_and(Result::unwrap_or_default),
+        for (account, revoking) in self.0 {
+            let revoked_at_provider = match revoking {
+                Some(revoking) => {
+                    timeout_at(deadline, revoking).await.is_ok_and(Result::unwrap_or_default)
+                }
                 None => false,
             };
-            revoked.push(RevokedAccount { account, is_told });
+            revoked.push(RevokedAccount { account, revoked_at_provider });
         }
         revoked
     }
@@ -172,11 +174,11 @@ impl Accounts {
         let end = |account: Arc<Account>| {
             account.revoked.cancel();
             account.ended.cancel();
-            let telling = account
+            let revoking = account
                 .tokens
                 .clone()
                 .map(|tokens| account.tasks.spawn(async move { tokens.revoke().await }));
-            (status(&account), telling)
+            (status(&account), revoking)
         };
         Revocation(self.end(caller, upstream).into_iter().map(end).collect())
     }

@@ -127,7 +127,7 @@ impl ClientCredentials {
         let proof = proof(&self.oauth.proof, grant.posts_secret, &grant.audience);
         let client = Client { id: self.oauth.client_id.clone(), proof };
         let sent_at = Instant::now();
-        let response = client.ask(&self.egress, &grant.token_endpoint, form).await?;
+        let response = client.request_json(&self.egress, &grant.token_endpoint, form).await?;
         let issued = Issued::read(&response).map_err(Refusal::other)?;
         Token::new(issued.access_token.expose(), issued.lifetime, sent_at, fastrand::f64())
     }

@@ -70,7 +70,7 @@ impl Exchange {
         let client = self.client();
         let sent_at = Instant::now();
         let left = subject.expires.saturating_since(UnixSeconds::from(wall_clock()));
-        let answered = client.ask(&self.egress, &self.config.token_url, form).await;
+        let answered = client.request_json(&self.egress, &self.config.token_url, form).await;
         let response = answered.map_err(|refusal| of_exchange(refusal, subject))?;
         let kind = response.get("issued_token_type").and_then(|kind| kind.as_str());
         if !matches!(kind, Some(ACCESS_TOKEN | JWT)) {

@@ -13,7 +13,7 @@ use tracing::error;
 use super::token::Token;
 use crate::cluster::SharedLogins;
 use crate::grants::store::{LoginLock, LoginStore, StoreError};
-use crate::grants::{StoredLogin, LoginState};
+use crate::grants::{LoginState, StoredLogin};
 use crate::net::egress::{CONNECT, Egress};
 use crate::oauth::client::{Refusal, address_policy};
 use crate::oauth::scope;

@@ -70,7 +70,7 @@ impl Workload {
         form.extend(scope.map(|scope| ("scope", scope)));
         let client = Client { id: self.config.client_id.clone().unwrap_or_default(), proof };
         let sent_at = Instant::now();
-        let response = client.ask(&self.egress, &self.config.token_url, form).await?;
+        let response = client.request_json(&self.egress, &self.config.token_url, form).await?;
         let issued = Issued::read(&response).map_err(Refusal::other)?;
         Token::new(issued.access_token.expose(), issued.lifetime, sent_at, fastrand::f64())
     }
