@@ -23,7 +23,7 @@ COPY examples examples
 RUN install -d -o promptgate /var/lib/promptgate && chown promptgate /etc/promptgate
 ENV PROMPTGATE__AUDIT__PATH=/var/lib/promptgate/audit \
     PROMPTGATE__ADMIN__USAGE__PATH=/var/lib/promptgate/usage \
-    PROMPTGATE__GRANTS__PATH=/var/lib/promptgate/grants
+    PROMPTGATE__LOGINS__PATH=/var/lib/promptgate/logins
 VOLUME /var/lib/promptgate
 USER promptgate
 EXPOSE 8080

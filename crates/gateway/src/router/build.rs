@@ -96,7 +96,7 @@ impl Router {
         let shared = Arc::new(SharedState {
             published,
             changes,
-            pages: NotificationSinks::url_completions(),
+            url_completions: NotificationSinks::url_completions(),
             suspended: SuspendedCalls::new(tasks.clone(), shutdown.clone()),
             searches: Semaphore::new(SEARCHES),
             telemetry: upstream_deps.telemetry.clone(),
@@ -217,8 +217,8 @@ impl SharedState {
     ) -> (UpstreamId, Arc<Upstream>) {
         let config = upstream.clone();
         let reports = self.reports.clone();
-        let pages = self.pages.clone();
-        let started = Upstream::start(driver, config, reports, pages, &self.upstream_deps);
+        let url_completions = self.url_completions.clone();
+        let started = Upstream::start(driver, config, reports, url_completions, &self.upstream_deps);
         (upstream.id.clone(), Arc::new(started))
     }
 }

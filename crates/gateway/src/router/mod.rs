@@ -250,7 +250,7 @@ impl Router {
 
     /// Completed URL elicitations, as their upstreams report them.
     pub fn url_completions(&self) -> broadcast::Receiver<UrlElicitationComplete> {
-        self.shared.pages.subscribe()
+        self.shared.url_completions.subscribe()
     }
 
     /// Returns the accounts of callers at upstreams.

@@ -117,12 +117,12 @@ pub struct Upstream {
 
 impl Upstream {
     /// Starts a driver that reports under the id `driver`, and returns the handle of its upstream.
-    /// Completed URL elicitations go to `pages`.
+    /// Completed URL elicitations go to `url_completions`.
     pub(crate) fn start(
         driver: DriverId,
         config: config::Upstream,
         reports: mpsc::Sender<DriverReport>,
-        pages: broadcast::Sender<UrlElicitationComplete>,
+        url_completions: broadcast::Sender<UrlElicitationComplete>,
         deps: &UpstreamDeps,
     ) -> Self {
         let UpstreamDeps { audit, telemetry, tasks, shutdown, starting, accounts, logins: shared } =
@@ -140,7 +140,7 @@ impl Upstream {
         let sinks = NotificationSinks {
             upstream,
             list_changed: Some(signals.list_changed.clone()),
-            url_completions: pages,
+            url_completions,
             audit,
             telemetry: measured,
             stderr_tail: kept,
