@@ -115,7 +115,9 @@ pub(super) enum Command {
     },
     /// End the sign-in to an upstream, at its provider and here
     Logout(Logout),
-    /// List or revoke the accounts of callers at upstreams
+    /// List or revoke the tokens and connections that callers hold at upstreams
+    ///
+    /// For upstreams with act_as = "caller" or per_caller = true.
     ///
     /// An account is the access token, the connections or the child process that one caller has at
     /// an upstream with act_as = "caller" or per_caller = true. Calls the admin API of a running
@@ -339,7 +341,7 @@ pub(super) struct Logout {
 pub(super) enum AccountsCommand {
     /// List the accounts of callers
     List(AdminApi),
-    /// Revoke accounts at once, with the calls that use them (needs admin.write)
+    /// Revoke them at once, and end the calls that use them (needs admin.write)
     Revoke {
         /// Revoke the accounts of this caller
         #[arg(long, value_name = "ID")]
