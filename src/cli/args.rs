@@ -160,7 +160,8 @@ pub(super) enum Command {
         #[arg(long, value_name = "ID")]
         upstream: Option<String>,
         /// Show for each prompt where it comes from: its upstream, its name there, the state of its
-        /// approval, and the overlays that change it. Asks the admin API, as `promptgate status` does
+        /// approval, and the overlays that change it. Asks the admin API, as `promptgate status`
+        /// does
         #[arg(long, short)]
         long: bool,
         #[command(flatten)]

@@ -584,8 +584,8 @@ async fn who_takes_no_stream_is_not_asked() {
     assert_eq!(text(&reply.json())[0]["code"], -32601);
 }
 
-/// An upstream that asks on the GET stream, as servers do that do not tie server requests to calls, and
-/// answers what is open with what it is told.
+/// An upstream that asks on the GET stream, as servers do that do not tie server requests to calls,
+/// and answers what is open with what it is told.
 async fn asks_beside_its_answers() -> Upstream {
     let get_stream: Arc<Mutex<Option<OpenStream>>> = Arc::default();
     let open: Arc<Mutex<Vec<(OpenStream, Value)>>> = Arc::default();

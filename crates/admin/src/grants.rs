@@ -25,8 +25,8 @@ impl State {
         json!({ "accounts": accounts })
     }
 
-    /// Revokes accounts at once, with the calls that use them, and records it: also if the client does
-    /// not wait for the end.
+    /// Revokes accounts at once, with the calls that use them, and records it: also if the client
+    /// does not wait for the end.
     pub(super) async fn revoke(&self, revocation: Revocation, visitor: &Visitor) -> Value {
         let (router, audit, by) = (self.router.clone(), self.audit.clone(), visitor.id.clone());
         let revoking = self.tasks.spawn(async move {

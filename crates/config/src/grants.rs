@@ -1,5 +1,5 @@
-//! `[logins]` and `credential = { login = … }`: sign-ins of the operator for upstreams; `[accounts]`:
-//! what callers may have there.
+//! `[logins]` and `credential = { login = … }`: sign-ins of the operator for upstreams;
+//! `[accounts]`: what callers may have there.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -60,9 +60,9 @@ pub(super) fn login(mut section: Section<'_>) -> Login {
     login
 }
 
-/// `[accounts]`: what callers may have at upstreams that are called as the caller: each an access token and the
-/// connections that are opened with it. Beyond a bound, the one that was used least recently is
-/// ended.
+/// `[accounts]`: what callers may have at upstreams that are called as the caller: each an access
+/// token and the connections that are opened with it. Beyond a bound, the one that was used least
+/// recently is ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AccountLimits {
     pub per_caller: usize,

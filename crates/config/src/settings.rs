@@ -121,8 +121,8 @@ pub(super) fn approval(section: &mut Section<'_>, settings: Option<&Settings>) -
     Some(mode)
 }
 
-/// Reads the settings of one table. Keys that are not set are as in `base`, except `server_requests`,
-/// which the caller sets.
+/// Reads the settings of one table. Keys that are not set are as in `base`, except
+/// `server_requests`, which the caller sets.
 pub(super) fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
     let settings = read(section, base);
     // A mistake in the defaults is reported there, and not again in every upstream.

@@ -362,8 +362,8 @@ async fn check_client(world: &World, client: &mut Client) {
     }
 }
 
-/// Whether gets of a prompt with arguments are answered: the text of an approved library prompt may be
-/// one that was not approved.
+/// Whether gets of a prompt with arguments are answered: the text of an approved library prompt may
+/// be one that was not approved.
 fn is_servable(world: &World, public: &str) -> bool {
     let (id, name) = public.split_once("__").unwrap_or_default();
     let mut upstreams = world.upstreams().iter();

@@ -778,7 +778,7 @@ impl Upstream {
         Reply::Message(result_of(message, &complete(is_modern, messages(&text))))
     }
 
-    /// Asks a server request during a call, whose result follows the answer.
+    /// Sends a server request during a call, whose result follows the answer.
     fn ask(&self, message: &Value, nonce: String, text: String) -> Reply {
         let (sender, answer) = oneshot::channel();
         let server_request_id = {

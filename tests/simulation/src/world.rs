@@ -321,8 +321,8 @@ impl World {
         rules.into_iter().any(|period| period.value.allow(caller, upstream, name))
     }
 
-    /// Whether a text of an approved prompt is of a version that was approved at the time. `is_plain`:
-    /// it was asked for without arguments.
+    /// Whether a text of an approved prompt is of a version that was approved at the time.
+    /// `is_plain`: it was asked for without arguments.
     pub fn may_serve(
         &self,
         plan: &Plan,

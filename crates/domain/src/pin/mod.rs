@@ -1,5 +1,5 @@
-//! Approvals: which version of a prompt was approved, and what becomes of the version that its upstream
-//! offers.
+//! Approvals: which version of a prompt was approved, and what becomes of the version that its
+//! upstream offers.
 
 pub mod decide;
 mod text;

@@ -167,7 +167,7 @@ impl Cluster {
             };
             self.apply_heartbeat(&replicas);
             let is_more = news.len() >= NEWS;
-            self.learn_terminated(&news, terminated);
+            self.apply_terminated(&news, terminated);
             next = Instant::now();
             if !is_more {
                 self.knows_terminated.store(true, Ordering::Relaxed);
@@ -203,31 +203,31 @@ impl Cluster {
         presence: &Presence,
         news: usize,
     ) -> Result<Beat, RedisError> {
-        let told = serde_json::to_vec(presence).unwrap_or_default();
-        let told = self.sealer.load().seal(Kind::Replica, &self.id.to_string(), &told);
+        let presence = serde_json::to_vec(presence).unwrap_or_default();
+        let sealed = self.sealer.load().seal(Kind::Replica, &self.id.to_string(), &presence);
         let last = self.last_terminated.load_full();
         let mut beat = self.scripts.beat.key(self.store.key("replicas"));
-        beat.key(self.store.key("terminated")).arg(self.id.to_string()).arg(told);
+        beat.key(self.store.key("terminated")).arg(self.id.to_string()).arg(sealed);
         beat.arg(whole_millis(FORGOTTEN)).arg(last.as_str()).arg(news);
         beat.invoke_async(&mut connection).await
     }
 
     /// Learns which replicas live.
-    fn apply_heartbeat(&self, told: &[(Vec<u8>, u64, Vec<u8>)]) {
+    fn apply_heartbeat(&self, replicas: &[(Vec<u8>, u64, Vec<u8>)]) {
         let sealer = self.sealer.load();
         let now = Instant::now();
-        let replica = |(id, silent, told): &(Vec<u8>, u64, Vec<u8>)| {
+        let replica = |(id, silent, sealed): &(Vec<u8>, u64, Vec<u8>)| {
             let seen = now.checked_sub(Duration::from_millis(*silent)).unwrap_or(now);
-            read(&sealer, id, told).map(|(id, presence)| Replica { id, presence, seen })
+            read(&sealer, id, sealed).map(|(id, presence)| Replica { id, presence, seen })
         };
-        let mut replicas: Vec<_> = told.iter().filter_map(replica).collect();
-        let unreadable = told.len() - replicas.len();
+        let mut known: Vec<_> = replicas.iter().filter_map(replica).collect();
+        let unreadable = replicas.len() - known.len();
         {
             let mut reconnecting = self.reconnecting();
-            reconnecting.retain_unheard(&replicas, now);
-            replicas.extend(reconnecting.replicas.iter().cloned());
+            reconnecting.retain_unheard(&known, now);
+            known.extend(reconnecting.replicas.iter().cloned());
         }
-        replicas.sort_by(|a, b| (&a.presence.name, a.id).cmp(&(&b.presence.name, b.id)));
+        known.sort_by(|a, b| (&a.presence.name, a.id).cmp(&(&b.presence.name, b.id)));
         if self.unreadable.swap(unreadable, Ordering::Relaxed) < unreadable {
             warn!(
                 unreadable,
@@ -235,7 +235,7 @@ impl Cluster {
                  with them"
             );
         }
-        self.replicas.store(Arc::new(replicas));
+        self.replicas.store(Arc::new(known));
     }
 
     fn reconnecting(&self) -> MutexGuard<'_, Reconnecting> {
@@ -244,7 +244,7 @@ impl Cluster {
 
     /// Learns which sessions were terminated. Entries that are not sealed with the shared key are
     /// ignored.
-    fn learn_terminated(
+    fn apply_terminated(
         &self,
         news: &[(String, Vec<Vec<u8>>)],
         terminated: &(impl Fn(&Holder, [u8; 16]) + Send),
@@ -292,9 +292,9 @@ impl Cluster {
 }
 
 /// Opens the sealed presence of a replica.
-fn read(sealer: &Sealer, id: &[u8], told: &[u8]) -> Option<(ReplicaId, Presence)> {
-    let (id, told) = (std::str::from_utf8(id).ok()?, std::str::from_utf8(told).ok()?);
-    let plain = sealer.open(Kind::Replica, id, told)?;
+fn read(sealer: &Sealer, id: &[u8], sealed: &[u8]) -> Option<(ReplicaId, Presence)> {
+    let (id, sealed) = (std::str::from_utf8(id).ok()?, std::str::from_utf8(sealed).ok()?);
+    let plain = sealer.open(Kind::Replica, id, sealed)?;
     Some((ReplicaId::parse(id)?, serde_json::from_slice(&plain).ok()?))
 }
 

@@ -64,9 +64,9 @@ pub struct Cluster {
     /// Whether all terminated sessions that the store had at the start are known here.
     knows_terminated: AtomicBool,
     /// Terminated sessions that are not published yet.
-    untold: Mutex<VecDeque<Arc<str>>>,
-    /// Serialises the writes of `untold` to the store.
-    telling: Semaphore,
+    unpublished: Mutex<VecDeque<Arc<str>>>,
+    /// Serialises the writes of `unpublished` to the store.
+    publishing: Semaphore,
     /// Replicas that live and cannot be read: they have another seal key.
     unreadable: AtomicUsize,
     telemetry: Telemetry,
@@ -134,8 +134,8 @@ impl Cluster {
             relay: Relay::new(limits.share),
             last_terminated: ArcSwap::from_pointee("0-0".to_owned()),
             knows_terminated: AtomicBool::new(false),
-            untold: Mutex::default(),
-            telling: Semaphore::new(1),
+            unpublished: Mutex::default(),
+            publishing: Semaphore::new(1),
             generation: AtomicU64::new(0),
             stop: stop.clone(),
             unreadable: AtomicUsize::new(0),

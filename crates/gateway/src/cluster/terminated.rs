@@ -17,10 +17,10 @@ use domain::millis::whole_millis;
 
 /// Terminated sessions that wait until the store can be reached. The oldest is dropped first: it
 /// stays terminated here.
-const UNTOLD: usize = 10_000;
+const UNPUBLISHED: usize = 10_000;
 
 /// Sessions that one script writes: a longer script would block the store for its other clients.
-const TOLD_AT_ONCE: usize = 200;
+const PUBLISHED_AT_ONCE: usize = 200;
 
 /// Longest time for which the store keeps terminated sessions.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
@@ -31,44 +31,47 @@ const BOUND_TO: &str = "terminated";
 impl Cluster {
     /// Publishes to the other replicas that a session of `holder` was terminated; at once, or as
     /// soon as the store can be reached.
-    pub(crate) async fn tell_terminated(&self, holder: &Holder, session: [u8; 16]) {
+    pub(crate) async fn publish_terminated(&self, holder: &Holder, session: [u8; 16]) {
         let sealed = seal(&self.sealer.load(), holder, session);
         {
-            let mut untold = self.untold();
-            if untold.len() >= UNTOLD {
-                untold.pop_front();
+            let mut unpublished = self.unpublished();
+            if unpublished.len() >= UNPUBLISHED {
+                unpublished.pop_front();
             }
-            untold.push_back(sealed.into());
+            unpublished.push_back(sealed.into());
         }
         // A session that waits here is usually written by the one before it.
-        let Ok(_turn) = self.telling.acquire().await else {
+        let Ok(_turn) = self.publishing.acquire().await else {
             return;
         };
-        self.tell_all().await;
+        self.publish_all().await;
     }
 
     /// Publishes the terminated sessions that are still unpublished, unless another task does
     /// already.
     pub(super) async fn publish_terminations(&self) {
-        if let Ok(_turn) = self.telling.try_acquire() {
-            self.tell_all().await;
+        if let Ok(_turn) = self.publishing.try_acquire() {
+            self.publish_all().await;
         }
     }
 
-    /// Cancel safe: a session stays in the queue until the store has answered.
-    async fn tell_all(&self) {
+    /// Cancel safe: a session is unpublished until the store has answered.
+    async fn publish_all(&self) {
         loop {
-            let told: Vec<_> = self.untold().iter().take(TOLD_AT_ONCE).cloned().collect();
-            if told.is_empty() || self.tell(&told).await.is_err() {
+            let sessions: Vec<_> =
+                self.unpublished().iter().take(PUBLISHED_AT_ONCE).cloned().collect();
+            if sessions.is_empty() || self.publish_sessions(&sessions).await.is_err() {
                 return;
             }
             // The front of the queue may have changed meanwhile: another task publishes, too, or
             // entries were dropped.
-            self.untold().retain(|untold| !told.iter().any(|told| Arc::ptr_eq(told, untold)));
+            self.unpublished().retain(|unpublished| {
+                !sessions.iter().any(|session| Arc::ptr_eq(session, unpublished))
+            });
         }
     }
 
-    async fn tell(&self, sessions: &[Arc<str>]) -> Result<(), StoreUnavailable> {
+    async fn publish_sessions(&self, sessions: &[Arc<str>]) -> Result<(), StoreUnavailable> {
         let bounds = self.bounds.load_full();
         let lifetime = bounds.session_lifetime.clamp(Duration::from_millis(1), LONGEST);
         let mut script = self.scripts.terminate.key(self.store.key("terminated"));
@@ -82,8 +85,8 @@ impl Cluster {
         run.await.map(drop)
     }
 
-    fn untold(&self) -> MutexGuard<'_, VecDeque<Arc<str>>> {
-        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unpublished(&self) -> MutexGuard<'_, VecDeque<Arc<str>>> {
+        self.unpublished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

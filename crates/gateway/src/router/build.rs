@@ -218,7 +218,8 @@ impl SharedState {
         let config = upstream.clone();
         let reports = self.reports.clone();
         let url_completions = self.url_completions.clone();
-        let started = Upstream::start(driver, config, reports, url_completions, &self.upstream_deps);
+        let started =
+            Upstream::start(driver, config, reports, url_completions, &self.upstream_deps);
         (upstream.id.clone(), Arc::new(started))
     }
 }

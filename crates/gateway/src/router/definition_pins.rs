@@ -23,13 +23,13 @@ pub(crate) struct FirstDefinitions {
 struct FirstDefinition {
     prompt: Prompt,
     /// Digest of the changed definition that was reported last.
-    told: Option<String>,
+    reported: Option<String>,
     is_blocked: bool,
 }
 
 /// Bytes of definitions that are kept for one upstream: an upstream that invents new names with
-/// each walk must neither fill the memory nor push definitions out. Several times what a whole list may
-/// hold by default.
+/// each walk must neither fill the memory nor push definitions out. Several times what a whole list
+/// may hold by default.
 const MAX_DEFINITIONS: usize = 100_000;
 const MAX_BYTES: usize = 64 << 20;
 
@@ -47,8 +47,8 @@ impl FirstDefinitions {
         Self { mode, first: HashMap::new(), bytes: 0, beyond: Vec::new() }
     }
 
-    /// Replaces changed definitions by their first ones, or removes them; returns those that changed
-    /// since the last report. With `Allow`, nothing is kept.
+    /// Replaces changed definitions by their first ones, or removes them; returns those that
+    /// changed since the last report. With `Allow`, nothing is kept.
     pub(crate) fn apply(&mut self, prompts: &mut Vec<Prompt>) -> Vec<Changed> {
         let mut changes = Vec::new();
         if self.mode == OnChangedDefinition::Allow {
@@ -65,17 +65,17 @@ impl FirstDefinitions {
                 }
                 self.bytes = bytes;
                 let first =
-                    FirstDefinition { prompt: prompt.clone(), told: None, is_blocked: false };
+                    FirstDefinition { prompt: prompt.clone(), reported: None, is_blocked: false };
                 self.first.insert(prompt.name.clone(), first);
                 return true;
             };
             if first.prompt == *prompt {
-                first.told = None;
+                first.reported = None;
                 return true;
             }
             let now = digest(prompt);
-            if first.told.as_ref() != Some(&now) {
-                first.told = Some(now.clone());
+            if first.reported.as_ref() != Some(&now) {
+                first.reported = Some(now.clone());
                 let raw_name = prompt.name.clone();
                 let before = digest(&first.prompt);
                 changes.push(Changed { raw_name, before, now });
@@ -117,37 +117,37 @@ mod tests {
 
     #[test]
     fn what_is_held_stays_as_it_was_and_each_change_is_told_once() {
-        let mut first = FirstDefinitions::new(OnChangedDefinition::Hold);
+        let mut definitions = FirstDefinitions::new(OnChangedDefinition::Hold);
         let first = prompts(&[("a", "good"), ("b", "good")]);
         let mut listed = first.clone();
-        assert_eq!(first.apply(&mut listed), []);
+        assert_eq!(definitions.apply(&mut listed), []);
         let mut changed = prompts(&[("a", "bad"), ("b", "good"), ("c", "new")]);
-        let told = first.apply(&mut changed);
-        assert_eq!(told.len(), 1);
-        assert_eq!(told[0].raw_name, "a");
-        assert_ne!(told[0].before, told[0].now);
+        let changes = definitions.apply(&mut changed);
+        assert_eq!(changes.len(), 1);
+        assert_eq!(changes[0].raw_name, "a");
+        assert_ne!(changes[0].before, changes[0].now);
         assert_eq!(changed[..2], first[..]);
         assert_eq!(changed.len(), 3, "what is new is let in");
-        assert_eq!(first.apply(&mut prompts(&[("a", "bad")])), []);
-        assert_eq!(first.apply(&mut prompts(&[("a", "worse")])).len(), 1);
+        assert_eq!(definitions.apply(&mut prompts(&[("a", "bad")])), []);
+        assert_eq!(definitions.apply(&mut prompts(&[("a", "worse")])).len(), 1);
         // Gone and back again, it is still known.
-        first.apply(&mut Vec::new());
+        definitions.apply(&mut Vec::new());
         let mut retry = prompts(&[("a", "bad")]);
-        first.apply(&mut retry);
+        definitions.apply(&mut retry);
         assert_eq!(retry, first[..1]);
     }
 
     #[test]
     fn what_is_blocked_is_left_out_until_it_is_what_it_was() {
-        let mut first = FirstDefinitions::new(OnChangedDefinition::Block);
-        first.apply(&mut prompts(&[("a", "good"), ("b", "good")]));
+        let mut definitions = FirstDefinitions::new(OnChangedDefinition::Block);
+        definitions.apply(&mut prompts(&[("a", "good"), ("b", "good")]));
         let mut changed = prompts(&[("a", "bad"), ("b", "good")]);
-        assert_eq!(first.apply(&mut changed).len(), 1);
+        assert_eq!(definitions.apply(&mut changed).len(), 1);
         assert_eq!(changed, prompts(&[("b", "good")]));
-        assert_eq!(first.blocked().collect::<Vec<_>>(), ["a"]);
+        assert_eq!(definitions.blocked().collect::<Vec<_>>(), ["a"]);
         let mut mended = prompts(&[("a", "good"), ("b", "good")]);
-        first.apply(&mut mended);
-        assert_eq!((mended.len(), first.blocked().count()), (2, 0));
+        definitions.apply(&mut mended);
+        assert_eq!((mended.len(), definitions.blocked().count()), (2, 0));
         // More than can be remembered is left out, too.
         let mut full = FirstDefinitions::new(OnChangedDefinition::Hold);
         full.bytes = MAX_BYTES;

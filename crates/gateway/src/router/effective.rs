@@ -169,8 +169,8 @@ impl Maker<'_> {
         row
     }
 
-    /// Adds the approvals of prompts that are not offered. Without a list, those with a snapshot are
-    /// served.
+    /// Adds the approvals of prompts that are not offered. Without a list, those with a snapshot
+    /// are served.
     fn add_unoffered(
         &self,
         has_list: bool,

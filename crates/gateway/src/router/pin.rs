@@ -102,10 +102,10 @@ impl ApprovedTexts {
     }
 }
 
-/// Returns the arguments of a get in the form in which approvals name them: canonical JSON (RFC 8785) of
-/// those that the prompt declares, without values that are the defaults of overlays. An argument
-/// that is not declared does not make another text of a prompt: where one text is approved, it is
-/// compared.
+/// Returns the arguments of a get in the form in which approvals name them: canonical JSON (RFC
+/// 8785) of those that the prompt declares, without values that are the defaults of overlays. An
+/// argument that is not declared does not make another text of a prompt: where one text is
+/// approved, it is compared.
 pub(super) fn approval_arguments(
     declared: &[Argument],
     overlay: Option<&CallOverlay>,

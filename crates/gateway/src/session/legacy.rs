@@ -45,7 +45,7 @@ impl Sessions {
         let token = self.legacy_session(headers, caller, endpoint, now)?;
         let holder = Holder::of(caller, address);
         self.shared.terminated.insert(&holder, token.nonce);
-        self.tell_terminated(&holder, token.nonce).await;
+        self.publish_terminated(&holder, token.nonce).await;
         Ok(())
     }
 

@@ -53,9 +53,9 @@ impl Sessions {
     }
 
     /// Publishes the termination of a session to the other replicas.
-    pub(super) async fn tell_terminated(&self, holder: &Holder, session: Nonce) {
+    pub(super) async fn publish_terminated(&self, holder: &Holder, session: Nonce) {
         if let Some(cluster) = self.cluster() {
-            cluster.tell_terminated(holder, *session.as_bytes()).await;
+            cluster.publish_terminated(holder, *session.as_bytes()).await;
         }
     }
 

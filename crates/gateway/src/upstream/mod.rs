@@ -317,8 +317,8 @@ impl Upstream {
     }
 
     /// Returns which server requests the upstream may send. Where all messages share one stream, a
-    /// server request may not be correlated with its call, so it is allowed only if `server_requests` is
-    /// configured.
+    /// server request may not be correlated with its call, so it is allowed only if
+    /// `server_requests` is configured.
     pub(crate) fn allowed_server_requests(&self) -> ClientCapabilities {
         let settings = &self.config.settings;
         let is_shared = self.negotiated().is_some_and(|negotiated| negotiated.is_shared);

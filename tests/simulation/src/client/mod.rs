@@ -318,8 +318,8 @@ impl Client {
         self.ask_for(method, params, None).await
     }
 
-    /// Sends a request and waits for its response. Server requests of the call are answered if they are
-    /// about `nonce`.
+    /// Sends a request and waits for its response. Server requests of the call are answered if they
+    /// are about `nonce`.
     async fn ask_for(&mut self, method: &str, params: Value, nonce: Option<&str>) -> Outcome {
         if !self.is_modern() && self.session.is_none() && !self.initialize().await {
             return Outcome::Lost;

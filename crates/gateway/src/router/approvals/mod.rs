@@ -415,8 +415,8 @@ fn change_lock(
     }
 }
 
-/// Applies the action to one approval. Returns the kind of its record, and the version that was decided
-/// on.
+/// Applies the action to one approval. Returns the kind of its record, and the version that was
+/// decided on.
 fn apply(
     action: &Action,
     examined: &Examined,

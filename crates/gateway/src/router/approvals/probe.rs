@@ -122,8 +122,8 @@ impl Router {
         })
     }
 
-    /// Probes the prompts of an upstream with approvals: when they change, after a get gave another text
-    /// than the approved one, and every `probe_every`; until `stop`.
+    /// Probes the prompts of an upstream with approvals: when they change, after a get gave another
+    /// text than the approved one, and every `probe_every`; until `stop`.
     pub async fn keep_probing(self: Arc<Self>, upstream: UpstreamId, stop: CancellationToken) {
         let mut done: HashMap<Arc<str>, Done> = HashMap::new();
         let mut published = self.shared.published.clone();

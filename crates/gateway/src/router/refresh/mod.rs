@@ -78,7 +78,8 @@ struct Known {
     version: ListVersion,
     state: State,
     first_definitions: FirstDefinitions,
-    /// The list after overlays and approvals; `None` if there are none, and the list is served as it is.
+    /// What overlays and approvals make of the list; `None` if there are none, and the list is
+    /// served as it is.
     effective: Option<Effective>,
     /// The texts that probes have found.
     texts: KnownTexts,
