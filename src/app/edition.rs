@@ -12,10 +12,10 @@ use base::seal::{SealKeys, Sealer};
 use config::Config;
 use gateway::cluster::Cluster;
 use gateway::grants::idle;
+use gateway::grants::store::LoginStore;
 use gateway::policy::{self, Gate};
 use gateway::router::{Router, RouterDeps, UpstreamDeps};
 use gateway::session::{self, Sessions};
-use crate::grants::store::LoginStore;
 
 /// The parts of the gateway that depend on the configuration.
 pub(super) struct Edition {

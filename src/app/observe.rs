@@ -13,9 +13,9 @@ use domain::fault::UpstreamFaultKind as Kind;
 use domain::pin::State;
 use gateway::cluster::Cluster;
 use gateway::downstream::{AdmissionUsage, Endpoint, OpenConnections};
+use gateway::router::pin::ApprovalRow;
 use gateway::router::{PER_CALLER, UpstreamStatus};
 use gateway::telemetry::{Telemetry, UPSTREAM};
-use crate::router::pin::ApprovalRow;
 
 /// Registers the gauges of the newest edition.
 pub(super) fn gateway(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>, audit: &Audit) {

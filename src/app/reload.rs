@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{error, info, warn};
 
 use super::edition::Edition;
+use super::{App, Listening, config_event, disable_sharing, warn_about_config};
 use audit::LogChange;
 use audit::record::Event;
 use base::platform::disk::{self, Metadata};
@@ -18,7 +19,6 @@ use base::platform::{blocking, wall_clock};
 use config::{Config, ConfigError, SourceFile};
 use gateway::downstream::{Serve, TlsServer};
 use gateway::telemetry::{self, log::Control};
-use super::{App, Listening, config_event, disable_sharing, warn_about_config};
 
 /// The source of the configuration.
 #[derive(Clone)]

@@ -22,13 +22,13 @@ use config::{Config, Upstream};
 use domain::call::ForwardedMeta;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::revision::Revision;
+use gateway::cluster::{Cluster, SharedLogins};
 use gateway::router::refresh::Refresh;
 use gateway::router::source::Source;
 use gateway::upstream::call::correlator::NotificationSinks;
 use gateway::upstream::connection::connect::Connector;
 use gateway::upstream::driver::{DriverId, DriverReport, FetchedList};
 use gateway::upstream::prompt_list::{PromptList, emptiness};
-use crate::cluster::{Cluster, SharedLogins};
 
 pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
     let config = load(path)?;

@@ -23,16 +23,16 @@ use super::runtime::runtime;
 use config::{Config, Http};
 use domain::address_policy::AddressPolicy;
 use domain::unix_time::UnixSeconds;
+use gateway::cluster::SharedLogins;
+use gateway::grants::StoredLogin;
 use gateway::grants::sign_in::Provider;
 use gateway::grants::sign_in::callback::{Arrival, Callback};
 use gateway::grants::sign_in::device::DeviceFlow;
 use gateway::grants::sign_in::flow::CodeFlow;
+use gateway::grants::store::{LoginStore, StoreError};
 use gateway::net::egress::{CONNECT, Egress};
 use gateway::oauth::client::address_policy;
 use gateway::oauth::code::NoCode;
-use crate::cluster::SharedLogins;
-use crate::grants::StoredLogin;
-use crate::grants::store::{LoginStore, StoreError};
 
 /// The time that the operator has in the browser: enough to look for a second factor.
 const PATIENCE: Duration = Duration::from_secs(600);

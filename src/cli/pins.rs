@@ -21,7 +21,7 @@ use domain::pin::Mode;
 use domain::similar::suggestion;
 use gateway::router::approvals::json::row_json;
 use gateway::router::approvals::{Action, ApprovalError, Decider, Examined, Outcome, notes};
-use crate::router::pin::ApprovalRow;
+use gateway::router::pin::ApprovalRow;
 use gateway::router::{Router, UpstreamStatus};
 
 /// Runs one of the commands.

@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn rules_and_policies_know_the_state_of_a_prompt() {
-        let states = vec![State::Approved, State::Unpinned];
+        let states = vec![State::Approved, State::Unchecked];
         let mut set = rule_set(&[Rule { methods: vec![Method::Get], states, ..rule() }]);
         set.add_file(
             "permit (principal, action == Action::\"list\", resource)\n\

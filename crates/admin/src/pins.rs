@@ -14,7 +14,7 @@ use base::platform::wall_clock;
 use base::seal;
 use gateway::router::approvals::json::row_json;
 use gateway::router::approvals::{Action, ApprovalError, Decider, Examined, notes};
-use crate::router::pin::ApprovalRow;
+use gateway::router::pin::ApprovalRow;
 
 /// Longest wait for the configuration with the changed lock file. It is read once its digest is the
 /// same in two polls.

@@ -174,7 +174,7 @@ mod tests {
         let key = format!("[[auth.api_keys]]\nid = \"ci\"\nhash = \"sha256:{}\"\n", "0".repeat(64));
         for (auth, anonymous_may) in [("", true), (key.as_str(), false)] {
             let access = read(&format!("{auth}[[access.rules]]\nallow = [\"get\"]\n")).unwrap();
-            let prompt = PromptRef { upstream: "crm", raw_name: "p", state: State::Unpinned };
+            let prompt = PromptRef { upstream: "crm", raw_name: "p", state: State::Unchecked };
             let allows = |caller: &Caller| access.allows(caller, Method::Get, prompt);
             assert!(allows(&Caller::new("ci")));
             assert_eq!(allows(&Caller::anonymous()), anonymous_may);

@@ -58,13 +58,13 @@ pub use credential::{
 };
 pub use error::{ConfigError, Origin};
 pub use exposure::{Exposure, ToolForm};
-pub(crate) use grants::{AccountLimits, Login, Logins};
+pub use grants::{AccountLimits, Login, Logins};
 pub use in_use::{Setting, SettingChange, changes};
 pub use jwt::{Jwt, is_https_or_loopback};
 pub use limits::{Limit, Per, default_limit_name};
 pub use oauth::{ClientProof, OAuth};
 pub use records::{Records, load_audit};
-pub(crate) use releases::Approvals;
+pub use releases::Approvals;
 pub use secret::Secret;
 pub use server::{Limits, Server, from_here};
 pub use settings::Settings;

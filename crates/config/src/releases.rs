@@ -73,7 +73,7 @@ impl Config {
     ///
     /// # Errors
     /// The lock file cannot be read.
-    pub(crate) fn observe_approvals(&mut self) -> Result<bool, StoreError> {
+    pub fn observe_approvals(&mut self) -> Result<bool, StoreError> {
         let approvals = &mut self.approvals;
         approvals.lock = Arc::new(approvals.store.read()?);
         approvals.is_probing = false;

@@ -15,6 +15,7 @@ use super::grants::{Login, Logins};
 use super::jwt::is_https_or_loopback;
 use super::reader::{MILLISECOND, Section};
 use super::secret::Secret;
+use super::settings::{OnChangedDefinition, Settings, approval, server_requests, settings};
 use base::platform::disk;
 use base::seal::pem::certificates;
 use domain::address_policy::AddressPolicy;
@@ -22,7 +23,6 @@ use domain::name::{Prefix, UpstreamId};
 use domain::pin::Mode;
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
-use super::settings::{OnChangedDefinition, Settings, approval, server_requests, settings};
 
 /// One upstream.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -119,7 +119,7 @@ pub(crate) struct LoginPage<'a> {
 /// Why there is no page.
 #[derive(Template)]
 #[template(path = "trouble.html")]
-pub(in crate::admin) struct ErrorPage<'a> {
+pub(crate) struct ErrorPage<'a> {
     pub message: &'a str,
 }
 

@@ -6,15 +6,15 @@ use askama::Template;
 use serde::Serialize;
 
 use super::rights::{Right, Who, decider, known, right};
+use super::{Page, PageError, PageResult};
 use crate::console::Section;
 use crate::console::text::filters;
+use crate::request::{PageRequest, Paging, Params};
 use crate::sign_in::Visitor;
 use crate::state::State;
 use ::access::Decisions;
 use config::Access as Rules;
 use gateway::router::owner::Owner;
-use super::{Page, PageError, PageResult};
-use crate::admin::request::{PageRequest, Paging, Params};
 
 /// The matrix of callers and prompts.
 #[derive(Serialize, Template)]
@@ -80,7 +80,11 @@ const COLUMNS: usize = 12;
 ///
 /// # Errors
 /// It cannot be made in time.
-pub(crate) fn access(state: &Arc<State>, request: &PageRequest, visitor: &Visitor) -> PageResult<AccessPage> {
+pub(crate) fn access(
+    state: &Arc<State>,
+    request: &PageRequest,
+    visitor: &Visitor,
+) -> PageResult<AccessPage> {
     let params = &request.params;
     let (text, who_text) = (params.get("q").to_lowercase(), params.get("who").to_lowercase());
     let mut who = known(&state.config);

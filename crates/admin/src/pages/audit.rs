@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{Page, PageError, PageResult};
 use crate::console::Section;
 use crate::console::text::filters;
-use crate::admin::request::{PageRequest, Params};
+use crate::request::{PageRequest, Params};
 use crate::sign_in::{Role, Visitor};
 use crate::state::State;
 use crate::verification::{State as Verifying, Verified};

@@ -8,7 +8,7 @@ use super::Page;
 use crate::console::Section;
 use crate::console::text::filters;
 use crate::reloads::Reload;
-use crate::admin::request::{PageRequest, Paging, Params};
+use crate::request::{PageRequest, Paging, Params};
 use crate::state::State;
 use config::{Origin, Setting};
 

@@ -7,9 +7,8 @@ use serde::Serialize;
 use super::Page;
 use crate::console::Section;
 use crate::console::text::filters;
-use crate::admin::request::PageRequest;
 use crate::hosts::{ENTRY, Gateway, Host, Plan, plan, with_entry};
-use crate::request::Asked;
+use crate::request::PageRequest;
 use crate::state::State;
 
 /// The entries for an endpoint.

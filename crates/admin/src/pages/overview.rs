@@ -7,10 +7,10 @@ use super::Page;
 use super::traffic::{LAST_DAY, LAST_HOUR, Traffic, traffic};
 use crate::console::Section;
 use crate::console::text::filters;
+use crate::request::PageRequest;
 use crate::state::State;
 use audit::usage::Filter;
 use domain::{percent, pin};
-use crate::admin::request::PageRequest;
 
 /// The first page.
 #[derive(Serialize, Template)]

@@ -10,13 +10,13 @@ use super::{Page, PageError, PageResult};
 use crate::console::Section;
 use crate::console::text::filters;
 use crate::pins::prompt_tag;
-use crate::admin::request::{PageRequest, Paging, Params};
+use crate::request::{PageRequest, Paging, Params};
 use crate::sign_in::{Role, Visitor};
 use crate::state::State;
 use domain::pin;
 use gateway::router::approvals::Examined;
 use gateway::router::blocking::beside_calls;
-use crate::router::pin::ApprovalRow;
+use gateway::router::pin::ApprovalRow;
 
 /// The prompts that are offered or in the lock file.
 #[derive(Serialize, Template)]
@@ -38,7 +38,7 @@ pub(super) struct Approvals {
 /// One prompt with its state.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate::admin) struct ApprovalLine {
+pub(crate) struct ApprovalLine {
     pub name: String,
     pub upstream: String,
     pub state: &'static str,

@@ -10,8 +10,10 @@ use super::definition::Definition;
 use super::rights::{Right, decider, known, right};
 use super::traffic::{LAST_DAY, Traffic, of_report};
 use super::trial::{Content, Trial};
+use super::{Page, PageError, PageResult};
 use crate::console::Section;
 use crate::console::text::filters;
+use crate::request::{PageRequest, Params};
 use crate::sign_in::{Role, Visitor};
 use crate::state::State;
 use audit::search::{self, Entry, Find};
@@ -19,9 +21,7 @@ use audit::usage::{Dimension, Filter, Query, Row, Sort};
 use gateway::router::blocking::beside_calls;
 use gateway::router::catalog::Catalog;
 use gateway::router::owner::Owner;
-use super::{Page, PageError, PageResult};
-use crate::admin::request::{PageRequest, Params};
-use crate::router::pin::ApprovalRow;
+use gateway::router::pin::ApprovalRow;
 
 /// One prompt.
 #[derive(Serialize, Template)]

@@ -9,7 +9,7 @@ use super::definition::text;
 use super::{Page, PageError, PageResult};
 use crate::console::Section;
 use crate::console::text::filters;
-use crate::admin::request::{PageRequest, Paging, Params};
+use crate::request::{PageRequest, Paging, Params};
 use crate::state::State;
 use domain::json::Json;
 use domain::pin;

@@ -6,10 +6,10 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 
 use crate::console::plot::{Line, Plot};
+use crate::request::PageRequest;
 use crate::state::State;
 use audit::usage::{Dimension, Filter, Point, Query, Report, Sort};
 use domain::unix_time::UnixSeconds;
-use crate::admin::request::PageRequest;
 
 /// Uses in a span of time.
 #[derive(Serialize)]

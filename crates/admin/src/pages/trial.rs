@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::definition::text;
 use super::rights::known;
 use super::{PageError, PageResult};
-use crate::admin::request::PageRequest;
+use crate::request::PageRequest;
 use crate::sign_in::{Role, Via, Visitor};
 use crate::state::State;
 use domain::call::{Call, Client, ForwardedMeta, NameKind, Request};

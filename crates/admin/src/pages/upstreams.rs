@@ -5,15 +5,15 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::traffic::{LAST_DAY, Traffic, traffic};
+use super::{Page, PageError, PageResult};
 use crate::console::Section;
 use crate::console::text::filters;
+use crate::request::PageRequest;
 use crate::state::State;
 use audit::usage::Filter;
 use domain::fault::UpstreamFaultKind;
 use domain::millis::whole_millis;
 use gateway::router::UpstreamStatus;
-use super::{Page, PageError, PageResult};
-use crate::admin::request::PageRequest;
 
 /// All upstreams.
 #[derive(Serialize, Template)]

@@ -10,7 +10,7 @@ use super::traffic::{SPANS, Span, Traffic, of_report, span};
 use super::{Page, PageResult};
 use crate::console::Section;
 use crate::console::text::filters;
-use crate::admin::request::{PageRequest, Paging, Params};
+use crate::request::{PageRequest, Paging, Params};
 use crate::state::State;
 use audit::usage::{Dimension, Filter, Query, Row, Sort};
 

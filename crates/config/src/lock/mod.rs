@@ -16,7 +16,7 @@ use base::seal;
 use domain::json::Json;
 use domain::json::canonical::canonical;
 use domain::json::object::write_object;
-use crate::domain::pin::{Approval, Attribution, Decided, DigestText, MAX_PREVIOUS, Version};
+use domain::pin::{Approval, Attribution, Decided, DigestText, MAX_PREVIOUS, Version};
 
 /// The content of a lock file.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -113,12 +113,12 @@ impl Lock {
     }
 
     /// Returns the approvals of an upstream by raw names.
-    pub(crate) fn of_upstream(&self, upstream: &str) -> Option<&BTreeMap<String, Approval>> {
+    pub fn of_upstream(&self, upstream: &str) -> Option<&BTreeMap<String, Approval>> {
         self.approvals.get(upstream)
     }
 
     /// Returns the approval of a prompt, to be changed; an empty one if there is none.
-    pub(crate) fn approval_mut(&mut self, upstream: &str, raw_name: &str) -> &mut Approval {
+    pub fn approval_mut(&mut self, upstream: &str, raw_name: &str) -> &mut Approval {
         self.approvals
             .entry(upstream.to_owned())
             .or_default()

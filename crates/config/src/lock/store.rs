@@ -248,7 +248,7 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
-    use crate::domain::pin::{Attribution, Version};
+    use domain::pin::{Attribution, Version};
 
     fn digest(text: &str) -> DigestText {
         seal::sha256_text(text.as_bytes()).into()

@@ -88,7 +88,7 @@ pub const NO_ARGUMENTS: &str = "{}";
 
 /// The author and time of a decision.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Attribution {
+pub struct Attribution {
     pub by: String,
     /// RFC 3339.
     pub at: String,
@@ -104,7 +104,7 @@ pub struct Decided {
 
 /// The entry of one prompt in the lock file. At least one of its parts is there.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Approval {
+pub struct Approval {
     pub approved: Option<Decided>,
     pub rejected: Option<Decided>,
     /// Versions that were approved before, the newest first.
@@ -211,7 +211,7 @@ impl Version {
 
 impl Approval {
     /// Approves a version. The one that was approved before stays among the previous ones.
-    pub(crate) fn approve(&mut self, version: Version, attribution: Attribution) {
+    pub fn approve(&mut self, version: Version, attribution: Attribution) {
         self.previous.retain(|previous| previous.version != version);
         if !self.is_approved(&version) {
             self.retire();

@@ -43,7 +43,7 @@ enum Connection {
 
 /// The lock of one sign-in. Dropping it without [`LoginLock::release`] leaves it locked until the
 /// lock expires.
-pub(crate) struct LoginLock {
+pub struct LoginLock {
     logins: Arc<SharedLogins>,
     upstream: String,
     /// The random value of the lock in the store while this process holds it.
@@ -52,7 +52,7 @@ pub(crate) struct LoginLock {
 
 /// Why a sign-in in the store cannot be read or changed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SharedLoginError {
+pub enum SharedLoginError {
     #[error("the store of the cluster is not available ({0}); check cluster.store")]
     Unavailable(String),
     #[error("the sign-in is locked in the store of the cluster by another process for too long")]

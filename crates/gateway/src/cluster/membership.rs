@@ -101,7 +101,7 @@ type Beat = (Vec<(Vec<u8>, u64, Vec<u8>)>, Vec<(String, Vec<Vec<u8>>)>);
 impl Cluster {
     /// Keeps the store connected and this replica known, until `stop`; `describe` returns what it
     /// serves, and `terminated` takes each session that another replica has terminated.
-    pub(crate) async fn run_membership(
+    pub async fn run_membership(
         self: Arc<Self>,
         describe: impl Fn() -> Presence + Send,
         terminated: impl Fn(&Holder, [u8; 16]) + Send,

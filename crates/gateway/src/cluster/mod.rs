@@ -37,7 +37,7 @@ use scripts::Scripts;
 use store::Store;
 
 pub(crate) use buckets::{Take, Taken};
-pub(crate) use grants::{LoginLock, SharedLoginError, SharedLogins};
+pub use grants::{LoginLock, SharedLoginError, SharedLogins};
 pub use membership::{Presence, Replica};
 pub use relay::{Handling, Message, RelayError, Relayed};
 pub(crate) use store::StoreUnavailable;
@@ -209,7 +209,7 @@ impl Cluster {
     }
 
     /// The operator's sign-ins for upstreams.
-    pub(crate) fn logins(&self) -> &Arc<SharedLogins> {
+    pub fn logins(&self) -> &Arc<SharedLogins> {
         &self.logins
     }
 

@@ -7,11 +7,11 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::store::LoginStore;
 use audit::Audit;
 use audit::record::Event;
 use base::platform::wall_clock;
 use domain::backoff::jittered;
-use super::store::LoginStore;
 
 /// Longest time between two marks of a sign-in as used.
 const DAY: Duration = Duration::from_hours(24);

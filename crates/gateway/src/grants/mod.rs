@@ -17,7 +17,7 @@ use domain::unix_time::UnixSeconds;
 
 /// One sign-in for an upstream. It has no `Debug`, because it holds tokens.
 #[derive(Clone, Deserialize, Serialize)]
-pub(crate) struct StoredLogin {
+pub struct StoredLogin {
     /// Random: another sign-in has another id.
     pub id: String,
     /// Id of the upstream.
@@ -82,7 +82,7 @@ impl LoginState {
 
 impl StoredLogin {
     /// Returns the state as of `now` for an upstream with this URL.
-    pub(crate) fn state(&self, url: &Uri, now: UnixSeconds) -> LoginState {
+    pub fn state(&self, url: &Uri, now: UnixSeconds) -> LoginState {
         let is_over = |at: Option<u64>| at.is_some_and(|at| at <= now.0);
         if *url != self.url.as_str() {
             LoginState::OtherUrl

@@ -100,7 +100,12 @@ impl Client {
     ///
     /// # Errors
     /// The endpoint refuses, cannot be reached, or sends no document.
-    pub async fn request_json(&self, egress: &Egress, endpoint: &Uri, form: Form) -> Result<Value, Refusal> {
+    pub async fn request_json(
+        &self,
+        egress: &Egress,
+        endpoint: &Uri,
+        form: Form,
+    ) -> Result<Value, Refusal> {
         let request = self.request(endpoint, form).map_err(Refusal::other)?;
         egress.json(request).await.map_err(|error| Refusal::of(endpoint, &error))
     }

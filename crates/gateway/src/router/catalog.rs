@@ -33,7 +33,7 @@ pub struct Catalog {
     pub fresh_until: Vec<(Instant, UpstreamId)>,
     pub scope: CacheScope,
     /// The approvals of each upstream with approvals.
-    pub(crate) approvals: Vec<Arc<Vec<ApprovalRow>>>,
+    pub approvals: Vec<Arc<Vec<ApprovalRow>>>,
     /// The last good walk of each upstream that has had one.
     pub walks: HashMap<UpstreamId, WalkInfo>,
     /// The error that lists of all prompts return at present, if they fail. Other lists fail only

@@ -133,7 +133,9 @@ impl Maker<'_> {
             texts: known.map(|known| known.texts.clone()).unwrap_or_default(),
         };
         let approval = self.approval_of(&prompt.name);
-        let approved = approval.and_then(|approval| approval.approved.as_ref()).map(|decided| &decided.version);
+        let approved = approval
+            .and_then(|approval| approval.approved.as_ref())
+            .map(|decided| &decided.version);
         // Read only where the offered form differs.
         let mut form = None;
         let decision = decide(self.approvals.mode, approval, &offered, || {

@@ -37,7 +37,6 @@ use arc_swap::ArcSwap;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::{Approvals, Exposure, Limits, Listing, ToolForm};
 use crate::policy::{Authorized, CallRecord, Gate, Resolution, Target};
 use crate::upstream::Upstream;
 use crate::upstream::call::correlator::{InterimMessage, UrlElicitationComplete};
@@ -51,7 +50,7 @@ use call_channel::{CallChannel, CallEvent};
 use caller_lists::{CallerLists, Wanted};
 use catalog::{Catalog, Incomplete};
 use changes::Changes;
-use config::{Exposure, Limits, Listing, Releases, ToolForm};
+use config::{Approvals, Exposure, Limits, Listing, ToolForm};
 use domain::call::{Call, InputRetry, NameKind, Request};
 use domain::call_overlay::Validation;
 use domain::caller::Caller;

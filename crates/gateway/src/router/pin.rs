@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::config::Approvals;
+use config::Approvals;
 use config::lock::{Lock, LockStore, ObjectError};
 use domain::call_overlay::CallOverlay;
 use domain::json::Json;
@@ -126,7 +126,7 @@ pub(super) fn approval_arguments(
 
 /// A prompt that is offered or in the lock file, for those who decide.
 #[derive(Clone, Debug)]
-pub(crate) struct ApprovalRow {
+pub struct ApprovalRow {
     pub upstream: UpstreamId,
     pub raw_name: Arc<str>,
     /// The name under which it is listed, or would be.

@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use super::Digest;
 use super::owner::Owner;
+use super::pin::PromptApproval;
 use base::seal;
 use domain::chunks;
 use domain::json::Json;
@@ -17,7 +18,6 @@ use domain::merge::Entry;
 use domain::name::UpstreamId;
 use domain::prompt::{Argument, Prompt};
 use domain::tool::name::tool_name;
-use super::pin::PromptApproval;
 
 /// Consecutive elements of a list, in byte order of their names, already serialised. The names of
 /// every other segment are all before them or all behind them.

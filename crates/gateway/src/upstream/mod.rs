@@ -69,7 +69,7 @@ pub struct UpstreamDeps {
     /// The accounts of callers at upstreams.
     pub accounts: Arc<Accounts>,
     /// The operator's sign-ins, if there is a cluster.
-    pub(crate) logins: Option<Arc<SharedLogins>>,
+    pub logins: Option<Arc<SharedLogins>>,
 }
 
 /// Most child processes in the handshake at once, until each has answered its first request: more

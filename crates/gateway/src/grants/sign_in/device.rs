@@ -7,8 +7,8 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::{Provider, Registered};
-use domain::fault::TokenFault;
 use crate::grants::StoredLogin;
+use domain::fault::TokenFault;
 
 /// A sign-in that waits for the operator.
 pub struct DeviceFlow {
@@ -88,7 +88,7 @@ impl DeviceFlow {
     ///
     /// # Errors
     /// The operator has refused, or the code has expired.
-    pub(crate) async fn finish(self) -> Result<StoredLogin, String> {
+    pub async fn finish(self) -> Result<StoredLogin, String> {
         let Self { provider, upstream, client, scope, device_code, mut interval, .. } = self;
         loop {
             sleep(interval).await;

@@ -8,15 +8,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use super::StoredLogin;
+use crate::cluster::{self, SharedLoginError, SharedLogins};
 use base::platform;
 use base::platform::disk::File;
 use base::seal::{Kind, Sealer};
-use super::StoredLogin;
-use crate::cluster::{self, SharedLoginError, SharedLogins};
 pub(crate) use folder::Folder;
 
 /// The logins of the upstreams.
-pub(crate) struct LoginStore {
+pub struct LoginStore {
     place: Place,
     sealer: Sealer,
     /// `logins.idle`.
@@ -72,7 +72,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(15);
 
 impl LoginStore {
     /// `shared` holds the logins, if there is a cluster.
-    pub(crate) fn new(config: &config::Logins, shared: Option<Arc<SharedLogins>>) -> Self {
+    pub fn new(config: &config::Logins, shared: Option<Arc<SharedLogins>>) -> Self {
         let place = match shared {
             Some(shared) => Place::Cluster(shared),
             None => Place::Folder(Arc::new(Folder::new(&config.path))),
@@ -84,7 +84,7 @@ impl LoginStore {
     ///
     /// # Errors
     /// When it cannot be read or opened.
-    pub(crate) async fn read(&self, upstream: &str) -> Result<Option<StoredLogin>, StoreError> {
+    pub async fn read(&self, upstream: &str) -> Result<Option<StoredLogin>, StoreError> {
         let sealed = match &self.place {
             Place::Folder(folder) => {
                 let (folder, upstream) = (folder.clone(), upstream.to_owned());
@@ -100,7 +100,7 @@ impl LoginStore {
     /// # Errors
     /// When another process takes too long, the file system knows no locks, or the store of the
     /// cluster is not available.
-    pub(crate) async fn lock(&self, upstream: &str) -> Result<LoginLock<'_>, StoreError> {
+    pub async fn lock(&self, upstream: &str) -> Result<LoginLock<'_>, StoreError> {
         let held = match &self.place {
             Place::Folder(folder) => {
                 let (own, id) = (folder.clone(), upstream.to_owned());
@@ -172,7 +172,7 @@ impl LoginLock<'_> {
     ///
     /// # Errors
     /// When it cannot be written, or the lock has expired meanwhile.
-    pub(crate) async fn write(&self, login: &StoredLogin) -> Result<(), StoreError> {
+    pub async fn write(&self, login: &StoredLogin) -> Result<(), StoreError> {
         let sealed = self.store.seal(login);
         match &self.held {
             HeldLock::File { folder, .. } => {

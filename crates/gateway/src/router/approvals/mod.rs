@@ -24,7 +24,7 @@ use config::Transport;
 use config::lock::{Lock, LockStore, Objects, StoreError, patch};
 use domain::name::UpstreamId;
 use domain::pin::{
-    Approval, DigestText, NO_ARGUMENTS, OfferedText, Pin, Reason, State, Version, decide,
+    Approval, Attribution, DigestText, NO_ARGUMENTS, OfferedText, Reason, State, Version, decide,
 };
 
 /// A prompt with the texts and the source of its offered version, as far as they could be fetched.
@@ -143,7 +143,7 @@ const SOURCE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Router {
     /// Returns all prompts that are offered or in the lock file, by their public names.
-    pub(crate) fn approval_rows(&self) -> Vec<ApprovalRow> {
+    pub fn approval_rows(&self) -> Vec<ApprovalRow> {
         let catalog = self.catalog();
         let mut rows: Vec<_> =
             catalog.approvals.iter().flat_map(|rows| rows.iter().cloned()).collect();
@@ -152,7 +152,7 @@ impl Router {
     }
 
     /// Returns the prompt that is offered or in the lock file under a public name.
-    pub(crate) fn approval_row(&self, public_name: &str) -> Option<ApprovalRow> {
+    pub fn approval_row(&self, public_name: &str) -> Option<ApprovalRow> {
         let catalog = self.catalog();
         let mut rows = catalog.approvals.iter().flat_map(|rows| rows.iter());
         rows.find(|row| row.public_name == public_name).cloned()
@@ -174,7 +174,7 @@ impl Router {
     ///
     /// # Errors
     /// The source of a library prompt has changed meanwhile, or cannot be read.
-    pub(crate) async fn examine(&self, row: &ApprovalRow) -> Result<Examined, ApprovalError> {
+    pub async fn examine(&self, row: &ApprovalRow) -> Result<Examined, ApprovalError> {
         let Some(OfferedPrompt { prompt, version: offered }) = &row.offered else {
             return Ok(Examined { row: row.clone(), offered: None });
         };

@@ -8,7 +8,6 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Approvals;
 use crate::policy::{Outcome, Resolution, ResultDigest, Target};
 use crate::router::bridge::Bridge;
 use crate::router::call_channel::CallChannel;
@@ -19,7 +18,7 @@ use crate::router::pin::{ApprovalRow, DEPTH, OfferedPrompt, PromptApproval, appr
 use crate::router::reply::Reply;
 use crate::router::{RoutedCall, Router, effective_arguments, without_presets};
 use base::seal;
-use config::Releases;
+use config::Approvals;
 use domain::call::{Call, Client, ForwardedMeta, NameKind, Request};
 use domain::caller::{Caller, PROBER};
 use domain::chunks::Chunks;

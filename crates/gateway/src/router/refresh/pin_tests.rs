@@ -8,7 +8,6 @@ use proptest::sample::select;
 use tempfile::TempDir;
 
 use super::*;
-use crate::domain::pin::{Attribution, NO_ARGUMENTS, OfferedText, State as ApprovalState, Version};
 use crate::router::effective::TextsOf;
 use crate::router::pin::ApprovalSettings;
 use crate::upstream::driver::DriverId;
@@ -18,7 +17,7 @@ use config::lock::{Lock, LockStore, Objects};
 use domain::json::Json;
 use domain::name::DEFAULT_SEPARATOR;
 use domain::name::Prefix;
-use domain::pin::{Approval, NO_ARGUMENTS, OfferedText, State as PinState, Version};
+use domain::pin::{Attribution, NO_ARGUMENTS, OfferedText, State as ApprovalState, Version};
 
 /// A refresh before one upstream with one prompt, and its lock file.
 struct World {
