@@ -27,7 +27,6 @@ use config::{ClientProof, Config, Tls, TokenCredential};
 use domain::fair_share::Share;
 use domain::server_request::ClientCapabilities;
 use edition::{Edition, seal_keys};
-use gateway::cluster::{Cluster, SharedGrants};
 use gateway::cluster::{Cluster, SharedLogins};
 use gateway::downstream::{Endpoint, Listener, Streams, TlsServer};
 use gateway::router::{Router, UpstreamDeps, UpstreamStatus};
