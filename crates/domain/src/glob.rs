@@ -1,5 +1,7 @@
 //! Glob patterns for prompt names: `*` matches any text.
 
+use std::fmt;
+
 /// A glob pattern. Matching takes time linear in the length of the name for each piece between two
 /// stars.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -10,6 +12,13 @@ pub struct Glob {
 
 /// Longest pattern, in bytes. Names are shorter.
 pub const MAX_PATTERN: usize = 512;
+
+impl fmt::Display for Glob {
+    /// The pattern as it was written.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.pieces.join("*"))
+    }
+}
 
 impl Glob {
     /// Parses a pattern; `None` if it is empty or longer than `MAX_PATTERN` bytes.

@@ -193,20 +193,56 @@ pub(super) fn read(limits: &[config::Limit]) -> Vec<Limit> {
     let limit = |(index, config): (usize, &config::Limit)| {
         // A limit without a name is called after its position, which a reload may change.
         let is_named = config.name != default_limit_name(index);
-        let name = if is_named { config.name.clone() } else { String::new() };
-        let described = format!("{:?}", config::Limit { name, ..config.clone() });
-        let before = alike.entry(described.clone()).or_default();
-        let described = if *before > 0 { format!("{described} {before}") } else { described };
-        *before += 1;
+        let name = if is_named { config.name.as_str() } else { "" };
+        let nth_alike = alike.entry(described(config, name)).or_default();
+        let identity = identity(config, name, *nth_alike);
+        *nth_alike += 1;
         let is_target = |per: &Per| matches!(per, Per::Prompt | Per::Upstream);
         Limit {
             quota: Quota { interval: config.interval, burst: config.burst },
-            identity: hex(&seal::sha256(described.as_bytes())[..8]),
+            identity,
             needs_target: config.per.iter().any(is_target),
             config: config.clone(),
         }
     };
     limits.iter().enumerate().map(limit).collect()
+}
+
+/// The identity of a limit in the keys of its buckets. It must be the same in all releases:
+/// replicas of different versions share the buckets, and would count each request twice otherwise.
+fn identity(limit: &config::Limit, name: &str, nth_alike: usize) -> String {
+    let mut text = described(limit, name);
+    add(&mut text, &nth_alike.to_string());
+    hex(&seal::sha256(text.as_bytes())[..8])
+}
+
+/// All that decides what a limit counts, in a form that no other part of the code depends on.
+fn described(limit: &config::Limit, name: &str) -> String {
+    let config::Limit { name: _, per, methods, callers, interval, burst, before_authentication } =
+        limit;
+    let mut text = "limit v1".to_owned();
+    add(&mut text, name);
+    add(&mut text, &interval.as_nanos().to_string());
+    add(&mut text, &burst.to_string());
+    add(&mut text, if *before_authentication { "before" } else { "after" });
+    add(&mut text, &per.len().to_string());
+    per.iter().for_each(|per| add(&mut text, code(*per)));
+    add(&mut text, &methods.len().to_string());
+    methods.iter().for_each(|method| add(&mut text, method.as_str()));
+    add(&mut text, &callers.len().to_string());
+    callers.iter().for_each(|glob| add(&mut text, &glob.to_string()));
+    text
+}
+
+/// The name of a part of a bucket key in [`described`].
+fn code(per: Per) -> &'static str {
+    match per {
+        Per::Address => "address",
+        Per::Caller => "caller",
+        Per::Method => "method",
+        Per::Prompt => "prompt",
+        Per::Upstream => "upstream",
+    }
 }
 
 /// Returns the refusal by an empty bucket; `limits` are in the order of the buckets.
@@ -463,6 +499,22 @@ mod tests {
         // Limits that are alike count by themselves.
         let twice = limits(&(kept.to_owned() + kept));
         assert_ne!(twice.limits[0].identity, twice.limits[1].identity);
+    }
+
+    #[test]
+    fn the_identity_of_a_limit_is_that_of_all_releases() {
+        let toml = "[[limits]]\nname = \"busy\"\nper = [\"caller\", \"prompt\"]\nrate = \"30/m\"\nburst = 5\n\
+                    methods = [\"prompts/get\"]\ncallers = [\"team-*\"]\n";
+        let named = &parse(toml)[0];
+        assert_eq!(
+            described(named, "busy"),
+            "limit v14:busy10:20000000001:55:after1:26:caller6:prompt1:111:prompts/get1:16:team-*"
+        );
+        // A replica of another release shares these buckets: do not change the digests.
+        assert_eq!(identity(named, "busy", 0), "acfc90f73466275f");
+        assert_eq!(identity(named, "busy", 1), "fbf3193e6c078ba4");
+        let all = &parse("[[limits]]\nper = [\"address\"]\nrate = \"1/h\"\n")[0];
+        assert_ne!(identity(all, "", 0), identity(named, "", 0));
     }
 
     #[test]
