@@ -92,6 +92,13 @@ struct Bounds {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct ReplicaId([u8; 8]);
 
+#[cfg(test)]
+impl ReplicaId {
+    fn of_test(n: u8) -> Self {
+        Self([n; 8])
+    }
+}
+
 /// The parts of the gateway that a cluster uses.
 pub struct ClusterDeps {
     pub sealer: Arc<Sealer>,

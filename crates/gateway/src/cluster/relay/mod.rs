@@ -23,7 +23,7 @@ use base::seal::random;
 use domain::fair_share::{Holder, Place, Places, Share};
 use domain::millis::whole_millis;
 use message::{Content, Envelope, MessageId, Recipient};
-use seen::{Rejected, SeenMessages, VALIDITY};
+use seen::{LateReplicas, Rejected, SeenMessages, VALIDITY};
 
 pub use message::{Handling, Message};
 
@@ -37,6 +37,7 @@ pub(super) struct Relay {
     /// limits.
     large: Semaphore,
     seen: Mutex<SeenMessages>,
+    late: Mutex<LateReplicas>,
 }
 
 /// The acknowledgement of a message by one replica.
@@ -265,6 +266,9 @@ impl Cluster {
             Content::Message(message) => message,
         };
         let admitted = self.relay.admit(&message, id, expires);
+        if admitted != Err(Rejected::Expired) {
+            self.relay.late().note_in_time(from);
+        }
         let receipt = Receipt { cluster: self.clone(), from, id, _memory: memory };
         let relayed = Relayed { message, receipt };
         let refused = match admitted {
@@ -275,10 +279,14 @@ impl Cluster {
             Err(Rejected::Full) => relayed,
             Err(Rejected::Repeated) => return,
             Err(Rejected::Expired) => {
-                warn!(
-                    replica = %from,
-                    "a message of another replica has expired, or its clock differs by more than 5 s"
-                );
+                if self.relay.late().note_late(from) {
+                    warn!(
+                        replica = %from,
+                        "a message of another replica has expired, or its clock differs by more than 5 s"
+                    );
+                } else {
+                    debug!(replica = %from, "another message has expired");
+                }
                 return;
             }
         };
@@ -293,6 +301,7 @@ impl Relay {
             places: Places::new(WAITING),
             large: Semaphore::new(1),
             seen: Mutex::new(SeenMessages::new(share)),
+            late: Mutex::default(),
         }
     }
 
@@ -314,6 +323,10 @@ impl Relay {
             }
             Message::Response { .. } | Message::Cancelled { .. } => Ok(()),
         }
+    }
+
+    fn late(&self) -> MutexGuard<'_, LateReplicas> {
+        self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn seen(&self) -> MutexGuard<'_, SeenMessages> {

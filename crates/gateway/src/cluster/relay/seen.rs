@@ -4,6 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
 use super::message::MessageId;
+use crate::cluster::ReplicaId;
 use domain::fair_share::{FairShare, Holder, Share};
 use domain::millis::whole_millis;
 
@@ -23,6 +24,27 @@ struct Seen {
     holder: Holder,
     /// From then on the clock alone refuses the message.
     until: u64,
+}
+
+/// The replicas whose last message had expired: their clock differs, or messages are late. Each is
+/// logged once, until a message of it arrives in time.
+#[derive(Debug, Default)]
+pub(super) struct LateReplicas(HashSet<ReplicaId>);
+
+/// Most replicas that are remembered as late. Beyond that, none is logged: ids are those of
+/// processes, and come and go.
+const MAX_LATE: usize = 256;
+
+impl LateReplicas {
+    /// Notes an expired message; returns whether it is the first since one in time.
+    pub(super) fn note_late(&mut self, replica: ReplicaId) -> bool {
+        self.0.len() < MAX_LATE && self.0.insert(replica)
+    }
+
+    /// Notes a message in time.
+    pub(super) fn note_in_time(&mut self, replica: ReplicaId) {
+        self.0.remove(&replica);
+    }
 }
 
 /// Why a message is not handled.
@@ -141,5 +163,17 @@ mod tests {
         let later = NOW + 60_000 + 2 * SKEWED + 1;
         assert_eq!(seen.note(id(0), &holder("flood"), later), Ok(()));
         assert_eq!(seen.ids.len(), 1);
+    }
+
+    #[test]
+    fn a_replica_whose_clock_differs_is_logged_once_until_it_is_right_again() {
+        let replica = |n: u8| ReplicaId::of_test(n);
+        let mut late = LateReplicas::default();
+        assert!(late.note_late(replica(1)));
+        late.note_in_time(replica(2));
+        assert!(!late.note_late(replica(1)), "messages of others change nothing");
+        assert!(late.note_late(replica(2)));
+        late.note_in_time(replica(1));
+        assert!(late.note_late(replica(1)));
     }
 }
