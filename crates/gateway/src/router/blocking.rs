@@ -1,5 +1,11 @@
 //! Long computations, outside the threads of calls.
 
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
+
+use crate::domain::fault::TransportFault;
 use base::platform::{BlockingError, blocking};
 
 /// Most prompts that are merged on a runtime thread: about a millisecond.
@@ -15,5 +21,53 @@ pub async fn beside_calls<T: Send + 'static>(compute: impl FnOnce() -> T + Send 
         Ok(value) => value,
         Err(BlockingError::Panicked(panic)) => std::panic::resume_unwind(panic),
         Err(BlockingError::Ended) => std::future::pending().await,
+    }
+}
+
+/// Waits for a permit of a semaphore that is never closed. A computation keeps it to its own end,
+/// also when nothing waits for the result any more.
+pub(super) async fn turn(turns: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    turns.clone().acquire_owned().await.ok()
+}
+
+/// Runs a computation beside the calls when it is its turn.
+pub(super) async fn in_turn<T: Send + 'static>(
+    turns: &Arc<Semaphore>,
+    compute: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let turn = turn(turns).await;
+    beside_calls(move || {
+        let _turn = turn;
+        compute()
+    })
+    .await
+}
+
+/// Awaits what a call needs until its deadline.
+///
+/// # Errors
+/// [`TransportFault::Overloaded`] at the deadline: too many calls wait for the same.
+pub(super) async fn within<T>(
+    deadline: Instant,
+    work: impl Future<Output = T>,
+) -> Result<T, TransportFault> {
+    timeout_at(deadline, work).await.map_err(|_| TransportFault::Overloaded)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_waits_for_its_turn_until_its_deadline_only() {
+        let turns = Arc::new(Semaphore::new(1));
+        let taken = turn(&turns).await;
+        let deadline = Instant::now() + Duration::from_secs(3);
+        let found = within(deadline, in_turn(&turns, || 1)).await;
+        assert_eq!((found, Instant::now()), (Err(TransportFault::Overloaded), deadline));
+        drop(taken);
+        assert_eq!(in_turn(&turns, || 1).await, 1);
     }
 }

@@ -40,7 +40,7 @@ pub(super) struct SharedState {
     pub url_completions: broadcast::Sender<UrlElicitationComplete>,
     pub suspended: SuspendedCalls,
     /// Permits to search a large view (`find_prompt`).
-    pub searches: Semaphore,
+    pub searches: Arc<Semaphore>,
     pub telemetry: Telemetry,
     reports: mpsc::Sender<DriverReport>,
     pub mismatches: Mismatches,
@@ -98,7 +98,7 @@ impl Router {
             changes,
             url_completions: NotificationSinks::url_completions(),
             suspended: SuspendedCalls::new(tasks.clone(), shutdown.clone()),
-            searches: Semaphore::new(SEARCHES),
+            searches: Arc::new(Semaphore::new(SEARCHES)),
             telemetry: upstream_deps.telemetry.clone(),
             reports,
             mismatches: Mismatches::default(),

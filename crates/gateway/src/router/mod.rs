@@ -44,6 +44,7 @@ use crate::upstream::call::exchange::ExchangeEvent;
 use crate::upstream::call::request::{RequestParams, UpstreamRequest};
 use audit::Audit;
 use base::seal::{self, Sealer};
+use blocking::within;
 use bridge::Bridge;
 use build::SharedState;
 use call_channel::{CallChannel, CallEvent};
@@ -366,7 +367,8 @@ impl Router {
         let place =
             cursor.map(|token| self.open_cursor(token, &bound_to, call, now)).transpose()?;
         let catalog = self.settled_for(call, deadline).await;
-        let prompts = self.views.view(&catalog.content, &call.caller, &call.endpoint).await;
+        let viewing = self.views.view(&catalog.content, &call.caller, &call.endpoint);
+        let prompts = within(deadline, viewing).await?;
         let incomplete = self.incomplete(&catalog, &prompts, &call.caller, &call.endpoint)?;
         let cut_at = Instant::now();
         // The ttl of an upstream whose prompts the caller does not see must not show in its list.
@@ -383,7 +385,8 @@ impl Router {
         let view = match kind {
             ListKind::Prompts => prompts,
             ListKind::Tools => {
-                self.views.tools(&catalog.content, &call.caller, &call.endpoint).await
+                let viewing = self.views.tools(&catalog.content, &call.caller, &call.endpoint);
+                within(deadline, viewing).await?
             }
         };
         // A response that depends on the caller must not be cached for others: its list does, and

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::Router;
-use super::blocking::beside_calls;
+use super::blocking::{in_turn, within};
 use super::reply::{FoundReply, Reply};
 use super::view::View;
 use base::seal::{self, Kind};
@@ -42,15 +42,16 @@ impl Router {
         let after = place.map(|place| decode(&place.last).ok_or(RequestFault::InvalidCursor));
         let after = after.transpose()?;
         let catalog = self.settled_for(call, deadline).await;
-        let view = self.views.view(&catalog.content, &call.caller, &call.endpoint).await;
+        let viewing = self.views.view(&catalog.content, &call.caller, &call.endpoint);
+        let view = within(deadline, viewing).await?;
         let incomplete = self.incomplete(&catalog, &view, &call.caller, &call.endpoint)?;
         let query = Query::new(query);
         let (elements, more_after) = if view.text_size() <= SEARCHED_AT_ONCE {
             page(&view, &query, after)
         } else {
             // Each search reads the whole view: only so many at once.
-            let _permit = self.shared.searches.acquire().await.map_err(|_| Fault::Internal)?;
-            beside_calls(move || page(&view, &query, after)).await
+            let searching = in_turn(&self.shared.searches, move || page(&view, &query, after));
+            within(deadline, searching).await?
         };
         let next_cursor = more_after.map(|last| {
             let place = Place {

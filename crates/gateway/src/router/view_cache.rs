@@ -11,7 +11,7 @@ use quick_cache::{Options, OptionsBuilder, Weighter};
 use tokio::sync::Semaphore;
 
 use super::Digest;
-use super::blocking::beside_calls;
+use super::blocking::{beside_calls, turn};
 use super::catalog::{Content, PrivatePart};
 use super::owner::Owner;
 use super::segment::Segment;
@@ -37,7 +37,7 @@ pub struct ViewCache {
     /// Bounded by bytes, least recently used first.
     views: Cache<Key, Cached, ViewSize, RandomState>,
     /// Permits to make views that take long.
-    making: Semaphore,
+    making: Arc<Semaphore>,
     /// The views that each caller had made.
     made: Mutex<HashMap<Caller, Vec<Key>>>,
     /// The memory for views, and the part of it that the views of one caller may take, in bytes.
@@ -182,7 +182,7 @@ impl ViewCache {
             parts,
             pair: Arc::new(View::pair()),
             views,
-            making: Semaphore::new(MAKERS),
+            making: Arc::new(Semaphore::new(MAKERS)),
             made: Mutex::default(),
             views_size: views_size as u64,
             share: config.server.limits.share.of(views_size) as u64,
@@ -296,13 +296,16 @@ impl ViewCache {
         content: &Content,
         make: impl FnOnce() -> Arc<View> + Send + 'static,
     ) -> Arc<View> {
-        // It is never closed.
-        let _permit = self.making.acquire().await;
+        let turn = turn(&self.making).await;
         // Another call may have made it meanwhile.
         if let Some(view) = self.cached(key, content) {
             return view;
         }
-        beside_calls(make).await
+        beside_calls(move || {
+            let _turn = turn;
+            make()
+        })
+        .await
     }
 
     fn cached(&self, key: &Key, content: &Content) -> Option<Arc<View>> {
