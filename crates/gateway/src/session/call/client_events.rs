@@ -92,10 +92,11 @@ impl<'a> ClientEventSender<'a> {
         let outgoing = self.outgoing.clone();
         while let Ok(room) = outgoing.reserve().await {
             let event = tokio::select! {
-                event = self.events.recv() => event,
+                Some(event) = self.events.recv() => event,
+                // After the last event there is only this to wait for.
                 () = outgoing.closed() => return,
             };
-            if let Some(message) = event.and_then(|event| self.message(event)) {
+            if let Some(message) = self.message(event) {
                 room.send(message);
             }
         }
@@ -195,13 +196,13 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_server_request_for_a_call_without_session_is_not_sent() {
-        let (server_requests, url_elicitations) =
-            (PendingServerRequests::new(), PendingUrlElicitations::default());
-        let (outgoing, mut sent) = mpsc::channel(1);
-        let (channel, events) = mpsc::channel(1);
-        let mut events = ClientEventSender {
+    fn sender<'a>(
+        events: mpsc::Receiver<CallEvent>,
+        outgoing: mpsc::Sender<String>,
+        server_requests: &'a PendingServerRequests,
+        url_elicitations: &'a PendingUrlElicitations,
+    ) -> ClientEventSender<'a> {
+        ClientEventSender {
             dialect: Dialect::new(Revision::V2025_11_25),
             events,
             outgoing,
@@ -210,10 +211,40 @@ mod tests {
             progress_token: None,
             progress: f64::NEG_INFINITY,
             is_input_closed: false,
-            server_requests: &server_requests,
-            url_elicitations: &url_elicitations,
+            server_requests,
+            url_elicitations,
             pending: Vec::new(),
-        };
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_the_last_event_a_call_waits_without_a_busy_loop() {
+        let (server_requests, url_elicitations) =
+            (PendingServerRequests::new(), PendingUrlElicitations::default());
+        let (outgoing, _sent) = mpsc::channel(1);
+        let (channel, events) = mpsc::channel(1);
+        let mut events = sender(events, outgoing, &server_requests, &url_elicitations);
+        drop(channel);
+        let input_closed = CancellationToken::new();
+        let mut forwarding = std::pin::pin!(events.forward(&input_closed));
+        let mut polls = 0;
+        let counted = std::future::poll_fn(|context| {
+            polls += 1;
+            forwarding.as_mut().poll(context)
+        });
+        // The clock only moves on while no task can run.
+        let ended = tokio::time::timeout(std::time::Duration::from_secs(1), counted).await;
+        assert!(ended.is_err());
+        assert!(polls < 10, "{polls}");
+    }
+
+    #[tokio::test]
+    async fn a_server_request_for_a_call_without_session_is_not_sent() {
+        let (server_requests, url_elicitations) =
+            (PendingServerRequests::new(), PendingUrlElicitations::default());
+        let (outgoing, mut sent) = mpsc::channel(1);
+        let (channel, events) = mpsc::channel(1);
+        let mut events = sender(events, outgoing, &server_requests, &url_elicitations);
         let (answer, answered) = oneshot::channel();
         let server_request = ServerRequest::read("roots/list", None).unwrap();
         let origin = RequestOrigin { upstream: "up".to_owned(), label: false };
