@@ -28,17 +28,47 @@ impl Examiner {
         ended: CancellationToken,
         lost: impl FnOnce() -> F + Send + 'static,
     ) {
-        if self.is_busy.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let is_busy = self.is_busy.clone();
+        let Some(examination) = self.begin() else { return };
         tasks.spawn(async move {
+            let _examination = examination;
             let is_served = ended.run_until_cancelled(connection.is_served(patience)).await;
             drop(connection);
             if is_served == Some(false) {
                 lost().await;
             }
-            is_busy.store(false, Ordering::Relaxed);
         });
+    }
+
+    /// Returns the examination that is to be made; `None` while one is under way.
+    fn begin(&self) -> Option<Examination> {
+        let is_busy = self.is_busy.swap(true, Ordering::Relaxed);
+        (!is_busy).then(|| Examination(self.is_busy.clone()))
+    }
+}
+
+/// An examination that is under way, also while it panics.
+struct Examination(Arc<AtomicBool>);
+
+impl Drop for Examination {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_examination_that_panics_is_not_the_last_one() {
+        let examiner = Examiner::default();
+        let examination = examiner.begin().expect("none is under way");
+        assert!(examiner.begin().is_none());
+        let panicking = tokio::spawn(async move {
+            let _examination = examination;
+            panic!("the examination has panicked");
+        });
+        assert!(panicking.await.is_err());
+        assert!(examiner.begin().is_some());
     }
 }
