@@ -31,6 +31,7 @@ use hyper::body::{Bytes, Incoming};
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 use answer::Answer;
 use base::platform::wall_clock;
@@ -398,10 +399,13 @@ async fn beside_calls_within<T: Send + 'static>(
         return Err(PageError::new(StatusCode::SERVICE_UNAVAILABLE, message));
     };
     let runtime = tokio::runtime::Handle::current();
+    // A visitor who has gone drops this future, and must not hold the permit until `until`.
+    let gone = CancellationToken::new();
+    let _gone = gone.clone().drop_guard();
     let made = beside_calls(move || {
-        let made = runtime.block_on(making);
+        let made = runtime.block_on(gone.run_until_cancelled_owned(making));
         drop(permit);
-        made
+        made.unwrap_or_else(|| Err(Trouble::late()))
     });
     // A late page runs until it next checks the clock, and is dropped.
     timeout_at(until + GRACE, made).await.unwrap_or_else(|_| Err(PageError::late()))
@@ -519,5 +523,28 @@ impl Serve for Admin {
             return answer.into_response(&headers);
         }
         beside_calls(move || answer.into_response(&headers)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn a_page_ends_when_its_visitor_has_gone() {
+        let permits = Arc::new(Semaphore::new(1));
+        let until = Instant::now() + Duration::from_secs(600);
+        let (begun, has_begun) = tokio::sync::oneshot::channel();
+        let making = beside_calls_within(&permits, until, async move {
+            let _ = begun.send(());
+            std::future::pending::<Made<()>>().await
+        });
+        tokio::select! {
+            _ = making => panic!("it never ends by itself"),
+            begun = has_begun => begun.unwrap(),
+        }
+        let next = beside_calls_within(&permits, until, async { Ok(1) });
+        let next = timeout(Duration::from_secs(60), next).await;
+        assert!(next.is_ok_and(|made| made.is_ok()), "the permit is free again");
     }
 }
