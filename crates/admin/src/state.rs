@@ -20,6 +20,7 @@ use gateway::policy::Gate;
 use gateway::router::Router;
 use gateway::session::Sessions;
 use gateway::telemetry::Telemetry;
+use crate::router::catalog::Catalog;
 
 /// The parts of the gateway that the admin API shows.
 pub struct State {
@@ -46,6 +47,11 @@ pub struct State {
 impl State {
     /// Returns why requests should go to another replica at present; empty if the gateway is ready.
     pub(super) fn unready_reasons(&self) -> Vec<String> {
+        self.unready_reasons_in(&self.router.catalog())
+    }
+
+    /// The same, with the lists of one snapshot.
+    pub(super) fn unready_reasons_in(&self, catalog: &Catalog) -> Vec<String> {
         let mut reasons = Vec::new();
         let mut add = |reason: &str| reasons.push(reason.to_owned());
         if self.pre_drain.is_cancelled() {
@@ -68,7 +74,6 @@ impl State {
         if self.cluster.as_ref().is_some_and(|cluster| cluster.is_learning()) {
             add("starting: not every session that was terminated on another replica is known yet");
         }
-        let catalog = self.router.catalog();
         if catalog.pending {
             add("starting: not every upstream has reported its list yet");
         } else if let Some(fault) = &catalog.list_fault {

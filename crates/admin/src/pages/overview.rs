@@ -11,6 +11,8 @@ use crate::request::PageRequest;
 use crate::state::State;
 use audit::usage::Filter;
 use domain::{percent, pin};
+use crate::router::UpstreamStatus;
+use crate::router::catalog::Catalog;
 
 /// The first page.
 #[derive(Serialize, Template)]
@@ -47,10 +49,10 @@ impl Page for Overview {
 /// Returns the overview.
 pub(super) async fn overview(state: &State, request: &PageRequest) -> Overview {
     let catalog = state.router.catalog();
-    let status = state.router.status();
+    let status = state.router.status_in(&catalog);
     let hour = traffic(state, request, LAST_HOUR, Filter::default()).await;
     Overview {
-        attention: attention(state, hour.limited, request.rows),
+        attention: attention(state, &catalog, &status, hour.limited, request.rows),
         prompts: catalog.content.len(),
         left_out: catalog.content.left_out.len(),
         upstreams: status.len(),
@@ -64,16 +66,23 @@ pub(super) async fn overview(state: &State, request: &PageRequest) -> Overview {
 }
 
 /// Returns the conditions that need attention, the worst first, in at most `max` lines. `limited`
-/// is how many calls the limits have refused in the last hour.
-fn attention(state: &State, limited: u64, max: usize) -> Vec<Attention> {
+/// is how many calls the limits have refused in the last hour. All lines are about the same snapshot, which the
+/// numbers of the page are of.
+fn attention(
+    state: &State,
+    catalog: &Catalog,
+    status: &[UpstreamStatus],
+    limited: u64,
+    max: usize,
+) -> Vec<Attention> {
     let mut all = Vec::new();
     let mut add = |severity, text: String, page: &str| {
         all.push(Attention { severity, text, page: page.to_owned() });
     };
-    for reason in state.unready_reasons() {
+    for reason in state.unready_reasons_in(catalog) {
         add("bad", format!("Not ready: {reason}"), "/configuration");
     }
-    for upstream in state.router.status() {
+    for upstream in status {
         let Some(failure) = &upstream.failure else { continue };
         let severity = if upstream.state == "down" { "bad" } else { "warn" };
         let text =
@@ -98,7 +107,7 @@ fn attention(state: &State, limited: u64, max: usize) -> Vec<Attention> {
             format!("Records wait {:.1} s for the audit log", state.audit.lag().as_secs_f64());
         add("warn", text, "/audit");
     }
-    let waiting = waiting_approvals(state);
+    let waiting = waiting_approvals(catalog);
     if waiting > 0 {
         add("warn", format!("{waiting} prompts wait for a decision"), "/approvals?state=waiting");
     }
@@ -124,7 +133,7 @@ fn attention(state: &State, limited: u64, max: usize) -> Vec<Attention> {
             "/usage?span=1h&by=caller&sort=limited",
         );
     }
-    let look_alikes = state.router.catalog().content.look_alikes.len();
+    let look_alikes = catalog.content.look_alikes.len();
     if look_alikes > 0 {
         add("warn", format!("{look_alikes} pairs of prompts look alike"), "/prompts");
     }
@@ -137,8 +146,7 @@ fn attention(state: &State, limited: u64, max: usize) -> Vec<Attention> {
 const LAG: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Prompts that are offered in a version without a decision.
-fn waiting_approvals(state: &State) -> usize {
-    let catalog = state.router.catalog();
+fn waiting_approvals(catalog: &Catalog) -> usize {
     let rows = catalog.approvals.iter().flat_map(|rows| rows.iter());
     let waits = |state| matches!(state, pin::State::Pending | pin::State::Changed);
     rows.filter(|row| row.offered.is_some() && waits(row.decision.state)).count()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::Router;
-use super::catalog::WalkInfo;
+use super::catalog::{Catalog, WalkInfo};
 use crate::upstream::Upstream;
 use crate::upstream::driver::ConnectionState;
 use crate::upstream::prompt_list::emptiness;
@@ -64,7 +64,11 @@ impl Router {
 
     /// The status of each upstream.
     pub fn status(&self) -> Vec<UpstreamStatus> {
-        let catalog = self.catalog();
+        self.status_in(&self.catalog())
+    }
+
+    /// The status of each upstream, with the lists of one snapshot.
+    pub(crate) fn status_in(&self, catalog: &Catalog) -> Vec<UpstreamStatus> {
         let counts = catalog.content.counts();
         let status = |(id, upstream): (&UpstreamId, &Arc<Upstream>)| {
             let config = upstream.config();
