@@ -173,12 +173,30 @@ impl Refresh {
                         last.list_fault.get_or_insert_with(Fault::none_available);
                     }
                     catalog.store(Arc::new(last));
-                    (done, held) = (Some(renewal.done), Some(renewal.serves));
-                    (announce.debounce, announce.views) = (renewal.debounce, renewal.views);
-                    announce.caller_lists = renewal.caller_lists;
-                    (catalog, deadline, waiting) = (renewal.catalog, renewal.deadline, true);
-                    (self.naming, self.on_failure) = (renewal.naming, renewal.on_failure);
-                    self = beside_calls(move || self.renewed(renewal.sources)).await;
+                    // Destructured, so that the compiler names a field that is forgotten.
+                    let Renewal {
+                        sources,
+                        naming,
+                        on_failure,
+                        debounce,
+                        views,
+                        caller_lists,
+                        catalog: next_catalog,
+                        deadline: next_deadline,
+                        serves,
+                        done: ready,
+                    } = renewal;
+                    announce.debounce = debounce;
+                    announce.views = views;
+                    announce.caller_lists = caller_lists;
+                    catalog = next_catalog;
+                    deadline = next_deadline;
+                    waiting = true;
+                    held = Some(serves);
+                    done = Some(ready);
+                    self.naming = naming;
+                    self.on_failure = on_failure;
+                    self = beside_calls(move || self.renewed(sources)).await;
                 }
             }
             announce.record(&std::mem::take(&mut self.redefined));
