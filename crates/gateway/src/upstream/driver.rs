@@ -262,9 +262,7 @@ impl Driver {
         };
         // A stream of the connection before is gone, and may have ended unseen.
         self.listening.store(false, Ordering::Relaxed);
-        let mut backoff = Backoff::default();
-        loop {
-            let started = Instant::now();
+        keep_open(|| async {
             // The list may have changed before the stream was open, so its opening causes a walk,
             // too.
             let listening = connection.listen(|event| {
@@ -280,18 +278,9 @@ impl Driver {
                 // Polling takes over until the stream is open again.
                 self.signals.list_changed.notify_one();
             }
-            if started.elapsed() > STABLE_AFTER {
-                backoff.reset();
-            }
-            match ended {
-                Err(Kind::SessionLost) => return,
-                Err(kind) if kind.refuses_streams() => {
-                    // The upstream has no such stream: its list is polled.
-                    std::future::pending::<()>().await;
-                }
-                Ok(()) | Err(_) => sleep(backoff.next(fastrand::f64())).await,
-            }
-        }
+            ended
+        })
+        .await;
     }
 
     /// Fetches the list and waits for a reason to fetch it again, until a new connection is needed.
@@ -432,6 +421,29 @@ impl Driver {
     }
 }
 
+/// Opens a notification stream again whenever it has ended, with backoff: proxies close quiet
+/// streams every few minutes, which is no reason to wait long. Returns once the session is lost;
+/// never where the upstream has no such stream.
+pub(super) async fn keep_open<F>(mut listen: impl FnMut() -> F)
+where
+    F: Future<Output = Result<(), Kind>>,
+{
+    let mut backoff = Backoff::default();
+    loop {
+        let started = Instant::now();
+        let ended = listen().await;
+        if started.elapsed() > STABLE_AFTER {
+            backoff.reset();
+        }
+        match ended {
+            Err(Kind::SessionLost) => return,
+            // Its list is fetched again by its age.
+            Err(kind) if kind.refuses_streams() => std::future::pending::<()>().await,
+            Ok(()) | Err(_) => sleep(backoff.next(fastrand::f64())).await,
+        }
+    }
+}
+
 /// Walks a list, in a client span of its own.
 pub(super) async fn walk(
     upstream: &Upstream,
@@ -462,4 +474,41 @@ pub(super) fn next_walk(
     let waits = [poll, ttl, Some(settings.max_age)];
     let least = waits.into_iter().flatten().min().unwrap_or(settings.max_age);
     jittered(least, fastrand::f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_a_proxy_closes_every_few_minutes_is_open_again_at_once() {
+        let opened = AtomicU32::new(0);
+        let began = Instant::now();
+        let lasted = Duration::from_secs(300);
+        keep_open(|| async {
+            let is_last = opened.fetch_add(1, Ordering::Relaxed) == 20;
+            if is_last {
+                return Err(Kind::SessionLost);
+            }
+            sleep(lasted).await;
+            Ok(())
+        })
+        .await;
+        let gaps = began.elapsed() - 20 * lasted;
+        assert!(gaps <= 20 * Duration::from_millis(101), "{gaps:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_ends_at_once_is_opened_with_backoff() {
+        let opened = AtomicU32::new(0);
+        let keeping = keep_open(|| async {
+            opened.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        });
+        assert!(timeout(Duration::from_secs(60), keeping).await.is_err());
+        let opened = opened.into_inner();
+        assert!((9..=13).contains(&opened), "{opened}");
+    }
 }

@@ -405,26 +405,17 @@ impl Upstream {
             }
             std::future::pending::<()>().await;
         };
-        let listening = async {
-            let mut backoff = Backoff::default();
-            loop {
-                let heard = connection.listen(|event| {
-                    // The list may have changed before the stream was open.
-                    if event != ListenEvent::Closed {
-                        list_changed.notify_one();
-                    }
-                    if event == ListenEvent::ListChanged {
-                        self.telemetry.metrics().list_changed_received(self.config.id.as_str());
-                    }
-                });
-                match heard.await {
-                    Err(Kind::SessionLost) => return,
-                    // There is no such stream: the list is fetched again by its age.
-                    Err(kind) if kind.refuses_streams() => std::future::pending::<()>().await,
-                    Ok(()) | Err(_) => sleep(backoff.next(fastrand::f64())).await,
+        let listening = driver::keep_open(|| {
+            connection.listen(|event| {
+                // The list may have changed before the stream was open.
+                if event != ListenEvent::Closed {
+                    list_changed.notify_one();
                 }
-            }
-        };
+                if event == ListenEvent::ListChanged {
+                    self.telemetry.metrics().list_changed_received(self.config.id.as_str());
+                }
+            })
+        });
         tokio::select! {
             () = listening => {}
             () = keeping => {}
