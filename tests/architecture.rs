@@ -359,13 +359,62 @@ fn one_function_makes_the_proof_that_an_upstream_demands() {
     assert!(upstream.code.contains("authorized: &Authorized<'_>,\n        mut request"));
 }
 
+/// Where tasks are spawned that live as long as a call, a connection or a request of an operator,
+/// and how many. All others live as long as the gateway, and are spawned by `Supervisor`, which
+/// notices when one fails.
+const SHORT_TASKS: [(&str, usize); 22] = [
+    ("admin/grants.rs", 1),
+    ("app/replicas.rs", 3),
+    ("cluster/relay/mod.rs", 1),
+    // A connection to the store.
+    ("cluster/store/connect.rs", 1),
+    ("downstream/channel.rs", 3),
+    ("downstream/conn/listener.rs", 1),
+    ("downstream/conn/mod.rs", 1),
+    // A sign-in at the terminal.
+    ("grants/sign_in/callback.rs", 1),
+    ("router/approvals/mod.rs", 2),
+    // Lists of one caller.
+    ("router/caller_lists/mod.rs", 2),
+    ("router/caller_lists/watching.rs", 1),
+    ("router/suspended_calls.rs", 1),
+    ("session/call/run.rs", 2),
+    // Requests to the collector.
+    ("telemetry/exporter.rs", 2),
+    ("upstream/accounts/account.rs", 1),
+    ("upstream/accounts/mod.rs", 2),
+    ("upstream/auth/login.rs", 2),
+    ("upstream/connection/dedicated.rs", 1),
+    ("upstream/connection/examiner.rs", 1),
+    ("upstream/transport/http_sse.rs", 1),
+    // Two for the streams of a child, one for a message to it.
+    ("upstream/transport/stdio.rs", 4),
+    ("upstream/transport/streamable_http.rs", 2),
+];
+
 #[test]
-fn every_spawned_task_is_tracked_and_every_thread_is_known() {
+fn every_spawned_task_is_supervised_or_short_and_every_thread_is_known() {
     let sources = sources();
     for source in &sources {
         let spawns = source.code.matches("tokio::spawn(").count();
         assert_eq!(spawns, 0, "{} spawns past the trackers", source.path);
     }
+    // The supervisor itself, commands, and what spawns threads or processes.
+    let beside = ["cli/", "platform/", "config/lock/store.rs", "policy/", "shutdown.rs"];
+    let spawning = sources.iter().filter_map(|source| {
+        let count = source.code.matches(".spawn(").count();
+        let is_beside = beside.iter().any(|path| source.path.starts_with(path));
+        (count > 0 && !is_beside).then_some((source.path.as_str(), count))
+    });
+    let mut spawning: Vec<_> = spawning.collect();
+    spawning.sort_unstable();
+    assert_eq!(spawning, SHORT_TASKS, "spawn what lives as long as the gateway by `supervise`");
+    let supervised = sources.iter().map(|source| {
+        let outside = source.path != "shutdown.rs";
+        if outside { source.code.matches(".supervise").count() } else { 0 }
+    });
+    let supervised: usize = supervised.sum();
+    assert!(supervised > 15, "{supervised}");
     // Every thread has a name, so the short form is not used.
     let threads = ["audit/ledger.rs", "audit/sync_thread.rs", "base/platform/threads.rs"];
     assert_eq!(found_outside(&sources, "spawn_thread(", &threads), Vec::<&str>::new());

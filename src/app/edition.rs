@@ -40,10 +40,11 @@ impl Edition {
         drain: CancellationToken,
         usage: Arc<Usage>,
     ) -> Self {
-        let UpstreamDeps { audit, telemetry, tasks, shutdown: stop, .. } = upstream_deps.clone();
+        let UpstreamDeps { audit, telemetry, supervisor, tasks, shutdown: stop, .. } =
+            upstream_deps.clone();
         let rights = policy::rights(&config);
         let mut gate = Gate::new(&config, rights, audit.clone(), telemetry);
-        let shared = session::SharedState::new(tasks.clone(), drain, stop.clone());
+        let shared = session::SharedState::new(tasks, drain, stop.clone());
         let mut shared = shared.counted_by(usage);
         if let Some(cluster) = cluster {
             gate = gate.in_cluster(cluster.clone());
@@ -52,7 +53,7 @@ impl Edition {
         let (gate, shared) = (Arc::new(gate), Arc::new(shared));
         let deps = RouterDeps { gate: gate.clone(), sealer: sealer.clone() };
         let router = Router::start(&config, deps, upstream_deps.clone());
-        tasks.spawn(gate.tallies().watch(audit, stop));
+        supervisor.supervise("tallies", gate.tallies().watch(audit, stop));
         Self::new(config, gate, router, sealer, shared, upstream_deps)
     }
 
@@ -83,19 +84,21 @@ impl Edition {
         upstream_deps: UpstreamDeps,
     ) -> Self {
         let router = Arc::new(router);
-        let UpstreamDeps { tasks, shutdown: stop, .. } = &upstream_deps;
+        let UpstreamDeps { supervisor, shutdown: stop, .. } = &upstream_deps;
         let current = stop.child_token();
-        tasks.spawn(gate.clone().keep_keys(current.clone()));
+        let keeping = gate.clone().keep_keys(current.clone());
+        supervisor.supervise_until(&current, "key_renewal", keeping);
         for upstream in router.probed_upstreams() {
             let probing = router.clone().keep_probing(upstream.clone(), current.clone());
-            tasks.spawn(probing);
+            supervisor.supervise_until(&current, "probing", probing);
         }
         if let Some(logins) = &config.logins {
             let store = LoginStore::new(logins, upstream_deps.logins.clone());
             let upstreams = config.upstreams.iter().filter_map(config::Upstream::login);
             let upstreams = upstreams.map(|login| login.upstream.clone()).collect();
             let audit = upstream_deps.audit.clone();
-            tasks.spawn(idle::keep(store, upstreams, logins.idle, audit, current.clone()));
+            let keeping = idle::keep(store, upstreams, logins.idle, audit, current.clone());
+            supervisor.supervise_until(&current, "idle_sign_ins", keeping);
         }
         let sessions =
             Sessions::new(&config, gate.clone(), router.clone(), sealer.clone(), shared.clone());

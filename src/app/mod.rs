@@ -26,6 +26,7 @@ use config::lock::NO_FILE;
 use config::{ClientProof, Config, Tls, TokenCredential};
 use domain::fair_share::Share;
 use domain::server_request::ClientCapabilities;
+use crate::shutdown::{Shutdown, TaskFailure};
 use edition::{Edition, seal_keys};
 use gateway::cluster::{Cluster, SharedLogins};
 use gateway::downstream::{Endpoint, Listener, Streams, TlsServer};
@@ -92,9 +93,9 @@ impl App {
         disable_sharing(&mut config);
         let foundation = Foundation::open(&config, Instances::Several)?;
         let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
-        let Shutdown { background, stop, .. } = &foundation.shutdown;
+        let supervisor = &foundation.shutdown.supervisor;
         // It is no replica, but its sign-ins are those of the replicas.
-        let logins = cluster.map(|cluster| SharedLogins::alone(cluster, background, stop.clone()));
+        let logins = cluster.map(|cluster| SharedLogins::alone(cluster, supervisor));
         let logins = logins.transpose().map_err(io::Error::other)?;
         Ok(Self::build(config, foundation, sealer, None, logins))
     }
@@ -108,13 +109,13 @@ impl App {
         logins: Option<Arc<SharedLogins>>,
     ) -> Self {
         let Foundation { telemetry, audit, shutdown } = foundation;
-        let tasks = shutdown.background.clone();
-        let stop = shutdown.stop.clone();
-        tasks.spawn(telemetry.clone().push(stop.clone()));
+        let Shutdown { supervisor, stop, .. } = &shutdown;
+        supervisor.supervise("telemetry_push", telemetry.clone().push(stop.clone()));
         let usage = Arc::new(Usage::default());
-        tasks.spawn(usage.clone().keep(stop.clone()));
-        tasks.spawn(usage.clone().follow(audit.clone(), stop.clone()));
-        let upstream_deps = UpstreamDeps::new(audit.clone(), telemetry.clone(), tasks, stop);
+        supervisor.supervise("usage", usage.clone().keep(stop.clone()));
+        let following = usage.clone().follow(audit.clone(), stop.clone());
+        supervisor.supervise("usage_index", following);
+        let upstream_deps = UpstreamDeps::new(audit.clone(), telemetry.clone(), supervisor.clone());
         let upstream_deps = UpstreamDeps { logins, ..upstream_deps };
         let drain = shutdown.drain.clone();
         let counted = usage.clone();
@@ -167,7 +168,10 @@ impl App {
         let connections = app.shutdown.connections.clone();
         let listener = Listener::new(socket, endpoint.clone());
         observe::endpoint(&app.telemetry, &endpoint, &listener.open());
-        connections.spawn(listener.run(connections.clone(), drain));
+        let accepting = listener.run(connections.clone(), drain.clone());
+        // The drain waits for the connections that it still accepts.
+        let supervisor = app.shutdown.supervisor.tracked_by(&connections);
+        supervisor.supervise_until(&drain, "listener", accepting);
         if let Some((cluster, relayed)) = cluster.zip(relayed) {
             app.join_cluster(&cluster, relayed, endpoint.clone());
         }
@@ -196,8 +200,8 @@ impl App {
         let service = Admin::new(admin, &edition.config, state, edition.sealer.clone());
         let service = Arc::new(ArcSwap::from_pointee(service));
         let listener = Listener::new(socket, service.clone());
-        let tasks = self.shutdown.background.clone();
-        tasks.spawn(listener.run(tasks.clone(), self.shutdown.stop.clone()));
+        let Shutdown { background, stop, supervisor, .. } = &self.shutdown;
+        supervisor.supervise("admin_listener", listener.run(background.clone(), stop.clone()));
         self.admin = Some(Listening { addr, service });
         Ok(())
     }
@@ -216,8 +220,7 @@ impl App {
             admin: admin.clone(),
             sessions: edition.sessions.clone(),
             verification: self.verification.clone(),
-            tasks: self.shutdown.background.clone(),
-            stop: self.shutdown.stop.clone(),
+            supervisor: self.shutdown.supervisor.clone(),
             reloads: self.reloads.clone(),
         }
     }
@@ -236,7 +239,9 @@ impl App {
             }
             let server = Arc::new(TlsServer::new(tls, handshake)?);
             let stop = self.shutdown.stop.clone();
-            self.shutdown.background.spawn(TlsServer::watch(Arc::downgrade(&server), stop));
+            // It ends with its server.
+            let watching = TlsServer::watch(Arc::downgrade(&server), stop);
+            self.shutdown.supervisor.supervise_job("tls_watch", watching);
             Ok(server)
         };
         config.server.tls.as_ref().map(server).transpose()
@@ -279,6 +284,19 @@ impl App {
         let edition = self.edition.load_full();
         edition.router.settled(Instant::now() + edition.config.listing.deadline).await;
         edition.router.status()
+    }
+
+    /// Resolves once a task that lives as long as the gateway has failed: end the gateway then, so
+    /// that another takes its place.
+    pub async fn failed(&self) {
+        self.shutdown.supervisor.failed().await;
+    }
+
+    /// Returns which tasks have failed, in words for operators; `None` while all are well.
+    pub fn failure(&self) -> Option<String> {
+        let failures = self.shutdown.supervisor.failures();
+        let failures: Vec<_> = failures.iter().map(ToString::to_string).collect();
+        (!failures.is_empty()).then(|| failures.join("; "))
     }
 
     /// Returns the current values of all metrics in the Prometheus text exposition format.
@@ -333,7 +351,12 @@ impl Foundation {
         };
         audit.note(config_event(config, "config_loaded"));
         warn_about_config(config);
-        Ok(Self { telemetry, audit, shutdown: Shutdown::default() })
+        let (counted, recorded) = (telemetry.clone(), audit.clone());
+        let shutdown = Shutdown::reporting(move |TaskFailure { task, how }| {
+            counted.metrics().task_failed(task, how.as_str());
+            recorded.note(Event::new("task_failed").text("task", task).text("how", how.as_str()));
+        });
+        Ok(Self { telemetry, audit, shutdown })
     }
 }
 

@@ -80,6 +80,13 @@ impl App {
     /// # Cancel safety
     /// Not cancel safe: a reload may be half applied. Drop the future only when the gateway ends.
     pub async fn watch_config(&self, source: &ConfigSource, reload: &Notify) {
+        let watching = self.follow_files(source, reload);
+        self.shutdown.supervisor.watch("reload", watching).await;
+        // It has failed.
+        std::future::pending().await
+    }
+
+    async fn follow_files(&self, source: &ConfigSource, reload: &Notify) {
         let mut seen = Vec::new();
         let mut digests_of = FileDigests::default();
         let mut rejected = None::<Rejected>;
@@ -190,8 +197,8 @@ impl App {
         let (telemetry, log) = self.prepare(&config, before.clone()).await?;
         warn_about_config(&config);
         let stop = self.shutdown.stop.clone();
-        let tasks = &self.shutdown.background;
-        tasks.spawn(self.telemetry.apply(telemetry, stop));
+        let supervisor = &self.shutdown.supervisor;
+        supervisor.supervise_job("telemetry_renewal", self.telemetry.apply(telemetry, stop));
         let event = config_event(&config, "config_reloaded").text("before", &before.config.digest);
         let mut change = Vec::new();
         if matches!(log, LogChange::Replaced(_)) {

@@ -38,8 +38,7 @@ pub(super) async fn join(
         sealer,
         telemetry: telemetry.clone(),
         audit: audit.clone(),
-        tasks: shutdown.background.clone(),
-        stop: shutdown.stop.clone(),
+        supervisor: shutdown.supervisor.clone(),
     };
     let joined = Cluster::join(cluster, &config.server.limits, &config.digest, deps).await;
     joined.map(Some).map_err(io::Error::other)
@@ -53,16 +52,17 @@ impl App {
         relayed: mpsc::Receiver<Relayed>,
         endpoint: Arc<ArcSwap<Endpoint>>,
     ) {
-        let Shutdown { stop, background: tasks, .. } = &self.shutdown;
+        let Shutdown { stop, background: tasks, supervisor, .. } = &self.shutdown;
         let describe = presence(cluster.clone(), Arc::downgrade(&self.edition));
         let sessions = self.sessions.clone();
         let terminated = move |holder: &Holder, session| {
             sessions.load().terminated_elsewhere(holder, session);
         };
-        tasks.spawn(cluster.clone().run_membership(describe, terminated, stop.clone()));
+        let keeping = cluster.clone().run_membership(describe, terminated, stop.clone());
+        supervisor.supervise("membership", keeping);
         let edition = self.edition.clone();
         let handling = handle_all(relayed, edition, endpoint, tasks.clone(), stop.clone());
-        tasks.spawn(handling);
+        supervisor.supervise("relay", handling);
     }
 }
 

@@ -33,6 +33,7 @@ use gateway::grants::store::{LoginStore, StoreError};
 use gateway::net::egress::{CONNECT, Egress};
 use gateway::oauth::client::address_policy;
 use gateway::oauth::code::NoCode;
+use crate::shutdown::Supervisor;
 
 /// The time that the operator has in the browser: enough to look for a second factor.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -247,8 +248,8 @@ pub(crate) fn store(
 /// `cluster.ca` cannot be used.
 pub(super) fn shared_logins(config: &Config) -> Result<Option<Arc<SharedLogins>>, Failure> {
     let cluster = config.cluster.clone();
-    let alone =
-        |cluster| SharedLogins::alone(cluster, &TaskTracker::new(), CancellationToken::new());
+    let supervisor = Supervisor::new(TaskTracker::new(), CancellationToken::new());
+    let alone = |cluster| SharedLogins::alone(cluster, &supervisor);
     cluster.map(alone).transpose().map_err(Failure::new)
 }
 

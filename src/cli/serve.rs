@@ -57,10 +57,11 @@ pub(super) fn http(path: &Path) -> Result<(), Failure> {
             () = hang_ups => {}
             () = reloads => {}
             () = summary => {}
+            () = app.failed() => {}
         }
         drain(&app).await;
         logging.end().await;
-        Ok(())
+        verdict(&app)
     })
 }
 
@@ -91,9 +92,10 @@ pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
                     () = shutdown::termination_signal() => app.abort().await,
                 }
                 logging.end().await;
-                return Ok(());
+                return verdict(&app);
             }
             () = terminated => {}
+            () = app.failed() => {}
         }
         // Requests in flight are still served during the drain, which waits for them.
         tokio::select! {
@@ -104,7 +106,7 @@ pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
             } => {}
         }
         logging.end().await;
-        Ok(())
+        verdict(&app)
     })
 }
 
@@ -124,6 +126,15 @@ fn check_depth() -> Result<(), Failure> {
 /// Returns the source of reloads.
 fn source(path: &Path, logging: &Logging) -> ConfigSource {
     ConfigSource { path: path.to_owned(), load: load_supervised, logs: logging.control().clone() }
+}
+
+/// Returns how the process ends: not well if a task has failed, so that whatever runs the gateway
+/// starts it again.
+fn verdict(app: &App) -> Result<(), Failure> {
+    match app.failure() {
+        Some(failure) => Err(Failure::new(format!("{failure}; the gateway has ended in order"))),
+        None => Ok(()),
+    }
 }
 
 /// Drains the gateway. A second signal ends the drain at once.

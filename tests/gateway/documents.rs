@@ -228,6 +228,8 @@ fn dashboards_alerts_and_the_manual_speak_of_metrics_that_there_are() {
                 "promptgate_limit",
                 "promptgate_message",
                 "promptgate_outcome",
+                "promptgate_task",
+                "promptgate_how",
                 "mcp_server_",
             ];
             starts.iter().any(|start| word.starts_with(start)) && !labels.contains(word)

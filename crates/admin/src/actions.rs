@@ -161,8 +161,8 @@ impl Admin {
             return Err(PageError::new(StatusCode::FORBIDDEN, message));
         }
         if let (Some(path), Some(audit)) = (self.state.audit.path(), &self.state.config.audit) {
-            let State { verification, tasks, stop, .. } = &*self.state;
-            verification.start(path, audit.clone(), tasks, stop.clone());
+            let State { verification, supervisor, .. } = &*self.state;
+            verification.start(path, audit.clone(), supervisor);
         }
         Ok(Answer::moved("/audit/verification"))
     }

@@ -29,7 +29,7 @@ impl State {
     /// does not wait for the end.
     pub(super) async fn revoke(&self, revocation: Revocation, visitor: &Visitor) -> Value {
         let (router, audit, by) = (self.router.clone(), self.audit.clone(), visitor.id.clone());
-        let revoking = self.tasks.spawn(async move {
+        let revoking = self.supervisor.tasks().spawn(async move {
             let Revocation { caller, upstream } = revocation;
             let ended = router.revoke_accounts(caller.as_deref(), upstream.as_deref()).await;
             let revoked = ended.iter().map(|RevokedAccount { account, revoked_at_provider }| {

@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime};
 use http::StatusCode;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::{Reloads, Verification};
 use audit::Audit;
@@ -21,6 +20,7 @@ use gateway::router::Router;
 use gateway::session::Sessions;
 use gateway::telemetry::Telemetry;
 use crate::router::catalog::Catalog;
+use crate::shutdown::Supervisor;
 
 /// The parts of the gateway that the admin API shows.
 pub struct State {
@@ -38,9 +38,8 @@ pub struct State {
     pub admin: config::Admin,
     pub sessions: Arc<Sessions>,
     pub verification: Arc<Verification>,
-    pub tasks: TaskTracker,
-    /// Cancelled at the end of a shutdown.
-    pub stop: CancellationToken,
+    /// Its tasks last as long as a request of the admin API.
+    pub supervisor: Supervisor,
     pub reloads: Arc<Reloads>,
 }
 
@@ -56,6 +55,9 @@ impl State {
         let mut add = |reason: &str| reasons.push(reason.to_owned());
         if self.pre_drain.is_cancelled() {
             add("draining: the gateway is shutting down");
+        }
+        for failure in self.supervisor.failures() {
+            add(&format!("task_failed: {failure}; the gateway ends and must be started again"));
         }
         if self.audit.refuses() {
             add("audit_unavailable: the audit log cannot be written; calls are refused");

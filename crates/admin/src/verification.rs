@@ -7,12 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use audit::keys::Keys;
 use audit::verify::{Progress, Report, TrustAnchors, verify_with};
-use base::platform::wall_clock;
-use gateway::router::blocking::beside_calls;
+use crate::platform::{blocking, wall_clock};
+use crate::shutdown::Supervisor;
 
 /// The newest verification.
 #[derive(Default)]
@@ -70,13 +69,12 @@ impl Verification {
     }
 
     /// Starts a verification of the log in a folder, unless one runs. It ends without a result when
-    /// `stop` is cancelled.
+    /// the gateway stops.
     pub(super) fn start(
         self: &Arc<Self>,
         path: PathBuf,
         audit: config::Audit,
-        tasks: &TaskTracker,
-        stop: CancellationToken,
+        supervisor: &Supervisor,
     ) {
         {
             let mut verified = self.lock();
@@ -85,8 +83,15 @@ impl Verification {
             }
             *verified = Verified { state: State::Running, ..Verified::default() };
         }
-        let verification = self.clone();
-        tasks.spawn(beside_calls(move || verification.run(&path, &audit, &stop)));
+        let (verification, stop) = (self.clone(), supervisor.stop().clone());
+        let ending = self.clone();
+        let verifying = blocking(move || verification.run(&path, &audit, &stop));
+        supervisor.supervise_job("audit_verification", async move {
+            if let Err(error) = verifying.await {
+                // A log that the gateway cannot read must not end it.
+                ending.fail(error.to_string());
+            }
+        });
     }
 
     fn run(&self, path: &Path, audit: &config::Audit, stop: &CancellationToken) {
@@ -105,6 +110,12 @@ impl Verification {
                 verified.error = Some(error.to_string());
             }
         }
+    }
+
+    fn fail(&self, error: String) {
+        let mut verified = self.lock();
+        verified.state = State::Failed;
+        verified.error = Some(error);
     }
 
     fn note(&self, progress: Progress, stop: &CancellationToken) -> ControlFlow<()> {

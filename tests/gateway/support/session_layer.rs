@@ -17,6 +17,7 @@ use gateway::session::{
     CallOutcome, CallPermit, CallPermits, Dispatch, Refusal, RequestContext, Sessions, SharedState,
     TransportContext,
 };
+use promptgate::test_util::shutdown::Supervisor;
 use gateway::telemetry::Telemetry;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -54,11 +55,12 @@ impl SessionLayer {
         let config = Config::parse("test", &toml, Path::new("."), &[]).unwrap();
         let audit = Audit::open(config.audit.as_ref()).unwrap();
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let supervisor = Supervisor::new(tasks.clone(), stop.clone());
         let sealer = Arc::new(Sealer::new(&SealKeys::ephemeral()));
         let telemetry = Telemetry::silent();
         let gate = Arc::new(Gate::new(&config, rights, audit.clone(), telemetry.clone()));
         let means = RouterDeps { gate: gate.clone(), sealer: sealer.clone() };
-        let ground = UpstreamDeps::new(audit, telemetry, tasks.clone(), stop.clone());
+        let ground = UpstreamDeps::new(audit, telemetry, supervisor);
         let router = Arc::new(Router::start(&config, means, ground));
         let lasting = SharedState::new(tasks, stop.clone(), stop);
         let sessions = Sessions::new(&config, gate, router, sealer, Arc::new(lasting));

@@ -10,7 +10,6 @@ use redis::{RedisError, Value, cmd};
 use tokio::sync::{Mutex as AsyncMutex, Notify, mpsc};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::scripts::LoginScripts;
 use super::store::{Push, Store};
@@ -18,6 +17,7 @@ use base::seal::hex::hex;
 use base::seal::random;
 use domain::backoff::{Backoff, jittered};
 use domain::millis::whole_millis;
+use crate::shutdown::Supervisor;
 
 /// The sign-ins in the store of a cluster.
 pub struct SharedLogins {
@@ -75,19 +75,19 @@ impl SharedLogins {
     }
 
     /// The sign-ins over a connection of their own, for a process that is no replica. It is opened
-    /// when it is needed, and ends with `stop`.
+    /// when it is needed, and ends with the shutdown.
     ///
     /// # Errors
     /// When `cluster.ca` holds no usable certificate.
     pub fn alone(
         config: config::Cluster,
-        tasks: &TaskTracker,
-        stop: CancellationToken,
+        supervisor: &Supervisor,
     ) -> Result<Arc<Self>, String> {
-        let (store, pushes) = Store::new(config, tasks.clone())?;
+        let (store, pushes) = Store::new(config, supervisor.tasks().clone())?;
         let own = Connection::Own { opening: AsyncMutex::default(), is_watched: Notify::new() };
         let logins = Arc::new(Self::new(Arc::new(store), own));
-        tasks.spawn(logins.clone().keep(pushes, stop));
+        let keeping = logins.clone().keep(pushes, supervisor.stop().clone());
+        supervisor.supervise("cluster_sign_ins", keeping);
         Ok(logins)
     }
 

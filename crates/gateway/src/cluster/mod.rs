@@ -23,6 +23,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::shutdown::Supervisor;
 use crate::telemetry::Telemetry;
 use audit::Audit;
 use base::platform::wall_clock;
@@ -104,8 +105,7 @@ pub struct ClusterDeps {
     pub sealer: Arc<Sealer>,
     pub telemetry: Telemetry,
     pub audit: Audit,
-    pub tasks: TaskTracker,
-    pub stop: CancellationToken,
+    pub supervisor: Supervisor,
 }
 
 /// Messages of other replicas that wait to be handled.
@@ -124,7 +124,8 @@ impl Cluster {
         config_digest: &str,
         deps: ClusterDeps,
     ) -> Result<(Arc<Self>, mpsc::Receiver<Relayed>), String> {
-        let ClusterDeps { sealer, telemetry, audit, tasks, stop } = deps;
+        let ClusterDeps { sealer, telemetry, audit, supervisor } = deps;
+        let (tasks, stop) = (supervisor.tasks(), supervisor.stop().clone());
         let (store, pushes) = Store::new(config.clone(), tasks.clone())?;
         let store = Arc::new(store);
         let cluster = Arc::new(Self {
@@ -165,7 +166,8 @@ impl Cluster {
             }
         }
         let (sender, relayed) = mpsc::channel(RELAYED);
-        tasks.spawn(cluster.clone().take_messages(pushes, sender, stop));
+        let receiving = cluster.clone().take_messages(pushes, sender, stop);
+        supervisor.supervise("cluster_messages", receiving);
         Ok((cluster, relayed))
     }
 

@@ -309,6 +309,8 @@ impl Gate {
     pub async fn keep_keys(self: Arc<Self>, stop: CancellationToken) {
         if let Some(tokens) = self.authenticator.tokens() {
             tokens.clone().keep(stop).await;
+        } else {
+            stop.cancelled().await;
         }
     }
 

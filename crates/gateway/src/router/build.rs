@@ -91,13 +91,13 @@ impl Router {
         let (texts, learned) = mpsc::channel(REPORTS);
         let (renewals, renewed) = mpsc::channel(1);
         let inputs = Inputs { reports: reported, texts: learned, renewals: renewed };
-        let tasks = upstream_deps.tasks.clone();
+        let supervisor = upstream_deps.supervisor.clone();
         let shutdown = upstream_deps.shutdown.clone();
         let shared = Arc::new(SharedState {
             published,
             changes,
             url_completions: NotificationSinks::url_completions(),
-            suspended: SuspendedCalls::new(tasks.clone(), shutdown.clone()),
+            suspended: SuspendedCalls::new(supervisor.tasks().clone(), shutdown.clone()),
             searches: Arc::new(Semaphore::new(SEARCHES)),
             telemetry: upstream_deps.telemetry.clone(),
             reports,
@@ -116,7 +116,7 @@ impl Router {
         let refresh = Refresh::new(sources, config.naming.clone(), config.listing.on_failure);
         let deadline = Instant::now() + config.listing.deadline;
         let refreshing = refresh.run(inputs, catalog.clone(), announce, deadline, shutdown);
-        tasks.spawn(refreshing);
+        supervisor.supervise("refresh", refreshing);
         Self::new(config, catalog, views, caller_lists, upstreams, deps, shared)
     }
 

@@ -34,6 +34,7 @@ pub struct Metrics {
     definition_changed: Counter<u64>,
     unapproved: Counter<u64>,
     reloads: Counter<u64>,
+    failed_tasks: Counter<u64>,
     relayed: Counter<u64>,
     pub(super) prompts: LabelValues,
 }
@@ -168,6 +169,11 @@ impl Metrics {
                 "{reload}",
                 "Configuration reloads, by outcome",
             ),
+            failed_tasks: count(
+                "promptgate.tasks.failed",
+                "{task}",
+                "Tasks of the gateway that have failed; it ends after the first",
+            ),
             relayed: count(
                 "promptgate.cluster.relayed",
                 "{message}",
@@ -245,6 +251,12 @@ impl Metrics {
 
     fn count_reload(&self, outcome: &'static str) {
         self.reloads.add(1, &[KeyValue::new("promptgate.outcome", outcome)]);
+    }
+
+    /// Counts a task that has failed; `how` is `panicked` or `returned`.
+    pub fn task_failed(&self, task: &'static str, how: &'static str) {
+        let labels = [KeyValue::new("promptgate.task", task), KeyValue::new("promptgate.how", how)];
+        self.failed_tasks.add(1, &labels);
     }
 
     /// Counts a message that was to be handed to another replica.

@@ -26,6 +26,7 @@ use tracing::{Instrument, warn};
 use crate::cluster::SharedLogins;
 use crate::grants::store::Folder;
 use crate::policy::{Authorized, Pass};
+use crate::shutdown::Supervisor;
 use crate::telemetry::{self, ClientOperation, Telemetry, TransportKind};
 use accounts::account::{Account, WatchedRequest};
 use accounts::{Accounts, IDLE, UpstreamAccounts};
@@ -60,7 +61,8 @@ use stderr_tail::StderrTail;
 pub struct UpstreamDeps {
     pub audit: Audit,
     pub telemetry: Telemetry,
-    /// The tasks that a shutdown waits for.
+    pub supervisor: Supervisor,
+    /// The tasks of calls and connections, for which a shutdown waits.
     pub tasks: TaskTracker,
     /// Cancelled when the gateway shuts down.
     pub shutdown: CancellationToken,
@@ -79,15 +81,11 @@ const STARTING: usize = 16;
 impl UpstreamDeps {
     /// Returns the dependencies outside of a cluster, with all permits to start a child process
     /// free.
-    pub fn new(
-        audit: Audit,
-        telemetry: Telemetry,
-        tasks: TaskTracker,
-        shutdown: CancellationToken,
-    ) -> Self {
+    pub fn new(audit: Audit, telemetry: Telemetry, supervisor: Supervisor) -> Self {
+        let (tasks, shutdown) = (supervisor.tasks().clone(), supervisor.stop().clone());
         let starting = Arc::new(Semaphore::new(STARTING));
         let accounts = Arc::default();
-        Self { audit, telemetry, tasks, shutdown, starting, accounts, logins: None }
+        Self { audit, telemetry, supervisor, tasks, shutdown, starting, accounts, logins: None }
     }
 }
 
@@ -125,8 +123,9 @@ impl Upstream {
         url_completions: broadcast::Sender<UrlElicitationComplete>,
         deps: &UpstreamDeps,
     ) -> Self {
-        let UpstreamDeps { audit, telemetry, tasks, shutdown, starting, accounts, logins: shared } =
-            deps.clone();
+        let deps = deps.clone();
+        let UpstreamDeps { audit, telemetry, supervisor, tasks, shutdown, .. } = deps;
+        let UpstreamDeps { starting, accounts, logins: shared, .. } = deps;
         let config = Arc::new(config);
         let shutdown = shutdown.child_token();
         let needed = shutdown.clone().drop_guard();
@@ -183,7 +182,8 @@ impl Upstream {
             held_secrets: held_secrets.clone(),
         };
         let span = tracing::info_span!("upstream", id = %config.id);
-        tasks.spawn(driving.run().instrument(span));
+        let end = driving.shutdown.clone();
+        supervisor.supervise_until(&end, "driver", driving.run().instrument(span));
         Self {
             config,
             driver,
