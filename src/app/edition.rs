@@ -14,8 +14,8 @@ use gateway::cluster::Cluster;
 use gateway::grants::idle;
 use gateway::grants::store::LoginStore;
 use gateway::policy::{self, Gate};
-use gateway::router::{Router, RouterDeps, UpstreamDeps};
 use gateway::session::{self, Sessions};
+use crate::router::{RefreshEnded, Router, RouterDeps, UpstreamDeps};
 
 /// The parts of the gateway that depend on the configuration.
 pub(super) struct Edition {
@@ -59,7 +59,13 @@ impl Edition {
 
     /// Builds the next edition, which keeps running calls, open streams, counts, and the upstreams
     /// whose configuration is the same. The sender is to be used when the new edition serves.
-    pub(crate) async fn renew(&self, config: Config) -> (Self, oneshot::Sender<()>) {
+    ///
+    /// # Errors
+    /// Why there is none; this one goes on as it is.
+    pub(crate) async fn renew(
+        &self,
+        config: Config,
+    ) -> Result<(Self, oneshot::Sender<()>), RefreshEnded> {
         let sealer = if self.config.server.seal_keys == config.server.seal_keys {
             self.sealer.clone()
         } else {
@@ -67,12 +73,12 @@ impl Edition {
         };
         let gate = Arc::new(self.gate.renew(&config));
         let deps = RouterDeps { gate: gate.clone(), sealer: sealer.clone() };
-        let (router, serves) = self.router.renew(&config, deps).await;
+        let (router, serves) = self.router.renew(&config, deps).await?;
         let (shared, upstream_deps) = (self.shared.clone(), self.upstream_deps.clone());
         if let Some(cluster) = self.sessions.cluster() {
             cluster.renew(&config.server.limits, sealer.clone());
         }
-        (Self::new(config, gate, router, sealer, shared, upstream_deps), serves)
+        Ok((Self::new(config, gate, router, sealer, shared, upstream_deps), serves))
     }
 
     fn new(

@@ -195,11 +195,15 @@ impl App {
         };
         let tls = tls.map_err(|error| format!("server.tls: {error}"))?;
         let (telemetry, log) = self.prepare(&config, before.clone()).await?;
-        warn_about_config(&config);
+        let event = config_event(&config, "config_reloaded").text("before", &before.config.digest);
+        // Nothing is applied before this, the last step that can fail.
+        let (edition, serves) = before.renew(config).await.map_err(|error| error.to_string())?;
+        let edition = Arc::new(edition);
+        let config = &edition.config;
+        warn_about_config(config);
         let stop = self.shutdown.stop.clone();
         let supervisor = &self.shutdown.supervisor;
         supervisor.supervise_job("telemetry_renewal", self.telemetry.apply(telemetry, stop));
-        let event = config_event(&config, "config_reloaded").text("before", &before.config.digest);
         let mut change = Vec::new();
         if matches!(log, LogChange::Replaced(_)) {
             // Counts are recorded in the log that was in use when the counted events happened.
@@ -207,9 +211,6 @@ impl App {
             change.push(event.clone());
         }
         self.audit.apply(log, config.audit.as_ref(), &change);
-        let (edition, serves) = before.renew(config).await;
-        let edition = Arc::new(edition);
-        let config = &edition.config;
         self.audit.note(event);
         if self.endpoint.is_some() {
             self.usage.configure(config.admin.as_ref().map(|admin| &admin.usage));

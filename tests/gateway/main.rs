@@ -26,6 +26,7 @@ mod documents;
 #[cfg(target_os = "linux")]
 mod drain;
 mod eras;
+mod failed_tasks;
 mod floods;
 mod forwarding;
 mod generated_histories;

@@ -64,6 +64,14 @@ pub struct RouterDeps {
     pub sealer: Arc<Sealer>,
 }
 
+/// The task that fills the catalog has ended, so no other configuration can take effect.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error(
+    "the task that merges the prompt lists has ended, and the configuration cannot be applied \
+     without it; the gateway ends, and reads the file when it is started again"
+)]
+pub(crate) struct RefreshEnded;
+
 impl Router {
     /// Starts a driver for every upstream, and the refresh task.
     pub fn start(config: &Config, deps: RouterDeps, upstream_deps: UpstreamDeps) -> Self {
@@ -124,7 +132,14 @@ impl Router {
     /// their drivers, connections and lists; the others get new drivers. Drivers of removed
     /// upstreams end when the last router that holds them is dropped. The sender is to be signalled
     /// once the new router serves.
-    pub async fn renew(&self, config: &Config, deps: RouterDeps) -> (Self, oneshot::Sender<()>) {
+    ///
+    /// # Errors
+    /// [`RefreshEnded`]; then this router goes on as it is.
+    pub async fn renew(
+        &self,
+        config: &Config,
+        deps: RouterDeps,
+    ) -> Result<(Self, oneshot::Sender<()>), RefreshEnded> {
         let views = Arc::new(ViewCache::new(config, deps.gate.rights().clone()));
         let kept = |upstream: &config::Upstream| {
             let kept = self.upstreams.get(&upstream.id);
@@ -151,9 +166,10 @@ impl Router {
             deadline: Instant::now() + config.listing.deadline,
             done,
         };
-        // Both fail only at shutdown, which needs no catalog.
-        let _ = self.shared.renewals.send(renewal).await;
-        let _ = ready.await;
+        // Without a refresh the new catalog would stay empty, and would be served as if it were
+        // complete.
+        self.shared.renewals.send(renewal).await.map_err(|_| RefreshEnded)?;
+        ready.await.map_err(|_| RefreshEnded)?;
         let upstreams = drivers.into_iter().zip(&config.upstreams).map(|(driver, upstream)| {
             let Some(kept) = kept(upstream) else {
                 return self.shared.upstream(driver, upstream);
@@ -166,7 +182,8 @@ impl Router {
         });
         let upstreams = upstreams.collect();
         let shared = self.shared.clone();
-        (Self::new(config, catalog, views, caller_lists, upstreams, deps, shared), serves)
+        let renewed = Self::new(config, catalog, views, caller_lists, upstreams, deps, shared);
+        Ok((renewed, serves))
     }
 
     fn new(

@@ -75,6 +75,7 @@ use view_cache::{ListKind, ListKinds, ViewCache};
 
 pub use crate::upstream::UpstreamDeps;
 use crate::upstream::accounts::{Accounts, RevokedAccount};
+pub(crate) use build::RefreshEnded;
 pub use build::RouterDeps;
 pub use status::{PER_CALLER, UpstreamStatus};
 
@@ -468,6 +469,10 @@ impl Router {
             let beginning = prefix.map(|prefix| self.naming.beginning(prefix)).unwrap_or_default();
             !differ && self.views.could_serve(endpoint, &part.upstream, &beginning)
         };
+        if catalog.pending && view.is_empty() {
+            // No upstream has reported in time, or the refresh has ended: nothing is known.
+            return Err(Fault::none_available());
+        }
         let parts: Vec<Incomplete> = catalog.incomplete.iter().filter(is_part).cloned().collect();
         match &catalog.list_fault {
             Some(fault) if *fault == Fault::none_available() => Err(fault.clone()),

@@ -136,9 +136,8 @@ impl Router {
             };
             tokio::select! {
                 () = stop.cancelled() => return,
-                // Both fail only when the gateway has ended.
-                _ = published.changed() => {}
-                _ = mismatched.changed() => {}
+                Ok(()) = published.changed() => {}
+                Ok(()) = mismatched.changed() => {}
                 () = sleep_until(next) => {}
             }
             for raw_name in self.shared.mismatches.take(&upstream) {

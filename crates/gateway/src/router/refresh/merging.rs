@@ -10,6 +10,7 @@ use tracing::{info, warn};
 use unicode_security::confusable_detection::skeleton;
 
 use super::{Known, ListVersion, Refresh};
+use crate::platform::panics;
 use crate::router::announce::Redefined;
 use crate::router::catalog::{Content, LeftOut, LeftOutBy, LookAlike, ShownPrompt, next_number};
 use crate::router::owner::Owner;
@@ -151,6 +152,7 @@ impl Refresh {
                 segments.push(Arc::new(full.finish()));
             }
             let prompt = &sources[entry.source].prompts[entry.prompt];
+            panics::at("merge", &prompt.name);
             let known = members[entry.source];
             let approval =
                 known.effective.as_ref().and_then(|served| served.approvals.get(entry.prompt));
