@@ -192,6 +192,11 @@ fn text(state: &Value) -> String {
             let _ = write!(out, "{separator}{}: {}", word(&row["upstream"]), printable(message));
             separator = "\n";
         }
+        if let Some(count) = row["driverRestarts"].as_u64().filter(|count| *count > 0) {
+            let upstream = word(&row["upstream"]);
+            let _ = write!(out, "{separator}{upstream}: its driver has failed {count} times and was started again");
+            separator = "\n";
+        }
     }
     out
 }

@@ -54,6 +54,8 @@ pub(super) struct UpstreamRow {
     pub prompts: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pages: Option<usize>,
+    /// How often its driver has failed and was started again.
+    pub driver_restarts: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age_secs: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -134,6 +136,7 @@ fn row(status: UpstreamStatus) -> UpstreamRow {
         next_try_ms: until.map(whole_millis),
         prompts: status.walk.map(|walk| walk.prompts),
         pages: status.walk.map(|walk| walk.pages),
+        driver_restarts: status.driver_restarts,
         age_secs: status.walk.map(|walk| walk.at.elapsed().as_secs()),
         note,
         stderr,

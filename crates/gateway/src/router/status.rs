@@ -39,6 +39,8 @@ pub struct UpstreamStatus {
     pub load: (usize, usize),
     /// The last stderr lines of its child process.
     pub stderr_tail: Arc<StderrTail>,
+    /// How often its driver has failed and was started again.
+    pub driver_restarts: u64,
     /// Whether the operator signs in for it.
     pub has_login: bool,
     /// Why the upstream cannot be called, or its list is stale or missing.
@@ -92,6 +94,7 @@ impl Router {
                 breaker_open_until: upstream.breaker_open_until(),
                 load: upstream.load(),
                 stderr_tail: upstream.stderr_tail().clone(),
+                driver_restarts: upstream.driver_restarts(),
                 has_login: config.login().is_some(),
                 failure: down.or(failure),
             }

@@ -35,6 +35,7 @@ pub struct Metrics {
     unapproved: Counter<u64>,
     reloads: Counter<u64>,
     failed_tasks: Counter<u64>,
+    driver_restarts: Counter<u64>,
     relayed: Counter<u64>,
     pub(super) prompts: LabelValues,
 }
@@ -174,6 +175,11 @@ impl Metrics {
                 "{task}",
                 "Tasks of the gateway that have failed; it ends after the first",
             ),
+            driver_restarts: count(
+                "promptgate.upstream.driver_restarts",
+                "{restart}",
+                "Drivers of upstreams that have failed and were started again",
+            ),
             relayed: count(
                 "promptgate.cluster.relayed",
                 "{message}",
@@ -257,6 +263,11 @@ impl Metrics {
     pub fn task_failed(&self, task: &'static str, how: &'static str) {
         let labels = [KeyValue::new("promptgate.task", task), KeyValue::new("promptgate.how", how)];
         self.failed_tasks.add(1, &labels);
+    }
+
+    /// Counts a driver that has failed and is started again.
+    pub fn driver_restarted(&self, upstream: &str) {
+        self.driver_restarts.add(1, &[by_upstream(upstream)]);
     }
 
     /// Counts a message that was to be handed to another replica.

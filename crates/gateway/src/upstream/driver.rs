@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::client_attributes;
 use super::connection::Connection;
@@ -20,6 +20,8 @@ use super::connection::handshake::ListenEvent;
 use super::guard::breaker::Breaker;
 use super::held_secrets::HeldSecrets;
 use super::prompt_list::{PromptList, emptiness};
+use crate::platform::panics;
+use crate::shutdown::caught;
 use crate::telemetry::{ClientOperation, Telemetry};
 use audit::Audit;
 use audit::record::Event;
@@ -90,6 +92,8 @@ pub(super) struct Driver {
     /// Removed from the texts of reported failures.
     pub held_secrets: Arc<HeldSecrets>,
     pub audit: Audit,
+    /// How often it has failed and was started again.
+    pub restarts: Arc<AtomicU64>,
     /// Signals `logins_changed`; absent where no operator signs in for the upstream, or the sign-in
     /// is in the store of the cluster.
     pub _logins: Option<Watch>,
@@ -129,17 +133,56 @@ struct Attempts {
     note: Option<&'static str>,
 }
 
+/// Why an upstream cannot be called while its driver is started again.
+pub(super) fn driver_has_failed() -> Kind {
+    Kind::Unavailable(
+        "the gateway has failed to drive it and connects again; try again in a moment".to_owned(),
+    )
+}
+
 impl Driver {
-    /// Runs until `shutdown`, and ends the session.
+    /// Runs until `shutdown`, and ends the session. A panic is contained: the upstream is driven
+    /// anew, since one upstream must not end the gateway for the others.
     pub(crate) async fn run(self) {
         let shutdown = self.shutdown.clone();
-        shutdown.run_until_cancelled(self.drive()).await;
-        // An upstream to which there is nothing to drive stays as it is.
-        shutdown.cancelled().await;
-        let kind = Kind::Unavailable("the gateway is shutting down".to_owned());
-        if let ConnectionState::Up(connection) =
-            self.connection_state.send_replace(ConnectionState::Down(kind))
-        {
+        shutdown.run_until_cancelled(self.drive_again_and_again()).await;
+        self.disconnect(Kind::Unavailable("the gateway is shutting down".to_owned())).await;
+    }
+
+    async fn drive_again_and_again(&self) {
+        let mut restarts = Backoff::default();
+        loop {
+            let started = Instant::now();
+            let Err(panic) = caught(self.drive()).await else {
+                // An upstream to which there is nothing to drive stays as it is.
+                return std::future::pending().await;
+            };
+            if started.elapsed() > STABLE_AFTER {
+                restarts.reset();
+            }
+            let pause = restarts.next(fastrand::f64());
+            self.note_restart(&panic, pause).await;
+            sleep(pause).await;
+        }
+    }
+
+    /// Makes the upstream unavailable until it is driven anew.
+    async fn note_restart(&self, panic: &str, pause: Duration) {
+        let upstream = &self.upstream.id;
+        error!(%upstream, panic, retry_in = ?pause, "the driver of the upstream has failed; it is started again");
+        self.restarts.fetch_add(1, Ordering::Relaxed);
+        self.telemetry.metrics().driver_restarted(upstream.as_str());
+        self.audit.note(Event::new("driver_failed").text("upstream", upstream.as_str()));
+        self.listening.store(false, Ordering::Relaxed);
+        let kind = driver_has_failed();
+        self.disconnect(kind.clone()).await;
+        self.report(Err(kind)).await;
+    }
+
+    /// Closes the shared connection; calls fail with `kind` from now on.
+    async fn disconnect(&self, kind: Kind) {
+        let down = ConnectionState::Down(kind);
+        if let ConnectionState::Up(connection) = self.connection_state.send_replace(down) {
             let _ = timeout(CLOSE_TIMEOUT, connection.close()).await;
         }
     }
@@ -348,6 +391,7 @@ impl Driver {
     async fn report_list(&self, walked: FetchedList, attempts: &mut Attempts) {
         let prompts = walked.listed.prompts.len();
         let pages = walked.listed.pages;
+        walked.listed.prompts.iter().for_each(|prompt| panics::at("driver", &prompt.name));
         debug!(upstream = %self.upstream.id, prompts, pages, "prompts/list complete");
         let note = emptiness(pages, prompts + walked.listed.malformed.len());
         if let Some(note) = note.filter(|note| attempts.note.replace(note) != Some(note)) {

@@ -13,7 +13,7 @@ pub mod library;
 pub mod prompt_list;
 pub(crate) mod stderr_tail;
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -107,6 +107,7 @@ pub struct Upstream {
     of_callers: Mutex<Option<Negotiated>>,
     telemetry: Telemetry,
     stderr_tail: Arc<StderrTail>,
+    restarts: Arc<AtomicU64>,
     /// The secrets that it is called with, which callers must not see.
     held_secrets: Arc<HeldSecrets>,
     /// Ends the driver and the dedicated connections when the handle is dropped.
@@ -162,6 +163,7 @@ impl Upstream {
         let dedicated = connector.as_ref().ok().map(|connector| {
             DedicatedPool::new(connector.clone(), config.clone(), tasks.clone(), shutdown.clone())
         });
+        let restarts: Arc<AtomicU64> = Arc::default();
         let settings = &config.settings;
         let breaker = Breaker::new(settings.breaker);
         let concurrency =
@@ -179,6 +181,7 @@ impl Upstream {
             reports,
             shutdown,
             listening: AtomicBool::new(false),
+            restarts: restarts.clone(),
             held_secrets: held_secrets.clone(),
         };
         let span = tracing::info_span!("upstream", id = %config.id);
@@ -196,6 +199,7 @@ impl Upstream {
             of_callers: Mutex::default(),
             telemetry,
             stderr_tail,
+            restarts,
             held_secrets,
             _needed: needed,
         }
@@ -214,6 +218,11 @@ impl Upstream {
     /// Returns the last lines of its child processes on standard error.
     pub(crate) fn stderr_tail(&self) -> &Arc<StderrTail> {
         &self.stderr_tail
+    }
+
+    /// Returns how often its driver has failed and was started again.
+    pub(crate) fn driver_restarts(&self) -> u64 {
+        self.restarts.load(Ordering::Relaxed)
     }
 
     /// Requests a pagination walk, as `list_changed` does.
@@ -550,7 +559,7 @@ impl Upstream {
             Ok(ConnectionState::Down(kind)) => Err(unreachable_because(kind)),
             // Where callers have connections of their own, no call waits for a shared one.
             Ok(ConnectionState::Connecting | ConnectionState::PerCaller) | Err(_) => {
-                Err(Kind::Unavailable("the gateway is shutting down".to_owned()))
+                Err(driver::driver_has_failed())
             }
         }
     }
