@@ -194,7 +194,10 @@ fn text(state: &Value) -> String {
         }
         if let Some(count) = row["driverRestarts"].as_u64().filter(|count| *count > 0) {
             let upstream = word(&row["upstream"]);
-            let _ = write!(out, "{separator}{upstream}: its driver has failed {count} times and was started again");
+            let _ = write!(
+                out,
+                "{separator}{upstream}: its driver has failed {count} times and was started again"
+            );
             separator = "\n";
         }
     }

@@ -90,9 +90,8 @@ async fn a_list_that_no_task_can_merge_any_more_is_an_error_and_not_empty() {
 async fn an_upstream_whose_driver_has_failed_is_driven_again() {
     let log = Log::new();
     let (upstream, is_hostile) = upstream_with("panic-in-driver").await;
-    let toml = "[admin]\nlisten = \"127.0.0.1:0\"\n".to_owned()
-        + &log.table()
-        + &table(&upstream, "up");
+    let toml =
+        "[admin]\nlisten = \"127.0.0.1:0\"\n".to_owned() + &log.table() + &table(&upstream, "up");
     let gateway = Gateway::start(&toml).await;
     gateway.summary().await;
     is_hostile.store(true, Ordering::SeqCst);
@@ -130,13 +129,17 @@ async fn the_process_ends_in_order_and_not_well_when_a_task_has_failed() {
     let toml = log.table() + &table(&upstream, "up");
     fs::write(folder.path().join("gateway.toml"), toml).unwrap();
     let stderr = tempfile::NamedTempFile::new().unwrap();
-    let mut process = Process::serve_with(folder.path(), Stdio::from(stderr.reopen().unwrap())).await;
+    let mut process =
+        Process::serve_with(folder.path(), Stdio::from(stderr.reopen().unwrap())).await;
     eventually(async || process.client().names().await.0, |names| *names == ["up__p"]).await;
     is_hostile.store(true, Ordering::SeqCst);
     let ended = timeout(PATIENCE, process.child.wait()).await.expect("it ends").unwrap();
     let said = fs::read_to_string(stderr.path()).unwrap();
     assert_eq!(ended.code(), Some(1), "{said}");
-    assert!(said.contains("the task refresh has panicked; the gateway has ended in order"), "{said}");
+    assert!(
+        said.contains("the task refresh has panicked; the gateway has ended in order"),
+        "{said}"
+    );
     // In order: the log is closed.
     assert_eq!(log.of("task_failed").len(), 1);
     assert_eq!(log.records().last().unwrap()["event"], "stopped");

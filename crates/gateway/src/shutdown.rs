@@ -383,9 +383,11 @@ mod tests {
         shutdown.supervisor.supervise_job("export", async {});
         let edition = CancellationToken::new();
         let ended = edition.clone();
-        shutdown
-            .supervisor
-            .supervise_until(&edition, "probing", async move { ended.cancelled().await });
+        shutdown.supervisor.supervise_until(
+            &edition,
+            "probing",
+            async move { ended.cancelled().await },
+        );
         edition.cancel();
         shutdown.stop().await;
         assert_eq!(shutdown.supervisor.failures(), []);
