@@ -14,8 +14,8 @@ use gateway::cluster::Cluster;
 use gateway::grants::idle;
 use gateway::grants::store::LoginStore;
 use gateway::policy::{self, Gate};
+use gateway::router::{RefreshEnded, Router, RouterDeps, UpstreamDeps};
 use gateway::session::{self, Sessions};
-use crate::router::{RefreshEnded, Router, RouterDeps, UpstreamDeps};
 
 /// The parts of the gateway that depend on the configuration.
 pub(super) struct Edition {

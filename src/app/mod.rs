@@ -26,13 +26,12 @@ use config::lock::NO_FILE;
 use config::{ClientProof, Config, Tls, TokenCredential};
 use domain::fair_share::Share;
 use domain::server_request::ClientCapabilities;
-use crate::shutdown::{Shutdown, TaskFailure};
 use edition::{Edition, seal_keys};
 use gateway::cluster::{Cluster, SharedLogins};
 use gateway::downstream::{Endpoint, Listener, Streams, TlsServer};
 use gateway::router::{Router, UpstreamDeps, UpstreamStatus};
 use gateway::session::Sessions;
-use gateway::shutdown::Shutdown;
+use gateway::shutdown::{Shutdown, TaskFailure};
 use gateway::telemetry::Telemetry;
 
 pub(crate) use reload::ConfigSource;

@@ -33,7 +33,7 @@ use gateway::grants::store::{LoginStore, StoreError};
 use gateway::net::egress::{CONNECT, Egress};
 use gateway::oauth::client::address_policy;
 use gateway::oauth::code::NoCode;
-use crate::shutdown::Supervisor;
+use gateway::shutdown::Supervisor;
 
 /// The time that the operator has in the browser: enough to look for a second factor.
 const PATIENCE: Duration = Duration::from_secs(600);

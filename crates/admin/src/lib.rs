@@ -405,7 +405,7 @@ async fn beside_calls_within<T: Send + 'static>(
     let made = beside_calls(move || {
         let made = runtime.block_on(gone.run_until_cancelled_owned(making));
         drop(permit);
-        made.unwrap_or_else(|| Err(Trouble::late()))
+        made.unwrap_or_else(|| Err(PageError::late()))
     });
     // A late page runs until it next checks the clock, and is dropped.
     timeout_at(until + GRACE, made).await.unwrap_or_else(|_| Err(PageError::late()))
@@ -537,7 +537,7 @@ mod tests {
         let (begun, has_begun) = tokio::sync::oneshot::channel();
         let making = beside_calls_within(&permits, until, async move {
             let _ = begun.send(());
-            std::future::pending::<Made<()>>().await
+            std::future::pending::<PageResult<()>>().await
         });
         tokio::select! {
             _ = making => panic!("it never ends by itself"),

@@ -17,10 +17,10 @@ use domain::overlay;
 use gateway::cluster::{Cluster, Replica};
 use gateway::policy::Gate;
 use gateway::router::Router;
+use gateway::router::catalog::Catalog;
 use gateway::session::Sessions;
+use gateway::shutdown::Supervisor;
 use gateway::telemetry::Telemetry;
-use crate::router::catalog::Catalog;
-use crate::shutdown::Supervisor;
 
 /// The parts of the gateway that the admin API shows.
 pub struct State {

@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use audit::keys::Keys;
 use audit::verify::{Progress, Report, TrustAnchors, verify_with};
-use crate::platform::{blocking, wall_clock};
-use crate::shutdown::Supervisor;
+use base::platform::{blocking, wall_clock};
+use gateway::shutdown::Supervisor;
 
 /// The newest verification.
 #[derive(Default)]

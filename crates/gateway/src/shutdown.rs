@@ -62,7 +62,7 @@ pub enum TaskEnd {
 }
 
 impl TaskEnd {
-    pub(crate) fn as_str(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Panicked => "panicked",
             Self::Returned => "returned",
@@ -117,23 +117,23 @@ impl Supervisor {
     }
 
     /// Returns the same supervisor with its tasks in another tracker.
-    pub(crate) fn tracked_by(&self, tasks: &TaskTracker) -> Self {
+    pub fn tracked_by(&self, tasks: &TaskTracker) -> Self {
         Self { tasks: tasks.clone(), ..self.clone() }
     }
 
     /// Returns the tracker of tasks that live as long as a call or a connection. They are not
     /// supervised.
-    pub(crate) fn tasks(&self) -> &TaskTracker {
+    pub fn tasks(&self) -> &TaskTracker {
         &self.tasks
     }
 
     /// Returns the token that is cancelled at the end of a shutdown.
-    pub(crate) fn stop(&self) -> &CancellationToken {
+    pub fn stop(&self) -> &CancellationToken {
         &self.stop
     }
 
     /// Spawns a task that lives until the end of the shutdown.
-    pub(crate) fn supervise(
+    pub fn supervise(
         &self,
         name: &'static str,
         task: impl Future<Output = ()> + Send + 'static,
@@ -142,7 +142,7 @@ impl Supervisor {
     }
 
     /// Spawns a task that lives until `end` is cancelled.
-    pub(crate) fn supervise_until(
+    pub fn supervise_until(
         &self,
         end: &CancellationToken,
         name: &'static str,
@@ -159,7 +159,7 @@ impl Supervisor {
     }
 
     /// Spawns a task that ends by itself when its work is done; only a panic is a failure.
-    pub(crate) fn supervise_job(
+    pub fn supervise_job(
         &self,
         name: &'static str,
         task: impl Future<Output = ()> + Send + 'static,
@@ -169,7 +169,7 @@ impl Supervisor {
     }
 
     /// Awaits a part of the gateway that is no task of its own; only a panic is a failure.
-    pub(crate) async fn watch(&self, name: &'static str, part: impl Future<Output = ()>) {
+    pub async fn watch(&self, name: &'static str, part: impl Future<Output = ()>) {
         if let Err(panic) = caught(part).await {
             self.fail(name, TaskEnd::Panicked, &panic);
         }
@@ -188,12 +188,12 @@ impl Supervisor {
     }
 
     /// Returns the tasks that have failed, each once.
-    pub(crate) fn failures(&self) -> Vec<TaskFailure> {
+    pub fn failures(&self) -> Vec<TaskFailure> {
         self.failures.all().clone()
     }
 
     /// Resolves once a task has failed.
-    pub(crate) async fn failed(&self) {
+    pub async fn failed(&self) {
         self.failures.failed.cancelled().await;
     }
 }
@@ -229,7 +229,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(6);
 
 impl Shutdown {
     /// Hands each failure of a supervised task to `report`.
-    pub(crate) fn reporting(report: impl Fn(&TaskFailure) + Send + Sync + 'static) -> Self {
+    pub fn reporting(report: impl Fn(&TaskFailure) + Send + Sync + 'static) -> Self {
         let (background, stop) = (TaskTracker::new(), CancellationToken::new());
         let supervisor = Supervisor::reporting(background.clone(), stop.clone(), report);
         Self {

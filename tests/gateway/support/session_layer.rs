@@ -17,7 +17,7 @@ use gateway::session::{
     CallOutcome, CallPermit, CallPermits, Dispatch, Refusal, RequestContext, Sessions, SharedState,
     TransportContext,
 };
-use promptgate::test_util::shutdown::Supervisor;
+use gateway::shutdown::Supervisor;
 use gateway::telemetry::Telemetry;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;

@@ -11,8 +11,8 @@ use crate::request::PageRequest;
 use crate::state::State;
 use audit::usage::Filter;
 use domain::{percent, pin};
-use crate::router::UpstreamStatus;
-use crate::router::catalog::Catalog;
+use gateway::router::UpstreamStatus;
+use gateway::router::catalog::Catalog;
 
 /// The first page.
 #[derive(Serialize, Template)]

@@ -9,7 +9,7 @@
 pub mod disk;
 pub mod heap;
 pub mod network;
-pub(crate) mod panics;
+pub mod panics;
 pub mod processes;
 pub mod threads;
 

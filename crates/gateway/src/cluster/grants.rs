@@ -13,11 +13,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::scripts::LoginScripts;
 use super::store::{Push, Store};
+use crate::shutdown::Supervisor;
 use base::seal::hex::hex;
 use base::seal::random;
 use domain::backoff::{Backoff, jittered};
 use domain::millis::whole_millis;
-use crate::shutdown::Supervisor;
 
 /// The sign-ins in the store of a cluster.
 pub struct SharedLogins {
@@ -79,10 +79,7 @@ impl SharedLogins {
     ///
     /// # Errors
     /// When `cluster.ca` holds no usable certificate.
-    pub fn alone(
-        config: config::Cluster,
-        supervisor: &Supervisor,
-    ) -> Result<Arc<Self>, String> {
+    pub fn alone(config: config::Cluster, supervisor: &Supervisor) -> Result<Arc<Self>, String> {
         let (store, pushes) = Store::new(config, supervisor.tasks().clone())?;
         let own = Connection::Own { opening: AsyncMutex::default(), is_watched: Notify::new() };
         let logins = Arc::new(Self::new(Arc::new(store), own));

@@ -54,7 +54,7 @@ pub struct StoredLogin {
 
 /// The state of a sign-in, as the operator sees it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum LoginState {
+pub enum LoginState {
     Valid,
     /// The provider has refused its refresh token.
     Ended,

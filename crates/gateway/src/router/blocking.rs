@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
-use crate::domain::fault::TransportFault;
 use base::platform::{BlockingError, blocking};
+use domain::fault::TransportFault;
 
 /// Most prompts that are merged on a runtime thread: about a millisecond.
 pub(super) const MERGED_AT_ONCE: usize = 100;

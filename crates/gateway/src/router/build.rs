@@ -70,7 +70,7 @@ pub struct RouterDeps {
     "the task that merges the prompt lists has ended, and the configuration cannot be applied \
      without it; the gateway ends, and reads the file when it is started again"
 )]
-pub(crate) struct RefreshEnded;
+pub struct RefreshEnded;
 
 impl Router {
     /// Starts a driver for every upstream, and the refresh task.

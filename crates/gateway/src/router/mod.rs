@@ -75,7 +75,7 @@ use view_cache::{ListKind, ListKinds, ViewCache};
 
 pub use crate::upstream::UpstreamDeps;
 use crate::upstream::accounts::{Accounts, RevokedAccount};
-pub(crate) use build::RefreshEnded;
+pub use build::RefreshEnded;
 pub use build::RouterDeps;
 pub use status::{PER_CALLER, UpstreamStatus};
 

@@ -70,7 +70,7 @@ impl Router {
     }
 
     /// The status of each upstream, with the lists of one snapshot.
-    pub(crate) fn status_in(&self, catalog: &Catalog) -> Vec<UpstreamStatus> {
+    pub fn status_in(&self, catalog: &Catalog) -> Vec<UpstreamStatus> {
         let counts = catalog.content.counts();
         let status = |(id, upstream): (&UpstreamId, &Arc<Upstream>)| {
             let config = upstream.config();

@@ -32,7 +32,7 @@ enum Place {
 /// The lock of one login, which keeps other processes from renewing it: a refresh token that is
 /// sent twice ends the sign-in at many providers (OAuth 2.1, section 4.3.1). A login is changed
 /// only with its lock.
-pub(crate) struct LoginLock<'a> {
+pub struct LoginLock<'a> {
     store: &'a LoginStore,
     upstream: String,
     held: HeldLock,

@@ -10,12 +10,12 @@ use tracing::{info, warn};
 use unicode_security::confusable_detection::skeleton;
 
 use super::{Known, ListVersion, Refresh};
-use crate::platform::panics;
 use crate::router::announce::Redefined;
 use crate::router::catalog::{Content, LeftOut, LeftOutBy, LookAlike, ShownPrompt, next_number};
 use crate::router::owner::Owner;
 use crate::router::segment::{Segment, SegmentWriter};
 use crate::router::source::composed;
+use base::platform::panics;
 use domain::confusable::{HashedText, Shown, SkeletonIndex, confusables};
 use domain::fault::excerpt;
 use domain::json::Json;
