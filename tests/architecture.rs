@@ -365,31 +365,31 @@ fn one_function_makes_the_proof_that_an_upstream_demands() {
 const SHORT_TASKS: [(&str, usize); 22] = [
     ("admin/grants.rs", 1),
     ("app/replicas.rs", 3),
-    ("cluster/relay/mod.rs", 1),
+    ("gateway/cluster/relay/mod.rs", 1),
     // A connection to the store.
-    ("cluster/store/connect.rs", 1),
-    ("downstream/channel.rs", 3),
-    ("downstream/conn/listener.rs", 1),
-    ("downstream/conn/mod.rs", 1),
+    ("gateway/cluster/store/connect.rs", 1),
+    ("gateway/downstream/channel.rs", 3),
+    ("gateway/downstream/conn/listener.rs", 1),
+    ("gateway/downstream/conn/mod.rs", 1),
     // A sign-in at the terminal.
-    ("grants/sign_in/callback.rs", 1),
-    ("router/approvals/mod.rs", 2),
+    ("gateway/grants/sign_in/callback.rs", 1),
+    ("gateway/router/approvals/mod.rs", 2),
     // Lists of one caller.
-    ("router/caller_lists/mod.rs", 2),
-    ("router/caller_lists/watching.rs", 1),
-    ("router/suspended_calls.rs", 1),
-    ("session/call/run.rs", 2),
+    ("gateway/router/caller_lists/mod.rs", 2),
+    ("gateway/router/caller_lists/watching.rs", 1),
+    ("gateway/router/suspended_calls.rs", 1),
+    ("gateway/session/call/run.rs", 2),
     // Requests to the collector.
-    ("telemetry/exporter.rs", 2),
-    ("upstream/accounts/account.rs", 1),
-    ("upstream/accounts/mod.rs", 2),
-    ("upstream/auth/login.rs", 2),
-    ("upstream/connection/dedicated.rs", 1),
-    ("upstream/connection/examiner.rs", 1),
-    ("upstream/transport/http_sse.rs", 1),
+    ("gateway/telemetry/exporter.rs", 2),
+    ("gateway/upstream/accounts/account.rs", 1),
+    ("gateway/upstream/accounts/mod.rs", 2),
+    ("gateway/upstream/auth/login.rs", 2),
+    ("gateway/upstream/connection/dedicated.rs", 1),
+    ("gateway/upstream/connection/examiner.rs", 1),
+    ("gateway/upstream/transport/http_sse.rs", 1),
     // Two for the streams of a child, one for a message to it.
-    ("upstream/transport/stdio.rs", 4),
-    ("upstream/transport/streamable_http.rs", 2),
+    ("gateway/upstream/transport/stdio.rs", 4),
+    ("gateway/upstream/transport/streamable_http.rs", 2),
 ];
 
 #[test]
@@ -400,7 +400,13 @@ fn every_spawned_task_is_supervised_or_short_and_every_thread_is_known() {
         assert_eq!(spawns, 0, "{} spawns past the trackers", source.path);
     }
     // The supervisor itself, commands, and what spawns threads or processes.
-    let beside = ["cli/", "platform/", "config/lock/store.rs", "policy/", "shutdown.rs"];
+    let beside = [
+        "cli/",
+        "base/platform/",
+        "config/lock/store.rs",
+        "gateway/policy/",
+        "gateway/shutdown.rs",
+    ];
     let spawning = sources.iter().filter_map(|source| {
         let count = source.code.matches(".spawn(").count();
         let is_beside = beside.iter().any(|path| source.path.starts_with(path));
@@ -410,7 +416,7 @@ fn every_spawned_task_is_supervised_or_short_and_every_thread_is_known() {
     spawning.sort_unstable();
     assert_eq!(spawning, SHORT_TASKS, "spawn what lives as long as the gateway by `supervise`");
     let supervised = sources.iter().map(|source| {
-        let outside = source.path != "shutdown.rs";
+        let outside = source.path != "gateway/shutdown.rs";
         if outside { source.code.matches(".supervise").count() } else { 0 }
     });
     let supervised: usize = supervised.sum();

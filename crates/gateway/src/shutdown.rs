@@ -133,11 +133,7 @@ impl Supervisor {
     }
 
     /// Spawns a task that lives until the end of the shutdown.
-    pub fn supervise(
-        &self,
-        name: &'static str,
-        task: impl Future<Output = ()> + Send + 'static,
-    ) {
+    pub fn supervise(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         self.supervise_until(&self.stop, name, task);
     }
 
