@@ -127,10 +127,11 @@ pub(super) enum Command {
     Accounts(AccountsCommand),
     /// Show how often prompts were used, by whom, and with which outcomes
     ///
-    /// Covers the last 7 days, or the time since --since. Reads the usage index and the audit log
-    /// of the configuration; needs neither a running gateway nor a key. Without an index, it counts
-    /// from the log. Refused calls are not uses. The column BEFORE counts the uses in the period of
-    /// the same length before.
+    /// Covers the last 7 days, or the time since --since. Reads the usage index (the SQLite
+    /// database usage.db in the folder of admin.usage.path) and what the audit log (audit.path) has
+    /// beyond it: no gateway need run, and no key is needed. Without an index, all is counted from
+    /// the log. Refused calls are not uses. BEFORE are the uses in the period of the same length
+    /// before.
     Usage(UsageQuery),
     /// Search or verify the audit log, or compute the digest of a value in it
     #[command(subcommand)]

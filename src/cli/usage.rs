@@ -1,6 +1,7 @@
 //! `promptgate usage`: counts of uses, from the index and the audit log of a configuration.
 
 use std::fmt::Write as _;
+use std::io;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
@@ -67,12 +68,26 @@ fn more(is_more: bool) -> &'static str {
 fn open(records: &Records) -> Result<Usage, Failure> {
     let index = records.usage_index.as_deref();
     let log = records.audit_log.as_deref();
-    if log.is_none() && !index.is_some_and(|path| path.is_dir()) {
-        return Err(Failure::new(
-            "there is nothing to read: the audit log is disabled (audit.path = \"\"), and usage is counted from it",
-        ));
+    let database = index.map(Usage::database);
+    if log.is_none() && !database.as_ref().is_some_and(|path| path.is_file()) {
+        let missing = match database {
+            Some(path) => format!("no usage index at {}", path.display()),
+            None => "no usage index (admin.usage.path = \"\")".to_owned(),
+        };
+        return Err(Failure::new(format!(
+            "{missing}: usage is counted from the audit log, which is disabled (audit.path = \"\"); set audit.path, or name the configuration of the gateway with --config"
+        )));
     }
-    Usage::read(index, log).map_err(|error| {
+    let usage = match Usage::read(index, log) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidData && log.is_some() => {
+            eprintln!(
+                "the usage index cannot be used, so all is counted from the audit log: {error}"
+            );
+            Usage::read(None, log)
+        }
+        usage => usage,
+    };
+    usage.map_err(|error| {
         let folders =
             "check that this user may read the folders of audit.path and admin.usage.path";
         Failure::new(format!("cannot read the usage: {error}; {folders}"))

@@ -90,13 +90,20 @@ const LAST_STEP: u8 = 41;
 const FIRST_BOUND: f64 = 64.0;
 
 impl Histogram {
+    /// Returns a histogram of one step.
+    pub(crate) fn of(step: u8, count: u64) -> Self {
+        let mut histogram = Self::default();
+        histogram.add_step(step, count);
+        histogram
+    }
+
     /// Adds a duration in microseconds.
     pub(crate) fn add(&mut self, micros: u64) {
         self.add_step(step(micros), 1);
     }
 
     /// Adds `count` durations of a step; steps beyond the last count as the last.
-    pub(crate) fn add_step(&mut self, step: u8, count: u64) {
+    fn add_step(&mut self, step: u8, count: u64) {
         let step = step.min(LAST_STEP);
         match self.steps.binary_search_by_key(&step, |(step, _)| *step) {
             Ok(at) => self.steps[at].1 = self.steps[at].1.saturating_add(count),

@@ -9,7 +9,6 @@ use tokio::time::Instant;
 use super::index::{Index, Snapshot};
 use super::query::secs;
 use crate::tail::Tail;
-use base::platform::disk;
 
 /// An index with the log that it is derived from.
 pub(super) struct Follower {
@@ -23,8 +22,9 @@ pub(super) struct Follower {
 /// longer.
 const SLICE: usize = 1 << 20;
 
-/// The interval in which the index is written while calls are counted.
-const FLUSH_INTERVAL: Duration = Duration::from_secs(30);
+/// The interval in which the index is written while calls are counted: what people read in the
+/// database is that old at most. Answers of the gateway have all of it ([`Follower::snapshot`]).
+const FLUSH_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Follower {
     /// Opens the index of a configuration to write it; `None` if it keeps none.
@@ -39,12 +39,12 @@ impl Follower {
         Ok(Some(Self { index, tail: None, flushed: Instant::now() }))
     }
 
-    /// Opens an index to read it, and reads the rest of the log into memory.
+    /// Opens an index to read it, and reads what the log has beyond it.
     ///
     /// # Errors
-    /// When the index or the log cannot be read.
+    /// When the index or the log cannot be read; see [`is_damage`](super::index::is_damage).
     pub(super) fn read(index: Option<&Path>, log: Option<&Path>) -> io::Result<Self> {
-        let index = Index::reader(index.filter(|path| disk::is_folder(path)))?;
+        let index = Index::reader(index)?;
         let mut follower = Self { index, tail: None, flushed: Instant::now() };
         if let Some(log) = log {
             let mut tail = follower.index.tail(log)?;
@@ -80,7 +80,7 @@ impl Follower {
     /// Writes the index.
     ///
     /// # Errors
-    /// When a file cannot be written.
+    /// When the database cannot be written.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.flushed = Instant::now();
         self.index.flush()
@@ -92,7 +92,19 @@ impl Follower {
     }
 
     /// Returns the index as it is now.
-    pub(super) fn snapshot(&self) -> Snapshot {
+    ///
+    /// # Errors
+    /// When the database cannot be written, or not be read.
+    pub(super) fn snapshot(&mut self) -> io::Result<Snapshot> {
+        self.flushed = Instant::now();
         self.index.snapshot()
+    }
+
+    /// Moves a damaged database out of the way; see [`Index::set_aside`].
+    ///
+    /// # Errors
+    /// When its files cannot be renamed.
+    pub(super) fn set_aside(self) -> io::Result<()> {
+        self.index.set_aside()
     }
 }

@@ -16,7 +16,7 @@ mod tests;
 
 use std::collections::HashSet;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -34,7 +34,7 @@ use domain::caller::Caller;
 use domain::method::Method;
 use domain::name::UpstreamId;
 use follower::Follower;
-use index::Snapshot;
+use index::{DAY, Snapshot, is_damage};
 use minutes::Minutes;
 use query::{Sums, secs};
 use records::{OpenCalls, Record};
@@ -127,11 +127,17 @@ impl Default for Usage {
 }
 
 impl Usage {
+    /// Returns the path of the database in the folder of an index.
+    pub(crate) fn database(folder: &Path) -> PathBuf {
+        index::path(folder)
+    }
+
     /// Reads the usage of a gateway that need not run: its index, and the later records of its log.
     /// Without an index all is read from the log. Blocks on the file system.
     ///
     /// # Errors
-    /// When the index or the log cannot be read.
+    /// When the index or the log cannot be read; `InvalidData` where the index is damaged, or of
+    /// another version.
     pub fn read(index: Option<&Path>, log: Option<&Path>) -> io::Result<Self> {
         let follower = Some(Follower::read(index, log)?);
         let history = Mutex::new(History { follower, ..History::default() });
@@ -360,16 +366,21 @@ impl Usage {
             sums.partial |= !is_known;
             return (sums, Source::Memory(step * 60));
         };
-        let step = Snapshot::step(query, (from, to));
-        if let Err(error) = snapshot.collect(query, (from, to), step, until, &mut sums) {
+        let step = snapshot.collect(query, (from, to), until, &mut sums).unwrap_or_else(|error| {
             warn!(%error, "the usage index cannot be read");
             sums.partial = true;
-        }
+            if is_damage(&error) {
+                lock(&self.history).failed(&error);
+            }
+            DAY
+        });
         (sums, Source::Index(step))
     }
 
     fn snapshot(&self) -> Option<Snapshot> {
-        lock(&self.history).follower.as_ref().map(Follower::snapshot)
+        let mut history = lock(&self.history);
+        let snapshot = history.follower.as_mut()?.snapshot();
+        snapshot.inspect_err(|error| history.failed(error)).ok()
     }
 }
 
@@ -440,10 +451,16 @@ impl History {
         self.opened = None;
     }
 
-    /// Warns once of each cause. The index is opened again as its files are: in memory it may lack
-    /// a record.
+    /// Warns once of each cause. The index is opened again as its database is: in memory it may
+    /// lack a record. A damaged one is begun anew.
     fn failed(&mut self, error: &io::Error) {
-        (self.follower, self.opened) = (None, None);
+        self.opened = None;
+        if let Some(follower) = self.follower.take()
+            && is_damage(error)
+            && let Err(error) = follower.set_aside()
+        {
+            warn!(%error, "a damaged usage index cannot be set aside");
+        }
         let failure = error.to_string();
         if failure != self.failure {
             warn!(%error, "the usage index cannot be kept; trying again");

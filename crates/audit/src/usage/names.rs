@@ -58,11 +58,6 @@ impl Names {
         self.names.get(number as usize).map_or("", |name| name)
     }
 
-    /// Returns all names by their numbers.
-    pub(super) fn all(&self) -> &[Arc<str>] {
-        &self.names
-    }
-
     /// Returns the memory that the names take, in bytes, approximately.
     pub(super) fn bytes(&self) -> usize {
         self.bytes

@@ -1,121 +1,116 @@
-//! The usage index, by UTC day. It is derived from the audit log alone, so that it can be deleted.
+//! The index of what was used: a SQLite database (`schema.sql`), derived from the audit log alone,
+//! so that it can be deleted.
 //!
-//! Each file names the last record of each log that it counts. So a record is counted once in each
-//! day, wherever a crash interrupts the writing of several files, and whatever part of the log is
-//! read again.
+//! The place in the log is written in the same transaction as the counts, so that a record is
+//! counted once, wherever a crash interrupts the gateway, and whatever part of the log is read
+//! again.
 
-mod codec;
-mod day;
-mod files;
+mod batch;
+mod database;
+mod reading;
 #[cfg(test)]
 pub(super) mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
-use tracing::warn;
+use rusqlite::{Connection, OptionalExtension, params};
 
-use super::query::{Query, Sums};
+use super::counts::Seen;
 use super::records::{OpenCalls, Record};
 use crate::tail::{Position, Tail};
-use base::seal;
-use day::{DAY, Day, DayFile, DayPart, HOUR, Source, source};
-use files::Files;
+use crate::platform::disk::File;
+use batch::{Batch, Named, Names};
+use database::Database;
 
-/// The days of an index, with those in memory that have changed.
+pub(super) use database::is_damage;
+pub(super) use reading::Snapshot;
+
+/// Seconds of a day.
+pub(super) const DAY: u64 = 86_400;
+
+/// Seconds of an hour.
+const HOUR: u64 = 3_600;
+
+/// An index that is written; or one that is only read, with what the log has beyond it.
 pub(super) struct Index {
-    files: Option<Files>,
+    /// The folder with its lock; `None` for a reader, whose database is a temporary one.
+    folder: Option<(PathBuf, File)>,
+    database: Database,
+    /// The database that a reader found.
+    stored: Option<Database>,
     keep: Duration,
-    /// The limit of all files, in bytes.
+    /// The limit of the database, in bytes.
     size: u64,
-    /// Where reading goes on, as of the last record.
-    state: State,
-    /// The days that are counted at present.
-    open: BTreeMap<u64, Day>,
-    changed: BTreeSet<u64>,
+    log: Log,
+    names: Names,
+    batch: Batch,
+    /// Whether something was read since the last flush.
+    has_changed: bool,
     /// The day on which old days were last looked for.
     tidied: u64,
 }
 
-/// The position in the audit log.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-struct State {
-    /// The id of the log.
+/// A log, and the place up to which it was read.
+#[derive(Clone, Debug, Default)]
+struct Log {
+    /// The id of the log; empty before its first record.
     instance: String,
     position: Position,
     /// The last record that was read.
     seq: u64,
     calls: OpenCalls,
+    /// The time of the last record, in seconds since the Unix epoch.
+    read_at: u64,
 }
 
-/// Days that are kept in memory while they are counted: those of a log whose clock runs as it
-/// should are two.
-const MAX_OPEN_DAYS: usize = 4;
+/// Logs whose places are known: more than share a folder.
+const MAX_LOGS: u64 = 64;
 
-/// Age from which days have no sums by hour, in days.
+/// Days that have sums by hour, beside today.
 const HOURS_KEPT: u64 = 31;
 
-/// Periods up to this length are answered by hour, in seconds.
-const BY_HOUR: u64 = 7 * DAY;
+/// Returns the path of the database in the folder of an index.
+pub(super) fn path(folder: &Path) -> PathBuf {
+    database::path(folder)
+}
 
 impl Index {
-    /// Opens an index to write it. Files that are damaged are removed, and read again from the log
-    /// as far as it goes back.
+    /// Opens an index to write it. A database that cannot be used is set aside; the log is read
+    /// again then, as far as it goes back.
     ///
     /// # Errors
     /// When the folder cannot be read or written, or another process writes it (`WouldBlock`).
     pub(super) fn open(path: &Path, keep: Duration, size: u64) -> io::Result<Self> {
-        let mut index = Self { keep, size, ..Self::of(Some(Files::open(path)?))? };
-        index.remove_damaged()?;
-        Ok(index)
+        let lock = database::lock(path)?;
+        let index = Self::of(Database::open(path)?, None)?;
+        Ok(Self { folder: Some((path.to_owned(), lock)), keep, size, ..index })
     }
 
-    /// Opens an index to read it; days that are counted from the log stay in memory. `None`: all is
-    /// read from the log.
+    /// Opens an index to read it; what is read from the log is kept apart. Without a folder, or an
+    /// index in it, all is read from the log.
     ///
     /// # Errors
-    /// When the folder cannot be read.
+    /// When the database cannot be read; see [`is_damage`].
     pub(super) fn reader(path: Option<&Path>) -> io::Result<Self> {
-        Self::of(path.map(Files::reader))
+        let stored = path.map(Database::reader).transpose()?.flatten();
+        Self::of(Database::temporary()?, stored)
     }
 
-    fn of(files: Option<Files>) -> io::Result<Self> {
-        let state = match files.as_ref().map(Files::state).transpose()?.flatten() {
-            Some(bytes) => State::read(&bytes).unwrap_or_else(|| {
-                warn!("the position of the usage index is damaged; the audit log is read again");
-                State::default()
-            }),
-            None => State::default(),
-        };
+    fn of(database: Database, stored: Option<Database>) -> io::Result<Self> {
         Ok(Self {
-            files,
+            folder: None,
+            names: Names::load(&database)?,
+            database,
+            stored,
             keep: Duration::MAX,
             size: u64::MAX,
-            state,
-            open: BTreeMap::new(),
-            changed: BTreeSet::new(),
+            log: Log::default(),
+            batch: Batch::default(),
+            has_changed: false,
             tidied: 0,
         })
-    }
-
-    fn remove_damaged(&mut self) -> io::Result<()> {
-        let Some(files) = &self.files else {
-            return Ok(());
-        };
-        for (number, _) in files.days()? {
-            let bytes = files.day(number)?.unwrap_or_default();
-            if Day::read(&bytes).is_none_or(|day| day.number != number) {
-                warn!(day = number, path = %files.path().display(), "a file of the usage index is damaged; the audit log is read again");
-                files.remove_day(number)?;
-                self.state = State::default();
-            }
-        }
-        Ok(())
     }
 
     /// Applies changed limits.
@@ -126,240 +121,228 @@ impl Index {
     /// Returns a reader of the log in a folder, from where this index ends.
     ///
     /// # Errors
-    /// When the folder cannot be read.
+    /// When the folder or the database cannot be read.
     pub(super) fn tail(&mut self, path: &Path) -> io::Result<Tail> {
-        let instance = crate::tail::instance(path)?;
-        if instance.as_ref() != Some(&self.state.instance) {
-            // Each day says through which record of a log it counts.
-            self.flush()?;
-            self.state = State { instance: instance.unwrap_or_default(), ..State::default() };
+        self.change_log(&crate::audit::tail::instance(path)?.unwrap_or_default())?;
+        Ok(Tail::new(path, self.log.position))
+    }
+
+    /// Reads on in another log, from where it was left.
+    fn change_log(&mut self, instance: &str) -> io::Result<()> {
+        if self.log.instance == instance {
+            return Ok(());
         }
-        Ok(Tail::new(path, self.state.position))
+        self.flush()?;
+        let mut found = self.database.with(|db| Log::read(db, instance))?;
+        if let (None, Some(stored)) = (&found, &self.stored) {
+            found = stored.with(|db| Log::read(db, instance))?;
+        }
+        let unknown = || Log { instance: instance.to_owned(), ..Log::default() };
+        self.log = found.unwrap_or_else(unknown);
+        Ok(())
     }
 
     /// Reads about `limit` bytes of the log. Returns whether its end was reached.
     ///
     /// # Errors
-    /// When the log or a day cannot be read, or a day not written.
+    /// When the log cannot be read, or the database not written.
     pub(super) fn follow(&mut self, tail: &mut Tail, limit: usize) -> io::Result<bool> {
-        let mut failed = None;
+        let mut taken = Ok(());
         let at_end = tail.read(limit, |line| {
-            if let Some(record) = Record::read(line)
-                && let Err(error) = self.take(&record)
+            if taken.is_ok()
+                && let Some(record) = Record::read(line)
             {
-                failed.get_or_insert(error);
+                taken = self.take(&record);
             }
         })?;
-        self.state.position = tail.position();
-        if self.open.len() > MAX_OPEN_DAYS && self.files.as_ref().is_some_and(Files::is_writer) {
+        taken?;
+        self.has_changed |= self.log.position != tail.position();
+        self.log.position = tail.position();
+        if self.batch.is_full() {
             self.flush()?;
         }
-        match failed {
-            Some(error) => Err(error),
-            None => Ok(at_end),
-        }
+        Ok(at_end)
     }
 
     /// Counts a record, unless it is counted.
     fn take(&mut self, record: &Record<'_>) -> io::Result<()> {
-        if *record.instance != self.state.instance {
-            self.flush()?;
-            self.state = State { instance: record.instance.to_string(), ..State::default() };
-        }
+        self.change_log(&record.instance)?;
         // Lines of a segment that was abandoned are written again.
-        if record.seq <= self.state.seq {
+        if record.seq <= self.log.seq {
             return Ok(());
         }
-        self.state.seq = record.seq;
-        let number = record.secs / DAY;
-        let mut ended = false;
-        let mut calls = std::mem::take(&mut self.state.calls);
-        let mut day = Ok(());
+        (self.log.seq, self.log.read_at, self.has_changed) = (record.seq, record.secs, true);
+        let mut calls = std::mem::take(&mut self.log.calls);
+        let mut counted = Ok(());
         calls.take(record, &mut |seen| {
-            if !ended {
-                day = self.load(number);
-            }
-            ended = true;
-            let through = &self.state;
-            if let Some(day) = self.open.get_mut(&number)
-                && day.through.get(&through.instance).is_none_or(|seq| *seq < through.seq)
-            {
-                day.add(record.secs % DAY, seen);
-                self.changed.insert(number);
+            if counted.is_ok() {
+                counted = self.count(record.secs, seen);
             }
         });
-        self.state.calls = calls;
-        day
+        self.log.calls = calls;
+        counted
     }
 
-    /// Makes sure that a day is in memory.
-    fn load(&mut self, number: u64) -> io::Result<()> {
-        if self.open.contains_key(&number) {
-            return Ok(());
-        }
-        let bytes = self.files.as_ref().map(|files| files.day(number)).transpose()?.flatten();
-        let day = bytes.and_then(|bytes| Day::read(&bytes)).unwrap_or_else(|| Day::new(number));
-        self.open.insert(number, day);
+    fn count(&mut self, secs: u64, seen: &Seen<'_>) -> io::Result<()> {
+        let (day, database) = (secs / DAY * DAY, &self.database);
+        // A list of texts always serialises.
+        let groups = (!seen.groups.is_empty())
+            .then(|| serde_json::to_string(seen.groups).unwrap_or_default());
+        let mut id = |name| self.names.id(database, name, day);
+        let named = Named {
+            prompt: id(seen.prompt)?,
+            upstream: id(seen.upstream)?,
+            caller: id(seen.caller)?,
+            endpoint: id(seen.endpoint)?,
+            groups: id(groups.as_deref())?,
+        };
+        self.batch.add(secs, seen, named);
         Ok(())
     }
 
-    /// Writes the days that have changed, then the position.
+    /// Writes what was counted, with the place in the log.
     ///
     /// # Errors
-    /// When a file cannot be written. What is in memory stays, and is written the next time.
+    /// When the database cannot be written. What is in memory stays, and is written the next time.
     pub(super) fn flush(&mut self) -> io::Result<()> {
-        let Some(files) = self.files.as_ref().filter(|files| files.is_writer()) else {
+        if !self.has_changed {
             return Ok(());
-        };
-        for number in &self.changed {
-            if let Some(day) = self.open.get_mut(number) {
-                day.count_through(&self.state.instance, self.state.seq);
-                files.write_day(*number, &day.write())?;
-            }
         }
-        files.write_state(&self.state.write())?;
-        self.changed.clear();
-        // The newest day is counted on; calls of others end rarely.
-        while self.open.len() > 1 {
-            self.open.pop_first();
-        }
+        self.database.change(|db| {
+            self.names.write(db)?;
+            self.batch.write(db)?;
+            self.log.write(db)
+        })?;
+        self.names.written();
+        (self.batch, self.has_changed) = (Batch::default(), false);
         Ok(())
     }
 
-    /// Whether something has changed since the last flush.
+    /// Whether something was read since the last flush.
     pub(super) fn has_changed(&self) -> bool {
-        !self.changed.is_empty()
+        self.has_changed
     }
 
-    /// Once a day: removes days beyond the limits, and drops the hours of days that are a month
-    /// old. `now` is in seconds since the Unix epoch.
+    /// Once a day: removes days beyond the limits, and the hours of days that are a month old.
+    /// `now` is in seconds since the Unix epoch.
     ///
     /// # Errors
-    /// When a file cannot be read, written or removed.
+    /// When the database cannot be written.
     pub(super) fn tidy(&mut self, now: u64) -> io::Result<()> {
-        let today = now / DAY;
-        let Some(files) = self.files.as_ref().filter(|_| self.tidied != today) else {
+        let today = now / DAY * DAY;
+        if self.folder.is_none() || self.tidied == today {
             return Ok(());
-        };
-        let first = today.saturating_sub(self.keep.as_secs() / DAY);
-        let mut days = files.days()?;
-        let mut total: u64 = days.iter().map(|(_, bytes)| bytes).sum();
-        while let Some((number, bytes)) = days.first().copied()
-            && (number < first || total > self.size)
-            && number < today
-        {
-            files.remove_day(number)?;
-            self.open.remove(&number);
-            self.changed.remove(&number);
-            total -= bytes;
-            days.remove(0);
         }
-        self.open.retain(|number, _| *number >= first);
-        self.changed.retain(|number| *number >= first);
-        // The files are read again below: they must contain the days in memory.
         self.flush()?;
-        let Some(files) = &self.files else { return Ok(()) };
-        for (number, _) in days {
-            if number + HOURS_KEPT < today
-                && let Some(bytes) = files.day(number)?
-                && DayFile::read(&bytes).is_some_and(|file| file.has_hours())
-                && let Some(mut day) = Day::read(&bytes)
+        let first = today.saturating_sub(self.keep.as_secs() / DAY * DAY);
+        let first_with_hours = today.saturating_sub(HOURS_KEPT * DAY);
+        let size = self.size;
+        self.database.change(|db| {
+            remove_before(db, "hour", first_with_hours)?;
+            remove_before(db, "day", first)?;
+            while used_bytes(db)? > size
+                && let Some(oldest) = oldest_day(db)?.filter(|day| *day < today)
             {
-                day.drop_hours();
-                files.write_day(number, &day.write())?;
-                self.open.remove(&number);
+                remove_before(db, "hour", oldest + DAY)?;
+                remove_before(db, "day", oldest + DAY)?;
             }
-        }
+            let first = oldest_day(db)?.unwrap_or(today);
+            db.execute("DELETE FROM names WHERE last_day < ?1", [first])
+        })?;
+        // Some may be gone.
+        self.names.forget();
+        self.database.with(|db| db.execute_batch("PRAGMA incremental_vacuum"))?;
         self.tidied = today;
         Ok(())
     }
 
-    /// Returns a copy that answers questions without this index: the folder, and the days in
-    /// memory.
-    pub(super) fn snapshot(&self) -> Snapshot {
-        let days = self.open.iter().map(|(number, day)| (*number, day.write())).collect();
-        Snapshot { files: self.files.as_ref().map(|files| Files::reader(files.path())), days }
-    }
-}
-
-impl State {
-    fn read(bytes: &[u8]) -> Option<Self> {
-        let (digest, text) = bytes.split_at_checked(32)?;
-        (seal::sha256(text) == *digest).then(|| serde_json::from_slice(text).ok()).flatten()
-    }
-
-    fn write(&self) -> Vec<u8> {
-        // Texts and numbers always serialise.
-        let text = serde_json::to_vec(self).unwrap_or_default();
-        let mut bytes = seal::sha256(&text).to_vec();
-        bytes.extend_from_slice(&text);
-        bytes
-    }
-}
-
-/// An index as it is at one time.
-pub(super) struct Snapshot {
-    files: Option<Files>,
-    /// The files of the days in memory.
-    days: BTreeMap<u64, Vec<u8>>,
-}
-
-impl Snapshot {
-    /// Returns the seconds of one point in an answer.
-    pub(super) fn step(query: &Query, (from, to): (u64, u64)) -> u64 {
-        let is_by_hour =
-            to.saturating_sub(from) <= BY_HOUR && source(query.by, &query.filter) == Source::Keys;
-        if is_by_hour { HOUR } else { DAY }
-    }
-
-    /// Adds the counts of `from..to`, in seconds since the Unix epoch, newest day first until
-    /// `until`. Points take `step` seconds, an hour or a day, and the times are rounded outwards to
-    /// it.
+    /// Returns what is needed to answer questions without this index, with all that was counted.
     ///
     /// # Errors
-    /// When a file cannot be read.
-    pub(super) fn collect(
-        &self,
-        query: &Query,
-        (from, to): (u64, u64),
-        step: u64,
-        until: Instant,
-        sums: &mut Sums,
-    ) -> io::Result<()> {
-        let mut numbers: BTreeSet<u64> = self.days.keys().copied().collect();
-        if let Some(files) = &self.files {
-            numbers.extend(files.days()?.into_iter().map(|(number, _)| number));
+    /// When the database cannot be written, or not be opened again.
+    pub(super) fn snapshot(&mut self) -> io::Result<Snapshot> {
+        self.flush()?;
+        Ok(Snapshot(match &self.folder {
+            Some((folder, _)) => Database::reader(folder)?.into_iter().collect(),
+            None => self.stored.iter().chain([&self.database]).cloned().collect(),
+        }))
+    }
+
+    /// Moves a damaged database out of the way; the next index begins anew.
+    ///
+    /// # Errors
+    /// When its files cannot be renamed.
+    pub(super) fn set_aside(self) -> io::Result<()> {
+        let Self { folder, database, .. } = self;
+        drop(database);
+        match &folder {
+            Some((path, _)) => database::set_aside(path, "damaged"),
+            None => Ok(()),
         }
-        let days = from / DAY..to.div_ceil(DAY);
-        for number in numbers.range(days).rev() {
-            if Instant::now() >= until {
-                sums.partial = true;
-                break;
-            }
-            let hours = hours(*number, (from, to));
-            let is_whole = step == DAY;
-            let part = DayPart { by: query.by, filter: &query.filter, hours, is_whole };
-            let bytes = match (self.days.get(number), &self.files) {
-                (Some(bytes), _) => bytes.clone(),
-                (None, Some(files)) => match files.part_of_day(*number, part.detail())? {
-                    Some(bytes) => bytes,
-                    // It was removed meanwhile.
-                    None => continue,
-                },
-                (None, None) => continue,
-            };
-            let file = DayFile::read(&bytes).filter(|file| file.number() == *number);
-            if file.and_then(|file| file.collect(&part, sums)).is_none() {
-                sums.partial = true;
-            }
+    }
+}
+
+impl Log {
+    fn read(db: &Connection, instance: &str) -> rusqlite::Result<Option<Self>> {
+        let sql = "SELECT segment, bytes, seq, open_calls, read_at FROM logs WHERE instance = ?1";
+        let read = |row: &rusqlite::Row<'_>| {
+            let calls: String = row.get(3)?;
+            let calls = serde_json::from_str(&calls).map_err(|error| {
+                let text = rusqlite::types::Type::Text;
+                rusqlite::Error::FromSqlConversionFailure(3, text, Box::new(error))
+            })?;
+            Ok(Self {
+                instance: instance.to_owned(),
+                position: Position { segment: row.get(0)?, offset: row.get(1)? },
+                seq: row.get(2)?,
+                calls,
+                read_at: row.get(4)?,
+            })
+        };
+        db.query_row(sql, [instance], read).optional()
+    }
+
+    fn write(&self, db: &Connection) -> rusqlite::Result<()> {
+        if self.instance.is_empty() {
+            return Ok(());
         }
+        let Self { instance, position, seq, calls, read_at } = self;
+        // Texts and numbers always serialise.
+        let calls = serde_json::to_string(calls).unwrap_or_default();
+        let Position { segment, offset } = position;
+        db.execute(
+            "INSERT OR REPLACE INTO logs (instance, segment, bytes, seq, open_calls, read_at) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            params![instance, segment, offset, seq, calls, read_at],
+        )?;
+        db.execute(
+            "DELETE FROM logs WHERE instance NOT IN \
+             (SELECT instance FROM logs ORDER BY read_at DESC LIMIT ?1)",
+            [MAX_LOGS],
+        )?;
         Ok(())
     }
 }
 
-/// Returns the hours of a day that are in `from..to`.
-fn hours(day: u64, (from, to): (u64, u64)) -> Range<u8> {
-    let start = day * DAY;
-    let hour = |time: u64| u8::try_from(time.min(DAY) / HOUR).unwrap_or(24);
-    hour(from.saturating_sub(start))..hour(to.saturating_sub(start).div_ceil(HOUR) * HOUR)
+/// Removes what the tables by `time`, an hour or a day, have from before then.
+fn remove_before(db: &Connection, time: &str, first: u64) -> rusqlite::Result<()> {
+    for kind in batch::ALL..=batch::ENDPOINT {
+        let sql = format!("DELETE FROM calls_by_{time} WHERE kind = ?1 AND {time} < ?2");
+        db.execute(&sql, params![kind, first])?;
+    }
+    db.execute(&format!("DELETE FROM durations_by_{time} WHERE {time} < ?1"), [first])?;
+    if time == "day" {
+        db.execute("DELETE FROM pairs_by_day WHERE day < ?1", [first])?;
+    }
+    Ok(())
+}
+
+fn oldest_day(db: &Connection) -> rusqlite::Result<Option<u64>> {
+    db.query_row("SELECT min(day) FROM calls_by_day WHERE kind = 0", [], |row| row.get(0))
+}
+
+/// Returns the bytes of the pages in use.
+fn used_bytes(db: &Connection) -> rusqlite::Result<u64> {
+    let value = |name| db.pragma_query_value(None, name, |row| row.get::<_, u64>(0));
+    Ok((value("page_count")? - value("freelist_count")?) * value("page_size")?)
 }

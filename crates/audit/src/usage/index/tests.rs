@@ -8,9 +8,10 @@ use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
 use tempfile::TempDir;
+use tokio::time::Instant;
 
 use super::*;
-use crate::usage::query::{Dimension, Filter, Report, Sort, at};
+use crate::usage::query::{Dimension, Filter, Query, Report, Sort, Sums, at};
 
 /// Noon of a day in 2026.
 const NOON: u64 = 20_800 * DAY + 12 * HOUR;
@@ -119,17 +120,16 @@ fn query(by: Dimension, filter: Filter, (from, to): (u64, u64)) -> Query {
     Query { by, from: at(from), to: at(to), filter, limit: usize::MAX, sort: Sort::Uses }
 }
 
-fn report(index: &Index, query: &Query) -> Report {
+fn report(index: &mut Index, query: &Query) -> Report {
     let range = (crate::usage::query::secs(query.from), crate::usage::query::secs(query.to));
-    let step = Snapshot::step(query, range);
     let mut sums = Sums::default();
     let until = Instant::now() + FOREVER;
-    index.snapshot().collect(query, range, step, until, &mut sums).unwrap();
+    let step = index.snapshot().unwrap().collect(query, range, until, &mut sums).unwrap();
     sums.report(&Sums::default(), query, step)
 }
 
 /// Uses and failures by key, over all time.
-fn counts(index: &Index, by: Dimension, filter: &Filter) -> BTreeMap<String, (u64, u64)> {
+fn counts(index: &mut Index, by: Dimension, filter: &Filter) -> BTreeMap<String, (u64, u64)> {
     let rows = report(index, &query(by, filter.clone(), (0, 2 * NOON))).rows;
     rows.into_iter().map(|row| (row.key, (row.uses, row.failures))).collect()
 }
@@ -146,7 +146,7 @@ fn naive(calls: &[Call], key: impl Fn(&Call) -> Vec<String>) -> BTreeMap<String,
     counts
 }
 
-fn check(index: &Index, calls: &[Call]) {
+fn check(index: &mut Index, calls: &[Call]) {
     let all = Filter::default();
     let prompt = |call: &Call| vec![format!("u{}__p{}", call.prompt % 2, call.prompt)];
     assert_eq!(counts(index, Dimension::Prompt, &all), naive(calls, prompt));
@@ -176,17 +176,26 @@ fn follow(index: &mut Index, log: &Path) {
     while !index.follow(&mut tail, 1000).unwrap() {}
 }
 
+/// The files of an index that a crash leaves.
 type Copy = BTreeMap<PathBuf, Vec<u8>>;
 
 fn copy(path: &Path) -> Copy {
-    let files = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
-    let files = files.filter(|file| !file.ends_with("lock"));
-    files.map(|file| (file.clone(), fs::read(&file).unwrap())).collect()
+    let files = ["usage.db", "usage.db-wal"].map(|name| path.join(name));
+    files.into_iter().filter_map(|file| Some((file.clone(), fs::read(file).ok()?))).collect()
 }
 
 fn restore(path: &Path, files: &Copy) {
-    copy(path).keys().for_each(|file| fs::remove_file(file).unwrap());
+    for file in fs::read_dir(path).unwrap() {
+        fs::remove_file(file.unwrap().path()).unwrap();
+    }
     files.iter().for_each(|(file, bytes)| fs::write(file, bytes).unwrap());
+}
+
+/// The names of the databases in a folder that were set aside.
+fn set_aside(path: &Path) -> Vec<String> {
+    let names = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name());
+    let names = names.filter_map(|name| name.into_string().ok());
+    names.filter(|name| name.starts_with("usage.db.") && !name.contains("-wal")).collect()
 }
 
 fn calls() -> impl Strategy<Value = Vec<Call>> {
@@ -210,17 +219,17 @@ proptest! {
         after in calls(),
         rotates: bool,
         tears: bool,
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 4),
     ) {
         let mut log = Log::new("i0");
         let folder = tempfile::tempdir().unwrap();
         let mut index = open(folder.path());
         before.iter().for_each(|call| log.call(*call));
-        // One call is in flight when the position is written.
+        // One call is in flight when the place is written.
         let last = Call { secs: NOON + 9, prompt: 4, caller: 2, outcome: "ok" };
         let in_flight = log.begin(last);
         follow(&mut index, log.path());
         index.flush().unwrap();
-        let old = copy(folder.path());
         if rotates {
             log.rotate();
         }
@@ -231,60 +240,181 @@ proptest! {
         }
         let all: Vec<_> = before.iter().chain(&after).chain([&last]).copied().collect();
         follow(&mut index, log.path());
-        check(&index, &all);
-        index.flush().unwrap();
+        check(&mut index, &all);
+        let files = copy(folder.path());
         drop(index);
-        let new = copy(folder.path());
-        let is_position = |file: &Path| file.ends_with("position");
-        // Days are written first, in their order, and the position last.
-        let (position, days): (Vec<_>, Vec<_>) =
-            new.keys().partition(|file| is_position(file));
-        let order: Vec<_> = days.into_iter().chain(position).collect();
-        for written in 0..=order.len() {
-            let mut files = old.clone();
-            for file in &order[..written] {
-                files.insert((*file).clone(), new[*file].clone());
-            }
+        // The log of SQLite is only appended to, so a crash leaves some begin of it.
+        let written = files[&folder.path().join("usage.db-wal")].len();
+        for cut in cuts.iter().map(|cut| cut.index(written + 1)).chain([0, written]) {
+            let mut files = files.clone();
+            files.get_mut(&folder.path().join("usage.db-wal")).unwrap().truncate(cut);
             restore(folder.path(), &files);
             let mut index = open(folder.path());
             follow(&mut index, log.path());
-            check(&index, &all);
+            check(&mut index, &all);
+            prop_assert!(set_aside(folder.path()).is_empty());
         }
         restore(folder.path(), &Copy::new());
         let mut rebuilt = open(folder.path());
         follow(&mut rebuilt, log.path());
-        check(&rebuilt, &all);
+        check(&mut rebuilt, &all);
         rebuilt.flush().unwrap();
-        check(&rebuilt, &all);
+        check(&mut rebuilt, &all);
         drop(rebuilt);
         let mut again = open(folder.path());
         follow(&mut again, log.path());
-        check(&again, &all);
-    }
-
-    #[test]
-    fn a_damaged_file_is_never_believed(calls in calls(), at: prop::sample::Index, bit in 0..8_u8) {
-        let mut log = Log::new("i0");
-        calls.iter().for_each(|call| log.call(*call));
-        let folder = tempfile::tempdir().unwrap();
-        let mut index = open(folder.path());
-        follow(&mut index, log.path());
-        index.flush().unwrap();
-        drop(index);
-        for (file, mut bytes) in copy(folder.path()) {
-            let at = at.index(bytes.len());
-            bytes[at] ^= 1 << bit;
-            fs::write(&file, &bytes).unwrap();
-            let mut index = open(folder.path());
-            follow(&mut index, log.path());
-            check(&index, &calls);
-            index.flush().unwrap();
-        }
+        check(&mut again, &all);
     }
 }
 
 fn one(secs: u64) -> Call {
     Call { secs, prompt: 0, caller: 0, outcome: "ok" }
+}
+
+#[test]
+fn a_database_that_cannot_be_used_is_set_aside_and_built_anew() {
+    let mut log = Log::new("i0");
+    (0..50).for_each(|hour| log.call(one(NOON + hour * HOUR)));
+    let calls: Vec<_> = (0..50).map(|hour| one(NOON + hour * HOUR)).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("usage.db");
+    let mut index = open(folder.path());
+    follow(&mut index, log.path());
+    index.flush().unwrap();
+    drop(index);
+    let whole = fs::read(&file).unwrap();
+    let other_version = || {
+        let db = rusqlite::Connection::open(&file).unwrap();
+        db.pragma_update(None, "user_version", 7).unwrap();
+    };
+    let pages_of_zeros = || {
+        let mut bytes = whole.clone();
+        bytes[8192..].fill(0);
+        fs::write(&file, bytes).unwrap();
+    };
+    let no_database = || fs::write(&file, "no database at all".repeat(100)).unwrap();
+    let damages: [(&str, &dyn Fn()); 3] = [
+        ("usage.db.v7-", &other_version),
+        ("usage.db.damaged-", &pages_of_zeros),
+        ("usage.db.damaged-", &no_database),
+    ];
+    for (name, damage) in damages {
+        fs::write(&file, &whole).unwrap();
+        damage();
+        let damaged = fs::read(&file).unwrap();
+        let reader = Index::reader(Some(folder.path())).and_then(|mut reader| {
+            let query = query(Dimension::Prompt, Filter::default(), (0, 2 * NOON));
+            let (range, until) = ((0, 2 * NOON), Instant::now() + FOREVER);
+            reader.snapshot()?.collect(&query, range, until, &mut Sums::default())
+        });
+        assert!(is_damage(&reader.unwrap_err()), "{name}");
+        let mut index = open(folder.path());
+        follow(&mut index, log.path());
+        check(&mut index, &calls);
+        let aside = set_aside(folder.path());
+        assert_eq!(aside.len(), 1, "{aside:?}");
+        assert!(aside[0].starts_with(name), "{aside:?}");
+        assert_eq!(fs::read(folder.path().join(&aside[0])).unwrap(), damaged);
+        drop(index);
+        fs::remove_file(folder.path().join(&aside[0])).unwrap();
+    }
+}
+
+#[test]
+fn a_database_that_is_damaged_while_it_is_open_is_set_aside() {
+    let mut log = Log::new("i0");
+    let calls: Vec<_> = (0..50).map(|hour| one(NOON + hour * HOUR)).collect();
+    calls.iter().for_each(|call| log.call(*call));
+    let folder = tempfile::tempdir().unwrap();
+    let mut index = open(folder.path());
+    follow(&mut index, log.path());
+    index.flush().unwrap();
+    index.set_aside().unwrap();
+    assert_eq!(set_aside(folder.path()).len(), 1);
+    let mut index = open(folder.path());
+    follow(&mut index, log.path());
+    check(&mut index, &calls);
+}
+
+#[test]
+fn an_index_of_the_earlier_format_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["position", "day-00020800"] {
+        fs::write(folder.path().join(name), name).unwrap();
+    }
+    let mut log = Log::new("i0");
+    log.call(one(NOON));
+    let mut index = open(folder.path());
+    follow(&mut index, log.path());
+    check(&mut index, &[one(NOON)]);
+    for name in ["position", "day-00020800"] {
+        assert_eq!(fs::read_to_string(folder.path().join(name)).unwrap(), name);
+    }
+}
+
+#[test]
+fn the_views_say_what_was_counted() {
+    let mut log = Log::new("i0");
+    log.call(one(NOON));
+    log.call(Call { outcome: "upstream_timeout", ..one(NOON + 1) });
+    let folder = tempfile::tempdir().unwrap();
+    let mut index = open(folder.path());
+    follow(&mut index, log.path());
+    index.flush().unwrap();
+    let db = rusqlite::Connection::open(folder.path().join("usage.db")).unwrap();
+    let first = |sql: &str| -> Vec<String> {
+        let read = |row: &rusqlite::Row<'_>| (0..3).map(|column| row.get(column)).collect();
+        db.query_row(sql, [], read).unwrap()
+    };
+    let by_day = first(
+        "SELECT day, upstream, uses || ' ' || failures FROM usage_by_day WHERE kind = 'prompt'",
+    );
+    assert_eq!(by_day, ["2026-12-13", "u0", "2 1"]);
+    let by_hour = first("SELECT hour, groups, last_use FROM usage_by_hour WHERE kind = 'caller'");
+    assert_eq!(by_hour, ["2026-12-13 12:00", "[\"staff\",\"leads\"]", "2026-12-13 12:00:01"]);
+    assert_eq!(
+        first("SELECT caller, prompt, endpoint FROM usage_by_pair"),
+        ["c0", "u0__p0", "/mcp"]
+    );
+    let latency = first(
+        "SELECT upstream, CAST(below_ms AS TEXT), CAST(calls AS TEXT) FROM latency_by_day WHERE upstream <> ''",
+    );
+    assert_eq!(latency, ["u0", "2.048", "2"]);
+}
+
+#[test]
+fn the_least_used_pairs_of_a_day_are_joined_once_it_is_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut index = open(folder.path());
+    let mut count = |secs: u64, prompt: &str, caller: &str| {
+        let (prompt, upstream, caller) = (Some(prompt), Some("u"), Some(caller));
+        let kind = crate::usage::counts::Kind::Used;
+        let (endpoint, count, micros) = (Some("/mcp"), 1, Some(1));
+        let seen = Seen { prompt, upstream, caller, groups: &[], endpoint, kind, count, micros };
+        index.count(secs, &seen).unwrap();
+        index.has_changed = true;
+    };
+    for pair in 0..12_000 {
+        count(NOON, &format!("p{}", pair / 100), &format!("c{}", pair % 100));
+    }
+    count(NOON + 1, "p119", "c99");
+    count(NOON + DAY, "p0", "c0");
+    index.flush().unwrap();
+    let pairs = |index: &Index| {
+        let sql = "SELECT count(*) FROM pairs_by_day WHERE day = ?1";
+        index
+            .database
+            .with(|db| db.query_row(sql, [NOON / DAY * DAY], |row| row.get::<_, u64>(0)))
+            .unwrap()
+    };
+    assert_eq!(pairs(&index), 10_000_u64);
+    let filter = |prompt: &str| Filter { prompt: Some(prompt.to_owned()), ..Filter::default() };
+    let range = (NOON - DAY, NOON + DAY);
+    let found = report(&mut index, &query(Dimension::Caller, filter("p119"), range));
+    assert_eq!((found.rows[0].key.as_str(), found.rows[0].uses), ("c99", 2), "the most used stays");
+    assert!(found.partial, "others are joined");
+    let all = report(&mut index, &query(Dimension::Prompt, Filter::default(), range));
+    assert_eq!((all.rows.len(), all.rows[119].uses, all.partial), (120, 100, false));
 }
 
 #[test]
@@ -300,7 +430,7 @@ fn two_logs_in_turn_are_each_counted_once() {
         // A change of `audit.path` does not flush the index.
         follow(&mut index, log.path());
     }
-    check(&index, &calls);
+    check(&mut index, &calls);
 }
 
 #[test]
@@ -312,16 +442,11 @@ fn a_reader_writes_nothing_whatever_log_it_reads() {
     follow(&mut index, a.path());
     index.flush().unwrap();
     b.call(one(NOON + 1));
-    let files = || {
-        let entries = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
-        let mut files: Vec<_> = entries.map(|path| (fs::read(&path).unwrap(), path)).collect();
-        files.sort();
-        files
-    };
+    let files = || copy(folder.path());
     let before = files();
     let mut reader = Index::reader(Some(folder.path())).unwrap();
     follow(&mut reader, b.path());
-    check(&reader, &[one(NOON), one(NOON + 1)]);
+    check(&mut reader, &[one(NOON), one(NOON + 1)]);
     assert_eq!(files(), before);
 }
 
@@ -339,7 +464,7 @@ fn lines_that_are_written_again_are_counted_once() {
     log.append(&(again.join("\n") + "\n"));
     log.call(one(NOON + 1));
     follow(&mut index, log.path());
-    check(&index, &[one(NOON), one(NOON + 1)]);
+    check(&mut index, &[one(NOON), one(NOON + 1)]);
 }
 
 #[test]
@@ -353,7 +478,7 @@ fn calls_of_a_process_that_was_killed_count_as_failures() {
         started.replace(&format!("\"seq\":{}", log.seq), &format!("\"seq\":{}", log.seq + 1));
     log.line(&started);
     follow(&mut index, log.path());
-    let rows = counts(&index, Dimension::Prompt, &Filter::default());
+    let rows = counts(&mut index, Dimension::Prompt, &Filter::default());
     assert_eq!(rows["u0__p0"], (1, 1));
 }
 
@@ -367,7 +492,7 @@ fn probes_of_the_gateway_are_no_uses() {
     let folder = tempfile::tempdir().unwrap();
     let mut index = open(folder.path());
     follow(&mut index, log.path());
-    check(&index, &[]);
+    check(&mut index, &[]);
 }
 
 #[test]
@@ -382,17 +507,22 @@ fn days_beyond_the_limits_are_removed_and_old_days_lose_their_hours() {
     follow(&mut index, log.path());
     index.flush().unwrap();
     index.tidy(now).unwrap();
-    let days = index.files.as_ref().unwrap().days().unwrap();
-    assert_eq!((days.len(), days[0].0), (61, (now / DAY) - 60));
-    let hours = |number: u64| {
-        let bytes = index.files.as_ref().unwrap().day(number).unwrap().unwrap();
-        DayFile::read(&bytes).unwrap().has_hours()
+    let days = |index: &Index, table: &str, time: &str| {
+        let sql = format!("SELECT count(*), min({time}) FROM {table} WHERE kind = 0");
+        let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+        index.database.with(|db| db.query_row(&sql, [], read)).unwrap()
     };
-    assert!(!hours(now / DAY - 32) && hours(now / DAY - 31));
-    let total: u64 = days[60..].iter().map(|(_, bytes)| bytes).sum();
-    index.limit(FOREVER, total);
+    let today = now / DAY * DAY;
+    assert_eq!(days(&index, "calls_by_day", "day"), (61_u64, today - 60 * DAY));
+    assert_eq!(days(&index, "calls_by_hour", "hour").1, NOON + (99 - 31) * DAY);
+    index.limit(FOREVER, 1);
     index.tidy(now).unwrap();
-    assert_eq!(index.files.as_ref().unwrap().days().unwrap().len(), 1);
+    assert_eq!(days(&index, "calls_by_day", "day"), (1, today));
+    let old = report(&mut index, &query(Dimension::Prompt, Filter::default(), (0, today)));
+    assert!(old.rows.is_empty());
+    // Names that are still in use keep their meaning.
+    let found = report(&mut index, &query(Dimension::Caller, Filter::default(), (today, now + 1)));
+    assert_eq!((found.rows[0].key.as_str(), found.rows[0].uses), ("c0", 1));
 }
 
 #[test]
@@ -408,9 +538,9 @@ fn what_is_counted_of_an_old_day_stays_when_the_day_is_tidied() {
     index.tidy(NOON + 40 * DAY).unwrap();
     index.flush().unwrap();
     drop(index);
-    let index = open(folder.path());
+    let mut index = open(folder.path());
     let range = (NOON - DAY, NOON + DAY);
-    let found = report(&index, &query(Dimension::Prompt, Filter::default(), range));
+    let found = report(&mut index, &query(Dimension::Prompt, Filter::default(), range));
     assert_eq!(found.rows[0].uses, 2);
 }
 
@@ -423,7 +553,7 @@ fn a_week_is_answered_by_hour_and_more_by_day() {
     let folder = tempfile::tempdir().unwrap();
     let mut index = open(folder.path());
     follow(&mut index, log.path());
-    let ask = |range| report(&index, &query(Dimension::Prompt, Filter::default(), range));
+    let mut ask = |range| report(&mut index, &query(Dimension::Prompt, Filter::default(), range));
     let week = ask((NOON + 2 * HOUR, NOON + 5 * HOUR));
     assert_eq!((week.rows[0].uses, week.series.len(), week.series[0].seconds), (3, 3, HOUR));
     assert_eq!(week.rows[0].last, Some(at(NOON + 4 * HOUR)));
@@ -443,71 +573,110 @@ fn one_process_writes_an_index() {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&path), 0o700);
+        for file in ["usage.db", "usage.db-wal", "usage.db-shm"] {
+            assert_eq!(mode(&path.join(file)), 0o600, "{file}");
+        }
     }
     assert!(Index::reader(Some(&path)).is_ok());
     let _: SystemTime = at(0);
 }
+
+/// The shape of the measurements.
+const PROMPTS: u64 = 200;
+const CALLERS: u64 = 500;
+const CALLS: u64 = 1_000_000;
 
 /// A year of a million calls a day: `cargo test --release --lib a_year -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn a_year_is_answered_within_the_time_of_a_page() {
     let folder = tempfile::tempdir().unwrap();
-    let files = Files::open(folder.path()).unwrap();
-    let began = Instant::now();
-    let mut template = Day::new(0);
+    let mut index = open(folder.path());
+    let first = NOON / DAY;
     let mut random = 1_u64;
-    for call in 0..1_000_000_u64 {
+    let began = Instant::now();
+    let newest = first + 364;
+    for call in 0..=CALLS {
         random =
             random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let (prompt, caller) = ((random >> 33) % 2_000, (random >> 45) % 200);
+        let (prompt, caller) = ((random >> 33) % PROMPTS, (random >> 45) % CALLERS);
         let upstream = format!("upstream-{}", prompt % 20);
         let (prompt, caller) = (format!("{upstream}__prompt-{prompt}"), format!("caller-{caller}"));
-        template.add(
-            call * DAY / 1_000_000,
-            &crate::usage::counts::Seen {
-                prompt: Some(&prompt),
-                upstream: Some(&upstream),
-                caller: Some(&caller),
-                groups: &["staff".to_owned()],
-                endpoint: Some("/mcp"),
-                kind: crate::usage::counts::Kind::Used,
-                count: 1,
-                micros: Some(random >> 44),
-            },
-        );
-    }
-    println!("count of a call in a day: {:?}", began.elapsed() / 1_000_000);
-    let first = NOON / DAY;
-    for day in 0..365 {
-        template.number = first + day;
-        if day == 365 - 31 {
-            println!("a day without hours: {} bytes", template.write().len());
+        let seen = Seen {
+            prompt: Some(&prompt),
+            upstream: Some(&upstream),
+            caller: Some(&caller),
+            groups: &["staff".to_owned()],
+            endpoint: Some("/mcp"),
+            kind: crate::usage::counts::Kind::Used,
+            count: 1,
+            micros: Some(random >> 44),
+        };
+        // The last call is one of the next day, so that the day is over.
+        index.count(newest * DAY + call * DAY / CALLS, &seen).unwrap();
+        index.has_changed = true;
+        if index.batch.is_full() || call == CALLS {
+            index.flush().unwrap();
         }
-        if day == 0 {
-            println!("a day with hours: {} bytes", template.write().len());
-            template.drop_hours();
-        }
-        files.write_day(first + day, &template.write()).unwrap();
     }
-    drop(files);
+    println!("a call, counted and written: {:?}", began.elapsed() / CALLS as u32);
+    let used = |index: &Index| index.database.with(|db| used_bytes(db)).unwrap();
+    println!("a day with hours: {} bytes", used(&index));
+    // The other days are copies.
+    for day in 1..365 {
+        let back = day * DAY;
+        let copy = |table: &str, time: &str, before: &str, columns: &str| {
+            format!(
+                "INSERT INTO {table} SELECT {before} {time} - {back}, {columns} FROM {table} \
+                 WHERE {time} >= {} AND {time} < {};",
+                newest * DAY,
+                (newest + 1) * DAY
+            )
+        };
+        let sums = "uses, failures, denied, limited, micros, max(0, last - 86400)";
+        let calls = format!("name, upstream, groups, {sums}");
+        let pairs = format!("caller, prompt, upstream, endpoint, {sums}");
+        let mut sql = copy("calls_by_day", "day", "kind,", &calls)
+            + &copy("pairs_by_day", "day", "", &pairs)
+            + &copy("durations_by_day", "day", "", "upstream, step, calls");
+        if day <= HOURS_KEPT {
+            sql += &copy("calls_by_hour", "hour", "kind,", &calls);
+            sql += &copy("durations_by_hour", "hour", "", "upstream, step, calls");
+        }
+        index.database.change(|db| db.execute_batch(&sql)).unwrap();
+    }
+    println!("a year: {} bytes", used(&index));
+    drop(index);
+    println!("the file: {} bytes", fs::metadata(super::path(folder.path())).unwrap().len());
     let began = Instant::now();
-    let index = Index::reader(Some(folder.path())).unwrap();
-    println!("open to read: {:?}", began.elapsed());
+    drop(open(folder.path()));
+    println!("open to write, with its check: {:?}", began.elapsed());
+    let mut index = Index::reader(Some(folder.path())).unwrap();
     let year = (first * DAY, (first + 365) * DAY);
+    let prompt = "upstream-7__prompt-7".to_owned();
     let by = [Dimension::Prompt, Dimension::Caller, Dimension::Group, Dimension::Upstream];
     for (round, by) in by.into_iter().cycle().take(8).enumerate() {
         let is_cold = round < 4 && drop_page_cache();
         let began = Instant::now();
-        let report = report(&index, &query(by, Filter::default(), year));
+        let report = report(&mut index, &query(by, Filter::default(), year));
         let cache = if is_cold { "cold" } else { "warm" };
         println!("a year by {by:?}, {cache}: {:?}, {} rows", began.elapsed(), report.rows.len());
     }
-    let began = Instant::now();
-    let filter = Filter { caller: Some("caller-7".into()), ..Filter::default() };
-    let report = report(&index, &query(Dimension::Prompt, filter, year));
-    println!("a year of one caller: {:?}, {} rows", began.elapsed(), report.rows.len());
+    for (by, filter) in [
+        (Dimension::Prompt, Filter { caller: Some("caller-7".into()), ..Filter::default() }),
+        (Dimension::Caller, Filter { prompt: Some(prompt), ..Filter::default() }),
+        (Dimension::Group, Filter { endpoint: Some("/mcp".into()), ..Filter::default() }),
+    ] {
+        let began = Instant::now();
+        let report = report(&mut index, &query(by, filter.clone(), year));
+        println!(
+            "a year by {by:?} of {filter:?}: {:?}, {} rows",
+            began.elapsed(),
+            report.rows.len()
+        );
+    }
 }
 
 /// Drops the page cache of the system. Returns whether it may: on Linux, as root.
@@ -523,16 +692,19 @@ fn drop_page_cache() -> bool {
 fn the_follower_keeps_up() {
     let mut log = Log::new("i0");
     let mut text = String::new();
+    let mut random = 1_u64;
     for call in 0..200_000_u64 {
         let number = call + 1;
-        let (caller, prompt) = (call % 200, call % 2_000);
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let (prompt, caller) = ((random >> 33) % PROMPTS, (random >> 45) % CALLERS);
         let mac = "0".repeat(64);
         log.seq += 1;
-        text += &log.text(NOON + call / 100, &format!(
+        text += &log.text(NOON - 6 * HOUR + call * DAY / 1_000_000, &format!(
             "\"event\":\"received\",\"call\":{number},\"caller\":\"caller-{caller}\",\"proof\":\"api_key\",\"groups\":[\"staff\"],\"endpoint\":\"/mcp\",\"method\":\"prompts/get\",\"name\":\"up__prompt-{prompt}\",\"digest_key\":\"9c1f20aa\",\"arguments\":{{\"code\":{{\"bytes\":311,\"hmac\":\"{mac}\"}}}},\"upstream\":\"up\",\"prompt\":\"prompt-{prompt}\",\"definition\":\"sha256:{mac}\",\"decision\":\"allowed\",\"mac\":\"{mac}\"}}\n"
         ));
         log.seq += 1;
-        text += &log.text(NOON + call / 100, &format!(
+        text += &log.text(NOON - 6 * HOUR + call * DAY / 1_000_000, &format!(
             "\"event\":\"completed\",\"call\":{number},\"duration_us\":4288,\"outcome\":\"ok\",\"result_bytes\":912,\"result\":\"sha256:{mac}\",\"mac\":\"{mac}\"}}\n"
         ));
     }
@@ -546,4 +718,6 @@ fn the_follower_keeps_up() {
     let began = Instant::now();
     index.flush().unwrap();
     println!("flush: {:?}", began.elapsed());
+    let bytes = index.database.with(|db| used_bytes(db)).unwrap();
+    println!("bytes: {bytes}");
 }

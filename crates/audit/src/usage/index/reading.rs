@@ -1,0 +1,328 @@
+//! Answers from the tables: each row that a question needs is read once, newest first, and summed
+//! by the numbers of names.
+
+use std::collections::HashMap;
+use std::io;
+
+use rusqlite::{Connection, OptionalExtension};
+use tokio::time::Instant;
+
+use super::batch::{ALL, CALLER, ENDPOINT, NO_NAME, NameId, PROMPT, UPSTREAM, counts, find};
+use super::database::Database;
+use super::{DAY, HOUR};
+use crate::usage::counts::{Counts, Histogram};
+use crate::usage::query::{Dimension, Filter, Part, Query, Sums};
+
+/// Periods up to this length are answered by hour, in seconds.
+const BY_HOUR: u64 = 7 * DAY;
+
+/// Rows between two looks at the clock.
+const ROWS: u64 = 1024;
+
+/// An index as it is at one time: the databases whose sums make the answer.
+pub(in crate::usage) struct Snapshot(pub(super) Vec<Database>);
+
+impl Snapshot {
+    /// Adds what was counted in `from..to`, in seconds since the Unix epoch, newest first until
+    /// `until`. Returns the seconds of one point, an hour or a day; the times are rounded outwards
+    /// to it.
+    ///
+    /// # Errors
+    /// When a database cannot be read; see [`is_damage`](super::is_damage).
+    pub(in crate::usage) fn collect(
+        &self,
+        query: &Query,
+        (from, to): (u64, u64),
+        until: Instant,
+        sums: &mut Sums,
+    ) -> io::Result<u64> {
+        // SQLite has no greater numbers.
+        let range = (from, to.min(u64::from(u32::MAX) * DAY));
+        let step = self.step(query, range, sums)?;
+        let range = (from / step * step, range.1.div_ceil(step) * step);
+        for database in &self.0 {
+            database.with(|db| match Reading::new(db, query, step, range)? {
+                Some(reading) => reading.collect(until, sums),
+                None => Ok(()),
+            })?;
+        }
+        Ok(step)
+    }
+
+    /// Returns the seconds of one point.
+    fn step(&self, query: &Query, (from, to): (u64, u64), sums: &mut Sums) -> io::Result<u64> {
+        let is_short = to.saturating_sub(from) <= BY_HOUR;
+        if !is_short || !is_by_key(query.by, &query.filter) {
+            return Ok(DAY);
+        }
+        for database in &self.0 {
+            if !database.with(|db| has_hours(db, (from, to)))? {
+                // They were dropped with age: whole days are the closest there is.
+                sums.partial = true;
+                return Ok(DAY);
+            }
+        }
+        Ok(HOUR)
+    }
+}
+
+/// Whether each day of a period that has sums has them by hour, too.
+fn has_hours(db: &Connection, (from, to): (u64, u64)) -> rusqlite::Result<bool> {
+    db.query_row(
+        "SELECT NOT EXISTS (SELECT 1 FROM calls_by_day d \
+         WHERE d.kind = 0 AND d.day >= ?1 AND d.day < ?2 AND NOT EXISTS \
+         (SELECT 1 FROM calls_by_hour h WHERE h.kind = 0 AND h.hour >= d.day \
+         AND h.hour < d.day + 86400))",
+        [from / DAY * DAY, to],
+        |row| row.get(0),
+    )
+}
+
+/// Whether the sums of single names answer: a filter by another kind than that of the rows needs
+/// pairs, which have no hours.
+fn is_by_key(by: Dimension, filter: &Filter) -> bool {
+    let Filter { prompt, caller, upstream, endpoint } = filter;
+    let is_set = [(PROMPT, prompt), (UPSTREAM, upstream), (CALLER, caller), (ENDPOINT, endpoint)];
+    is_set.into_iter().all(|(kind, name)| name.is_none() || kind == kind_of(by))
+}
+
+fn kind_of(by: Dimension) -> i64 {
+    match by {
+        Dimension::Prompt => PROMPT,
+        Dimension::Upstream => UPSTREAM,
+        Dimension::Caller | Dimension::Group => CALLER,
+        Dimension::View => ENDPOINT,
+    }
+}
+
+/// One question to one database.
+struct Reading<'a> {
+    db: &'a Connection,
+    by: Dimension,
+    /// The column of a name in a pair, and the name that is asked for.
+    filter: Vec<(&'static str, NameId)>,
+    is_by_key: bool,
+    /// `hour` or `day`.
+    time: &'static str,
+    from: u64,
+    to: u64,
+}
+
+/// The sums of a name, or of a caller with the same groups.
+#[derive(Default)]
+struct Sum {
+    counts: Counts,
+    upstream: NameId,
+    last: u64,
+}
+
+impl<'a> Reading<'a> {
+    /// `None` if a name in the filter was never seen.
+    fn new(
+        db: &'a Connection,
+        query: &Query,
+        step: u64,
+        (from, to): (u64, u64),
+    ) -> rusqlite::Result<Option<Self>> {
+        let Filter { prompt, caller, upstream, endpoint } = &query.filter;
+        let wanted = [
+            ("prompt", prompt),
+            ("caller", caller),
+            ("upstream", upstream),
+            ("endpoint", endpoint),
+        ];
+        let mut filter = Vec::new();
+        for (column, name) in wanted {
+            let Some(name) = name else { continue };
+            let Some((id, _)) = find(db, name)? else {
+                return Ok(None);
+            };
+            filter.push((column, id));
+        }
+        let is_by_key = is_by_key(query.by, &query.filter);
+        let time = if step == HOUR { "hour" } else { "day" };
+        Ok(Some(Self { db, by: query.by, filter, is_by_key, time, from, to }))
+    }
+
+    fn collect(&self, until: Instant, sums: &mut Sums) -> rusqlite::Result<()> {
+        // Some of the pairs that were joined may be wanted.
+        sums.partial |= !self.is_by_key && self.has_joined_pairs()?;
+        let found = self.sum(until, sums)?;
+        for ((key, groups), sum) in found {
+            self.add(key, groups, &sum, sums)?;
+        }
+        if self.filter.is_empty() {
+            self.add_points(sums)?;
+        }
+        if self.by == Dimension::Upstream && self.is_by_key {
+            self.add_durations(sums)?;
+        }
+        Ok(())
+    }
+
+    /// Sums the rows by name and groups; with a filter they make the points, too.
+    fn sum(
+        &self,
+        until: Instant,
+        sums: &mut Sums,
+    ) -> rusqlite::Result<HashMap<(NameId, NameId), Sum>> {
+        let mut statement = self.db.prepare(&self.rows())?;
+        let mut rows = statement.query([self.from, self.to])?;
+        let mut found: HashMap<_, Sum> = HashMap::new();
+        let (mut point, mut caller) = ((0, Counts::default()), (0, NO_NAME, NO_NAME));
+        let needs_groups = !self.is_by_key && self.by == Dimension::Group;
+        let mut read = 0;
+        while let Some(row) = rows.next()? {
+            if read % ROWS == 0 && Instant::now() >= until {
+                sums.partial = true;
+                break;
+            }
+            read += 1;
+            let (start, key, mut groups) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            let (counts, last): (_, u64) = (counts(row, 4)?, row.get(9)?);
+            if start != point.0 {
+                self.add_point(&point, sums);
+                point = (start, Counts::default());
+            }
+            point.1.merge(&counts);
+            if needs_groups {
+                // The rows of a day are in the order of their callers.
+                if (start, key) != (caller.0, caller.1) {
+                    caller = (start, key, self.groups(start, key)?);
+                }
+                groups = caller.2;
+            }
+            let sum = found.entry((key, groups)).or_default();
+            sum.counts.merge(&counts);
+            if last >= sum.last {
+                (sum.upstream, sum.last) = (row.get(3)?, last);
+            }
+        }
+        self.add_point(&point, sums);
+        Ok(found)
+    }
+
+    /// Adds the sums of the rows of one time; without a filter all calls make the points.
+    fn add_point(&self, (start, counts): &(u64, Counts), sums: &mut Sums) {
+        if !self.filter.is_empty() && *counts != Counts::default() {
+            sums.add_point(*start, counts, None);
+        }
+    }
+
+    /// Returns the groups of a caller on a day.
+    fn groups(&self, day: u64, caller: NameId) -> rusqlite::Result<NameId> {
+        let mut statement = self.db.prepare_cached(
+            "SELECT groups FROM calls_by_day WHERE kind = 3 AND day = ?1 AND name = ?2",
+        )?;
+        let groups = statement.query_row((day, caller), |row| row.get(0)).optional()?;
+        Ok(groups.unwrap_or(NO_NAME))
+    }
+
+    /// Returns the query of the rows: time, name, groups, upstream, sums and last use.
+    fn rows(&self) -> String {
+        let Self { by, time, is_by_key, .. } = self;
+        let sums = "c.uses, c.failures, c.denied, c.limited, c.micros, c.last";
+        let mut names = String::new();
+        for (column, id) in &self.filter {
+            let column = if *is_by_key { "name" } else { column };
+            names += &format!(" AND c.{column} = {id}");
+        }
+        let range = format!("c.{time} >= ?1 AND c.{time} < ?2");
+        if *is_by_key {
+            let kind = kind_of(*by);
+            return format!(
+                "SELECT c.{time}, c.name, c.groups, c.upstream, {sums} FROM calls_by_{time} c \
+                 WHERE c.kind = {kind} AND {range}{names} ORDER BY c.{time} DESC"
+            );
+        }
+        let key = match by {
+            Dimension::Prompt => "prompt",
+            Dimension::Upstream => "upstream",
+            Dimension::Caller | Dimension::Group => "caller",
+            Dimension::View => "endpoint",
+        };
+        // By day and caller the rows are found by the key of the table.
+        format!(
+            "SELECT c.day, c.{key}, 0, c.upstream, {sums} \
+             FROM calls_by_day d CROSS JOIN pairs_by_day c ON c.day = d.day{names} \
+             WHERE d.kind = 0 AND d.day >= ?1 AND d.day < ?2 ORDER BY d.day DESC"
+        )
+    }
+
+    fn has_joined_pairs(&self) -> rusqlite::Result<bool> {
+        self.db.query_row(
+            "SELECT EXISTS (SELECT 1 FROM calls_by_day d CROSS JOIN pairs_by_day c \
+             ON c.day = d.day AND c.caller = 1 AND c.prompt = 1 \
+             WHERE d.kind = 0 AND d.day >= ?1 AND d.day < ?2)",
+            [self.from, self.to],
+            |row| row.get(0),
+        )
+    }
+
+    /// Adds the sums of a name to its row, or those of a caller to the rows of its groups.
+    fn add(&self, key: NameId, groups: NameId, sum: &Sum, sums: &mut Sums) -> rusqlite::Result<()> {
+        let part = Part { counts: sum.counts, last: sum.last, ..Part::default() };
+        if self.by == Dimension::Group {
+            if groups != NO_NAME {
+                let groups: Vec<String> =
+                    serde_json::from_str(&self.name(groups)?).unwrap_or_default();
+                groups.iter().for_each(|group| sums.add(group, part));
+            }
+            return Ok(());
+        }
+        if key == NO_NAME {
+            return Ok(());
+        }
+        let upstream =
+            if self.by == Dimension::Prompt { self.name(sum.upstream)? } else { String::new() };
+        let upstream = Some(upstream.as_str()).filter(|upstream| !upstream.is_empty());
+        sums.add(&self.name(key)?, Part { upstream, ..part });
+        Ok(())
+    }
+
+    /// Adds the points of all calls.
+    fn add_points(&self, sums: &mut Sums) -> rusqlite::Result<()> {
+        let Self { time, from, to, .. } = self;
+        let mut statement = self.db.prepare(&format!(
+            "SELECT {time}, uses, failures, denied, limited, micros FROM calls_by_{time} \
+             WHERE kind = {ALL} AND {time} >= ?1 AND {time} < ?2"
+        ))?;
+        let mut rows = statement.query([from, to])?;
+        while let Some(row) = rows.next()? {
+            sums.add_point(row.get(0)?, &counts(row, 1)?, None);
+        }
+        let mut statement = self.db.prepare(&format!(
+            "SELECT {time}, step, calls FROM durations_by_{time} \
+             WHERE upstream = 0 AND {time} >= ?1 AND {time} < ?2"
+        ))?;
+        let mut rows = statement.query([from, to])?;
+        while let Some(row) = rows.next()? {
+            let histogram = Histogram::of(row.get(1)?, row.get(2)?);
+            sums.add_point(row.get(0)?, &Counts::default(), Some(&histogram));
+        }
+        Ok(())
+    }
+
+    /// Adds the latencies of upstreams.
+    fn add_durations(&self, sums: &mut Sums) -> rusqlite::Result<()> {
+        let Self { time, from, to, .. } = self;
+        let upstream = self.filter.first().map_or(NO_NAME, |(_, id)| *id);
+        let mut statement = self.db.prepare(&format!(
+            "SELECT upstream, step, sum(calls) FROM durations_by_{time} \
+             WHERE {time} >= ?1 AND {time} < ?2 AND upstream <> 0 AND ?3 IN (0, upstream) \
+             GROUP BY upstream, step"
+        ))?;
+        let mut rows = statement.query([*from, *to, upstream.unsigned_abs()])?;
+        while let Some(row) = rows.next()? {
+            let histogram = Histogram::of(row.get(1)?, row.get(2)?);
+            let part = Part { histogram: Some(&histogram), ..Part::default() };
+            sums.add(&self.name(row.get(0)?)?, part);
+        }
+        Ok(())
+    }
+
+    fn name(&self, id: NameId) -> rusqlite::Result<String> {
+        let mut statement = self.db.prepare_cached("SELECT name FROM names WHERE id = ?1")?;
+        statement.query_row([id], |row| row.get(0))
+    }
+}
