@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 
 use super::database::Database;
 use super::{DAY, HOUR};
@@ -24,6 +24,10 @@ pub(super) const PROMPT: i64 = 1;
 pub(super) const UPSTREAM: i64 = 2;
 pub(super) const CALLER: i64 = 3;
 pub(super) const ENDPOINT: i64 = 4;
+
+const HOURS: &str = "calls_by_hour";
+const DAYS: &str = "calls_by_day";
+const PAIRS: &str = "pairs_by_day";
 
 /// Names of one kind in an hour or a day; the least used are joined.
 const MAX_NAMES: i64 = 20_000;
@@ -70,42 +74,28 @@ struct Sum {
     last: u64,
 }
 
-impl Sum {
-    fn add(&mut self, secs: u64, seen: &Seen<'_>) {
-        let uses = self.counts.uses;
-        self.counts.add(seen);
-        if self.counts.uses > uses {
-            self.last = self.last.max(secs);
-        }
-    }
-
-    fn merge(&mut self, other: &Self) {
-        self.counts.merge(&other.counts);
-        self.last = self.last.max(other.last);
-    }
-
-    /// Returns the columns from `uses` on.
-    fn numbers(&self) -> [u64; 6] {
-        let Counts { uses, failures, denied, limited, micros } = self.counts;
-        [uses, failures, denied, limited, micros, self.last].map(|number| number.min(MAX_NUMBER))
-    }
-}
-
 impl Batch {
     /// Counts a call at a time in seconds since the Unix epoch.
     pub(super) fn add(&mut self, secs: u64, seen: &Seen<'_>, named: Named) {
         let (hour, day) = (secs / HOUR * HOUR, secs / DAY * DAY);
         let Named { prompt, upstream, caller, endpoint, groups } = named;
-        self.calls.entry((ALL, hour, NO_NAME)).or_default().add(secs, seen);
-        let names =
-            [(PROMPT, prompt), (UPSTREAM, upstream), (CALLER, caller), (ENDPOINT, endpoint)];
-        for (kind, name) in names.into_iter().filter(|(_, name)| *name != NO_NAME) {
+        let mut add = |kind, name, upstream, groups| {
             let sum = self.calls.entry((kind, hour, name)).or_default();
             sum.add(secs, seen);
-            match kind {
-                PROMPT => sum.upstream = upstream,
-                CALLER if groups != NO_NAME => sum.groups = groups,
-                _ => {}
+            sum.upstream = upstream;
+            if groups != NO_NAME {
+                sum.groups = groups;
+            }
+        };
+        add(ALL, NO_NAME, NO_NAME, NO_NAME);
+        for (kind, name, upstream, groups) in [
+            (PROMPT, prompt, upstream, NO_NAME),
+            (UPSTREAM, upstream, NO_NAME, NO_NAME),
+            (CALLER, caller, NO_NAME, groups),
+            (ENDPOINT, endpoint, NO_NAME, NO_NAME),
+        ] {
+            if name != NO_NAME {
+                add(kind, name, upstream, groups);
             }
         }
         let pair = (day, [caller, prompt, upstream, endpoint]);
@@ -123,166 +113,126 @@ impl Batch {
         self.calls.len() + self.pairs.len() >= FULL
     }
 
-    /// Adds the batch to the tables, and bounds what they hold of its days.
+    /// Adds the batch to the tables, and bounds what they hold of its times.
     pub(super) fn write(&self, db: &Connection) -> rusqlite::Result<()> {
         let newest_before = newest_day(db)?;
+        let mut times = BTreeSet::new();
         for ((kind, hour, name), sum) in &self.calls {
-            add_calls(db, "calls_by_hour", "hour", (*kind, *hour, *name), sum)?;
-            add_calls(db, "calls_by_day", "day", (*kind, hour / DAY * DAY, *name), sum)?;
-        }
-        for (pair, sum) in &self.pairs {
-            add_pair(db, *pair, sum)?;
-        }
-        for ((hour, upstream), histogram) in &self.durations {
-            for (step, calls) in histogram.steps() {
-                let row = (*upstream, *step, *calls);
-                add_durations(db, "durations_by_hour", "hour", *hour, row)?;
-                add_durations(db, "durations_by_day", "day", hour / DAY * DAY, row)?;
+            for (table, unit) in [(HOURS, HOUR), (DAYS, DAY)] {
+                let start = hour / unit * unit;
+                times.insert((*kind, table, start));
+                add(db, table, [*kind, int(start), *name, sum.upstream, sum.groups], sum)?;
             }
         }
-        self.bound(db, newest_before)
-    }
-
-    /// Joins what is beyond the limits of a day or an hour.
-    fn bound(&self, db: &Connection, newest_before: Option<u64>) -> rusqlite::Result<()> {
-        let hours: BTreeSet<_> = self.calls.keys().map(|(kind, hour, _)| (*kind, *hour)).collect();
-        let days: BTreeSet<_> =
-            hours.iter().map(|(kind, hour)| (*kind, hour / DAY * DAY)).collect();
-        for (kind, hour) in hours {
-            join_names(db, "calls_by_hour", "hour", kind, hour)?;
+        for ((day, [caller, prompt, upstream, endpoint]), sum) in &self.pairs {
+            add(db, PAIRS, [int(*day), *caller, *prompt, *upstream, *endpoint], sum)?;
         }
-        for (kind, day) in days {
-            join_names(db, "calls_by_day", "day", kind, day)?;
+        self.write_durations(db)?;
+        for (kind, table, start) in times {
+            let of = format!("kind = {kind} AND {} = {start}", time_of(table));
+            let others = [kind, int(start), OTHER_NAMES, NO_NAME, NO_NAME];
+            join(db, (table, "name", &of), (MAX_NAMES, MAX_NAMES), others)?;
         }
         let newest = newest_day(db)?;
         let days: BTreeSet<_> =
             self.pairs.keys().map(|(day, _)| *day).chain(newest_before).collect();
         for day in days {
             // The most used pairs of a day are known once it is over.
-            let is_newest = newest == Some(day);
-            let (limit, keep) =
-                if is_newest { (MAX_NEWEST_PAIRS, MAX_PAIRS) } else { (MAX_PAIRS, MAX_PAIRS) };
-            join_pairs(db, day, limit, keep)?;
+            let limit = if newest == Some(day) { MAX_NEWEST_PAIRS } else { MAX_PAIRS };
+            let (names, of) = ("caller, prompt, upstream, endpoint", format!("day = {day}"));
+            let others = [int(day), OTHER_NAMES, OTHER_NAMES, OTHER_NAMES, OTHER_NAMES];
+            join(db, (PAIRS, names, &of), (limit, MAX_PAIRS), others)?;
         }
         Ok(())
     }
+
+    fn write_durations(&self, db: &Connection) -> rusqlite::Result<()> {
+        for ((hour, upstream), histogram) in &self.durations {
+            for (table, unit) in [("durations_by_hour", HOUR), ("durations_by_day", DAY)] {
+                let mut statement = db.prepare_cached(&format!(
+                    "INSERT INTO {table} VALUES (?1, ?2, ?3, ?4) \
+                     ON CONFLICT DO UPDATE SET calls = calls + excluded.calls"
+                ))?;
+                for (step, calls) in histogram.steps() {
+                    let calls = calls.min(&MAX_NUMBER);
+                    statement.execute((int(hour / unit * unit), upstream, step, calls))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Sum {
+    fn add(&mut self, secs: u64, seen: &Seen<'_>) {
+        let uses = self.counts.uses;
+        self.counts.add(seen);
+        if self.counts.uses > uses {
+            self.last = self.last.max(secs);
+        }
+    }
+}
+
+fn int(time: u64) -> i64 {
+    time.try_into().unwrap_or(i64::MAX)
+}
+
+fn time_of(table: &str) -> &'static str {
+    if table == HOURS { "hour" } else { "day" }
 }
 
 fn newest_day(db: &Connection) -> rusqlite::Result<Option<u64>> {
     db.query_row("SELECT max(day) FROM calls_by_day WHERE kind = 0", [], |row| row.get(0))
 }
 
-/// How numbers are added to a row that there is already.
-const ADD: &str = "uses = uses + excluded.uses, failures = failures + excluded.failures, \
-     denied = denied + excluded.denied, limited = limited + excluded.limited, \
-     micros = micros + excluded.micros, last = max(last, excluded.last)";
-
-fn add_calls(
-    db: &Connection,
-    table: &str,
-    time: &str,
-    (kind, start, name): (i64, u64, NameId),
-    sum: &Sum,
-) -> rusqlite::Result<()> {
+/// Adds sums to a row, whose first columns are `key`.
+fn add(db: &Connection, table: &str, key: [i64; 5], sum: &Sum) -> rusqlite::Result<()> {
+    // These are the last ones of a name; in a pair the upstream is part of its key.
+    let related = if table == PAIRS {
+        ""
+    } else {
+        "upstream = iif(excluded.upstream, excluded.upstream, upstream), \
+         groups = iif(excluded.groups, excluded.groups, groups), "
+    };
     let mut statement = db.prepare_cached(&format!(
-        "INSERT INTO {table} (kind, {time}, name, upstream, groups, uses, failures, denied, \
-         limited, micros, last) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) \
-         ON CONFLICT DO UPDATE SET upstream = iif(excluded.upstream, excluded.upstream, upstream), \
-         groups = iif(excluded.groups, excluded.groups, groups), {ADD}"
+        "INSERT INTO {table} VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) \
+         ON CONFLICT DO UPDATE SET {related}uses = uses + excluded.uses, \
+         failures = failures + excluded.failures, denied = denied + excluded.denied, \
+         limited = limited + excluded.limited, micros = micros + excluded.micros, \
+         last = max(last, excluded.last)"
     ))?;
-    let [uses, failures, denied, limited, micros, last] = sum.numbers();
-    let Sum { upstream, groups, .. } = sum;
-    statement.execute(params![
-        kind, start, name, upstream, groups, uses, failures, denied, limited, micros, last
-    ])?;
+    let Counts { uses, failures, denied, limited, micros } = sum.counts;
+    let sums = [uses, failures, denied, limited, micros, sum.last];
+    let sums = sums.map(|number| int(number.min(MAX_NUMBER)));
+    statement.execute(params_from_iter(key.into_iter().chain(sums)))?;
     Ok(())
 }
 
-fn add_pair(
+/// Joins the least used rows of a time as `(others)`, where there are more than `limit`, so that
+/// `keep` are left. `names` are the columns that tell the rows apart.
+fn join(
     db: &Connection,
-    (day, [caller, prompt, upstream, endpoint]): (u64, [NameId; 4]),
-    sum: &Sum,
+    (table, names, of): (&str, &str, &str),
+    (limit, keep): (i64, i64),
+    others: [i64; 5],
 ) -> rusqlite::Result<()> {
-    let mut statement = db.prepare_cached(&format!(
-        "INSERT INTO pairs_by_day (day, caller, prompt, upstream, endpoint, uses, failures, \
-         denied, limited, micros, last) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) \
-         ON CONFLICT DO UPDATE SET {ADD}"
-    ))?;
-    let [uses, failures, denied, limited, micros, last] = sum.numbers();
-    statement.execute(params![
-        day, caller, prompt, upstream, endpoint, uses, failures, denied, limited, micros, last
-    ])?;
-    Ok(())
-}
-
-fn add_durations(
-    db: &Connection,
-    table: &str,
-    time: &str,
-    start: u64,
-    (upstream, step, calls): (NameId, u8, u64),
-) -> rusqlite::Result<()> {
-    let mut statement = db.prepare_cached(&format!(
-        "INSERT INTO {table} ({time}, upstream, step, calls) VALUES (?1, ?2, ?3, ?4) \
-         ON CONFLICT DO UPDATE SET calls = calls + excluded.calls"
-    ))?;
-    statement.execute(params![start, upstream, step, calls.min(MAX_NUMBER)])?;
-    Ok(())
-}
-
-/// Joins the least used names of one kind and time as `(others)`, where there are too many.
-fn join_names(
-    db: &Connection,
-    table: &str,
-    time: &str,
-    kind: i64,
-    start: u64,
-) -> rusqlite::Result<()> {
-    let of = format!("FROM {table} WHERE kind = ?1 AND {time} = ?2");
-    let mut count = db.prepare_cached(&format!("SELECT count(*) {of}"))?;
-    if count.query_row(params![kind, start], |row| row.get::<_, i64>(0))? <= MAX_NAMES {
+    let mut count = db.prepare(&format!("SELECT count(*) FROM {table} WHERE {of}"))?;
+    if count.query_row([], |row| row.get::<_, i64>(0))? <= limit {
         return Ok(());
     }
-    let rest = joined(
-        db,
-        &format!(
-            "DELETE {of} AND name IN (SELECT name {of} AND name <> 1 \
-             ORDER BY uses + denied + limited DESC, name LIMIT -1 OFFSET ?3) RETURNING"
-        ),
-        params![kind, start, MAX_NAMES - 1],
-    )?;
-    add_calls(db, table, time, (kind, start, OTHER_NAMES), &rest)
-}
-
-/// Joins the least used pairs of a day as `(others)`, where there are more than `limit`, so that
-/// `keep` are left.
-fn join_pairs(db: &Connection, day: u64, limit: i64, keep: i64) -> rusqlite::Result<()> {
-    let mut count = db.prepare_cached("SELECT count(*) FROM pairs_by_day WHERE day = ?1")?;
-    if count.query_row([day], |row| row.get::<_, i64>(0))? <= limit {
-        return Ok(());
-    }
-    let rest = joined(
-        db,
-        "DELETE FROM pairs_by_day WHERE day = ?1 AND (caller, prompt, upstream, endpoint) IN \
-         (SELECT caller, prompt, upstream, endpoint FROM pairs_by_day \
-         WHERE day = ?1 AND (caller <> 1 OR prompt <> 1) \
-         ORDER BY uses + denied + limited DESC, caller, prompt LIMIT -1 OFFSET ?2) RETURNING",
-        params![day, keep - 1],
-    )?;
-    add_pair(db, (day, [OTHER_NAMES; 4]), &rest)
-}
-
-/// Deletes rows, and returns their sum.
-fn joined(db: &Connection, delete: &str, values: impl rusqlite::Params) -> rusqlite::Result<Sum> {
-    let mut statement =
-        db.prepare_cached(&format!("{delete} uses, failures, denied, limited, micros, last"))?;
-    let mut rows = statement.query(values)?;
-    let mut sum = Sum::default();
+    let first = names.split(',').next().unwrap_or_default();
+    let mut statement = db.prepare(&format!(
+        "DELETE FROM {table} WHERE {of} AND ({names}) IN (SELECT {names} FROM {table} \
+         WHERE {of} AND {first} <> {OTHER_NAMES} ORDER BY uses + denied + limited DESC, {names} \
+         LIMIT -1 OFFSET ?1) RETURNING uses, failures, denied, limited, micros, last"
+    ))?;
+    let mut rows = statement.query([keep - 1])?;
+    let mut rest = Sum::default();
     while let Some(row) = rows.next()? {
-        let counts = counts(row, 0)?;
-        sum.merge(&Sum { counts, last: row.get(5)?, ..Sum::default() });
+        rest.counts.merge(&counts(row, 0)?);
+        rest.last = rest.last.max(row.get(5)?);
     }
-    Ok(sum)
+    add(db, table, others, &rest)
 }
 
 /// Reads the sums of a row, from a column on.
