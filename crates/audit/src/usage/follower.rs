@@ -86,6 +86,14 @@ impl Follower {
         self.index.flush()
     }
 
+    /// Writes the index, and releases its folder.
+    ///
+    /// # Errors
+    /// When the database cannot be written.
+    pub(super) fn close(self) -> io::Result<()> {
+        self.index.close()
+    }
+
     /// Applies changed limits.
     pub(crate) fn limit(&mut self, config: &config::Usage) {
         self.index.limit(config.keep, config.size);

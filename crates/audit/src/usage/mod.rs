@@ -443,8 +443,8 @@ impl History {
 
     /// Writes the counts, and releases the folder.
     fn close(&mut self) {
-        if let Some(mut follower) = self.follower.take()
-            && let Err(error) = follower.flush()
+        if let Some(follower) = self.follower.take()
+            && let Err(error) = follower.close()
         {
             warn!(%error, "the usage index cannot be written");
         }

@@ -90,7 +90,7 @@ impl Database {
         Ok(database)
     }
 
-    /// Opens the database of a folder to read it; `None` if there is none.
+    /// Opens the database of a folder to read it, as it is now; `None` if there is none.
     ///
     /// # Errors
     /// When the database cannot be read; [`is_damage`] says whether it is of another version, or
@@ -101,7 +101,12 @@ impl Database {
             return Ok(None);
         }
         let database = Self::connect(&path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-        match database.with(|db| version(db))? {
+        let version = database.with(|db| {
+            // One transaction for all that is read: what is written meanwhile is of later records.
+            db.execute_batch("BEGIN")?;
+            version(db)
+        })?;
+        match version {
             VERSION => Ok(Some(database)),
             version => Err(damage(format!(
                 "{}: its tables have version {version}, and this promptgate reads {VERSION}",
@@ -143,6 +148,15 @@ impl Database {
             let path = connection.path().unwrap_or_default();
             failure(Path::new(path), &error)
         })
+    }
+
+    /// Ends the write-ahead log, unless another process reads: readers that find one leave files beside
+    /// the database.
+    pub(super) fn rest(&self) {
+        let _ = self.with(|db| {
+            db.busy_timeout(Duration::ZERO)?;
+            db.pragma_update(None, "journal_mode", "DELETE")
+        });
     }
 
     /// Runs `work` in a transaction, alone.

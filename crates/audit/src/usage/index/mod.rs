@@ -268,6 +268,17 @@ impl Index {
         }))
     }
 
+    /// Writes what was counted. The database is then one file that can be copied, and read where
+    /// nothing can be written.
+    ///
+    /// # Errors
+    /// When the database cannot be written.
+    pub(super) fn close(mut self) -> io::Result<()> {
+        self.flush()?;
+        self.database.rest();
+        Ok(())
+    }
+
     /// Moves a damaged database out of the way; the next index begins anew.
     ///
     /// # Errors

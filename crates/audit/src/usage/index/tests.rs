@@ -451,6 +451,44 @@ fn a_reader_writes_nothing_whatever_log_it_reads() {
 }
 
 #[test]
+fn what_is_written_while_a_reader_reads_is_counted_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = Log::new("i0");
+    let mut index = open(folder.path());
+    log.call(one(NOON));
+    follow(&mut index, log.path());
+    index.flush().unwrap();
+    let mut reader = Index::reader(Some(folder.path())).unwrap();
+    log.call(one(NOON + 1));
+    follow(&mut reader, log.path());
+    follow(&mut index, log.path());
+    index.flush().unwrap();
+    check(&mut reader, &[one(NOON), one(NOON + 1)]);
+    check(&mut index, &[one(NOON), one(NOON + 1)]);
+}
+
+#[test]
+fn an_index_at_rest_is_one_file_and_readers_leave_it_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = Log::new("i0");
+    log.call(one(NOON));
+    let mut index = open(folder.path());
+    follow(&mut index, log.path());
+    index.close().unwrap();
+    let names = || {
+        let names = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(), ["lock", "usage.db"]);
+    let mut reader = Index::reader(Some(folder.path())).unwrap();
+    check(&mut reader, &[one(NOON)]);
+    drop(reader);
+    assert_eq!(names(), ["lock", "usage.db"]);
+}
+
+#[test]
 fn lines_that_are_written_again_are_counted_once() {
     let mut log = Log::new("i0");
     let folder = tempfile::tempdir().unwrap();
