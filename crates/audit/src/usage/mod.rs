@@ -128,7 +128,7 @@ impl Default for Usage {
 
 impl Usage {
     /// Returns the path of the database in the folder of an index.
-    pub(crate) fn database(folder: &Path) -> PathBuf {
+    pub fn database(folder: &Path) -> PathBuf {
         index::path(folder)
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rusqlite::{Connection, Error, ErrorCode, OpenFlags, TransactionBehavior, ffi};
 use tracing::{info, warn};
 
-use crate::platform::disk::{self, File, OpenOptions, Readers};
+use base::platform::disk::{self, File, OpenOptions, Readers};
 
 /// The name of the database in the folder of the index.
 const FILE: &str = "usage.db";
@@ -205,7 +205,7 @@ fn failure(path: &Path, error: &Error) -> io::Error {
 /// # Errors
 /// When a file cannot be renamed.
 pub(super) fn set_aside(folder: &Path, why: &str) -> io::Result<()> {
-    let now = humantime::format_rfc3339_seconds(crate::platform::wall_clock());
+    let now = humantime::format_rfc3339_seconds(base::platform::wall_clock());
     let now = now.to_string().replace([':', '-'], "");
     for companion in COMPANIONS {
         let from = folder.join(format!("{FILE}{companion}"));

@@ -20,7 +20,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::counts::Seen;
 use super::records::{OpenCalls, Record};
 use crate::tail::{Position, Tail};
-use crate::platform::disk::File;
+use base::platform::disk::File;
 use batch::{Batch, Named, Names};
 use database::Database;
 
@@ -123,7 +123,7 @@ impl Index {
     /// # Errors
     /// When the folder or the database cannot be read.
     pub(super) fn tail(&mut self, path: &Path) -> io::Result<Tail> {
-        self.change_log(&crate::audit::tail::instance(path)?.unwrap_or_default())?;
+        self.change_log(&crate::tail::instance(path)?.unwrap_or_default())?;
         Ok(Tail::new(path, self.log.position))
     }
 
