@@ -184,7 +184,6 @@ pub(super) fn get(
             arguments: Document::parse(given, 2).ok(),
             answers: None,
             source: None,
-            known: None,
         },
         forwarded: ForwardedMeta::default(),
         capabilities: ClientCapabilities::NONE,

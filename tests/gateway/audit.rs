@@ -2,18 +2,20 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use audit::keys::Keys;
 use audit::verify::{TrustAnchors, verify};
-use base::seal::AuditKey;
 use domain::caller::Caller;
 use domain::fault::Fault;
 use domain::method::Method;
 use domain::rights::{PromptRef, Rights};
+use promptgate::test_util::seal::{AuditKey, digest_text};
+use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::support::client::{Reply, request};
 use crate::support::gateway::api_key;
 use crate::support::session_layer::SessionLayer;
 use crate::support::{Gateway, Upstream, eventually, write_greeting};
@@ -344,4 +346,39 @@ async fn d10_a_call_that_panics_is_on_record_and_takes_nothing_else_with_it() {
     assert!(panic["seq"].is_number());
     let outcomes: Vec<_> = log.of("completed").iter().map(|r| r["outcome"].clone()).collect();
     assert_eq!(outcomes, ["internal", "ok"]);
+}
+
+/// The digest of the result as it came, by another library than the gateway's.
+fn result_digest(reply: &Reply) -> String {
+    let body = str::from_utf8(&reply.body).unwrap();
+    let (_, result) = body.split_once(r#""result":"#).unwrap();
+    let digest = digest(&SHA256, result.strip_suffix('}').unwrap().as_bytes());
+    digest_text(digest.as_ref().try_into().unwrap())
+}
+
+#[tokio::test]
+async fn the_log_has_the_digest_of_what_each_client_got_however_often_it_comes() {
+    let log = Log::new();
+    let texts = Mutex::new(["a", "a", "a", "b", "a"].into_iter().cycle());
+    let upstream = Upstream::modern(move |asked| {
+        let text = |text: &str| asked.content(json!({"type": "text", "text": text.repeat(9_000)}));
+        (asked.method() == "prompts/get").then(|| text(texts.lock().unwrap().next().unwrap()))
+    })
+    .await;
+    let gateway = Gateway::start(&format!("{}{}", log.table(), upstream.table("up"))).await;
+    let legacy = gateway.client().legacy("2025-06-18").await;
+    let modern = gateway.client();
+    let (get, mut digests) = (json!({"name": "up__p"}), Vec::new());
+    for is_modern in [true, true, false, false, true, true, true, false] {
+        let reply = match is_modern {
+            true => modern.modern("prompts/get", get.clone()).await,
+            false => legacy.post(&request(1, "prompts/get", get.clone())).await,
+        };
+        digests.push(result_digest(&reply));
+    }
+    gateway.drain().await;
+    let completed = log.of("completed");
+    let recorded: Vec<_> =
+        completed.iter().filter_map(|record| record["result"].as_str()).collect();
+    assert_eq!(recorded, digests);
 }

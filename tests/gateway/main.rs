@@ -32,7 +32,6 @@ mod forwarding;
 mod generated_histories;
 mod generated_rules;
 mod health;
-mod known_results;
 mod library;
 mod limits;
 mod list_changed;

@@ -7,11 +7,7 @@ use bytes::Bytes;
 
 /// A text as a sequence of chunks of UTF-8.
 #[derive(Clone, Default, Eq, PartialEq)]
-pub struct Chunks {
-    chunks: Vec<Bytes>,
-    /// Bytes in chunks that are shared with where the text came from.
-    shared: usize,
-}
+pub struct Chunks(Vec<Bytes>);
 
 /// The large parts of a text while it is written, each with its place.
 #[derive(Debug, Default)]
@@ -27,45 +23,24 @@ const SHARED: usize = 4 << 10;
 impl Chunks {
     /// Bytes of the text.
     pub fn size(&self) -> usize {
-        self.chunks.iter().map(Bytes::len).sum()
+        self.0.iter().map(Bytes::len).sum()
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Bytes> {
-        self.chunks.iter()
-    }
-
-    /// Returns whether a part of the text is shared with where it came from.
-    pub fn is_shared(&self) -> bool {
-        self.shared > 0
-    }
-
-    /// Bytes of the text that are not shared.
-    pub fn unshared(&self) -> usize {
-        self.size() - self.shared
-    }
-
-    /// Returns whether two texts are known to be the same, without reading the parts that they
-    /// share.
-    pub fn is_same(&self, other: &Self) -> bool {
-        let is_same = |(one, other): (&Bytes, &Bytes)| {
-            let is_there = one.as_ptr() == other.as_ptr() && one.len() == other.len();
-            is_there || (one.len() < SHARED && one == other)
-        };
-        self.chunks.len() == other.chunks.len()
-            && self.chunks.iter().zip(&other.chunks).all(is_same)
+        self.0.iter()
     }
 
     /// The text between two others. Short texts become one chunk.
     pub fn between(mut self, before: &str, after: &str) -> Self {
-        match self.chunks.as_slice() {
+        match self.0.as_slice() {
             [] => [before, after].concat().into(),
             [only] if only.len() < SHARED => {
                 let text = [before.as_bytes(), only, after.as_bytes()].concat();
-                Self { chunks: vec![text.into()], shared: 0 }
+                Self(vec![text.into()])
             }
             _ => {
-                self.chunks.insert(0, before.to_owned().into());
-                self.chunks.push(after.to_owned().into());
+                self.0.insert(0, before.to_owned().into());
+                self.0.push(after.to_owned().into());
                 self
             }
         }
@@ -73,7 +48,7 @@ impl Chunks {
 
     /// The text in one piece.
     pub fn into_text(self) -> String {
-        let mut chunks = self.chunks;
+        let mut chunks = self.0;
         let bytes = match chunks.pop() {
             Some(only) if chunks.is_empty() => only.into(),
             last => chunks.into_iter().chain(last).fold(Vec::new(), |mut all, chunk| {
@@ -91,25 +66,25 @@ impl IntoIterator for Chunks {
     type IntoIter = std::vec::IntoIter<Bytes>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.chunks.into_iter()
+        self.0.into_iter()
     }
 }
 
 impl From<String> for Chunks {
     fn from(text: String) -> Self {
-        Self { chunks: vec![text.into()], shared: 0 }
+        Self(vec![text.into()])
     }
 }
 
 impl From<&'static str> for Chunks {
     fn from(text: &'static str) -> Self {
-        Self { chunks: vec![Bytes::from_static(text.as_bytes())], shared: 0 }
+        Self(vec![Bytes::from_static(text.as_bytes())])
     }
 }
 
 impl fmt::Debug for Chunks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Chunks({} bytes in {})", self.size(), self.chunks.len())
+        write!(f, "Chunks({} bytes in {})", self.size(), self.0.len())
     }
 }
 
@@ -139,7 +114,6 @@ impl Splices {
             return out.into();
         }
         let text = Bytes::from(out);
-        let shared = self.0.iter().map(|(_, part)| part.len()).sum();
         let mut chunks = Vec::with_capacity(2 * self.0.len() + 1);
         let mut written = 0;
         for (at, part) in self.0 {
@@ -148,7 +122,7 @@ impl Splices {
         }
         chunks.push(text.slice(written..));
         chunks.retain(|chunk| !chunk.is_empty());
-        Chunks { chunks, shared }
+        Chunks(chunks)
     }
 }
 
@@ -175,18 +149,15 @@ mod tests {
             parts in prop::collection::vec(("[a-é]{0,3}", 0usize..3), 0..6),
         ) {
             let (mut out, mut expected, mut splices) = (String::new(), String::new(), Splices::default());
-            let mut shared = 0;
             for (text, size) in parts {
                 out.push_str(&text);
                 // Below the border, at it, and above.
                 let part = "x".repeat(SHARED - 1 + size);
-                shared += if part.len() < SHARED { 0 } else { part.len() };
                 splices.add(&mut out, &part, || part.clone().into());
                 expected.extend([text, part]);
             }
             let chunks = splices.into_chunks(out).between("(", ")");
             prop_assert_eq!(chunks.size(), expected.len() + 2);
-            prop_assert_eq!(chunks.unshared(), expected.len() + 2 - shared);
             prop_assert_eq!(chunks.into_text(), format!("({expected})"));
         }
     }

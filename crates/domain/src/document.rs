@@ -80,27 +80,6 @@ impl Document {
         part.text().as_ptr() as usize - self.text.as_ptr() as usize
     }
 
-    /// Returns whether the value is the same part of the same text, and not only an equal one.
-    pub fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.text, &other.text) && self.value == other.value
-    }
-
-    /// The whole text, of which the value is a part.
-    pub(super) fn text(&self) -> &str {
-        &self.text
-    }
-
-    /// The range of a member of the whole text, in bytes; `None` where there is none, and for a
-    /// text without an outline: one that was rewritten, or that has too many values.
-    pub(super) fn range_of(&self, member: &str) -> Option<Range<usize>> {
-        if self.outline.is_empty() {
-            return None;
-        }
-        let part = Json::outlined(self.text.trim(), &self.outline, 0).get(member)?;
-        let start = self.offset(part);
-        Some(start..start + part.text().len())
-    }
-
     /// Narrows the value to the part that `pick` selects, without a copy. Returns `None`, and
     /// changes nothing, if `pick` selects none.
     pub fn narrow(&mut self, pick: impl FnOnce(Json<'_>) -> Option<Json<'_>>) -> Option<()> {

@@ -8,7 +8,6 @@
 pub mod hex;
 pub mod jws;
 mod keys;
-pub mod last_digest;
 pub mod pem;
 pub mod provider;
 

@@ -47,12 +47,6 @@ impl Outline {
         self.has_visible_escapes
     }
 
-    /// Returns whether it has no values: so it is for a text that was not scanned, and for one with
-    /// too many values.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.spans.is_empty()
-    }
-
     /// Bytes in memory.
     pub(crate) fn size(&self) -> usize {
         self.spans.capacity() * size_of::<Span>()

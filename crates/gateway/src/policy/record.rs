@@ -10,7 +10,6 @@ use super::target::Target;
 use audit::record::{Event, write_text};
 use audit::{Ledger, Unrecorded};
 use base::seal;
-use base::seal::last_digest::LastDigest;
 use domain::call::{Call, Request};
 use domain::caller::{Caller, Proof};
 use domain::chunks::Chunks;
@@ -56,8 +55,6 @@ pub enum Outcome<'a> {
 pub enum ResultDigest {
     /// The text of the result.
     Text,
-    /// The text, or the last digest of a result that comes again.
-    Last(Arc<LastDigest>),
     /// The view of the caller, with which the digest of a list was computed: a page of ten thousand
     /// prompts is not hashed again.
     List([u8; 32]),
@@ -205,7 +202,6 @@ impl Open {
                     event.text("outcome", "ok").number("result_bytes", result.size() as u64);
                 let (member, digest) = match digest {
                     ResultDigest::List(digest) => ("list", *digest),
-                    ResultDigest::Last(last) => ("result", last.of(result)),
                     ResultDigest::Text => ("result", seal::sha256_of(result)),
                 };
                 event.text(member, &seal::digest_text(&digest))

@@ -5,8 +5,7 @@
 use tokio::time::Instant;
 
 use super::call_channel::{CallChannel, CallEvent, RequestOrigin};
-use super::known_results::Recalled;
-use super::reply::{InputRequired, Origin, Reply};
+use super::reply::{self, InputRequired, Origin, Reply};
 use super::suspended_calls;
 use super::suspended_calls::SuspendedCall;
 use super::unapproved::Unapproved;
@@ -40,7 +39,6 @@ pub(super) struct Bridge<'a> {
     pub arguments: Option<&'a Document>,
     /// The digest of the approved text for the arguments of the client, where one is approved.
     pub approved_text: Option<&'a DigestText>,
-    pub recalled: Recalled,
     /// Extended while a user answers.
     pub deadline: Instant,
     pub now: UnixSeconds,
@@ -204,8 +202,7 @@ impl Bridge<'_> {
     /// Checks the result of the upstream, and adds the messages of overlays.
     fn checked(&self, result: Document) -> Result<Reply, Fault> {
         let hidden_text = self.routed.upstream.config().settings.content;
-        let known = &self.router.shared.known;
-        let mut prompt = known.check(&self.recalled, result, self.origin(), hidden_text)?;
+        let mut prompt = reply::prompt(result, self.origin(), hidden_text)?;
         if let Some(approved) = self.approved_text {
             self.compare(approved, &prompt.result)?;
         }
@@ -308,7 +305,6 @@ impl Bridge<'_> {
                 arguments: self.arguments.cloned(),
                 answers,
                 source: self.approved_source(),
-                known: self.recalled.response().cloned(),
             },
             forwarded: self.routed.call.forwarded.clone(),
             capabilities: self

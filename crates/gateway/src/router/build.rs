@@ -14,7 +14,6 @@ use super::catalog::Catalog;
 use super::changes::Published;
 use super::debounce::Debounce;
 use super::effective::TextReport;
-use super::known_results::KnownResults;
 use super::refresh::{Inputs, Refresh, Renewal};
 use super::search::SEARCHES;
 use super::source::Source;
@@ -44,7 +43,6 @@ pub(super) struct SharedState {
     pub telemetry: Telemetry,
     reports: mpsc::Sender<DriverReport>,
     pub mismatches: Mismatches,
-    pub known: KnownResults,
     pub verified: VerifiedTexts,
     /// The digest of the lock file of the newest configuration.
     pub lock: watch::Sender<String>,
@@ -110,7 +108,6 @@ impl Router {
             telemetry: upstream_deps.telemetry.clone(),
             reports,
             mismatches: Mismatches::default(),
-            known: KnownResults::default(),
             verified: VerifiedTexts::default(),
             lock: watch::Sender::default(),
             texts,

@@ -17,7 +17,6 @@ pub mod owner;
 pub mod pin;
 mod effective;
 mod unapproved;
-mod known_results;
 mod verified;
 pub mod approvals;
 pub mod reply;
@@ -195,7 +194,6 @@ impl Router {
             channel,
             arguments,
             approved_text: approved.as_ref().and_then(|(approved, key)| approved.text(key)),
-            recalled: self.shared.known.recall(routed, arguments),
             deadline,
             now,
             rounds: 0,

@@ -11,7 +11,6 @@ use super::call_channel::RequestOrigin;
 use super::catalog::Incomplete;
 use super::view_cache::ListKind;
 use crate::policy::ResultDigest;
-use base::seal::last_digest::LastDigest;
 use domain::call_overlay::CallOverlay;
 use domain::content;
 use domain::cursor::CacheScope;
@@ -43,9 +42,6 @@ impl Reply {
     pub(crate) fn digest(&self) -> ResultDigest {
         match self {
             Self::List(list) => ResultDigest::List(list.digest),
-            Self::Prompt(PromptReply { last_digest: Some(last), .. }) => {
-                ResultDigest::Last(last.clone())
-            }
             _ => ResultDigest::Text,
         }
     }
@@ -62,15 +58,13 @@ pub struct PromptReply {
     pub overlay: Option<Arc<CallOverlay>>,
     /// Whether the result is an approved snapshot instead of the upstream's.
     pub is_snapshot: bool,
-    /// The last digest of a result that comes again.
-    pub last_digest: Option<Arc<LastDigest>>,
 }
 
 impl PromptReply {
     /// A result without findings and overlays.
     pub fn of(result: Document, origin: Origin) -> Self {
         let flags = Flags::default();
-        Self { result, origin, flags, overlay: None, is_snapshot: false, last_digest: None }
+        Self { result, origin, flags, overlay: None, is_snapshot: false }
     }
 }
 

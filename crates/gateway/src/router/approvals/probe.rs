@@ -12,7 +12,6 @@ use crate::policy::{Outcome, Resolution, ResultDigest, Target};
 use crate::router::bridge::Bridge;
 use crate::router::call_channel::CallChannel;
 use crate::router::effective::{TextReport, TextsOf};
-use crate::router::known_results::Recalled;
 use crate::router::owner::Owner;
 use crate::router::pin::{ApprovalRow, DEPTH, OfferedPrompt, PromptApproval, approval_arguments};
 use crate::router::reply::Reply;
@@ -320,7 +319,6 @@ impl Router {
             channel: &channel,
             arguments: effective.as_ref().or(arguments),
             approved_text: None,
-            recalled: Recalled::default(),
             deadline: Instant::now() + self.limits.request,
             now: UnixSeconds::default(),
             rounds: 0,

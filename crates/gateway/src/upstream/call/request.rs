@@ -5,7 +5,6 @@ use std::sync::Arc;
 use domain::call::ForwardedMeta;
 use domain::document::Document;
 use domain::json::object::ObjectWriter;
-use domain::known_response::KnownResponse;
 use domain::method::Method;
 use domain::server_request::ClientCapabilities;
 
@@ -31,8 +30,6 @@ pub enum RequestParams {
         answers: Option<InputResponses>,
         /// The digest of the only source that a library may serve; `None` for any.
         source: Option<Arc<str>>,
-        /// A response that the upstream may send again.
-        known: Option<KnownResponse>,
     },
     Complete {
         prompt: Arc<str>,
@@ -75,14 +72,6 @@ impl RequestParams {
         }
     }
 
-    /// Returns a response that the upstream may send again.
-    pub(crate) fn known(&self) -> Option<&KnownResponse> {
-        match self {
-            Self::Get { known, .. } => known.as_ref(),
-            Self::Complete { .. } => None,
-        }
-    }
-
     /// Returns the raw name of the prompt.
     pub fn prompt(&self) -> &str {
         match self {
@@ -105,7 +94,7 @@ pub struct InputResponses {
 /// Adds the members of `params` to a request.
 pub(crate) fn write_params(params: &RequestParams, out: &mut ObjectWriter<'_>) {
     match params {
-        RequestParams::Get { name, arguments, answers, source: _, known: _ } => {
+        RequestParams::Get { name, arguments, answers, source: _ } => {
             out.text("name", name);
             if let Some(arguments) = arguments {
                 out.json("arguments", arguments.json().text());

@@ -365,7 +365,7 @@ impl RemoteConnection {
             };
             self.encode(rpc)
         };
-        self.send(id, headers, body, interim, request.params.known()).await
+        self.send(id, headers, body, interim).await
     }
 
     async fn request(
@@ -374,7 +374,7 @@ impl RemoteConnection {
         interim: Option<InterimSender>,
     ) -> Result<Document, Kind> {
         let (id, headers, body) = self.encode(rpc);
-        self.send(id, headers, body, interim, None).await
+        self.send(id, headers, body, interim).await
     }
 
     fn encode(&self, rpc: RpcRequest<'_>) -> (Id, HeaderMap, String) {
@@ -389,10 +389,9 @@ impl RemoteConnection {
         headers: HeaderMap,
         body: String,
         interim: Option<InterimSender>,
-        known: Option<&KnownResponse>,
     ) -> Result<Document, Kind> {
         let mut guard = RequestGuard { connection: self, id: &id, is_outstanding: true };
-        let response = self.transport.request(&id, headers, body, interim, known).await;
+        let response = self.transport.request(&id, headers, body, interim).await;
         guard.is_outstanding = false;
         response.map(|(result, _)| result)
     }

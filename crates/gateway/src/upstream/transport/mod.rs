@@ -20,7 +20,6 @@ use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
 use domain::jsonrpc::{Frame, Id};
-use domain::known_response::KnownResponse;
 
 /// An event of a notification stream.
 #[derive(Clone, Copy)]
@@ -53,9 +52,8 @@ impl Transport {
 
     /// Sends a request and waits for its result. `headers` are those of [`Transport::headers`] and
     /// of the request; those returned are of the HTTP response. Messages that belong to the call
-    /// and come before its response go to `interim`. A response over Streamable HTTP that differs
-    /// from the `known` one only in its id is not parsed: its result is the known one. Dropped
-    /// before the response, the call counts as abandoned.
+    /// and come before its response go to `interim`. Dropped before the response, the call counts
+    /// as abandoned.
     ///
     /// # Errors
     /// When the upstream cannot be reached, refuses the request or violates the protocol, when the
@@ -66,13 +64,12 @@ impl Transport {
         headers: HeaderMap,
         body: String,
         interim: Option<InterimSender>,
-        known: Option<&KnownResponse>,
     ) -> Result<(Document, HeaderMap), Kind> {
         let registration = self.correlator().register(id, interim);
         let without_headers = |result: Document| (result, HeaderMap::new());
         let response = match self {
             Transport::Http { endpoint, correlator } => {
-                let reply = endpoint.request(id, headers, body, correlator, known).await;
+                let reply = endpoint.request(id, headers, body, correlator).await;
                 reply.map(|reply| (reply.result, reply.headers))
             }
             Transport::Sse(session) => {

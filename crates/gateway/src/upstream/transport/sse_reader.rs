@@ -17,13 +17,6 @@ use domain::sse_decoder;
 /// admits keep-alive comments, and bounds endless ones.
 const STREAM_FACTOR: usize = 4;
 
-/// A message of an upstream.
-pub(super) enum Received {
-    /// The known response; this is its result.
-    Known(Document),
-    Message(Document),
-}
-
 /// Reader of an event stream. `limit`, in bytes, bounds each event.
 pub struct SseReader {
     body: Incoming,
@@ -51,36 +44,16 @@ impl SseReader {
     /// # Errors
     /// When the connection breaks, an event exceeds the limit, or a message is not acceptable JSON.
     pub async fn next(&mut self) -> Result<Option<Document>, Kind> {
-        let received = self.next_or_known(|_| None).await?;
-        Ok(received.map(|received| match received {
-            Received::Known(message) | Received::Message(message) => message,
-        }))
-    }
-
-    /// Returns the next JSON-RPC message, or the result of the known response if `result_of`
-    /// recognizes the bytes of one, which are then not parsed; nothing at the end of the stream.
-    /// Cancel safe.
-    ///
-    /// # Errors
-    /// As [`SseReader::next`].
-    pub(super) async fn next_or_known<'a>(
-        &mut self,
-        result_of: impl Fn(&[u8]) -> Option<&'a Document>,
-    ) -> Result<Option<Received>, Kind> {
         loop {
             if let Some(message) = self.messages.pop_front() {
-                return Ok(Some(Received::Message(message)));
+                return Ok(Some(message));
             }
             let Some(event) = self.next_event().await? else {
                 return Ok(None);
             };
-            if event.name != "message" {
-                continue;
+            if event.name == "message" {
+                self.messages.extend(reply::messages(event.data)?);
             }
-            if let Some(result) = result_of(&event.data) {
-                return Ok(Some(Received::Known(result.clone())));
-            }
-            self.messages.extend(reply::messages(event.data)?);
         }
     }
 

@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::TaskTracker;
 
 use super::StreamEvent;
-use super::sse_reader::{Received, SseReader, next_chunk};
+use super::sse_reader::{SseReader, next_chunk};
 use crate::net::egress::Egress;
 use crate::net::origin;
 use crate::upstream::auth::authorization::Authorization;
@@ -144,7 +144,6 @@ impl HttpEndpoint {
         headers: HeaderMap,
         body: String,
         correlator: &Correlator,
-        known: Option<&KnownResponse>,
     ) -> Result<HttpReply, Kind> {
         let has_session = headers.contains_key(SESSION_ID);
         let (head, body) = self.post(&headers, body).await?.into_parts();
@@ -158,14 +157,11 @@ impl HttpEndpoint {
             (status, Some("text/event-stream")) if status.is_success() => {
                 // On the heap: few requests take this path, and its future would enlarge those of
                 // all.
-                Box::pin(self.read_stream(id, &headers, body, correlator, known)).await
+                Box::pin(self.read_stream(id, &headers, body, correlator)).await
             }
             (status, Some("application/json")) if status.is_success() => {
-                match self.read_body(body, known.map(|known| known.compare(id))).await? {
-                    Received::Known(result) => Ok(result),
-                    Received::Message(response) => reply::read_response(id, response)
-                        .ok_or_else(|| Kind::Protocol("the response has another id".into()))?,
-                }
+                reply::read_response(id, self.read_body(body).await?)
+                    .ok_or_else(|| Kind::Protocol("the response has another id".into()))?
             }
             (status, _) if status.is_success() => {
                 Err(Kind::Protocol("the response is neither JSON nor an event stream".into()))
@@ -185,9 +181,9 @@ impl HttpEndpoint {
         if !has_json || is_precise || !head.status.is_client_error() {
             return refusal;
         }
-        match self.read_body(body, None).await {
-            Ok(Received::Message(error)) => reply::read_error_body(id, &error).unwrap_or(refusal),
-            _ => refusal,
+        match self.read_body(body).await {
+            Ok(error) => reply::read_error_body(id, &error).unwrap_or(refusal),
+            Err(_) => refusal,
         }
     }
 
@@ -410,40 +406,22 @@ impl HttpEndpoint {
         Err(Kind::Protocol("more than two redirects".into()))
     }
 
-    /// Reads a body to its end, and parses it unless it is the one that `same` expects, whose bytes
-    /// are compared and not kept.
-    async fn read_body(
-        &self,
-        mut body: Incoming,
-        mut same: Option<Comparison<'_>>,
-    ) -> Result<Received, Kind> {
+    /// Reads a body to its end, and parses it.
+    async fn read_body(&self, mut body: Incoming) -> Result<Document, Kind> {
         // The announced length is untrusted: it bounds the first buffer only.
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
         let first_buffer = announced.min(self.max_message).min(MAX_FIRST_BUFFER);
-        let (mut bytes, mut received) = (Vec::new(), 0);
+        let mut bytes = Vec::new();
         while let Some(chunk) = next_chunk(&mut body).await? {
-            received += chunk.len();
-            if received > self.max_message {
+            if chunk.len() > self.max_message - bytes.len() {
                 return Err(Kind::TooLarge { limit: self.max_message });
-            }
-            if same.as_mut().is_some_and(|same| same.matches(&chunk)) {
-                continue;
             }
             if bytes.is_empty() {
                 bytes.reserve_exact(first_buffer);
             }
-            if let Some(same) = same.take() {
-                same.write_matched(&mut bytes);
-            }
             bytes.extend_from_slice(&chunk);
         }
-        if let Some(same) = same {
-            if let Some(result) = same.result() {
-                return Ok(Received::Known(result.clone()));
-            }
-            same.write_matched(&mut bytes);
-        }
-        reply::document(bytes).map(Received::Message)
+        reply::document(bytes)
     }
 
     /// Reads events until the response to `id`. Requests and notifications go to the correlator;
@@ -454,15 +432,9 @@ impl HttpEndpoint {
         headers: &HeaderMap,
         body: Incoming,
         correlator: &Correlator,
-        known: Option<&KnownResponse>,
     ) -> Result<Document, Kind> {
         let mut events = SseReader::new(body, self.max_message);
-        let result_of = |message: &[u8]| known?.result_of(id, message);
-        while let Some(received) = events.next_or_known(result_of).await? {
-            let message = match received {
-                Received::Known(result) => return Ok(result),
-                Received::Message(message) => message,
-            };
+        while let Some(message) = events.next().await? {
             match Frame::read(message.json()) {
                 Ok(Frame::Response { .. }) => {}
                 Err(error) if error.id.as_ref() == Some(id) => {}

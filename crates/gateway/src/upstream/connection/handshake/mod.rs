@@ -326,7 +326,7 @@ async fn initialize(
         params.written("capabilities", |out| capabilities.write(out));
         params.json("clientInfo", CLIENT_INFO);
     });
-    let (result, headers) = transport.request(&id, transport.headers(), body, None, None).await?;
+    let (result, headers) = transport.request(&id, transport.headers(), body, None).await?;
     let result = result.json();
     let version = result.get("protocolVersion").and_then(Json::as_str);
     let revision = version.and_then(|v| Revision::parse(&v)).filter(|r| r.era() == Era::Legacy);

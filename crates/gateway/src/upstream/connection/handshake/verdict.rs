@@ -38,7 +38,7 @@ async fn send_discover(transport: &Transport, id: &Id) -> Result<Document, Kind>
     let conversation = Conversation::modern(Capabilities::default(), transport.headers());
     let rpc = RpcRequest { method: DISCOVER, ..RpcRequest::default() };
     let (headers, body) = conversation.encode(id, rpc);
-    transport.request(id, headers, body, None, None).await.map(|(result, _)| result)
+    transport.request(id, headers, body, None).await.map(|(result, _)| result)
 }
 
 /// Whether a version error lists a modern revision as supported.
