@@ -7,8 +7,7 @@ use crate::support::{Gateway, Upstream};
 
 async fn gateway() -> (Gateway, Upstream) {
     let upstream = Upstream::with_prompts(&["p"]).await;
-    let toml = "[server.limits]\nbatch_items = 4\n".to_owned() + &upstream.table("up");
-    (Gateway::start(&toml).await, upstream)
+    (Gateway::start(&upstream.table("up")).await, upstream)
 }
 
 #[tokio::test]
@@ -42,9 +41,9 @@ async fn notifications_alone_are_accepted_and_bounds_are_kept() {
     assert_eq!((reply.status, reply.body.len()), (202, 0));
     let pings =
         |n: u64| Value::from((0..n).map(|i| request(i, "ping", json!({}))).collect::<Vec<_>>());
-    assert_eq!(client.post(&pings(4)).await.status, 200);
+    assert_eq!(client.post(&pings(100)).await.status, 200);
     let refused = (400, -32600, "batch_unsupported".to_owned());
-    assert_eq!(client.post(&pings(5)).await.refusal(), refused);
+    assert_eq!(client.post(&pings(101)).await.refusal(), refused);
     assert_eq!(client.post(&json!([])).await.refusal(), refused);
     let params = json!({"protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": {}});
     let initialize = json!([request(1, "initialize", params)]);
@@ -76,8 +75,7 @@ async fn responses_that_are_too_large_together_are_refused_with_the_bound() {
             .then(|| asked.result(json!({"resultType": "complete", "messages": messages})))
     })
     .await;
-    let toml = "[server.limits]\nbatch_items = 7\n".to_owned() + &upstream.patient_table("up");
-    let gateway = Gateway::start(&toml).await;
+    let gateway = Gateway::start(&upstream.patient_table("up")).await;
     gateway.summary().await;
     let client = gateway.client().legacy("2025-03-26").await;
     let gets = (1..=7).map(|id| request(id, "prompts/get", json!({"name": "up__p"})));

@@ -2,6 +2,7 @@
 //! opened and thrown away, frames without end, windows that never open (fault matrix, W13, W16,
 //! W18).
 
+use promptgate::test_util::config::Limits;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -213,8 +214,8 @@ async fn w18_a_head_without_end_and_frames_that_want_answers_without_end_end_the
 async fn w18_beyond_their_number_streams_are_refused_and_the_others_go_on() {
     let upstream =
         Upstream::modern(|asked| (asked.method() == "prompts/get").then_some(HANG)).await;
-    let toml = format!("[server.limits]\nh2_streams = 10\n{}", upstream.patient_table("up"));
-    let gateway = Gateway::start(&toml).await;
+    let set = |limits: &mut Limits| limits.h2_streams = 10;
+    let gateway = Gateway::start_with(&upstream.patient_table("up"), set).await;
     gateway.summary().await;
     let mut client = Http2::open(gateway.addr, &[]).await;
     for n in 0..11 {

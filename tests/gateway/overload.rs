@@ -114,8 +114,7 @@ async fn connect_from(from: [u8; 4], to: SocketAddr) -> io::Result<TcpStream> {
 #[tokio::test]
 async fn m2_with_few_descriptors_who_is_in_is_served_and_the_rest_waits_and_is_served_later() {
     let upstream = Upstream::with_prompts(&["p"]).await;
-    let patient = "[server.limits]\nfirst_byte = \"5m\"\n".to_owned() + &upstream.table("up");
-    let gateway = ObservedProcess::start(&patient).await;
+    let gateway = ObservedProcess::start(&upstream.table("up")).await;
     let client = gateway.process.client();
     let mut kept = Kept::open(&client).await;
     kept.list().await;

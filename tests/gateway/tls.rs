@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use config::Config;
+use promptgate::test_util::config::{Config, Limits};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair,
 };
@@ -254,8 +255,8 @@ async fn certificates_are_read_again_when_they_change() {
 #[tokio::test]
 async fn w12_a_handshake_that_stalls_ends_in_time() {
     let (folder, authority) = folder();
-    let rest = "[server.limits]\ntls_handshake = \"50ms\"\n";
-    let gateway = Gateway::start(&server(&folder, rest, false)).await;
+    let set = |limits: &mut Limits| limits.tls_handshake = Duration::from_millis(50);
+    let gateway = Gateway::start_with(&server(&folder, "", false), set).await;
     let mut silent = TcpStream::connect(gateway.addr).await.unwrap();
     let mut rest = Vec::new();
     let _ = silent.read_to_end(&mut rest).await;

@@ -1,5 +1,8 @@
 //! Messages of clients, and those that are refused before any upstream is called (fault matrix, W).
 
+use std::time::Duration;
+
+use promptgate::test_util::config::Limits;
 use serde_json::{Value, json};
 
 use crate::support::client::{MODERN, modern, request};
@@ -307,12 +310,12 @@ async fn w9_versions_and_metadata_are_checked() {
 #[tokio::test]
 async fn uris_and_paths_outside_their_bounds_are_refused() {
     let upstream = Upstream::with_prompts(&["p"]).await;
-    let toml = "[server.limits]\nuri_length = 64\nin_flight = 1\n".to_owned();
+    let toml = "[server.limits]\nin_flight = 1\n".to_owned();
     let gateway = Gateway::start(&(toml + &upstream.table("up"))).await;
     let client = gateway.client();
-    let long = format!("/mcp?{}", "x".repeat(65));
+    let long = format!("/mcp?{}", "x".repeat(8_193));
     assert_eq!(client.send("POST", &long, &[], b"").await.refusal().0, 414);
-    let fits = format!("/mcp?{}", "x".repeat(59));
+    let fits = format!("/mcp?{}", "x".repeat(8_192));
     assert_eq!(client.send("POST", &fits, &[], b"").await.refusal().0, 415);
     assert_eq!(
         client.send("POST", "/other", &[], b"").await.refusal(),
@@ -327,9 +330,12 @@ async fn uris_and_paths_outside_their_bounds_are_refused() {
 async fn w12_clients_that_dawdle_are_let_go_and_others_are_served() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let upstream = Upstream::with_prompts(&["p"]).await;
-    let toml =
-        "[server.limits]\nfirst_byte = \"50ms\"\nhead = \"100ms\"\nidle = \"50ms\"\n".to_owned();
-    let gateway = Gateway::start(&(toml + &upstream.table("up"))).await;
+    let set = |limits: &mut Limits| {
+        limits.first_byte = Duration::from_millis(50);
+        limits.head = Duration::from_millis(100);
+        limits.idle = Duration::from_millis(50);
+    };
+    let gateway = Gateway::start_with(&upstream.table("up"), set).await;
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
     let whole = b"GET /other HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let said: [&[u8]; 5] = [b"", b"P", b"PRI * HT", b"POST /mcp HTTP/1.1\r\nHost: lo", preface];

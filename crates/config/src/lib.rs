@@ -66,7 +66,8 @@ pub use oauth::{ClientProof, OAuth};
 pub use records::{Records, load_audit};
 pub use releases::Approvals;
 pub use secret::Secret;
-pub use server::{Limits, Server, from_here};
+pub use server::Limits;
+pub(crate) use server::{Server, from_here};
 pub use settings::Settings;
 pub use settings::{Breaker, OnChangedDefinition};
 pub use telemetry::{LogFormat, Telemetry};
@@ -422,14 +423,9 @@ mod tests {
                 first_byte: secs(5),
                 tls_handshake: secs(5),
                 head: secs(10),
-                head_size: 32 * 1024,
-                headers: 100,
-                uri_length: 8192,
                 body: secs(30),
                 body_size: 4 * 1024 * 1024,
                 idle: secs(75),
-                batch_items: 100,
-                json_depth: 64,
                 in_flight: 4096,
                 in_flight_bytes: 256 * 1024 * 1024,
                 streams: 16384,
@@ -441,13 +437,8 @@ mod tests {
                 terminated_sessions: 100_000,
                 request: secs(60),
                 server_request_timeout: secs(300),
-                max_server_requests: 8,
-                suspended_calls: 256,
-                suspended_per_caller: 4,
                 share: Share::new(0.25),
-                small_body: 64 * 1024,
                 body_rate: 8 * 1024,
-                h2_control_frames: 1000,
                 pre_drain: secs(1),
                 grace: secs(30),
             }
@@ -522,7 +513,7 @@ mod tests {
              seal_key = { env = \"NOT_SET\" }\n\
              [server.limits]\n\
              body_size = 4\n\
-             headers = 5\n\
+             streams = 0\n\
              [naming]\n\
              separator = \"-\"\n\
              [listing]\n\
@@ -546,7 +537,7 @@ mod tests {
             "gateway.toml:3: server.path: must be a path such as",
             "gateway.toml:4: server.seal_key: environment variable NOT_SET is not set",
             "gateway.toml:6: server.limits.body_size: must be a size such as",
-            "gateway.toml:7: server.limits.headers: must be a whole number from 10 to 1000",
+            "gateway.toml:7: server.limits.streams: must be a whole number from 1 to 1000000",
             "gateway.toml:9: naming.separator: must be 1 to 8 visible",
             "gateway.toml:11: listing.on_failure: must be one of \"stale\", \"omit\", \"fail\"",
             "gateway.toml:12: upstreams.A_b: an upstream id must have",
@@ -564,11 +555,11 @@ mod tests {
     fn a_renamed_key_is_a_mistake_that_names_the_new_one() {
         let found = mistakes(
             "[server.limits]\n\
-             question_timeout = \"1s\"\n\
+             server_request_timeout = \"1s\"\n\
              question_rounds = 1\n\
              parked_calls = 1\n\
              parked_per_caller = 1\n\
-             deleted_sessions = 1\n\
+             terminated_sessions = 1\n\
              [listing]\n\
              settle = \"1s\"\n\
              settle_max = \"1s\"\n\
@@ -582,16 +573,16 @@ mod tests {
              transport = \"library\"\n\
              path = \"src\"\n\
              release = \"warn\"\n\
-             questions = [\"roots\"]\n\
-             label_questions = true\n\
-             share_asking = true\n",
+             server_requests = [\"roots\"]\n\
+             label_elicitations = true\n\
+             share_interactive_session = true\n",
         );
         let mut names = [
-            ("server.limits.question_timeout", "`server_request_timeout`"),
+            ("server.limits.server_request_timeout", "`server_request_timeout`"),
             ("server.limits.question_rounds", "`max_server_requests`"),
             ("server.limits.parked_calls", "`suspended_calls`"),
             ("server.limits.parked_per_caller", "`suspended_per_caller`"),
-            ("server.limits.deleted_sessions", "`terminated_sessions`"),
+            ("server.limits.terminated_sessions", "`terminated_sessions`"),
             ("listing.settle", "`debounce`"),
             ("listing.settle_max", "`debounce_max`"),
             ("admin.page_time", "`render_timeout`"),
@@ -599,8 +590,8 @@ mod tests {
             ("grants", "`logins` and `accounts`"),
             ("upstreams.a.release", "`approval`"),
             ("upstreams.a.questions", "`server_requests`"),
-            ("upstreams.a.label_questions", "`label_elicitations`"),
-            ("upstreams.a.share_asking", "`share_interactive_session`"),
+            ("upstreams.a.label_elicitations", "`label_elicitations`"),
+            ("upstreams.a.share_interactive_session", "`share_interactive_session`"),
         ]
         .map(|(key, names)| format!("{key}: unknown key; its name is now {names}"));
         names.sort_unstable();

@@ -51,7 +51,8 @@ pub struct Server {
     pub limits: Limits,
 }
 
-/// `[server.limits]`: bounds of one client and of all clients together.
+/// Bounds of one client and of all clients together: the keys of `[server.limits]`, and beside them
+/// constants that the admin side and tests set to other values.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Limits {
     /// Open connections.
@@ -62,22 +63,12 @@ pub struct Limits {
     pub tls_handshake: Duration,
     /// Time from the first byte of a request to the end of its head.
     pub head: Duration,
-    /// Size of a request head, in bytes.
-    pub head_size: usize,
-    /// Number of header fields.
-    pub headers: usize,
-    /// Length of path and query, in bytes.
-    pub uri_length: usize,
     /// Time from the end of the head to the end of the body.
     pub body: Duration,
     /// Size of a request body, in bytes.
     pub body_size: usize,
     /// Idle time between two requests on one connection.
     pub idle: Duration,
-    /// Messages of one JSON-RPC batch.
-    pub batch_items: usize,
-    /// Nesting of JSON arrays and objects.
-    pub json_depth: usize,
     /// Requests in flight, over all callers.
     pub in_flight: usize,
     /// Memory for request bodies, in bytes. Each body counts twice: as it arrives, and as the
@@ -101,22 +92,12 @@ pub struct Limits {
     pub request: Duration,
     /// Time for the client to answer one server request, such as an elicitation.
     pub server_request_timeout: Duration,
-    /// Server requests, one after another, in one `prompts/get`.
-    pub max_server_requests: usize,
-    /// Suspended calls whose users visit a page (URL elicitation), over all callers.
-    pub suspended_calls: usize,
-    /// Suspended calls of one caller.
-    pub suspended_per_caller: usize,
-    /// The share of each bound that one caller, or one address while the caller is not known, may
-    /// hold while others want room.
+    /// What one caller, or one address while the caller is not known, may hold of each shared bound
+    /// while others want room.
     pub share: Share,
-    /// Bodies up to this size, in bytes, have a reserve that larger ones cannot take.
-    pub small_body: usize,
     /// The least rate of an upload, in bytes per second, over each window of five seconds; 0 is no
     /// limit.
     pub body_rate: usize,
-    /// Control frames of one HTTP/2 connection per second.
-    pub h2_control_frames: usize,
     /// First step of the drain: time in which new connections are still accepted.
     pub pre_drain: Duration,
     /// Second step of the drain: time for requests in flight to complete.
@@ -289,22 +270,33 @@ pub(super) fn read(mut section: Section<'_>, tls: Option<Tls>, auth: &Auth) -> S
     server
 }
 
+/// A client speaks first: one that sends nothing for so long holds a connection for nothing.
+const FIRST_BYTE: Duration = Duration::from_secs(5);
+
+/// Two round trips and a signature, on a bad network.
+const TLS_HANDSHAKE: Duration = Duration::from_secs(5);
+
+/// A head is one write of a client. Also the interval of HTTP/2 pings, and the time for an answer.
+const HEAD: Duration = Duration::from_secs(10);
+
+/// As many as RFC 9113 (section 6.5.2) recommends at least.
+const H2_STREAMS: usize = 100;
+
+/// 11 MB. A forgotten session would live again until its token expires.
+const TERMINATED_SESSIONS: usize = 100_000;
+
+/// Slower than any network that a gateway is used over, in bytes per second.
+const BODY_RATE: usize = 8 << 10;
+
 fn limits(mut section: Section<'_>) -> Limits {
     let limits = Limits {
         connections: section.count("connections", 16_384, 1..=1_000_000),
-        first_byte: section.duration("first_byte", Duration::from_secs(5), MILLISECOND),
-        tls_handshake: section.duration("tls_handshake", Duration::from_secs(5), MILLISECOND),
-        head: section.duration("head", Duration::from_secs(10), MILLISECOND),
-        // Minimum: hyper's smallest read buffer is 8 KiB.
-        head_size: section.size("head_size", 32 << 10, 8 << 10..=1 << 20),
-        headers: section.count("headers", 100, 10..=1_000),
-        uri_length: section.count("uri_length", 8_192, 16..=65_534),
+        first_byte: FIRST_BYTE,
+        tls_handshake: TLS_HANDSHAKE,
+        head: HEAD,
         body: section.duration("body", Duration::from_secs(30), MILLISECOND),
         body_size: section.size("body_size", 4 << 20, 1 << 10..=1 << 30),
         idle: section.duration("idle", Duration::from_secs(75), MILLISECOND),
-        batch_items: section.count("batch_items", 100, 1..=100_000),
-        // Maximum: the scan is recursive and must fit on the stack of a worker thread.
-        json_depth: section.count("json_depth", 64, 8..=256),
         in_flight: section.count("in_flight", 4_096, 1..=1_000_000),
         in_flight_bytes: section.size("in_flight_bytes", 256 << 20, 1 << 20..=1 << 40),
         streams: section.count("streams", 16_384, 1..=1_000_000),
@@ -315,26 +307,21 @@ fn limits(mut section: Section<'_>) -> Limits {
             Duration::ZERO,
         ),
         keep_alive: section.duration("keep_alive", Duration::from_secs(15), MILLISECOND),
-        h2_streams: section.count("h2_streams", 100, 1..=10_000),
+        h2_streams: H2_STREAMS,
         session_lifetime: section.duration(
             "session_lifetime",
             Duration::from_secs(2_592_000),
             Duration::from_secs(1),
         ),
-        terminated_sessions: section.count("terminated_sessions", 100_000, 1..=100_000_000),
+        terminated_sessions: TERMINATED_SESSIONS,
         request: section.duration("request", Duration::from_secs(60), MILLISECOND),
         server_request_timeout: section.duration(
             "server_request_timeout",
             Duration::from_secs(300),
             MILLISECOND,
         ),
-        max_server_requests: section.count("max_server_requests", 8, 1..=100),
-        suspended_calls: section.count("suspended_calls", 256, 0..=100_000),
-        suspended_per_caller: section.count("suspended_per_caller", 4, 0..=100_000),
         share: Share::new(section.fraction("share", 0.25)),
-        small_body: section.size("small_body", 64 << 10, 1 << 10..=1 << 30),
-        body_rate: section.rate("body_rate", 8 << 10),
-        h2_control_frames: section.count("h2_control_frames", 1_000, 10..=1_000_000),
+        body_rate: BODY_RATE,
         pre_drain: section.duration("pre_drain", Duration::from_secs(1), Duration::ZERO),
         grace: section.duration("grace", Duration::from_secs(30), Duration::ZERO),
     };

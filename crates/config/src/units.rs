@@ -21,7 +21,6 @@ const SIZES: [(&str, u64); 6] = [
 /// The texts that [`duration`] and [`size`] parse, as regular expressions of JSON Schema.
 pub(super) const DURATION_PATTERN: &str = "^[0-9]+(ms|s|m|h|d)$";
 pub(super) const SIZE_PATTERN: &str = "^[0-9]+(B|KiB|MiB|GiB|TiB|PiB)$";
-pub(super) const RATE_PATTERN: &str = "^[0-9]+(B|KiB|MiB|GiB|TiB|PiB)/s$";
 
 /// Parses `250ms`, `30s`, `5m`, `1h` or `30d`. Fractions such as `1.5s` are not allowed.
 pub(crate) fn duration(text: &str) -> Option<Duration> {

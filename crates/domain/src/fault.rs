@@ -51,11 +51,11 @@ pub enum TransportFault {
     NotAcceptable { accept: &'static str },
     #[error("the body is larger than {limit} bytes (server.limits.body_size)")]
     BodyTooLarge { limit: usize },
-    #[error("the body did not arrive in time (server.limits.body, body_rate)")]
+    #[error("the body did not arrive in time (server.limits.body, and 8 KiB in each second)")]
     BodyTimeout,
     #[error("the body ended before it was complete; send the request again")]
     BodyBroken,
-    #[error("the URI is longer than {limit} bytes (server.limits.uri_length)")]
+    #[error("the URI is longer than {limit} bytes")]
     UriTooLong { limit: usize },
     #[error("the session id is missing; send the Mcp-Session-Id of the initialize response")]
     SessionRequired,
@@ -143,9 +143,7 @@ pub enum RequestFault {
     UnsafeJson(JsonError),
     #[error("the message is not JSON-RPC 2.0: {0}")]
     NotJsonRpc(&'static str),
-    #[error(
-        "batches are supported in 2025-03-26 only, without initialize, up to server.limits.batch_items messages"
-    )]
+    #[error("batches are supported in 2025-03-26 only, without initialize, up to 100 messages")]
     BatchUnsupported,
     #[error(
         "the protocol revision is unknown; send initialize first, or the metadata of a modern request"

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use config::Config;
 use gateway::downstream::Streams;
 use promptgate::App;
+use promptgate::test_util::config::{Config, Limits};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::io::DuplexStream;
@@ -22,7 +22,14 @@ pub struct Gateway {
 impl Gateway {
     /// Starts a gateway; `toml` goes behind a `[server]` table with a free port.
     pub async fn start(toml: &str) -> Self {
-        let app = App::start(config(toml)).await.unwrap();
+        Self::start_with(toml, |_| {}).await
+    }
+
+    /// The same, with bounds that have no keys.
+    pub async fn start_with(toml: &str, set: impl FnOnce(&mut Limits)) -> Self {
+        let mut config = config(toml);
+        set(&mut config.server.limits);
+        let app = App::start(config).await.unwrap();
         let addr = app.local_addr().expect("it listens");
         Self { app: Arc::new(app), addr }
     }

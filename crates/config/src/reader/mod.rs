@@ -333,17 +333,6 @@ impl<'a> Section<'a> {
         self.parsed(key, &allowed, parse).unwrap_or(default)
     }
 
-    /// Reads a size per second, in bytes; 0 is no limit.
-    pub(super) fn rate(&mut self, key: &'static str, default: usize) -> usize {
-        self.record(key, || {
-            json!({"type": "string", "pattern": units::RATE_PATTERN,
-                "default": format!("{}/s", units::size_text(default))})
-        });
-        let allowed = "a size per second such as \"8KiB/s\", or \"0B/s\" for no limit";
-        let parse = |text: &str| units::size(text.strip_suffix("/s")?);
-        self.parsed(key, allowed, parse).unwrap_or(default)
-    }
-
     /// Reads a list of strings. A variable may also separate them by commas.
     pub(super) fn texts(&mut self, key: &'static str) -> Vec<String> {
         self.record(key, || json!({"type": "array", "items": {"type": "string"}}));

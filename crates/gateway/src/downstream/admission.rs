@@ -217,6 +217,9 @@ const COPIES: usize = 2;
 /// The part of `in_flight_bytes` that only small bodies can take: one of this many.
 const RESERVE: usize = 8;
 
+/// Bytes of the largest small body: calls with few arguments, and everything about sessions.
+const SMALL_BODY: usize = 64 << 10;
+
 /// The bounds on memory for messages, in KiB.
 #[derive(Clone, Copy, Debug)]
 struct Memory {
@@ -225,8 +228,6 @@ struct Memory {
     reserve: usize,
     /// At least one message of the largest size.
     share: usize,
-    /// The largest small body.
-    small: usize,
 }
 
 impl Memory {
@@ -237,13 +238,12 @@ impl Memory {
             total,
             reserve: (total / RESERVE).min(total.saturating_sub(largest)),
             share: limits.share.of(total).max(largest),
-            small: kibibytes(limits.small_body),
         }
     }
 
     /// Returns the bounds for a message that takes `size` KiB.
     fn bounds(&self, size: usize) -> Bounds {
-        let reserve = if size <= self.small { 0 } else { self.reserve };
+        let reserve = if size <= kibibytes(SMALL_BODY) { 0 } else { self.reserve };
         Bounds { ceiling: self.total - reserve, share: self.share, per_holder: usize::MAX }
     }
 }

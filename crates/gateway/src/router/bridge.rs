@@ -42,12 +42,15 @@ pub(super) struct Bridge<'a> {
     /// Extended while a user answers.
     pub deadline: Instant,
     pub now: UnixSeconds,
-    /// Server requests so far, one after another; bounded by `max_server_requests`.
+    /// Server requests so far, one after another; at most [`MAX_SERVER_REQUESTS`].
     pub rounds: usize,
 }
 
 /// The key of a legacy upstream's server request among `inputRequests`: there is one at a time.
 const KEY: &str = "answer";
+
+/// Server requests in one get, one after another or at once: a form of several steps, and no loop.
+const MAX_SERVER_REQUESTS: usize = 8;
 
 impl Bridge<'_> {
     pub(crate) async fn run(mut self, retry: Option<&InputRetry>) -> Result<Reply, Fault> {
@@ -235,8 +238,6 @@ impl Bridge<'_> {
 
     fn suspend(&self, suspended_call: SuspendedCall, mut replay: Replay) -> Result<Reply, Fault> {
         let limits = suspended_calls::Limits {
-            all: self.router.limits.suspended_calls,
-            per_caller: self.router.limits.suspended_per_caller,
             per_upstream: (self.routed.upstream.config().settings.in_flight / 4).max(1),
             share: self.router.limits.share,
         };
@@ -351,10 +352,8 @@ impl Bridge<'_> {
             }
             requests.push((key.as_str().unwrap_or_default().into_owned(), server_request));
         }
-        if requests.len() > self.router.limits.max_server_requests {
-            return Err(broken(
-                "an input-required result holds more requests than max_server_requests allows",
-            ));
+        if requests.len() > MAX_SERVER_REQUESTS {
+            return Err(broken("an input-required result holds more than 8 server requests"));
         }
         let state = result.get("requestState").and_then(Json::as_str).map(|s| s.into_owned());
         Ok(Some(InputRequests { requests, state }))
@@ -407,9 +406,8 @@ impl Bridge<'_> {
 
     fn next_round(&mut self) -> Result<(), Fault> {
         self.rounds += 1;
-        if self.rounds > self.router.limits.max_server_requests {
-            Err(self
-                .fault(Kind::Unanswered("more server requests than max_server_requests allows")))
+        if self.rounds > MAX_SERVER_REQUESTS {
+            Err(self.fault(Kind::Unanswered("more than 8 server requests in one call")))
         } else {
             Ok(())
         }
@@ -476,7 +474,7 @@ impl Bridge<'_> {
             let request = request.filter(|request| request.kind() == ServerRequestKind::Url);
             requests.push((format!("page-{index}"), request.ok_or_else(broken)?));
         }
-        if requests.len() > self.router.limits.max_server_requests {
+        if requests.len() > MAX_SERVER_REQUESTS {
             return Err(broken());
         }
         self.next_round()?;

@@ -35,13 +35,17 @@ pub(crate) struct SuspendedCalls {
     shutdown: CancellationToken,
 }
 
+/// Suspended calls over all callers. Each keeps a connection to its upstream.
+const MAX_CALLS: usize = 256;
+
+/// Suspended calls of one caller: a user visits one page at a time.
+const MAX_PER_CALLER: usize = 4;
+
 /// Bounds on the number of suspended calls.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    pub all: usize,
-    pub per_caller: usize,
     pub per_upstream: usize,
-    /// The part of `all` and of `per_upstream` that one caller may have while others want room.
+    /// The part of [`MAX_CALLS`] and of `per_upstream` that one caller may have while others want room.
     pub share: Share,
 }
 
@@ -69,9 +73,9 @@ impl Default for Suspended {
 impl Suspended {
     /// Takes a place for one call, if all bounds allow it.
     fn take(&mut self, holder: &Holder, upstream: &UpstreamId, limits: Limits) -> bool {
-        let Limits { all, per_caller, per_upstream, share } = limits;
-        self.all.resize(all, share.of(all));
-        if self.all.held(holder) >= per_caller || self.all.take(holder, 1).is_err() {
+        let Limits { per_upstream, share } = limits;
+        self.all.resize(MAX_CALLS, share.of(MAX_CALLS));
+        if self.all.held(holder) >= MAX_PER_CALLER || self.all.take(holder, 1).is_err() {
             return false;
         }
         let of_upstream = self.by_upstream.entry(upstream.clone());
@@ -179,7 +183,7 @@ mod tests {
 
     #[test]
     fn f23_a_few_callers_do_not_take_all_places_of_an_upstream() {
-        let limits = Limits { all: 256, per_caller: 4, per_upstream: 16, share: Share::new(0.125) };
+        let limits = Limits { per_upstream: 16, share: Share::new(0.125) };
         let mut suspended = Suspended::default();
         let upstream = UpstreamId::parse("up").unwrap();
         let other = UpstreamId::parse("other").unwrap();
@@ -187,7 +191,7 @@ mod tests {
             let holder = Holder::Caller(Caller::new(id));
             (0..9).filter(|_| suspended.take(&holder, upstream, limits)).count()
         };
-        assert_eq!(take("a", &upstream), 4, "suspended_per_caller");
+        assert_eq!(take("a", &upstream), 4, "the bound of one caller");
         assert_eq!(take("a", &other), 0);
         assert_eq!(take("b", &upstream), 4, "half was free");
         assert_eq!(["c", "d", "e", "f", "g"].map(|id| take(id, &upstream)), [2, 2, 2, 2, 0]);

@@ -111,6 +111,10 @@ impl SharedState {
     }
 }
 
+/// Nesting of JSON in a message: more than prompts need, and the recursive scan fits on the stack of a
+/// worker thread.
+pub(crate) const MAX_DEPTH: usize = 64;
+
 impl Sessions {
     pub fn new(
         config: &Config,

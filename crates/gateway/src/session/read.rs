@@ -9,7 +9,7 @@ use super::message::{InboundMessage, Rejection, ReplyContext};
 use super::modern::is_modern;
 use super::token::Nonce;
 use super::tools::{Purpose, Refused, is_tool_result};
-use super::{Dispatch, PreparedCall, Refusal, RequestContext, Sessions, TransportContext};
+use super::{Dispatch, MAX_DEPTH, PreparedCall, Refusal, RequestContext, Sessions, TransportContext};
 use crate::telemetry::{End, ServerAttributes, ServerOperation};
 use domain::call::{Call, Client, ForwardedMeta};
 use domain::caller::Caller;
@@ -20,12 +20,15 @@ use domain::meta;
 use domain::method::{DISCOVER, ForeignMethod, INITIALIZE, LISTEN, Method, PING};
 use domain::revision::{Era, Revision};
 
+/// Messages of one batch: the response is one message, and waits for the slowest.
+const MAX_BATCH: usize = 100;
+
 impl Sessions {
     /// Reads a body: one message, or a batch (MCP 2025-03-26 only).
     ///
     /// # Errors
-    /// The body is not strict JSON within `server.limits.json_depth`, a batch is not allowed or has
-    /// more than `batch_items` messages, a rate limit has no cell left for a request about the
+    /// The body is not strict JSON within [`MAX_DEPTH`], a batch is not allowed or has more than
+    /// [`MAX_BATCH`] messages, a rate limit has no cell left for a request about the
     /// session, or the message is refused.
     pub async fn read(
         &self,
@@ -36,7 +39,7 @@ impl Sessions {
         let refuse = |fault: Fault| Refusal { fault, id: None, dialect };
         let mut outline = Outline::default();
         let message = json::utf8(body)
-            .and_then(|text| Json::parse_outlined(text, self.limits.json_depth, &mut outline))
+            .and_then(|text| Json::parse_outlined(text, MAX_DEPTH, &mut outline))
             .map_err(|error| refuse(error.into()))?;
         match message.kind() {
             // On the heap: batches are few, and their future would enlarge that of each message.
@@ -53,11 +56,11 @@ impl Sessions {
     ) -> Result<Dispatch, Refusal> {
         let dialect = context.assumed_dialect;
         let refuse = |fault: Fault| Refusal { fault, id: None, dialect };
-        let count = batch.elements().take(self.limits.batch_items + 1).count();
+        let count = batch.elements().take(MAX_BATCH + 1).count();
         let is_initialize = |m: Json<'_>| m.get("method").is_some_and(|m| m.is(INITIALIZE));
         if !dialect.supports_batches()
             || count == 0
-            || count > self.limits.batch_items
+            || count > MAX_BATCH
             || batch.elements().any(is_initialize)
         {
             return Err(refuse(RequestFault::BatchUnsupported.into()));

@@ -2,7 +2,7 @@
 //! here.
 
 use super::token::Nonce;
-use super::{RequestContext, Sessions};
+use super::{MAX_DEPTH, RequestContext, Sessions};
 use crate::cluster::{Handling, Message, RelayError, ReplicaId};
 use domain::fair_share::Holder;
 use domain::fault::{Fault, TransportFault};
@@ -81,7 +81,7 @@ impl Sessions {
     }
 
     fn resolve(&self, session: Nonce, body: &[u8]) -> bool {
-        let message = Json::parse(body, self.limits.json_depth).ok();
+        let message = Json::parse(body, MAX_DEPTH).ok();
         match message.map(Frame::read_strict) {
             Some(Ok(Frame::Response { id: Some(id), outcome })) => {
                 self.shared.server_requests.resolve(session, id, outcome)

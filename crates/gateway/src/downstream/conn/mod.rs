@@ -135,7 +135,7 @@ where
     };
     let mut io = TimeoutIo::new(stream, prefix, state.clone(), stall);
     if version == Version::Http2 {
-        io = io.counting(ControlFrames::new(limits.h2_control_frames, Instant::now()));
+        io = io.counting(ControlFrames::new(MAX_CONTROL_FRAMES, Instant::now()));
     }
     let conn = Conn { io, state, peer: Arc::new(peer), endpoint, limits, drain };
     match version {
@@ -168,11 +168,8 @@ where
         });
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new());
-        builder.max_buf_size(limits.head_size);
-        // The same number is the default, for which hyper has an array that it need not initialise.
-        if limits.headers != HYPER_MAX_HEADERS {
-            builder.max_headers(limits.headers);
-        }
+        // Beside the size, hyper's default holds: at most 100 header fields.
+        builder.max_buf_size(MAX_HEAD_SIZE as usize);
         // `TimeoutIo` limits the head, apart from the idle time before it.
         builder.header_read_timeout(None);
         let mut connection = builder.serve_connection(TokioIo::new(lent.clone()), service);
@@ -199,7 +196,7 @@ where
         });
         let mut builder = http2::Builder::new(TrackedExecutor(tasks));
         builder.timer(TokioTimer::new());
-        builder.max_header_list_size(u32::try_from(limits.head_size).unwrap_or(u32::MAX));
+        builder.max_header_list_size(MAX_HEAD_SIZE);
         builder.max_concurrent_streams(u32::try_from(limits.h2_streams).unwrap_or(u32::MAX));
         builder.keep_alive_interval(limits.head).keep_alive_timeout(limits.head);
         let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
@@ -215,8 +212,12 @@ where
     }
 }
 
-/// The number of headers that hyper accepts in a request by default.
-const HYPER_MAX_HEADERS: usize = 100;
+/// Bytes of a request head: four times what common servers accept, since tokens are large.
+const MAX_HEAD_SIZE: u32 = 32 << 10;
+
+/// Control frames of an HTTP/2 connection per second (see [`ControlFrames`]): far more than a client
+/// with as many streams as it may have needs.
+const MAX_CONTROL_FRAMES: usize = 1_000;
 
 /// The time to send GOAWAY to a client that floods the connection.
 const GOAWAY_TIMEOUT: Duration = Duration::from_secs(1);

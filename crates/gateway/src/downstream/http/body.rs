@@ -171,9 +171,10 @@ mod tests {
         }
     }
 
-    fn limits(toml: &str) -> Limits {
+    fn limits(toml: &str, body_rate: usize) -> Limits {
         let toml = format!("[server.limits]\n{toml}");
-        Config::parse("g", &toml, Path::new(""), &[]).unwrap().server.limits
+        let config = Config::parse("g", &toml, Path::new(""), &[]).unwrap();
+        Limits { body_rate, ..config.server.limits }
     }
 
     /// Reads a body of which a piece of this size arrives after each of these seconds.
@@ -198,7 +199,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn f3_the_least_rate_holds_in_each_window_of_five_seconds_and_not_on_average() {
-        let limits = limits("body_rate = \"1KiB/s\"\nbody = \"60s\"\n");
+        let limits = limits("body = \"60s\"\n", 1 << 10);
         let slow = Err(TransportFault::BodyTimeout);
         // Exactly the rate: 5 KiB in each window. One byte less in the second is too slow.
         let enough = [(1, 5 << 10), (5, 5 << 10), (5, 5 << 10), (3, 0)];
@@ -216,7 +217,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn m5_what_has_arrived_while_the_gateway_was_busy_counts_for_the_window() {
-        let limits = limits("body_rate = \"1KiB/s\"\nbody = \"60s\"\n");
+        let limits = limits("body = \"60s\"\n", 1 << 10);
         let (sender, body) = mpsc::channel(1);
         let reading = tokio::spawn(async move {
             let admission = Admission::new(&limits);
@@ -236,16 +237,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn w4_without_a_rate_a_body_has_its_time_alone() {
-        let limits = limits("body_rate = \"0B/s\"\nbody = \"30s\"\n");
+        let limits = limits("body = \"30s\"\n", 0);
         assert_eq!(upload(&limits, &[(29, 1)]).await, (Ok(1), 29));
         assert_eq!(upload(&limits, &[(30, 1)]).await, (Err(TransportFault::BodyTimeout), 30));
     }
 
     #[tokio::test(start_paused = true)]
     async fn f3_a_stalled_upload_beyond_its_share_ends_for_a_caller_who_has_less() {
-        let limits = limits(
-            "body_rate = \"0B/s\"\nin_flight_bytes = \"8MiB\"\nbody_size = \"1MiB\"\nshare = 0.25\n",
-        );
+        let limits = limits("in_flight_bytes = \"8MiB\"\nbody_size = \"1MiB\"\nshare = 0.25\n", 0);
         let admission = Admission::new(&limits);
         let stalled = |id: &str| {
             let (sender, body) = mpsc::channel(1);

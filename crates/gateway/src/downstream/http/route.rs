@@ -80,7 +80,7 @@ impl Endpoint {
         sender: Sender,
     ) -> Result<Response<Body>, Refused> {
         let Parts { method, uri, headers, .. } = head;
-        let limit = self.limits.uri_length;
+        let limit = MAX_URI_LENGTH;
         if uri.path().len() > limit || uri.query().is_some_and(|query| query.len() > limit) {
             return Err(TransportFault::UriTooLong { limit }.into());
         }
@@ -410,6 +410,9 @@ fn public_document(
         _ => Err(TransportFault::MethodNotAllowed { allow: "GET" }.into()),
     }
 }
+
+/// Bytes of a path, and of a query: the endpoint needs a session id in the query at most.
+const MAX_URI_LENGTH: usize = 8_192;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 

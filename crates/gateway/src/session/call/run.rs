@@ -20,7 +20,7 @@ use crate::policy::{Gate, Outcome, ResultDigest};
 use crate::router::call_channel::CallChannel;
 use crate::session::dialect::ResultForm;
 use crate::session::tools::is_tool_result;
-use crate::session::{CallOutcome, CallPermit, CallPermits, PreparedCall, Sessions};
+use crate::session::{CallOutcome, CallPermit, CallPermits, MAX_DEPTH, PreparedCall, Sessions};
 use crate::telemetry::{End, ServerAttributes, ServerOperation};
 use base::platform::heap::pin_in_place;
 use base::seal::random;
@@ -147,7 +147,7 @@ impl Sessions {
         };
         operation.end(ended, call.request.prompt_name());
         if let (CallOutcome::Fault(fault), Some(nonce)) = (&outcome, nonce) {
-            self.shared.url_elicitations.note_all(fault, nonce, self.limits.json_depth);
+            self.shared.url_elicitations.note_all(fault, nonce, MAX_DEPTH);
         }
         match outcome {
             // Audit and metrics keep the fault; only the result of the tool hides it.

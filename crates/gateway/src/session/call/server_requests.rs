@@ -16,7 +16,7 @@ use domain::jsonrpc::{Id, Outcome};
 use domain::server_request::{Answer, ServerRequest};
 
 /// The pending server requests by session and id. Each call in flight adds at most
-/// `max_server_requests` entries.
+/// as many entries as it may send server requests.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingServerRequests {
     open: Arc<DashMap<(Nonce, Id), Open>>,

@@ -11,8 +11,8 @@ use crate::session::token::Nonce;
 use domain::fair_share::{Denied, FairShare, Holder, Share};
 
 /// The sessions that their clients terminated before they expired, at most
-/// `server.limits.terminated_sessions`. When the set is full, a holder beyond its share forgets its
-/// own oldest one, and for others the holder with most forgets one: nobody can make the sessions of
+/// `Limits::deleted_sessions`. When the set is full, a holder beyond its share forgets its own
+/// oldest one, and for others the holder with most forgets one: nobody can make the sessions of
 /// others valid again.
 #[derive(Debug)]
 pub(crate) struct TerminatedSessions {
