@@ -6,7 +6,7 @@ use http::{Method, StatusCode};
 use hyper::body::Incoming;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use tokio::time::Instant;
+use std::sync::Arc;
 
 use super::answer::Answer;
 use super::console::text::Html;
@@ -16,13 +16,12 @@ use super::pages::trial::{self, Attempt};
 use super::pages::{self, PageError, PageResult};
 use super::pins::Decision;
 use super::request::{PageRequest, Params};
-use super::sign_in::{
-    LocalPath, Redirect, Role, SignInError, SignedIn, Via, Visitor, is_same_site_post,
-};
-use super::{Admin, ClientOrigin, Form, LOGIN_FORM, State, beside_calls_within, has_type, html};
-use domain::percent;
-use gateway::downstream::clock::now;
-use gateway::router::approvals::Action;
+use super::routes::{self, Found, Handler, Login, Page};
+use super::sign_in::{LocalPath, Redirect, SignInError, SignedIn, Via, Visitor, is_same_site_post};
+use super::{Admin, ClientOrigin, LOGIN_FORM, State, beside_calls_within, has_type, html};
+use crate::domain::percent;
+use crate::downstream::clock::now;
+use crate::router::approvals::Action;
 
 /// The body of a trial over the API.
 #[derive(Debug, Default, Deserialize)]
@@ -38,11 +37,21 @@ struct TrialBody {
 
 impl Admin {
     /// The login form, and what it leads to.
-    pub(super) async fn login(&self, head: &Parts, body: Incoming, from: &ClientOrigin) -> Answer {
+    pub(super) async fn login(
+        &self,
+        found: &Found,
+        head: &Parts,
+        body: Incoming,
+        from: &ClientOrigin,
+    ) -> Answer {
         let params = Params::read(head.uri.query().unwrap_or_default().as_bytes());
-        match (head.uri.path(), &head.method) {
-            ("/login", &Method::GET | &Method::HEAD) => self.login_page(&params, None),
-            ("/login", &Method::POST) => {
+        let step = match found.of(&head.method).map(|route| &route.handler) {
+            Ok(Handler::Login(step)) => *step,
+            _ => return self.error(&PageError::not_found("page at this address"), None),
+        };
+        match step {
+            Login::Page => self.login_page(&params, None),
+            Login::Token => {
                 if !is_same_site_post(&from.site, &head.headers) {
                     return self.error_page(&foreign_form(), None);
                 }
@@ -59,7 +68,11 @@ impl Admin {
                     Err(error) => self.login_page(&form, Some(&error)),
                 }
             }
-            ("/login/oidc", &Method::GET) => {
+            // HEAD neither begins nor ends a sign-in.
+            Login::BeginOidc | Login::FinishOidc if head.method == Method::HEAD => {
+                Answer::not_allowed("GET")
+            }
+            Login::BeginOidc => {
                 let to = LocalPath::or_root(params.get("to"));
                 match self.sign_in.begin(&from.site, &to, now()).await {
                     Ok(Redirect { location, cookie }) => {
@@ -68,7 +81,7 @@ impl Admin {
                     Err(error) => self.login_page(&params, Some(&error)),
                 }
             }
-            ("/login/callback", &Method::GET) => {
+            Login::FinishOidc => {
                 let query = head.uri.query().unwrap_or_default();
                 let (site, address) = (&from.site, from.address);
                 match self.sign_in.finish(site, query, &head.headers, address, now()).await {
@@ -76,7 +89,6 @@ impl Admin {
                     Err(error) => self.login_page(&Params::default(), Some(&error)),
                 }
             }
-            _ => self.error_page(&PageError::not_found("page at this address"), None),
         }
     }
 
@@ -123,144 +135,114 @@ impl Admin {
     /// A form of the console.
     pub(super) async fn action(
         &self,
+        action: routes::Form,
+        names: Vec<String>,
         head: &Parts,
         body: Incoming,
         visitor: &Visitor,
         from: &ClientOrigin,
-        path: Vec<String>,
     ) -> PageResult<Answer> {
         let form = self.form(head, body, self.bounds()).await?;
         if !visitor.check_csrf(form.get("csrf")) || !is_same_site_post(&from.site, &head.headers) {
             return Err(foreign_form());
         }
-        let segments: Vec<&str> = path.iter().map(String::as_str).collect();
-        match segments.as_slice() {
-            ["logout"] => {
+        let name = names.first().cloned().unwrap_or_default();
+        match action {
+            routes::Form::Logout => {
                 let cookie = self.sign_in.log_out(&from.site, visitor, now());
                 Ok(Answer::moved("/login").with_cookie(cookie))
             }
-            ["prompts", name, "try"] => self.try_in_console(visitor, name, form).await,
-            ["prompts", name, "complete"] => {
+            routes::Form::Try => self.try_in_console(visitor, name, form).await,
+            routes::Form::Complete => {
                 let argument = form.get("argument").to_owned();
-                let values = self.completions(visitor, name, form, argument).await?;
-                Ok(Answer::json(StatusCode::OK, &serde_json::json!({ "values": values })))
+                self.tried(visitor, form, async move |state, who, page_request| {
+                    let attempt = attempt(&name, &page_request.params);
+                    let values = trial::complete(&state, &who, &page_request, &attempt, &argument).await?;
+                    Ok(values_document(&values))
+                })
+                .await
             }
-            ["approvals", "decide"] => self.decide_in_console(visitor, &form).await,
-            ["audit", "verification"] => self.verify(visitor),
-            // Rules that are pasted are too long for an address.
-            ["access"] => self.page(path, form, visitor, Form::Html).await,
-            _ => Err(PageError::not_found("action at this address")),
+            routes::Form::Decide => self.decide_in_console(visitor, &form).await,
+            routes::Form::Verify => Ok(self.verify()),
+            routes::Form::Access => self.page(Page::Access, names, form, visitor).await,
         }
     }
 
     /// Starts a verification of the audit log.
-    fn verify(&self, visitor: &Visitor) -> PageResult<Answer> {
-        if visitor.role < Role::Tester {
-            let message =
-                "The log is verified by testers and approvers: it takes a processor for a while.";
-            return Err(PageError::new(StatusCode::FORBIDDEN, message));
-        }
+    fn verify(&self) -> Answer {
         if let (Some(path), Some(audit)) = (self.state.audit.path(), &self.state.config.audit) {
             let State { verification, supervisor, .. } = &*self.state;
             verification.start(path, audit.clone(), supervisor);
         }
-        Ok(Answer::moved("/audit/verification"))
+        Answer::moved("/audit/verification")
     }
 
-    /// The request for a prompt's page that runs a trial. Its deadline is later by the time of a
-    /// call.
-    fn trial_of(&self, name: &str, form: Params) -> PageRequest {
-        let mut page_request = self.page_request(vec!["prompts".to_owned(), name.to_owned()], form);
-        page_request.until += self.limits.request;
-        page_request
-    }
-
-    /// Runs a trial, or a completion, with one of the permits for trials.
-    async fn run_trial<T: Send + 'static>(
+    /// Runs a trial, or a completion, beside others and beside pages. It waits as long as a call may
+    /// take, too.
+    async fn tried<F>(
         &self,
-        until: Instant,
-        trial: impl Future<Output = PageResult<T>> + Send + 'static,
-    ) -> PageResult<T> {
+        visitor: &Visitor,
+        params: Params,
+        trial: impl FnOnce(Arc<State>, Visitor, PageRequest) -> F,
+    ) -> PageResult<Answer>
+    where
+        F: Future<Output = PageResult<Answer>> + Send + 'static,
+    {
+        let mut page_request = self.page_request(params);
+        page_request.until += self.limits.request;
+        let until = page_request.until;
+        let trial = trial(self.state.clone(), visitor.clone(), page_request);
         beside_calls_within(&self.permits.trials, until, trial).await
     }
 
-    async fn try_in_console(
-        &self,
-        visitor: &Visitor,
-        name: &str,
-        form: Params,
-    ) -> PageResult<Answer> {
-        let page_request = self.trial_of(name, form);
-        let (state, who, gateway) = (self.state.clone(), visitor.clone(), self.gateway.clone());
-        self.run_trial(page_request.until, async move {
-            let name = page_request.path[1].clone();
+    async fn try_in_console(&self, visitor: &Visitor, name: String, form: Params) -> PageResult<Answer> {
+        let gateway = self.gateway.clone();
+        self.tried(visitor, form, async move |state, who, page_request| {
             let attempt = attempt(&name, &page_request.params);
             let trial = trial::attempt(&state, &who, &page_request, &attempt).await?;
-            let page =
-                pages::prompt::with_trial(&state, &page_request, &who, &name, Some(trial)).await?;
+            let page = pages::prompt::with_trial(&state, &page_request, &who, &name, Some(trial)).await?;
             html(&page, &who, &gateway)
         })
         .await
     }
 
-    async fn completions(
-        &self,
-        visitor: &Visitor,
-        name: &str,
-        form: Params,
-        argument: String,
-    ) -> PageResult<Vec<String>> {
-        let page_request = self.trial_of(name, form);
-        let (state, who) = (self.state.clone(), visitor.clone());
-        self.run_trial(page_request.until, async move {
-            let attempt = attempt(&page_request.path[1], &page_request.params);
-            trial::complete(&state, &who, &page_request, &attempt, &argument).await
-        })
-        .await
-    }
-
-    /// `POST /api/v1/prompts/NAME/try` and `…/complete`.
+    /// `POST /api/v1/prompts/NAME/try`.
     pub(super) async fn try_over_api(
         &self,
         head: &Parts,
         body: Incoming,
         visitor: &Visitor,
         name: &str,
-        completes: bool,
-    ) -> Answer {
-        if head.method != Method::POST {
-            return Answer::not_allowed("POST");
-        }
-        let made = async {
-            let body: TrialBody =
-                self.json_body(head, body, "{\"arguments\": {\"NAME\": \"VALUE\"}}").await?;
-            let page_request = self.trial_of(name, Params::default());
-            let (state, who) = (self.state.clone(), visitor.clone());
-            self.run_trial(page_request.until, async move {
-                let arguments = body.arguments.iter();
-                let attempt = Attempt {
-                    name: &page_request.path[1],
-                    arguments: arguments
-                        .map(|(name, value)| (name.as_str(), value.as_str()))
-                        .collect(),
-                    as_who: body.as_who.as_deref(),
-                };
-                if completes {
-                    let argument = body.argument.as_deref().unwrap_or_default();
-                    let values =
-                        trial::complete(&state, &who, &page_request, &attempt, argument).await?;
-                    Ok(serde_json::json!({ "values": values }))
-                } else {
-                    let trial = trial::attempt(&state, &who, &page_request, &attempt).await?;
-                    Ok(serde_json::to_value(&trial).unwrap_or_default())
-                }
-            })
-            .await
-        };
-        match made.await {
-            Ok(document) => Answer::json(StatusCode::OK, &document),
-            Err(error) => Answer::error(error.status, &error.message),
-        }
+    ) -> PageResult<Answer> {
+        let (body, name) = (self.trial_body(head, body).await?, name.to_owned());
+        self.tried(visitor, Params::default(), async move |state, who, page_request| {
+            let trial = trial::attempt(&state, &who, &page_request, &body.attempt(&name)).await?;
+            let document = serde_json::to_value(&trial).unwrap_or_default();
+            Ok(Answer::json(StatusCode::OK, &document))
+        })
+        .await
+    }
+
+    /// `POST /api/v1/prompts/NAME/complete`.
+    pub(super) async fn complete_over_api(
+        &self,
+        head: &Parts,
+        body: Incoming,
+        visitor: &Visitor,
+        name: &str,
+    ) -> PageResult<Answer> {
+        let (body, name) = (self.trial_body(head, body).await?, name.to_owned());
+        self.tried(visitor, Params::default(), async move |state, who, page_request| {
+            let argument = body.argument.as_deref().unwrap_or_default();
+            let attempt = body.attempt(&name);
+            let values = trial::complete(&state, &who, &page_request, &attempt, argument).await?;
+            Ok(values_document(&values))
+        })
+        .await
+    }
+
+    async fn trial_body(&self, head: &Parts, body: Incoming) -> PageResult<TrialBody> {
+        self.json_body(head, body, "{\"arguments\": {\"NAME\": \"VALUE\"}}").await
     }
 
     /// Takes a decision on prompts over the API.
@@ -270,18 +252,9 @@ impl Admin {
         head: &Parts,
         body: Incoming,
         visitor: &Visitor,
-    ) -> Answer {
-        if head.method != Method::POST {
-            return Answer::not_allowed("POST");
-        }
-        if let Err(error) = self.check_approver(visitor) {
-            return Answer::error(error.status, &error.message);
-        }
+    ) -> PageResult<Answer> {
         let what = r#"{"prompts": ["NAME"], "by": "…", "why": "…"}"#;
-        let decision: Decision = match self.json_body(head, body, what).await {
-            Ok(decision) => decision,
-            Err(error) => return Answer::error(error.status, &error.message),
-        };
+        let decision: Decision = self.json_body(head, body, what).await?;
         let decision = match visitor.via {
             // A person is recorded under the id of their session. A bearer token identifies no
             // person, so `by` is taken from the body.
@@ -289,32 +262,26 @@ impl Admin {
             _ => decision,
         };
         let if_match = head.headers.get(IF_MATCH).and_then(|value| value.to_str().ok());
-        match self.state.decide(action, decision, if_match).await {
+        Ok(match self.state.decide(action, decision, if_match).await {
             Ok(document) => Answer::json(StatusCode::OK, &document),
             Err((status, document)) => Answer::json(status, &document),
-        }
+        })
     }
 
-    /// Revokes accounts of callers at upstreams.
-    pub(super) async fn revoke(&self, head: &Parts, body: Incoming, visitor: &Visitor) -> Answer {
-        if head.method != Method::POST {
-            return Answer::not_allowed("POST");
-        }
-        let made = async {
-            self.check_approver(visitor)?;
-            let what = r#"{"caller": "ID", "upstream": "ID"}"#;
-            let revocation: Revocation = self.json_body(head, body, what).await?;
-            Ok::<_, PageError>(self.state.revoke(revocation, visitor).await)
-        };
-        match made.await {
-            Ok(document) => Answer::json(StatusCode::OK, &document),
-            Err(error) => Answer::error(error.status, &error.message),
-        }
+    /// Ends what callers have of their own at upstreams.
+    pub(super) async fn revoke(
+        &self,
+        head: &Parts,
+        body: Incoming,
+        visitor: &Visitor,
+    ) -> PageResult<Answer> {
+        let what = r#"{"caller": "ID", "upstream": "ID"}"#;
+        let revocation: Revocation = self.json_body(head, body, what).await?;
+        Ok(Answer::json(StatusCode::OK, &self.state.revoke(revocation, visitor).await))
     }
 
     /// Carries out a decision that a form has sent, with the entity tag of the version on its page.
     async fn decide_in_console(&self, visitor: &Visitor, form: &Params) -> PageResult<Answer> {
-        self.check_approver(visitor)?;
         let action = match form.get("action") {
             "approve" => Action::Approve,
             "reject" => Action::Reject,
@@ -337,20 +304,6 @@ impl Admin {
         }
     }
 
-    /// # Errors
-    /// The visitor may not decide; the text names the remedy.
-    fn check_approver(&self, visitor: &Visitor) -> PageResult<()> {
-        if visitor.role >= Role::Approver {
-            return Ok(());
-        }
-        let message = if self.config.write {
-            "you are no approver: sign in with admin.token, or ask for a group of admin.oidc.approvers"
-        } else {
-            "the admin API is read-only; set admin.write = true (versions of prompts can also be decided on with `promptgate approvals`)"
-        };
-        Err(PageError::new(StatusCode::FORBIDDEN, message))
-    }
-
     /// Reads a body of JSON. `what` is an example.
     async fn json_body<T: serde::de::DeserializeOwned>(
         &self,
@@ -368,27 +321,23 @@ impl Admin {
     }
 }
 
-/// Whether a path of the console takes forms alone.
-pub(super) fn is_action(path: &[String]) -> bool {
-    let path: Vec<&str> = path.iter().map(String::as_str).collect();
-    matches!(
-        path.as_slice(),
-        ["logout"] | ["approvals", "decide"] | ["prompts", _, "try" | "complete"]
-    )
-}
-
-/// The page that has the form of an action.
-pub(super) fn page_of_action(path: &[String]) -> String {
-    let segments: Vec<_> =
-        path[..path.len() - 1].iter().map(|part| percent::encoded_segment(part)).collect();
-    format!("/{}", segments.join("/"))
-}
-
 /// A form of another site, or of a session that has ended.
 fn foreign_form() -> PageError {
     let message =
         "The form does not belong to your session. Go back, reload the page and try again.";
     PageError::new(StatusCode::FORBIDDEN, message)
+}
+
+impl TrialBody {
+    fn attempt<'a>(&'a self, name: &'a str) -> Attempt<'a> {
+        let arguments = self.arguments.iter();
+        let arguments = arguments.map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        Attempt { name, arguments, as_who: self.as_who.as_deref() }
+    }
+}
+
+fn values_document(values: &[String]) -> Answer {
+    Answer::json(StatusCode::OK, &serde_json::json!({ "values": values }))
 }
 
 /// Reads the trial form of a prompt's page: `arg.NAME`, and `as`.

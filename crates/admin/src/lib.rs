@@ -15,6 +15,7 @@ mod pages;
 mod pins;
 mod reloads;
 mod request;
+mod routes;
 mod sign_in;
 mod state;
 mod verification;
@@ -23,7 +24,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{ACCEPT, CONTENT_TYPE, ETAG};
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
@@ -43,12 +44,13 @@ use gateway::downstream::{Body, OriginGuard, Peer, RequestGuard, Serve, TlsServe
 use gateway::router::approvals::Action;
 use gateway::router::blocking::beside_calls;
 use pages::{AnyPage, PageError, PageResult};
-use pins::entity_tag;
 pub use reloads::Reloads;
 use request::{PageRequest, Params, segments};
-use sign_in::{LocalPath, SignIn, Site, Visitor, is_same_site_post};
 pub use state::State;
 pub use verification::Verification;
+use request::{PageRequest, Params};
+use routes::{Found, Handler, Page, Part, Route};
+use sign_in::{LocalPath, Role, SignIn, Site, Visitor, is_same_site_post};
 
 /// The limits of the admin API are its own, so that probes are answered whatever the clients of the
 /// endpoint do. Probes and scrapers are few, send small requests, and reconnect or reuse their
@@ -106,13 +108,6 @@ struct Permits {
 /// Content from this size on is hashed and compressed beside the calls, in bytes: less takes far
 /// below a millisecond.
 const LARGE: usize = 16 << 10;
-
-/// The paths of decisions.
-const DECISIONS: [(&str, Action); 3] = [
-    ("/api/v1/approvals/approve", Action::Approve),
-    ("/api/v1/approvals/reject", Action::Reject),
-    ("/api/v1/approvals/rollback", Action::RollBack { to: None }),
-];
 
 impl Admin {
     pub fn new(admin: &config::Admin, config: &Config, state: State, sealer: Arc<Sealer>) -> Self {
@@ -184,16 +179,13 @@ impl Admin {
             );
         }
         let path = head.uri.path();
+        let found = routes::find(path);
         // Probes of an orchestrator have no token, and learn nothing but liveness and readiness.
-        match path {
-            "/livez" => {
-                return read_only(&head, || Answer::json(StatusCode::OK, &json!({"status": "ok"})));
-            }
-            "/readyz" => {
-                let (status, why) = self.state.readiness();
-                return read_only(&head, || Answer::json(status, &why));
-            }
-            _ => {}
+        if let Some(probe) = found.as_ref().filter(|found| found.part == Part::Probe) {
+            return match probe.of(&head.method) {
+                Ok(route) => self.probe(&route.handler),
+                Err(allowed) => Answer::not_allowed(&allowed),
+            };
         }
         let Some(site) = site else {
             return Answer::error(StatusCode::BAD_REQUEST, "the request names no host");
@@ -204,7 +196,7 @@ impl Admin {
         }
         if path == "/metrics" || path.starts_with("/api/") {
             return match visitor {
-                Some(visitor) => self.api(&head, body, &visitor).await,
+                Some(visitor) => self.api(found, &head, body, &visitor).await,
                 None => Answer::error(StatusCode::UNAUTHORIZED, UNAUTHORIZED),
             };
         }
@@ -215,12 +207,12 @@ impl Admin {
             return Answer::asset(asset);
         }
         let from = ClientOrigin { site, address };
-        match visitor {
-            _ if path == "/login" || path.starts_with("/login/") => {
-                self.login(&head, body, &from).await
+        match (visitor, found) {
+            (_, Some(found)) if found.part == Part::Login => {
+                self.login(&found, &head, body, &from).await
             }
-            Some(visitor) => self.console(&head, body, &visitor, &from).await,
-            None => {
+            (Some(visitor), found) => self.console(found, &head, body, &visitor, &from).await,
+            (None, _) => {
                 let to = head.uri.path_and_query().map_or("/", |to| to.as_str());
                 let query = url::form_urlencoded::Serializer::new(String::new())
                     .append_pair("to", LocalPath::or_root(to).as_str())
@@ -230,111 +222,145 @@ impl Admin {
         }
     }
 
+    fn probe(&self, handler: &Handler) -> Answer {
+        if matches!(handler, Handler::Readyz) {
+            let (status, why) = self.state.readiness();
+            return Answer::json(status, &why);
+        }
+        Answer::json(StatusCode::OK, &json!({"status": "ok"}))
+    }
+
     /// The admin API.
-    async fn api(&self, head: &Parts, body: Incoming, visitor: &Visitor) -> Answer {
-        let path = head.uri.path();
-        if let Some((_, action)) = DECISIONS.iter().find(|(own, _)| *own == path) {
-            return self.decide(action.clone(), head, body, visitor).await;
-        }
-        let Some(segments) = path.strip_prefix("/api/v1/").and_then(segments) else {
-            return match path {
-                "/metrics" => {
-                    read_only(head, || Answer::metrics(self.state.telemetry.prometheus()))
-                }
-                _ => Answer::error(StatusCode::NOT_FOUND, NOT_FOUND),
-            };
+    async fn api(
+        &self,
+        found: Option<Found>,
+        head: &Parts,
+        body: Incoming,
+        visitor: &Visitor,
+    ) -> Answer {
+        let Some(found) = found.filter(|found| found.part == Part::Api) else {
+            return Answer::error(StatusCode::NOT_FOUND, NOT_FOUND);
         };
-        let path: Vec<&str> = segments.iter().map(String::as_str).collect();
-        match path.as_slice() {
-            ["accounts", "revoke"] => return self.revoke(head, body, visitor).await,
-            ["prompts", name, "try"] => {
-                return self.try_over_api(head, body, visitor, name, false).await;
-            }
-            ["prompts", name, "complete"] => {
-                return self.try_over_api(head, body, visitor, name, true).await;
-            }
-            _ => {}
-        }
-        if !matches!(head.method, Method::GET | Method::HEAD) {
-            return Answer::not_allowed(READ);
-        }
-        let document: fn(&State) -> Answer = match path.as_slice() {
-            ["openapi.json"] => return Answer::document(OPENAPI.into()),
-            ["status"] => return Answer::json(StatusCode::OK, &self.state.status()),
-            ["accounts"] => |state| Answer::json(StatusCode::OK, &state.accounts()),
-            ["replicas"] => return Answer::json(StatusCode::OK, &self.state.replicas()),
-            ["catalog"] => |state| Answer::json(StatusCode::OK, &state.catalog()),
-            ["approvals"] => |state| {
-                let document = state.approvals();
-                Answer::json(StatusCode::OK, &document).with(ETAG, &entity_tag(&document))
-            },
-            _ => {
-                let params = Params::read(head.uri.query().unwrap_or_default().as_bytes());
-                return match self.page(segments, params, visitor, Form::Json).await {
-                    Ok(answer) => answer,
-                    Err(error) if error.is_unknown_page => {
-                        Answer::error(StatusCode::NOT_FOUND, NOT_FOUND)
-                    }
-                    Err(error) => Answer::error(error.status, &error.message),
-                };
-            }
+        let route = match found.of(&head.method) {
+            Ok(route) => route,
+            Err(allowed) => return Answer::not_allowed(&allowed),
         };
-        // These have as many rows as there are prompts.
-        let state = self.state.clone();
-        beside_calls(move || document(&state)).await
+        if let Err(error) = self.check_role(route, visitor) {
+            return Answer::error(error.status, &error.message);
+        }
+        let name = found.names.first().map_or("", String::as_str);
+        let made = match &route.handler {
+            Handler::Metrics => return Answer::metrics(self.state.telemetry.prometheus()),
+            Handler::OpenApi => return Answer::document(OPENAPI.into()),
+            Handler::Document(document) => {
+                // Some have as many rows as there are prompts.
+                let (document, state) = (*document, self.state.clone());
+                return beside_calls(move || document(&state)).await;
+            }
+            Handler::Decide(action) => self.decide(action.clone(), head, body, visitor).await,
+            Handler::Revoke => self.revoke(head, body, visitor).await,
+            Handler::Try => self.try_over_api(head, body, visitor, name).await,
+            Handler::Complete => self.complete_over_api(head, body, visitor, name).await,
+            _ => Err(PageError::not_found("document at this address")),
+        };
+        made.unwrap_or_else(|error| Answer::error(error.status, &error.message))
     }
 
     /// The pages of the console, for a signed-in visitor.
     async fn console(
         &self,
+        found: Option<Found>,
         head: &Parts,
         body: Incoming,
         visitor: &Visitor,
         from: &ClientOrigin,
     ) -> Answer {
-        let Some(path) = segments(head.uri.path()) else {
-            return Answer::error(StatusCode::NOT_FOUND, NOT_FOUND);
-        };
-        let answer = match head.method {
-            Method::GET | Method::HEAD if actions::is_action(&path) => {
+        let answer = match found {
+            None => Err(PageError::not_found("page at this address")),
+            Some(found) => match found.of(&head.method) {
+                Ok(route) => self.visit(route, found, head, body, visitor, from).await,
                 // A visitor reloads the answer to a form, or returns to it after a sign-in.
-                Ok(Answer::moved(&actions::page_of_action(&path)))
-            }
-            Method::GET | Method::HEAD => {
-                let params = Params::read(head.uri.query().unwrap_or_default().as_bytes());
-                let form = if params.get("format") == "csv" { Form::Csv } else { Form::Html };
-                self.page(path, params, visitor, form).await
-            }
-            Method::POST => self.action(head, body, visitor, from, path).await,
-            _ => return Answer::not_allowed("GET, HEAD, POST"),
+                Err(_) if matches!(head.method, Method::GET | Method::HEAD) => {
+                    Ok(Answer::moved(&found.parent()))
+                }
+                Err(allowed) => return Answer::not_allowed(&allowed),
+            },
         };
-        answer.unwrap_or_else(|error| match reads_html(&head.headers) {
-            true => self.error_page(&error, Some(visitor)),
-            false => Answer::error(error.status, &error.message),
+        answer.unwrap_or_else(|error| {
+            if reads_html(&head.headers) {
+                self.error_page(&error, Some(visitor))
+            } else {
+                Answer::error(error.status, &error.message)
+            }
         })
+    }
+
+    async fn visit(
+        &self,
+        route: &Route,
+        Found { names, .. }: Found,
+        head: &Parts,
+        body: Incoming,
+        visitor: &Visitor,
+        from: &ClientOrigin,
+    ) -> PageResult<Answer> {
+        self.check_role(route, visitor)?;
+        match route.handler {
+            Handler::Page(page) => {
+                let params = Params::read(head.uri.query().unwrap_or_default().as_bytes());
+                self.page(page, names, params, visitor).await
+            }
+            Handler::Form(form) => self.action(form, names, head, body, visitor, from).await,
+            _ => Err(PageError::not_found("page at this address")),
+        }
+    }
+
+    /// # Errors
+    /// The visitor has not the role that a route takes, with what to do.
+    fn check_role(&self, route: &Route, visitor: &Visitor) -> PageResult<()> {
+        let needed = route.role.unwrap_or(Role::Viewer);
+        if visitor.role >= needed {
+            return Ok(());
+        }
+        let message = match needed {
+            Role::Approver if self.config.write => {
+                "you are no approver: sign in with admin.token, or ask for a group of admin.oidc.approvers"
+            }
+            Role::Approver => {
+                "the admin API is read-only; set admin.write = true (versions of prompts can also be decided on with `promptgate pins`)"
+            }
+            Role::Viewer | Role::Tester => {
+                "you are no tester: sign in with admin.token, or ask for a group of admin.oidc.testers"
+            }
+        };
+        Err(PageError::new(StatusCode::FORBIDDEN, message))
     }
 
     /// Makes and writes a page on a thread that may block, within `admin.render_timeout`.
     async fn page(
         &self,
-        path: Vec<String>,
+        page: Page,
+        names: Vec<String>,
         params: Params,
         visitor: &Visitor,
-        form: Form,
     ) -> PageResult<Answer> {
-        let page_request = self.page_request(path, params);
+        let is_csv = params.get("format") == "csv";
+        let page_request = self.page_request(params);
         let (state, visitor, gateway) = (self.state.clone(), visitor.clone(), self.gateway.clone());
         let until = page_request.until;
         let making = async move {
-            let page = pages::make(&state, &visitor, &page_request).await?;
-            render(&*page, &visitor, &gateway, form)
+            let name = names.first().map_or("", String::as_str);
+            let page = pages::make(page, name, &state, &visitor, &page_request).await?;
+            match page.csv().filter(|_| is_csv) {
+                Some(table) => Ok(Answer::csv(table, "usage.csv")),
+                None => html(&*page, &visitor, &gateway),
+            }
         };
         beside_calls_within(&self.permits.pages, until, making).await
     }
 
-    fn page_request(&self, path: Vec<String>, params: Params) -> PageRequest {
+    fn page_request(&self, params: Params) -> PageRequest {
         PageRequest {
-            path,
             params,
             until: Instant::now() + self.config.render_timeout,
             rows: self.config.page_rows,
@@ -411,27 +437,6 @@ async fn beside_calls_within<T: Send + 'static>(
     timeout_at(until + GRACE, made).await.unwrap_or_else(|_| Err(PageError::late()))
 }
 
-/// How a page is written.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Form {
-    Html,
-    Json,
-    /// Its rows for spreadsheets, where it has such rows.
-    Csv,
-}
-
-/// Writes a page for a visitor.
-///
-/// # Errors
-/// The page cannot be written.
-fn render(page: &dyn AnyPage, visitor: &Visitor, gateway: &str, form: Form) -> PageResult<Answer> {
-    match (form, page.csv()) {
-        (Form::Json, _) => page.json().map(Answer::document).map_err(|error| internal(&error)),
-        (Form::Csv, Some(table)) => Ok(Answer::csv(table, "usage.csv")),
-        (Form::Csv | Form::Html, _) => html(page, visitor, gateway),
-    }
-}
-
 /// Writes a page into its frame.
 ///
 /// # Errors
@@ -474,16 +479,6 @@ fn reads_html(headers: &HeaderMap) -> bool {
 /// The token of the form that signs a visitor out; empty for those without a session.
 fn signed_out_by(visitor: &Visitor) -> String {
     if visitor.expires.is_some() { visitor.csrf_token() } else { String::new() }
-}
-
-/// The methods of a path that is only read.
-const READ: &str = "GET, HEAD";
-
-fn read_only(head: &Parts, answer: impl FnOnce() -> Answer) -> Answer {
-    match head.method {
-        Method::GET | Method::HEAD => answer(),
-        _ => Answer::not_allowed(READ),
-    }
 }
 
 fn internal(error: &dyn std::error::Error) -> PageError {

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use http::StatusCode;
+use http::header::ETAG;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -15,6 +16,7 @@ use base::seal;
 use gateway::router::approvals::json::row_json;
 use gateway::router::approvals::{Action, ApprovalError, Decider, Examined, notes};
 use gateway::router::pin::ApprovalRow;
+use super::answer::Answer;
 
 /// Longest wait for the configuration with the changed lock file. It is read once its digest is the
 /// same in two polls.
@@ -42,13 +44,24 @@ impl State {
         self.document(&self.router.approval_rows())
     }
 
+    /// The answer with that document, and its entity tag.
+    pub(super) fn pins_answer(&self) -> Answer {
+        let document = self.pins();
+        Answer::json(StatusCode::OK, &document).with(ETAG, &entity_tag(&document))
+    }
+
     fn document(&self, rows: &[ApprovalRow]) -> Value {
-        let rows: Vec<_> = rows.iter().map(|row| row_json(&Examined::known(row))).collect();
+        let row = |row: &PinRow| {
+            let mut document = row_json(&Examined::known(row));
+            document["tag"] = prompt_tag(row).into();
+            document
+        };
+        let rows: Vec<_> = rows.iter().map(row).collect();
         json!({"lock": self.router.lock_digest(), "prompts": rows})
     }
 
     /// Carries a decision out. `if_match` is the entity tag of the document on which it is based
-    /// (RFC 9110, section 13.1.1); for one prompt, [`prompt_tag`] will do.
+    /// (RFC 9110, section 13.1.1); for one prompt, the `tag` of its row will do.
     ///
     /// # Errors
     /// The document has changed, a prompt is unknown, or the lock file cannot be changed.
@@ -129,7 +142,7 @@ pub(super) fn prompt_tag(row: &ApprovalRow) -> String {
 }
 
 /// Returns the entity tag of a document (RFC 9110, section 8.8.3).
-pub(super) fn entity_tag(document: &Value) -> String {
+fn entity_tag(document: &Value) -> String {
     let digest = seal::sha256_text(document.to_string().as_bytes());
     format!("\"{digest}\"")
 }

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -36,9 +35,8 @@ pub(crate) struct State {
 }
 
 /// One reload.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct Reload {
-    #[serde(serialize_with = "time")]
     pub at: SystemTime,
     /// `applied`, `rejected`, or `restored` where the file is again the one in use.
     pub outcome: &'static str,
@@ -52,10 +50,6 @@ const KEPT: usize = 20;
 
 /// Changes and mistakes of one reload that are kept.
 const MAX_CHANGES: usize = 200;
-
-fn time<S: Serializer>(at: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&humantime::format_rfc3339_seconds(*at))
-}
 
 impl Default for Reloads {
     fn default() -> Self {

@@ -1,10 +1,8 @@
-//! A request to the admin side, read: its path, its parameters and who sent it.
+//! A request to the admin side, read.
 
 use std::time::SystemTime;
 
 use tokio::time::Instant;
-
-use domain::percent;
 
 /// The parameters of a query or of a form, in their order.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -57,8 +55,6 @@ impl Params {
 /// A request for a page, with bounds on the time and the rows that it may take.
 #[derive(Clone, Debug)]
 pub(super) struct PageRequest {
-    /// The decoded segments of the path, below `/` or `/api/v1/`.
-    pub path: Vec<String>,
     pub params: Params,
     /// When the page must be ready.
     pub until: Instant,
@@ -93,29 +89,17 @@ impl PageRequest {
 }
 
 /// One part of many rows.
-#[derive(Clone, Debug, Eq, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Paging {
     /// From 1.
     pub page: usize,
     pub pages: usize,
     pub total: usize,
-    #[serde(skip)]
     pub start: usize,
-    #[serde(skip)]
     pub size: usize,
     /// Query strings of the pages around it.
-    #[serde(skip)]
     pub previous: Option<String>,
-    #[serde(skip)]
     pub next: Option<String>,
-}
-
-/// Returns the segments of a path, decoded; `None` if it is not valid UTF-8, or holds a segment
-/// that means a folder.
-pub(super) fn segments(path: &str) -> Option<Vec<String>> {
-    let parts = path.split('/').filter(|part| !part.is_empty()).map(percent::decoded);
-    let parts: Option<Vec<_>> = parts.collect();
-    parts.filter(|parts| !parts.iter().any(|part| part == "." || part == ".."))
 }
 
 #[cfg(test)]
@@ -123,19 +107,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_with_tricks_are_refused() {
-        for path in ["/prompts/%2e%2e/x", "/../etc", "/a/./b", "/%ff", "/%", "/%4", "/%+1", "/%zz"]
-        {
-            assert_eq!(segments(path), None, "{path}");
-        }
-        assert_eq!(segments("/prompts/a%2Fb").unwrap(), ["prompts", "a/b"]);
-        assert_eq!(segments("//prompts//").unwrap(), ["prompts"]);
-    }
-
-    #[test]
     fn a_page_of_rows_is_within_its_bounds() {
         let request = |query: &str| PageRequest {
-            path: vec![],
             params: Params::read(query.as_bytes()),
             until: Instant::now(),
             rows: 10,

@@ -7,6 +7,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::pages::UpstreamRow;
 use super::{Reloads, Verification};
 use audit::Audit;
 use audit::usage::Usage;
@@ -142,6 +143,12 @@ impl State {
             "unreadable": cluster.unreadable(),
             "replicas": cluster.replicas().iter().map(row).collect::<Vec<_>>(),
         })
+    }
+
+    /// Returns the document of `/api/v1/upstreams`, in the order of their ids.
+    pub(super) fn upstreams(&self) -> Value {
+        let rows: Vec<_> = self.router.status().into_iter().map(UpstreamRow::of).collect();
+        json!({ "upstreams": rows })
     }
 
     /// Returns the document of `/api/v1/catalog`.

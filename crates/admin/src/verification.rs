@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use audit::keys::Keys;
@@ -18,8 +17,7 @@ use gateway::shutdown::Supervisor;
 pub struct Verification(Mutex<Verified>);
 
 /// The state of a verification.
-#[derive(Clone, Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Verified {
     /// `none`, `running`, `intact`, `not_intact` or `failed`.
     pub state: State,
@@ -52,8 +50,7 @@ pub(super) struct Verified {
 const MAX_MISSING: usize = 100;
 
 /// The state of a verification.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum State {
     #[default]
     None,

@@ -20,7 +20,7 @@ pub struct Setting {
 }
 
 /// A key whose value differs between two configurations.
-#[derive(Clone, Debug, Eq, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SettingChange {
     pub key: String,
     /// `None` where the key was not set and has no default.

@@ -118,7 +118,7 @@ export class Gateway {
 
   /** Adds the pages and documents of the admin API to the output. */
   async readAdmin() {
-    const documents = ['upstreams', 'configuration', 'accounts'].map((name) => `/api/v1/${name}`);
+    const documents = ['upstreams', 'catalog', 'accounts'].map((name) => `/api/v1/${name}`);
     for (const path of [...documents, '/metrics', '/upstreams/wiki', '/configuration']) {
       const page = await fetch(this.admin + path, { headers: { Connection: 'close' } });
       if (page.status !== 200) throw new Error(`${path}: ${page.status}`);

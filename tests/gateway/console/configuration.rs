@@ -2,11 +2,10 @@
 
 use std::fs;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{Browser, document};
+use super::{Browser, document, rows, text};
 use crate::reload_follow::ConfiguredProcess;
-use crate::support::client::Reply;
 use crate::support::eventually;
 
 const LIBRARY: &str =
@@ -40,25 +39,20 @@ async fn start() -> (ConfiguredProcess, tempfile::TempDir) {
     (ConfiguredProcess::with(&text, &variables).await, folder)
 }
 
-fn setting<'a>(shown: &'a Value, key: &str) -> &'a Value {
-    let mut all = shown["settings"].as_array().unwrap().iter();
-    all.find(|setting| setting["key"] == key).unwrap_or_else(|| panic!("{key} in {shown:#}"))
-}
-
 #[tokio::test]
 async fn every_value_has_its_origin_and_no_secret_is_shown_anywhere() {
     let (followed, _library) = start().await;
     let admin = followed.admin.clone().with("Authorization", "Bearer t0ken-s3cret");
-    let (mut settings, mut pages) = (Vec::new(), 1);
-    let mut page = 1;
-    while page <= pages {
-        let shown = document(&admin, &format!("/configuration?page={page}")).await;
-        pages = shown["paging"]["pages"].as_u64().unwrap();
-        settings.extend(shown["settings"].as_array().unwrap().clone());
-        page += 1;
+    let mut browser = Browser::new(&admin);
+    let mut settings = Vec::new();
+    for page in 1.. {
+        let shown = browser.page(&format!("/configuration?page={page}")).await;
+        settings.extend(rows(&shown, "Values in use"));
+        if !shown.contains("rel=\"next\"") {
+            break;
+        }
     }
     assert!(settings.len() > 80, "{}", settings.len());
-    let shown = json!({"settings": settings});
     for (key, value, origin) in [
         ("server.name", "one", "line 2"),
         ("listing.page_size", "7", "PROMPTGATE__LISTING__PAGE_SIZE"),
@@ -70,17 +64,13 @@ async fn every_value_has_its_origin_and_no_secret_is_shown_anywhere() {
         ("upstreams.far.url", "http://127.0.0.1:1/mcp?(hidden)", "line 22"),
         ("upstreams.child.command", "[sh, (hidden)]", "line 27"),
     ] {
-        let setting = setting(&shown, key);
-        assert_eq!(
-            (&setting["value"], &setting["origin"]),
-            (&json!(value), &json!(origin)),
-            "{key}"
-        );
+        let setting = settings.iter().find(|setting| setting[0] == key);
+        assert_eq!(setting.expect(key)[1..], [value, origin], "{key}");
     }
-    let only = document(&admin, "/configuration?origin=env").await;
-    let keys: Vec<_> = only["settings"].as_array().unwrap().iter().map(|s| &s["key"]).collect();
-    assert!(keys.contains(&&json!("listing.page_size")) && keys.len() < 10, "{keys:?}");
-    assert_eq!(document(&admin, "/configuration?q=s3cret").await["settings"], json!([]));
+    let only = rows(&browser.page("/configuration?origin=env").await, "Values in use");
+    assert!(only.iter().any(|setting| setting[0] == "listing.page_size"), "{only:?}");
+    assert!(only.len() < 10, "{only:?}");
+    assert!(rows(&browser.page("/configuration?q=s3cret").await, "Values in use").is_empty());
 
     let down = async || document(&admin, "/upstreams").await;
     let is_down = |shown: &Value| {
@@ -88,7 +78,6 @@ async fn every_value_has_its_origin_and_no_secret_is_shown_anywhere() {
             == 2
     };
     eventually(down, is_down).await;
-    let mut browser = Browser::new(&admin);
     for path in [
         "/",
         "/prompts",
@@ -108,17 +97,7 @@ async fn every_value_has_its_origin_and_no_secret_is_shown_anywhere() {
         let page = browser.page(path).await;
         assert!(!page.contains("s3cret") && !page.contains("5ec2e7"), "{path}: {page}");
     }
-    for path in [
-        "status",
-        "catalog",
-        "approvals",
-        "upstreams",
-        "overview",
-        "prompts/lib__greet",
-        "connect",
-        "audit",
-        "access",
-    ] {
+    for path in ["status", "catalog", "approvals", "upstreams", "accounts", "replicas"] {
         let shown = document(&admin, &format!("/{path}")).await.to_string();
         assert!(!shown.contains("s3cret") && !shown.contains("5ec2e7"), "{path}: {shown}");
     }
@@ -130,8 +109,7 @@ async fn reloads_are_shown_with_what_they_changed_and_with_mistakes() {
     let (followed, _library) = start().await;
     let admin = followed.admin.clone().with("Authorization", "Bearer t0ken-s3cret");
     let file = fs::read_to_string(followed.file()).unwrap();
-    let history = async || document(&admin, "/configuration").await;
-    assert_eq!(history().await["reloads"], json!([]));
+    assert!(Browser::new(&admin).page("/configuration").await.contains("None since the start."));
 
     fs::write(
         followed.file(),
@@ -140,32 +118,29 @@ async fn reloads_are_shown_with_what_they_changed_and_with_mistakes() {
     .unwrap();
     let admin =
         crate::support::Client::new(admin.addr).with("Authorization", "Bearer t0ken-s3cret2");
-    let applied = async || admin.send("GET", "/api/v1/configuration", &[], b"").await;
+    let applied = async || text(&admin.send("GET", "/configuration", &[], b"").await);
     // The new token counts a moment before the reload is in the history.
-    let is_told = |reply: &Reply| reply.status == 200 && !reply.json()["reloads"][0].is_null();
-    let applied = eventually(applied, is_told).await.json();
-    let newest = &applied["reloads"][0];
-    assert_eq!(newest["outcome"], "applied");
-    let change = json!({"key": "server.name", "before": "one", "after": "two"});
-    assert!(newest["changes"].as_array().unwrap().contains(&change), "{newest}");
-    assert!(!applied.to_string().contains("s3cret"), "{applied}");
+    let applied = eventually(applied, |page| page.contains(": applied</h3>")).await;
+    let (_, reloads) = applied.split_once("<h2>Reloads</h2>").expect("the history");
+    let change = ["server.name", "one", "two"].map(str::to_owned).to_vec();
+    let labelled = reloads.replace("aria-labelledby=\"reload-1\"", "aria-label=\"newest\"");
+    assert!(rows(&labelled, "newest").contains(&change), "{reloads}");
+    assert!(!applied.contains("s3cret"), "{applied}");
 
     let good = fs::read_to_string(followed.file()).unwrap();
-    fs::write(followed.file(), good.clone() + "[listing]\ndebounce = \"<b>\"\n").unwrap();
-    let history = async || document(&admin, "/configuration").await;
-    let rejected = eventually(history, |shown| shown["reloads"][0]["outcome"] == "rejected").await;
-    let mistakes = rejected["mistakes"].to_string();
-    assert!(mistakes.contains("listing.debounce"), "{mistakes}");
-    assert_eq!(rejected["mistakes"], rejected["reloads"][0]["mistakes"]);
+    fs::write(followed.file(), good.clone() + "[listing]\nsettle = \"<b>\"\n").unwrap();
     let mut browser = Browser::new(&admin);
-    let page = browser.page("/configuration").await;
+    let mut reader = browser.clone();
+    let history = async || reader.page("/configuration").await;
+    let page = eventually(history, |page| page.contains(": rejected</h3>")).await;
+    assert_eq!(page.matches("listing.settle").count(), 2, "now, and in the history: {page}");
     assert!(page.contains("Mistakes in the file") && !page.contains("<b>"), "{page}");
     assert!(browser.page("/").await.contains("The configuration file is rejected"));
 
     fs::write(followed.file(), good).unwrap();
-    let history = async || document(&admin, "/configuration").await;
-    let restored = eventually(history, |shown| shown["reloads"][0]["outcome"] == "restored").await;
-    assert_eq!(restored["mistakes"], json!([]));
-    assert_eq!(restored["reloads"].as_array().unwrap().len(), 3);
+    let history = async || reader.page("/configuration").await;
+    let restored = eventually(history, |page| page.contains(": restored</h3>")).await;
+    assert!(!restored.contains("Mistakes in the file"), "{restored}");
+    assert_eq!(restored.matches("<h3 id=\"reload-").count(), 3);
     followed.process.kill().await;
 }

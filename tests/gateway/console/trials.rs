@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{ADMIN, Browser, document, post, text, with_token};
+use super::{ADMIN, Browser, post, rows, text, with_token};
 use crate::audit::Log;
 use crate::support::gateway::api_key;
 use crate::support::{Client, Gateway, Upstream, eventually};
@@ -104,11 +104,12 @@ async fn a_person_tries_a_prompt_as_any_caller_would() {
     assert_eq!((&first["caller"], &first["tried_by"]), (&json!("console"), &json!("token")));
     assert_eq!((&first["endpoint"], &first["name"]), (&json!("/mcp"), &json!("up__p")));
     assert!(!tried.log.text().contains("Ada"), "values of arguments are not recorded");
-    let usage = async || document(&tried.admin, "/usage?by=caller").await;
-    let usage = eventually(usage, |usage| usage["rows"][0]["uses"].as_u64() >= Some(3)).await;
-    assert_eq!(usage["rows"][0]["key"], "console");
-    let entry = document(&tried.admin, "/audit?event=call&prompt=up__p").await;
-    assert_eq!(entry["entries"][1]["members"]["tried_by"], "token", "{entry}");
+    let mut browser = Browser::new(&tried.admin);
+    let usage = async || rows(&browser.page("/usage?by=caller").await, "Usage");
+    let is_counted = |rows: &Vec<Vec<String>>| {
+        rows.first().is_some_and(|row| row[0] == "console" && row[1].parse::<u64>().unwrap() >= 3)
+    };
+    eventually(usage, is_counted).await;
 }
 
 #[tokio::test]
@@ -168,7 +169,5 @@ async fn a_form_tries_completes_and_keeps_what_was_typed() {
     for path in ["/prompts/up__p", "/configuration", "/configuration?q=tenant"] {
         assert!(!browser.page(path).await.contains("s3cret"), "{path}");
     }
-    let api = document(&tried.admin, "/prompts/up__p").await;
-    assert_eq!(api["arguments"].as_array().unwrap().len(), 1, "{api}");
-    assert!(!api.to_string().contains("s3cret"));
+    assert_eq!(rows(&browser.page("/prompts/up__p").await, "Arguments").len(), 1);
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use askama::Template;
-use serde::Serialize;
 
 use super::rights::{Right, Who, decider, known, right};
 use super::{Page, PageError, PageResult};
@@ -17,8 +16,7 @@ use config::Access as Rules;
 use gateway::router::owner::Owner;
 
 /// The matrix of callers and prompts.
-#[derive(Serialize, Template)]
-#[serde(rename_all = "camelCase")]
+#[derive(Template)]
 #[template(path = "access.html")]
 pub(crate) struct AccessPage {
     has_rules: bool,
@@ -28,24 +26,18 @@ pub(crate) struct AccessPage {
     rows: Vec<AccessRow>,
     paging: Paging,
     /// The effect of pasted rules; `None` if none were pasted.
-    #[serde(skip_serializing_if = "Option::is_none")]
     what_if: Option<WhatIf>,
-    #[serde(skip)]
     params: Params,
-    #[serde(skip)]
     csrf: String,
 }
 
 /// The rights of each caller or group to one prompt, in the order of the columns.
-#[derive(Serialize)]
 struct AccessRow {
     prompt: String,
     rights: Vec<Right>,
 }
 
 /// The effect of other rules.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
 struct WhatIf {
     /// Mistakes in the rules, one sentence each; then nothing else is known.
     mistakes: Vec<String>,
@@ -57,7 +49,6 @@ struct WhatIf {
 }
 
 /// A right that would change.
-#[derive(Serialize)]
 struct AccessChange {
     who: String,
     prompt: String,

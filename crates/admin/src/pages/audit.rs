@@ -4,7 +4,6 @@ use std::io;
 use std::time::SystemTime;
 
 use askama::Template;
-use serde::Serialize;
 
 use super::{Page, PageError, PageResult};
 use crate::console::Section;
@@ -18,8 +17,7 @@ use audit::tail::Position;
 use gateway::router::blocking::beside_calls;
 
 /// A part of the audit log.
-#[derive(Serialize, Template)]
-#[serde(rename_all = "camelCase")]
+#[derive(Template)]
 #[template(path = "audit.html")]
 pub(super) struct AuditPage {
     /// The newest first.
@@ -30,27 +28,22 @@ pub(super) struct AuditPage {
     next: Option<String>,
     /// Whether there is an audit log.
     is_on: bool,
-    #[serde(skip)]
     params: Params,
 }
 
 /// One record.
-#[derive(Serialize, Template)]
+#[derive(Template)]
 #[template(path = "record.html")]
 pub(super) struct RecordPage {
-    #[serde(flatten)]
     entry: Entry,
 }
 
 /// The verification of the log.
-#[derive(Serialize, Template)]
+#[derive(Template)]
 #[template(path = "verification.html")]
 pub(super) struct VerificationPage {
-    #[serde(flatten)]
     verified: Verified,
-    #[serde(skip)]
     can_start: bool,
-    #[serde(skip)]
     csrf: String,
 }
 

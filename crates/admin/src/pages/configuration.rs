@@ -1,7 +1,6 @@
 //! The configuration in use, the keys that the last reload changed, and the reloads.
 
 use askama::Template;
-use serde::Serialize;
 use serde_json::Value;
 
 use super::Page;
@@ -13,8 +12,7 @@ use crate::state::State;
 use config::{Origin, Setting};
 
 /// The configuration in use.
-#[derive(Serialize, Template)]
-#[serde(rename_all = "camelCase")]
+#[derive(Template)]
 #[template(path = "configuration.html")]
 pub(super) struct Configuration {
     digest: String,
@@ -28,12 +26,10 @@ pub(super) struct Configuration {
     why_unready: Vec<String>,
     /// As `/api/v1/replicas` has them.
     replicas: Value,
-    #[serde(skip)]
     params: Params,
 }
 
 /// One key.
-#[derive(Serialize)]
 struct SettingRow {
     key: String,
     value: String,

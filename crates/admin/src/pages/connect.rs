@@ -2,7 +2,6 @@
 
 use askama::Template;
 use clap::ValueEnum;
-use serde::Serialize;
 
 use super::Page;
 use crate::console::Section;
@@ -12,21 +11,17 @@ use crate::request::PageRequest;
 use crate::state::State;
 
 /// The entries for an endpoint.
-#[derive(Serialize, Template)]
-#[serde(rename_all = "camelCase")]
+#[derive(Template)]
 #[template(path = "connect.html")]
 pub(super) struct Connect {
     url: String,
     needs_key: bool,
     hosts: Vec<HostEntry>,
-    #[serde(skip)]
     view: String,
-    #[serde(skip)]
     views: Vec<String>,
 }
 
 /// Instructions to connect one host.
-#[derive(Serialize)]
 struct HostEntry {
     /// As `promptgate connect` names it.
     host: String,

@@ -1,14 +1,12 @@
 //! The definition of a prompt as clients see it, with the origin of each part.
 
-use serde::Serialize;
-
 use config::Config;
 use domain::json::Json;
 use domain::overlay;
 use gateway::router::owner::Owner;
 
 /// A definition, read for people.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Definition {
     pub title: String,
     pub description: String,
@@ -19,7 +17,7 @@ pub(super) struct Definition {
 }
 
 /// An argument of a prompt.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub(super) struct ArgumentRow {
     pub name: String,
     pub title: String,
@@ -30,7 +28,7 @@ pub(super) struct ArgumentRow {
 }
 
 /// The origin of one part of a definition.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Origin {
     pub part: String,
     pub from: String,

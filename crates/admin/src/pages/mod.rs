@@ -1,4 +1,4 @@
-//! The pages and their content. One value is a page of the console and a document of the API.
+//! The pages of the console: what each shows.
 
 mod access;
 mod audit;
@@ -19,15 +19,16 @@ use std::sync::Arc;
 
 use askama::Template;
 use http::StatusCode;
-use serde::Serialize;
 
 use super::console::Section;
 use super::request::PageRequest;
+use super::routes;
 use super::sign_in::Visitor;
 use super::state::State;
+pub(super) use upstreams::UpstreamRow;
 
-/// The content of a page. It is written as HTML for the console, and as JSON for the API.
-pub(super) trait Page: Template + Serialize {
+/// The content of a page.
+pub(super) trait Page: Template {
     /// The part of the console that it belongs to.
     const SECTION: Section;
 
@@ -46,7 +47,6 @@ pub(super) trait AnyPage: Send {
     fn section(&self) -> Section;
     fn title(&self) -> String;
     fn html(&self) -> Result<String, askama::Error>;
-    fn json(&self) -> Result<Vec<u8>, serde_json::Error>;
     fn csv(&self) -> Option<String>;
 }
 
@@ -63,10 +63,6 @@ impl<T: Page + Send> AnyPage for T {
         self.render()
     }
 
-    fn json(&self) -> Result<Vec<u8>, serde_json::Error> {
-        serde_json::to_vec(self)
-    }
-
     fn csv(&self) -> Option<String> {
         Page::csv(self)
     }
@@ -78,13 +74,11 @@ pub(super) struct PageError {
     pub status: StatusCode,
     /// A sentence for people that says what to do next.
     pub message: String,
-    /// Whether no page has this address.
-    pub is_unknown_page: bool,
 }
 
 impl PageError {
     pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), is_unknown_page: false }
+        Self { status, message: message.into() }
     }
 
     pub(super) fn not_found(what: &str) -> Self {
@@ -100,34 +94,31 @@ impl PageError {
 
 pub(super) type PageResult<T> = Result<T, PageError>;
 
-/// Makes the page at a path, for this visitor.
+/// Makes a page for this visitor. `name` is the one in its path.
 ///
 /// # Errors
-/// There is no such page, or it cannot be made in time.
+/// Nothing has this name, or the page cannot be made in time.
 pub(super) async fn make(
+    page: routes::Page,
+    name: &str,
     state: &Arc<State>,
     visitor: &Visitor,
-    request: &PageRequest,
+    page_request: &PageRequest,
 ) -> PageResult<Box<dyn AnyPage>> {
-    let path: Vec<&str> = request.path.iter().map(String::as_str).collect();
-    Ok(match path.as_slice() {
-        [] | ["overview"] => Box::new(overview::overview(state, request).await),
-        ["prompts"] => Box::new(prompts::prompts(state, request)?),
-        ["prompts", name] => Box::new(prompt::prompt(state, request, visitor, name).await?),
-        ["upstreams"] => Box::new(upstreams::upstreams(state)),
-        ["upstreams", id] => Box::new(upstreams::upstream(state, request, id).await?),
-        ["access"] => Box::new(access::access(state, request, visitor)?),
-        ["approvals"] => Box::new(pins::approvals(state, request)),
-        ["approvals", name] => Box::new(pins::approval(state, request, visitor, name).await?),
-        ["usage"] => Box::new(usage::usage(state, request).await?),
-        ["audit"] => Box::new(audit::audit(state, request).await?),
-        ["audit", "verification"] => Box::new(audit::verification(state, visitor)),
-        ["audit", seq] => Box::new(audit::record(state, request, seq).await?),
-        ["configuration"] => Box::new(configuration::configuration(state, request)),
-        ["connect"] => Box::new(connect::connect(state, request)),
-        _ => {
-            let error = PageError::not_found("page at this address");
-            return Err(PageError { is_unknown_page: true, ..error });
-        }
+    Ok(match page {
+        routes::Page::Overview => Box::new(overview::overview(state, page_request).await),
+        routes::Page::Prompts => Box::new(prompts::prompts(state, page_request)?),
+        routes::Page::Prompt => Box::new(prompt::prompt(state, page_request, visitor, name).await?),
+        routes::Page::Upstreams => Box::new(upstreams::upstreams(state)),
+        routes::Page::Upstream => Box::new(upstreams::upstream(state, page_request, name).await?),
+        routes::Page::Access => Box::new(access::access(state, page_request, visitor)?),
+        routes::Page::Approvals => Box::new(pins::pins(state, page_request)),
+        routes::Page::Pin => Box::new(pins::pin(state, page_request, visitor, name).await?),
+        routes::Page::Usage => Box::new(usage::usage(state, page_request).await?),
+        routes::Page::Audit => Box::new(audit::audit(state, page_request).await?),
+        routes::Page::Verification => Box::new(audit::verification(state, visitor)),
+        routes::Page::Record => Box::new(audit::record(state, page_request, name).await?),
+        routes::Page::Configuration => Box::new(configuration::configuration(state, page_request)),
+        routes::Page::Connect => Box::new(connect::connect(state, page_request)),
     })
 }

@@ -1,7 +1,6 @@
 //! The overview: conditions that need attention, then traffic.
 
 use askama::Template;
-use serde::Serialize;
 
 use super::Page;
 use super::traffic::{LAST_DAY, LAST_HOUR, Traffic, traffic};
@@ -15,8 +14,7 @@ use gateway::router::UpstreamStatus;
 use gateway::router::catalog::Catalog;
 
 /// The first page.
-#[derive(Serialize, Template)]
-#[serde(rename_all = "camelCase")]
+#[derive(Template)]
 #[template(path = "overview.html")]
 pub(super) struct Overview {
     attention: Vec<Attention>,
@@ -33,7 +31,7 @@ pub(super) struct Overview {
 }
 
 /// A condition that needs attention.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Attention {
     /// `bad` or `warn`.
     severity: &'static str,

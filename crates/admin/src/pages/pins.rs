@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use askama::Template;
-use serde::Serialize;
 use tokio::time::timeout_at;
 
 use super::{Page, PageError, PageResult};
@@ -19,25 +18,20 @@ use gateway::router::blocking::beside_calls;
 use gateway::router::pin::ApprovalRow;
 
 /// The prompts that are offered or in the lock file.
-#[derive(Serialize, Template)]
-#[serde(rename_all = "camelCase")]
+#[derive(Template)]
 #[template(path = "pins.html")]
 pub(super) struct Approvals {
     lock: String,
     approvals: Vec<ApprovalLine>,
     paging: Paging,
-    #[serde(skip)]
     params: Params,
-    #[serde(skip)]
     states: Vec<&'static str>,
     /// Whether any upstream has approvals.
-    #[serde(skip)]
     has_approvals: bool,
 }
 
 /// One prompt with its state.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug)]
 pub(crate) struct ApprovalLine {
     pub name: String,
     pub upstream: String,
@@ -54,11 +48,9 @@ pub(crate) struct ApprovalLine {
 }
 
 /// One prompt with the difference between its approved and its offered version.
-#[derive(Serialize, Template)]
-#[serde(rename_all = "camelCase")]
+#[derive(Template)]
 #[template(path = "pin.html")]
 pub(super) struct ApprovalPage {
-    #[serde(flatten)]
     line: ApprovalLine,
     /// The entity tag of the shown version, to which decisions are bound.
     tag: String,
@@ -67,14 +59,12 @@ pub(super) struct ApprovalPage {
     /// The lines of the whole diff.
     diff_total: usize,
     previous: Vec<Earlier>,
-    #[serde(skip)]
     can_decide: bool,
-    #[serde(skip)]
     csrf: String,
 }
 
 /// A line of a unified diff.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 struct DiffLine {
     /// `add`, `remove`, `head` or `same`.
     kind: &'static str,
@@ -82,7 +72,7 @@ struct DiffLine {
 }
 
 /// A version that was approved before.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 struct Earlier {
     digest: String,
     by: String,

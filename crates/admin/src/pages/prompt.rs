@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use askama::Template;
-use serde::Serialize;
 use tokio::time::Instant;
 
 use super::definition::Definition;
@@ -24,8 +23,7 @@ use gateway::router::owner::Owner;
 use gateway::router::pin::ApprovalRow;
 
 /// One prompt.
-#[derive(Serialize, Template)]
-#[serde(rename_all = "camelCase")]
+#[derive(Template)]
 #[template(path = "prompt.html")]
 pub(crate) struct PromptPage {
     name: String,
@@ -35,7 +33,6 @@ pub(crate) struct PromptPage {
     state: &'static str,
     /// Why the prompt is in this state; empty without approvals.
     reason: String,
-    #[serde(flatten)]
     definition: Definition,
     /// The paths of the endpoints that serve it.
     endpoints: Vec<String>,
@@ -46,9 +43,7 @@ pub(crate) struct PromptPage {
     callers: Vec<Row>,
     /// Its latest records, as far as they are found at once.
     records: Vec<Entry>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     trial: Option<Trial>,
-    #[serde(skip)]
     form: TrialForm,
 }
 

@@ -3,7 +3,6 @@
 use std::cmp::Reverse;
 
 use askama::Template;
-use serde::Serialize;
 
 use super::definition::text;
 use super::{Page, PageError, PageResult};
@@ -18,8 +17,7 @@ use gateway::router::catalog::{LeftOut, LookAlike};
 use gateway::router::owner::Owner;
 
 /// A part of the prompts.
-#[derive(Serialize, Template)]
-#[serde(rename_all = "camelCase")]
+#[derive(Template)]
 #[template(path = "prompts.html")]
 pub(super) struct Prompts {
     prompts: Vec<PromptRow>,
@@ -27,18 +25,14 @@ pub(super) struct Prompts {
     left_out: Vec<LeftOut>,
     left_out_total: usize,
     look_alikes: Vec<LookAlike>,
-    #[serde(skip)]
     filter: FilterForm,
 }
 
 /// One prompt in the list.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
 struct PromptRow {
     name: String,
     title: String,
     upstream: String,
-    raw_name: String,
     state: &'static str,
     arguments: usize,
     overlays: usize,
@@ -107,7 +101,6 @@ fn row(owner: &Owner, prompt: Json<'_>) -> PromptRow {
         name: owner.public_name.to_string(),
         title: text(prompt, "title"),
         upstream: owner.upstream.to_string(),
-        raw_name: owner.raw_name.to_string(),
         state: owner.approval.state.as_str(),
         arguments: owner.arguments.len(),
         overlays: owner.overlay.as_ref().map_or(0, |overlay| overlay.numbers.len()),

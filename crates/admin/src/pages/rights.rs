@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use serde::Serialize;
-
 use crate::state::State;
 use access::{Decisions, RuleCallers, action};
 use config::Config;
@@ -20,7 +18,7 @@ pub(crate) struct Who {
 }
 
 /// The rights of a caller or group to a prompt.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Right {
     pub who: String,
     /// The methods that are allowed.

@@ -3,8 +3,6 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
-use serde::Serialize;
-
 use crate::console::plot::{Line, Plot};
 use crate::request::PageRequest;
 use crate::state::State;
@@ -12,19 +10,15 @@ use audit::usage::{Dimension, Filter, Point, Query, Report, Sort};
 use domain::unix_time::UnixSeconds;
 
 /// Uses in a span of time.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
 pub(super) struct Traffic {
     pub uses: u64,
     pub failures: u64,
     /// Calls that rate limits refused.
     pub limited: u64,
-    pub series: Vec<Point>,
     /// Calls that were not counted, since more arrived than could be taken in.
     pub uncounted: u64,
     /// Whether a part of it is not known.
     pub partial: bool,
-    #[serde(skip)]
     pub plots: Vec<Plot>,
 }
 
@@ -85,7 +79,6 @@ pub(super) fn of_report(report: Report, within: (SystemTime, SystemTime), span: 
         uncounted: report.uncounted,
         partial: report.partial,
         plots: plots(&report.series, within, span),
-        series: report.series,
     }
 }
 

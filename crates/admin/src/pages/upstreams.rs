@@ -16,17 +16,16 @@ use domain::millis::whole_millis;
 use gateway::router::UpstreamStatus;
 
 /// All upstreams.
-#[derive(Serialize, Template)]
+#[derive(Template)]
 #[template(path = "upstreams.html")]
 pub(crate) struct Upstreams {
     upstreams: Vec<UpstreamRow>,
 }
 
 /// One upstream.
-#[derive(Serialize, Template)]
+#[derive(Template)]
 #[template(path = "upstream.html")]
 pub(super) struct UpstreamPage {
-    #[serde(flatten)]
     upstream: UpstreamRow,
     traffic: Traffic,
 }
@@ -34,7 +33,7 @@ pub(super) struct UpstreamPage {
 /// The status of one upstream.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct UpstreamRow {
+pub(in crate::admin) struct UpstreamRow {
     pub upstream: String,
     pub transport: &'static str,
     /// `connecting`, `up` or `down`.
@@ -69,7 +68,7 @@ pub(super) struct UpstreamRow {
 
 /// Why an upstream cannot be called, or its list is stale or missing.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct UpstreamError {
+pub(in crate::admin) struct UpstreamError {
     pub reason: &'static str,
     pub message: String,
 }
@@ -88,7 +87,7 @@ impl Page for UpstreamPage {
 
 /// Returns all upstreams, in the order of their ids.
 pub(crate) fn upstreams(state: &State) -> Upstreams {
-    Upstreams { upstreams: state.router.status().into_iter().map(row).collect() }
+    Upstreams { upstreams: state.router.status().into_iter().map(UpstreamRow::of).collect() }
 }
 
 /// Returns one upstream.
@@ -105,41 +104,43 @@ pub(super) async fn upstream(
     let status = status.ok_or_else(|| PageError::not_found("upstream with this id"))?;
     let filter = Filter { upstream: Some(id.to_owned()), ..Filter::default() };
     let traffic = traffic(state, request, LAST_DAY, filter).await;
-    Ok(UpstreamPage { upstream: row(status), traffic })
+    Ok(UpstreamPage { upstream: UpstreamRow::of(status), traffic })
 }
 
-fn row(status: UpstreamStatus) -> UpstreamRow {
-    let note = status.note();
-    let until =
-        status.breaker_open_until.map(|until| until.saturating_duration_since(Instant::now()));
-    // The lines of the attempt that failed, where there is one: the upstream may have been started
-    // again.
-    let stderr = match status.failure.as_ref().map(UpstreamFaultKind::stderr) {
-        Some(stderr) if !stderr.is_empty() => stderr.to_vec(),
-        _ => status.stderr_tail.lines(),
-    };
-    let error = |kind: UpstreamFaultKind| UpstreamError {
-        reason: kind.reason(),
-        message: kind.diagnosis(),
-    };
-    UpstreamRow {
-        upstream: status.id,
-        transport: status.transport,
-        state: status.state,
-        era: status.revision.map(|revision| revision.era_name()),
-        revision: status.revision.map(|revision| revision.as_str()),
-        list_changed: status.notifies,
-        listed: status.listed,
-        in_flight: status.load.0,
-        waiting: status.load.1,
-        breaker: if until.is_some() { "open" } else { "closed" },
-        next_try_ms: until.map(whole_millis),
-        prompts: status.walk.map(|walk| walk.prompts),
-        pages: status.walk.map(|walk| walk.pages),
-        driver_restarts: status.driver_restarts,
+impl UpstreamRow {
+    pub(in crate::admin) fn of(status: UpstreamStatus) -> Self {
+        let note = status.note();
+        let until =
+            status.breaker_open_until.map(|until| until.saturating_duration_since(Instant::now()));
+        // The lines of the attempt that failed, where there is one: the upstream may have been started
+        // again.
+        let stderr = match status.failure.as_ref().map(UpstreamFaultKind::stderr) {
+            Some(stderr) if !stderr.is_empty() => stderr.to_vec(),
+            _ => status.stderr_tail.lines(),
+        };
+        let error = |kind: UpstreamFaultKind| UpstreamError {
+            reason: kind.reason(),
+            message: kind.diagnosis(),
+        };
+        Self {
+            upstream: status.id,
+            transport: status.transport,
+            state: status.state,
+            era: status.revision.map(|revision| revision.era_name()),
+            revision: status.revision.map(|revision| revision.as_str()),
+            list_changed: status.notifies,
+            listed: status.listed,
+            in_flight: status.load.0,
+            waiting: status.load.1,
+            breaker: if until.is_some() { "open" } else { "closed" },
+            next_try_ms: until.map(whole_millis),
+            prompts: status.walk.map(|walk| walk.prompts),
+            pages: status.walk.map(|walk| walk.pages),
+            driver_restarts: status.driver_restarts,
         age_secs: status.walk.map(|walk| walk.at.elapsed().as_secs()),
-        note,
-        stderr,
-        error: status.failure.map(error),
+            note,
+            stderr,
+            error: status.failure.map(error),
+        }
     }
 }

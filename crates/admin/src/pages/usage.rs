@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::time::SystemTime;
 
 use askama::Template;
-use serde::Serialize;
 
 use super::traffic::{SPANS, Span, Traffic, of_report, span};
 use super::{Page, PageResult};
@@ -15,8 +14,7 @@ use crate::state::State;
 use audit::usage::{Dimension, Filter, Query, Row, Sort};
 
 /// Uses in a span of time, by one dimension.
-#[derive(Serialize, Template)]
-#[serde(rename_all = "camelCase")]
+#[derive(Template)]
 #[template(path = "usage.html")]
 pub(super) struct UsagePage {
     by: &'static str,
@@ -27,13 +25,8 @@ pub(super) struct UsagePage {
     /// Unused prompts, where rows are prompts.
     unused: Vec<String>,
     unused_total: usize,
-    /// Whether all of the span is known to the index; else from memory.
-    from_index: bool,
-    #[serde(skip)]
     label: &'static str,
-    #[serde(skip)]
     params: Params,
-    #[serde(skip)]
     views: Vec<String>,
 }
 
@@ -165,7 +158,6 @@ pub(super) async fn usage(state: &State, request: &PageRequest) -> PageResult<Us
         Dimension::Prompt => unused(state, request, from).await,
         _ => (Vec::new(), 0),
     };
-    let from_index = report.from_index;
     Ok(UsagePage {
         by: by_key,
         span: span.key,
@@ -174,7 +166,6 @@ pub(super) async fn usage(state: &State, request: &PageRequest) -> PageResult<Us
         traffic: of_report(report, (from, request.now), span),
         unused,
         unused_total,
-        from_index,
         label: span.label,
         params: params.clone(),
         views: state.config.views.iter().map(|view| view.name.clone()).collect(),

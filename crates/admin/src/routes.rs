@@ -1,0 +1,276 @@
+//! The routes of the admin side: what answers at each path, and the least role that it takes. The
+//! checks of roles, `Allow`, and the paths of openapi.json follow from the table.
+
+use http::{Method, StatusCode};
+
+use super::answer::Answer;
+use super::sign_in::Role;
+use super::state::State;
+use crate::domain::percent;
+use crate::router::approvals::Action;
+
+/// One method of one path.
+pub(super) struct Route {
+    /// GET stands for HEAD, too.
+    method: Method,
+    /// A segment in braces is a name of any text.
+    path: &'static str,
+    /// `None`: no credential is needed.
+    pub role: Option<Role>,
+    pub handler: Handler,
+}
+
+/// What answers.
+pub(super) enum Handler {
+    Livez,
+    Readyz,
+    Metrics,
+    OpenApi,
+    Document(fn(&State) -> Answer),
+    Decide(Action),
+    Revoke,
+    Try,
+    Complete,
+    Login(Login),
+    Page(Page),
+    Form(Form),
+}
+
+/// A step of the sign-in.
+#[derive(Clone, Copy)]
+pub(super) enum Login {
+    Page,
+    Token,
+    BeginOidc,
+    FinishOidc,
+}
+
+/// A page of the console.
+#[derive(Clone, Copy)]
+pub(super) enum Page {
+    Overview,
+    Prompts,
+    Prompt,
+    Upstreams,
+    Upstream,
+    Access,
+    Pins,
+    Pin,
+    Usage,
+    Audit,
+    Verification,
+    Record,
+    Configuration,
+    Connect,
+}
+
+/// A form of the console.
+#[derive(Clone, Copy)]
+pub(super) enum Form {
+    Logout,
+    Try,
+    Complete,
+    Decide,
+    Verify,
+    /// Rules that are pasted are too long for an address.
+    Access,
+}
+
+/// The part of the admin side that a route belongs to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Part {
+    /// Without a credential, and without a session: orchestrators have neither.
+    Probe,
+    Api,
+    Login,
+    Console,
+}
+
+/// The routes of one path, with the names in it, decoded.
+#[derive(Debug)]
+pub(super) struct Found {
+    path: &'static str,
+    pub part: Part,
+    pub names: Vec<String>,
+}
+
+const VIEWER: Option<Role> = Some(Role::Viewer);
+const TESTER: Option<Role> = Some(Role::Tester);
+const APPROVER: Option<Role> = Some(Role::Approver);
+
+/// A path without names comes before one that it matches, too.
+static ROUTES: [Route; 41] = [
+    get("/livez", None, Handler::Livez),
+    get("/readyz", None, Handler::Readyz),
+    get("/metrics", VIEWER, Handler::Metrics),
+    get("/api/v1/openapi.json", VIEWER, Handler::OpenApi),
+    get("/api/v1/status", VIEWER, Handler::Document(|state| ok(&state.status()))),
+    get("/api/v1/upstreams", VIEWER, Handler::Document(|state| ok(&state.upstreams()))),
+    get("/api/v1/catalog", VIEWER, Handler::Document(|state| ok(&state.catalog()))),
+    get("/api/v1/replicas", VIEWER, Handler::Document(|state| ok(&state.replicas()))),
+    get("/api/v1/grants", VIEWER, Handler::Document(|state| ok(&state.grants()))),
+    post("/api/v1/grants/revoke", APPROVER, Handler::Revoke),
+    get("/api/v1/pins", VIEWER, Handler::Document(State::pins_answer)),
+    post("/api/v1/pins/approve", APPROVER, Handler::Decide(Action::Approve)),
+    post("/api/v1/pins/reject", APPROVER, Handler::Decide(Action::Reject)),
+    post("/api/v1/pins/rollback", APPROVER, Handler::Decide(Action::RollBack { to: None })),
+    post("/api/v1/prompts/{name}/try", TESTER, Handler::Try),
+    post("/api/v1/prompts/{name}/complete", TESTER, Handler::Complete),
+    get("/login", None, Handler::Login(Login::Page)),
+    post("/login", None, Handler::Login(Login::Token)),
+    get("/login/oidc", None, Handler::Login(Login::BeginOidc)),
+    get("/login/callback", None, Handler::Login(Login::FinishOidc)),
+    post("/logout", VIEWER, Handler::Form(Form::Logout)),
+    get("/", VIEWER, Handler::Page(Page::Overview)),
+    get("/overview", VIEWER, Handler::Page(Page::Overview)),
+    get("/prompts", VIEWER, Handler::Page(Page::Prompts)),
+    get("/prompts/{name}", VIEWER, Handler::Page(Page::Prompt)),
+    post("/prompts/{name}/try", TESTER, Handler::Form(Form::Try)),
+    post("/prompts/{name}/complete", TESTER, Handler::Form(Form::Complete)),
+    get("/upstreams", VIEWER, Handler::Page(Page::Upstreams)),
+    get("/upstreams/{id}", VIEWER, Handler::Page(Page::Upstream)),
+    get("/access", VIEWER, Handler::Page(Page::Access)),
+    post("/access", VIEWER, Handler::Form(Form::Access)),
+    get("/pins", VIEWER, Handler::Page(Page::Pins)),
+    post("/pins/decide", APPROVER, Handler::Form(Form::Decide)),
+    get("/pins/{name}", VIEWER, Handler::Page(Page::Pin)),
+    get("/usage", VIEWER, Handler::Page(Page::Usage)),
+    get("/audit", VIEWER, Handler::Page(Page::Audit)),
+    get("/audit/verification", VIEWER, Handler::Page(Page::Verification)),
+    post("/audit/verification", TESTER, Handler::Form(Form::Verify)),
+    get("/audit/{seq}", VIEWER, Handler::Page(Page::Record)),
+    get("/configuration", VIEWER, Handler::Page(Page::Configuration)),
+    get("/connect", VIEWER, Handler::Page(Page::Connect)),
+];
+
+impl Handler {
+    fn part(&self) -> Part {
+        match self {
+            Self::Livez | Self::Readyz => Part::Probe,
+            Self::Login(_) => Part::Login,
+            Self::Page(_) | Self::Form(_) => Part::Console,
+            _ => Part::Api,
+        }
+    }
+}
+
+impl Found {
+    /// The route of a method.
+    ///
+    /// # Errors
+    /// The path has none; the methods that it has, as `Allow` lists them (RFC 9110, section
+    /// 15.5.6).
+    pub(super) fn of(&self, method: &Method) -> Result<&'static Route, String> {
+        let method = if *method == Method::HEAD { &Method::GET } else { method };
+        let routes = || ROUTES.iter().filter(|route| route.path == self.path);
+        routes().find(|route| route.method == *method).ok_or_else(|| {
+            let all = routes().map(|route| route.method.as_str().replace("GET", "GET, HEAD"));
+            all.collect::<Vec<_>>().join(", ")
+        })
+    }
+
+    /// The path above, written anew: that of the page with a form.
+    pub(super) fn parent(&self) -> String {
+        let (parent, _) = self.path.rsplit_once('/').unwrap_or_default();
+        let mut names = self.names.iter();
+        let parts = parent.split('/').skip(1).map(|part| {
+            if part.starts_with('{') {
+                percent::encoded_segment(names.next().map_or("", String::as_str))
+            } else {
+                part.to_owned()
+            }
+        });
+        format!("/{}", parts.collect::<Vec<_>>().join("/"))
+    }
+}
+
+/// Returns the routes of a path; `None` if it has none, or a name in it is not UTF-8 or means a
+/// folder.
+pub(super) fn find(path: &str) -> Option<Found> {
+    ROUTES.iter().find_map(|route| {
+        let names = names(route.path, path)?;
+        Some(Found { path: route.path, part: route.handler.part(), names })
+    })
+}
+
+/// The names in a path, if it is of this pattern. Slashes at the end count for nothing.
+fn names(pattern: &str, path: &str) -> Option<Vec<String>> {
+    let mut parts = path.split('/').filter(|part| !part.is_empty());
+    let mut names = Vec::new();
+    for expected in pattern.split('/').filter(|part| !part.is_empty()) {
+        let part = parts.next()?;
+        if expected.starts_with('{') {
+            let name = percent::decoded(part)?;
+            names.push(Some(name).filter(|name| name != "." && name != "..")?);
+        } else if part != expected {
+            return None;
+        }
+    }
+    parts.next().is_none().then_some(names)
+}
+
+const fn get(path: &'static str, role: Option<Role>, handler: Handler) -> Route {
+    Route { method: Method::GET, path, role, handler }
+}
+
+const fn post(path: &'static str, role: Option<Role>, handler: Handler) -> Route {
+    Route { method: Method::POST, path, role, handler }
+}
+
+fn ok(document: &serde_json::Value) -> Answer {
+    Answer::json(StatusCode::OK, document)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn openapi_json_describes_the_routes_of_the_api_and_no_others() {
+        let document: serde_json::Value =
+            serde_json::from_str(crate::admin::OPENAPI).expect("it is JSON");
+        let paths = document["paths"].as_object().expect("an object");
+        let described: BTreeSet<_> = paths
+            .iter()
+            .flat_map(|(path, methods)| {
+                let methods = methods.as_object().expect("an object").keys();
+                methods.map(|method| format!("{} {path}", method.to_uppercase()))
+            })
+            .collect();
+        let routes =
+            ROUTES.iter().filter(|route| [Part::Probe, Part::Api].contains(&route.handler.part()));
+        let routes: BTreeSet<_> =
+            routes.map(|route| format!("{} {}", route.method, route.path)).collect();
+        assert!(routes.len() > 10);
+        assert_eq!(described, routes);
+    }
+
+    #[test]
+    fn paths_with_tricks_have_no_route() {
+        for path in ["/prompts/%2e%2e", "/prompts/%2E", "/prompts/%ff", "/prompts/%", "/%61ccess"] {
+            assert!(find(path).is_none(), "{path}");
+        }
+        assert_eq!(find("/prompts/a%2Fb").expect("a page").names, ["a/b"]);
+        assert_eq!(find("//prompts//").expect("a page").path, "/prompts");
+    }
+
+    #[test]
+    fn a_path_without_names_comes_first_and_a_form_leads_to_its_page() {
+        for (path, allowed, parent) in [
+            ("/pins/decide", "POST", "/pins"),
+            ("/audit/verification", "GET, HEAD, POST", "/audit"),
+            ("/prompts/a%20%22b/try", "POST", "/prompts/a%20%22b"),
+            ("/api/v1/status", "GET, HEAD", "/api/v1"),
+            ("/logout", "POST", "/"),
+        ] {
+            let found = find(path).expect("a route");
+            assert_eq!(found.of(&Method::PUT).err().as_deref(), Some(allowed), "{path}");
+            assert_eq!(found.parent(), parent, "{path}");
+        }
+        let verify = find("/audit/verification").expect("a route");
+        assert_eq!(verify.of(&Method::POST).ok().and_then(|route| route.role), TESTER);
+        assert_eq!(verify.of(&Method::HEAD).ok().and_then(|route| route.role), VIEWER);
+    }
+}
