@@ -237,7 +237,7 @@ impl ClientChannel {
         let permit = self.admission.stream(&sender.holder())?;
         let Sender { caller, address, .. } = sender;
         let endpoint = self.connection.endpoint();
-        let record = sessions.record_stream(caller, *address, endpoint).await?;
+        let record = sessions.gate().stream(caller, *address, endpoint).await?;
         self.forward(notifications.admitted(record, permit.revocation()), Some(permit));
         Ok(())
     }
@@ -258,7 +258,7 @@ impl ClientChannel {
     /// Sends the error response to a message that was refused, and counts the refusal.
     pub(crate) async fn refuse(&self, fault: TransportFault, id: Option<Id>) {
         let dialect = self.connection.dialect();
-        self.connection.sessions().telemetry().metrics().refused(fault.reason(), None);
+        self.connection.sessions().gate().telemetry().metrics().refused(fault.reason(), None);
         let refusal = Refusal { fault: fault.into(), id, dialect };
         self.send(refusal_message(&refusal)).await;
     }

@@ -41,7 +41,7 @@ where
         sessions: Arc<ArcSwap<Sessions>>,
         drain: &CancellationToken,
     ) {
-        let caller = sessions.load().stdio_caller();
+        let caller = sessions.load().gate().stdio_caller();
         let admission = Arc::new(Admission::new(&server.limits));
         let connection = Connection::new(sessions, caller, &server.path, ConnectionKind::Stdio);
         let (channel, outgoing) =
@@ -93,7 +93,7 @@ async fn read_messages(
                 continue;
             };
             // A reload may have changed the caller.
-            let caller = channel.connection().sessions().stdio_caller();
+            let caller = channel.connection().sessions().gate().stdio_caller();
             let sender = Sender::new(caller, None);
             if let Some(budget) = channel.budget_for(&sender, &bytes).await {
                 channel.receive(&sender, &bytes, budget).await;

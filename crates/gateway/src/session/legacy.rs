@@ -204,7 +204,7 @@ impl Sessions {
             result_message(&id, &dialect.initialize(&self.identity, self.offer(endpoint)));
         Ok(match transport {
             TransportContext::Http(_) => {
-                self.telemetry().metrics().session_created(revision.as_str());
+                self.gate.telemetry().metrics().session_created(revision.as_str());
                 Dispatch::Answer { message, session: Some(token.seal(&self.sealer, endpoint)) }
             }
             TransportContext::Connection(connection) => {
@@ -246,7 +246,7 @@ impl Sessions {
         session: Nonce,
     ) -> NotificationStream {
         let pending = self.shared.url_elicitations.clone();
-        let stream = stream.counted(self.telemetry().clone());
+        let stream = stream.counted(self.gate.telemetry().clone());
         stream.with_url_elicitations(self.router.url_completions(), pending, session)
     }
 

@@ -14,7 +14,6 @@ pub(crate) mod call;
 pub(crate) mod notify;
 mod token;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,9 +22,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::cluster::Cluster;
-use crate::policy::{Authenticated, Credentials, Gate, StreamRecord};
+use crate::policy::Gate;
 use crate::router::Router;
-use crate::telemetry::Telemetry;
 use audit::usage::Usage;
 use base::seal::Sealer;
 use call::in_flight::InFlightCalls;
@@ -138,53 +136,9 @@ impl Sessions {
         }
     }
 
-    /// Authenticates the caller of a request, before the body is read. `now` is in seconds since
-    /// the Unix epoch.
-    ///
-    /// # Errors
-    /// The credentials are missing or not valid for `audience`, or cannot be checked at present.
-    pub async fn authenticate(
-        &self,
-        credentials: &Credentials<'_>,
-        audience: &str,
-        address: IpAddr,
-        now: UnixSeconds,
-    ) -> Result<Authenticated, TransportFault> {
-        self.gate.authenticate(credentials, audience, address, now).await
-    }
-
-    /// Counts a request of an address, before its caller is known.
-    ///
-    /// # Errors
-    /// The address exceeds one of the rate limits by address.
-    pub fn check_address(&self, address: IpAddr) -> Result<(), TransportFault> {
-        self.gate.check_address(address)
-    }
-
-    /// Counts a request that concerns the session alone.
-    ///
-    /// # Errors
-    /// [`TransportFault::RateLimited`].
-    pub(crate) async fn take_request(
-        &self,
-        caller: &Caller,
-        address: Option<IpAddr>,
-        request: Countable,
-    ) -> Result<(), TransportFault> {
-        self.gate.take_session_request(caller, address, request).await
-    }
-
-    /// Records the start of an admitted notification stream. Dropping the record records its end.
-    ///
-    /// # Errors
-    /// [`TransportFault::AuditUnavailable`] if the start cannot be recorded.
-    pub(crate) async fn record_stream(
-        &self,
-        caller: &Caller,
-        address: Option<IpAddr>,
-        endpoint: &str,
-    ) -> Result<StreamRecord, TransportFault> {
-        self.gate.stream(caller, address, endpoint).await
+    /// Returns the gate of this configuration.
+    pub(crate) fn gate(&self) -> &Arc<Gate> {
+        &self.gate
     }
 
     /// Returns the cluster of this replica; `None` if it stands alone.
@@ -195,16 +149,6 @@ impl Sessions {
     /// Returns the number of requests in flight that a client can cancel by their ids.
     pub fn in_flight_calls(&self) -> usize {
         self.shared.in_flight.count()
-    }
-
-    /// Returns the telemetry of the gateway.
-    pub fn telemetry(&self) -> &Telemetry {
-        self.gate.telemetry()
-    }
-
-    /// Returns the caller of all requests over standard streams.
-    pub fn stdio_caller(&self) -> Caller {
-        self.gate.stdio_caller()
     }
 
     /// Returns when a stream of this caller must end: after `lifetime`, when the caller's

@@ -88,7 +88,7 @@ impl Sessions {
         let drain = self.shared.drain.clone();
         let end = self.end_of_stream(caller, None, inbound.context.now);
         let stream = NotificationStream::new(changes, None, dialect, subscriber, drain, end);
-        Ok(stream.counted(self.telemetry().clone()))
+        Ok(stream.counted(self.gate.telemetry().clone()))
     }
 }
 

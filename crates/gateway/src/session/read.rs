@@ -112,9 +112,9 @@ impl Sessions {
         let method = &*method;
         let counted = self.counted_at_once(method, params, context.endpoint);
         if let (Some(request), Some(id)) = (counted, &id) {
-            let taken = self.take_request(context.caller, context.address, request);
+            let taken = self.gate.take_session_request(context.caller, context.address, request);
             Box::pin(taken).await.map_err(|fault| {
-                self.telemetry().metrics().refused(fault.reason(), fault.limit());
+                self.gate.telemetry().metrics().refused(fault.reason(), fault.limit());
                 refuse(Some(id.clone()), fault.into())
             })?;
         }

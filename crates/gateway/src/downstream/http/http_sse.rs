@@ -109,7 +109,7 @@ impl HttpSse {
     ) -> Result<Response<Body>, TransportFault> {
         let permit = self.admission.stream(&sender.holder())?;
         let Sender { caller, address, .. } = sender;
-        let record = authenticated_by.record_stream(&caller, address, &self.endpoint).await?;
+        let record = authenticated_by.gate().stream(&caller, address, &self.endpoint).await?;
         let id = self.new_id();
         let end = authenticated_by.end_of_stream(&caller, self.lifetime, clock::now());
         let end = end.or_revoked(permit.revocation());

@@ -25,12 +25,14 @@ use super::http::http_sse::{HttpSse, OpenChannels};
 use super::http::origin::OriginGuard;
 use super::http::protected_resource::ProtectedResources;
 use crate::cluster::Handling;
+use crate::policy::Gate;
 use crate::session::Sessions;
 use config::{Config, Limits};
 use domain::caller::Caller;
 
 /// All HTTP endpoints of the gateway under one configuration.
 pub struct Endpoint {
+    pub(crate) gate: Arc<Gate>,
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) guard: OriginGuard,
     pub(crate) protected_resources: ProtectedResources,
@@ -99,6 +101,7 @@ impl Endpoint {
         let views = config.views.iter().map(|view| server.view_path(&view.name));
         let paths = std::iter::once(path).chain(views).collect();
         Self {
+            gate: sessions.gate().clone(),
             sessions,
             guard: OriginGuard::new(server),
             protected_resources: ProtectedResources::new(config),

@@ -51,7 +51,7 @@ impl Endpoint {
         let path = head.uri.path();
         let address =
             request_head::client_address(peer.address, &head.headers, &self.trusted_proxies);
-        self.sessions.check_address(address)?;
+        self.gate.check_address(address)?;
         // A person who opens the endpoint in a browser gets a page that only explains what it is.
         let is_endpoint = self.paths.iter().any(|endpoint| endpoint == path);
         if is_endpoint && request_head::is_of_browser(&head.method, &head.headers) {
@@ -66,7 +66,7 @@ impl Endpoint {
         }
         let credentials = request_head::read_credentials(&head.headers, self.subject(peer));
         let audience = self.protected_resources.audience(path);
-        let known = self.sessions.authenticate(&credentials, audience, address, clock::now());
+        let known = self.gate.authenticate(&credentials, audience, address, clock::now());
         let Authenticated { caller, token } = known.await?;
         let sender = Sender { subject_token: token, ..Sender::new(caller, Some(address)) };
         self.dispatch(head, body, sender).await
@@ -133,7 +133,7 @@ impl Endpoint {
     }
 
     async fn take(&self, sender: &Sender, request: Countable) -> Result<(), TransportFault> {
-        self.sessions.take_request(&sender.caller, sender.address, request).await
+        self.gate.take_session_request(&sender.caller, sender.address, request).await
     }
 
     /// Returns the response to a POST of Streamable HTTP (MCP 2025-11-25, transports).
@@ -308,7 +308,7 @@ impl Endpoint {
         }
         let permit = self.admission.stream(&sender.holder())?;
         // Last, so that a refused stream is not on record.
-        let record = self.sessions.record_stream(&sender.caller, sender.address, path).await?;
+        let record = self.gate.stream(&sender.caller, sender.address, path).await?;
         let stream = notifications.admitted(record, permit.revocation());
         // On the heap: a future would hold it twice, before and after it was first polled.
         let source = Box::new(Notifications { stream, permit });
@@ -337,7 +337,7 @@ impl Serve for Endpoint {
     ) -> Response<Body> {
         let (head, body) = request.into_parts();
         let protected_resources = &self.protected_resources;
-        let telemetry = self.sessions.telemetry();
+        let telemetry = self.gate.telemetry();
         let refuse = |fault: TransportFault, id: Option<Id>| {
             telemetry.metrics().refused(fault.reason(), fault.limit());
             let challenge = protected_resources.challenge(head.uri.path(), &fault);

@@ -69,7 +69,7 @@ impl Sessions {
             prompt: call.request.prompt_name(),
             client: call.address,
         };
-        ServerOperation::begin(self.telemetry(), attributes, &mut call.forwarded.trace)
+        ServerOperation::begin(self.gate.telemetry(), attributes, &mut call.forwarded.trace)
     }
 
     async fn run(
