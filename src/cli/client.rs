@@ -114,9 +114,12 @@ impl Listed {
 fn listed(reach: &Reach, gateway: &Gateway, choice: &Choice) -> Result<Listed, Failure> {
     let filter = Filter::new(reach, choice.pattern.as_deref(), choice.upstream.as_deref())?;
     let url = reach.endpoint(gateway.url.as_deref())?;
-    let listed = call(&url, async |client| match client.has_prompts() {
-        true => client.list(&Settings::default(), &ForwardedMeta::default()).await.map(Some),
-        false => Ok(None),
+    let listed = call(&url, async |client| {
+        if client.has_prompts() {
+            client.list(&Settings::default(), &ForwardedMeta::default()).await.map(Some)
+        } else {
+            Ok(None)
+        }
     })?;
     let listed = listed.ok_or_else(|| Failure::new(no_prompts(&url)))?;
     let chosen = listed.prompts.iter().filter(|prompt| filter.accepts(&prompt.name));

@@ -88,9 +88,10 @@ impl Gateway {
     async fn status(&self, view: &ApprovalsView) -> Result<(), Failure> {
         let examined = self.examine(self.router.approval_rows()).await?;
         let rows: Vec<Value> = examined.iter().map(|examined| self.row(examined)).collect();
-        let mut text = match rows.is_empty() {
-            true => "No upstream offers a prompt, and the lock file has none.".to_owned(),
-            false => table(&COLUMNS, &rows),
+        let mut text = if rows.is_empty() {
+            "No upstream offers a prompt, and the lock file has none.".to_owned()
+        } else {
+            table(&COLUMNS, &rows)
         };
         let mut notes = notes(&Action::Approve, &examined);
         notes.extend(self.router.unused_probes(&examined));

@@ -39,9 +39,10 @@ fn read(
     let mistakes = section.mistake_count();
     let ids: Vec<_> =
         upstreams.iter().map(|upstream| format!("{:?}", upstream.id.as_str())).collect();
-    let rule = match ids.is_empty() {
-        true => "the id of an upstream, of which there is none".to_owned(),
-        false => format!("the id of an upstream: one of {}", ids.join(", ")),
+    let rule = if ids.is_empty() {
+        "the id of an upstream, of which there is none".to_owned()
+    } else {
+        format!("the id of an upstream: one of {}", ids.join(", "))
     };
     let find = |id: &str| known_id(id, upstreams, disabled);
     let upstream = section.required("upstream", &rule, find);

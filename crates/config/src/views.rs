@@ -69,10 +69,8 @@ pub(super) fn upstream_ids(
             Some(known) => ids.push(known),
             None => {
                 let enabled: Vec<_> = upstreams.iter().map(|other| other.id.as_str()).collect();
-                let enabled = match enabled.is_empty() {
-                    true => "none is".to_owned(),
-                    false => enabled.join(", "),
-                };
+                let enabled =
+                    if enabled.is_empty() { "none is".to_owned() } else { enabled.join(", ") };
                 let message = format!("there is no upstream {id:?}; enabled: {enabled}");
                 section.mistake("upstreams", message);
             }

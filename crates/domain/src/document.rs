@@ -35,9 +35,10 @@ impl Document {
             .map_err(|error| JsonError::NotUtf8 { at: error.utf8_error().valid_up_to() })?;
         let mut outline = Outline::default();
         Json::parse_outlined(&text, max_depth, &mut outline)?;
-        Ok(match outline.has_null() {
-            true => Self::copy_of(Json::accepted(text.trim())),
-            false => Self::whole(text, outline),
+        Ok(if outline.has_null() {
+            Self::copy_of(Json::accepted(text.trim()))
+        } else {
+            Self::whole(text, outline)
         })
     }
 

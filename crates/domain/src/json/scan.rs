@@ -68,9 +68,10 @@ pub(super) fn string_stop(bytes: &[u8]) -> Option<(usize, u8)> {
 fn long_string_stop(bytes: &[u8], from: usize) -> Option<(usize, u8)> {
     let stop = memchr::memchr2(b'"', b'\\', &bytes[from..]).map(|at| from + at);
     let run = &bytes[from..stop.unwrap_or(bytes.len())];
-    let at = match run.iter().fold(false, |found, byte| found | (*byte < b' ')) {
-        true => from + run.iter().position(|byte| *byte < b' ')?,
-        false => stop?,
+    let at = if run.iter().fold(false, |found, byte| found | (*byte < b' ')) {
+        from + run.iter().position(|byte| *byte < b' ')?
+    } else {
+        stop?
     };
     Some((at, bytes[at]))
 }

@@ -116,9 +116,10 @@ pub fn apply<'a>(overlays: impl IntoIterator<Item = &'a Overlay>, prompt: &Promp
             Action::Change(change) => composed.add(overlay.number, change, &captures),
         }
     }
-    match composed.is_empty() {
-        true => Overlaid::Unchanged,
-        false => Overlaid::Changed(composed.applied_to(prompt)),
+    if composed.is_empty() {
+        Overlaid::Unchanged
+    } else {
+        Overlaid::Changed(composed.applied_to(prompt))
     }
 }
 

@@ -295,10 +295,7 @@ impl LoginLock {
             change.arg(sealed).arg(whole_millis(idle));
         }
         let changing = async |mut connection| change.invoke_async::<bool>(&mut connection).await;
-        match self.logins.run(changing).await? {
-            true => Ok(()),
-            false => Err(SharedLoginError::LockExpired),
-        }
+        if self.logins.run(changing).await? { Ok(()) } else { Err(SharedLoginError::LockExpired) }
     }
 
     /// Lets other processes take the lock.

@@ -372,9 +372,10 @@ impl Router {
         let cut_at = Instant::now();
         // The ttl of an upstream whose prompts the caller does not see must not show in its list.
         let sees_all = !self.views.differ(&call.caller) && self.views.serves_all(&call.endpoint);
-        let ttl = match incomplete.is_empty() {
-            true => catalog.ttl(cut_at, self.listing.ttl_max, |id| sees_all || prompts.lists(id)),
-            false => Duration::ZERO,
+        let ttl = if incomplete.is_empty() {
+            catalog.ttl(cut_at, self.listing.ttl_max, |id| sees_all || prompts.lists(id))
+        } else {
+            Duration::ZERO
         };
         if kind == ListKind::Tools
             && self.views.tool_form(&catalog.content, &call.endpoint) == Some(ToolForm::Pair)

@@ -171,9 +171,10 @@ pub(super) fn prompt(
         content::check_result(result.json()).map_err(refused)?;
         return Ok(PromptReply::of(result, origin));
     }
-    let found = match result.is_plain() {
-        true => content::inspect_visible_result(result.json()),
-        false => content::inspect_result(result.json()),
+    let found = if result.is_plain() {
+        content::inspect_visible_result(result.json())
+    } else {
+        content::inspect_result(result.json())
     };
     let found = found.map_err(refused)?;
     // Places refer to the result as the upstream sent it.

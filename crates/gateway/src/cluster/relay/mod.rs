@@ -224,9 +224,10 @@ impl Cluster {
         envelope: Envelope,
         patience: Duration,
     ) -> Result<usize, RelayError> {
-        let _turn = match envelope.content.len() > LARGE {
-            true => self.relay.large.acquire().await.ok(),
-            false => None,
+        let _turn = if envelope.content.len() > LARGE {
+            self.relay.large.acquire().await.ok()
+        } else {
+            None
         };
         let sealed = envelope.seal(&self.sealer.load(), to);
         let channel = self.store.channel(&to.channel());

@@ -54,10 +54,11 @@ impl PushSender {
             return Ok(());
         };
         let size = u32::try_from(payload.len().div_ceil(1024)).map_err(|_| Dropped)?;
-        let memory = match payload.len() <= SMALL {
-            // Acknowledgements, which must not wait for the messages of others.
-            true => None,
-            false => Some(self.memory.clone().try_acquire_many_owned(size).map_err(|_| Dropped)?),
+        // Small ones are acknowledgements, which must not wait for the messages of others.
+        let memory = if payload.len() <= SMALL {
+            None
+        } else {
+            Some(self.memory.clone().try_acquire_many_owned(size).map_err(|_| Dropped)?)
         };
         self.queue.try_send(Push { channel, payload, memory }).map_err(|_| Dropped)
     }

@@ -25,9 +25,8 @@ pub(super) fn write_diff(part: &Part<'_>, out: &mut String) {
         let _ = writeln!(out, "{}: only types or escapes differ; compare the objects", part.what);
         return;
     }
-    let header = |side: &str, text: &str| match text.is_empty() {
-        true => "/dev/null".to_owned(),
-        false => format!("{side}: {}", part.what),
+    let header = |side: &str, text: &str| {
+        if text.is_empty() { "/dev/null".to_owned() } else { format!("{side}: {}", part.what) }
     };
     let difference = TextDiff::configure().timeout(DIFF_TIME).diff_lines(&*approved, &*offered);
     let mut difference = difference.unified_diff();
@@ -65,10 +64,8 @@ fn write_readable(json: Json<'_>, path: &str, most: usize, out: &mut String) -> 
         return false;
     }
     let mut line = |text: &str| {
-        let _ = match path.is_empty() {
-            true => writeln!(out, "{text}"),
-            false => writeln!(out, "{path}: {text}"),
-        };
+        let _ =
+            if path.is_empty() { writeln!(out, "{text}") } else { writeln!(out, "{path}: {text}") };
     };
     if let Some(text) = json.as_str() {
         // Carriage returns are part of a line, so that they show.

@@ -158,9 +158,10 @@ impl InterimSender {
             return Followup::Reply(reply::not_declared(&id));
         }
         let (answer, receiver) = oneshot::channel();
-        match self.queue(InterimMessage::ServerRequest { server_request, answer }, size) {
-            true => Followup::ReplyLater(id, receiver),
-            false => Followup::Reply(reply::no_answer(&id)),
+        if self.queue(InterimMessage::ServerRequest { server_request, answer }, size) {
+            Followup::ReplyLater(id, receiver)
+        } else {
+            Followup::Reply(reply::no_answer(&id))
         }
     }
 
