@@ -18,6 +18,7 @@ use base::seal::hex::hex;
 use base::seal::random;
 use domain::backoff::{Backoff, jittered};
 use domain::millis::whole_millis;
+use crate::platform::heap::rare;
 
 /// The sign-ins in the store of a cluster.
 pub struct SharedLogins {
@@ -216,8 +217,7 @@ impl SharedLogins {
             return Ok(());
         }
         let channels = [self.channel()];
-        // On the heap: its future is large.
-        let opened = Box::pin(self.store.open(&channels)).await;
+        let opened = rare(self.store.open(&channels)).await;
         let candidate = opened.map_err(|why| {
             self.store.note_failure(&why);
             SharedLoginError::Unavailable(why)

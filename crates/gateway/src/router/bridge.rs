@@ -110,9 +110,7 @@ impl Bridge<'_> {
                     && let Some(suspended_call) =
                         self.router.shared.suspended.take(&ticket, &self.routed.call.caller).await
                 {
-                    // On the heap: few calls take this path, and its future would enlarge those of
-                    // all.
-                    return Box::pin(self.resume(suspended_call, replay, response)).await;
+                    return rare(self.resume(suspended_call, replay, response)).await;
                 }
                 if let (Some(server_request), Some(response)) = (replay.open.take(), response) {
                     replay.answers.push((server_request, response.text().to_owned()));

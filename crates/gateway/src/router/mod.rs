@@ -36,6 +36,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
 
+use crate::platform::heap::rare;
 use crate::policy::{Authorized, CallRecord, Gate, Resolution, Target};
 use crate::upstream::Upstream;
 use crate::upstream::call::correlator::{InterimMessage, UrlElicitationComplete};
@@ -199,8 +200,7 @@ impl Router {
             rounds: 0,
         };
         match bridge.run(retry).await {
-            // On the heap: few calls take this path, and its future would enlarge those of all.
-            Err(fault) => Box::pin(self.snapshot_or(routed, key, fault)).await,
+            Err(fault) => rare(self.snapshot_or(routed, key, fault)).await,
             reply => reply,
         }
     }
@@ -332,10 +332,7 @@ impl Router {
         deadline: Instant,
     ) -> Arc<Catalog> {
         match &self.caller_lists {
-            // On the heap: its future is large.
-            Some(lists) => {
-                Box::pin(lists.catalog(&self.views, call, wanted, catalog, deadline)).await
-            }
+            Some(lists) => rare(lists.catalog(&self.views, call, wanted, catalog, deadline)).await,
             None => catalog,
         }
     }

@@ -10,6 +10,7 @@ use super::modern::is_modern;
 use super::token::Nonce;
 use super::tools::{Purpose, Refused, is_tool_result};
 use super::{Dispatch, MAX_DEPTH, PreparedCall, Refusal, RequestContext, Sessions, TransportContext};
+use crate::platform::heap::rare;
 use crate::telemetry::{End, ServerAttributes, ServerOperation};
 use domain::call::{Call, Client, ForwardedMeta};
 use domain::caller::Caller;
@@ -42,8 +43,7 @@ impl Sessions {
             .and_then(|text| Json::parse_outlined(text, MAX_DEPTH, &mut outline))
             .map_err(|error| refuse(error.into()))?;
         match message.kind() {
-            // On the heap: batches are few, and their future would enlarge that of each message.
-            JsonKind::Array => Box::pin(self.read_batch(message, context)).await,
+            JsonKind::Array => rare(self.read_batch(message, context)).await,
             _ => self.read_message(message, context).await,
         }
     }

@@ -25,6 +25,7 @@ use tracing::{Instrument, warn};
 
 use crate::cluster::SharedLogins;
 use crate::grants::store::Folder;
+use crate::platform::heap::{pin_in_place, rare};
 use crate::policy::{Authorized, Pass};
 use crate::shutdown::Supervisor;
 use crate::telemetry::{self, ClientOperation, Telemetry, TransportKind};
@@ -295,9 +296,8 @@ impl Upstream {
                             let line = Line::Shared(&upstream);
                             upstream.perform(&line, &pass, &request, interim, &held).await
                         }
-                        // On the heap: its future is large.
                         Some(accounts) => {
-                            Box::pin(
+                            rare(
                                 upstream
                                     .perform_as_caller(accounts, &pass, &request, interim, &held),
                             )
@@ -490,8 +490,7 @@ impl Upstream {
         {
             let performing =
                 perform_dedicated(dedicated, &connection, pass, request, &interim, concurrency);
-            // On the heap: few calls take this path, and its future would enlarge those of all.
-            if let Some(answer) = Box::pin(performing).await {
+            if let Some(answer) = rare(performing).await {
                 if let Some(watched) = watched {
                     watched.end(&answer);
                 }

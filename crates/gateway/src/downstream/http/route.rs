@@ -24,6 +24,7 @@ use crate::downstream::channel::Sender;
 use crate::downstream::clock;
 use crate::downstream::conn::Peer;
 use crate::downstream::{Serve, TlsServer};
+use crate::platform::heap::rare;
 use crate::policy::Authenticated;
 use crate::session::dialect::Dialect;
 use crate::session::notify::notifications::{NotificationStream, StreamEvent};
@@ -87,15 +88,14 @@ impl Endpoint {
         if let Some(http_sse) = &self.http_sse
             && http_sse.path() == uri.path()
         {
-            return Box::pin(self.serve_http_sse(head, body, http_sse, sender)).await;
+            return rare(self.serve_http_sse(head, body, http_sse, sender)).await;
         }
         let path = self.paths.iter().find(|path| path.as_str() == uri.path());
         let path = path.ok_or(TransportFault::NotFound)?;
         match *method {
             Method::POST => self.post(head, body, path, sender).await,
-            // On the heap: few requests take this path, and its future would enlarge those of all.
-            Method::GET => Box::pin(self.open_stream(headers, path, sender)).await,
-            Method::DELETE => Box::pin(self.terminate(headers, path, sender)).await,
+            Method::GET => rare(self.open_stream(headers, path, sender)).await,
+            Method::DELETE => rare(self.terminate(headers, path, sender)).await,
             _ => Err(TransportFault::MethodNotAllowed { allow: "GET, POST, DELETE" }.into()),
         }
     }

@@ -22,6 +22,7 @@ use super::catalog::{Catalog, Incomplete, not_reported_yet};
 use super::owner::Owner;
 use super::source::Source;
 use super::view_cache::{ViewCache, options};
+use crate::platform::heap::rare;
 use crate::upstream::driver::FetchedList;
 use crate::upstream::{Access, Upstream};
 use config::{Config, OnFailure};
@@ -324,8 +325,7 @@ impl CallerLists {
             Cause::Age | Cause::Change(_) => Access::Present,
         };
         let fetching = upstream.walk_as_caller(caller.caller(), access);
-        // On the heap: its future is large.
-        let fetched = self.shutdown.run_until_cancelled(Box::pin(fetching)).await?;
+        let fetched = self.shutdown.run_until_cancelled(rare(fetching)).await?;
         if let Err(Kind::NoToken { .. } | Kind::AuthFailed { .. }) = &fetched
             && matches!(access, Access::Present)
         {

@@ -11,6 +11,7 @@ use tracing::{error, warn};
 
 use super::Connection;
 use crate::cluster::SharedLogins;
+use crate::platform::heap::rare;
 use crate::upstream::auth::authorization::Authorization;
 use crate::upstream::auth::caller_tokens::CallerTokens;
 use crate::upstream::auth::token_source::TokenSource;
@@ -188,8 +189,7 @@ impl Connector {
             Target::Stdio(_) => self.start_permits.acquire().await.ok(),
             Target::Http { .. } | Target::Sse(_) | Target::Library { .. } => None,
         };
-        // On the heap: it is rare, and its future is large.
-        let connecting = Box::pin(async {
+        let connecting = rare(async {
             match &self.target {
                 Target::Http { endpoint, revision } => self.connect_http(endpoint, *revision).await,
                 Target::Sse(endpoint) => {

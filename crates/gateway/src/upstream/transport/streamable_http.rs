@@ -24,6 +24,7 @@ use super::StreamEvent;
 use super::sse_reader::{SseReader, next_chunk};
 use crate::net::egress::Egress;
 use crate::net::origin;
+use crate::platform::heap::rare;
 use crate::upstream::auth::authorization::Authorization;
 use crate::upstream::call::correlator::{Correlator, Followup};
 use crate::upstream::call::reply;
@@ -155,9 +156,7 @@ impl HttpEndpoint {
                 Err(Kind::Protocol(format!("HTTP {} to a request", head.status.as_u16())))
             }
             (status, Some("text/event-stream")) if status.is_success() => {
-                // On the heap: few requests take this path, and its future would enlarge those of
-                // all.
-                Box::pin(self.read_stream(id, &headers, body, correlator)).await
+                rare(self.read_stream(id, &headers, body, correlator)).await
             }
             (status, Some("application/json")) if status.is_success() => {
                 reply::read_response(id, self.read_body(body).await?)

@@ -12,6 +12,7 @@ use http::{HeaderMap, HeaderValue};
 
 use tokio::time::timeout;
 
+use crate::platform::heap::rare;
 use crate::upstream::call::reply::INITIALIZE_ID;
 use crate::upstream::transport::streamable_http::{
     MCP_METHOD, MCP_NAME, PROTOCOL_VERSION, SESSION_ID,
@@ -91,8 +92,7 @@ impl Conversation {
         capabilities: ClientCapabilities,
     ) -> Result<Self, Kind> {
         let Some(revision) = revision else {
-            // On the heap: it is rare, and its future is large.
-            return Box::pin(Self::detect(transport, probe)).await;
+            return rare(Self::detect(transport, probe)).await;
         };
         match revision.era() {
             Era::Legacy => initialize(transport, revision, capabilities).await,
