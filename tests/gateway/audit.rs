@@ -10,7 +10,7 @@ use domain::caller::Caller;
 use domain::fault::Fault;
 use domain::method::Method;
 use domain::rights::{PromptRef, Rights};
-use promptgate::test_util::seal::{AuditKey, digest_text};
+use base::seal::{AuditKey, digest_text};
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 use tempfile::TempDir;

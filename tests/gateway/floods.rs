@@ -2,7 +2,7 @@
 //! opened and thrown away, frames without end, windows that never open (fault matrix, W13, W16,
 //! W18).
 
-use promptgate::test_util::config::Limits;
+use config::Limits;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

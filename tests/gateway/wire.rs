@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use promptgate::test_util::config::Limits;
+use config::Limits;
 use serde_json::{Value, json};
 
 use crate::support::client::{MODERN, modern, request};

@@ -19,9 +19,9 @@ use super::request::{PageRequest, Params};
 use super::routes::{self, Found, Handler, Login, Page};
 use super::sign_in::{LocalPath, Redirect, SignInError, SignedIn, Via, Visitor, is_same_site_post};
 use super::{Admin, ClientOrigin, LOGIN_FORM, State, beside_calls_within, has_type, html};
-use crate::domain::percent;
-use crate::downstream::clock::now;
-use crate::router::approvals::Action;
+use domain::percent;
+use gateway::downstream::clock::now;
+use gateway::router::approvals::Action;
 
 /// The body of a trial over the API.
 #[derive(Debug, Default, Deserialize)]

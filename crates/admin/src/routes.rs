@@ -6,8 +6,8 @@ use http::{Method, StatusCode};
 use super::answer::Answer;
 use super::sign_in::Role;
 use super::state::State;
-use crate::domain::percent;
-use crate::router::approvals::Action;
+use domain::percent;
+use gateway::router::approvals::Action;
 
 /// One method of one path.
 pub(super) struct Route {
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn openapi_json_describes_the_routes_of_the_api_and_no_others() {
         let document: serde_json::Value =
-            serde_json::from_str(crate::admin::OPENAPI).expect("it is JSON");
+            serde_json::from_str(crate::OPENAPI).expect("it is JSON");
         let paths = document["paths"].as_object().expect("an object");
         let described: BTreeSet<_> = paths
             .iter()

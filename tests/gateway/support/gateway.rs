@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use gateway::downstream::Streams;
 use promptgate::App;
-use promptgate::test_util::config::{Config, Limits};
+use config::{Config, Limits};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::io::DuplexStream;

@@ -20,7 +20,7 @@ use domain::hidden_text;
 use domain::json::Json;
 use gateway::policy::TakenIds;
 use gateway::session::CallOutcome;
-use crate::admin::sign_in::{Via, Visitor};
+use crate::sign_in::{Via, Visitor};
 
 /// The outcome of a trial.
 #[derive(Debug, Serialize)]

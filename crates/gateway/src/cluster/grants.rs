@@ -18,7 +18,7 @@ use base::seal::hex::hex;
 use base::seal::random;
 use domain::backoff::{Backoff, jittered};
 use domain::millis::whole_millis;
-use crate::platform::heap::rare;
+use base::platform::heap::rare;
 
 /// The sign-ins in the store of a cluster.
 pub struct SharedLogins {

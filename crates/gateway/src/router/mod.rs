@@ -36,7 +36,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
 
-use crate::platform::heap::rare;
+use base::platform::heap::rare;
 use crate::policy::{Authorized, CallRecord, Gate, Resolution, Target};
 use crate::upstream::Upstream;
 use crate::upstream::call::correlator::{InterimMessage, UrlElicitationComplete};

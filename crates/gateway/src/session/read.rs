@@ -10,7 +10,7 @@ use super::modern::is_modern;
 use super::token::Nonce;
 use super::tools::{Purpose, Refused, is_tool_result};
 use super::{Dispatch, MAX_DEPTH, PreparedCall, Refusal, RequestContext, Sessions, TransportContext};
-use crate::platform::heap::rare;
+use base::platform::heap::rare;
 use crate::telemetry::{End, ServerAttributes, ServerOperation};
 use domain::call::{Call, Client, ForwardedMeta};
 use domain::caller::Caller;

@@ -25,7 +25,7 @@ use tracing::{Instrument, warn};
 
 use crate::cluster::SharedLogins;
 use crate::grants::store::Folder;
-use crate::platform::heap::{pin_in_place, rare};
+use base::platform::heap::{pin_in_place, rare};
 use crate::policy::{Authorized, Pass};
 use crate::shutdown::Supervisor;
 use crate::telemetry::{self, ClientOperation, Telemetry, TransportKind};

@@ -24,7 +24,7 @@ use crate::downstream::channel::Sender;
 use crate::downstream::clock;
 use crate::downstream::conn::Peer;
 use crate::downstream::{Serve, TlsServer};
-use crate::platform::heap::rare;
+use base::platform::heap::rare;
 use crate::policy::Authenticated;
 use crate::session::dialect::Dialect;
 use crate::session::notify::notifications::{NotificationStream, StreamEvent};

@@ -22,7 +22,7 @@ use super::catalog::{Catalog, Incomplete, not_reported_yet};
 use super::owner::Owner;
 use super::source::Source;
 use super::view_cache::{ViewCache, options};
-use crate::platform::heap::rare;
+use base::platform::heap::rare;
 use crate::upstream::driver::FetchedList;
 use crate::upstream::{Access, Upstream};
 use config::{Config, OnFailure};

@@ -11,7 +11,7 @@ use tracing::{error, warn};
 
 use super::Connection;
 use crate::cluster::SharedLogins;
-use crate::platform::heap::rare;
+use base::platform::heap::rare;
 use crate::upstream::auth::authorization::Authorization;
 use crate::upstream::auth::caller_tokens::CallerTokens;
 use crate::upstream::auth::token_source::TokenSource;

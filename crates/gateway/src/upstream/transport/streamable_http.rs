@@ -24,7 +24,7 @@ use super::StreamEvent;
 use super::sse_reader::{SseReader, next_chunk};
 use crate::net::egress::Egress;
 use crate::net::origin;
-use crate::platform::heap::rare;
+use base::platform::heap::rare;
 use crate::upstream::auth::authorization::Authorization;
 use crate::upstream::call::correlator::{Correlator, Followup};
 use crate::upstream::call::reply;

@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderValue};
 
 use tokio::time::timeout;
 
-use crate::platform::heap::rare;
+use base::platform::heap::rare;
 use crate::upstream::call::reply::INITIALIZE_ID;
 use crate::upstream::transport::streamable_http::{
     MCP_METHOD, MCP_NAME, PROTOCOL_VERSION, SESSION_ID,
