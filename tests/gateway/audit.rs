@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 
 use audit::keys::Keys;
 use audit::verify::{TrustAnchors, verify};
+use base::seal::{AuditKey, digest_text};
 use domain::caller::Caller;
 use domain::fault::Fault;
 use domain::method::Method;
 use domain::rights::{PromptRef, Rights};
-use base::seal::{AuditKey, digest_text};
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 use tempfile::TempDir;

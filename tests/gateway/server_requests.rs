@@ -482,8 +482,8 @@ async fn calls_that_wait_for_a_page_are_bounded_and_a_lost_one_is_asked_anew() {
 async fn a_call_whose_state_is_too_large_keeps_no_place() {
     let server_requests = || vec![form_elicitation("Which colour?"), url_elicitation("Authorise")];
     let upstream = Upstream::legacy_with_server_requests(server_requests()).await;
-    let toml = upstream.patient_table("up")
-        + "server_requests = [\"elicitation\", \"elicitation-url\"]\n";
+    let toml =
+        upstream.patient_table("up") + "server_requests = [\"elicitation\", \"elicitation-url\"]\n";
     let gateway = Gateway::start(&toml).await;
     let mut client = connect(&gateway, ClientMode::Modern, ALL).await;
     let answered = async |client: &mut ModeClient, colour: &str| {

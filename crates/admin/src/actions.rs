@@ -47,7 +47,7 @@ impl Admin {
         let params = Params::read(head.uri.query().unwrap_or_default().as_bytes());
         let step = match found.of(&head.method).map(|route| &route.handler) {
             Ok(Handler::Login(step)) => *step,
-            _ => return self.error(&PageError::not_found("page at this address"), None),
+            _ => return self.error_page(&PageError::not_found("page at this address"), None),
         };
         match step {
             Login::Page => self.login_page(&params, None),
@@ -157,7 +157,8 @@ impl Admin {
                 let argument = form.get("argument").to_owned();
                 self.tried(visitor, form, async move |state, who, page_request| {
                     let attempt = attempt(&name, &page_request.params);
-                    let values = trial::complete(&state, &who, &page_request, &attempt, &argument).await?;
+                    let values =
+                        trial::complete(&state, &who, &page_request, &attempt, &argument).await?;
                     Ok(values_document(&values))
                 })
                 .await
@@ -195,12 +196,18 @@ impl Admin {
         beside_calls_within(&self.permits.trials, until, trial).await
     }
 
-    async fn try_in_console(&self, visitor: &Visitor, name: String, form: Params) -> PageResult<Answer> {
+    async fn try_in_console(
+        &self,
+        visitor: &Visitor,
+        name: String,
+        form: Params,
+    ) -> PageResult<Answer> {
         let gateway = self.gateway.clone();
         self.tried(visitor, form, async move |state, who, page_request| {
             let attempt = attempt(&name, &page_request.params);
             let trial = trial::attempt(&state, &who, &page_request, &attempt).await?;
-            let page = pages::prompt::with_trial(&state, &page_request, &who, &name, Some(trial)).await?;
+            let page =
+                pages::prompt::with_trial(&state, &page_request, &who, &name, Some(trial)).await?;
             html(&page, &who, &gateway)
         })
         .await

@@ -45,12 +45,11 @@ use gateway::router::approvals::Action;
 use gateway::router::blocking::beside_calls;
 use pages::{AnyPage, PageError, PageResult};
 pub use reloads::Reloads;
-use request::{PageRequest, Params, segments};
-pub use state::State;
-pub use verification::Verification;
 use request::{PageRequest, Params};
 use routes::{Found, Handler, Page, Part, Route};
 use sign_in::{LocalPath, Role, SignIn, Site, Visitor, is_same_site_post};
+pub use state::State;
+pub use verification::Verification;
 
 /// The limits of the admin API are its own, so that probes are answered whatever the clients of the
 /// endpoint do. Probes and scrapers are few, send small requests, and reconnect or reuse their

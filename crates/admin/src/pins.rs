@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::State;
+use super::answer::Answer;
 use base::platform::wall_clock;
 use base::seal;
 use gateway::router::approvals::json::row_json;
 use gateway::router::approvals::{Action, ApprovalError, Decider, Examined, notes};
 use gateway::router::pin::ApprovalRow;
-use super::answer::Answer;
 
 /// Longest wait for the configuration with the changed lock file. It is read once its digest is the
 /// same in two polls.
@@ -45,13 +45,13 @@ impl State {
     }
 
     /// The answer with that document, and its entity tag.
-    pub(super) fn pins_answer(&self) -> Answer {
-        let document = self.pins();
+    pub(super) fn approvals_answer(&self) -> Answer {
+        let document = self.approvals();
         Answer::json(StatusCode::OK, &document).with(ETAG, &entity_tag(&document))
     }
 
     fn document(&self, rows: &[ApprovalRow]) -> Value {
-        let row = |row: &PinRow| {
+        let row = |row: &ApprovalRow| {
             let mut document = row_json(&Examined::known(row));
             document["tag"] = prompt_tag(row).into();
             document

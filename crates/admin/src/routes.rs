@@ -54,8 +54,8 @@ pub(super) enum Page {
     Upstreams,
     Upstream,
     Access,
-    Pins,
-    Pin,
+    Approvals,
+    Approval,
     Usage,
     Audit,
     Verification,
@@ -108,12 +108,12 @@ static ROUTES: [Route; 41] = [
     get("/api/v1/upstreams", VIEWER, Handler::Document(|state| ok(&state.upstreams()))),
     get("/api/v1/catalog", VIEWER, Handler::Document(|state| ok(&state.catalog()))),
     get("/api/v1/replicas", VIEWER, Handler::Document(|state| ok(&state.replicas()))),
-    get("/api/v1/grants", VIEWER, Handler::Document(|state| ok(&state.grants()))),
-    post("/api/v1/grants/revoke", APPROVER, Handler::Revoke),
-    get("/api/v1/pins", VIEWER, Handler::Document(State::pins_answer)),
-    post("/api/v1/pins/approve", APPROVER, Handler::Decide(Action::Approve)),
-    post("/api/v1/pins/reject", APPROVER, Handler::Decide(Action::Reject)),
-    post("/api/v1/pins/rollback", APPROVER, Handler::Decide(Action::RollBack { to: None })),
+    get("/api/v1/accounts", VIEWER, Handler::Document(|state| ok(&state.accounts()))),
+    post("/api/v1/accounts/revoke", APPROVER, Handler::Revoke),
+    get("/api/v1/approvals", VIEWER, Handler::Document(State::approvals_answer)),
+    post("/api/v1/approvals/approve", APPROVER, Handler::Decide(Action::Approve)),
+    post("/api/v1/approvals/reject", APPROVER, Handler::Decide(Action::Reject)),
+    post("/api/v1/approvals/rollback", APPROVER, Handler::Decide(Action::RollBack { to: None })),
     post("/api/v1/prompts/{name}/try", TESTER, Handler::Try),
     post("/api/v1/prompts/{name}/complete", TESTER, Handler::Complete),
     get("/login", None, Handler::Login(Login::Page)),
@@ -131,9 +131,9 @@ static ROUTES: [Route; 41] = [
     get("/upstreams/{id}", VIEWER, Handler::Page(Page::Upstream)),
     get("/access", VIEWER, Handler::Page(Page::Access)),
     post("/access", VIEWER, Handler::Form(Form::Access)),
-    get("/pins", VIEWER, Handler::Page(Page::Pins)),
-    post("/pins/decide", APPROVER, Handler::Form(Form::Decide)),
-    get("/pins/{name}", VIEWER, Handler::Page(Page::Pin)),
+    get("/approvals", VIEWER, Handler::Page(Page::Approvals)),
+    post("/approvals/decide", APPROVER, Handler::Form(Form::Decide)),
+    get("/approvals/{name}", VIEWER, Handler::Page(Page::Approval)),
     get("/usage", VIEWER, Handler::Page(Page::Usage)),
     get("/audit", VIEWER, Handler::Page(Page::Audit)),
     get("/audit/verification", VIEWER, Handler::Page(Page::Verification)),
@@ -229,14 +229,13 @@ mod tests {
 
     #[test]
     fn openapi_json_describes_the_routes_of_the_api_and_no_others() {
-        let document: serde_json::Value =
-            serde_json::from_str(crate::OPENAPI).expect("it is JSON");
+        let document: serde_json::Value = serde_json::from_str(crate::OPENAPI).expect("it is JSON");
         let paths = document["paths"].as_object().expect("an object");
         let described: BTreeSet<_> = paths
             .iter()
             .flat_map(|(path, methods)| {
                 let methods = methods.as_object().expect("an object").keys();
-                methods.map(|method| format!("{} {path}", method.to_uppercase()))
+                methods.map(move |method| format!("{} {path}", method.to_uppercase()))
             })
             .collect();
         let routes =
@@ -259,7 +258,7 @@ mod tests {
     #[test]
     fn a_path_without_names_comes_first_and_a_form_leads_to_its_page() {
         for (path, allowed, parent) in [
-            ("/pins/decide", "POST", "/pins"),
+            ("/approvals/decide", "POST", "/approvals"),
             ("/audit/verification", "GET, HEAD, POST", "/audit"),
             ("/prompts/a%20%22b/try", "POST", "/prompts/a%20%22b"),
             ("/api/v1/status", "GET, HEAD", "/api/v1"),

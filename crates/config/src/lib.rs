@@ -67,7 +67,7 @@ pub use records::{Records, load_audit};
 pub use releases::Approvals;
 pub use secret::Secret;
 pub use server::Limits;
-pub(crate) use server::{Server, from_here};
+pub use server::{Server, from_here};
 pub use settings::Settings;
 pub use settings::{Breaker, OnChangedDefinition};
 pub use telemetry::{LogFormat, Telemetry};

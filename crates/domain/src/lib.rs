@@ -9,7 +9,6 @@
 pub mod json;
 pub mod error_code;
 pub mod document;
-pub mod known_response;
 pub mod sse_decoder;
 pub mod line_decoder;
 pub mod jsonrpc;

@@ -94,10 +94,7 @@ async fn a_page_without_time_says_so() {
         assert!([200, 503].contains(&page.status), "{path}: {said}");
         if page.status == 503 {
             late += 1;
-            assert!(
-                    said.contains("admin.render_timeout") || said.contains("at once"),
-                    "{said}"
-                );
+            assert!(said.contains("admin.render_timeout") || said.contains("at once"), "{said}");
         }
     }
     assert!(late > 0, "a search in 10,000 prompts takes longer");

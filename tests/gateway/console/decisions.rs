@@ -37,8 +37,9 @@ async fn a_person_approves_rejects_and_goes_back() {
         seen.contains("aria-label=\"Difference\"") && !seen.contains("value=\"approve\""),
         "{seen}"
     );
-    let tag =
-        async || document(&api, "/approvals").await["prompts"][0]["tag"].as_str().unwrap().to_owned();
+    let tag = async || {
+        document(&api, "/approvals").await["prompts"][0]["tag"].as_str().unwrap().to_owned()
+    };
     let first_tag = tag().await;
     for browser in [&mut viewer, &mut tester] {
         let csrf = browser.csrf("/access").await;

@@ -189,9 +189,9 @@ async fn tries(described: &mut Description, everything: &Everything) {
 }
 
 /// The row of the prompt that changes.
-async fn pin(admin: &Client) -> Value {
-    let pins = document(admin, "/approvals").await;
-    let mut rows = pins["prompts"].as_array().unwrap().iter();
+async fn approval(admin: &Client) -> Value {
+    let approvals = document(admin, "/approvals").await;
+    let mut rows = approvals["prompts"].as_array().unwrap().iter();
     rows.find(|row| row["name"] == "up__p").expect("it is offered").clone()
 }
 
@@ -204,8 +204,8 @@ async fn decisions(described: &mut Description, everything: &Everything) {
         ("rollback", "three", "approved"),
     ] {
         everything.changeable.offer(|offer| offer.definition["description"] = description.into());
-        let pin = async || pin(admin).await;
-        eventually(pin, |pin| pin["state"] == state).await;
+        let approval = async || approval(admin).await;
+        eventually(approval, |approval| approval["state"] == state).await;
         let path = format!("/api/v1/approvals/{action}");
         // What is seen may change once more, when the text is probed.
         let decide = async || {
@@ -276,7 +276,7 @@ async fn refusals(described: &mut Description, everything: &Everything) {
             assert_eq!((stale.status, untagged.status), (412, 428));
             described.check("POST", template, &stale);
             described.check("POST", template, &untagged);
-            let tag = pin(admin).await["tag"].clone();
+            let tag = approval(admin).await["tag"].clone();
             let fresh = [json[0], ("If-Match", tag.as_str().unwrap())];
             let unknown = json!({"prompts": ["no__such"]}).to_string();
             let unknown = admin.send("POST", &path, &fresh, unknown.as_bytes()).await;

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use config::{Config, Limits};
 use gateway::downstream::Streams;
 use promptgate::App;
-use config::{Config, Limits};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::io::DuplexStream;

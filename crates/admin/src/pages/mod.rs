@@ -112,8 +112,10 @@ pub(super) async fn make(
         routes::Page::Upstreams => Box::new(upstreams::upstreams(state)),
         routes::Page::Upstream => Box::new(upstreams::upstream(state, page_request, name).await?),
         routes::Page::Access => Box::new(access::access(state, page_request, visitor)?),
-        routes::Page::Approvals => Box::new(pins::pins(state, page_request)),
-        routes::Page::Pin => Box::new(pins::pin(state, page_request, visitor, name).await?),
+        routes::Page::Approvals => Box::new(pins::approvals(state, page_request)),
+        routes::Page::Approval => {
+            Box::new(pins::approval(state, page_request, visitor, name).await?)
+        }
         routes::Page::Usage => Box::new(usage::usage(state, page_request).await?),
         routes::Page::Audit => Box::new(audit::audit(state, page_request).await?),
         routes::Page::Verification => Box::new(audit::verification(state, visitor)),

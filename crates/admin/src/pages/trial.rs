@@ -11,6 +11,7 @@ use super::definition::text;
 use super::rights::known;
 use super::{PageError, PageResult};
 use crate::request::PageRequest;
+use crate::sign_in::{Via, Visitor};
 use crate::state::State;
 use domain::call::{Call, Client, ForwardedMeta, NameKind, Request};
 use domain::caller::{CONSOLE, Caller, is_id};
@@ -20,7 +21,6 @@ use domain::hidden_text;
 use domain::json::Json;
 use gateway::policy::TakenIds;
 use gateway::session::CallOutcome;
-use crate::sign_in::{Via, Visitor};
 
 /// The outcome of a trial.
 #[derive(Debug, Serialize)]

@@ -33,7 +33,7 @@ pub(super) struct UpstreamPage {
 /// The status of one upstream.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate) struct UpstreamRow {
+pub(crate) struct UpstreamRow {
     pub upstream: String,
     pub transport: &'static str,
     /// `connecting`, `up` or `down`.
@@ -68,7 +68,7 @@ pub(in crate) struct UpstreamRow {
 
 /// Why an upstream cannot be called, or its list is stale or missing.
 #[derive(Clone, Debug, Serialize)]
-pub(in crate) struct UpstreamError {
+pub(crate) struct UpstreamError {
     pub reason: &'static str,
     pub message: String,
 }
@@ -108,7 +108,7 @@ pub(super) async fn upstream(
 }
 
 impl UpstreamRow {
-    pub(in crate) fn of(status: UpstreamStatus) -> Self {
+    pub(crate) fn of(status: UpstreamStatus) -> Self {
         let note = status.note();
         let until =
             status.breaker_open_until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -137,7 +137,7 @@ impl UpstreamRow {
             prompts: status.walk.map(|walk| walk.prompts),
             pages: status.walk.map(|walk| walk.pages),
             driver_restarts: status.driver_restarts,
-        age_secs: status.walk.map(|walk| walk.at.elapsed().as_secs()),
+            age_secs: status.walk.map(|walk| walk.at.elapsed().as_secs()),
             note,
             stderr,
             error: status.failure.map(error),

@@ -4,7 +4,7 @@ use std::pin::Pin;
 
 /// Returns a large future on the heap, where few that await it come to it: the future that holds it
 /// in its place would have its kilobytes each time.
-pub(crate) fn rare<F: Future>(future: F) -> Pin<Box<F>> {
+pub fn rare<F: Future>(future: F) -> Pin<Box<F>> {
     Box::pin(future)
 }
 

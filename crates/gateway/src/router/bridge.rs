@@ -13,6 +13,7 @@ use super::{RoutedCall, Router};
 use crate::upstream::call::correlator::InterimMessage;
 use crate::upstream::call::exchange::{Exchange, ExchangeEvent};
 use crate::upstream::call::request::{InputResponses, RequestParams, UpstreamRequest};
+use base::platform::heap::rare;
 use base::seal;
 use domain::call::{Call, InputRetry, ServerRequestMode};
 use domain::document::Document;

@@ -36,13 +36,13 @@ use arc_swap::ArcSwap;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
 
-use base::platform::heap::rare;
 use crate::policy::{Authorized, CallRecord, Gate, Resolution, Target};
 use crate::upstream::Upstream;
 use crate::upstream::call::correlator::{InterimMessage, UrlElicitationComplete};
 use crate::upstream::call::exchange::ExchangeEvent;
 use crate::upstream::call::request::{RequestParams, UpstreamRequest};
 use audit::Audit;
+use base::platform::heap::rare;
 use base::seal::{self, Sealer};
 use blocking::within;
 use bridge::Bridge;

@@ -9,9 +9,11 @@ use super::message::{InboundMessage, Rejection, ReplyContext};
 use super::modern::is_modern;
 use super::token::Nonce;
 use super::tools::{Purpose, Refused, is_tool_result};
-use super::{Dispatch, MAX_DEPTH, PreparedCall, Refusal, RequestContext, Sessions, TransportContext};
-use base::platform::heap::rare;
+use super::{
+    Dispatch, MAX_DEPTH, PreparedCall, Refusal, RequestContext, Sessions, TransportContext,
+};
 use crate::telemetry::{End, ServerAttributes, ServerOperation};
+use base::platform::heap::rare;
 use domain::call::{Call, Client, ForwardedMeta};
 use domain::caller::Caller;
 use domain::fault::{Fault, RequestFault};

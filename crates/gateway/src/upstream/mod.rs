@@ -25,7 +25,6 @@ use tracing::{Instrument, warn};
 
 use crate::cluster::SharedLogins;
 use crate::grants::store::Folder;
-use base::platform::heap::{pin_in_place, rare};
 use crate::policy::{Authorized, Pass};
 use crate::shutdown::Supervisor;
 use crate::telemetry::{self, ClientOperation, Telemetry, TransportKind};
@@ -33,7 +32,7 @@ use accounts::account::{Account, WatchedRequest};
 use accounts::{Accounts, IDLE, UpstreamAccounts};
 use audit::Audit;
 use base::platform::disk::{self, Watch};
-use base::platform::heap::pin_in_place;
+use base::platform::heap::{pin_in_place, rare};
 use call::correlator::{InterimSender, NotificationSinks, UrlElicitationComplete};
 use call::exchange::{ConcurrencyPermit, Exchange};
 use call::request::UpstreamRequest;

@@ -11,7 +11,6 @@ use tracing::{error, warn};
 
 use super::Connection;
 use crate::cluster::SharedLogins;
-use base::platform::heap::rare;
 use crate::upstream::auth::authorization::Authorization;
 use crate::upstream::auth::caller_tokens::CallerTokens;
 use crate::upstream::auth::token_source::TokenSource;
@@ -23,6 +22,7 @@ use crate::upstream::transport::stdio::Child;
 use crate::upstream::transport::streamable_http::HttpEndpoint;
 use base::platform::blocking;
 use base::platform::disk::{self, Watch};
+use base::platform::heap::rare;
 use config::{Stdio, Upstream};
 use domain::caller::{Caller, PROBER};
 use domain::fault::{ChildReport, UpstreamFaultKind as Kind};

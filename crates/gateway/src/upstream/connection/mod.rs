@@ -27,7 +27,6 @@ use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::object::write_members;
 use domain::jsonrpc::Id;
-use domain::known_response::KnownResponse;
 use domain::method::Method;
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;

@@ -24,14 +24,13 @@ use super::StreamEvent;
 use super::sse_reader::{SseReader, next_chunk};
 use crate::net::egress::Egress;
 use crate::net::origin;
-use base::platform::heap::rare;
 use crate::upstream::auth::authorization::Authorization;
 use crate::upstream::call::correlator::{Correlator, Followup};
 use crate::upstream::call::reply;
+use base::platform::heap::rare;
 use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::jsonrpc::{Frame, Id};
-use domain::known_response::{Comparison, KnownResponse};
 
 /// HTTP endpoint of an upstream.
 pub struct HttpEndpoint {

@@ -12,12 +12,12 @@ use http::{HeaderMap, HeaderValue};
 
 use tokio::time::timeout;
 
-use base::platform::heap::rare;
 use crate::upstream::call::reply::INITIALIZE_ID;
 use crate::upstream::transport::streamable_http::{
     MCP_METHOD, MCP_NAME, PROTOCOL_VERSION, SESSION_ID,
 };
 use crate::upstream::transport::{StreamEvent, Transport};
+use base::platform::heap::rare;
 use domain::call::ForwardedMeta;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
