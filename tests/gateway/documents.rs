@@ -67,34 +67,17 @@ pub fn toml_blocks(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_documented_defaults_are_the_defaults() {
+fn the_examples_of_the_reference_are_valid_together() {
     let mut blocks = toml_blocks(&read("docs/configuration.md"));
-    assert!(blocks.len() >= 5, "the blocks were found");
+    assert!(blocks.len() >= 8, "the blocks were found");
     // Subjects need a file of certificates: a test of their own.
     blocks.retain(|block| !block.contains("[[auth.mtls]]"));
-    let documented = blocks.concat();
-    let env = [("REMOTE_TOKEN".to_owned(), "t".to_owned())];
+    let env = ["REMOTE_TOKEN", "ADMIN_TOKEN"].map(|name| (name.to_owned(), "t".to_owned()));
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let parse =
         |text: &str| Config::parse("docs", text, root, &env).unwrap_or_else(|e| panic!("{e}"));
-    let (documented, default) = (parse(&documented), parse(""));
-    assert_eq!(documented.server.limits, default.server.limits);
-    assert_eq!(documented.server.listen, default.server.listen);
-    assert_eq!(documented.server.path, default.server.path);
-    assert_eq!(documented.server.sse_path, default.server.sse_path);
-    assert_eq!(documented.server.exposure, default.server.exposure);
-    assert_eq!(documented.server.empty_lists, default.server.empty_lists);
-    assert_eq!(documented.listing, default.listing);
-    assert_eq!(documented.naming, default.naming);
-    assert_eq!(documented.telemetry, default.telemetry);
-    assert_eq!(documented.audit, default.audit);
-    // That the address is written down is the one difference.
-    let admin = |config: &Config| {
-        let mut admin = config.admin.clone().expect("an admin side");
-        admin.is_default = true;
-        admin
-    };
-    assert_eq!(admin(&documented), admin(&default));
+    let documented = parse(&blocks.concat());
+    assert!(documented.upstreams.len() >= 4);
     for upstream in &documented.upstreams {
         let bare = "[upstreams.a]\ntransport = \"library\"\npath = \"examples/library\"\n";
         let capabilities = match upstream.transport.name() {
@@ -105,7 +88,6 @@ fn the_documented_defaults_are_the_defaults() {
             Settings { server_requests: capabilities, ..parse(bare).upstreams[0].settings.clone() };
         assert_eq!(upstream.settings, expected, "{}", upstream.id);
     }
-    assert!(documented.upstreams.len() >= 2);
 }
 
 #[test]

@@ -87,8 +87,30 @@ pub(super) const LISTEN_RULE: &str =
 /// A day.
 const DAY: Duration = Duration::from_secs(86_400);
 
+/// The keys of `[admin]`.
+const KEYS: &str = r#"
+listen = "127.0.0.1:9877": Address of the admin API, apart from `server.listen`. `""` disables it.
+    If the key is not set and the port is taken, a free port is used, which the start prints and
+    `status` finds. It is read at the start only, and not used with `serve --stdio`.
+token: A secret, sent as `Authorization: Bearer TOKEN` or typed into the sign-in page of the
+    console. Required beyond loopback, and with `write` and `try_as`. Sessions that began with it
+    end when it changes.
+write: `true` accepts decisions on prompts and the end of accounts. Needs `token`: who has it can
+    approve prompts.
+console: `false` serves no pages for people. The API stays.
+try_as: `true` lets testers try prompts with the rights of other callers and groups. Needs `token`.
+    See docs/console.md#trying-prompts.
+session: Time that a browser stays signed in. See docs/console.md#sessions-and-cookies.
+page_time: Time for making one page or document, without the upstream of a prompt that is tried.
+    Beyond it: 503.
+page_rows: Most rows of one page or document.
+usage: The index of what was used. See docs/usage.md.
+oidc: Sign-in of people at an OpenID provider. See docs/console.md#at-an-openid-provider.
+"#;
+
 /// Returns `None` if `listen` is `""`.
 pub(super) fn read(mut section: Section<'_>) -> Option<Admin> {
+    section.explain(KEYS);
     let parse = |text: &str| optional(text, |text| text.parse().ok());
     let configured = section.parsed("listen", LISTEN_RULE, parse);
     let token = section.secret("token");
@@ -135,7 +157,15 @@ pub(super) fn usage_path(section: &mut Section<'_>) -> Option<PathBuf> {
     section.file_or("path", "usage")
 }
 
+/// The keys of `[admin.usage]`.
+const USAGE_KEYS: &str = r#"
+path: Folder of the index. `""` keeps a day in memory only.
+keep: Age at which days of the index are removed.
+size: Size of the index. Beyond it the oldest days are removed.
+"#;
+
 fn read_usage(mut section: Section<'_>) -> Usage {
+    section.explain(USAGE_KEYS);
     let usage = Usage {
         path: usage_path(&mut section),
         keep: section.duration("keep", 400 * DAY, DAY),
@@ -145,8 +175,22 @@ fn read_usage(mut section: Section<'_>) -> Usage {
     usage
 }
 
+/// The keys of `[admin.oidc]`.
+const OIDC_KEYS: &str = r#"
+issuer = "", such as "https://id.example.com": `issuer` of the provider's metadata and `iss` of its
+    ID tokens, character for character. `""`: people sign in with the token.
+client_id: Id of the console at the provider. Required with `issuer`.
+client_secret: Secret of the console at the provider, sent as its metadata says. Not set: a public
+    client, which PKCE alone protects.
+groups_claim: Claim of the ID token with the groups of the person: a list of texts, or one text.
+viewers = []: Groups whose members may look. At least one group in all three lists.
+testers = []: Groups whose members may try prompts, too.
+approvers = []: Groups whose members may decide on prompts, too, with `admin.write`.
+"#;
+
 /// Returns `None` if `issuer` is `""`.
 fn read_oidc(mut section: Section<'_>) -> Option<Oidc> {
+    section.explain(OIDC_KEYS);
     let rule = format!("\"\" or {URL_RULE}");
     let issuer = section
         .parsed("issuer", &rule, |text| optional(text, |text| url(text).map(|_| text.to_owned())));

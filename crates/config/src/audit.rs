@@ -142,14 +142,44 @@ impl Audit {
 const KEY_RULE: &str =
     "is not base64 of exactly 32 bytes; generate a key with `openssl rand -base64 32`";
 
+/// The keys of `[audit]`.
+const KEYS: &str = r#"
+path: Directory of the log. `""` disables the log.
+durability: When a record counts as written. `interval`: when the operating system has it; it
+    survives any crash of the gateway. `strict`: when the disk has it; it survives a power failure.
+sync: With `interval`: time between two syncs to the disk.
+buffer: Size of the records of calls that wait to be written, and of those that are written but not
+    synced. Each caller has its share. Records that no caller waits for have a quarter beside it.
+on_failure: When the log cannot be written: `refuse` refuses calls, `degrade` serves them and
+    records how many records are missing.
+list: Whether lists are recorded, too.
+key = {"env":"PROMPTGATE_AUDIT_KEY"}: Secret from which all keys of the log are derived, 32 bytes in
+    base64. While the variable is not set, a key is generated in `audit.key` beside the file.
+checkpoint: Checkpoints, each of which signs all records before it.
+segment_size: Size at which a new segment is started.
+segment_age: Age at which a new segment is started.
+max_size: Size of all segments, at least `segment_size`. A warning at 80 %; at 100 % `on_failure`
+    applies.
+keep: Segments that are kept. `0` keeps all.
+raw_arguments = [], such as ["library__*"]: Patterns of public names: prompts whose argument values
+    may be written in plain text.
+"#;
+
 /// Reads the folder of the log; `None` if the log is disabled.
 pub(super) fn path(section: &mut Section<'_>) -> Option<PathBuf> {
     section.file_or("path", "audit")
 }
 
+/// The keys of `audit.checkpoint`.
+const CHECKPOINT_KEYS: &str = r#"
+records: Records after which a checkpoint is signed.
+every: Time after which a checkpoint is signed.
+"#;
+
 /// Reads the table; `share` is that of `server.limits`. Returns `None` if `path` is `""`: the audit
 /// log is disabled.
 pub(super) fn read(mut section: Section<'_>, share: Share) -> Option<Audit> {
+    section.explain(KEYS);
     let durability = [("interval", Durability::Interval), ("strict", Durability::Strict)];
     let on_failure = [("refuse", OnAuditFailure::Refuse), ("degrade", OnAuditFailure::Degrade)];
     let path = path(&mut section);
@@ -162,6 +192,7 @@ pub(super) fn read(mut section: Section<'_>, share: Share) -> Option<Audit> {
         key
     });
     let mut checkpoint = section.section("checkpoint");
+    checkpoint.explain(CHECKPOINT_KEYS);
     let checkpoint_records = checkpoint.count("records", 1_000, 1..=1_000_000) as u64;
     let checkpoint_every = checkpoint.duration("every", Duration::from_secs(60), MILLISECOND);
     checkpoint.finish();

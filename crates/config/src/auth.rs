@@ -74,7 +74,19 @@ impl Identity {
     }
 }
 
+/// The keys of `[auth]`.
+const KEYS: &str = r#"
+required: Whether a request without a credential is refused. `"auto"`: as soon as one method is
+    configured. `false` admits it as `anonymous`. An invalid credential is refused in any case.
+api_keys: API keys of callers.
+mtls: Callers by the subject of their client certificate. Without any, every certificate that
+    `server.tls.client_ca` signed is a caller, whose id is its subject.
+stdio: The caller over `serve --stdio`, where no credential is checked.
+jwt: Tokens (JWT) of an identity provider. The caller's id is `sub`.
+"#;
+
 pub(super) fn read(mut section: Section<'_>, client_ca: Option<PathBuf>) -> Auth {
+    section.explain(KEYS);
     let choices = [("auto", None), ("true", Some(true)), ("false", Some(false))];
     let required = section.flag_or("required", None, &choices);
     let mut api_keys: Vec<ApiKey> = Vec::new();
@@ -117,16 +129,28 @@ pub(super) fn read(mut section: Section<'_>, client_ca: Option<PathBuf>) -> Auth
     auth
 }
 
+/// The keys of `[[auth.api_keys]]`, beside those of the identity.
+const KEY_KEYS: &str = r#"
+hash: Hash of the key, as `promptgate key new` prints it.
+"#;
+
 fn api_key(table: &mut Section<'_>) -> Option<ApiKey> {
+    table.explain(KEY_KEYS);
     let rule = "\"sha256:\" followed by 64 hexadecimal digits, as `promptgate key new` prints it";
     let hash = table.required("hash", rule, hash);
     let caller = required_identity(table);
     Some(ApiKey { hash: hash?, caller })
 }
 
+/// The keys of `[[auth.mtls]]`, beside those of the identity.
+const CERTIFICATE_KEYS: &str = r#"
+subject, such as "CN=ci,O=Example": Subject of the certificate, written as in RFC 4514.
+"#;
+
 fn certificates(section: &mut Section<'_>, client_ca: Option<&Path>) -> Vec<Certificate> {
     let mut certificates: Vec<Certificate> = Vec::new();
     for mut table in section.tables("mtls") {
+        table.explain(CERTIFICATE_KEYS);
         if client_ca.is_none() {
             table.mistake("", "client certificates are not accepted: set server.tls.client_ca too");
         }
@@ -159,7 +183,14 @@ fn required_identity(table: &mut Section<'_>) -> Identity {
 
 const ID_RULE: &str = "1 to 128 visible characters without spaces, none of \"anonymous\", \"promptgate\" and \"console\"";
 
+/// The keys of an identity.
+const IDENTITY_KEYS: &str = r#"
+id, such as "ci": Id of the caller. Two credentials may have the same, for rotation.
+groups = [], such as ["engineering"]: Groups of the caller, for access rules.
+"#;
+
 fn identity(table: &mut Section<'_>, default: &str) -> Identity {
+    table.explain(IDENTITY_KEYS);
     let parse = |text: &str| (is_id(text) && !is_reserved(text)).then(|| text.to_owned());
     let id = table.parsed("id", ID_RULE, parse);
     Identity { id: id.unwrap_or_else(|| default.to_owned()), groups: table.texts("groups") }

@@ -86,8 +86,32 @@ const PREFIX_RULE: &str = "1 to 64 visible ASCII characters without { and }";
 
 const NAME_RULE: &str = "\"\" or 1 to 64 visible ASCII characters";
 
+/// The keys of `[cluster]`.
+const KEYS: &str = r#"
+store = "", such as "redis://10.0.0.7:6379": URL of a Redis or Valkey server, with `rediss` for TLS,
+    or a list for Sentinel and Cluster. `""`: the replica stands alone. Needs `server.seal_key`.
+username: User at the store. `""`: the user `default`.
+password: Password at the store.
+ca = "", such as "store-ca.pem": PEM file of certificates that are trusted beside those of the
+    system.
+prefix = "promptgate:": Begins all keys and channels. Gateways that share a server need different
+    prefixes or databases.
+timeout: Longest time of one operation. It must be longer than a round trip to the store.
+on_missing: The store cannot be reached at the start: `alone` starts without it, `refuse` does not
+    start.
+on_failure: The store cannot be reached later: `local` counts with the share of this replica,
+    `refuse` refuses requests that a limit counts after authentication (503 `cluster_unavailable`).
+limits: `exact`: the store counts each request. `leased`: a replica takes a part ahead, for busy
+    limits.
+lease: With `leased`: time for which the part is valid.
+relay_size: Largest message for another replica.
+replica = "", such as "gate-1": Name of the replica in `status` and logs. `""`: the host name and a
+    random part. Set it in the environment.
+"#;
+
 /// Returns `None` if `store` is `""`. `has_seal_key`: whether `server.seal_key` is configured.
 pub(super) fn read(mut section: Section<'_>, has_seal_key: bool) -> Option<Cluster> {
+    section.explain(KEYS);
     let urls = section.text_or_texts("store");
     let servers: Vec<_> =
         urls.iter().filter(|url| !url.is_empty()).map(|url| server(url)).collect();

@@ -115,10 +115,24 @@ pub const CALLER: &str = "{caller}";
 /// Requests to one authorization server or vault at a time, for all callers of an upstream.
 const REQUESTS: usize = 16;
 
+/// The keys of `credential`. Of the first five one may be given, of the last two one.
+const KEYS: &str = r#"
+bearer: Secret that is sent as `Authorization: Bearer`.
+header, such as "X-Api-Key": Name of another header, whose content is `value`.
+value: Secret that is sent in `header`.
+oauth: Tokens that the gateway gets for itself (OAuth client credentials).
+login, such as {}: Sign-in of the operator. See docs/credentials.md#sign-in-of-the-operator.
+workload: Tokens for a token that the platform keeps in a file. See
+    docs/credentials.md#workload-identity.
+exchange: Tokens for the token of each caller. See docs/credentials.md#token-exchange.
+vault: Secrets of each caller, looked up by HTTP. See docs/credentials.md#secrets-from-a-vault.
+"#;
+
 /// Reads `credential` and `act_as`.
 pub(super) fn read(section: &mut Section<'_>) -> Credentials {
     let acts_as_caller = section.choice("act_as", false, &[("service", false), ("caller", true)]);
     let mut credential = section.section("credential");
+    credential.explain(KEYS);
     let caller = caller_credential(&mut credential);
     let token = token_credential(&mut credential);
     let header = header_credential(&mut credential, token.is_some());
@@ -232,7 +246,22 @@ fn header_credential(
 const RULE: &str = "must be { bearer = … }, { header = \"…\", value = … }, { oauth = { client_id = \"…\", … } }, \
                     { login = { … } } or { workload = { file = \"…\", … } }";
 
+/// The keys of `credential.workload`.
+const WORKLOAD_KEYS: &str = r#"
+file, such as "/var/run/secrets/tokens/code": File of the token. Required. Read for each token
+    request.
+token_url, such as "https://id.example.com/token": Token endpoint, the only place to which the token
+    is sent.
+client_id, such as "gateway": Set: the token authenticates this client (`client_credentials`). Not
+    set: the token is the grant (`jwt-bearer`).
+audience, such as "code": Audience of the token request.
+scope, such as "read": Scopes of the token request, separated by spaces.
+resource, such as "https://code.example.com/mcp": Resource of the token request. Not set: the URL of
+    the upstream.
+"#;
+
 fn workload(mut section: Section<'_>) -> Option<Workload> {
+    section.explain(WORKLOAD_KEYS);
     let file = section.file("file");
     if file.is_none() {
         section.mistake("file", "is required: the file of the token, which the platform renews");
@@ -251,7 +280,22 @@ fn workload(mut section: Section<'_>) -> Option<Workload> {
     is_valid.then_some(workload)
 }
 
+/// The keys of `credential.exchange`, beside the proof of the client.
+const EXCHANGE_KEYS: &str = r#"
+token_url, such as "https://id.example.com/token": Token endpoint, the only place to which tokens of
+    callers are sent.
+client_id, such as "gateway": Id of the gateway at the authorization server.
+audience, such as "code": Audience of the new token.
+resource, such as "https://code.example.com/mcp": Resource of the new token. Not set: the URL of the
+    upstream, unless there is an `audience`.
+scope, such as "read": Scopes to ask for, separated by spaces. If the upstream answers
+    `insufficient_scope`, the call is repeated once with those that it names added.
+actor: A token of the gateway itself, sent as `actor_token`.
+requests: Token requests at a time, for all callers. Calls beyond wait.
+"#;
+
 fn exchange(mut section: Section<'_>) -> Option<Exchange> {
+    section.explain(EXCHANGE_KEYS);
     let token_url = section.required("token_url", URL_RULE, url);
     let rule = "the client id of the gateway at the authorization server";
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
@@ -262,6 +306,7 @@ fn exchange(mut section: Section<'_>) -> Option<Exchange> {
     let scope = given_text(&mut section, "scope");
     let has_actor = section.has("actor");
     let mut acting = section.section("actor");
+    acting.explain(ACTOR_KEYS);
     let actor = acting.file("file");
     acting.finish();
     if actor.is_none() && has_actor {
@@ -284,7 +329,22 @@ fn exchange(mut section: Section<'_>) -> Option<Exchange> {
     })
 }
 
+/// The keys of `credential.exchange.actor`.
+const ACTOR_KEYS: &str = r#"
+file, such as "gateway-token": File of the token. Required. Read for each exchange.
+"#;
+
+/// The keys of `credential.vault`.
+const VAULT_KEYS: &str = r#"
+url, such as "https://vault.example.com/v1/kv/data/mcp/{caller}": URL of the secret. `{caller}`
+    stands for the id of the caller.
+field: Member with the secret, in `data.data`, in `data` or at the top of the answer.
+headers, such as { X-Vault-Token = { file = "vault-token" } }: Headers of each lookup.
+requests: Lookups at a time, for all callers. Calls beyond wait.
+"#;
+
 fn vault(mut section: Section<'_>) -> Option<Vault> {
+    section.explain(VAULT_KEYS);
     let rule = "a URL with https, or with http on loopback, with {caller} as one whole segment of its path";
     let url = section.required("url", rule, vault_url);
     let field = section.text("field", "token");

@@ -37,8 +37,20 @@ impl Default for Exposure {
     }
 }
 
+/// The keys that `[server]` and views have.
+const KEYS: &str = r#"
+expose, such as ["prompts", "tools"]: The form in which the endpoint offers its prompts. `"tools"`
+    offers them as tools, for hosts and models that know no prompts. Without `"prompts"`, the
+    methods for prompts are −32601. See docs/tools.md.
+tools: `"pair"` offers two tools, `find_prompt` and `use_prompt`. `"each"` offers one tool for each
+    prompt.
+tools_max: With `tools = "each"`: the most prompts that an endpoint offers one by one, counted
+    before access rules. With more, it offers the pair, and the log has a warning.
+"#;
+
 /// Reads `expose`, `tools` and `tools_max`. Keys that are not set are as in `base`.
 pub(super) fn read(section: &mut Section<'_>, base: &Exposure) -> Exposure {
+    section.explain(KEYS);
     let kinds = section.choices("expose", &[("prompts", Kind::Prompts), ("tools", Kind::Tools)]);
     let is_set = section.was_read("expose");
     if is_set && kinds.is_empty() {

@@ -44,7 +44,17 @@ pub struct Login {
     pub kept: Option<Arc<Logins>>,
 }
 
+/// The keys of `credential.login`.
+const LOGIN_KEYS: &str = r#"
+scope, such as "read offline_access": Scopes to ask for, separated by spaces. Not set: those that
+    the upstream asks for. `offline_access` is added where the authorization server knows it.
+client_id, such as "gateway": A client that you have registered at the authorization server. Not
+    set: the gateway introduces itself. See docs/credentials.md#client-registration.
+client_secret: Secret of that client.
+"#;
+
 pub(super) fn login(mut section: Section<'_>) -> Login {
+    section.explain(LOGIN_KEYS);
     let given = |text: &String| !text.is_empty();
     let login = Login {
         upstream: String::new(),
@@ -76,12 +86,23 @@ impl Default for AccountLimits {
     }
 }
 
+/// The keys of `[grants]`.
+const KEYS: &str = r#"
+path = "grants": Folder with the sealed files of the operator's sign-ins. Not used with a
+    `cluster.store`, which keeps them then. See docs/credentials.md#storage.
+idle: Time without use after which a sign-in is forgotten, at most `"3650d"`.
+per_caller: Accounts of one caller, at upstreams with `act_as = "caller"` or `per_caller`. Beyond it
+    the one that was used least recently ends once its calls have ended.
+max: Accounts of all callers, at least `per_caller`. Beyond it as there.
+"#;
+
 /// Reads `[logins]`. `login` is an upstream that needs its folder, if there is one.
 pub(super) fn read(
     mut section: Section<'_>,
     keys: Option<&SealKeys>,
     login: Option<&UpstreamId>,
 ) -> Option<Arc<Logins>> {
+    section.explain(KEYS);
     let path = section.file("path").unwrap_or_else(|| section.beside("logins"));
     let idle = section.duration("idle", IDLE, SHORTEST_IDLE);
     if idle > LONGEST_IDLE {

@@ -207,10 +207,19 @@ fn collect_defaults(schema: &serde_json::Value, path: &str, out: &mut Vec<(Strin
             // Other tables have names or numbers of their own, or hold secrets.
             serde_json::Value::Null if !is_value(member) => {}
             serde_json::Value::Null => out.push((key, NOT_SET.to_owned())),
+            // It names where a secret comes from.
+            serde_json::Value::Object(_) => {}
             serde_json::Value::String(text) => out.push((key, text.clone())),
+            serde_json::Value::Array(items) => out.push((key, list(items))),
             other => out.push((key, other.to_string())),
         }
     }
+}
+
+/// Returns a list as [`text`] writes it.
+fn list(items: &[serde_json::Value]) -> String {
+    let texts = items.iter().map(|item| item.as_str().unwrap_or_default());
+    format!("[{}]", texts.collect::<Vec<_>>().join(", "))
 }
 
 /// Whether a schema is that of a single value, or of a list of them.
@@ -245,12 +254,14 @@ mod tests {
             "[server]\ninstructions = \"gate\"\n[upstreams.a]\ntransport = \"library\"\npath = \"examples/library\"\n",
             &[("PROMPTGATE__LISTING__PAGE_SIZE", "7")],
         );
-        assert_eq!(get(&settings, "server.instructions"), Some(("gate", Some(&Origin::Line(2)))));
         let variable = Origin::Environment("PROMPTGATE__LISTING__PAGE_SIZE".to_owned());
         assert_eq!(get(&settings, "listing.page_size"), Some(("7", Some(&variable))));
         assert_eq!(get(&settings, "server.name"), Some(("promptgate", None)));
         assert_eq!(get(&settings, "audit.durability"), Some(("interval", None)));
-        assert_eq!(get(&settings, "server.path"), Some((NOT_SET, None)));
+        assert_eq!(get(&settings, "server.path"), Some(("/mcp", None)));
+        assert_eq!(get(&settings, "server.allowed_hosts"), Some(("[]", None)));
+        assert_eq!(get(&settings, "server.instructions"), Some(("gate", Some(&Origin::Line(2)))));
+        assert_eq!(get(&settings, "server.expose"), Some((NOT_SET, None)));
         assert_eq!(get(&settings, "admin.token"), None);
         assert_eq!(
             get(&settings, "upstreams.a.path"),

@@ -49,11 +49,35 @@ pub(super) const ALGORITHMS: [(&str, Algorithm); 9] = [
     ("EdDSA", Algorithm::EdDSA),
 ];
 
+/// The keys of `[auth.jwt]`.
+const KEYS: &str = r#"
+issuer, such as "https://id.example.com/": `iss` of the tokens, character for character. Its
+    metadata (OAuth or OpenID Connect discovery) gives the URL of its keys.
+audience = [], such as ["promptgate"]: Accepted `aud` values, beside the URI of the endpoint:
+    `server.public_url`, and for a view the path `/NAME` below it.
+jwks_url = "", such as "https://id.example.com/keys": URL of the keys (JWKS). If it is set, no
+    metadata is fetched.
+algorithms = ["RS256", "ES256", "EdDSA"]: Accepted signature algorithms.
+typ = ["at+jwt", "JWT", ""]: Accepted types of tokens (header `typ`), compared as media types. `""`
+    accepts a token without one; `["at+jwt"]` accepts access tokens of RFC 9068 alone. A token that
+    is bound to a key (claim `cnf`) is refused, since its proof is not checked here.
+groups_claim: Claim with the caller's groups: a list of strings, or one string.
+scopes = [], such as ["prompts"]: Scopes that every call needs. A token that lacks one gets 403,
+    with all scopes in the challenge.
+leeway: Allowed clock skew, at most `"5m"`.
+refresh: Age at which the keys are fetched again.
+cooldown: A token with an unknown key id has the keys fetched at once, but not before this time has
+    passed since the last fetch.
+max_stale: Time after `refresh` in which old keys are still used while fetching fails. Then requests
+    with tokens get 503.
+"#;
+
 pub(super) fn read(section: &mut Section<'_>) -> Option<Jwt> {
     if !section.has("jwt") {
         return None;
     }
     let mut section = section.section("jwt");
+    section.explain(KEYS);
     let issuer = section.required("issuer", URL_RULE, |text| url(text).map(|_| text.to_owned()));
     let rule = format!("\"\" or {URL_RULE}");
     let jwks_url = section.parsed("jwks_url", &rule, |text| optional(text, url));

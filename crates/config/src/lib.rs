@@ -27,6 +27,9 @@ mod overlays;
 mod protection;
 mod reader;
 mod records;
+pub(crate) mod reference;
+#[cfg(test)]
+mod reference_check;
 mod releases;
 #[cfg(test)]
 mod schema_check;
@@ -79,6 +82,7 @@ use base::platform::disk;
 use base::seal;
 use domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, UpstreamId, is_separator};
 use domain::overlay::Overlay;
+use reader::schema::Recorder;
 use reader::{Context, Section};
 use upstream::Upstreams;
 
@@ -252,17 +256,23 @@ impl Config {
     /// Returns the JSON Schema (2020-12) of the configuration file. It describes each key by
     /// itself; rules between keys are checked by [`Config::parse`] only.
     pub fn schema() -> serde_json::Value {
+        Self::recorded().schema()
+    }
+
+    /// Reads one table of every kind, and returns what was recorded of their keys.
+    fn recorded() -> Recorder {
         // Keys are recorded as they are read, so this text has every kind of table.
         let raw = raw::Raw::read("schema", SCHEMA_TABLES, []).unwrap_or_default();
         let recorder = Some(RefCell::default());
         let context = Context { recorder, ..Context::new(raw.origins, &|_| None, Path::new("")) };
         Self::read(raw.root, "", &context);
-        context.recorder.map(|recorder| recorder.into_inner().schema()).unwrap_or_default()
+        context.recorder.map(RefCell::into_inner).unwrap_or_default()
     }
 
     /// Reads the tree; mistakes go to the context.
     fn read(tree: config::Map<String, config::Value>, text: &str, context: &Context<'_>) -> Self {
         let mut root = Section::root(tree, context);
+        root.explain(KEYS);
         let naming = naming(root.section("naming"));
         let Upstreams { list: mut upstreams, disabled, modes } = upstream::read_all(&mut root);
         let mut server = root.section("server");
@@ -324,6 +334,31 @@ impl Config {
     }
 }
 
+/// The tables of the file.
+const KEYS: &str = r#"
+server: The listener and the endpoint for clients.
+admin: The admin API and the console.
+auth: Authentication of callers.
+access: Which caller may use which prompt. Without rules every caller may use every prompt.
+limits: Rate limits. A call must pass every limit that counts it.
+cluster: The store that the replicas of one gateway share.
+audit: The audit log.
+naming: Public names of prompts: the prefix of the upstream, the separator, and the name at the
+    upstream.
+listing: How lists are merged and served.
+defaults: Settings of all upstreams. Each upstream may override each of them.
+upstreams: The prompt servers. The name of each table is the id of the upstream, 1 to 64 characters
+    of `a-z`, `0-9` and `-`, the first a letter or a digit.
+grants: Accounts at upstreams: sign-ins of the operator, and accounts of callers.
+views: More endpoints, each with a part of the catalog. The name of the table ends the path of the
+    endpoint, `/mcp/NAME` (below `server.path`).
+overlays: Changes of prompts before clients see them. Several for one prompt apply in their order.
+releases: Approvals: which versions of prompts may be served.
+telemetry: Log, metrics and traces.
+end: Always the last table, without keys. Once a gateway has it, a reload of a file without it is
+    rejected: for files that a program writes.
+"#;
+
 /// One table of every kind, from which the schema is recorded.
 const SCHEMA_TABLES: &str = r#"
 [upstreams.library]
@@ -360,7 +395,16 @@ fn end(root: &mut Section<'_>, text: &str) -> bool {
     has_end
 }
 
+/// The keys of `[naming]`.
+const NAMING_KEYS: &str = r#"
+separator = "__": Text between the prefix and the name. The first one in a public name splits it, so
+    that two upstreams cannot claim the same name.
+max_length: Longest public name, in characters. A prompt with a longer one is left out, with the
+    reason in the log.
+"#;
+
 fn naming(mut section: Section<'_>) -> Naming {
+    section.explain(NAMING_KEYS);
     let allowed = "1 to 8 visible ASCII characters, at least one of them outside a-z, 0-9 and -";
     let parse = |text: &str| is_separator(text).then(|| text.to_owned());
     let separator = section.parsed("separator", allowed, parse);
@@ -369,7 +413,24 @@ fn naming(mut section: Section<'_>) -> Naming {
     Naming::new(separator.as_deref().unwrap_or(DEFAULT_SEPARATOR), max_length)
 }
 
+/// The keys of `[listing]`.
+const LISTING_KEYS: &str = r#"
+page_size: Prompts on one page of `prompts/list`. Many clients read only one page.
+deadline: Time after the start in which a list waits for upstreams that have not answered yet. After
+    a reload, lists wait that long only while no upstream has a list.
+on_failure: Prompts of an upstream that cannot be listed. `stale` serves its last good list, `omit`
+    leaves them out, `fail` makes the lists of callers that can see the upstream an error. Stale and
+    missing upstreams that a caller can see are named in `_meta["promptgate/incomplete"]`.
+ttl_max: Upper bound of the `ttlMs` that modern clients receive.
+settle: Debounce of `list_changed`: the quiet time before a change is announced.
+settle_max: Longest delay of an announcement. At least as long as the debounce.
+views_size: Memory for the lists of callers with rights of their own and of views. The least
+    recently used list is dropped first and made again when it is asked for. Private lists may take
+    as much again.
+"#;
+
 fn listing(mut section: Section<'_>) -> Listing {
+    section.explain(LISTING_KEYS);
     let on_failure =
         [("stale", OnFailure::Stale), ("omit", OnFailure::Omit), ("fail", OnFailure::Fail)];
     let listing = Listing {

@@ -47,6 +47,20 @@ const PER: [(&str, Per); 5] = [
     ("address", Per::Address),
 ];
 
+/// The keys of `[[limits]]`.
+const KEYS: &str = r#"
+name: Name that the client gets when a request is refused. Not set: `limit` and its position.
+per = [], such as ["caller"]: Key of the buckets: one for each combination of `caller`, `upstream`,
+    `prompt`, `method` and `address`. `[]`: one bucket for all.
+methods, such as ["prompts/get"]: Counted calls: `prompts/list`, `prompts/get`,
+    `completion/complete`, or `list`, `get`, `complete`. Counted requests about sessions:
+    `initialize`, `ping`, `subscriptions/listen`, `stream` (a GET that opens a stream) and `delete`
+    (a DELETE that terminates a session). Not set: the three calls.
+callers, such as ["ci-*"]: Patterns of the ids of callers that are counted. Not set: all.
+rate, such as "600/m": Requests in a unit of time, `s`, `m`, `h` or `d`, spread evenly.
+burst: Requests that are allowed at once. Not set: the count of `rate`.
+"#;
+
 pub(super) fn read_all(root: &mut Section<'_>) -> Vec<Limit> {
     let mut limits: Vec<Limit> = Vec::new();
     for (index, mut table) in root.tables("limits").into_iter().enumerate() {
@@ -67,6 +81,7 @@ pub fn default_limit_name(index: usize) -> String {
 }
 
 fn read(table: &mut Section<'_>, index: usize) -> Option<Limit> {
+    table.explain(KEYS);
     table.reject_empty(&["methods", "callers"]);
     let name = table.optional_text("name").unwrap_or_else(|| default_limit_name(index));
     let per = table.choices("per", &PER);

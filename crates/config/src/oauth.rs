@@ -69,7 +69,21 @@ impl std::fmt::Debug for ClientProof {
     }
 }
 
+/// The keys of `credential.oauth`, beside the proof of the client.
+const KEYS: &str = r#"
+client_id, such as "gateway": Id of the gateway at the authorization server.
+token_url, such as "https://id.example.com/token": Token endpoint. Set it with a secret, which is
+    sent there. Not set: it is discovered from the challenge of the upstream. The metadata must be
+    at the upstream's own origin and describe that upstream, the issuer must be the requested one,
+    and all URLs must be HTTPS and public, unless the upstream is on this machine.
+scope, such as "prompts:read": Scopes to ask for, separated by spaces. Not set: those that the
+    upstream names.
+resource, such as "https://prompts.example.com/mcp": Resource of the token. Not set: the URL of the
+    upstream.
+"#;
+
 pub(super) fn read(mut section: Section<'_>) -> Option<OAuth> {
+    section.explain(KEYS);
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let rule = "the client id of the gateway at the authorization server";
     let client_id = section.required("client_id", rule, text);
@@ -84,9 +98,19 @@ pub(super) fn read(mut section: Section<'_>) -> Option<OAuth> {
     Some(OAuth { client_id: client_id?, proof: proof?, token_url, scope, resource })
 }
 
+/// The keys of the proof of a client.
+const PROOF_KEYS: &str = r#"
+client_secret: Secret of the gateway, sent in a `Basic` header, or in the body if the authorization
+    server accepts only that.
+private_key: Instead of a secret: key of the assertions that the gateway signs (`private_key_jwt`),
+    PKCS #8 in PEM.
+algorithm: Signature algorithm of `private_key`.
+"#;
+
 /// Reads `client_secret`, or `private_key` and `algorithm`. `None`: neither is given, or there is a
 /// mistake.
 pub(super) fn client_proof(section: &mut Section<'_>) -> Option<ClientProof> {
+    section.explain(PROOF_KEYS);
     let secret = section.secret("client_secret");
     let private_key = section.secret("private_key");
     let algorithm = section.choice("algorithm", Algorithm::ES256, &ALGORITHMS);

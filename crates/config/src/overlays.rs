@@ -11,6 +11,25 @@ use domain::name::UpstreamId;
 pub(crate) use domain::overlay::{Action, ArgumentChange, Change, Overlay, Rename};
 use domain::uri::is_unsafe;
 
+/// The keys of `[[overlays]]`.
+const KEYS: &str = r#"
+upstream, such as "remote": Id of the upstream.
+prompt, such as "draft-*": Pattern of raw names, where `*` matches any text.
+rename, such as "summary-{1}": Name in the place of the raw name. `{1}` is the text that the first
+    `*` of `prompt` matched (the shortest possible), `{2}` that of the second. With a `*` in
+    `prompt`, at least one of them is needed. The prompt is not available under its old name.
+title, such as "Summary": Title in the place of the upstream's. `""` changes nothing.
+description, such as "Summarises a text.": Description in the place of the upstream's. `""` changes
+    nothing.
+icons: Icons in the place of the upstream's, as in MCP 2025-11-25. `[]` changes nothing.
+tags = [], such as ["support"]: Tags in the place of the upstream's. Clients get them as
+    `_meta.tags`.
+drop: `true` leaves the prompt out of the catalog. No other change beside it.
+arguments: Changes of arguments that the prompt declares, by their names.
+before: A text message before those of the upstream.
+after: A text message after those of the upstream.
+"#;
+
 /// Reads all overlays, in the order of the file.
 pub(super) fn read_all(
     root: &mut Section<'_>,
@@ -36,6 +55,7 @@ fn read(
     upstreams: &[Upstream],
     disabled: &[UpstreamId],
 ) -> Option<Overlay> {
+    section.explain(KEYS);
     let mistakes = section.mistake_count();
     let ids: Vec<_> =
         upstreams.iter().map(|upstream| format!("{:?}", upstream.id.as_str())).collect();
@@ -44,6 +64,7 @@ fn read(
     } else {
         format!("the id of an upstream: one of {}", ids.join(", "))
     };
+    section.record_text("upstream", "the id of an upstream");
     let find = |id: &str| known_id(id, upstreams, disabled);
     let upstream = section.required("upstream", &rule, find);
     let rule = format!(
@@ -92,9 +113,24 @@ fn change(section: &mut Section<'_>, pattern: Option<&Glob>) -> Change {
     change
 }
 
+/// The keys of `arguments.NAME`.
+const ARGUMENT_KEYS: &str = r#"
+default, such as "en": Value that is sent where the client gives none. The argument is no longer
+    required.
+preset, such as "acme": Value that the gateway sets, a text or a secret. The argument is not listed,
+    and a client that gives it gets `preset_argument`. The value is sent where the prompt declares
+    the argument, and removed from error texts. If the upstream puts it into a prompt, clients see
+    it.
+choices, such as ["short", "long"]: The only values that are accepted; others get `no_choice`,
+    unless `validate_arguments` is `false`. The gateway completes them. Clients get them as
+    `_meta.choices`, and tools list them as `enum`.
+required: `true`: clients must give a value, although the upstream needs none.
+"#;
+
 fn arguments(section: &mut Section<'_>) -> Vec<(String, ArgumentChange)> {
     let mut arguments = Vec::new();
     for (name, mut section) in section.sections("arguments") {
+        section.explain(ARGUMENT_KEYS);
         section.reject_empty(&["choices"]);
         let argument = ArgumentChange {
             default: section.optional_text("default"),
@@ -120,11 +156,20 @@ fn arguments(section: &mut Section<'_>) -> Vec<(String, ArgumentChange)> {
     arguments
 }
 
+/// The keys of one icon.
+const ICON_KEYS: &str = r#"
+src, such as "https://example.com/icon.png": URI of the image.
+mimeType, such as "image/png": Its media type.
+sizes = [], such as ["48x48"]: Its sizes.
+theme, such as "dark": Background that it is for: `light` or `dark`.
+"#;
+
 /// Reads `icons = [{ src = "https://…", mimeType = "image/png", sizes = ["48x48"], theme = "dark"
 /// }]` (MCP 2025-11-25, icons).
 fn icons(section: &mut Section<'_>) -> Option<String> {
     let mut icons = Vec::new();
     for mut icon in section.tables("icons") {
+        icon.explain(ICON_KEYS);
         let rule = "an https, http or data URI of an image";
         let src = icon.required("src", rule, |src| {
             (!src.is_empty() && !is_unsafe(src)).then(|| src.to_owned())
@@ -149,8 +194,15 @@ fn icons(section: &mut Section<'_>) -> Option<String> {
     (!icons.is_empty()).then(|| Value::from(icons).to_string())
 }
 
+/// The keys of `before` and `after`.
+const MESSAGE_KEYS: &str = r#"
+role: Role of the message: `user` or `assistant`.
+text, such as "Answer as the support team of Acme.": Text of the message. Required.
+"#;
+
 /// Reads `{ role = "user", text = "…" }`; an empty table is no message.
 fn message(mut section: Section<'_>) -> Option<AddedMessage> {
+    section.explain(MESSAGE_KEYS);
     let is_given = section.has("role") || section.has("text");
     let role = section.choice("role", "user", &[("user", "user"), ("assistant", "assistant")]);
     let text = section.text("text", "");

@@ -92,11 +92,26 @@ impl Config {
     }
 }
 
+/// The keys of `[releases]`.
+const KEYS: &str = r#"
+lock: The lock file, which holds the approvals. The approved versions are in the directory of the
+    same name with `.d`. While all modes are `off` it is not read; one that does not exist approves
+    nothing.
+mode: Mode of all upstreams without one of their own. `off`: nothing is compared. `warn`: everything
+    is served, and changes without approval are reported. `enforce`: only approved versions are
+    served.
+snapshot: `true`, with `enforce`: the approved text of a prompt is served for a get without
+    arguments while its upstream is gone or offers another text. See docs/releases.md#snapshots.
+probe_every: Time between two probes of a text that has not changed. See docs/releases.md#probes.
+probes: More texts that are pinned. Prompts that require no argument need no entry.
+"#;
+
 pub(super) fn read(
     mut section: Section<'_>,
     upstreams: &[Upstream],
     modes: BTreeMap<UpstreamId, Mode>,
 ) -> Approvals {
+    section.explain(KEYS);
     let lock = section.text("lock", "promptgate.lock");
     let store = LockStore::at(section.beside(&lock));
     if lock.is_empty() {
@@ -150,7 +165,15 @@ fn read_lock(section: &Section<'_>, store: &LockStore) -> Lock {
     })
 }
 
+/// The keys of `[[releases.probes]]`.
+const PROBE_KEYS: &str = r#"
+prompt, such as "remote__summary": Public name of a prompt. An entry for one that does not exist has
+    no effect.
+arguments, such as { text = "Hello." }: Its arguments, texts by their names.
+"#;
+
 fn probe(mut section: Section<'_>) -> Option<Probe> {
+    section.explain(PROBE_KEYS);
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let prompt = section.required("prompt", "the public name of a prompt", some);
     let arguments = section.section("arguments").strings();

@@ -227,7 +227,44 @@ pub(super) fn main_path(section: &mut Section<'_>) -> String {
 /// Environment variable with the seal keys, unless the file names another source. It may be unset.
 const SEAL_KEY_VARIABLE: &str = "PROMPTGATE_SEAL_KEY";
 
+/// The keys of `[server]`.
+const KEYS: &str = r#"
+listen = "127.0.0.1:8080": Address and port of the endpoint. Beyond loopback the gateway starts only
+    with authentication or `insecure`, and with `[auth.jwt]` only with `public_url`.
+path = "/mcp": Path of the MCP endpoint: Streamable HTTP, all revisions.
+sse_path = "/sse": Path of the older transport, HTTP+SSE of 2024-11-05. `""` disables it. Each
+    message that is posted has a credential of its own.
+public_url = "", such as "https://prompts.example.com/mcp": URL of the endpoint as clients reach it,
+    with its path. Its host and its origin are allowed.
+allowed_hosts = [], such as ["prompts.example.com"]: Names that are accepted in `Host`, beside
+    loopback names, the listen address and the host of `public_url`. A name with a port allows only
+    that port. Other hosts get 403.
+allowed_origins = [], such as ["https://app.example.com"]: Origins of web pages that may call the
+    gateway, beside loopback origins and the origin of `public_url`. They get CORS headers. Any
+    other `Origin` gets 403.
+trusted_proxies = [], such as ["10.0.0.5"]: IP addresses of the reverse proxies in front of the
+    gateway. Only their `X-Forwarded-For` is read, from the right: the first address that is not a
+    trusted proxy is the client's. A hop that cannot be read ends the search at the proxy behind it.
+insecure: `true` serves beyond loopback without authentication, such as behind a proxy that
+    authenticates.
+tls: The gateway's certificate. With `cert` and `key` it speaks TLS 1.2 and 1.3, and no plain HTTP.
+    The files are polled every second. Open connections keep their certificates, and files that
+    cannot be used leave the previous ones in use, with a warning.
+seal_key = {"env":"PROMPTGATE_SEAL_KEY"}: 32 bytes in base64, or several keys separated by commas:
+    the first one seals, all open (rotation). With a key, sessions, cursors and request states
+    survive a restart and are valid at every replica. While the variable is not set, a random key is
+    used, with a warning.
+instructions, such as "Prompts of the support team.": Instructions for clients, in `initialize` and
+    `server/discover`.
+name: Name of the server for clients, `serverInfo.name`.
+empty_lists: `true` answers `tools/list`, `resources/list` and `resources/templates/list` with empty
+    lists and declares `tools`, because several hosts ask every server for them and give up on an
+    error. `false` answers −32601.
+limits: Bounds of one client and of all clients together.
+"#;
+
 pub(super) fn read(mut section: Section<'_>, tls: Option<Tls>, auth: &Auth) -> Server {
+    section.explain(KEYS);
     let is_plain_by_choice = tls.is_none() && section.was_read("tls");
     let listen = listen(&mut section);
     let insecure = section.flag("insecure", false);
@@ -288,7 +325,43 @@ const TERMINATED_SESSIONS: usize = 100_000;
 /// Slower than any network that a gateway is used over, in bytes per second.
 const BODY_RATE: usize = 8 << 10;
 
+/// The keys of `[server.limits]`.
+const LIMITS_KEYS: &str = r#"
+connections: Open connections, never more than half of the open-file limit. At the bound, an idle
+    connection of the address that has most is closed for an address within its share. An address
+    beyond its share gives up an idle one of its own, or the new one is closed.
+body: Time for a request body to arrive. Beyond it: 408.
+body_size: Size of a request body. Beyond it: 413.
+idle: Idle time between two requests on a connection, after which it is closed.
+in_flight: Requests in flight, over all callers. Beyond it: 503 with `Retry-After`. Calls that wait
+    for a user's answer move to a second pool of the same size.
+in_flight_bytes: Memory for request bodies, at least twice `body_size`. Beyond it: 503 with
+    `Retry-After`. Each body counts twice: as it arrives, and as what is kept of it. Requests to
+    upstreams may need the same amount again.
+streams: Open notification streams. For a new one, the stream without an event for longest of the
+    caller that has most is closed, once its calls in flight are answered; else 503 with
+    `Retry-After`.
+streams_per_caller: Notification streams of one authenticated caller. Beyond it: 429 with
+    `Retry-After`. Callers without a credential have the `share` of their address alone.
+stream_lifetime: Lifetime of a legacy GET stream or of a stream at `sse_path`. It ends once its
+    calls in flight are answered, and the client opens another. `"0s"` is no limit.
+keep_alive: Time until a response becomes an event stream, and interval of comments on a silent
+    stream. A client that reads nothing for twice this time is disconnected.
+session_lifetime: Age of a legacy session. Then it is 404, and the client initializes again.
+request: Deadline of one call, without the time in which a user answers. Beyond it: −32603
+    `upstream_timeout`.
+server_request_timeout: Time for the client to answer one server request, such as an elicitation. Then a
+    legacy upstream gets an error (−32603). A modern one gets `{"action":"cancel"}` for an
+    elicitation; for sampling or roots the call fails with `server_request_unanswered`.
+share: Part of each shared bound that one caller may hold while others want room. More than 0; `1.0`
+    switches shares off.
+pre_drain: First step of the drain: time after SIGTERM in which new connections are still accepted.
+grace: Second step of the drain: time for requests in flight to complete. Then they end with
+    `shutting_down`.
+"#;
+
 fn limits(mut section: Section<'_>) -> Limits {
+    section.explain(LIMITS_KEYS);
     let limits = Limits {
         connections: section.count("connections", 16_384, 1..=1_000_000),
         first_byte: FIRST_BYTE,

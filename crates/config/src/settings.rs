@@ -121,9 +121,56 @@ pub(super) fn approval(section: &mut Section<'_>, settings: Option<&Settings>) -
     Some(mode)
 }
 
+/// The keys of `[defaults]` that every upstream has, too.
+const KEYS: &str = r#"
+connect: Timeout for opening a connection.
+startup: Longest time from the start of a child process to the end of its handshake; `uvx` and `npx`
+    may install packages first. Then the child is ended, and started again with backoff.
+probe: Time for a child process to answer the first request of the handshake, shorter than
+    `startup`. Without an answer it is asked in the legacy era, too. A late answer still counts.
+timeout: Timeout of one get or completion, for the whole exchange.
+page_timeout: Timeout of one page of a list.
+walk_timeout: Timeout of a whole list.
+max_pages: Pages of a list. A list that exceeds this or the next two bounds fails as a whole: a
+    partial list is never served.
+max_prompts: Prompts of a list.
+max_walk: Size of all pages of a list.
+max_message: Size of one message, or of one rendered prompt.
+poll: Polling interval for the list of an upstream that does not announce changes (`listChanged`).
+    `"0s"` disables polling.
+max_age: Age at which a list is fetched again, even without a reason.
+in_flight: Concurrent calls.
+queue: Calls that may wait for a place of `in_flight`. More are refused at once with
+    `upstream_busy`.
+queue_wait: Longest wait for a place.
+breaker: Circuit breaker. While it is open, calls are refused and the list is still served. It
+    counts calls without an answer (unreachable, broken connection, timeout, HTTP 5xx), not JSON-RPC
+    errors. Not for calls with `per_caller`.
+validate_arguments: Refuse a get that lacks a required argument, or has a value outside the
+    `choices` of an overlay, before the upstream is called.
+content: Hidden text in messages and links: zero-width and bidirectional marks, tags, control
+    characters; and URIs that execute their content (`javascript:`, `data:text/html`). `allow`
+    passes it. `flag` reports it in `_meta["promptgate/hiddenText"]` and
+    `_meta["promptgate/unsafeUris"]`. `strip` removes it and reports where it was. `reject` refuses
+    the prompt. Lists never have it.
+on_changed_definition: A prompt whose definition changed under the same name, where no lock file
+    pins it. `allow` serves the new definition, `hold` lists the first one, `block` leaves the
+    prompt out. `hold` and `block` last until the next start or applied reload, which approves the
+    new definition. With approvals it must be `allow`. See docs/operating.md#definition-changes.
+questions, such as ["elicitation"]: Server requests that the upstream may send to the client during
+    a get: `elicitation` (a form), `elicitation-url` (a page to visit), `sampling`, `roots`. Not
+    set: `["elicitation"]` with `transport = "http"`, else none. See
+    docs/revisions.md#server-requests.
+share_asking: `true`: all callers share one session on which a legacy upstream may send server
+    requests, instead of one session for each caller.
+label_questions: Put the upstream's id in front of the message of an elicitation, so that users see
+    which upstream asks.
+"#;
+
 /// Reads the settings of one table. Keys that are not set are as in `base`, except
 /// `server_requests`, which the caller sets.
 pub(super) fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
+    section.explain(KEYS);
     let settings = read(section, base);
     // A mistake in the defaults is reported there, and not again in every upstream.
     let is_own = section.was_read("probe") || section.was_read("startup");
@@ -166,7 +213,15 @@ fn read(section: &mut Section<'_>, base: &Settings) -> Settings {
     }
 }
 
+/// The keys of `breaker`.
+const BREAKER_KEYS: &str = r#"
+failures: Consecutive failed calls that open it.
+open_min: Time until one call is admitted as a probe. Each failed probe doubles the next wait.
+open_max: Longest wait. At least as long as `open_min`.
+"#;
+
 fn breaker(mut section: Section<'_>, base: Breaker) -> Breaker {
+    section.explain(BREAKER_KEYS);
     let breaker = Breaker {
         failures: section.count("failures", base.failures, 1..=1_000_000),
         open_min: section.duration("open_min", base.open_min, MILLISECOND),

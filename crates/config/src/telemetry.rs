@@ -34,7 +34,22 @@ pub enum LogFormat {
 /// specification).
 const ENDPOINT_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 
+/// The keys of `[telemetry]`.
+const KEYS: &str = r#"
+log = "info", such as "promptgate=debug,info": Filter of the log on standard error. No filter leaves
+    out the checkpoints of the audit log.
+log_format: `text`, `json`, or `auto`: text on a terminal, JSON elsewhere.
+otlp_endpoint, such as "http://127.0.0.1:4318": Base URL of an OpenTelemetry collector (OTLP over
+    HTTP, protobuf) for traces, metrics and logs. Not set: the variable
+    `OTEL_EXPORTER_OTLP_ENDPOINT`. `""` exports nothing.
+trace_sample: Part of the recorded traces among those that start at the gateway. For others the
+    client has decided.
+service_name: `service.name` of all telemetry.
+label_values: Prompts with a metric label of their own. The rest is counted as `other`.
+"#;
+
 pub(super) fn read(mut section: Section<'_>) -> Telemetry {
+    section.explain(KEYS);
     let formats = [("auto", LogFormat::Auto), ("json", LogFormat::Json), ("text", LogFormat::Text)];
     let filter = |text: &str| {
         let is_filter = text.parse::<tracing_subscriber::filter::Targets>().is_ok();

@@ -32,9 +32,19 @@ pub struct TlsFiles {
     client_ca: Option<Vec<u8>>,
 }
 
+/// The keys of `server.tls`.
+const KEYS: &str = r#"
+cert = "", such as "tls/chain.pem": PEM file of the certificate chain, the gateway's own certificate
+    first.
+key = "", such as "tls/key.pem": PEM file of the private key.
+client_ca = "", such as "tls/clients.pem": PEM file of the authorities that sign client certificates
+    (mTLS). A subject signed by one of them is a caller.
+"#;
+
 /// Returns `None` without a certificate: plain HTTP.
 pub(super) fn read(server: &mut Section<'_>) -> Option<Tls> {
     let mut section = server.section("tls");
+    section.explain(KEYS);
     let cert = section.file("cert");
     let key = section.file("key");
     let client_ca = section.file("client_ca");

@@ -200,6 +200,45 @@ pub(super) struct Upstreams {
     pub modes: BTreeMap<UpstreamId, Mode>,
 }
 
+/// The keys of `[upstreams.NAME]`, beside those of `[defaults]`.
+const KEYS: &str = r#"
+transport: `library`: Markdown files in a directory. `http`: Streamable HTTP, with fallback to
+    HTTP+SSE for a server that speaks nothing else. `sse`: HTTP+SSE, without detection. `stdio`: a
+    child process. See docs/operating.md#child-processes.
+path, such as "prompts": `library`: the directory. Required. See docs/library.md.
+url, such as "https://prompts.example.com/mcp": `http` and `sse`: the server. Required. At most two
+    redirects (307, 308) to the same origin are followed. A third one is `upstream_protocol_error`,
+    any other redirect `upstream_http_error`.
+command, such as ["uvx", "mcp-server-git"]: `stdio`: program and arguments, which no shell
+    interprets. Required.
+env, such as { GIT_PAGER = "cat" }: `stdio`: environment variables, texts or secrets. Only `PATH`,
+    `HOME`, `LANG` and `TMPDIR` are inherited.
+cwd, such as "work": `stdio`: working directory. Not set: the directory of the file.
+prefix, such as "git": Prefix of the public names. Not set: the id. `""` lists names without a
+    prefix: a name that two such upstreams claim is dropped from both, and one that falls under the
+    prefix of another upstream is dropped.
+enabled: `false` disables the upstream. Other tables may still name it.
+release: Mode of approvals for this upstream: `off`, `warn` or `enforce`.
+revision = "auto", such as "2025-11-25": MCP revision of the upstream. `"auto"` detects it.
+credential: Credential of the gateway at the upstream, or of its callers. See docs/credentials.md.
+act_as: `service`: all calls have the credential of the gateway. `caller`: each call has one of its
+    own caller, from `exchange` or `vault`; another credential is used for the list only.
+list_as: `service`: one list for all callers. `caller`: each caller has a private list, walked with
+    its own credential. See docs/credentials.md#private-lists.
+per_caller: `stdio`: each caller has a child process of its own, beside the one that lists the
+    prompts. See docs/credentials.md#child-processes-of-callers.
+max_children: Child processes of callers. Beyond it the one that was idle longest is ended. If all
+    are in use, a call waits for `queue_wait`, then it is `upstream_busy`.
+child_idle: Time without a call until the child process of a caller is ended.
+headers, such as { X-Team = "platform" }: Additional headers, texts or secrets. Secrets are removed
+    from error texts that the upstream sends.
+ca = "", such as "upstream-ca.pem": PEM file of certificates that are trusted beside those of the
+    system.
+allow_private: `false` refuses hosts at addresses that are not public (loopback, private networks,
+    the rest of IANA's special-purpose registries). Link-local addresses and metadata services of
+    clouds are always refused. The address of the actual connection is checked.
+"#;
+
 pub(super) fn read_all(root: &mut Section<'_>) -> Upstreams {
     let mut defaults = root.section("defaults");
     let base = settings(&mut defaults, &Settings::default());
@@ -214,6 +253,7 @@ pub(super) fn read_all(root: &mut Section<'_>) -> Upstreams {
             section.mistake("", ID_RULE);
             continue;
         };
+        section.explain(KEYS);
         let enabled = section.flag("enabled", true);
         let upstream = read(id.clone(), &mut section, &base, base_server_requests);
         let mode = approval(&mut section, upstream.as_ref().map(|upstream| &upstream.settings));

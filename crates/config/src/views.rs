@@ -19,6 +19,13 @@ pub struct View {
     pub exposure: Exposure,
 }
 
+/// The keys of `[views.NAME]`, beside those of [`exposure`].
+const KEYS: &str = r#"
+upstreams, such as ["library"]: Upstreams whose prompts the view serves. Not set: all.
+prompts, such as ["library__*"]: Patterns of public names, where `*` matches any text. Other prompts
+    do not exist at this endpoint. Not set: all.
+"#;
+
 pub(super) fn read_all(
     root: &mut Section<'_>,
     server: &Server,
@@ -32,6 +39,7 @@ pub(super) fn read_all(
                         with a letter or a digit";
             section.mistake("", rule);
         }
+        section.explain(KEYS);
         let every = || upstreams.iter().map(|upstream| upstream.id.clone()).collect();
         let ids = upstream_ids(&mut section, upstreams, disabled).unwrap_or_else(every);
         let path = server.view_path(&name);

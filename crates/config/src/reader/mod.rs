@@ -2,6 +2,7 @@
 //! so that one run reports all mistakes. A key that is not read is unknown, which is a mistake,
 //! too.
 
+mod meaning;
 pub(super) mod schema;
 mod secrets;
 
@@ -127,6 +128,19 @@ impl<'a> Section<'a> {
     fn record(&self, key: &str, schema: impl FnOnce() -> Json) {
         if let Some(recorder) = &self.context.recorder {
             recorder.borrow_mut().key(&self.place, key, schema());
+        }
+    }
+
+    /// Records the rule of a string for every configuration, where that in mistakes depends on the
+    /// one that is read.
+    pub(super) fn record_text(&self, key: &str, rule: &str) {
+        self.record(key, || json!({"type": "string", "description": rule}));
+    }
+
+    /// Gives the keys of this table their meanings, as [`meaning`] describes it.
+    pub(super) fn explain(&self, keys: &str) {
+        if let Some(recorder) = &self.context.recorder {
+            recorder.borrow_mut().explain(&self.place, keys);
         }
     }
 
@@ -389,7 +403,7 @@ impl<'a> Section<'a> {
 
     /// Reads one of the named choices, where `"true"` and `"false"` may also be written as
     /// booleans.
-    pub(super) fn flag_or<T: Copy>(
+    pub(super) fn flag_or<T: Copy + PartialEq>(
         &mut self,
         key: &'static str,
         default: T,
@@ -399,7 +413,8 @@ impl<'a> Section<'a> {
             let flags = names(choices).into_iter().filter_map(|name| name.parse::<bool>().ok());
             let all: Vec<Json> =
                 names(choices).into_iter().map(Json::from).chain(flags.map(Json::from)).collect();
-            json!({"enum": all})
+            let of_default = choices.iter().find(|(_, choice)| *choice == default);
+            json!({"enum": all, "default": of_default.map(|(name, _)| *name)})
         });
         let parse = |value: Value, _| {
             let text = match value.kind {
@@ -477,6 +492,7 @@ impl<'a> Section<'a> {
     /// Reads a path as [`Section::file`] does. If the key is not set, it is that of `default` in
     /// the directory of the configuration file; `None` if it is `""`.
     pub(super) fn file_or(&mut self, key: &'static str, default: &str) -> Option<PathBuf> {
+        self.record(key, || json!({"type": "string", "default": default}));
         let file = self.file(key);
         if self.was_read(key) { file } else { Some(self.beside(default)) }
     }

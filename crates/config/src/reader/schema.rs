@@ -5,6 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
+use super::meaning::{Meaning, meanings};
+use crate::config::reference::Key;
+
 /// The tables that were read so far, by their place.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
@@ -15,6 +18,8 @@ pub(crate) struct Recorder {
 #[derive(Debug, Default)]
 struct Table {
     keys: BTreeMap<String, Value>,
+    /// In the order in which the reader explains them.
+    meanings: Vec<(String, Meaning)>,
     /// Keys that every table at this place requires. `None` before the first one was read.
     required: Option<BTreeSet<String>>,
     /// Keys of lists that must hold a value if they are set.
@@ -24,10 +29,10 @@ struct Table {
 }
 
 /// The place of the elements of an array of tables, below the place of the array.
-pub(super) const ELEMENTS: &str = "[]";
+pub(in crate::config) const ELEMENTS: &str = "[]";
 
 /// The place of the tables of a table of tables.
-pub(super) const NAMED: &str = "*";
+pub(in crate::config) const NAMED: &str = "*";
 
 impl Recorder {
     /// Records a key. The first record counts: the methods of a section call each other, the most
@@ -35,6 +40,16 @@ impl Recorder {
     pub(super) fn key(&mut self, place: &str, key: &str, schema: Value) {
         let keys = &mut self.tables.entry(place.to_owned()).or_default().keys;
         keys.entry(key.to_owned()).or_insert(schema);
+    }
+
+    /// Records the meanings of keys. Several tables at one place have the same.
+    pub(super) fn explain(&mut self, place: &str, keys: &str) {
+        let table = self.tables.entry(place.to_owned()).or_default();
+        for (key, meaning) in meanings(keys) {
+            if !table.meanings.iter().any(|(known, _)| known == key) {
+                table.meanings.push((key.to_owned(), meaning));
+            }
+        }
     }
 
     /// Records that a list must hold a value if it is set.
@@ -65,11 +80,47 @@ impl Recorder {
         schema
     }
 
-    /// Whether the default of a key is the value of a key elsewhere, which a schema cannot say.
-    fn is_inherited(&self, place: &str, key: &str) -> bool {
+    /// Returns the key elsewhere whose value is the default of a key, which a schema cannot say.
+    fn inherited_from(&self, place: &str, key: &str) -> Option<String> {
         let has_key =
             |base: &str| self.tables.get(base).is_some_and(|table| table.keys.contains_key(key));
-        (place, key) == APPROVAL || INHERITED.iter().any(|(of, base)| *of == place && has_key(base))
+        let base = INHERITED.iter().find(|(of, base)| *of == place && has_key(base));
+        let same = base.map(|(_, base)| super::join(base, key));
+        same.or_else(|| ((place, key) == APPROVAL).then(|| MODE.to_owned()))
+    }
+
+    /// Returns all keys, each table in the order in which its reader explains them.
+    pub(crate) fn keys(&self) -> Vec<Key> {
+        let mut keys = Vec::new();
+        self.add_keys("", &mut keys);
+        keys
+    }
+
+    fn add_keys(&self, place: &str, keys: &mut Vec<Key>) {
+        for (name, meaning) in self.tables.get(place).into_iter().flat_map(|table| &table.meanings)
+        {
+            keys.push(self.key_at(place, name, meaning));
+            let inner = super::join(place, name);
+            for inner in [super::join(&inner, NAMED), super::join(&inner, ELEMENTS), inner] {
+                self.add_keys(&inner, keys);
+            }
+        }
+    }
+
+    fn key_at(&self, place: &str, name: &str, meaning: &Meaning) -> Key {
+        let table = self.tables.get(place);
+        let schema = table.and_then(|table| table.keys.get(name)).cloned().unwrap_or_default();
+        let required = table.and_then(|table| table.required.as_ref());
+        Key {
+            place: place.to_owned(),
+            name: name.to_owned(),
+            meaning: meaning.text.clone(),
+            default: schema.get("default").or(meaning.default.as_ref()).cloned(),
+            example: meaning.example.clone(),
+            is_required: required.is_some_and(|keys| keys.contains(name)),
+            inherits: self.inherited_from(place, name),
+            schema,
+        }
     }
 
     fn table_schema(&self, place: &str) -> Value {
@@ -86,7 +137,11 @@ impl Recorder {
             } else {
                 schema.clone()
             };
-            if self.is_inherited(place, key)
+            let meaning = table.meanings.iter().find(|(known, _)| known == key);
+            if let Some((_, meaning)) = meaning {
+                meaning.describe(&mut schema);
+            }
+            if self.inherited_from(place, key).is_some()
                 && let Some(schema) = schema.as_object_mut()
             {
                 schema.remove("default");
@@ -122,6 +177,9 @@ const INHERITED: [(&str, &str); 3] = [
 
 /// A key that is one of another place under another name.
 const APPROVAL: (&str, &str) = ("upstreams.*", "approval");
+
+/// The key whose value is the default of [`APPROVAL`].
+const MODE: &str = "approvals.mode";
 
 fn secret_schema() -> Value {
     let one = |key: &str| {
