@@ -79,6 +79,9 @@ pub(super) enum Command {
     },
     /// Print the entry for this gateway in the configuration of a host, or write it
     Connect(Connect),
+    /// Explain the keys of gateway.toml
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Print the JSON Schema of gateway.toml, for editors
     Schema,
     /// Print the completions of a shell
@@ -193,6 +196,20 @@ pub(super) enum Command {
         /// Program and arguments
         #[arg(last = true, required = true)]
         command: Vec<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ConfigCommand {
+    /// Show what a key sets, its allowed values, its default and an example
+    ///
+    /// Needs no configuration file. Exit code: 64 if there is no such key.
+    Explain {
+        /// Dotted key, such as server.limits.request or upstreams.NAME.timeout; a table, such as
+        /// server.limits; or the beginning of keys [default: the tables of the file]
+        key: Option<String>,
+        #[command(flatten)]
+        output: Output,
     },
 }
 

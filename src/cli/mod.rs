@@ -14,6 +14,7 @@ mod runtime;
 mod audit;
 mod check;
 mod client;
+mod config;
 mod connect;
 mod dial;
 mod documents;
@@ -33,7 +34,7 @@ mod usage;
 
 use std::process::ExitCode;
 
-use args::{AuditCommand, Cli, Command, KeyCommand};
+use args::{AuditCommand, Cli, Command, ConfigCommand, KeyCommand};
 use failure::{Failure, USAGE};
 use output::print;
 
@@ -61,6 +62,9 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Init { from } => init::run(from.as_deref())?,
         Command::Import { file } => import::run(&file)?,
         Command::Connect(connect) => connect::run(&connect)?,
+        Command::Config(ConfigCommand::Explain { key, output }) => {
+            config::explain(key.as_deref(), &output)?;
+        }
         Command::Schema => print(&format!("{:#}", Config::schema()))?,
         Command::Completions { shell } => documents::completions(shell)?,
         Command::Man { command } => documents::man(command.as_deref())?,

@@ -520,6 +520,52 @@ fn schema_completions_and_manual_pages_are_printed() {
     assert_eq!(serde_json::from_slice::<Value>(&beside).unwrap(), schema);
 }
 
+#[test]
+fn config_explain_shows_keys_tables_and_what_was_meant() {
+    let folder = tempfile::tempdir().unwrap();
+    let explain = |key: &str| run(folder.path(), &["config", "explain", key]);
+    let shown = text(&explain("server.limits.body_size").stdout);
+    for part in [
+        "server.limits.body_size\n  Size of a request body.",
+        "value    a size from 1KiB to 1GiB\n",
+        "default  \"4MiB\"\n",
+        "table    [server.limits]\n",
+        "example  body_size = \"4MiB\"\n",
+    ] {
+        assert!(shown.contains(part), "{part}\n{shown}");
+    }
+    for key in ["upstreams.git.timeout", "upstreams.NAME.timeout", "upstreams.timeout"] {
+        let shown = text(&explain(key).stdout);
+        assert!(shown.starts_with("upstreams.NAME.timeout\n"), "{key}: {shown}");
+        assert!(shown.contains("default  that of defaults.timeout\n"), "{shown}");
+    }
+    let shown = text(&explain("limits.2.rate").stdout);
+    assert!(shown.contains("(required)\n  table    [[limits]]\n"), "{shown}");
+    let table = text(&explain("server.tls").stdout);
+    assert!(table.contains("server.tls.client_ca"), "{table}");
+    let named = text(&explain("upstreams.git").stdout);
+    assert!(named.contains("\nupstreams.NAME.transport "), "{named}");
+    let prefix = text(&explain("server.allowed").stdout);
+    assert_eq!(prefix.lines().count(), 3, "{prefix}");
+    let tables = text(&run(folder.path(), &["config", "explain"]).stdout);
+    assert!(tables.contains("\nlisting ") && !tables.contains("page_size"), "{tables}");
+    let json = run(folder.path(), &["config", "explain", "server.tls", "--json"]);
+    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(
+        (&json[1]["key"], &json[1]["table"]),
+        (&json!("server.tls.cert"), &json!("[server.tls]"))
+    );
+    for (wrong, meant) in [
+        ("server.limits.body_sise", "`server.limits.body_size`"),
+        ("page_size", "`listing.page_size`"),
+        ("sever.listen", "`server.listen`"),
+    ] {
+        let output = explain(wrong);
+        assert_eq!(output.status.code(), Some(64), "{output:?}");
+        assert!(text(&output.stderr).contains(meant), "{output:?}");
+    }
+}
+
 #[tokio::test]
 async fn health_reaches_an_admin_api_that_listens_at_all_addresses() {
     let folder = tempfile::tempdir().unwrap();
