@@ -79,8 +79,7 @@ const KEYS: &str = r#"
 required: Whether a request without a credential is refused. `"auto"`: as soon as one method is
     configured. `false` admits it as `anonymous`. An invalid credential is refused in any case.
 api_keys: API keys of callers.
-mtls: Callers by the subject of their client certificate. Without any, every certificate that
-    `server.tls.client_ca` signed is a caller, whose id is its subject.
+mtls: Callers by the subject of their client certificate.
 stdio: The caller over `serve --stdio`, where no credential is checked.
 jwt: Tokens (JWT) of an identity provider. The caller's id is `sub`.
 "#;
@@ -104,9 +103,7 @@ pub(super) fn read(mut section: Section<'_>, client_ca: Option<PathBuf>) -> Auth
     }
     let certificates = certificates(&mut section, client_ca.as_deref());
     let takes_all_by_choice = section.was_read("mtls") && certificates.is_empty();
-    let mut stdio = section.section("stdio");
-    let caller = identity(&mut stdio, "local");
-    stdio.finish();
+    let stdio = stdio(section.section("stdio"));
     let jwt = jwt::read(&mut section);
     let mut auth = Auth {
         required: true,
@@ -117,7 +114,7 @@ pub(super) fn read(mut section: Section<'_>, client_ca: Option<PathBuf>) -> Auth
         client_ca,
         certificates,
         takes_all_by_choice,
-        stdio: caller,
+        stdio,
     };
     auth.required = required.unwrap_or(auth.has_method());
     if auth.required && !auth.has_method() {
@@ -173,27 +170,37 @@ fn certificates(section: &mut Section<'_>, client_ca: Option<&Path>) -> Vec<Cert
     certificates
 }
 
-/// Reads an identity whose `id` must be set.
-fn required_identity(table: &mut Section<'_>) -> Identity {
-    if !table.has("id") {
-        table.mistake("id", format!("is required: {ID_RULE}"));
-    }
-    identity(table, "")
-}
-
-const ID_RULE: &str = "1 to 128 visible characters without spaces, none of \"anonymous\", \"promptgate\" and \"console\"";
-
 /// The keys of an identity.
 const IDENTITY_KEYS: &str = r#"
 id, such as "ci": Id of the caller. Two credentials may have the same, for rotation.
 groups = [], such as ["engineering"]: Groups of the caller, for access rules.
 "#;
 
-fn identity(table: &mut Section<'_>, default: &str) -> Identity {
+/// Reads an identity whose `id` must be set.
+fn required_identity(table: &mut Section<'_>) -> Identity {
     table.explain(IDENTITY_KEYS);
-    let parse = |text: &str| (is_id(text) && !is_reserved(text)).then(|| text.to_owned());
-    let id = table.parsed("id", ID_RULE, parse);
-    Identity { id: id.unwrap_or_else(|| default.to_owned()), groups: table.texts("groups") }
+    let id = table.required("id", ID_RULE, id);
+    Identity { id: id.unwrap_or_default(), groups: table.texts("groups") }
+}
+
+/// The key of `[auth.stdio]` that is not as in every identity.
+const STDIO_KEYS: &str = r#"
+id = "local": Id of the caller.
+"#;
+
+fn stdio(mut section: Section<'_>) -> Identity {
+    section.explain(STDIO_KEYS);
+    section.explain(IDENTITY_KEYS);
+    let id = section.parsed("id", ID_RULE, id).unwrap_or_else(|| "local".to_owned());
+    let identity = Identity { id, groups: section.texts("groups") };
+    section.finish();
+    identity
+}
+
+const ID_RULE: &str = "1 to 128 visible characters without spaces, none of \"anonymous\", \"promptgate\" and \"console\"";
+
+fn id(text: &str) -> Option<String> {
+    (is_id(text) && !is_reserved(text)).then(|| text.to_owned())
 }
 
 /// Parses `sha256:` followed by 64 hexadecimal digits, in upper or lower case.

@@ -39,7 +39,7 @@ impl Default for Exposure {
 
 /// The keys that `[server]` and views have.
 const KEYS: &str = r#"
-expose, such as ["prompts", "tools"]: The form in which the endpoint offers its prompts. `"tools"`
+expose = ["prompts"], such as ["tools"]: The form in which the endpoint offers its prompts. `"tools"`
     offers them as tools, for hosts and models that know no prompts. Without `"prompts"`, the
     methods for prompts are −32601. See docs/tools.md.
 tools: `"pair"` offers two tools, `find_prompt` and `use_prompt`. `"each"` offers one tool for each

@@ -261,7 +261,8 @@ mod tests {
         assert_eq!(get(&settings, "server.path"), Some(("/mcp", None)));
         assert_eq!(get(&settings, "server.allowed_hosts"), Some(("[]", None)));
         assert_eq!(get(&settings, "server.instructions"), Some(("gate", Some(&Origin::Line(2)))));
-        assert_eq!(get(&settings, "server.expose"), Some((NOT_SET, None)));
+        assert_eq!(get(&settings, "telemetry.otlp_endpoint"), Some((NOT_SET, None)));
+        assert_eq!(get(&settings, "server.expose"), Some(("[prompts]", None)));
         assert_eq!(get(&settings, "admin.token"), None);
         assert_eq!(
             get(&settings, "upstreams.a.path"),

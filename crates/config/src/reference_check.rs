@@ -34,7 +34,7 @@ fn renewed(document: &str, keys: &[Key], shown: &mut BTreeSet<String>) -> String
         let (_, after) = part.split_once("<!-- /keys -->").expect("each marker has an end");
         let rows = keys.iter().filter(|key| is_shown(key, place, &places));
         let _ = writeln!(out, "<!-- keys: {place} -->");
-        out += "| key | default | meaning |\n|---|---|---|\n";
+        out += "| key | default, bounds | meaning |\n|---|---|---|\n";
         for key in rows {
             shown.insert(key.path());
             out += &row(key, place);
@@ -70,18 +70,18 @@ fn is_shown(key: &Key, place: &str, places: &[&str]) -> bool {
     nearest == Some(&place) && !is_same && !has_marker && (!is_elsewhere || place == table)
 }
 
-/// One row. The meaning of an example is left to `promptgate config explain`.
+/// One row. Rules of texts are left to `promptgate config explain`.
 fn row(key: &Key, place: &str) -> String {
     let path = key.path();
     let name = path.strip_prefix(&format!("{place}.")).unwrap_or(&path);
     let default = match (&key.inherits, &key.default) {
-        _ if key.is_required => "required".to_owned(),
-        (Some(from), _) => format!("`{from}`"),
-        (None, Some(default)) => format!("`{}`", toml(default)),
-        (None, None) => String::new(),
+        _ if key.is_required => Some("required".to_owned()),
+        (Some(from), _) => Some(format!("`{from}`")),
+        (None, Some(default)) => Some(format!("`{}`", toml(default))),
+        (None, None) => None,
     };
-    let meaning = [Some(linked(&key.meaning)), bounds(key)].into_iter().flatten();
-    format!("| `{name}` | {default} | {} |\n", meaning.collect::<Vec<_>>().join(" "))
+    let value: Vec<_> = default.into_iter().chain(bounds(key)).collect();
+    format!("| `{name}` | {} | {} |\n", value.join(", "), linked(&key.meaning))
 }
 
 /// Makes links of the documents that a meaning names.
@@ -97,19 +97,18 @@ fn linked(meaning: &str) -> String {
     meaning.split(' ').map(link).collect::<Vec<_>>().join(" ")
 }
 
-/// The allowed values, where they are not all of their kind; for choices, those that the meaning
-/// does not name.
+/// The bounds of numbers, sizes and durations; not the least duration of most keys.
 fn bounds(key: &Key) -> Option<String> {
     let schema = &key.schema;
     let rule = schema["description"].as_str().filter(|_| schema["pattern"].is_string());
     let number = |member: &str| schema[member].as_u64().map(thousands);
     match (number("minimum").zip(number("maximum")), rule) {
-        (Some((least, most)), _) => Some(format!("{least} to {most}.")),
+        (Some((least, most)), _) => Some(format!("{least} to {most}")),
         (None, Some(rule)) => {
-            let size = rule.strip_prefix("a size from ").map(|range| format!("{range}."));
+            let size = rule.strip_prefix("a size from ").map(str::to_owned);
             let least = rule.strip_prefix("a duration, at least ");
             let least = least.filter(|least| *least != "1ms");
-            size.or_else(|| least.map(|least| format!("At least `\"{least}\"`.")))
+            size.or_else(|| least.map(|least| format!("at least `\"{least}\"`")))
         }
         (None, None) => None,
     }
