@@ -20,6 +20,7 @@ mod grants;
 pub(crate) mod raw;
 mod in_use;
 mod jwt;
+pub(crate) mod key;
 mod limits;
 pub mod lock;
 mod oauth;
@@ -397,7 +398,7 @@ fn end(root: &mut Section<'_>, text: &str) -> bool {
 
 /// The keys of `[naming]`.
 const NAMING_KEYS: &str = r#"
-separator = "__": Text between the prefix and the name. The first one in a public name splits it, so
+separator: Text between the prefix and the name. The first one in a public name splits it, so
     that two upstreams cannot claim the same name.
 max_length: Longest public name, in characters. A prompt with a longer one is left out, with the
     reason in the log.
@@ -407,6 +408,7 @@ fn naming(mut section: Section<'_>) -> Naming {
     section.explain(NAMING_KEYS);
     let allowed = "1 to 8 visible ASCII characters, at least one of them outside a-z, 0-9 and -";
     let parse = |text: &str| is_separator(text).then(|| text.to_owned());
+    section.record_text("separator", allowed, Some(DEFAULT_SEPARATOR));
     let separator = section.parsed("separator", allowed, parse);
     let max_length = section.count("max_length", 128, 1..=MAX_LENGTH_LIMIT);
     section.finish();

@@ -64,7 +64,7 @@ fn read(
     } else {
         format!("the id of an upstream: one of {}", ids.join(", "))
     };
-    section.record_text("upstream", "the id of an upstream");
+    section.record_text("upstream", "the id of an upstream", None);
     let find = |id: &str| known_id(id, upstreams, disabled);
     let upstream = section.required("upstream", &rule, find);
     let rule = format!(

@@ -18,6 +18,7 @@ use serde_json::{Value as Json, json};
 
 use super::SourceFile;
 use super::error::{Mistakes, Origin};
+use super::key::{ELEMENTS, NAMED};
 use super::raw::join;
 use super::units;
 use base::platform::disk;
@@ -131,10 +132,13 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Records the rule of a string for every configuration, where that in mistakes depends on the
-    /// one that is read.
-    pub(super) fn record_text(&self, key: &str, rule: &str) {
-        self.record(key, || json!({"type": "string", "description": rule}));
+    /// Records the rule of a string, where that in mistakes depends on the configuration that is
+    /// read, or its default, where a constant has it.
+    pub(super) fn record_text(&self, key: &str, rule: &str, default: Option<&str>) {
+        self.record(key, || match default {
+            Some(default) => json!({"type": "string", "description": rule, "default": default}),
+            None => json!({"type": "string", "description": rule}),
+        });
     }
 
     /// Gives the keys of this table their meanings, as [`meaning`] describes it.
@@ -436,7 +440,7 @@ impl<'a> Section<'a> {
             self.read(key, "an array of tables", parse).unwrap_or_default();
         self.record(key, || json!({"type": "array", "items": {"type": "object"}}));
         let path = self.path(key);
-        let place = join(&join(&self.place, key), schema::ELEMENTS);
+        let place = join(&join(&self.place, key), ELEMENTS);
         let mut sections = Vec::with_capacity(tables.len());
         for (index, table) in tables.into_iter().enumerate() {
             let path = join(&path, &(index + 1).to_string());
@@ -465,7 +469,7 @@ impl<'a> Section<'a> {
     /// Reads the named tables inside a table, sorted by name.
     pub(super) fn sections(&mut self, key: &'static str) -> Vec<(String, Section<'a>)> {
         let mut outer = self.section(key);
-        let place = join(&outer.place, schema::NAMED);
+        let place = join(&outer.place, NAMED);
         let mut entries: Vec<_> = std::mem::take(&mut outer.table).into_iter().collect();
         entries.sort_by(|a, b| a.0.cmp(&b.0));
         let mut sections = Vec::with_capacity(entries.len());

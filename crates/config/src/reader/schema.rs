@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 
 use super::meaning::{Meaning, meanings};
-use crate::config::reference::Key;
+use crate::config::key::{ELEMENTS, Key, NAMED};
 
 /// The tables that were read so far, by their place.
 #[derive(Debug, Default)]
@@ -27,12 +27,6 @@ struct Table {
     /// Whether other keys are allowed, with any value.
     is_open: bool,
 }
-
-/// The place of the elements of an array of tables, below the place of the array.
-pub(in crate::config) const ELEMENTS: &str = "[]";
-
-/// The place of the tables of a table of tables.
-pub(in crate::config) const NAMED: &str = "*";
 
 impl Recorder {
     /// Records a key. The first record counts: the methods of a section call each other, the most
