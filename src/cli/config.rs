@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::args::Output;
 use super::failure::Failure;
 use super::output::{Column, table};
-use crate::config::key::Key;
-use crate::config::reference::{Found, find, keys};
+use config::key::Key;
+use config::reference::{Found, find, keys};
 
 /// Prints one key, the keys of a table, or the keys with a prefix; the tables of the file without a
 /// query.

@@ -48,6 +48,12 @@ impl Access {
     }
 }
 
+/// The keys of `[access]`.
+const KEYS: &str = r#"
+cedar = "", such as "policies.cedar": File of Cedar policies, beside the rules.
+rules: Rules. With the first rule or policy, everything that none allows is denied.
+"#;
+
 /// Returns `None` without rules and without a file of policies: everything is allowed then.
 pub(super) fn read(
     mut section: Section<'_>,
@@ -55,6 +61,7 @@ pub(super) fn read(
     disabled: &[UpstreamId],
     auth: &Auth,
 ) -> Option<Access> {
+    section.explain(KEYS);
     let file = section.file("cedar");
     let mut access = Access {
         is_fileless_by_choice: file.is_none() && section.was_read("cedar"),
@@ -91,12 +98,28 @@ pub(super) fn read(
     is_given.then_some(access)
 }
 
+/// The keys of `[[access.rules]]`. A rule has either `allow` or `deny`.
+const RULE_KEYS: &str = r#"
+allow, such as ["list", "get", "complete"]: Methods that the rule allows, one or more of `list`,
+    `get` and `complete`.
+deny, such as ["get", "complete"]: Methods that the rule denies. It wins over `allow`.
+groups, such as ["engineering"]: Callers that are in one of the groups. Without `groups`, `callers`
+    and `scopes`, the rule is for every authenticated caller, or for every caller where no method of
+    authentication is configured.
+callers, such as ["ci"]: Callers that have one of the ids.
+scopes, such as ["prompts"]: Callers that have one of the scopes.
+upstreams, such as ["library"]: Upstreams whose prompts the rule is for. Not set: all.
+prompts, such as ["draft-*"]: Patterns of raw names, where `*` matches any text. Not set: all.
+states, such as ["approved"]: States of approval. Not set: all. See docs/approvals.md#states.
+"#;
+
 fn read_rule(
     table: &mut Section<'_>,
     upstreams: &[Upstream],
     disabled: &[UpstreamId],
     auth: &Auth,
 ) -> Rule {
+    table.explain(RULE_KEYS);
     let callers = rule_callers(table, auth);
     let (effect, methods) = match (methods(table, "allow"), methods(table, "deny")) {
         (Some(methods), None) => (Effect::Allow, methods),

@@ -101,7 +101,7 @@ console: `false` serves no pages for people. The API stays.
 try_as: `true` lets testers try prompts with the rights of other callers and groups. Needs `token`.
     See docs/console.md#trying-prompts.
 session: Time that a browser stays signed in. See docs/console.md#sessions-and-cookies.
-page_time: Time for making one page or document, without the upstream of a prompt that is tried.
+render_timeout: Time for making one page or document, without the upstream of a prompt that is tried.
     Beyond it: 503.
 page_rows: Most rows of one page or document.
 usage: The index of what was used. See docs/usage.md.

@@ -86,11 +86,15 @@ impl Default for AccountLimits {
     }
 }
 
-/// The keys of `[grants]`.
+/// The keys of `[logins]`.
 const KEYS: &str = r#"
-path = "grants": Folder with the sealed files of the operator's sign-ins. Not used with a
+path = "logins": Folder with the sealed files of the operator's sign-ins. Not used with a
     `cluster.store`, which keeps them then. See docs/credentials.md#storage.
 idle: Time without use after which a sign-in is forgotten, at most `"3650d"`.
+"#;
+
+/// The keys of `[accounts]`.
+const ACCOUNT_KEYS: &str = r#"
 per_caller: Accounts of one caller, at upstreams with `act_as = "caller"` or `per_caller`. Beyond it
     the one that was used least recently ends once its calls have ended.
 max: Accounts of all callers, at least `per_caller`. Beyond it as there.
@@ -123,6 +127,7 @@ pub(super) fn read(
 
 /// Reads `[accounts]`.
 pub(super) fn accounts(mut section: Section<'_>) -> AccountLimits {
+    section.explain(ACCOUNT_KEYS);
     let default = AccountLimits::default();
     let per_caller = section.count("per_caller", default.per_caller, 1..=10_000);
     let max = section.count("max", default.max, 1..=10_000_000);

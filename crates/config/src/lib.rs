@@ -350,11 +350,12 @@ listing: How lists are merged and served.
 defaults: Settings of all upstreams. Each upstream may override each of them.
 upstreams: The prompt servers. The name of each table is the id of the upstream, 1 to 64 characters
     of `a-z`, `0-9` and `-`, the first a letter or a digit.
-grants: Accounts at upstreams: sign-ins of the operator, and accounts of callers.
+logins: Sign-ins of the operator at upstreams.
+accounts: Accounts of callers at upstreams: how many there may be.
 views: More endpoints, each with a part of the catalog. The name of the table ends the path of the
     endpoint, `/mcp/NAME` (below `server.path`).
 overlays: Changes of prompts before clients see them. Several for one prompt apply in their order.
-releases: Approvals: which versions of prompts may be served.
+approvals: Which versions of prompts may be served.
 telemetry: Log, metrics and traces.
 end: Always the last table, without keys. Once a gateway has it, a reload of a file without it is
     rejected: for files that a program writes.
@@ -424,8 +425,8 @@ on_failure: Prompts of an upstream that cannot be listed. `stale` serves its las
     leaves them out, `fail` makes the lists of callers that can see the upstream an error. Stale and
     missing upstreams that a caller can see are named in `_meta["promptgate/incomplete"]`.
 ttl_max: Upper bound of the `ttlMs` that modern clients receive.
-settle: Debounce of `list_changed`: the quiet time before a change is announced.
-settle_max: Longest delay of an announcement. At least as long as the debounce.
+debounce: Debounce of `list_changed`: the quiet time before a change is announced.
+debounce_max: Longest delay of an announcement. At least as long as the debounce.
 views_size: Memory for the lists of callers with rights of their own and of views. The least
     recently used list is dropped first and made again when it is asked for. Private lists may take
     as much again.

@@ -2,7 +2,7 @@
 
 use super::Config;
 use super::key::Key;
-use crate::domain::similar::{is_typing_error, nearest};
+use domain::similar::{is_typing_error, nearest};
 
 /// Keys that a person asks for.
 pub(crate) enum Found {

@@ -12,7 +12,7 @@ mod tests {
     use crate::config::key::{ELEMENTS, Key, NAMED, toml};
     use crate::config::raw::join;
     use crate::config::reference::keys;
-    use crate::domain::millis::whole_millis;
+    use domain::millis::whole_millis;
 
     /// The environment variable with which the tests write the tables of keys into the documents.
     const RENEW: &str = "PROMPTGATE_RENEW";

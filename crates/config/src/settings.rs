@@ -157,13 +157,13 @@ on_changed_definition: A prompt whose definition changed under the same name, wh
     pins it. `allow` serves the new definition, `hold` lists the first one, `block` leaves the
     prompt out. `hold` and `block` last until the next start or applied reload, which approves the
     new definition. With approvals it must be `allow`. See docs/operating.md#definition-changes.
-questions, such as ["elicitation"]: Server requests that the upstream may send to the client during
+server_requests, such as ["elicitation"]: Server requests that the upstream may send to the client during
     a get: `elicitation` (a form), `elicitation-url` (a page to visit), `sampling`, `roots`. Not
     set: `["elicitation"]` with `transport = "http"`, else none. See
     docs/revisions.md#server-requests.
-share_asking: `true`: all callers share one session on which a legacy upstream may send server
+share_interactive_session: `true`: all callers share one session on which a legacy upstream may send server
     requests, instead of one session for each caller.
-label_questions: Put the upstream's id in front of the message of an elicitation, so that users see
+label_elicitations: Put the upstream's id in front of the message of an elicitation, so that users see
     which upstream asks.
 "#;
 

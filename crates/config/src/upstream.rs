@@ -218,7 +218,7 @@ prefix, such as "git": Prefix of the public names. Not set: the id. `""` lists n
     prefix: a name that two such upstreams claim is dropped from both, and one that falls under the
     prefix of another upstream is dropped.
 enabled: `false` disables the upstream. Other tables may still name it.
-release: Mode of approvals for this upstream: `off`, `warn` or `enforce`.
+approval: Mode of approvals for this upstream: `off`, `warn` or `enforce`.
 revision = "auto", such as "2025-11-25": MCP revision of the upstream. `"auto"` detects it.
 credential: Credential of the gateway at the upstream, or of its callers. See docs/credentials.md.
 act_as: `service`: all calls have the credential of the gateway. `caller`: each call has one of its
