@@ -21,7 +21,6 @@ use std::sync::Arc;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue};
 use subtle::ConstantTimeEq;
-use tokio::time::Instant;
 use tracing::warn;
 
 use attempts::{Attempts, Failed};
@@ -85,10 +84,9 @@ struct Shared {
 impl SignIn {
     /// Returns the sign-in of the first configuration.
     pub(crate) fn new(admin: &config::Admin, sealer: Arc<Sealer>, audit: Audit) -> Self {
-        let now = Instant::now();
         let shared = Shared {
-            attempts: Attempts::new(now),
-            recorded: Attempts::new(now),
+            attempts: Attempts::new(),
+            recorded: Attempts::new(),
             revoked: Revoked::default(),
             process: SessionId::random(),
         };
@@ -141,7 +139,7 @@ impl SignIn {
     ) -> Result<SetCookie, SignInError> {
         let own = self.admin.token.as_ref().ok_or(SignInError::NoToken)?;
         let is_right = is_token(own, token.as_bytes());
-        match self.shared.attempts.check(address, is_right, Instant::now()) {
+        match self.shared.attempts.check(address, is_right) {
             Ok(()) => {}
             // Not recorded: a flood must not fill the disk.
             Err(Failed::TooMany(wait)) => return Err(SignInError::TooMany { wait }),
@@ -231,8 +229,7 @@ impl SignIn {
     /// Records and logs a failed sign-in at the provider, unless there were many.
     fn record_failure(&self, failure: Failure, address: IpAddr) -> SignInError {
         let Failure { error, diagnosis, subject } = failure;
-        let is_recorded =
-            || self.shared.recorded.check(address, false, Instant::now()) == Err(Failed::Wrong);
+        let is_recorded = || self.shared.recorded.check(address, false) == Err(Failed::Wrong);
         if error.reason().is_some() && is_recorded() {
             warn!(%error, why = diagnosis, "a sign-in at the OpenID provider has failed");
             self.record(Via::Oidc, &error, subject.as_deref(), address);

@@ -312,7 +312,7 @@ async fn wrong_claims_and_missing_groups_sign_nobody_in() {
     assert_eq!(run(&provider, &sign_in).await.unwrap_err(), SignInError::NoGroups);
     provider.claims(|claims| claims["groups"] = json!(["guests"]));
     assert_eq!(run(&provider, &sign_in).await.unwrap_err(), SignInError::NoRole);
-    let more = sign_in.shared.recorded.check(HOME, false, tokio::time::Instant::now());
+    let more = sign_in.shared.recorded.check(HOME, false);
     assert!(matches!(more, Err(Failed::TooMany(_))), "six failures, of which five are recorded");
     provider.claims(|claims| claims["groups"] = json!("staff"));
     let signed_in = run(&provider, &sign_in).await.unwrap();

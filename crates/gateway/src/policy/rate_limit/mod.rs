@@ -4,6 +4,7 @@ mod bucket;
 mod buckets;
 pub mod gcra;
 mod leases;
+pub(crate) mod limiter;
 mod sharded;
 mod shared;
 
@@ -25,6 +26,7 @@ use domain::fair_share::{self, Holder};
 use domain::fault::TransportFault;
 use domain::method::{Countable, Method};
 use gcra::Quota;
+use limiter::Limiter;
 use shared::SharedBuckets;
 
 use super::target::Target;
@@ -36,6 +38,8 @@ pub(crate) struct RateLimits {
     /// Buckets of the limits by address, before authentication. Each process counts for itself: a
     /// flood of unauthenticated requests must not reach a shared store.
     addresses: Arc<LocalBuckets>,
+    /// Cancellations that go to other replicas.
+    cancellations: Arc<Limiter<Holder>>,
 }
 
 /// The buckets that requests are counted in after authentication.
@@ -83,14 +87,17 @@ pub(crate) struct Counted<'a> {
     pub(crate) request: Countable,
 }
 
-/// Name of the limit of cancellations. The identity of a configured limit is hexadecimal, so no
-/// other bucket has such a key.
+/// Name of the limit of cancellations.
 const CANCELLATIONS: &str = "cancellations";
 
 /// Cancellations of one caller that go to all other replicas: a hundred a second, and as many as
 /// are sent in ten seconds at once. Each costs the store two messages for each replica.
 const CANCELLATION_QUOTA: Quota =
     Quota { interval: Duration::from_millis(10), burst: NonZeroU32::new(1000).expect("not zero") };
+
+/// Holders whose cancellations are counted: more than cancel within the ten seconds in which a
+/// bucket fills. About 150 bytes each.
+const CANCELLING_HOLDERS: usize = 1 << 16;
 
 /// Shortest `retry_after` of a refusal: a client that retries at once is refused again.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
@@ -99,7 +106,8 @@ impl RateLimits {
     /// Returns the limits of the first configuration, with full buckets.
     pub(crate) fn new(limits: &[config::Limit]) -> Self {
         let buckets = Arc::new(Buckets::Local(LocalBuckets::default()));
-        Self { limits: read(limits), buckets, addresses: Arc::default() }
+        let cancellations = Arc::new(Limiter::new(CANCELLATION_QUOTA, CANCELLING_HOLDERS));
+        Self { limits: read(limits), buckets, addresses: Arc::default(), cancellations }
     }
 
     /// Returns the limits with the buckets of all replicas.
@@ -113,8 +121,8 @@ impl RateLimits {
     /// Returns the limits of the next configuration, with the same buckets.
     pub(crate) fn renew(&self, limits: &[config::Limit]) -> Self {
         let buckets = self.buckets.clone();
-        let addresses = self.addresses.clone();
-        Self { limits: read(limits), buckets, addresses }
+        let (addresses, cancellations) = (self.addresses.clone(), self.cancellations.clone());
+        Self { limits: read(limits), buckets, addresses, cancellations }
     }
 
     /// Counts a request before authentication, by its IP address.
@@ -142,13 +150,8 @@ impl RateLimits {
     /// # Errors
     /// [`TransportFault::RateLimited`] if its caller has sent too many.
     pub(crate) fn take_cancellation(&self, holder: &Holder) -> Result<(), TransportFault> {
-        let mut key = CANCELLATIONS.to_owned();
-        match holder {
-            Holder::Caller(caller) => add(&mut key, caller.id()),
-            Holder::Network(network) => add(&mut key, &network.to_string()),
-        }
-        let taken = self.addresses.take(&[Bucket { key, quota: CANCELLATION_QUOTA }]);
-        taken.map_err(|Exhausted { retry_after, .. }| TransportFault::RateLimited {
+        let taken = self.cancellations.take(holder.clone());
+        taken.map_err(|retry_after| TransportFault::RateLimited {
             limit: CANCELLATIONS.to_owned(),
             retry_after: retry_after.max(SHORTEST_WAIT),
         })
