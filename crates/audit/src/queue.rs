@@ -64,6 +64,9 @@ pub(super) type OmittedNotes = BTreeMap<&'static str, Gap>;
 /// The room of notes: this part of the limit, beside it.
 const NOTES: usize = 4;
 
+/// Entries up to which debug builds check all of them after each change.
+const MAX_CHECKED: usize = 256;
+
 struct State {
     settings: WriterSettings,
     /// Whether the writer still has older settings.
@@ -202,6 +205,7 @@ impl Queue {
             (false, _) if degrades => state.miss(records, stamp),
             (false, _) => return Err(Refused),
         }
+        state.debug_assert_invariants();
         let is_down = state.is_down;
         self.wake(state);
         Ok((fits && !is_down).then_some(receiver))
@@ -216,6 +220,7 @@ impl Queue {
             let omitted = state.omitted.entry(event.kind());
             omitted.or_insert(Gap { count: 0, first: stamp, last: stamp }).add(1, stamp);
         }
+        state.debug_assert_invariants();
         self.wake(state);
     }
 
@@ -228,6 +233,7 @@ impl Queue {
         } else {
             state.push(Entry { before: None, event, stamp, room: Room::End, written: None });
         }
+        state.debug_assert_invariants();
         self.wake(state);
     }
 
@@ -310,6 +316,7 @@ impl Queue {
             work.omitted = std::mem::take(&mut state.omitted);
             work.missing = state.missing.take();
         }
+        state.debug_assert_invariants();
         work
     }
 
@@ -368,6 +375,7 @@ impl Queue {
             Some(first) => Some(first.followed_by(state.missing.take())),
             None => state.missing.take(),
         };
+        state.debug_assert_invariants();
     }
 
     /// Marks the log as up again.
@@ -447,12 +455,40 @@ impl State {
         let gap = Gap { count: 0, first: stamp, last: stamp };
         self.missing.get_or_insert(gap).add(records, stamp);
     }
+
+    /// Panics in debug builds if the room that is taken is not that of the entries, or a call waits
+    /// for a record while the log is down. A scan is linear in the entries, so beyond
+    /// [`MAX_CHECKED`] only the newest are looked at.
+    fn debug_assert_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let newest = &self.entries[self.entries.len().saturating_sub(MAX_CHECKED)..];
+        let (mut calls, mut notes, mut ends) = (0, 0, 0);
+        for entry in newest {
+            let waits = entry.written.is_some();
+            assert!(!(waits && self.is_down), "no call waits for a log that is down");
+            match entry.room {
+                Room::Call(_) => calls += entry.size(),
+                Room::Note => notes += entry.size(),
+                Room::End => ends += entry.size(),
+            }
+        }
+        let taken = [self.calls.used(), self.note_bytes, self.end_bytes];
+        if newest.len() == self.entries.len() {
+            assert_eq!(taken, [calls, notes, ends], "entries take their room");
+        }
+        assert!(self.omitted.values().all(|gap| gap.count > 0), "a kind without notes is left");
+        assert!(self.missing.as_ref().is_none_or(|gap| gap.count > 0), "a gap of nothing is left");
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, mpsc};
     use std::thread;
+
+    use proptest::prelude::*;
 
     use super::*;
     use domain::caller::Caller;
@@ -542,6 +578,61 @@ mod tests {
         let omitted: u64 = work.omitted.values().map(|omitted| omitted.count).sum();
         assert_eq!(work.omitted.len(), 2);
         assert_eq!(omitted + work.entries.len() as u64, 20_001);
+    }
+
+    proptest! {
+        /// The queue itself checks after each step that the room which is taken is that of its
+        /// records.
+        #[test]
+        fn whatever_happens_in_any_order_each_record_is_written_refused_or_counted_as_missing(
+            degrades in any::<bool>(),
+            steps in prop::collection::vec((0..8_u8, 0..3_u8, 300..9_000_usize), 1..100),
+        ) {
+            let queue = queue();
+            let settings = queue.lock().settings.clone();
+            queue.reconfigure(WriterSettings { degrades, ..settings });
+            let (mut recorded, mut taken, mut waiting) = (0, 0, Vec::new());
+            for (step, id, size) in steps {
+                match step {
+                    0..=2 => {
+                        let holder = holder(&id.to_string());
+                        let submitted = queue.submit(&holder, None, event(size), START);
+                        recorded += u64::from(submitted.is_ok());
+                        waiting.extend(submitted.ok().flatten());
+                    }
+                    3 => queue.note(event(size), START),
+                    4 => queue.end(event(size), START),
+                    5 => taken += written(queue.wait(Duration::ZERO, Intake::Open)),
+                    6 => {
+                        let work = queue.wait(Duration::ZERO, Intake::Open);
+                        let Work { entries, omitted, missing, .. } = work;
+                        queue.go_down(Unwritten { entries, omitted, missing });
+                    }
+                    _ => queue.go_up(),
+                }
+                recorded += u64::from((3..=4).contains(&step));
+            }
+            let is_refused = |waiting: &mut oneshot::Receiver<Outcome>| {
+                // Where calls continue unrecorded, the record stays.
+                !degrades && waiting.try_recv() == Err(oneshot::error::TryRecvError::Closed)
+            };
+            let refused: u64 = waiting.iter_mut().map(|waiting| u64::from(is_refused(waiting))).sum();
+            prop_assert_eq!(taken + refused + queue.mark_closed(), recorded);
+        }
+    }
+
+    /// Answers those who wait, and returns the number of records.
+    fn written(work: Work) -> u64 {
+        let omitted: u64 = work.omitted.values().map(|gap| gap.count).sum();
+        let missing = work.missing.map_or(0, |gap| gap.count);
+        let mut entries = 0;
+        for entry in work.entries {
+            entries += entry.records();
+            if let Some(written) = entry.written {
+                let _ = written.send(Outcome::Written);
+            }
+        }
+        entries + omitted + missing
     }
 
     #[test]

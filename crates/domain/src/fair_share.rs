@@ -73,6 +73,9 @@ pub struct FairShare<H> {
     held: HashMap<H, usize>,
 }
 
+/// Holders up to which debug builds check all of them after each change.
+const MAX_CHECKED: usize = 256;
+
 /// Why an amount is refused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Denied {
@@ -128,6 +131,8 @@ impl<H: Clone + Eq + Hash> FairShare<H> {
             None if amount > 0 => drop(self.held.insert(holder.clone(), amount)),
             None => {}
         }
+        debug_assert!(self.used <= ceiling, "{} in use of {ceiling}", self.used);
+        self.debug_assert_invariants();
         Ok(())
     }
 
@@ -139,6 +144,7 @@ impl<H: Clone + Eq + Hash> FairShare<H> {
             None if amount > 0 => drop(self.held.insert(holder.clone(), amount)),
             None => {}
         }
+        self.debug_assert_invariants();
     }
 
     /// Returns an amount that the holder has taken.
@@ -152,12 +158,26 @@ impl<H: Clone + Eq + Hash> FairShare<H> {
         if *held == 0 {
             self.held.remove(holder);
         }
+        self.debug_assert_invariants();
     }
 
     /// Returns everything that all holders have taken.
     pub fn clear(&mut self) {
         self.used = 0;
         self.held.clear();
+    }
+
+    /// Panics in debug builds if what is held is not what is in use. A scan is linear in the
+    /// holders, so beyond [`MAX_CHECKED`] there is none.
+    fn debug_assert_invariants(&self) {
+        // What is given back while a test fails must not end the process.
+        let is_checked = cfg!(debug_assertions) && !std::thread::panicking();
+        if !is_checked || self.held.len() > MAX_CHECKED {
+            return;
+        }
+        let held: usize = self.held.values().sum();
+        assert_eq!(held, self.used, "what is held is in use");
+        assert!(self.held.values().all(|held| *held > 0), "holders of nothing have no entry");
     }
 
     /// Units in use, over all holders.

@@ -149,6 +149,7 @@ impl Pool {
         let activity = Arc::new(Activity { idle_since, revoked: CancellationToken::new() });
         let leased = Leased { amount, activity: activity.clone() };
         state.leases.entry(holder.clone()).or_default().insert(number, leased);
+        state.debug_assert_invariants(holder);
         drop(state);
         Ok(Lease { pool: self.0.clone(), holder: holder.clone(), number, activity })
     }
@@ -163,7 +164,10 @@ impl Pool {
         amount: usize,
         bounds: Bounds,
     ) -> Result<Held, NoRoom> {
-        self.0.lock().take(holder, amount, bounds, self.0.revokes)?;
+        let mut state = self.0.lock();
+        state.take(holder, amount, bounds, self.0.revokes)?;
+        state.debug_assert_invariants(holder);
+        drop(state);
         Ok(Held { pool: self.0.clone(), holder: holder.clone(), amount })
     }
 }
@@ -179,7 +183,7 @@ impl Lease {
             return Err(NoRoom::Full);
         }
         state.take(&self.holder, amount, bounds, self.pool.revokes)?;
-        match state.leased(&self.holder, self.number) {
+        let grown = match state.leased(&self.holder, self.number) {
             Some(leased) => {
                 leased.amount += amount;
                 Ok(())
@@ -189,7 +193,9 @@ impl Lease {
                 state.shares.put_back(&self.holder, amount);
                 Err(NoRoom::Full)
             }
-        }
+        };
+        state.debug_assert_invariants(&self.holder);
+        grown
     }
 
     /// Marks the lease as in use: it is not revoked from now on, unless it [is](Self::is_revoked)
@@ -251,7 +257,10 @@ impl Drop for Lease {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.pool.lock().shares.put_back(&self.holder, self.amount);
+        let mut state = self.pool.lock();
+        state.shares.put_back(&self.holder, self.amount);
+        state.debug_assert_invariants(&self.holder);
+        drop(state);
         self.pool.changed.notify_waiters();
     }
 }
@@ -355,7 +364,27 @@ impl State {
             self.leases.remove(holder);
         }
         self.shares.put_back(holder, leased.amount);
+        self.debug_assert_invariants(holder);
         Some(leased)
+    }
+
+    /// Panics in debug builds if what a holder has is not counted, or counted twice. The other
+    /// holders have not changed.
+    fn debug_assert_invariants(&self, holder: &Holder) {
+        // A lease that is dropped while a test fails must not end the process.
+        if !cfg!(debug_assertions) || std::thread::panicking() {
+            return;
+        }
+        let Some(leases) = self.leases.get(holder) else {
+            return;
+        };
+        assert!(!leases.is_empty(), "a holder of no lease has no entry");
+        let leased: usize = leases.values().map(|leased| leased.amount).sum();
+        assert!(leased <= self.shares.held(holder), "what is leased is in use");
+        assert!(leases.keys().all(|number| *number < self.next), "no two leases have one number");
+        let is_revoked =
+            |leased: &Leased| leased.activity.idle_since.load(Ordering::Relaxed) == REVOKED;
+        assert!(!leases.values().any(is_revoked), "the room of a revoked lease is free");
     }
 }
 
@@ -363,6 +392,7 @@ impl State {
 mod tests {
     use std::time::Duration;
 
+    use proptest::prelude::*;
     use tokio::time::advance;
 
     use super::*;
@@ -485,6 +515,44 @@ mod tests {
         small.busy();
         let revoked = (large.is_revoked(), small.is_revoked());
         assert_eq!(revoked, (true, false), "a request must not begin on it");
+    }
+
+    proptest! {
+        /// The pool itself checks after each step that what is leased is what is in use.
+        #[test]
+        fn whatever_is_leased_and_revoked_in_any_order_all_room_is_free_in_the_end(
+            revokes in prop::sample::select(
+                vec![Revokes::Idle, Revokes::IdleOfLarger, Revokes::Borrowed],
+            ),
+            steps in prop::collection::vec((0..7_u8, 0..4_u8, 0..6_usize, 0..20_usize), 1..100),
+        ) {
+            let pool = Pool::new(12, 3, revokes);
+            let (mut leases, mut held) = (Vec::new(), Vec::new());
+            for (step, id, amount, at) in steps {
+                let holder = holder(&id.to_string());
+                let bounds = Bounds { per_holder: 9, ..bounds(12, 3) };
+                // Where a holder displaces itself, one for one, all amounts are 1.
+                let amount = if revokes == Revokes::Borrowed { amount } else { 1 };
+                match (step, leases.get(at % leases.len().max(1))) {
+                    (0, _) => leases.extend(pool.lease(&holder, amount, bounds).ok()),
+                    (1, _) => held.extend(pool.hold(&holder, amount, bounds).ok()),
+                    (2, Some(lease)) => _ = lease.grow(amount, bounds),
+                    (3, Some(lease)) => lease.busy(),
+                    (4, Some(lease)) => lease.idle(),
+                    (5, Some(_)) => drop(leases.swap_remove(at % leases.len())),
+                    (6, _) if !held.is_empty() => drop(held.swap_remove(at % held.len())),
+                    _ => {}
+                }
+                prop_assert!(pool.used() <= 12);
+                let is_revoked = leases.iter().filter(|lease| is_revoked(lease)).count();
+                let counted: usize =
+                    pool.0.lock().leases.values().map(BTreeMap::len).sum();
+                prop_assert_eq!(counted, leases.len() - is_revoked);
+            }
+            drop((leases, held));
+            prop_assert_eq!(pool.used(), 0);
+            prop_assert!(pool.0.lock().leases.is_empty());
+        }
     }
 
     #[test]

@@ -65,6 +65,8 @@ impl SegmentWriter {
         let start = self.text.len();
         write(&mut self.text);
         let digest = seal::sha256(&self.text.as_bytes()[start..]);
+        let last = self.segment.elements.last();
+        debug_assert!(last.is_none_or(|last| last.name < name), "{name} is out of order");
         self.segment.elements.push(Element { name, end: self.text.len(), digest });
         self.text.push(',');
     }

@@ -87,7 +87,31 @@ impl View {
         }
         // Empty parts are kept, too: from them the next view knows that nothing of the segment is
         // visible.
-        Self { size: own_size(&parts), digest: seal::sha256(&digests), len, parts }
+        let view = Self { size: own_size(&parts), digest: seal::sha256(&digests), len, parts };
+        view.debug_assert_invariants();
+        view
+    }
+
+    /// Panics in debug builds if a name is found twice, or a search would not find it.
+    fn debug_assert_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        for pair in self.parts.windows(2) {
+            let [before, next] = [&pair[0].segment, &pair[1].segment];
+            let is_in_order = next.is_empty() || before.last_name() < &**next.name(0);
+            assert!(is_in_order, "segments overlap at {}", before.last_name());
+        }
+        for Part { segment, ranges } in &self.parts {
+            let is_of_segment = ranges.last().is_none_or(|last| last.end as usize <= segment.len());
+            assert!(is_of_segment, "a range ends behind its segment");
+            assert!(ranges.iter().all(|range| !range.is_empty()), "a range of nothing is left");
+            let is_apart = ranges.windows(2).all(|pair| pair[0].end < pair[1].start);
+            assert!(is_apart, "ranges are not in order, or touch");
+        }
+        let visible = self.parts.iter().flat_map(|part| part.ranges.iter());
+        let len: usize = visible.map(|range| positions(range).len()).sum();
+        assert_eq!(len, self.len, "the ranges are the list");
     }
 
     /// The ranges of this segment that the view shows.

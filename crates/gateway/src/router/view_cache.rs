@@ -421,6 +421,26 @@ impl ViewCache {
             own -= size(&oldest).unwrap_or_default().min(own);
             self.views.remove(&oldest);
         }
+        if keys.is_empty() {
+            // The view is larger than the cache.
+            made.remove(caller);
+        }
+        self.debug_assert_invariants(&made, caller);
+    }
+
+    /// Panics in debug builds if the cache is beyond its bound, or the views of the caller whose
+    /// view was stored are not what it had made.
+    fn debug_assert_invariants(&self, made: &HashMap<Caller, Vec<Key>>, caller: &Caller) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let weight = self.views.weight();
+        assert!(weight <= self.views_size, "{weight} bytes of {}", self.views_size);
+        if let Some(keys) = made.get(caller) {
+            assert!(!keys.is_empty(), "a caller without a view has no entry");
+            let distinct: HashSet<&Key> = keys.iter().collect();
+            assert_eq!(distinct.len(), keys.len(), "a view is counted once");
+        }
     }
 
     /// Releases objects that only earlier contents hold. The rest of their views is kept: the next
@@ -618,6 +638,7 @@ mod tests {
         let caller = Caller::new("ci");
         assert_eq!(views.view(&content, &caller, "/mcp").await.len(), 150_000);
         assert_eq!(views.views.weight(), 0);
+        assert!(views.made.lock().unwrap().is_empty(), "nor is its caller");
     }
 
     /// Only the group `readers` may list.

@@ -102,6 +102,24 @@ impl Refresh {
         self.content = Arc::new(content);
     }
 
+    /// Panics in debug builds if a group is not what a merge would make now, or the content not what
+    /// the groups are. Before the first merge there are none.
+    pub(super) fn debug_assert_merged(&self) {
+        if !cfg!(debug_assertions) || self.groups.groups.is_empty() {
+            return;
+        }
+        let has_group = |known: &Known| self.groups.groups.contains_key(&known.source.prefix);
+        assert!(self.upstreams.iter().all(has_group), "each upstream has a group");
+        let mut prompts = 0;
+        for (prefix, Group { made_of, segments, .. }) in &self.groups.groups {
+            let is_current = *made_of == self.made_of(prefix);
+            assert!(is_current, "a list of {:?} has changed without a merge", prefix.as_str());
+            assert!(segments.iter().all(|segment| !segment.is_empty()), "a segment is empty");
+            prompts += segments.iter().map(|segment| segment.len()).sum::<usize>();
+        }
+        assert_eq!(prompts, self.content.len(), "the groups are the content");
+    }
+
     fn made_of(&self, prefix: &Prefix) -> MadeOf {
         let lists = self.members(prefix).map(|known| ListVersion {
             number: if self.is_part(known) { known.version.number } else { 0 },

@@ -245,6 +245,7 @@ impl Refresh {
             self.make_effective(at);
         }
         self.merge();
+        self.debug_assert_invariants();
         self
     }
 
@@ -271,6 +272,7 @@ impl Refresh {
         if changed.into_iter().fold(false, |any, at| self.make_effective(at) | any) {
             self.merge();
         }
+        self.debug_assert_invariants();
         self
     }
 
@@ -346,6 +348,7 @@ impl Refresh {
         if is_changed {
             self.merge();
         }
+        self.debug_assert_invariants();
     }
 
     /// Applies one report; returns whether the content must be merged again.
@@ -403,10 +406,10 @@ impl Refresh {
             }
         }
         if had_lists && self.on_failure == OnFailure::Omit {
-            self.with_effective_lists()
-        } else {
-            self
+            return self.with_effective_lists();
         }
+        self.debug_assert_invariants();
+        self
     }
 
     /// The snapshot of the present state.
@@ -474,6 +477,23 @@ impl Refresh {
         self.served(known).is_some() || !self.prompts(known).is_empty()
     }
 
+    /// Panics in debug builds if upstreams are not told apart, or the content is not that of their
+    /// present lists.
+    fn debug_assert_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let (mut ids, mut drivers, mut versions) = (HashSet::new(), HashSet::new(), HashSet::new());
+        for Known { source, list, state, version, .. } in &self.upstreams {
+            assert!(ids.insert(&source.id), "{} is there twice", source.id.as_str());
+            assert!(drivers.insert(source.driver), "a driver serves one upstream");
+            assert!(versions.insert(version.number), "no two versions have one number");
+            let is_known = list.is_some() || !matches!(state, State::Good);
+            assert!(is_known, "{} is good without a list", source.id.as_str());
+        }
+        self.debug_assert_merged();
+    }
+
     /// The list of an upstream that is part of the catalog.
     fn served<'a>(&self, known: &'a Known) -> Option<&'a (FetchedList, Instant)> {
         match (&known.state, self.on_failure) {
@@ -536,6 +556,8 @@ fn transitions(before: &[ApprovalRow], now: &[ApprovalRow]) -> Vec<Transition> {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use proptest::prelude::*;
 
     use super::*;
     use crate::router::pin::ApprovalSettings;
@@ -643,6 +665,46 @@ mod tests {
         assert_eq!(refresh.snapshot().list_fault, None, "one that has no prompts has answered");
         let none = super::Refresh::new(vec![], Naming::new("__", 128), OnFailure::Stale);
         assert_eq!(none.snapshot().list_fault, None, "no upstreams are an empty list");
+    }
+
+    proptest! {
+        /// The refresh itself checks after each step that the content is that of the lists.
+        #[test]
+        fn the_content_is_that_of_the_served_lists_whatever_upstreams_report(
+            on_failure in prop::sample::select(
+                vec![OnFailure::Stale, OnFailure::Omit, OnFailure::Fail],
+            ),
+            steps in prop::collection::vec(
+                (0..8_u8, 0..3_usize, prop::collection::btree_set("[a-c]{1,2}", 0..4)), 1..40,
+            ),
+        ) {
+            let mut refresh = refresh(&["a", "b", "c"], on_failure);
+            // Two without a prefix, of which names can collide, and be cut by the third.
+            for known in &mut refresh.upstreams[..2] {
+                known.source.prefix = Prefix::parse("").unwrap();
+            }
+            for (step, at, names) in steps {
+                let at = at % refresh.upstreams.len().max(1);
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                match step {
+                    _ if refresh.upstreams.is_empty() => {}
+                    0..=3 => refresh.take([good(&refresh, at, &names)], Instant::now()),
+                    4 | 5 => refresh.take([bad(&refresh, at)], Instant::now()),
+                    6 => refresh = refresh.without_waiting(),
+                    _ => {
+                        let mut sources: Vec<_> =
+                            refresh.upstreams.iter().map(|known| known.source.clone()).collect();
+                        sources.rotate_left(at);
+                        sources[0].driver = DriverId::fresh();
+                        sources.truncate(3 - names.len() / 3);
+                        refresh = refresh.renewed(sources);
+                    }
+                }
+                let served = refresh.upstreams.iter().map(|known| refresh.prompts(known).len());
+                let listed = count(&refresh.snapshot()) + refresh.content.left_out.len();
+                prop_assert_eq!(listed, served.sum::<usize>());
+            }
+        }
     }
 
     #[tokio::test]

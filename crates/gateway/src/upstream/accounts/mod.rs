@@ -3,7 +3,7 @@
 
 pub(crate) mod account;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -102,7 +102,9 @@ impl Accounts {
         let surplus = {
             let mut state = self.lock();
             state.limits = limits;
-            state.take_surplus(limits.max)
+            let surplus = state.take_surplus(limits.max);
+            state.debug_assert_invariants();
+            surplus
         };
         drop(surplus);
     }
@@ -124,6 +126,8 @@ impl Accounts {
         let ended = state.make_room(key.principal.caller());
         state.by_caller.entry(key.principal.caller().clone()).or_default().push(key.clone());
         state.open.put(key.clone(), account.clone());
+        state.debug_assert_invariants();
+        state.debug_assert_room(key.principal.caller());
         drop(state);
         drop(ended);
         account
@@ -236,6 +240,9 @@ enum Place {
 /// Time until a call that waits for a child process looks again for one that is idle.
 const LOOK_FOR_IDLE: Duration = Duration::from_millis(100);
 
+/// Accounts up to which debug builds check all of them after each change.
+const MAX_CHECKED: usize = 256;
+
 /// Longest time until it is looked again whether an account in use is idle.
 const MAX_LOOK: Duration = Duration::from_secs(60);
 
@@ -283,7 +290,41 @@ impl State {
                 self.by_caller.remove(caller);
             }
         }
-        self.open.pop(key)
+        let account = self.open.pop(key);
+        self.debug_assert_invariants();
+        account
+    }
+
+    /// Panics in debug builds if the accounts by caller are not the open ones. A scan is linear in
+    /// the accounts, so beyond [`MAX_CHECKED`] there is none.
+    fn debug_assert_invariants(&self) {
+        // What is dropped while a test fails must not end the process.
+        let is_checked = cfg!(debug_assertions) && !std::thread::panicking();
+        if !is_checked || self.open.len() > MAX_CHECKED {
+            return;
+        }
+        let mut keys = HashSet::new();
+        for (caller, own) in &self.by_caller {
+            assert!(!own.is_empty(), "a caller without an account has no entry");
+            for key in own {
+                assert!(key.principal.caller() == caller, "an account is of its caller");
+                assert!(self.open.contains(key), "an account that has ended is left");
+                assert!(keys.insert(key), "an account is counted once");
+            }
+        }
+        assert_eq!(keys.len(), self.open.len(), "each open account is of a caller");
+        // None is upgraded: the last reference must not be dropped under the lock.
+        let open: HashSet<_> = self.open.iter().map(|(_, account)| Arc::as_ptr(account)).collect();
+        let is_open = |evicted: &Weak<Account>| open.contains(&evicted.as_ptr());
+        assert!(!self.evicted.iter().any(is_open), "an account that made room is open");
+    }
+
+    /// Panics in debug builds if more accounts are open than may be, of a caller or in all. A limit
+    /// by caller that becomes smaller ends none of them until the caller opens another one.
+    fn debug_assert_room(&self, caller: &Caller) {
+        let (own, open) = (self.by_caller.get(caller).map_or(0, Vec::len), self.open.len());
+        debug_assert!(open <= self.limits.max.max(1), "{open} of all callers");
+        debug_assert!(own <= self.limits.per_caller.max(1), "{own} of one caller");
     }
 }
 
@@ -502,6 +543,83 @@ async fn end_when_idle(
         tokio::select! {
             () = sleep_until(at) => next = accounts.remove_if_idle(&key, &account, idle),
             () = ended.cancelled() => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::upstream::call::correlator::NotificationSinks;
+
+    /// The accounts at one upstream of which each caller has a child process. None is started.
+    fn upstream(accounts: &Arc<Accounts>, id: &str) -> UpstreamAccounts {
+        let toml = format!(
+            "[upstreams.{id}]\ntransport = \"stdio\"\ncommand = [\"true\"]\nper_caller = true\n\
+             max_children = 4\nqueue_wait = \"10ms\"\nchild_idle = \"1m\"\n"
+        );
+        let config = Config::parse("g", &toml, Path::new("."), &[]);
+        let config = config.unwrap_or_else(|mistakes| panic!("{mistakes}"));
+        let (tasks, sinks) = (TaskTracker::new(), NotificationSinks::new(id));
+        let starting = Arc::new(Semaphore::new(1));
+        let upstream = Arc::new(config.upstreams[0].clone());
+        let connector = Connector::new(upstream, sinks, tasks.clone(), starting, None).unwrap();
+        let own = UpstreamAccounts::new(
+            accounts.clone(),
+            DriverId::fresh(),
+            &Arc::new(connector),
+            Audit::default(),
+            tasks,
+            CancellationToken::new(),
+        );
+        own.unwrap().unwrap()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// The accounts themselves check after each step that those by caller are the open ones.
+        #[test]
+        fn whatever_opens_and_ends_accounts_they_stay_within_their_bounds(
+            steps in prop::collection::vec((0..8_u8, 0..2_usize, 0..4_u8, 1..4_usize), 1..60),
+        ) {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = runtime.enable_all().start_paused(true).build().unwrap();
+            runtime.block_on(async {
+                let accounts = Arc::new(Accounts::default());
+                let mut upstreams = ["a", "b"].map(|id| upstream(&accounts, id));
+                let mut used = Vec::new();
+                for (step, at, caller, count) in steps {
+                    let id = caller.to_string();
+                    match step {
+                        0..=2 => used.extend(upstreams[at].of(&Caller::new(&id)).await.ok()),
+                        3 => drop(upstreams[at].of(&Caller::in_groups(&id, &["g".into()])).await),
+                        4 => used.truncate(count),
+                        5 => {
+                            let (per_caller, max) = (count, count + usize::from(caller));
+                            accounts.set_limits(AccountLimits { per_caller, max });
+                            prop_assert!(accounts.list().len() <= max);
+                        }
+                        6 => {
+                            accounts.revoke(Some(&id), None);
+                            prop_assert!(accounts.list().iter().all(|open| open.caller.id() != id));
+                        }
+                        _ if caller == 0 => {
+                            // The upstream has changed.
+                            upstreams[at] = upstream(&accounts, ["a", "b"][at]);
+                        }
+                        _ => tokio::time::advance(Duration::from_secs(50)).await,
+                    }
+                }
+                drop(upstreams);
+                prop_assert!(accounts.list().is_empty());
+                prop_assert!(accounts.lock().by_caller.is_empty());
+                Ok(())
+            })?;
         }
     }
 }
