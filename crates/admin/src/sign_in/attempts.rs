@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use domain::fair_share::network;
-use crate::policy::gcra::Quota;
-use crate::policy::limiter::Limiter;
+use gateway::policy::gcra::Quota;
+use gateway::policy::limiter::Limiter;
 
 /// Counts failures by network and in total. Successes do not count.
 pub(super) struct Attempts {

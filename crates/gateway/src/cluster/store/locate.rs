@@ -2,7 +2,7 @@
 //! names, or the primary of a Cluster's shard.
 //!
 //! The features `sentinel` and `cluster-async` of the crate `redis` open TCP and TLS themselves
-//! (`Client::open`), which neither [`crate::platform::network`] nor the simulation could replace; a
+//! (`Client::open`), which neither [`base::platform::network`] nor the simulation could replace; a
 //! connection of our own can be handed in for a Cluster only, through a hidden function. A
 //! `ClusterConnection` also keeps a connection to each node and retries by itself, where one shard
 //! has all keys, and each operation has one bound in time behind one circuit breaker.

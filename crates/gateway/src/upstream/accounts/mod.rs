@@ -554,7 +554,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::Config;
+    use config::Config;
     use crate::upstream::call::correlator::NotificationSinks;
 
     /// The accounts at one upstream of which each caller has a child process. None is started.
