@@ -433,8 +433,8 @@ fn only_the_platform_reaches_the_machine() {
     // Commands have a machine of their own, and `shutdown` its signals.
     let reached: [(&str, &[&str]); _] = [
         // SQLite opens its files itself; the simulation keeps no index of usage.
-        ("open_with_flags", &["usage/index/database.rs"]),
-        ("rusqlite", &["usage/index/"]),
+        ("open_with_flags", &["audit/usage/index/database.rs"]),
+        ("rusqlite", &["audit/usage/index/"]),
         ("SystemTime::now", &[]),
         ("getrandom::", &[]),
         ("TcpListener", &["gateway/grants/sign_in/callback.rs"]),

@@ -38,7 +38,7 @@ use args::{AuditCommand, Cli, Command, ConfigCommand, KeyCommand};
 use failure::{Failure, USAGE};
 use output::print;
 
-use config::Config;
+use ::config::Config;
 
 /// Parses the command line and runs the command. Returns the exit code of the process.
 pub fn main() -> ExitCode {

@@ -18,6 +18,7 @@ mod request;
 mod routes;
 mod sign_in;
 mod state;
+mod upstream_row;
 mod verification;
 
 use std::net::IpAddr;
@@ -41,7 +42,6 @@ use config::{Config, Limits};
 use console::{Frame, asset};
 use gateway::downstream::clock::now;
 use gateway::downstream::{Body, OriginGuard, Peer, RequestGuard, Serve, TlsServer};
-use gateway::router::approvals::Action;
 use gateway::router::blocking::beside_calls;
 use pages::{AnyPage, PageError, PageResult};
 pub use reloads::Reloads;

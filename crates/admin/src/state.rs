@@ -7,7 +7,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::pages::UpstreamRow;
+use super::upstream_row::UpstreamRow;
 use super::{Reloads, Verification};
 use audit::Audit;
 use audit::usage::Usage;

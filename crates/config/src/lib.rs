@@ -20,7 +20,7 @@ mod grants;
 pub(crate) mod raw;
 mod in_use;
 mod jwt;
-pub(crate) mod key;
+pub mod key;
 mod limits;
 pub mod lock;
 mod oauth;
@@ -28,7 +28,7 @@ mod overlays;
 mod protection;
 mod reader;
 mod records;
-pub(crate) mod reference;
+pub mod reference;
 #[cfg(test)]
 mod reference_check;
 mod releases;

@@ -5,7 +5,7 @@ use super::key::Key;
 use domain::similar::{is_typing_error, nearest};
 
 /// Keys that a person asks for.
-pub(crate) enum Found {
+pub enum Found {
     /// One key, with the keys of its table if it is one.
     Key(Box<Key>, Vec<Key>),
     /// The keys that begin so; at least one.
@@ -15,13 +15,13 @@ pub(crate) enum Found {
 }
 
 /// Returns all keys, each table in the order in which its reader explains them.
-pub(crate) fn keys() -> Vec<Key> {
+pub fn keys() -> Vec<Key> {
     Config::recorded().keys()
 }
 
 /// Finds a key, a table or the keys with a prefix. Names and numbers of tables may be those of a
 /// file, `NAME`, or left out.
-pub(crate) fn find(query: &str) -> Found {
+pub fn find(query: &str) -> Found {
     let keys = keys();
     let wanted: Vec<_> = query.split('.').filter(|part| !is_number(part)).collect();
     let has_path = |key: &&Key| key.parts().eq(wanted.iter().copied());

@@ -8,10 +8,10 @@ mod tests {
 
     use serde_json::Value;
 
-    use crate::config::Config;
-    use crate::config::key::{ELEMENTS, Key, NAMED, toml};
-    use crate::config::raw::join;
-    use crate::config::reference::keys;
+    use crate::Config;
+    use crate::key::{ELEMENTS, Key, NAMED, toml};
+    use crate::raw::join;
+    use crate::reference::keys;
     use domain::millis::whole_millis;
 
     /// The environment variable with which the tests write the tables of keys into the documents.
@@ -22,7 +22,7 @@ mod tests {
         ["access.rules", "cluster", "upstreams.NAME.credential", "overlays.icons"];
 
     fn root() -> &'static Path {
-        Path::new(env!("CARGO_MANIFEST_DIR"))
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
     }
 
     /// Writes the rows of each `<!-- keys: PLACE -->` in a document anew. A place has the keys of the
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(set.naming, not_set.naming);
         assert_eq!(set.accounts, not_set.accounts);
         assert_eq!(set.telemetry, not_set.telemetry);
-        let seconds = |config: &Config| whole_millis(config.releases.probe_every);
+        let seconds = |config: &Config| whole_millis(config.approvals.probe_every);
         assert_eq!(seconds(&set), seconds(&not_set));
     }
 

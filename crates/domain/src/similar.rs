@@ -16,7 +16,7 @@ pub fn is_typing_error(a: &str, b: &str) -> bool {
 
 /// Returns the candidates that are nearest to a name, the best first. A candidate that contains the
 /// name, or whose part after a separator is like it, is near, too: people leave prefixes out.
-pub(crate) fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let name = name.to_lowercase();
     let similarity = |candidate: &str| {
         let candidate = candidate.to_lowercase();

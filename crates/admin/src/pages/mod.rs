@@ -25,7 +25,6 @@ use super::request::PageRequest;
 use super::routes;
 use super::sign_in::Visitor;
 use super::state::State;
-pub(super) use upstreams::UpstreamRow;
 
 /// The content of a page.
 pub(super) trait Page: Template {

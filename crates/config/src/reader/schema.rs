@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 
 use super::meaning::{Meaning, meanings};
-use crate::config::key::{ELEMENTS, Key, NAMED};
+use crate::key::{ELEMENTS, Key, NAMED};
 
 /// The tables that were read so far, by their place.
 #[derive(Debug, Default)]

@@ -17,7 +17,7 @@ pub(crate) use authn::{Authenticated, Credentials, Given};
 pub use authorize::Authorized;
 pub(crate) use authorize::{Pass, Resolution};
 pub use jwt::TakenIds;
-pub(crate) use rate_limit::{gcra, limiter};
+pub use rate_limit::{gcra, limiter};
 pub(crate) use record::{CallRecord, Outcome, ResultDigest};
 pub(crate) use revocation::CallerRevocation;
 pub(crate) use streams::StreamRecord;

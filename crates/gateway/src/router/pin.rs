@@ -16,7 +16,7 @@ use domain::prompt::{Argument, Prompt};
 
 /// The approvals of one upstream, as the configuration says.
 #[derive(Clone, Debug)]
-pub(crate) struct ApprovalSettings {
+pub struct ApprovalSettings {
     pub mode: Mode,
     pub lock: Arc<Lock>,
     pub store: Arc<LockStore>,

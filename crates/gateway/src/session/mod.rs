@@ -33,8 +33,6 @@ use config::{Config, Limits};
 use dialect::Identity;
 use domain::caller::Caller;
 use domain::fair_share::Share;
-use domain::fault::TransportFault;
-use domain::method::Countable;
 use domain::unix_time::UnixSeconds;
 use notify::streams::Streams;
 use notify::terminated::TerminatedSessions;

@@ -41,7 +41,6 @@ use connection::connect::{Connector, DriverSignals};
 use connection::dedicated::DedicatedPool;
 use connection::handshake::ListenEvent;
 use connection::{Connection, Negotiated};
-use domain::backoff::Backoff;
 use domain::caller::Caller;
 use domain::document::Document;
 use domain::fair_share::{Holder, Share};

@@ -100,7 +100,7 @@ impl ProtectedResources {
     }
 }
 
-pub fn metadata(uri: &str, server: &config::Server, jwt: &config::Jwt) -> Metadata {
+pub(crate) fn metadata(uri: &str, server: &config::Server, jwt: &config::Jwt) -> Metadata {
     // A canonical URI has an origin and usually a path.
     let after_scheme = uri.find("://").map_or(0, |at| at + 3);
     let path_at = uri[after_scheme..].find('/').map_or(uri.len(), |at| after_scheme + at);

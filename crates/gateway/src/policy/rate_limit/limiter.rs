@@ -18,7 +18,7 @@ use super::gcra::{self, Quota};
 
 /// A bucket for each key, with the same quota. Bounded: the bucket that was looked at least
 /// recently is dropped first, so that it is full again.
-pub(crate) struct Limiter<K: Clone + Eq + Hash>(
+pub struct Limiter<K: Clone + Eq + Hash>(
     RateLimiter<(K, Draw), Arrivals<K>, TokioClock, NoOpMiddleware<Nanos>>,
 );
 
@@ -31,7 +31,7 @@ enum Draw {
 
 impl<K: Clone + Eq + Hash> Limiter<K> {
     /// Returns full buckets, of which at most `keys` are kept.
-    pub(crate) fn new(quota: Quota, keys: usize) -> Self {
+    pub fn new(quota: Quota, keys: usize) -> Self {
         let interval = quota.interval.max(Duration::from_nanos(1));
         let quota = governor::Quota::with_period(interval)
             .expect("the interval is not zero")
@@ -44,7 +44,7 @@ impl<K: Clone + Eq + Hash> Limiter<K> {
     ///
     /// # Errors
     /// The time until the bucket has a cell, if it is empty; then none was taken.
-    pub(crate) fn take(&self, key: K) -> Result<(), Duration> {
+    pub fn take(&self, key: K) -> Result<(), Duration> {
         self.draw(key, Draw::Take)
     }
 
@@ -52,7 +52,7 @@ impl<K: Clone + Eq + Hash> Limiter<K> {
     ///
     /// # Errors
     /// The time until the bucket has a cell, if it is empty.
-    pub(crate) fn look(&self, key: K) -> Result<(), Duration> {
+    pub fn look(&self, key: K) -> Result<(), Duration> {
         self.draw(key, Draw::Nothing)
     }
 

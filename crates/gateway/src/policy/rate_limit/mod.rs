@@ -4,7 +4,7 @@ mod bucket;
 mod buckets;
 pub mod gcra;
 mod leases;
-pub(crate) mod limiter;
+pub mod limiter;
 mod sharded;
 mod shared;
 

@@ -56,7 +56,7 @@ pub(crate) enum Patience {
 }
 
 /// The texts of a prompt by their arguments, in canonical form.
-pub type ProbedTexts = BTreeMap<Arc<str>, ProbedText>;
+pub(crate) type ProbedTexts = BTreeMap<Arc<str>, ProbedText>;
 
 /// Returns the state of texts after they were probed.
 pub(super) fn offered_texts(texts: &ProbedTexts) -> BTreeMap<Arc<str>, OfferedText> {

@@ -554,8 +554,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use config::Config;
     use crate::upstream::call::correlator::NotificationSinks;
+    use config::Config;
 
     /// The accounts at one upstream of which each caller has a child process. None is started.
     fn upstream(accounts: &Arc<Accounts>, id: &str) -> UpstreamAccounts {
