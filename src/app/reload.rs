@@ -196,11 +196,9 @@ impl App {
         let tls = tls.map_err(|error| format!("server.tls: {error}"))?;
         let (telemetry, log) = self.prepare(&config, before.clone()).await?;
         let event = config_event(&config, "config_reloaded").text("before", &before.config.digest);
-        // Nothing is applied before this, the last step that can fail.
-        let (edition, serves) = before.renew(config).await.map_err(|error| error.to_string())?;
-        let edition = Arc::new(edition);
-        let config = &edition.config;
-        warn_about_config(config);
+        // Nothing is applied before this, the last check that can fail.
+        before.router.check_refresh().map_err(|error| error.to_string())?;
+        warn_about_config(&config);
         let stop = self.shutdown.stop.clone();
         let supervisor = &self.shutdown.supervisor;
         supervisor.supervise_job("telemetry_renewal", self.telemetry.apply(telemetry, stop));
@@ -210,7 +208,11 @@ impl App {
             change = before.gate.tallies().rest();
             change.push(event.clone());
         }
+        // The new edition records in the log that is current when it is built.
         self.audit.apply(log, config.audit.as_ref(), &change);
+        let (edition, serves) = before.renew(config).await.map_err(|error| error.to_string())?;
+        let edition = Arc::new(edition);
+        let config = &edition.config;
         self.audit.note(event);
         if self.endpoint.is_some() {
             self.usage.configure(config.admin.as_ref().map(|admin| &admin.usage));

@@ -791,7 +791,7 @@ async fn a_token_is_revoked_at_the_authorization_server_where_that_can_be_done()
     assert_eq!(world.state().revoked, [token]);
     let events = eventually(async || log.of("account_revoked"), |events| events.len() >= 4).await;
     let said: Vec<_> = events.iter().map(|event| event["provider"].as_str().unwrap()).collect();
-    assert_eq!(said.iter().filter(|said| **said == "told").count(), 1, "{said:?}");
+    assert_eq!(said.iter().filter(|said| **said == "revoked").count(), 1, "{said:?}");
     assert_eq!(events.len(), 4);
     assert!(!log.text().contains("canary-token"));
     // The next call gets another.

@@ -457,7 +457,7 @@ async fn a_lock_file_that_cannot_be_written_gets_a_patch() {
     let toml = toml.replace("path = \"audit\"", "path = \"\"");
     fs::write(folder.path().join("gateway.toml"), toml).unwrap();
     let mut command = tokio::process::Command::new(copy_of_binary(folder.path()));
-    command.args(["pins", "approve", "--upstream", "up", "--yes"]);
+    command.args(["approvals", "approve", "--upstream", "up", "--yes"]);
     command.current_dir(folder.path()).env("XDG_RUNTIME_DIR", folder.path());
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o555)).unwrap();
     // Root may write everywhere.
@@ -628,7 +628,7 @@ async fn an_edited_library_prompt_is_refused_until_its_source_is_approved() {
     fs::write(library.join("notes.txt"), "first").unwrap();
     folder.approve().await;
     let status = folder.approvals(&["status", "--json"]).await.json();
-    assert_eq!(status["prompts"][0]["approval"], "source");
+    assert_eq!(status["prompts"][0]["covers"], "source");
     let process = Process::serve(folder.path()).await;
     let client = process.client();
     let get = |who: &str| json!({"name": "up__p", "arguments": {"who": who}});

@@ -619,11 +619,7 @@ mod tests {
     fn a_renamed_key_is_a_mistake_that_names_the_new_one() {
         let found = mistakes(
             "[server.limits]\n\
-             server_request_timeout = \"1s\"\n\
-             question_rounds = 1\n\
-             parked_calls = 1\n\
-             parked_per_caller = 1\n\
-             terminated_sessions = 1\n\
+             question_timeout = \"1s\"\n\
              [listing]\n\
              settle = \"1s\"\n\
              settle_max = \"1s\"\n\
@@ -637,16 +633,12 @@ mod tests {
              transport = \"library\"\n\
              path = \"src\"\n\
              release = \"warn\"\n\
-             server_requests = [\"roots\"]\n\
-             label_elicitations = true\n\
-             share_interactive_session = true\n",
+             questions = [\"roots\"]\n\
+             label_questions = true\n\
+             share_asking = true\n",
         );
         let mut names = [
-            ("server.limits.server_request_timeout", "`server_request_timeout`"),
-            ("server.limits.question_rounds", "`max_server_requests`"),
-            ("server.limits.parked_calls", "`suspended_calls`"),
-            ("server.limits.parked_per_caller", "`suspended_per_caller`"),
-            ("server.limits.terminated_sessions", "`terminated_sessions`"),
+            ("server.limits.question_timeout", "`server_request_timeout`"),
             ("listing.settle", "`debounce`"),
             ("listing.settle_max", "`debounce_max`"),
             ("admin.page_time", "`render_timeout`"),
@@ -654,8 +646,8 @@ mod tests {
             ("grants", "`logins` and `accounts`"),
             ("upstreams.a.release", "`approval`"),
             ("upstreams.a.questions", "`server_requests`"),
-            ("upstreams.a.label_elicitations", "`label_elicitations`"),
-            ("upstreams.a.share_interactive_session", "`share_interactive_session`"),
+            ("upstreams.a.label_questions", "`label_elicitations`"),
+            ("upstreams.a.share_asking", "`share_interactive_session`"),
         ]
         .map(|(key, names)| format!("{key}: unknown key; its name is now {names}"));
         names.sort_unstable();
@@ -751,7 +743,7 @@ mod tests {
     #[test]
     fn bounds_are_reported_in_units_that_the_file_may_use() {
         let found = mistakes(
-            "[listing]\nttl_max = 5\n[server.limits]\nhead = \"0s\"\nbody_size = \"2GiB\"\n\
+            "[listing]\nttl_max = 5\n[server.limits]\nidle = \"0s\"\nbody_size = \"2GiB\"\n\
              [audit]\nmax_size = \"2PiB\"\n",
         );
         let ends = [

@@ -26,21 +26,17 @@ use domain::similar::is_typing_error;
 use schema::Recorder;
 
 /// Keys that were renamed, with their new names in the same table. `grants` became two tables.
-const RENAMED: [(&str, &[&str]); 14] = [
-    ("terminated_sessions", &["terminated_sessions"]),
+const RENAMED: [(&str, &[&str]); 10] = [
     ("grants", &["logins", "accounts"]),
-    ("label_elicitations", &["label_elicitations"]),
+    ("label_questions", &["label_elicitations"]),
     ("page_time", &["render_timeout"]),
-    ("parked_calls", &["suspended_calls"]),
-    ("parked_per_caller", &["suspended_per_caller"]),
-    ("question_rounds", &["max_server_requests"]),
-    ("server_request_timeout", &["server_request_timeout"]),
+    ("question_timeout", &["server_request_timeout"]),
     ("questions", &["server_requests"]),
     ("release", &["approval"]),
     ("releases", &["approvals"]),
     ("settle", &["debounce"]),
     ("settle_max", &["debounce_max"]),
-    ("share_interactive_session", &["share_interactive_session"]),
+    ("share_asking", &["share_interactive_session"]),
 ];
 
 /// State that all sections of one configuration share.

@@ -125,6 +125,14 @@ impl Router {
         Self::new(config, catalog, views, caller_lists, upstreams, deps, shared)
     }
 
+    /// Checks that another configuration can take effect.
+    ///
+    /// # Errors
+    /// [`RefreshEnded`] if nothing would fill its catalog.
+    pub fn check_refresh(&self) -> Result<(), RefreshEnded> {
+        if self.shared.renewals.is_closed() { Err(RefreshEnded) } else { Ok(()) }
+    }
+
     /// Makes the router of another configuration. Upstreams whose configuration is unchanged keep
     /// their drivers, connections and lists; the others get new drivers. Drivers of removed
     /// upstreams end when the last router that holds them is dropped. The sender is to be signalled
