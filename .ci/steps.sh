@@ -159,7 +159,7 @@ step releases "build peers" "real clients and prompts that are approved, held, c
 run_releases() {
     use_node
     have_schemas
-    tests/interop/.venv/bin/python tests/interop/releases.py "$binary" "$rmcp_client" "$schemas"
+    tests/interop/.venv/bin/python tests/interop/approvals.py "$binary" "$rmcp_client" "$schemas"
 }
 
 # node_tests FILE…: a test that hangs fails with its name, and what it leaves open does not keep

@@ -13,7 +13,7 @@ const LAYERS: [&str; 11] = [
     "router",
     "upstream",
     "policy",
-    "grants",
+    "logins",
     "cluster",
     "telemetry",
     "oauth",
@@ -361,7 +361,7 @@ fn one_function_makes_the_proof_that_an_upstream_demands() {
 /// and how many. All others live as long as the gateway, and are spawned by `Supervisor`, which
 /// notices when one fails.
 const SHORT_TASKS: [(&str, usize); 22] = [
-    ("admin/grants.rs", 1),
+    ("admin/accounts.rs", 1),
     ("app/replicas.rs", 3),
     ("gateway/cluster/relay/mod.rs", 1),
     // A connection to the store.
@@ -370,7 +370,7 @@ const SHORT_TASKS: [(&str, usize); 22] = [
     ("gateway/downstream/conn/listener.rs", 1),
     ("gateway/downstream/conn/mod.rs", 1),
     // A sign-in at the terminal.
-    ("gateway/grants/sign_in/callback.rs", 1),
+    ("gateway/logins/sign_in/callback.rs", 1),
     ("gateway/router/approvals/mod.rs", 2),
     // Lists of one caller.
     ("gateway/router/caller_lists/mod.rs", 2),
@@ -437,7 +437,7 @@ fn only_the_platform_reaches_the_machine() {
         ("rusqlite", &["audit/usage/index/"]),
         ("SystemTime::now", &[]),
         ("getrandom::", &[]),
-        ("TcpListener", &["gateway/grants/sign_in/callback.rs"]),
+        ("TcpListener", &["gateway/logins/sign_in/callback.rs"]),
         ("TcpStream", &[]),
         ("spawn_blocking", &[]),
         ("thread::Builder", &[]),
@@ -514,8 +514,8 @@ fn secrets_are_exposed_in_few_places() {
         "gateway/upstream/auth/vault.rs",
         "gateway/upstream/auth/workload.rs",
         "gateway/oauth/client.rs",
-        "gateway/grants/mod.rs",
-        "gateway/grants/sign_in/mod.rs",
+        "gateway/logins/mod.rs",
+        "gateway/logins/sign_in/mod.rs",
     ];
     assert_eq!(found_outside(&sources, ".expose()", &allowed), Vec::<&str>::new());
 }

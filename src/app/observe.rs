@@ -9,11 +9,11 @@ use tokio::time::Instant;
 
 use super::edition::Edition;
 use audit::Audit;
+use domain::approval::State;
 use domain::fault::UpstreamFaultKind as Kind;
-use domain::pin::State;
 use gateway::cluster::Cluster;
 use gateway::downstream::{AdmissionUsage, Endpoint, OpenConnections};
-use gateway::router::pin::ApprovalRow;
+use gateway::router::approval::ApprovalRow;
 use gateway::router::{PER_CALLER, UpstreamStatus};
 use gateway::telemetry::{Telemetry, UPSTREAM};
 

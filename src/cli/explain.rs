@@ -8,10 +8,10 @@ use super::load::load;
 use super::output::{print, printable};
 use access::{Decisions, RuleSet, Verdict, action};
 use config::{Config, Upstream};
+use domain::approval::State;
 use domain::caller::Caller;
 use domain::method::Method;
 use domain::overlay;
-use domain::pin::State;
 use domain::rights::PromptRef;
 
 /// Prints for each method whether the caller may use the prompt, and which overlays change it.

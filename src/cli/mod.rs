@@ -20,12 +20,12 @@ mod dial;
 mod documents;
 mod explain;
 mod find;
-mod grants;
+mod accounts;
 mod health;
 mod import;
 mod init;
 mod key;
-mod pins;
+mod approvals;
 mod serve;
 mod status;
 #[cfg(target_os = "linux")]
@@ -69,14 +69,14 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Completions { shell } => documents::completions(shell)?,
         Command::Man { command } => documents::man(command.as_deref())?,
         Command::Explain(query) => explain::run(&query)?,
-        Command::Approvals(command) => pins::run(&command)?,
+        Command::Approvals(command) => approvals::run(&command)?,
         Command::Audit(AuditCommand::Verify(log)) => audit::verify(&log)?,
         Command::Audit(AuditCommand::Hash { file }) => audit::hash(&file.config)?,
         Command::Audit(AuditCommand::Find(query)) => find::run(&query)?,
         Command::Login(options) => login::run(&options)?,
         Command::Logins { file, output } => login::list(&file.config, &output)?,
         Command::Logout(options) => login::end(&options)?,
-        Command::Accounts(command) => grants::run(&command)?,
+        Command::Accounts(command) => accounts::run(&command)?,
         Command::Usage(query) => usage::run(&query)?,
         Command::Key(KeyCommand::New) => key::new()?,
         Command::Status(admin) => status::run(&admin)?,

@@ -42,7 +42,7 @@ mod oauth_client_credentials;
 #[cfg(target_os = "linux")]
 mod overlays;
 mod overload;
-mod releases;
+mod approvals;
 mod reload;
 #[cfg(unix)]
 mod reload_follow;

@@ -146,9 +146,9 @@ mod tests {
 
     use super::*;
     use crate::rule::{Effect, Rule, RuleCallers};
+    use domain::approval::State;
     use domain::glob::Glob;
     use domain::name::UpstreamId;
-    use domain::pin::State;
 
     /// A rule that allows all methods of all prompts to every caller that is known.
     fn rule() -> Rule {

@@ -4,8 +4,8 @@
 use cedar_policy::Policy;
 use serde_json::Value;
 
+use domain::approval::State;
 use domain::glob::Glob;
-use domain::pin::State;
 use domain::rights::PromptRef;
 
 /// The comparisons that a set of policies makes.

@@ -1,10 +1,10 @@
 //! One access rule, and its Cedar text.
 
+use domain::approval::State;
 use domain::caller::{ANONYMOUS, Caller};
 use domain::glob::Glob;
 use domain::method::Method;
 use domain::name::UpstreamId;
-use domain::pin::State;
 
 /// An access rule: it allows or denies methods of prompts to callers.
 #[derive(Clone, Debug)]

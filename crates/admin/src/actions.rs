@@ -8,13 +8,13 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::accounts::Revocation;
 use super::answer::Answer;
+use super::approvals::Decision;
 use super::console::text::Html;
 use super::console::{Frame, LoginPage, SignedInPage};
-use super::grants::Revocation;
 use super::pages::trial::{self, Attempt};
 use super::pages::{self, PageError, PageResult};
-use super::pins::Decision;
 use super::request::{PageRequest, Params};
 use super::routes::{self, Found, Handler, Login, Page};
 use super::sign_in::{LocalPath, Redirect, SignInError, SignedIn, Via, Visitor, is_same_site_post};

@@ -9,10 +9,10 @@
 mod actions;
 mod answer;
 mod console;
-mod grants;
+mod accounts;
 pub mod hosts;
 mod pages;
-mod pins;
+mod approvals;
 mod reloads;
 mod request;
 mod routes;

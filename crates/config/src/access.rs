@@ -13,9 +13,9 @@ use super::raw::Raw;
 use super::reader::{Context, Section};
 use super::upstream::Upstream;
 use super::views::{all, globs, upstream_ids};
+use domain::approval::State;
 use domain::method::Method;
 use domain::name::UpstreamId;
-use domain::pin::State;
 
 /// The compiled rules and policies. A call that none of them allows is denied.
 #[derive(Clone, Debug, Default, PartialEq)]

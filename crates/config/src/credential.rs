@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use http::{HeaderName, HeaderValue, Uri};
 
-use super::grants::{self, Login};
 use super::jwt::{URL_RULE, url};
+use super::logins::{self, Login};
 use super::oauth::{self, ClientProof, OAuth};
 use super::reader::Section;
 use super::secret::Secret;
@@ -200,7 +200,7 @@ fn only<T, const N: usize>(credential: &Section<'_>, all: [Given<T>; N], rule: &
 fn token_credential(credential: &mut Section<'_>) -> Given<TokenCredential> {
     let all = [
         given(credential, "oauth", |section| oauth::read(section).map(TokenCredential::OAuth)),
-        given(credential, "login", |section| Some(TokenCredential::Login(grants::login(section)))),
+        given(credential, "login", |section| Some(TokenCredential::Login(logins::login(section)))),
         given(credential, "workload", |section| workload(section).map(TokenCredential::Workload)),
     ];
     only(credential, all, RULE)

@@ -16,7 +16,7 @@ mod credential;
 pub mod error;
 pub mod durable_file;
 mod exposure;
-mod grants;
+mod logins;
 pub(crate) mod raw;
 mod in_use;
 mod jwt;
@@ -31,7 +31,7 @@ mod records;
 pub mod reference;
 #[cfg(test)]
 mod reference_check;
-mod releases;
+mod approvals;
 #[cfg(test)]
 mod schema_check;
 pub(crate) mod secret;
@@ -53,6 +53,7 @@ use std::time::Duration;
 pub use access::Access;
 pub use addresses::Addresses;
 pub use admin::{Admin, Oidc, Usage};
+pub use approvals::Approvals;
 pub use audit::{Audit, Durability, OnAuditFailure};
 pub use auth::{ApiKey, Auth, Certificate, Identity};
 pub use cluster::{Cluster, OnMissing, OnStoreFailure, SharedLimits, StoreCredential, StoreServer};
@@ -62,13 +63,12 @@ pub use credential::{
 };
 pub use error::{ConfigError, Origin};
 pub use exposure::{Exposure, ToolForm};
-pub use grants::{AccountLimits, Login, Logins};
 pub use in_use::{Setting, SettingChange, changes};
 pub use jwt::{Jwt, is_https_or_loopback};
 pub use limits::{Limit, Per, default_limit_name};
+pub use logins::{AccountLimits, Login, Logins};
 pub use oauth::{ClientProof, OAuth};
 pub use records::{Records, load_audit};
-pub use releases::Approvals;
 pub use secret::Secret;
 pub use server::Limits;
 pub use server::{Server, from_here};
@@ -283,8 +283,8 @@ impl Config {
         let access = access::read(root.section("access"), &upstreams, &disabled, &auth);
         let server = server::read(server, tls, &auth);
         let login = upstream::first_login(&upstreams);
-        let logins = grants::read(root.section("logins"), server.seal_keys.as_ref(), login);
-        let accounts = grants::accounts(root.section("accounts"));
+        let logins = logins::read(root.section("logins"), server.seal_keys.as_ref(), login);
+        let accounts = logins::accounts(root.section("accounts"));
         upstream::keep_logins(&mut upstreams, logins.as_ref());
         if let Some(jwt) = &auth.jwt {
             upstream::name_issuer(&mut upstreams, &jwt.issuer);
@@ -313,7 +313,7 @@ impl Config {
             accounts,
             logins,
             overlays: overlays::read_all(&mut root, &upstreams, &disabled),
-            approvals: releases::read(root.section("approvals"), &upstreams, modes),
+            approvals: approvals::read(root.section("approvals"), &upstreams, modes),
             views: views::read_all(&mut root, &server, &upstreams, &disabled),
             cluster: cluster::read(root.section("cluster"), server.seal_keys.is_some()),
             server,

@@ -4,8 +4,8 @@
 
 use super::Config;
 use super::lock::NO_FILE;
+use domain::approval::Mode;
 use domain::name::UpstreamId;
-use domain::pin::Mode;
 
 impl Config {
     /// Returns why this configuration must not replace `before`: the protections that it would

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::reader::{MILLISECOND, Section};
+use domain::approval::Mode;
 use domain::hidden_text::HiddenText;
-use domain::pin::Mode;
 use domain::server_request::ClientCapabilities;
 
 /// Timeouts, limits and policies of one upstream.

@@ -11,16 +11,16 @@ use http::{HeaderName, Uri};
 use super::credential::{
     self, CALLER, CallerCredential, Credentials, TokenCredential, extra_headers,
 };
-use super::grants::{Login, Logins};
 use super::jwt::is_https_or_loopback;
+use super::logins::{Login, Logins};
 use super::reader::{MILLISECOND, Section};
 use super::secret::Secret;
 use super::settings::{OnChangedDefinition, Settings, approval, server_requests, settings};
 use base::platform::disk;
 use base::seal::pem::certificates;
 use domain::address_policy::AddressPolicy;
+use domain::approval::Mode;
 use domain::name::{Prefix, UpstreamId};
-use domain::pin::Mode;
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
 

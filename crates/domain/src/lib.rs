@@ -40,7 +40,7 @@ pub mod similar;
 pub mod meta;
 pub mod mcp_name;
 pub mod overlay;
-pub mod pin;
+pub mod approval;
 pub mod merge;
 pub mod confusable;
 pub mod cursor;

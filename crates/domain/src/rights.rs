@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
+use super::approval::State;
 use super::caller::Caller;
 use super::method::Method;
-use super::pin::State;
 
 /// A prompt, as access decisions see it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -22,7 +22,7 @@ pub mod session;
 pub mod router;
 pub mod upstream;
 pub mod policy;
-pub mod grants;
+pub mod logins;
 pub mod cluster;
 pub mod telemetry;
 pub mod oauth;

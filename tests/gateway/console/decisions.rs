@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::oidc::OpenId;
 use super::{ADMIN, Browser, document, hidden, text, with_token};
-use crate::releases::{Changeable, Folder, enforced};
+use crate::approvals::{Changeable, Folder, enforced};
 use crate::support::{Process, eventually};
 
 #[tokio::test]

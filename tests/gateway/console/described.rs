@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::{document, post, text, with_token};
-use crate::releases::{Changeable, Folder};
+use crate::approvals::{Changeable, Folder};
 use crate::support::client::Reply;
 use crate::support::gateway::api_key;
 use crate::support::{

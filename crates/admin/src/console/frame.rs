@@ -118,7 +118,7 @@ pub(crate) struct LoginPage<'a> {
 
 /// Why there is no page.
 #[derive(Template)]
-#[template(path = "trouble.html")]
+#[template(path = "error.html")]
 pub(crate) struct ErrorPage<'a> {
     pub message: &'a str,
 }

@@ -6,7 +6,7 @@ mod configuration;
 mod connect;
 mod definition;
 mod overview;
-mod pins;
+mod approvals;
 pub(super) mod prompt;
 mod prompts;
 mod rights;
@@ -111,9 +111,9 @@ pub(super) async fn make(
         routes::Page::Upstreams => Box::new(upstreams::upstreams(state)),
         routes::Page::Upstream => Box::new(upstreams::upstream(state, page_request, name).await?),
         routes::Page::Access => Box::new(access::access(state, page_request, visitor)?),
-        routes::Page::Approvals => Box::new(pins::approvals(state, page_request)),
+        routes::Page::Approvals => Box::new(approvals::approvals(state, page_request)),
         routes::Page::Approval => {
-            Box::new(pins::approval(state, page_request, visitor, name).await?)
+            Box::new(approvals::approval(state, page_request, visitor, name).await?)
         }
         routes::Page::Usage => Box::new(usage::usage(state, page_request).await?),
         routes::Page::Audit => Box::new(audit::audit(state, page_request).await?),

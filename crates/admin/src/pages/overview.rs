@@ -9,7 +9,7 @@ use crate::console::text::filters;
 use crate::request::PageRequest;
 use crate::state::State;
 use audit::usage::Filter;
-use domain::{percent, pin};
+use domain::{approval, percent};
 use gateway::router::UpstreamStatus;
 use gateway::router::catalog::Catalog;
 
@@ -146,6 +146,6 @@ const LAG: std::time::Duration = std::time::Duration::from_secs(1);
 /// Prompts that are offered in a version without a decision.
 fn waiting_approvals(catalog: &Catalog) -> usize {
     let rows = catalog.approvals.iter().flat_map(|rows| rows.iter());
-    let waits = |state| matches!(state, pin::State::Pending | pin::State::Changed);
+    let waits = |state| matches!(state, approval::State::Pending | approval::State::Changed);
     rows.filter(|row| row.offered.is_some() && waits(row.decision.state)).count()
 }

@@ -17,10 +17,10 @@ use crate::sign_in::{Role, Visitor};
 use crate::state::State;
 use audit::search::{self, Entry, Find};
 use audit::usage::{Dimension, Filter, Query, Row, Sort};
+use gateway::router::approval::ApprovalRow;
 use gateway::router::blocking::beside_calls;
 use gateway::router::catalog::Catalog;
 use gateway::router::owner::Owner;
-use gateway::router::pin::ApprovalRow;
 
 /// One prompt.
 #[derive(Template)]

@@ -10,8 +10,8 @@ use crate::console::Section;
 use crate::console::text::filters;
 use crate::request::{PageRequest, Paging, Params};
 use crate::state::State;
+use domain::approval;
 use domain::json::Json;
-use domain::pin;
 use domain::tool::search::{Query, Score};
 use gateway::router::catalog::{LeftOut, LookAlike};
 use gateway::router::owner::Owner;
@@ -166,7 +166,7 @@ impl FilterForm {
             params: request.params.clone(),
             upstreams: state.config.upstreams.iter().map(|up| up.id.to_string()).collect(),
             views: state.config.views.iter().map(|view| view.name.clone()).collect(),
-            states: pin::State::ALL.map(pin::State::as_str).to_vec(),
+            states: approval::State::ALL.map(approval::State::as_str).to_vec(),
         }
     }
 

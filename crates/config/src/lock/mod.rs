@@ -13,10 +13,10 @@ use serde::Deserialize;
 use toml_edit::{InlineTable, Value};
 
 use base::seal;
+use domain::approval::{Approval, Attribution, Decided, DigestText, MAX_PREVIOUS, Version};
 use domain::json::Json;
 use domain::json::canonical::canonical;
 use domain::json::object::write_object;
-use domain::pin::{Approval, Attribution, Decided, DigestText, MAX_PREVIOUS, Version};
 
 /// The content of a lock file.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -34,7 +34,7 @@ pub const NO_FILE: &str = "none";
 const VERSION: u32 = 1;
 
 /// The beginning of each lock file.
-const HEADER: &str = "# The approved versions of prompts, written by `promptgate approvals`. Review changes like code (docs/releases.md).\n";
+const HEADER: &str = "# The approved versions of prompts, written by `promptgate approvals`. Review changes like code (docs/approvals.md).\n";
 
 impl Lock {
     /// The content of a lock file that does not exist: nothing is approved.

@@ -16,7 +16,7 @@ use super::{Lock, NO_FILE};
 use crate::durable_file::{self, UNFINISHED};
 pub(crate) use base::platform::disk::{self, File, Readers};
 use base::seal;
-use domain::pin::DigestText;
+use domain::approval::DigestText;
 
 /// A lock file and its objects.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -248,7 +248,7 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
-    use domain::pin::{Attribution, Version};
+    use domain::approval::{Attribution, Version};
 
     fn digest(text: &str) -> DigestText {
         seal::sha256_text(text.as_bytes()).into()

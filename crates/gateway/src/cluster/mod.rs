@@ -3,7 +3,7 @@
 //! without `[cluster]` has none of this.
 
 mod buckets;
-mod grants;
+mod logins;
 mod membership;
 mod relay;
 mod scripts;
@@ -38,7 +38,7 @@ use scripts::Scripts;
 use store::Store;
 
 pub(crate) use buckets::{Take, Taken};
-pub use grants::{LoginLock, SharedLoginError, SharedLogins};
+pub use logins::{LoginLock, SharedLoginError, SharedLogins};
 pub use membership::{Presence, Replica};
 pub use relay::{Handling, Message, RelayError, Relayed};
 pub(crate) use store::StoreUnavailable;

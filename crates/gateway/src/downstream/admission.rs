@@ -412,9 +412,8 @@ mod tests {
 
     #[tokio::test]
     async fn f3_large_uploads_leave_a_reserve_to_small_bodies_and_a_share_to_others() {
-        let admission = Admission::new(&limits(
-            "in_flight_bytes = \"16MiB\"\nbody_size = \"1MiB\"\n",
-        ));
+        let admission =
+            Admission::new(&limits("in_flight_bytes = \"16MiB\"\nbody_size = \"1MiB\"\n"));
         let large = |id: &str| uploaded(&admission, &holder(id), 1 << 20);
         // Each takes 2 MiB: a share of 4, half of 16 and the step that crosses it, then 14 beside
         // the reserve.

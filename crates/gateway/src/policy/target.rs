@@ -1,6 +1,6 @@
 //! The target of a call, as limits and records see it.
 
-use domain::pin::State;
+use domain::approval::State;
 use domain::rights::PromptRef;
 
 /// The prompt that a call is for, as its upstream knows it.

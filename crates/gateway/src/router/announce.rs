@@ -15,9 +15,9 @@ use crate::telemetry::Telemetry;
 use audit::Audit;
 use audit::record::Event;
 use base::seal;
+use domain::approval::State;
 use domain::fault::excerpt;
 use domain::overlay;
-use domain::pin::State;
 
 /// Announces the changes that the refresh has found, debounced.
 pub(crate) struct Announcer {

@@ -15,6 +15,7 @@ use crate::upstream::call::exchange::{Exchange, ExchangeEvent};
 use crate::upstream::call::request::{InputResponses, RequestParams, UpstreamRequest};
 use base::platform::heap::rare;
 use base::seal;
+use domain::approval::DigestText;
 use domain::call::{Call, InputRetry, ServerRequestMode};
 use domain::document::Document;
 use domain::fair_share::Holder;
@@ -22,7 +23,6 @@ use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kin
 use domain::json::Json;
 use domain::json::object::write_object;
 use domain::meta;
-use domain::pin::DigestText;
 use domain::request_state;
 use domain::request_state::{Progress, Replay, RequestState};
 use domain::revision::Revision;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::Instant;
 
+use super::approval::ApprovalRow;
 use super::owner::Owner;
-use super::pin::ApprovalRow;
 use super::segment::Segment;
 use super::view::View;
 use domain::caller::Principal;

@@ -4,16 +4,18 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use super::approval::{
+    ApprovalRow, ApprovalSettings, ApprovedTexts, OfferedPrompt, PromptApproval,
+};
 use super::catalog::{LeftOut, LeftOutBy};
-use super::pin::{ApprovalRow, ApprovalSettings, ApprovedTexts, OfferedPrompt, PromptApproval};
 use base::seal;
-use domain::json::Json;
-use domain::name::{Naming, Prefix, UpstreamId};
-use domain::overlay::{self, Overlaid, Overlay};
-use domain::pin::{
+use domain::approval::{
     Approval, Coverage, Decision, Mode, NO_ARGUMENTS, Offered, OfferedText, Reason, Serving, State,
     decide,
 };
+use domain::json::Json;
+use domain::name::{Naming, Prefix, UpstreamId};
+use domain::overlay::{self, Overlaid, Overlay};
 use domain::prompt::Prompt;
 
 /// The effective list of one upstream.

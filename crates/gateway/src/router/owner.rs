@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::pin::PromptApproval;
+use super::approval::PromptApproval;
 use domain::call_overlay::CallOverlay;
 use domain::name::UpstreamId;
 use domain::prompt::Argument;

@@ -9,8 +9,8 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 
 use super::Digest;
+use super::approval::PromptApproval;
 use super::owner::Owner;
-use super::pin::PromptApproval;
 use base::seal;
 use domain::chunks;
 use domain::json::Json;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use unicode_normalization::UnicodeNormalization;
 
-use super::pin::ApprovalSettings;
+use super::approval::ApprovalSettings;
 use crate::upstream::driver::DriverId;
 use config::{Config, OnChangedDefinition};
 use domain::name::{Prefix, UpstreamId};

@@ -7,16 +7,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 use tracing::error;
 
+use super::approval::DEPTH;
 use super::blocking::beside_calls;
 use super::owner::Owner;
-use super::pin::DEPTH;
 use super::reply::{self, PromptReply, Reply};
 use super::{RoutedCall, Router, origin};
 use audit::record::Event;
+use domain::approval::{NO_ARGUMENTS, State};
 use domain::document::Document;
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::name::UpstreamId;
-use domain::pin::{NO_ARGUMENTS, State};
 
 /// The outcome of a get of a text that is not approved.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -5,9 +5,9 @@ use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
 use base::seal;
+use domain::approval::{DigestText, canonical_text};
 use domain::document::Document;
 use domain::json::Json;
-use domain::pin::{DigestText, canonical_text};
 
 /// Results whose texts are approved, by the digests of the texts; the least recently used are
 /// forgotten.

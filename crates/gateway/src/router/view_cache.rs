@@ -527,8 +527,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+    use crate::router::approval::PromptApproval;
     use crate::router::changes::{Changes, Published};
-    use crate::router::pin::PromptApproval;
     use crate::router::segment::SegmentWriter;
     use config::Config;
     use domain::rights::PromptRef;

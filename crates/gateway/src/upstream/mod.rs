@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument, warn};
 
 use crate::cluster::SharedLogins;
-use crate::grants::store::Folder;
+use crate::logins::store::Folder;
 use crate::policy::{Authorized, Pass};
 use crate::shutdown::Supervisor;
 use crate::telemetry::{self, ClientOperation, Telemetry, TransportKind};

@@ -22,11 +22,11 @@ pub const TEXTS: [(Script, &str); 5] = [
     (Script::Beat, include_str!("../../../../crates/gateway/src/cluster/scripts/beat.lua")),
     (
         Script::ChangeLogin,
-        include_str!("../../../../crates/gateway/src/cluster/scripts/change_grant.lua"),
+        include_str!("../../../../crates/gateway/src/cluster/scripts/change_login.lua"),
     ),
     (
         Script::ReleaseLogin,
-        include_str!("../../../../crates/gateway/src/cluster/scripts/release_grant.lua"),
+        include_str!("../../../../crates/gateway/src/cluster/scripts/release_login.lua"),
     ),
     (
         Script::Terminate,

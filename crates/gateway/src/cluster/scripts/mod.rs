@@ -28,8 +28,8 @@ pub(super) struct LoginScripts {
 impl Default for LoginScripts {
     fn default() -> Self {
         Self {
-            change: Script::new(include_str!("change_grant.lua")),
-            release: Script::new(include_str!("release_grant.lua")),
+            change: Script::new(include_str!("change_login.lua")),
+            release: Script::new(include_str!("release_login.lua")),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! (draft-ietf-oauth-client-id-metadata-document): its URL is the client id with which the operator
 //! signs in to upstreams.
 
-use crate::grants::sign_in::registration;
+use crate::logins::sign_in::registration;
 use config::Config;
 
 /// The document, and the path at which it is served.

@@ -339,7 +339,7 @@ mod tests {
 
     use super::*;
     use config::Config;
-    use domain::pin::State;
+    use domain::approval::State;
 
     fn parse(toml: &str) -> Vec<config::Limit> {
         Config::parse("g", toml, Path::new(""), &[]).unwrap_or_else(|e| panic!("{e}")).limits

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use similar::TextDiff;
 
-use crate::router::pin::DEPTH;
+use crate::router::approval::DEPTH;
 use domain::json::Json;
 
 /// One part of a version: its name, and its canonical text. The text is empty where the version has

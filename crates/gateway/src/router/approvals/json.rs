@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::Examined;
 use super::probe::ProbedText;
-use domain::pin::{Decided, Version};
+use domain::approval::{Decided, Version};
 
 /// Returns a prompt with its state, the offered version, and the decisions on it.
 pub fn row_json(examined: &Examined) -> Value {

@@ -15,17 +15,17 @@ use diff::{Part, write_diff};
 use probe::{Patience, ProbedText, ProbedTexts, offered_texts};
 
 use crate::router::Router;
+use crate::router::approval::{ApprovalRow, OfferedPrompt};
 use crate::router::blocking::beside_calls;
-use crate::router::pin::{ApprovalRow, OfferedPrompt};
 use crate::upstream::library::source_object;
 use audit::record::Event;
 use base::seal;
 use config::Transport;
 use config::lock::{Lock, LockStore, Objects, StoreError, patch};
-use domain::name::UpstreamId;
-use domain::pin::{
+use domain::approval::{
     Approval, Attribution, DigestText, NO_ARGUMENTS, OfferedText, Reason, State, Version, decide,
 };
+use domain::name::UpstreamId;
 
 /// A prompt with the texts and the source of its offered version, as far as they could be fetched.
 #[derive(Clone, Debug)]

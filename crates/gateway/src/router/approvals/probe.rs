@@ -9,15 +9,18 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::policy::{Outcome, Resolution, ResultDigest, Target};
+use crate::router::approval::{
+    ApprovalRow, DEPTH, OfferedPrompt, PromptApproval, approval_arguments,
+};
 use crate::router::bridge::Bridge;
 use crate::router::call_channel::CallChannel;
 use crate::router::effective::{TextReport, TextsOf};
 use crate::router::owner::Owner;
-use crate::router::pin::{ApprovalRow, DEPTH, OfferedPrompt, PromptApproval, approval_arguments};
 use crate::router::reply::Reply;
 use crate::router::{RoutedCall, Router, effective_arguments, without_presets};
 use base::seal;
 use config::Approvals;
+use domain::approval::{DigestText, Mode, NO_ARGUMENTS, OfferedText, canonical_text};
 use domain::call::{Call, Client, ForwardedMeta, NameKind, Request};
 use domain::caller::{Caller, PROBER};
 use domain::chunks::Chunks;
@@ -25,7 +28,6 @@ use domain::document::Document;
 use domain::fault::{Fault, TransportFault};
 use domain::json::Json;
 use domain::name::UpstreamId;
-use domain::pin::{DigestText, Mode, NO_ARGUMENTS, OfferedText, canonical_text};
 use domain::unix_time::UnixSeconds;
 
 /// The endpoint that records of probes name.

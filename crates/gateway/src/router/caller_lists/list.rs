@@ -8,11 +8,11 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use crate::router::Digest;
+use crate::router::approval::PromptApproval;
 use crate::router::blocking::{MERGED_AT_ONCE, beside_calls};
 use crate::router::catalog::{Content, PrivatePart, next_number};
 use crate::router::effective::{KnownTexts, Maker};
 use crate::router::owner::Owner;
-use crate::router::pin::PromptApproval;
 use crate::router::segment::{Segment, SegmentWriter};
 use crate::router::source::{Source, composed};
 use crate::router::view::View;

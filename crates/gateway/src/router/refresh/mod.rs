@@ -3,7 +3,7 @@
 
 mod merging;
 #[cfg(test)]
-mod pin_tests;
+mod approval_tests;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,20 +16,20 @@ use tokio_util::sync::CancellationToken;
 use merging::Groups;
 
 use super::announce::{Announcer, Redefined, Transition};
+use super::approval::ApprovalRow;
 use super::blocking::{MERGED_AT_ONCE, beside_calls};
 use super::caller_lists::CallerLists;
 use super::catalog::{Catalog, Content, Incomplete, WalkInfo, next_number, not_reported_yet};
 use super::debounce::Debounce;
-use super::definition_pins::FirstDefinitions;
 use super::effective::{Effective, KnownTexts, Maker, TextReport};
-use super::pin::ApprovalRow;
+use super::first_definitions::FirstDefinitions;
 use super::source::Source;
 use super::view_cache::ViewCache;
 use crate::upstream::driver::{DriverReport, FetchedList};
 use config::{OnChangedDefinition, OnFailure};
+use domain::approval::{self, Mode};
 use domain::fault::{Fault, UpstreamFaultKind as Kind};
 use domain::name::{Naming, UpstreamId};
-use domain::pin::{self, Mode};
 use domain::prompt::Prompt;
 
 /// The known state of all upstreams. Pure: the clock is an argument.
@@ -533,7 +533,7 @@ fn transitions(before: &[ApprovalRow], now: &[ApprovalRow]) -> Vec<Transition> {
                     || known.decision.reason != row.decision.reason
                     || definition(known) != definition(row)
             }
-            None => row.decision.state != pin::State::Approved,
+            None => row.decision.state != approval::State::Approved,
         }
     });
     news.map(|row| {
@@ -560,7 +560,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::router::pin::ApprovalSettings;
+    use crate::router::approval::ApprovalSettings;
     use crate::upstream::driver::DriverId;
     use crate::upstream::prompt_list::PromptList;
     use config::lock::LockStore;

@@ -12,8 +12,8 @@ use tracing::error;
 
 use super::token::Token;
 use crate::cluster::SharedLogins;
-use crate::grants::store::{LoginLock, LoginStore, StoreError};
-use crate::grants::{LoginState, StoredLogin};
+use crate::logins::store::{LoginLock, LoginStore, StoreError};
+use crate::logins::{LoginState, StoredLogin};
 use crate::net::egress::{CONNECT, Egress};
 use crate::oauth::client::{Refusal, address_policy};
 use crate::oauth::scope;
@@ -312,7 +312,7 @@ fn needs_renewal(login: &StoredLogin, left: Option<Duration>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::grants::tests::login as stored_login;
+    use crate::logins::tests::login as stored_login;
     use base::seal::SealKeys;
 
     #[test]

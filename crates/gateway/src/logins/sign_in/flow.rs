@@ -4,7 +4,7 @@
 use url::Url;
 
 use super::{Provider, Registered};
-use crate::grants::StoredLogin;
+use crate::logins::StoredLogin;
 use crate::oauth::client::{Client, Proof};
 use crate::oauth::code::{Expected, NoCode, challenge, fresh_state, fresh_verifier, read_code};
 

@@ -1,6 +1,6 @@
 """MCP Python SDK 2.x sees what is approved.
 
-usage: python releases_py.py URL STEPS legacy|modern
+usage: python approvals_py.py URL STEPS legacy|modern
 """
 
 from contextlib import asynccontextmanager

@@ -14,9 +14,9 @@ use super::State;
 use super::answer::Answer;
 use base::platform::wall_clock;
 use base::seal;
+use gateway::router::approval::ApprovalRow;
 use gateway::router::approvals::json::row_json;
 use gateway::router::approvals::{Action, ApprovalError, Decider, Examined, notes};
-use gateway::router::pin::ApprovalRow;
 
 /// Longest wait for the configuration with the changed lock file. It is read once its digest is the
 /// same in two polls.

@@ -1,5 +1,5 @@
 // MCP TypeScript SDK 2.x sees what is approved.
-// usage: node releases_ts2.mjs URL STEPS legacy|modern     (as changed_ts2.mjs)
+// usage: node approvals_ts2.mjs URL STEPS legacy|modern     (as changed_ts2.mjs)
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 import { standaloneStream } from './changed.mjs';
 import { must } from './check.mjs';

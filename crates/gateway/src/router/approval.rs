@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use config::Approvals;
 use config::lock::{Lock, LockStore, ObjectError};
+use domain::approval::{
+    Approval, Decision, DigestText, Mode, NO_ARGUMENTS, Offered, Serving, State, Version,
+};
 use domain::call_overlay::CallOverlay;
 use domain::json::Json;
 use domain::json::canonical::write_canonical_object;
 use domain::name::UpstreamId;
-use domain::pin::{
-    Approval, Decision, DigestText, Mode, NO_ARGUMENTS, Offered, Serving, State, Version,
-};
 use domain::prompt::{Argument, Prompt};
 
 /// The approvals of one upstream, as the configuration says.

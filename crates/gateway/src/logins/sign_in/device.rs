@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::{Provider, Registered};
-use crate::grants::StoredLogin;
+use crate::logins::StoredLogin;
 use domain::fault::TokenFault;
 
 /// A sign-in that waits for the operator.

@@ -9,8 +9,8 @@ use super::lock::{Lock, LockStore, StoreError, arguments_text};
 use super::reader::{MILLISECOND, Section};
 use super::settings::{COMPARED_TWICE, MODES, OnChangedDefinition};
 use super::upstream::Upstream;
+use domain::approval::{Mode, State};
 use domain::name::UpstreamId;
-use domain::pin::{Mode, State};
 
 /// Approvals of all upstreams.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -101,8 +101,8 @@ mode: Mode of all upstreams without one of their own. `off`: nothing is compared
     is served, and changes without approval are reported. `enforce`: only approved versions are
     served.
 snapshot: `true`, with `enforce`: the approved text of a prompt is served for a get without
-    arguments while its upstream is gone or offers another text. See docs/releases.md#snapshots.
-probe_every: Time between two probes of a text that has not changed. See docs/releases.md#probes.
+    arguments while its upstream is gone or offers another text. See docs/approvals.md#snapshots.
+probe_every: Time between two probes of a text that has not changed. See docs/approvals.md#probes.
 probes: More texts that are pinned. Prompts that require no argument need no entry.
 "#;
 

@@ -6,20 +6,20 @@ use askama::Template;
 use tokio::time::timeout_at;
 
 use super::{Page, PageError, PageResult};
+use crate::approvals::prompt_tag;
 use crate::console::Section;
 use crate::console::text::filters;
-use crate::pins::prompt_tag;
 use crate::request::{PageRequest, Paging, Params};
 use crate::sign_in::{Role, Visitor};
 use crate::state::State;
-use domain::pin;
+use domain::approval;
+use gateway::router::approval::ApprovalRow;
 use gateway::router::approvals::Examined;
 use gateway::router::blocking::beside_calls;
-use gateway::router::pin::ApprovalRow;
 
 /// The prompts that are offered or in the lock file.
 #[derive(Template)]
-#[template(path = "pins.html")]
+#[template(path = "approvals.html")]
 pub(super) struct Approvals {
     lock: String,
     approvals: Vec<ApprovalLine>,
@@ -49,7 +49,7 @@ pub(crate) struct ApprovalLine {
 
 /// One prompt with the difference between its approved and its offered version.
 #[derive(Template)]
-#[template(path = "pin.html")]
+#[template(path = "approval.html")]
 pub(super) struct ApprovalPage {
     line: ApprovalLine,
     /// The entity tag of the shown version, to which decisions are bound.
@@ -127,19 +127,19 @@ pub(super) fn approvals(state: &State, request: &PageRequest) -> Approvals {
     let waits = |row: &ApprovalRow| row.offered.is_some() && is_waiting(row.decision.state);
     rows.sort_by(|a, b| (!waits(a), &a.public_name).cmp(&(!waits(b), &b.public_name)));
     let paging = request.paging(rows.len(), PAGE);
-    let states = pin::State::ALL.map(pin::State::as_str).into_iter();
+    let states = approval::State::ALL.map(approval::State::as_str).into_iter();
     Approvals {
         lock: state.router.lock_digest().to_owned(),
         approvals: rows.into_iter().skip(paging.start).take(paging.size).map(line).collect(),
         paging,
         params: params.clone(),
         states: [WAITING].into_iter().chain(states).collect(),
-        has_approvals: all().any(|row| row.mode != pin::Mode::Off),
+        has_approvals: all().any(|row| row.mode != approval::Mode::Off),
     }
 }
 
-fn is_waiting(state: pin::State) -> bool {
-    matches!(state, pin::State::Pending | pin::State::Changed)
+fn is_waiting(state: approval::State) -> bool {
+    matches!(state, approval::State::Pending | approval::State::Changed)
 }
 
 /// Returns one prompt with its difference. The offered version is fetched, so the upstream is

@@ -219,7 +219,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::grants::tests::login;
+    use crate::logins::tests::login;
     use base::seal::SealKeys;
 
     fn store(folder: &Path, keys: &[u8]) -> LoginStore {

@@ -16,12 +16,12 @@ use super::load::load;
 use super::output::{Column, print, printable, prompts, table};
 use super::runtime::runtime;
 use crate::app::App;
+use domain::approval::Mode;
 use domain::name::UpstreamId;
-use domain::pin::Mode;
 use domain::similar::suggestion;
+use gateway::router::approval::ApprovalRow;
 use gateway::router::approvals::json::row_json;
 use gateway::router::approvals::{Action, ApprovalError, Decider, Examined, Outcome, notes};
-use gateway::router::pin::ApprovalRow;
 use gateway::router::{Router, UpstreamStatus};
 
 /// Runs one of the commands.

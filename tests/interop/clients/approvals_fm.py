@@ -1,6 +1,6 @@
 """FastMCP 4.x client sees what is approved.
 
-usage: python releases_fm.py URL STEPS legacy|modern
+usage: python approvals_fm.py URL STEPS legacy|modern
 """
 
 from contextlib import asynccontextmanager

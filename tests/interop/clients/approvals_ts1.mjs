@@ -1,5 +1,5 @@
 // MCP TypeScript SDK 1.x sees what is approved.
-// usage: node releases_ts1.mjs URL STEPS [17|11]     (as ts1.mjs)
+// usage: node approvals_ts1.mjs URL STEPS [17|11]     (as ts1.mjs)
 import { standaloneStream } from './changed.mjs';
 import { main } from './releases.mjs';
 import { adapter, connect } from './ts1-connect.mjs';

@@ -8,16 +8,16 @@ use proptest::sample::select;
 use tempfile::TempDir;
 
 use super::*;
+use crate::router::approval::ApprovalSettings;
 use crate::router::effective::TextsOf;
-use crate::router::pin::ApprovalSettings;
 use crate::upstream::driver::DriverId;
 use crate::upstream::prompt_list::PromptList;
 use base::seal;
 use config::lock::{Lock, LockStore, Objects};
+use domain::approval::{Attribution, NO_ARGUMENTS, OfferedText, State as ApprovalState, Version};
 use domain::json::Json;
 use domain::name::DEFAULT_SEPARATOR;
 use domain::name::Prefix;
-use domain::pin::{Attribution, NO_ARGUMENTS, OfferedText, State as ApprovalState, Version};
 
 /// A refresh before one upstream with one prompt, and its lock file.
 struct World {

@@ -788,7 +788,7 @@ fn walk_through(document: &str) -> Vec<Step> {
 
 #[test]
 fn the_walk_through_of_the_documentation_works_as_it_is_written() {
-    let document = include_str!("../../docs/releases.md");
+    let document = include_str!("../../docs/approvals.md");
     let steps = walk_through(document);
     assert!(steps.len() > 15, "{}", steps.len());
     let folder = tempfile::tempdir().unwrap();
