@@ -6,22 +6,22 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::seal::{Kind, SealKeys, Sealer};
+use base::seal::{SealKeys, Sealer, TokenKind};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use domain::content;
-use domain::cursor::{CacheScope, Place};
+use domain::cursor::{CacheScope, PagePosition};
 use domain::document::Document;
 use domain::json::Json;
-use domain::merge::{Source, merge};
+use domain::merge::{MergeSource, merge};
 use domain::name::{Naming, Prefix, UpstreamId};
 use domain::prompt::Prompt;
 use domain::revision::Revision;
 use domain::unix_time::UnixSeconds;
-use gateway::router::reply::{ListReply, Origin, PromptReply, Reply};
+use gateway::router::reply::{ListReply, PromptReply, Reply, ResultOrigin};
 use gateway::router::segment::SegmentWriter;
-use gateway::router::view::{Page, View};
+use gateway::router::view::{ListView, ViewPage};
 use gateway::router::view_cache::ListKind;
-use gateway::session::dialect::{Dialect, Identity, ResultForm};
+use gateway::session::dialect::{Dialect, ResultForm, ServerIdentity};
 use tokio::time::Instant;
 
 fn prompts(count: usize) -> Vec<Prompt> {
@@ -34,7 +34,7 @@ fn prompts(count: usize) -> Vec<Prompt> {
     (0..count).map(prompt).collect()
 }
 
-fn view(upstreams: usize, each: usize) -> View {
+fn view(upstreams: usize, each: usize) -> ListView {
     let prompts = prompts(each);
     let prefixes: Vec<_> = (0..upstreams)
         .map(|i| Prefix::parse(&format!("upstream-{i}")).expect("a prefix"))
@@ -44,7 +44,7 @@ fn view(upstreams: usize, each: usize) -> View {
     let segments: Vec<_> = prefixes
         .iter()
         .map(|prefix| {
-            let source = Source { prefix, prompts: &prompts };
+            let source = MergeSource { prefix, prompts: &prompts };
             let merged = merge(&[source], &names, &naming, |name| Cow::Borrowed(name));
             let mut segment = SegmentWriter::default();
             for entry in merged.entries {
@@ -54,7 +54,7 @@ fn view(upstreams: usize, each: usize) -> View {
             Arc::new(segment.finish())
         })
         .collect();
-    View::whole(&segments)
+    ListView::whole(&segments)
 }
 
 /// A list of a thousand prompts out of ten thousand, from a warm catalog.
@@ -63,7 +63,7 @@ fn lists(criterion: &mut Criterion) {
     group.sample_size(20);
     group.bench_function("merge 10 x 1000", |b| b.iter(|| black_box(view(10, 1000))));
     let view = view(10, 1000);
-    let reply = |page: Page<'_>| {
+    let reply = |page: ViewPage<'_>| {
         Reply::List(ListReply {
             kind: ListKind::Prompts,
             digest: *view.digest(),
@@ -75,7 +75,7 @@ fn lists(criterion: &mut Criterion) {
             now: Instant::now(),
         })
     };
-    let identity = Identity::new("promptgate", None);
+    let identity = ServerIdentity::new("promptgate", None);
     let dialect = Dialect::new(Revision::V2026_07_28);
     group.bench_function("page of 1000", |b| {
         b.iter(|| {
@@ -88,7 +88,7 @@ fn lists(criterion: &mut Criterion) {
 
 /// The way of a result: scan, check, dress; beside it what a tree of values would cost.
 fn gets(criterion: &mut Criterion) {
-    let identity = Identity::new("promptgate", None);
+    let identity = ServerIdentity::new("promptgate", None);
     let dialect = Dialect::new(Revision::V2026_07_28);
     for (name, data) in [("1 KiB", "QUJD".repeat(256)), ("6 MiB", "QUJD".repeat((6 << 20) / 4))] {
         let result = format!(
@@ -101,7 +101,8 @@ fn gets(criterion: &mut Criterion) {
                 let result = Document::parse(result.clone().into_bytes(), 64).expect("JSON");
                 content::check_result(result.json()).expect("a good result");
                 let upstream = UpstreamId::parse("a").expect("an id");
-                let origin = Origin { upstream, digest: "sha256:0".into(), name: "a__p".into() };
+                let origin =
+                    ResultOrigin { upstream, digest: "sha256:0".into(), name: "a__p".into() };
                 black_box(dialect.reply(
                     &Reply::Prompt(PromptReply::of(result, origin)),
                     ResultForm::Prompt,
@@ -123,20 +124,22 @@ fn gets(criterion: &mut Criterion) {
 /// The cost of sealing, which each page and each legacy request has on top of its work.
 fn seals(criterion: &mut Criterion) {
     let sealer = Sealer::new(&SealKeys::ephemeral());
-    let place = Place {
+    let place = PagePosition {
         caller: "anonymous".into(),
         scope: CacheScope::Public,
         issued_at: UnixSeconds(1_700_000_000),
         last: "upstream-4__prompt-00499".into(),
         owner: "upstream-4".into(),
     };
-    let token = sealer.seal(Kind::Cursor, "/mcp", &place.encode());
+    let token = sealer.seal(TokenKind::Cursor, "/mcp", &place.encode());
     let mut group = criterion.benchmark_group("cursor");
     group.bench_function("seal", |b| {
-        b.iter(|| black_box(sealer.seal(Kind::Cursor, "/mcp", &place.encode())));
+        b.iter(|| black_box(sealer.seal(TokenKind::Cursor, "/mcp", &place.encode())));
     });
     group.bench_function("open", |b| {
-        b.iter(|| Place::decode(&sealer.open(Kind::Cursor, "/mcp", &token).expect("ours")));
+        b.iter(|| {
+            PagePosition::decode(&sealer.open(TokenKind::Cursor, "/mcp", &token).expect("ours"))
+        });
     });
     group.finish();
 }

@@ -1,9 +1,9 @@
 //! Properties that hold for any bytes. The fuzz targets call these, and `cargo test` replays the
 //! corpus through them (`tests/corpus.rs`).
 
-use base::seal::{Kind, SealKeys, Sealer};
+use base::seal::{SealKeys, Sealer, TokenKind};
 use domain::content;
-use domain::cursor::Place;
+use domain::cursor::PagePosition;
 use domain::document::Document;
 use domain::json::{Json, JsonError};
 use domain::jsonrpc::Frame;
@@ -48,7 +48,7 @@ fn has_null(json: Json<'_>) -> bool {
 pub fn sse(data: &[u8]) {
     const LIMIT: usize = 256;
     let decode = |size: usize| {
-        let (mut decoder, mut events) = (sse_decoder::Decoder::new(LIMIT), Vec::new());
+        let (mut decoder, mut events) = (sse_decoder::SseDecoder::new(LIMIT), Vec::new());
         let mut result = Ok(());
         for piece in data.chunks(size) {
             result = result.and_then(|()| decoder.feed(piece, &mut events));
@@ -68,7 +68,7 @@ pub fn sse(data: &[u8]) {
 pub fn stdio(data: &[u8]) {
     const LIMIT: usize = 64;
     let decode = |size: usize| {
-        let (mut decoder, mut lines) = (line_decoder::Decoder::new(LIMIT), Vec::new());
+        let (mut decoder, mut lines) = (line_decoder::LineDecoder::new(LIMIT), Vec::new());
         for piece in data.chunks(size) {
             decoder.feed(piece, &mut lines);
         }
@@ -78,9 +78,9 @@ pub fn stdio(data: &[u8]) {
     for size in [1, 2, 5] {
         assert_eq!(decode(size), whole, "cut in pieces of {size}");
     }
-    let fits = |line: &line_decoder::Line| match line {
-        line_decoder::Line::Whole(line) => !line.is_empty() && line.len() <= LIMIT,
-        line_decoder::Line::TooLong => true,
+    let fits = |line: &line_decoder::DecodedLine| match line {
+        line_decoder::DecodedLine::Whole(line) => !line.is_empty() && line.len() <= LIMIT,
+        line_decoder::DecodedLine::TooLong => true,
     };
     assert!(whole.iter().all(fits));
 }
@@ -103,13 +103,13 @@ pub fn names(data: &[u8]) {
 
 /// No bytes are a token of ours; a place that can be read is written as it was.
 pub fn cursor(data: &[u8]) {
-    if let Some(place) = Place::decode(data) {
+    if let Some(place) = PagePosition::decode(data) {
         assert_eq!(place.encode(), data);
     }
     let keys = SealKeys::new(vec![[7; 32]]).expect("one key");
     let sealer = Sealer::new(&keys);
     let token = String::from_utf8_lossy(data);
-    for kind in [Kind::Cursor, Kind::Event, Kind::Session, Kind::State] {
+    for kind in [TokenKind::Cursor, TokenKind::Event, TokenKind::Session, TokenKind::State] {
         assert_eq!(sealer.open(kind, "/mcp", &token), None);
     }
 }

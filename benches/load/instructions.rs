@@ -48,8 +48,8 @@ const PAGES: usize = 8_000;
 /// reader.
 const PAGE: usize = 100;
 
-/// Limits on the cost of approvals: a count, the same without them, and the fraction by which it may be
-/// higher.
+/// Limits on the cost of approvals: a count, the same without them, and the fraction by which it
+/// may be higher.
 const APPROVED: [(&str, &str, f64); 2] = [
     ("get, approved text", "get, bare", 0.05),
     ("page of 10,000, approved", "page of 10,000, bare", 0.05),
@@ -298,7 +298,7 @@ pub fn merge(times: usize) {
     let prefixes: Vec<_> =
         (0..10).map(|n| Prefix::parse(&format!("u{n}")).expect("a prefix")).collect();
     let sources: Vec<_> =
-        prefixes.iter().map(|prefix| merge::Source { prefix, prompts: &prompts }).collect();
+        prefixes.iter().map(|prefix| merge::MergeSource { prefix, prompts: &prompts }).collect();
     let names: HashSet<&str> = prefixes.iter().map(Prefix::as_str).collect();
     let naming = Naming::new("__", 128);
     for _ in 0..times {

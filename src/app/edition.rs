@@ -7,10 +7,10 @@ use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::warn;
 
-use audit::usage::Usage;
+use audit::usage::GatewayUsage;
 use base::seal::{SealKeys, Sealer};
 use config::Config;
-use gateway::cluster::Cluster;
+use gateway::cluster::ClusterMember;
 use gateway::logins::idle;
 use gateway::logins::store::LoginStore;
 use gateway::policy::{self, Gate};
@@ -24,7 +24,7 @@ pub(super) struct Edition {
     pub router: Arc<Router>,
     pub sessions: Arc<Sessions>,
     pub sealer: Arc<Sealer>,
-    shared: Arc<session::SharedState>,
+    shared: Arc<session::SessionSharedState>,
     upstream_deps: UpstreamDeps,
     /// Ends the tasks of this edition when it is dropped.
     _current: DropGuard,
@@ -35,16 +35,16 @@ impl Edition {
     pub(crate) fn first(
         config: Config,
         sealer: Arc<Sealer>,
-        cluster: Option<Arc<Cluster>>,
+        cluster: Option<Arc<ClusterMember>>,
         upstream_deps: UpstreamDeps,
         drain: CancellationToken,
-        usage: Arc<Usage>,
+        usage: Arc<GatewayUsage>,
     ) -> Self {
         let UpstreamDeps { audit, telemetry, supervisor, tasks, shutdown: stop, .. } =
             upstream_deps.clone();
         let rights = policy::rights(&config);
         let mut gate = Gate::new(&config, rights, audit.clone(), telemetry);
-        let shared = session::SharedState::new(tasks, drain, stop.clone());
+        let shared = session::SessionSharedState::new(tasks, drain, stop.clone());
         let mut shared = shared.counted_by(usage);
         if let Some(cluster) = cluster {
             gate = gate.in_cluster(cluster.clone());
@@ -86,7 +86,7 @@ impl Edition {
         gate: Arc<Gate>,
         router: Router,
         sealer: Arc<Sealer>,
-        shared: Arc<session::SharedState>,
+        shared: Arc<session::SessionSharedState>,
         upstream_deps: UpstreamDeps,
     ) -> Self {
         let router = Arc::new(router);
@@ -100,7 +100,7 @@ impl Edition {
         }
         if let Some(logins) = &config.logins {
             let store = LoginStore::new(logins, upstream_deps.logins.clone());
-            let upstreams = config.upstreams.iter().filter_map(config::Upstream::login);
+            let upstreams = config.upstreams.iter().filter_map(config::UpstreamSettings::login);
             let upstreams = upstreams.map(|login| login.upstream.clone()).collect();
             let audit = upstream_deps.audit.clone();
             let keeping = idle::keep(store, upstreams, logins.idle, audit, current.clone());

@@ -16,10 +16,10 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
-use admin::{self, Admin, Reloads, Verification};
+use admin::{self, AdminServer, Reloads, Verification};
 use audit::Audit;
-use audit::record::Event;
-use audit::usage::Usage;
+use audit::record::AuditEvent;
+use audit::usage::GatewayUsage;
 use base::platform::{Acceptor, blocking, platform};
 use base::seal::Sealer;
 use config::lock::NO_FILE;
@@ -27,8 +27,8 @@ use config::{ClientProof, Config, Tls, TokenCredential};
 use domain::fair_share::Share;
 use domain::server_request::ClientCapabilities;
 use edition::{Edition, seal_keys};
-use gateway::cluster::{Cluster, SharedLogins};
-use gateway::downstream::{Endpoint, Listener, Streams, TlsServer};
+use gateway::cluster::{ClusterMember, SharedLogins};
+use gateway::downstream::{Endpoint, Listener, StdioStreams, TlsServer};
 use gateway::router::{Router, UpstreamDeps, UpstreamStatus};
 use gateway::session::Sessions;
 use gateway::shutdown::{Shutdown, TaskFailure};
@@ -44,7 +44,7 @@ pub struct App {
     /// `None` if the gateway does not listen.
     endpoint: Option<Listening<Endpoint>>,
     /// `None` if there is no admin API.
-    admin: Option<Listening<Admin>>,
+    admin: Option<Listening<AdminServer>>,
     reloads: Arc<Reloads>,
     /// The newest verification of the audit log from the console.
     verification: Arc<Verification>,
@@ -53,9 +53,9 @@ pub struct App {
     /// Held while the blocking part of a reload runs, also after the reload has timed out.
     preparing: Arc<Mutex<()>>,
     /// `None` if this replica stands alone.
-    cluster: Option<Arc<Cluster>>,
+    cluster: Option<Arc<ClusterMember>>,
     audit: Audit,
-    usage: Arc<Usage>,
+    usage: Arc<GatewayUsage>,
     telemetry: Telemetry,
     shutdown: Shutdown,
 }
@@ -104,13 +104,13 @@ impl App {
         config: Config,
         foundation: Foundation,
         sealer: Arc<Sealer>,
-        cluster: Option<Arc<Cluster>>,
+        cluster: Option<Arc<ClusterMember>>,
         logins: Option<Arc<SharedLogins>>,
     ) -> Self {
         let Foundation { telemetry, audit, shutdown } = foundation;
         let Shutdown { supervisor, stop, .. } = &shutdown;
         supervisor.supervise("telemetry_push", telemetry.clone().push(stop.clone()));
-        let usage = Arc::new(Usage::default());
+        let usage = Arc::new(GatewayUsage::default());
         supervisor.supervise("usage", usage.clone().keep(stop.clone()));
         let following = usage.clone().follow(audit.clone(), stop.clone());
         supervisor.supervise("usage_index", following);
@@ -196,7 +196,7 @@ impl App {
         let addr = socket.address()?;
         info!(%addr, "admin API listens");
         let state = self.admin_state(edition, admin);
-        let service = Admin::new(admin, &edition.config, state, edition.sealer.clone());
+        let service = AdminServer::new(admin, &edition.config, state, edition.sealer.clone());
         let service = Arc::new(ArcSwap::from_pointee(service));
         let listener = Listener::new(socket, service.clone());
         let Shutdown { background, stop, supervisor, .. } = &self.shutdown;
@@ -206,8 +206,8 @@ impl App {
     }
 
     /// Returns the state of an edition that the admin API shows.
-    fn admin_state(&self, edition: &Edition, admin: &config::Admin) -> admin::State {
-        admin::State {
+    fn admin_state(&self, edition: &Edition, admin: &config::Admin) -> admin::AdminState {
+        admin::AdminState {
             router: edition.router.clone(),
             gate: edition.gate.clone(),
             audit: self.audit.clone(),
@@ -247,7 +247,7 @@ impl App {
     }
 
     /// Serves one client over standard streams until its input ends, or until the gateway drains.
-    pub async fn serve<R, W>(&self, streams: Streams<R, W>)
+    pub async fn serve<R, W>(&self, streams: StdioStreams<R, W>)
     where
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
@@ -353,7 +353,8 @@ impl Foundation {
         let (counted, recorded) = (telemetry.clone(), audit.clone());
         let shutdown = Shutdown::reporting(move |TaskFailure { task, how }| {
             counted.metrics().task_failed(task, how.as_str());
-            recorded.note(Event::new("task_failed").text("task", task).text("how", how.as_str()));
+            recorded
+                .note(AuditEvent::new("task_failed").text("task", task).text("how", how.as_str()));
         });
         Ok(Self { telemetry, audit, shutdown })
     }
@@ -422,13 +423,13 @@ fn warn_about_chosen_issuers(config: &Config) {
 }
 
 /// Returns the audit event of a configuration: its digest, and how it restricts callers.
-fn config_event(config: &Config, kind: &'static str) -> Event {
+fn config_event(config: &Config, kind: &'static str) -> AuditEvent {
     let auth = if config.auth.required { "required" } else { "optional" };
-    let event = Event::new(kind).text("digest", &config.digest);
+    let event = AuditEvent::new(kind).text("digest", &config.digest);
     let lock = &config.approvals.lock.digest;
     let event = event.optional_text("lock", (lock != NO_FILE).then_some(lock));
     let event = event.text("auth", if config.auth.has_method() { auth } else { "none" });
-    let count = |event: Event, name, count: usize| event.number(name, count as u64);
+    let count = |event: AuditEvent, name, count: usize| event.number(name, count as u64);
     let event = count(event, "upstreams", config.upstreams.len());
     let event = count(event, "limits", config.limits.len());
     event.json("access", if config.access.is_some() { "true" } else { "false" })

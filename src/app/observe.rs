@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use super::edition::Edition;
 use audit::Audit;
-use domain::approval::State;
+use domain::approval::ApprovalState;
 use domain::fault::UpstreamFaultKind as Kind;
-use gateway::cluster::Cluster;
+use gateway::cluster::ClusterMember;
 use gateway::downstream::{AdmissionUsage, Endpoint, OpenConnections};
 use gateway::router::approval::ApprovalRow;
 use gateway::router::{PER_CALLER, UpstreamStatus};
@@ -102,7 +102,9 @@ fn catalog(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>) {
         let Some(edition) = newest(&by_state) else { return };
         let catalog = edition.router.catalog();
         let rows = || catalog.approvals.iter().flat_map(|rows| rows.iter());
-        for state in State::ALL.into_iter().filter(|state| *state != State::Unchecked) {
+        for state in
+            ApprovalState::ALL.into_iter().filter(|state| *state != ApprovalState::Unchecked)
+        {
             let is_so = |row: &&ApprovalRow| row.offered.is_some() && row.decision.state == state;
             let count = rows().filter(is_so).count();
             observe(count as f64, &[("promptgate.state", state.as_str())]);
@@ -153,8 +155,8 @@ fn audit_log(telemetry: &Telemetry, audit: &Audit) {
 }
 
 /// Registers the gauges of the cluster; absent if this replica stands alone.
-pub(super) fn cluster(telemetry: &Telemetry, cluster: &Arc<Cluster>) {
-    let single = |what, value: fn(&Cluster) -> f64| {
+pub(super) fn cluster(telemetry: &Telemetry, cluster: &Arc<ClusterMember>) {
+    let single = |what, value: fn(&ClusterMember) -> f64| {
         let cluster = Arc::downgrade(cluster);
         telemetry.gauge(what, move |observe| {
             if let Some(cluster) = cluster.upgrade() {

@@ -13,7 +13,7 @@ use tracing::{error, info, warn};
 use super::edition::Edition;
 use super::{App, Listening, config_event, disable_sharing, warn_about_config};
 use audit::LogChange;
-use audit::record::Event;
+use audit::record::AuditEvent;
 use base::platform::disk::{self, Metadata};
 use base::platform::{blocking, wall_clock};
 use config::{Config, ConfigError, SourceFile};
@@ -43,31 +43,31 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A rejected configuration.
-struct Rejected {
+struct RejectedConfig {
     /// The digests of the files that were polled.
     polled: Vec<String>,
     /// Whether the files were ever others than those in use: otherwise the mistake is not in them.
     has_differed: bool,
     at: Instant,
-    rejection: Rejection,
+    rejection: RejectionReason,
 }
 
 /// Why a configuration is rejected.
 #[derive(Clone, Debug, Eq, PartialEq)]
-struct Rejection {
+struct RejectionReason {
     /// One mistake on each line.
     why: String,
     /// The other files that were read with it: the mistake may be in one of them.
     files: Vec<SourceFile>,
 }
 
-impl From<String> for Rejection {
+impl From<String> for RejectionReason {
     fn from(why: String) -> Self {
         Self { why, files: Vec::new() }
     }
 }
 
-impl From<ConfigError> for Rejection {
+impl From<ConfigError> for RejectionReason {
     fn from(error: ConfigError) -> Self {
         Self { why: error.to_string(), files: error.files }
     }
@@ -89,7 +89,7 @@ impl App {
     async fn follow_files(&self, source: &ConfigSource, reload: &Notify) {
         let mut seen = Vec::new();
         let mut digests_of = FileDigests::default();
-        let mut rejected = None::<Rejected>;
+        let mut rejected = None::<RejectedConfig>;
         loop {
             let is_requested = tokio::select! {
                 () = reload.notified() => true,
@@ -133,7 +133,7 @@ impl App {
             let polled: Vec<_> = digests.into_iter().take(polled_before).chain(others).collect();
             seen.clone_from(&polled);
             let has_differed = !is_used;
-            rejected = Some(Rejected { polled, has_differed, at: Instant::now(), rejection });
+            rejected = Some(RejectedConfig { polled, has_differed, at: Instant::now(), rejection });
         }
     }
 
@@ -141,14 +141,14 @@ impl App {
     ///
     /// # Errors
     /// Why the configuration is rejected.
-    async fn reload_from(&self, source: &ConfigSource) -> Result<(), Rejection> {
+    async fn reload_from(&self, source: &ConfigSource) -> Result<(), RejectionReason> {
         let ConfigSource { path, load, logs } = source.clone();
         let before = self.edition.load_full();
         let control = logs.clone();
         let loading = blocking(move || {
             let config = load(&path)?;
             let written = control.prepare(&config.telemetry, &before.config.telemetry)?;
-            Ok::<_, Rejection>((config, written))
+            Ok::<_, RejectionReason>((config, written))
         });
         let loaded =
             loading.await.map_err(|error| format!("the configuration cannot be read: {error}"))?;
@@ -268,7 +268,7 @@ impl App {
         &self,
         config: &Config,
         before: Arc<Edition>,
-    ) -> Result<(telemetry::Renewed, LogChange), String> {
+    ) -> Result<(telemetry::RenewedTelemetry, LogChange), String> {
         let unresponsive = "audit.path: the file system does not respond";
         // A file system that hangs must block one thread only, however often the reload is tried.
         let guard = self.preparing.clone().try_lock_owned().map_err(|_| unresponsive)?;
@@ -293,7 +293,7 @@ impl App {
     fn reject(&self, why: String) {
         error!(%why, "configuration rejected; the previous one stays in use");
         let mistakes = why.lines().count() as u64;
-        self.audit.note(Event::new("config_rejected").number("mistakes", mistakes));
+        self.audit.note(AuditEvent::new("config_rejected").number("mistakes", mistakes));
         self.reloads.rejected(why);
         self.telemetry.metrics().reload_rejected();
     }
@@ -334,11 +334,11 @@ impl App {
 /// The digests of polled files, with their metadata: a file whose metadata is unchanged is not read
 /// again. A lock file of ten thousand prompts is megabytes long.
 #[derive(Default)]
-struct FileDigests(HashMap<PathBuf, (Stamp, String)>);
+struct FileDigests(HashMap<PathBuf, (FileStamp, String)>);
 
 /// The metadata by which a change of a file is noticed. Symbolic links are followed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Stamp {
+struct FileStamp {
     modified: SystemTime,
     length: u64,
     /// The device and the number of the file; others after it was replaced.
@@ -352,7 +352,7 @@ const RECENTLY: Duration = Duration::from_secs(3);
 impl FileDigests {
     /// Returns the digest of a file, as [`SourceFile::digest`] does. Blocks.
     fn digest(&mut self, path: &Path) -> String {
-        let stamp = Stamp::of(path);
+        let stamp = FileStamp::of(path);
         if let Some(stamp) = stamp
             && let Some((known, digest)) = self.0.get(path)
             && *known == stamp
@@ -376,7 +376,7 @@ impl FileDigests {
     }
 }
 
-impl Stamp {
+impl FileStamp {
     fn of(path: &Path) -> Option<Self> {
         let Metadata { modified, length, inode, .. } = disk::metadata(path).ok()?;
         Some(Self { modified: modified?, length, inode })

@@ -14,7 +14,7 @@ use super::{App, Foundation};
 use base::seal::{Sealer, digest_text};
 use config::Config;
 use domain::fair_share::{Holder, Places};
-use gateway::cluster::{Cluster, ClusterDeps, Handling, Message, Presence, Relayed};
+use gateway::cluster::{ClusterDeps, ClusterMember, Handling, Presence, RelayMessage, Relayed};
 use gateway::downstream::Endpoint;
 use gateway::shutdown::Shutdown;
 
@@ -29,7 +29,7 @@ pub(super) async fn join(
     config: &Config,
     foundation: &Foundation,
     sealer: Arc<Sealer>,
-) -> io::Result<Option<(Arc<Cluster>, mpsc::Receiver<Relayed>)>> {
+) -> io::Result<Option<(Arc<ClusterMember>, mpsc::Receiver<Relayed>)>> {
     let Some(cluster) = config.cluster.clone() else {
         return Ok(None);
     };
@@ -40,7 +40,7 @@ pub(super) async fn join(
         audit: audit.clone(),
         supervisor: shutdown.supervisor.clone(),
     };
-    let joined = Cluster::join(cluster, &config.server.limits, &config.digest, deps).await;
+    let joined = ClusterMember::join(cluster, &config.server.limits, &config.digest, deps).await;
     joined.map(Some).map_err(io::Error::other)
 }
 
@@ -48,7 +48,7 @@ impl App {
     /// Takes part in the cluster, until the end of the shutdown.
     pub(super) fn join_cluster(
         &self,
-        cluster: &Arc<Cluster>,
+        cluster: &Arc<ClusterMember>,
         relayed: mpsc::Receiver<Relayed>,
         endpoint: Arc<ArcSwap<Endpoint>>,
     ) {
@@ -68,7 +68,7 @@ impl App {
 
 /// Returns the presence of this replica: it describes the content that the newest edition serves.
 fn presence(
-    cluster: Arc<Cluster>,
+    cluster: Arc<ClusterMember>,
     edition: Weak<ArcSwap<Edition>>,
 ) -> impl Fn() -> Presence + Send + 'static {
     move || {
@@ -93,7 +93,7 @@ async fn handle_all(
     while let Some(Some(relayed)) = stop.run_until_cancelled(messages.recv()).await {
         let edition = edition.load_full();
         let Relayed { message, receipt } = relayed;
-        let Message::Post { session_id, caller, address, body } = message else {
+        let RelayMessage::Post { session_id, caller, address, body } = message else {
             let handling = edition.sessions.receive(&message);
             tasks.spawn(receipt.acknowledge(handling));
             continue;

@@ -21,7 +21,9 @@ use domain::name::UpstreamId;
 use domain::similar::suggestion;
 use gateway::router::approval::ApprovalRow;
 use gateway::router::approvals::json::row_json;
-use gateway::router::approvals::{Action, ApprovalError, Decider, Examined, Outcome, notes};
+use gateway::router::approvals::{
+    Action, ApprovalError, Decider, DecisionOutcome, Examined, notes,
+};
 use gateway::router::{Router, UpstreamStatus};
 
 /// Runs one of the commands.
@@ -44,7 +46,7 @@ pub(super) fn run(command: &ApprovalsCommand) -> Result<(), Failure> {
     let done = runtime.block_on(async {
         let app = App::new(config).map_err(|error| Failure::new(error.to_string()))?;
         let upstreams = app.summary().await;
-        let gateway = Gateway { router: app.router(), upstreams, are_off };
+        let gateway = ApprovalsGateway { router: app.router(), upstreams, are_off };
         let done = gateway.run(command).await;
         app.stop().await;
         done
@@ -54,14 +56,14 @@ pub(super) fn run(command: &ApprovalsCommand) -> Result<(), Failure> {
 }
 
 /// The gateway of a command, with the state of its upstreams.
-struct Gateway {
+struct ApprovalsGateway {
     router: Arc<Router>,
     upstreams: Vec<UpstreamStatus>,
     /// Whether approvals are off for all upstreams, and compared for this command only.
     are_off: bool,
 }
 
-impl Gateway {
+impl ApprovalsGateway {
     async fn run(&self, command: &ApprovalsCommand) -> Result<(), Failure> {
         match command {
             ApprovalsCommand::Status(view) => self.status(view).await,
@@ -194,7 +196,7 @@ impl Gateway {
         let before = Some(self.router.lock_digest().to_owned());
         let notes = notes(action, &examined);
         let outcome = self.router.decide(action, examined, before, &decider).await;
-        let Outcome { lock, versions } = outcome.map_err(|error| match error {
+        let DecisionOutcome { lock, versions } = outcome.map_err(|error| match error {
             ApprovalError::ReadOnly { error, patch } => {
                 // The patch alone, so that it can be piped.
                 let _ = print(patch.trim_end_matches('\n'));

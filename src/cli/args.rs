@@ -78,7 +78,7 @@ pub(super) enum Command {
         file: PathBuf,
     },
     /// Print the entry for this gateway in the configuration of a host, or write it
-    Connect(Connect),
+    Connect(ConnectArgs),
     /// Explain the keys of gateway.toml
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -108,7 +108,7 @@ pub(super) enum Command {
     /// your browser. The sign-in is used for all callers of the upstream, kept sealed in the
     /// folder of logins.path, or in cluster.store where that is set, and renewed by the gateway.
     /// Running gateways take it over by themselves.
-    Login(Login),
+    Login(LoginArgs),
     /// Show the sign-ins to upstreams, and which are missing
     Logins {
         #[command(flatten)]
@@ -169,7 +169,7 @@ pub(super) enum Command {
         #[arg(long, short)]
         long: bool,
         #[command(flatten)]
-        gateway: Gateway,
+        gateway: GatewayArgs,
     },
     /// Get a prompt from a running gateway
     ///
@@ -181,7 +181,7 @@ pub(super) enum Command {
         #[arg(value_name = "KEY=VALUE", value_parser = key_value)]
         arguments: Vec<(String, String)>,
         #[command(flatten)]
-        gateway: Gateway,
+        gateway: GatewayArgs,
     },
     /// Supervise a child process (started by the gateway itself)
     #[cfg(target_os = "linux")]
@@ -327,7 +327,7 @@ pub(super) struct Explain {
 }
 
 #[derive(Args, Debug)]
-pub(super) struct Login {
+pub(super) struct LoginArgs {
     /// Id of the upstream
     pub(super) upstream: String,
     /// Print the address of the page instead of opening a browser
@@ -400,7 +400,7 @@ pub(super) struct UsageQuery {
     pub(super) unused: bool,
     /// Which lines come first
     #[arg(long, value_enum, default_value = "uses")]
-    pub(super) sort: Order,
+    pub(super) sort: LineOrder,
     /// Maximum number of lines [default: 50 in a table, all with --csv and --json]
     #[arg(long, value_name = "N")]
     pub(super) limit: Option<usize>,
@@ -428,7 +428,7 @@ pub(super) enum UsageBy {
 
 /// The order of lines.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-pub(super) enum Order {
+pub(super) enum LineOrder {
     Uses,
     Failures,
     Limited,
@@ -513,7 +513,7 @@ pub(super) struct AdminApi {
 }
 
 #[derive(Args, Debug)]
-pub(super) struct Connect {
+pub(super) struct ConnectArgs {
     #[arg(value_enum)]
     pub(super) host: Host,
     /// Connect to a view instead of the main endpoint
@@ -551,7 +551,7 @@ pub(super) struct Health {
 }
 
 #[derive(Args, Debug)]
-pub(super) struct Gateway {
+pub(super) struct GatewayArgs {
     /// URL of the gateway's endpoint; without a path, server.path is added [default: that of the
     /// gateway that runs with the configuration file, or server.listen and server.path]
     #[arg(long)]

@@ -10,7 +10,7 @@ use super::failure::Failure;
 use super::output::{print, printable};
 use audit::digest::value_digest;
 use audit::keys::{Keys, PublicKey};
-use audit::verify::{self, KeptCheckpoint, Mistake, Report, TrustAnchors};
+use audit::verify::{self, KeptCheckpoint, TrustAnchors, VerificationReport, Violation};
 use config::{Records, load_audit};
 
 /// Record numbers that are listed one by one: enough to find the calls, short enough for a
@@ -39,18 +39,18 @@ pub(super) fn verify(args: &Verify) -> Result<(), Failure> {
     let extent = if anchors.keys.is_some() { Extent::Everything } else { Extent::SignedLines };
     let report = verify::verify(&dir, anchors);
     let report = report.map_err(|error| cannot_read(&dir, &error))?;
-    let verdict = Verdict::of(&report, extent);
+    let verdict = VerificationResult::of(&report, extent);
     print(&text(&dir, &report, public.as_deref(), &verdict))?;
     match verdict {
-        Verdict::Intact | Verdict::SignedIntact { .. } => Ok(()),
-        Verdict::NotIntact => {
+        VerificationResult::Intact | VerificationResult::SignedIntact { .. } => Ok(()),
+        VerificationResult::NotIntact => {
             Err(Failure::new("the audit log is not intact: see the lines with WRONG"))
         }
-        Verdict::Empty => {
+        VerificationResult::Empty => {
             let dir = dir.display();
             Err(Failure::new(format!("{dir} holds no audit log; name the folder of audit.path")))
         }
-        Verdict::NotVerified => Err(Failure::new(
+        VerificationResult::NotVerified => Err(Failure::new(
             "no checkpoint signs the lines of this log: verify it with its secret (--config)",
         )),
     }
@@ -67,7 +67,7 @@ enum Extent {
 
 /// The result of a verification.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Verdict {
+enum VerificationResult {
     Intact,
     /// These records are intact; of the others only the order was checked.
     SignedIntact {
@@ -81,8 +81,8 @@ enum Verdict {
     Empty,
 }
 
-impl Verdict {
-    fn of(report: &Report, extent: Extent) -> Self {
+impl VerificationResult {
+    fn of(report: &VerificationReport, extent: Extent) -> Self {
         match (&report.signed, extent) {
             _ if !report.mistakes.is_empty() => Self::NotIntact,
             _ if report.records == 0 => Self::Empty,
@@ -95,7 +95,7 @@ impl Verdict {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for VerificationResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Intact => f.write_str("intact"),
@@ -159,8 +159,13 @@ fn cannot_read(path: &Path, error: &io::Error) -> Failure {
     Failure::new(format!("cannot read {}: {error}", path.display()))
 }
 
-fn text(dir: &Path, report: &Report, public: Option<&str>, verdict: &Verdict) -> String {
-    let Report { first, last, records, segments, .. } = report;
+fn text(
+    dir: &Path,
+    report: &VerificationReport,
+    public: Option<&str>,
+    verdict: &VerificationResult,
+) -> String {
+    let VerificationReport { first, last, records, segments, .. } = report;
     let mut out = String::new();
     let dir = dir.display();
     let noun = if *segments == 1 { "segment" } else { "segments" };
@@ -192,7 +197,7 @@ fn text(dir: &Path, report: &Report, public: Option<&str>, verdict: &Verdict) ->
             report.unfinished
         );
     }
-    for Mistake { segment, seq, what } in &report.mistakes {
+    for Violation { segment, seq, what } in &report.mistakes {
         let segment = if segment.is_empty() { String::new() } else { format!("{segment}: ") };
         let record = seq.map(|seq| format!("record {seq}: ")).unwrap_or_default();
         let _ = writeln!(out, "WRONG {segment}{record}{}", printable(what));
@@ -201,7 +206,10 @@ fn text(dir: &Path, report: &Report, public: Option<&str>, verdict: &Verdict) ->
         let _ = writeln!(out, "and {} more", report.more_mistakes);
     }
     if report.abandoned > 0
-        && matches!(verdict, Verdict::SignedIntact { .. } | Verdict::NotVerified)
+        && matches!(
+            verdict,
+            VerificationResult::SignedIntact { .. } | VerificationResult::NotVerified
+        )
     {
         let _ = writeln!(
             out,

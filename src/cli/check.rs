@@ -11,7 +11,7 @@ use super::load::load;
 use super::output::{printable, prompts};
 use config::error::Origin;
 use config::{Config, ConfigError, Transport, variables};
-use gateway::upstream::library::Snapshot;
+use gateway::upstream::library::LibrarySnapshot;
 
 /// # Errors
 /// With exit code 64 for mistakes in the configuration, with 1 for prompt files that are not valid.
@@ -49,7 +49,7 @@ fn libraries(config: &Config) -> Vec<Library<'_>> {
     for upstream in &config.upstreams {
         let Transport::Library(folder) = &upstream.transport else { continue };
         let id = upstream.id.as_str();
-        let (prompts, invalid) = match Snapshot::load(folder, id, &upstream.settings) {
+        let (prompts, invalid) = match LibrarySnapshot::load(folder, id, &upstream.settings) {
             Ok(snapshot) => (snapshot.listed.prompts.len(), snapshot.listed.malformed),
             Err(kind) => (0, vec![kind.diagnosis()]),
         };

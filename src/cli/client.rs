@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use super::args::Gateway;
+use super::args::GatewayArgs;
 use super::failure::Failure;
 use super::output::{Column, fitted, is_styled, printable, printable_line, table, terminal_width};
 use super::reach::Reach;
@@ -31,7 +31,7 @@ use domain::similar::suggestion;
 use gateway::upstream::call::correlator::{Correlator, NotificationSinks};
 use gateway::upstream::call::request::{RequestParams, UpstreamRequest};
 use gateway::upstream::connection::GatewayClient;
-use gateway::upstream::transport::Transport;
+use gateway::upstream::transport::UpstreamTransport;
 use gateway::upstream::transport::streamable_http::HttpEndpoint;
 
 /// Timeout of the handshake, and of the whole command: longer than `server.limits.request` by
@@ -47,7 +47,7 @@ pub(super) struct Choice {
 }
 
 /// Lists the chosen prompts.
-pub(super) fn list(gateway: &Gateway, choice: &Choice) -> Result<(), Failure> {
+pub(super) fn list(gateway: &GatewayArgs, choice: &Choice) -> Result<(), Failure> {
     let reach = Reach::find(&gateway.file);
     let listed = listed(&reach, gateway, choice)?;
     let text = listed.none().unwrap_or_else(|| list_text(&listed.chosen, terminal_width()));
@@ -55,7 +55,7 @@ pub(super) fn list(gateway: &Gateway, choice: &Choice) -> Result<(), Failure> {
 }
 
 /// Lists the chosen prompts with their origins, as the admin API has them.
-pub(super) fn list_origins(gateway: &Gateway, choice: &Choice) -> Result<(), Failure> {
+pub(super) fn list_origins(gateway: &GatewayArgs, choice: &Choice) -> Result<(), Failure> {
     let reach = Reach::find(&gateway.file);
     let mut listed = listed(&reach, gateway, choice)?;
     let admin = reach.admin(None)?;
@@ -111,8 +111,8 @@ impl Listed {
     }
 }
 
-fn listed(reach: &Reach, gateway: &Gateway, choice: &Choice) -> Result<Listed, Failure> {
-    let filter = Filter::new(reach, choice.pattern.as_deref(), choice.upstream.as_deref())?;
+fn listed(reach: &Reach, gateway: &GatewayArgs, choice: &Choice) -> Result<Listed, Failure> {
+    let filter = ListFilter::new(reach, choice.pattern.as_deref(), choice.upstream.as_deref())?;
     let url = reach.endpoint(gateway.url.as_deref())?;
     let listed = call(&url, async |client| {
         if client.has_prompts() {
@@ -134,13 +134,13 @@ fn definition(prompt: &Prompt) -> Value {
 }
 
 /// The prompts that `promptgate list` shows.
-struct Filter {
+struct ListFilter {
     pattern: Option<Glob>,
     /// The prefix of an upstream, and the naming that separates it from the rest of a public name.
     prefix: Option<(Naming, Prefix)>,
 }
 
-impl Filter {
+impl ListFilter {
     fn new(reach: &Reach, pattern: Option<&str>, upstream: Option<&str>) -> Result<Self, Failure> {
         let glob = |pattern: &str| {
             let whole =
@@ -173,7 +173,7 @@ impl Filter {
 /// Gets a prompt, after its arguments were compared with the list: a gateway ignores arguments that
 /// a prompt does not have.
 pub(super) fn get(
-    gateway: &Gateway,
+    gateway: &GatewayArgs,
     name: &str,
     arguments: &[(String, String)],
 ) -> Result<(), Failure> {
@@ -289,7 +289,7 @@ fn call<T>(
             .map_err(Failure::new)?;
         let exchange = async {
             let correlator = Correlator::new(NotificationSinks::new("gateway"));
-            let transport = Transport::Http { endpoint: Arc::new(endpoint), correlator };
+            let transport = UpstreamTransport::Http { endpoint: Arc::new(endpoint), correlator };
             send(GatewayClient::open(transport, TIMEOUT).await?).await
         };
         let result = timeout(TIMEOUT, exchange).await.unwrap_or(Err(Kind::Timeout));

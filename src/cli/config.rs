@@ -8,7 +8,7 @@ use super::args::Output;
 use super::failure::Failure;
 use super::output::{Column, table};
 use config::key::Key;
-use config::reference::{Found, find, keys};
+use config::reference::{FoundKeys, find, keys};
 
 /// Prints one key, the keys of a table, or the keys with a prefix; the tables of the file without a
 /// query.
@@ -21,12 +21,12 @@ pub(super) fn explain(query: Option<&str>, output: &Output) -> Result<(), Failur
             let tables: Vec<_> = keys().into_iter().filter(|key| key.place.is_empty()).collect();
             (list(&tables), tables)
         }
-        Some(Found::Key(key, inner)) if inner.is_empty() => (one(&key), vec![*key]),
-        Some(Found::Key(key, inner)) => {
+        Some(FoundKeys::Key(key, inner)) if inner.is_empty() => (one(&key), vec![*key]),
+        Some(FoundKeys::Key(key, inner)) => {
             (format!("{}\n\n{}", one(&key), list(&inner)), [vec![*key], inner].concat())
         }
-        Some(Found::Beginning(keys)) => (list(&keys), keys),
-        Some(Found::Similar(similar)) => {
+        Some(FoundKeys::Beginning(keys)) => (list(&keys), keys),
+        Some(FoundKeys::Similar(similar)) => {
             return Err(unknown(query.unwrap_or_default(), &similar));
         }
     };

@@ -4,17 +4,17 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::args::Connect;
+use super::args::ConnectArgs;
 use super::failure::Failure;
 use super::output::print;
 use super::reach::Reach;
-use admin::hosts::{self, Gateway, Host, Place, Plan, with_entry};
+use admin::hosts::{self, FileEntry, GatewayEndpoint, Host, Plan, with_entry};
 
 /// Prints the entry, or writes it into the host's file.
 ///
 /// # Errors
 /// The entry cannot be made for this host, or its file cannot be read, understood or written.
-pub(super) fn run(connect: &Connect) -> Result<(), Failure> {
+pub(super) fn run(connect: &ConnectArgs) -> Result<(), Failure> {
     let reach = Reach::find(&connect.file);
     if let Some(mistakes) = &reach.addresses.mistakes {
         // Whether a key is needed, and where the gateway is, would be guesses.
@@ -27,7 +27,7 @@ pub(super) fn run(connect: &Connect) -> Result<(), Failure> {
         check_view(view, connect, &reach)?;
         url = format!("{url}/{view}");
     }
-    let gateway = Gateway {
+    let gateway = GatewayEndpoint {
         name: &connect.name,
         url: &url,
         is_view: connect.view.is_some() || connect.url.is_some(),
@@ -60,7 +60,7 @@ pub(super) fn run(connect: &Connect) -> Result<(), Failure> {
 ///
 /// # Errors
 /// It has not, with those that it has.
-fn check_view(view: &str, connect: &Connect, reach: &Reach) -> Result<(), Failure> {
+fn check_view(view: &str, connect: &ConnectArgs, reach: &Reach) -> Result<(), Failure> {
     let views = &reach.addresses.views;
     if connect.url.is_some() || views.iter().any(|known| known == view) {
         return Ok(());
@@ -71,7 +71,7 @@ fn check_view(view: &str, connect: &Connect, reach: &Reach) -> Result<(), Failur
 }
 
 /// Prints the command and the entry; explanations go to standard error.
-fn show(plan: &Plan, to: Option<&Path>, gateway: &Gateway<'_>) -> Result<(), Failure> {
+fn show(plan: &Plan, to: Option<&Path>, gateway: &GatewayEndpoint<'_>) -> Result<(), Failure> {
     if let Some(command) = &plan.command {
         eprintln!("Run:");
         print(command)?;
@@ -89,7 +89,7 @@ fn show(plan: &Plan, to: Option<&Path>, gateway: &Gateway<'_>) -> Result<(), Fai
 }
 
 /// Writes the entry. The file is replaced atomically, after a copy of it was made beside it.
-fn write(file: &Path, place: &Place, gateway: &Gateway<'_>) -> Result<(), Failure> {
+fn write(file: &Path, place: &FileEntry, gateway: &GatewayEndpoint<'_>) -> Result<(), Failure> {
     let failed = |what: &str, error: io::Error| {
         Failure::new(format!("{} cannot be {what}: {error}", file.display()))
     };

@@ -18,13 +18,13 @@ use super::load::load;
 use super::login::shared_logins;
 use super::output::{Column, printable, prompts, table};
 use super::runtime::runtime;
-use config::{Config, Upstream};
+use config::{Config, UpstreamSettings};
 use domain::call::ForwardedMeta;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::revision::Revision;
-use gateway::cluster::{Cluster, SharedLogins};
+use gateway::cluster::{ClusterMember, SharedLogins};
 use gateway::router::refresh::Refresh;
-use gateway::router::source::Source;
+use gateway::router::source::UpstreamSource;
 use gateway::upstream::call::correlator::NotificationSinks;
 use gateway::upstream::connection::connect::Connector;
 use gateway::upstream::driver::{DriverId, DriverReport, FetchedList};
@@ -33,8 +33,11 @@ use gateway::upstream::prompt_list::{PromptList, emptiness};
 pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
     let config = load(path)?;
     let runtime = runtime()?;
-    let progress =
-        if output.json || !io::stderr().is_terminal() { Progress::Hidden } else { Progress::Shown };
+    let progress = if output.json || !io::stderr().is_terminal() {
+        DialProgress::Hidden
+    } else {
+        DialProgress::Shown
+    };
     let (dialed, store) = runtime.block_on(async {
         let logins = shared_logins(&config)?;
         let dialing = dial_all(&config, logins, progress);
@@ -59,7 +62,7 @@ pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
 
 /// Whether the result of each upstream is shown on standard error as soon as it is known.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Progress {
+enum DialProgress {
     Hidden,
     Shown,
 }
@@ -85,21 +88,21 @@ const CHILDREN_TIMEOUT: Duration = Duration::from_secs(6);
 async fn dial_all(
     config: &Config,
     logins: Option<Arc<SharedLogins>>,
-    progress: Progress,
+    progress: DialProgress,
 ) -> Vec<Dialed> {
     let tasks = TaskTracker::new();
-    let dial = |upstream: &Upstream| {
+    let dial = |upstream: &UpstreamSettings| {
         let upstream = Arc::new(upstream.clone());
         let dialing = dial(upstream.clone(), tasks.clone(), logins.clone());
         tasks.spawn(async move {
             let dialed = dialing.await;
-            if progress == Progress::Shown {
+            if progress == DialProgress::Shown {
                 eprintln!("{}", dialed.progress_line(&upstream));
             }
             dialed
         })
     };
-    if progress == Progress::Shown {
+    if progress == DialProgress::Shown {
         eprintln!("Connecting to {} upstreams …", config.upstreams.len());
     }
     let dialing: Vec<_> = config.upstreams.iter().map(dial).collect();
@@ -117,13 +120,13 @@ async fn dial_all(
 /// Connects to the store of the cluster; `None` without `[cluster]`.
 async fn dial_store(config: &Config) -> Option<Result<(), String>> {
     match &config.cluster {
-        Some(cluster) => Some(Cluster::dial(cluster).await),
+        Some(cluster) => Some(ClusterMember::dial(cluster).await),
         None => None,
     }
 }
 
 async fn dial(
-    upstream: Arc<Upstream>,
+    upstream: Arc<UpstreamSettings>,
     tasks: TaskTracker,
     logins: Option<Arc<SharedLogins>>,
 ) -> Dialed {
@@ -154,7 +157,7 @@ impl Dialed {
         Self { transport, revision: None, notifies: false, outcome: Err(kind) }
     }
 
-    fn progress_line(&self, upstream: &Upstream) -> String {
+    fn progress_line(&self, upstream: &UpstreamSettings) -> String {
         let id = &upstream.id;
         match &self.outcome {
             Ok(listed) => {
@@ -169,7 +172,7 @@ impl Dialed {
 }
 
 /// Returns the note for an operator on an upstream that works and lists nothing here.
-fn note(upstream: &Upstream, listed: &PromptList) -> Option<&'static str> {
+fn note(upstream: &UpstreamSettings, listed: &PromptList) -> Option<&'static str> {
     if upstream.lists_per_caller() {
         return Some("lists for each caller: not dialed");
     }
@@ -179,7 +182,8 @@ fn note(upstream: &Upstream, listed: &PromptList) -> Option<&'static str> {
 /// Returns all results as `--json` prints them. The lists are merged as in the gateway, to know
 /// which prompts are left out.
 fn report(config: &Config, dialed: Vec<Dialed>) -> Value {
-    let sources = config.upstreams.iter().map(|u| Source::new(DriverId::fresh(), u, config));
+    let sources =
+        config.upstreams.iter().map(|u| UpstreamSource::new(DriverId::fresh(), u, config));
     let sources: Vec<_> = sources.collect();
     let drivers: Vec<_> = sources.iter().map(|source| source.driver).collect();
     let mut refresh = Refresh::new(sources, config.naming.clone(), config.listing.on_failure);

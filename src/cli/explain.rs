@@ -6,9 +6,9 @@ use super::args::Explain;
 use super::failure::Failure;
 use super::load::load;
 use super::output::{print, printable};
-use access::{Decisions, RuleSet, Verdict, action};
-use config::{Config, Upstream};
-use domain::approval::State;
+use access::{AccessVerdict, Decisions, RuleSet, action};
+use config::{Config, UpstreamSettings};
+use domain::approval::ApprovalState;
 use domain::caller::Caller;
 use domain::method::Method;
 use domain::overlay;
@@ -37,8 +37,8 @@ pub(super) fn run(query: &Explain) -> Result<(), Failure> {
 }
 
 /// Adds the state of the prompt as the lock file has it.
-fn explain_approval(config: &Config, prompt: &Target, out: &mut String) {
-    if prompt.state != State::Unchecked {
+fn explain_approval(config: &Config, prompt: &ExplainedPrompt, out: &mut String) {
+    if prompt.state != ApprovalState::Unchecked {
         let lock = config.approvals.store.path().display();
         let state = prompt.state.as_str();
         let _ = write!(out, "\n  {state} in {lock}, whatever its upstream offers at present");
@@ -48,7 +48,7 @@ fn explain_approval(config: &Config, prompt: &Target, out: &mut String) {
 fn explain_access(rules: &RuleSet, caller: &Caller, prompt: PromptRef<'_>, out: &mut String) {
     let access = Decisions::new(rules);
     for method in Method::ALL {
-        let Verdict { is_allowed, reasons } = access.decide(caller, method, prompt);
+        let AccessVerdict { is_allowed, reasons } = access.decide(caller, method, prompt);
         let verdict = if is_allowed { "allowed" } else { "denied" };
         let by = if reasons.is_empty() {
             "no rule allows it".to_owned()
@@ -65,7 +65,7 @@ fn explain_access(rules: &RuleSet, caller: &Caller, prompt: PromptRef<'_>, out: 
 }
 
 /// Adds the overlays that match the prompt, with the changes of each.
-fn explain_overlays(config: &Config, prompt: &Target, out: &mut String) {
+fn explain_overlays(config: &Config, prompt: &ExplainedPrompt, out: &mut String) {
     let matching = config.overlays.iter().filter(|overlay| {
         overlay.upstream.as_str() == prompt.upstream && overlay.prompt.matches(&prompt.raw_name)
     });
@@ -85,14 +85,14 @@ fn caller(config: &Config, id: &str, more: &[String]) -> Caller {
 }
 
 /// A prompt at its upstream.
-struct Target {
+struct ExplainedPrompt {
     upstream: String,
     raw_name: String,
     /// As the lock file has it.
-    state: State,
+    state: ApprovalState,
 }
 
-impl Target {
+impl ExplainedPrompt {
     fn as_ref(&self) -> PromptRef<'_> {
         PromptRef { upstream: &self.upstream, raw_name: &self.raw_name, state: self.state }
     }
@@ -100,7 +100,7 @@ impl Target {
 
 /// Splits a public name, and undoes what overlays rename. A name without a known prefix belongs to
 /// the upstream with an empty prefix, if there is exactly one.
-fn target(config: &Config, name: &str) -> Result<Target, Failure> {
+fn target(config: &Config, name: &str) -> Result<ExplainedPrompt, Failure> {
     let upstreams = config.upstreams.iter();
     if let Some((prefix, listed_name)) = config.naming.claimed(name)
         && let Some(upstream) = upstreams.clone().find(|u| u.prefix.as_str() == prefix)
@@ -118,8 +118,8 @@ fn target(config: &Config, name: &str) -> Result<Target, Failure> {
     }
 }
 
-fn at(config: &Config, upstream: &Upstream, listed_name: &str) -> Target {
+fn at(config: &Config, upstream: &UpstreamSettings, listed_name: &str) -> ExplainedPrompt {
     let raw_name = overlay::raw_name(&config.overlays, &upstream.id, listed_name);
     let state = config.approvals.known_state(&upstream.id, &raw_name);
-    Target { upstream: upstream.id.to_string(), raw_name, state }
+    ExplainedPrompt { upstream: upstream.id.to_string(), raw_name, state }
 }

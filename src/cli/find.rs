@@ -11,7 +11,7 @@ use super::args::FindQuery;
 use super::audit::folder;
 use super::failure::Failure;
 use super::output::{Column, print, printable_line, table};
-use audit::search::{Entry, Find, Found, Live, find};
+use audit::search::{Find, Live, LogEntry, SearchResult, find};
 
 /// The time for an answer: people wait for it.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -75,13 +75,13 @@ fn follow(mut live: Live, wanted: &Find, args: &FindQuery) -> Result<(), Failure
     }
 }
 
-fn json_lines(entries: &[Entry]) -> String {
+fn json_lines(entries: &[LogEntry]) -> String {
     entries.iter().map(|entry| json!(entry).to_string()).collect::<Vec<_>>().join("\n")
 }
 
 /// One line for each entry: time, subject, caller, outcome, details.
-fn short_lines(entries: &[Entry]) -> String {
-    let line = |entry: &Entry| {
+fn short_lines(entries: &[LogEntry]) -> String {
+    let line = |entry: &LogEntry| {
         let time = entry.time.get(..19).unwrap_or(&entry.time).to_owned();
         let parts =
             [Some(entry.what()), entry.caller.clone(), entry.outcome.clone(), details(entry)];
@@ -100,7 +100,7 @@ fn unreadable(dir: &Path, error: &io::Error) -> Failure {
     Failure::new(format!("cannot read {dir}: {error}; {hint}"))
 }
 
-fn text(found: &Found) -> String {
+fn text(found: &SearchResult) -> String {
     if found.entries.is_empty() {
         return "nothing was found; --since reaches further back".to_owned();
     }
@@ -123,7 +123,7 @@ fn text(found: &Found) -> String {
     out
 }
 
-fn row(entry: &Entry) -> Value {
+fn row(entry: &LogEntry) -> Value {
     let mut row = json!(entry);
     row["time"] = entry.time.get(..19).unwrap_or(&entry.time).into();
     row["what"] = entry.name.as_ref().or(entry.prompt.as_ref()).map(String::as_str).into();
@@ -132,7 +132,7 @@ fn row(entry: &Entry) -> Value {
 }
 
 /// Returns the members that no other column shows.
-fn details(entry: &Entry) -> Option<String> {
+fn details(entry: &LogEntry) -> Option<String> {
     let decision = entry.decision.as_deref().filter(|decision| *decision != "allowed");
     let mut details: Vec<_> = decision.into_iter().map(str::to_owned).collect();
     details.extend(entry.error.clone());

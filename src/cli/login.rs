@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use url::Url;
 
-use super::args::{Login, Logout, Output};
+use super::args::{LoginArgs, Logout, Output};
 use super::failure::Failure;
 use super::load::load;
 use super::output::{Column, print, printable, table};
@@ -45,7 +45,7 @@ const REVOCATION: Duration = Duration::from_secs(20);
 ///
 /// # Errors
 /// The upstream takes no sign-in, the provider refuses, or the login cannot be kept.
-pub(super) fn run(options: &Login) -> Result<(), Failure> {
+pub(super) fn run(options: &LoginArgs) -> Result<(), Failure> {
     let config = load(&options.file.config)?;
     let upstream = upstream(&config, &options.upstream)?;
     let runtime = runtime()?;
@@ -210,21 +210,21 @@ async fn revoke(login: &StoredLogin, http: &Http) -> Result<bool, String> {
 }
 
 /// An upstream that the operator signs in for.
-struct Target<'a> {
+struct LoginTarget<'a> {
     login: &'a config::Login,
     http: &'a Http,
     /// URL of the gateway's client document, if others can read it.
     document: Option<String>,
 }
 
-fn upstream<'a>(config: &'a Config, id: &str) -> Result<Target<'a>, Failure> {
+fn upstream<'a>(config: &'a Config, id: &str) -> Result<LoginTarget<'a>, Failure> {
     let upstream = config.upstreams.iter().find(|upstream| upstream.id.as_str() == id);
     let upstream = upstream.ok_or_else(|| {
         Failure::usage(format!("There is no enabled upstream {}.", printable(&format!("{id:?}"))))
     })?;
     match (upstream.login(), upstream.http()) {
         (Some(login), Some(http)) => {
-            Ok(Target { login, http, document: config.server.client_document() })
+            Ok(LoginTarget { login, http, document: config.server.client_document() })
         }
         _ => Err(Failure::usage(format!(
             "Upstream {id} takes no sign-in: set credential = {{ login = {{}} }} in [upstreams.{id}]."
@@ -257,7 +257,7 @@ fn unkept(error: StoreError) -> Failure {
     Failure::new(error.to_string())
 }
 
-async fn sign_in(options: &Login, upstream: &Target<'_>) -> Result<StoredLogin, Failure> {
+async fn sign_in(options: &LoginArgs, upstream: &LoginTarget<'_>) -> Result<StoredLogin, Failure> {
     let provider = Provider::discover(upstream.http).await.map_err(failed)?;
     if options.device {
         let client = provider.client(upstream.login, None, None).await.map_err(failed)?;

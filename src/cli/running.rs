@@ -23,9 +23,9 @@ pub(super) struct Running {
 /// Removes the record when the gateway ends. The lock shows that the gateway runs: the system
 /// releases it with the process, however that ends.
 #[must_use]
-pub(super) struct Recorded(Option<(PathBuf, File)>);
+pub(super) struct RunningRecord(Option<(PathBuf, File)>);
 
-impl Drop for Recorded {
+impl Drop for RunningRecord {
     fn drop(&mut self) {
         if let Some((path, _)) = &self.0
             // Another gateway with the same file may have replaced the record.
@@ -39,9 +39,9 @@ impl Drop for Recorded {
 impl Running {
     /// Records this process as the gateway of a configuration file. Serving does not depend on it:
     /// where the record cannot be written, commands use the addresses of the file.
-    pub(super) fn record(config: &Path, endpoint: String, admin: Option<String>) -> Recorded {
+    pub(super) fn record(config: &Path, endpoint: String, admin: Option<String>) -> RunningRecord {
         let running = Self { pid: std::process::id(), endpoint, admin };
-        Recorded(running.write(config).ok())
+        RunningRecord(running.write(config).ok())
     }
 
     fn write(&self, config: &Path) -> io::Result<(PathBuf, File)> {

@@ -15,7 +15,7 @@ use super::runtime::runtime;
 use crate::app::{App, ConfigSource};
 use base::platform::processes::gateway_depth;
 use config::from_here;
-use gateway::downstream::Streams;
+use gateway::downstream::StdioStreams;
 use gateway::router::UpstreamStatus;
 use gateway::telemetry::log::Logging;
 use gateway::{shutdown, telemetry};
@@ -76,7 +76,7 @@ pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
         raise_open_file_limit();
         let terminated = shutdown::termination_signal();
         let app = App::new(config).map_err(|error| Failure::new(error.to_string()))?;
-        let streams = Streams { input: tokio::io::stdin(), output: tokio::io::stdout() };
+        let streams = StdioStreams { input: tokio::io::stdin(), output: tokio::io::stdout() };
         let source = source(path, &logging);
         let hang_up = Notify::new();
         let hang_ups = shutdown::reload_signals(&hang_up);

@@ -7,11 +7,11 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::args::{Order, UsageBy, UsageQuery};
+use super::args::{LineOrder, UsageBy, UsageQuery};
 use super::failure::Failure;
 use super::load::demand;
 use super::output::{Column, print, printable, table};
-use audit::usage::{Dimension, Filter, Query, Report, Sort, Usage};
+use audit::usage::{Dimension, Filter, GatewayUsage, Query, Report, Sort};
 use config::Records;
 
 /// The time for an answer: people wait for it.
@@ -65,10 +65,10 @@ fn more(is_more: bool) -> &'static str {
 }
 
 /// Reads the usage that the configuration keeps.
-fn open(records: &Records) -> Result<Usage, Failure> {
+fn open(records: &Records) -> Result<GatewayUsage, Failure> {
     let index = records.usage_index.as_deref();
     let log = records.audit_log.as_deref();
-    let database = index.map(Usage::database);
+    let database = index.map(GatewayUsage::database);
     if log.is_none() && !database.as_ref().is_some_and(|path| path.is_file()) {
         let missing = match database {
             Some(path) => format!("no usage index at {}", path.display()),
@@ -78,12 +78,12 @@ fn open(records: &Records) -> Result<Usage, Failure> {
             "{missing}: usage is counted from the audit log, which is disabled (audit.path = \"\"); set audit.path, or name the configuration of the gateway with --config"
         )));
     }
-    let usage = match Usage::read(index, log) {
+    let usage = match GatewayUsage::read(index, log) {
         Err(error) if error.kind() == io::ErrorKind::InvalidData && log.is_some() => {
             eprintln!(
                 "the usage index cannot be used, so all is counted from the audit log: {error}"
             );
-            Usage::read(None, log)
+            GatewayUsage::read(None, log)
         }
         usage => usage,
     };
@@ -97,7 +97,7 @@ fn open(records: &Records) -> Result<Usage, Failure> {
 /// Prints the prompts that were used at some time, but not since `from`.
 fn unused(
     args: &UsageQuery,
-    usage: &Usage,
+    usage: &GatewayUsage,
     from: SystemTime,
     now: SystemTime,
     until: Instant,
@@ -205,14 +205,14 @@ impl From<UsageBy> for Dimension {
     }
 }
 
-impl From<Order> for Sort {
-    fn from(order: Order) -> Self {
+impl From<LineOrder> for Sort {
+    fn from(order: LineOrder) -> Self {
         match order {
-            Order::Uses => Self::Uses,
-            Order::Failures => Self::Failures,
-            Order::Limited => Self::Limited,
-            Order::Rising => Self::Rising,
-            Order::Last => Self::Last,
+            LineOrder::Uses => Self::Uses,
+            LineOrder::Failures => Self::Failures,
+            LineOrder::Limited => Self::Limited,
+            LineOrder::Rising => Self::Rising,
+            LineOrder::Last => Self::Last,
         }
     }
 }

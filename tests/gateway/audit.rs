@@ -77,7 +77,7 @@ pub fn records(path: &Path) -> Vec<Value> {
 }
 
 /// Nothing is wrong with the log; what it says of itself.
-pub fn check(path: &Path) -> audit::verify::Report {
+pub fn check(path: &Path) -> audit::verify::VerificationReport {
     let keys = Keys::new(&AuditKey::parse(KEY).unwrap());
     let report =
         verify(path, TrustAnchors { keys: Some(keys), ..TrustAnchors::default() }).unwrap();

@@ -5,7 +5,7 @@
 use domain::caller::Caller as CallerId;
 use domain::fault::{Fault, RequestFault, TransportFault};
 use gateway::session::headers::{Field, Headers};
-use gateway::session::{Dispatch, Refusal};
+use gateway::session::{Dispatch, MessageRefusal};
 use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ use crate::support::server_request_upstream::{accept_blue, form_elicitation};
 use crate::support::session_layer::{NOW, SessionLayer};
 use crate::support::{Client, Gateway, Upstream};
 
-fn fault(turn: Result<Dispatch, Refusal>) -> Option<Fault> {
+fn fault(turn: Result<Dispatch, MessageRefusal>) -> Option<Fault> {
     turn.err().map(|refusal| refusal.fault)
 }
 

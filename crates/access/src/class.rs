@@ -17,7 +17,7 @@ use domain::rights::{Allowed, PromptRef};
 
 /// An access decision, with the policies that decided.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Verdict {
+pub struct AccessVerdict {
     pub is_allowed: bool,
     /// Ids of the policies that decided; empty where no policy matches the request, or it cannot
     /// be evaluated.
@@ -131,11 +131,11 @@ impl CallerClass {
     }
 
     /// Asks Cedar. A request that cannot be evaluated is denied.
-    pub(super) fn decide(&self, method: Method, prompt: PromptRef<'_>) -> Verdict {
+    pub(super) fn decide(&self, method: Method, prompt: PromptRef<'_>) -> AccessVerdict {
         self.try_decide(method, prompt).unwrap_or_default()
     }
 
-    fn try_decide(&self, method: Method, prompt: PromptRef<'_>) -> Option<Verdict> {
+    fn try_decide(&self, method: Method, prompt: PromptRef<'_>) -> Option<AccessVerdict> {
         let prompt = self.types.prompt(prompt)?;
         let resource = prompt.uid();
         let entities = self.entities.clone().add_entities([prompt], None).ok()?;
@@ -148,7 +148,7 @@ impl CallerClass {
             return None;
         }
         let reasons = response.diagnostics().reason().map(ToString::to_string).collect();
-        Some(Verdict { is_allowed: response.decision() == Decision::Allow, reasons })
+        Some(AccessVerdict { is_allowed: response.decision() == Decision::Allow, reasons })
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use cedar_policy::PolicySet;
 use quick_cache::sync::Cache;
 
-use crate::class::{CallerClass, Types, Verdict};
+use crate::class::{AccessVerdict, CallerClass, Types};
 use crate::rule_set::RuleSet;
 use domain::caller::Caller;
 use domain::method::Method;
@@ -49,7 +49,7 @@ impl Decisions {
 
     /// Returns the access decision for a request, with the policies that decided. A request that
     /// cannot be evaluated is denied.
-    pub fn decide(&self, caller: &Caller, method: Method, prompt: PromptRef<'_>) -> Verdict {
+    pub fn decide(&self, caller: &Caller, method: Method, prompt: PromptRef<'_>) -> AccessVerdict {
         let class = self.class(caller);
         class.map(|class| class.decide(method, prompt)).unwrap_or_default()
     }
@@ -146,7 +146,7 @@ mod tests {
 
     use super::*;
     use crate::rule::{Effect, Rule, RuleCallers};
-    use domain::approval::State;
+    use domain::approval::ApprovalState;
     use domain::glob::Glob;
     use domain::name::UpstreamId;
 
@@ -198,12 +198,12 @@ mod tests {
     }
 
     fn prompt<'a>(upstream: &'a str, raw_name: &'a str) -> PromptRef<'a> {
-        PromptRef { upstream, raw_name, state: State::Unchecked }
+        PromptRef { upstream, raw_name, state: ApprovalState::Unchecked }
     }
 
     #[test]
     fn rules_and_policies_know_the_state_of_a_prompt() {
-        let states = vec![State::Approved, State::Unchecked];
+        let states = vec![ApprovalState::Approved, ApprovalState::Unchecked];
         let mut set = rule_set(&[Rule { methods: vec![Method::Get], states, ..rule() }]);
         set.add_file(
             "permit (principal, action == Action::\"list\", resource)\n\
@@ -211,12 +211,12 @@ mod tests {
         )
         .unwrap();
         let access = Decisions::new(&set);
-        for state in State::ALL {
+        for state in ApprovalState::ALL {
             let prompt = PromptRef { state, ..prompt("crm", "p") };
             let ci = caller("ci", "x");
-            let is_final = matches!(state, State::Approved | State::Unchecked);
+            let is_final = matches!(state, ApprovalState::Approved | ApprovalState::Unchecked);
             assert_eq!(access.allows(&ci, Method::Get, prompt), is_final, "{state:?}");
-            assert_eq!(access.allows(&ci, Method::List, prompt), state != State::Pending);
+            assert_eq!(access.allows(&ci, Method::List, prompt), state != ApprovalState::Pending);
         }
     }
 
@@ -260,7 +260,7 @@ mod tests {
             let verdict = access.decide(&ci, Method::Get, prompt("crm", denied));
             assert_eq!(
                 verdict,
-                Verdict { is_allowed: false, reasons: vec!["access.rules.2".into()] }
+                AccessVerdict { is_allowed: false, reasons: vec!["access.rules.2".into()] }
             );
         }
         assert!(access.allows(&ci, Method::List, prompt("crm", "secret")));

@@ -16,7 +16,7 @@ mod prompt_tests;
 mod rule;
 mod rule_set;
 
-pub use class::Verdict;
+pub use class::AccessVerdict;
 pub use decisions::Decisions;
 pub use rule::{Effect, Rule, RuleCallers, action, parse_action};
 pub use rule_set::{RuleSet, SCHEMA};

@@ -4,7 +4,7 @@
 use cedar_policy::Policy;
 use serde_json::Value;
 
-use domain::approval::State;
+use domain::approval::ApprovalState;
 use domain::glob::Glob;
 use domain::rights::PromptRef;
 
@@ -37,7 +37,7 @@ pub(super) enum PromptClass {
     /// for each other test.
     Tested { upstream: Option<usize>, name: Option<usize>, bits: Box<[u64]> },
     /// One prompt alone.
-    Prompt { upstream: Box<str>, raw_name: Box<str>, state: State },
+    Prompt { upstream: Box<str>, raw_name: Box<str>, state: ApprovalState },
 }
 
 impl PromptTests {
@@ -258,7 +258,7 @@ mod tests {
             let tests = tests(&text);
             let class = |prompt: &str| {
                 let (upstream, name) = prompt.split_once('/').unwrap();
-                tests.class(PromptRef { upstream, raw_name: name, state: State::Approved })
+                tests.class(PromptRef { upstream, raw_name: name, state: ApprovalState::Approved })
             };
             assert!(!tests.sees_all, "{condition}");
             assert_eq!(class(alike.0), class(alike.1), "{condition}");

@@ -1,6 +1,6 @@
 //! One access rule, and its Cedar text.
 
-use domain::approval::State;
+use domain::approval::ApprovalState;
 use domain::caller::{ANONYMOUS, Caller};
 use domain::glob::Glob;
 use domain::method::Method;
@@ -17,7 +17,7 @@ pub struct Rule {
     /// Patterns of raw names, of which one must match; without any, all names do.
     pub prompts: Vec<Glob>,
     /// Without any, the rule is for prompts in all states.
-    pub states: Vec<State>,
+    pub states: Vec<ApprovalState>,
 }
 
 /// Denials win over permissions.

@@ -3,22 +3,22 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::State;
+use super::AdminState;
 use super::sign_in::Visitor;
-use audit::record::Event;
+use audit::record::AuditEvent;
 use gateway::upstream::accounts::{AccountStatus, RevokedAccount};
 
 /// Whose accounts end, as the body of a POST. What is left out means all.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Revocation {
+pub(super) struct RevocationRequest {
     /// Id of the caller.
     pub caller: Option<String>,
     /// Id of the upstream.
     pub upstream: Option<String>,
 }
 
-impl State {
+impl AdminState {
     /// Returns the document of `/api/v1/accounts`, the most recently used first.
     pub(super) fn accounts(&self) -> Value {
         let accounts: Vec<_> = self.router.accounts().list().iter().map(account_json).collect();
@@ -27,13 +27,13 @@ impl State {
 
     /// Revokes accounts at once, with the calls that use them, and records it: also if the client
     /// does not wait for the end.
-    pub(super) async fn revoke(&self, revocation: Revocation, visitor: &Visitor) -> Value {
+    pub(super) async fn revoke(&self, revocation: RevocationRequest, visitor: &Visitor) -> Value {
         let (router, audit, by) = (self.router.clone(), self.audit.clone(), visitor.id.clone());
         let revoking = self.supervisor.tasks().spawn(async move {
-            let Revocation { caller, upstream } = revocation;
+            let RevocationRequest { caller, upstream } = revocation;
             let ended = router.revoke_accounts(caller.as_deref(), upstream.as_deref()).await;
             let revoked = ended.iter().map(|RevokedAccount { account, revoked_at_provider }| {
-                let event = Event::new("account_revoked").text("upstream", &account.upstream);
+                let event = AuditEvent::new("account_revoked").text("upstream", &account.upstream);
                 let event = event.text("caller", account.caller.id()).text("by", &by);
                 let provider = if *revoked_at_provider { "revoked" } else { "not_revoked" };
                 audit.note(event.text("provider", provider));

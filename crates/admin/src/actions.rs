@@ -8,17 +8,19 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::accounts::Revocation;
-use super::answer::Answer;
-use super::approvals::Decision;
+use super::accounts::RevocationRequest;
+use super::answer::AdminAnswer;
+use super::approvals::DecisionRequest;
 use super::console::text::Html;
-use super::console::{Frame, LoginPage, SignedInPage};
+use super::console::{ConsoleFrame, LoginPage, SignedInPage};
 use super::pages::trial::{self, Attempt};
 use super::pages::{self, PageError, PageResult};
 use super::request::{PageRequest, Params};
-use super::routes::{self, Found, Handler, Login, Page};
+use super::routes::{self, ConsolePage, FoundRoutes, Handler, LoginStep};
 use super::sign_in::{LocalPath, Redirect, SignInError, SignedIn, Via, Visitor, is_same_site_post};
-use super::{Admin, ClientOrigin, LOGIN_FORM, State, beside_calls_within, has_type, html};
+use super::{
+    AdminServer, AdminState, ClientOrigin, LOGIN_FORM, beside_calls_within, has_type, html,
+};
 use domain::percent;
 use gateway::downstream::clock::now;
 use gateway::router::approvals::Action;
@@ -35,23 +37,23 @@ struct TrialBody {
     argument: Option<String>,
 }
 
-impl Admin {
+impl AdminServer {
     /// The login form, and what it leads to.
     pub(super) async fn login(
         &self,
-        found: &Found,
+        found: &FoundRoutes,
         head: &Parts,
         body: Incoming,
         from: &ClientOrigin,
-    ) -> Answer {
+    ) -> AdminAnswer {
         let params = Params::read(head.uri.query().unwrap_or_default().as_bytes());
         let step = match found.of(&head.method).map(|route| &route.handler) {
             Ok(Handler::Login(step)) => *step,
             _ => return self.error_page(&PageError::not_found("page at this address"), None),
         };
         match step {
-            Login::Page => self.login_page(&params, None),
-            Login::Token => {
+            LoginStep::Page => self.login_page(&params, None),
+            LoginStep::Token => {
                 if !is_same_site_post(&from.site, &head.headers) {
                     return self.error_page(&foreign_form(), None);
                 }
@@ -63,25 +65,25 @@ impl Admin {
                 match self.sign_in.log_in(&from.site, token, from.address, now()) {
                     Ok(cookie) => {
                         let to = LocalPath::or_root(form.get("to"));
-                        Answer::moved(to.as_str()).with_cookie(cookie)
+                        AdminAnswer::moved(to.as_str()).with_cookie(cookie)
                     }
                     Err(error) => self.login_page(&form, Some(&error)),
                 }
             }
             // HEAD neither begins nor ends a sign-in.
-            Login::BeginOidc | Login::FinishOidc if head.method == Method::HEAD => {
-                Answer::not_allowed("GET")
+            LoginStep::BeginOidc | LoginStep::FinishOidc if head.method == Method::HEAD => {
+                AdminAnswer::not_allowed("GET")
             }
-            Login::BeginOidc => {
+            LoginStep::BeginOidc => {
                 let to = LocalPath::or_root(params.get("to"));
                 match self.sign_in.begin(&from.site, &to, now()).await {
                     Ok(Redirect { location, cookie }) => {
-                        Answer::redirect(location).with_cookie(cookie)
+                        AdminAnswer::redirect(location).with_cookie(cookie)
                     }
                     Err(error) => self.login_page(&params, Some(&error)),
                 }
             }
-            Login::FinishOidc => {
+            LoginStep::FinishOidc => {
                 let query = head.uri.query().unwrap_or_default();
                 let (site, address) = (&from.site, from.address);
                 match self.sign_in.finish(site, query, &head.headers, address, now()).await {
@@ -94,9 +96,9 @@ impl Admin {
 
     /// The page after a sign-in at a provider. It moves on by itself, since a browser that comes
     /// from another site sends no strict cookie along a chain of redirects.
-    fn continue_after_sign_in(&self, SignedIn { cookies, return_to }: SignedIn) -> Answer {
+    fn continue_after_sign_in(&self, SignedIn { cookies, return_to }: SignedIn) -> AdminAnswer {
         let page = SignedInPage { to: return_to.as_str() };
-        let answer = Answer::html(StatusCode::OK, self.render_public("Signed in", &page));
+        let answer = AdminAnswer::html(StatusCode::OK, self.render_public("Signed in", &page));
         let [session, flow] = cookies;
         let refresh = return_to.refresh();
         answer.with_cookie(session).with_cookie(flow).with_header(REFRESH, refresh)
@@ -104,7 +106,7 @@ impl Admin {
 
     /// A page for visitors without a session.
     fn render_public(&self, title: &str, page: &impl askama::Template) -> String {
-        let frame = Frame {
+        let frame = ConsoleFrame {
             title,
             gateway: &self.gateway,
             section: None,
@@ -115,7 +117,7 @@ impl Admin {
         askama::Template::render(&frame).unwrap_or_default()
     }
 
-    fn login_page(&self, params: &Params, error: Option<&SignInError>) -> Answer {
+    fn login_page(&self, params: &Params, error: Option<&SignInError>) -> AdminAnswer {
         let to = LocalPath::or_root(params.get("to"));
         let message = error.map(ToString::to_string);
         let page = LoginPage {
@@ -125,7 +127,7 @@ impl Admin {
             has_oidc: self.sign_in.takes_oidc(),
         };
         let status = error.map_or(StatusCode::OK, SignInError::status);
-        let answer = Answer::html(status, self.render_public("Sign in", &page));
+        let answer = AdminAnswer::html(status, self.render_public("Sign in", &page));
         match error.and_then(SignInError::retry_after) {
             Some(seconds) => answer.retry_after(seconds),
             None => answer,
@@ -135,25 +137,25 @@ impl Admin {
     /// A form of the console.
     pub(super) async fn action(
         &self,
-        action: routes::Form,
+        action: routes::ConsoleForm,
         names: Vec<String>,
         head: &Parts,
         body: Incoming,
         visitor: &Visitor,
         from: &ClientOrigin,
-    ) -> PageResult<Answer> {
+    ) -> PageResult<AdminAnswer> {
         let form = self.form(head, body, self.bounds()).await?;
         if !visitor.check_csrf(form.get("csrf")) || !is_same_site_post(&from.site, &head.headers) {
             return Err(foreign_form());
         }
         let name = names.first().cloned().unwrap_or_default();
         match action {
-            routes::Form::Logout => {
+            routes::ConsoleForm::Logout => {
                 let cookie = self.sign_in.log_out(&from.site, visitor, now());
-                Ok(Answer::moved("/login").with_cookie(cookie))
+                Ok(AdminAnswer::moved("/login").with_cookie(cookie))
             }
-            routes::Form::Try => self.try_in_console(visitor, name, form).await,
-            routes::Form::Complete => {
+            routes::ConsoleForm::Try => self.try_in_console(visitor, name, form).await,
+            routes::ConsoleForm::Complete => {
                 let argument = form.get("argument").to_owned();
                 self.tried(visitor, form, async move |state, who, page_request| {
                     let attempt = attempt(&name, &page_request.params);
@@ -163,31 +165,33 @@ impl Admin {
                 })
                 .await
             }
-            routes::Form::Decide => self.decide_in_console(visitor, &form).await,
-            routes::Form::Verify => Ok(self.verify()),
-            routes::Form::Access => self.page(Page::Access, names, form, visitor).await,
+            routes::ConsoleForm::Decide => self.decide_in_console(visitor, &form).await,
+            routes::ConsoleForm::Verify => Ok(self.verify()),
+            routes::ConsoleForm::Access => {
+                self.page(ConsolePage::Access, names, form, visitor).await
+            }
         }
     }
 
     /// Starts a verification of the audit log.
-    fn verify(&self) -> Answer {
+    fn verify(&self) -> AdminAnswer {
         if let (Some(path), Some(audit)) = (self.state.audit.path(), &self.state.config.audit) {
-            let State { verification, supervisor, .. } = &*self.state;
+            let AdminState { verification, supervisor, .. } = &*self.state;
             verification.start(path, audit.clone(), supervisor);
         }
-        Answer::moved("/audit/verification")
+        AdminAnswer::moved("/audit/verification")
     }
 
-    /// Runs a trial, or a completion, beside others and beside pages. It waits as long as a call may
-    /// take, too.
+    /// Runs a trial, or a completion, beside others and beside pages. It waits as long as a call
+    /// may take, too.
     async fn tried<F>(
         &self,
         visitor: &Visitor,
         params: Params,
-        trial: impl FnOnce(Arc<State>, Visitor, PageRequest) -> F,
-    ) -> PageResult<Answer>
+        trial: impl FnOnce(Arc<AdminState>, Visitor, PageRequest) -> F,
+    ) -> PageResult<AdminAnswer>
     where
-        F: Future<Output = PageResult<Answer>> + Send + 'static,
+        F: Future<Output = PageResult<AdminAnswer>> + Send + 'static,
     {
         let mut page_request = self.page_request(params);
         page_request.until += self.limits.request;
@@ -201,7 +205,7 @@ impl Admin {
         visitor: &Visitor,
         name: String,
         form: Params,
-    ) -> PageResult<Answer> {
+    ) -> PageResult<AdminAnswer> {
         let gateway = self.gateway.clone();
         self.tried(visitor, form, async move |state, who, page_request| {
             let attempt = attempt(&name, &page_request.params);
@@ -220,12 +224,12 @@ impl Admin {
         body: Incoming,
         visitor: &Visitor,
         name: &str,
-    ) -> PageResult<Answer> {
+    ) -> PageResult<AdminAnswer> {
         let (body, name) = (self.trial_body(head, body).await?, name.to_owned());
         self.tried(visitor, Params::default(), async move |state, who, page_request| {
             let trial = trial::attempt(&state, &who, &page_request, &body.attempt(&name)).await?;
             let document = serde_json::to_value(&trial).unwrap_or_default();
-            Ok(Answer::json(StatusCode::OK, &document))
+            Ok(AdminAnswer::json(StatusCode::OK, &document))
         })
         .await
     }
@@ -237,7 +241,7 @@ impl Admin {
         body: Incoming,
         visitor: &Visitor,
         name: &str,
-    ) -> PageResult<Answer> {
+    ) -> PageResult<AdminAnswer> {
         let (body, name) = (self.trial_body(head, body).await?, name.to_owned());
         self.tried(visitor, Params::default(), async move |state, who, page_request| {
             let argument = body.argument.as_deref().unwrap_or_default();
@@ -259,19 +263,19 @@ impl Admin {
         head: &Parts,
         body: Incoming,
         visitor: &Visitor,
-    ) -> PageResult<Answer> {
+    ) -> PageResult<AdminAnswer> {
         let what = r#"{"prompts": ["NAME"], "by": "…", "why": "…"}"#;
-        let decision: Decision = self.json_body(head, body, what).await?;
+        let decision: DecisionRequest = self.json_body(head, body, what).await?;
         let decision = match visitor.via {
             // A person is recorded under the id of their session. A bearer token identifies no
             // person, so `by` is taken from the body.
-            Via::Oidc => Decision { by: Some(visitor.id.clone()), ..decision },
+            Via::Oidc => DecisionRequest { by: Some(visitor.id.clone()), ..decision },
             _ => decision,
         };
         let if_match = head.headers.get(IF_MATCH).and_then(|value| value.to_str().ok());
         Ok(match self.state.decide(action, decision, if_match).await {
-            Ok(document) => Answer::json(StatusCode::OK, &document),
-            Err((status, document)) => Answer::json(status, &document),
+            Ok(document) => AdminAnswer::json(StatusCode::OK, &document),
+            Err((status, document)) => AdminAnswer::json(status, &document),
         })
     }
 
@@ -281,14 +285,14 @@ impl Admin {
         head: &Parts,
         body: Incoming,
         visitor: &Visitor,
-    ) -> PageResult<Answer> {
+    ) -> PageResult<AdminAnswer> {
         let what = r#"{"caller": "ID", "upstream": "ID"}"#;
-        let revocation: Revocation = self.json_body(head, body, what).await?;
-        Ok(Answer::json(StatusCode::OK, &self.state.revoke(revocation, visitor).await))
+        let revocation: RevocationRequest = self.json_body(head, body, what).await?;
+        Ok(AdminAnswer::json(StatusCode::OK, &self.state.revoke(revocation, visitor).await))
     }
 
     /// Carries out a decision that a form has sent, with the entity tag of the version on its page.
-    async fn decide_in_console(&self, visitor: &Visitor, form: &Params) -> PageResult<Answer> {
+    async fn decide_in_console(&self, visitor: &Visitor, form: &Params) -> PageResult<AdminAnswer> {
         let action = match form.get("action") {
             "approve" => Action::Approve,
             "reject" => Action::Reject,
@@ -296,14 +300,16 @@ impl Admin {
             _ => return Err(PageError::new(StatusCode::BAD_REQUEST, "Choose what to decide.")),
         };
         let name = form.get("prompt");
-        let decision = Decision {
+        let decision = DecisionRequest {
             prompts: vec![name.to_owned()],
             by: Some(visitor.id.clone()),
             why: form.some("why").map(str::to_owned),
             to: form.some("to").map(str::to_owned),
         };
         match self.state.decide(action, decision, form.some("tag")).await {
-            Ok(_) => Ok(Answer::moved(&format!("/approvals/{}", percent::encoded_segment(name)))),
+            Ok(_) => {
+                Ok(AdminAnswer::moved(&format!("/approvals/{}", percent::encoded_segment(name))))
+            }
             Err((status, document)) => {
                 let message = document["error"].as_str().unwrap_or_default().to_owned();
                 Err(PageError::new(status, message))
@@ -343,8 +349,8 @@ impl TrialBody {
     }
 }
 
-fn values_document(values: &[String]) -> Answer {
-    Answer::json(StatusCode::OK, &serde_json::json!({ "values": values }))
+fn values_document(values: &[String]) -> AdminAnswer {
+    AdminAnswer::json(StatusCode::OK, &serde_json::json!({ "values": values }))
 }
 
 /// Reads the trial form of a prompt's page: `arg.NAME`, and `as`.

@@ -21,7 +21,7 @@ use gateway::downstream::Body;
 
 /// An answer before it is sent.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct AdminAnswer {
     pub status: StatusCode,
     pub content: Vec<u8>,
     pub media_type: &'static str,
@@ -48,7 +48,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 /// Content of this size and more is compressed.
 const COMPRESSED_FROM: usize = 1024;
 
-impl Answer {
+impl AdminAnswer {
     fn new(status: StatusCode, content: impl Into<Vec<u8>>, media_type: &'static str) -> Self {
         let content = content.into();
         Self { status, content, media_type, headers: Vec::new(), caching: Caching::None }
@@ -217,9 +217,9 @@ mod tests {
     #[test]
     fn every_answer_forbids_frames_foreign_scripts_and_guessed_types() {
         for answer in [
-            Answer::error(StatusCode::NOT_FOUND, "x"),
-            Answer::html(StatusCode::OK, "<p>".to_owned()),
-            Answer::moved("/"),
+            AdminAnswer::error(StatusCode::NOT_FOUND, "x"),
+            AdminAnswer::html(StatusCode::OK, "<p>".to_owned()),
+            AdminAnswer::moved("/"),
         ] {
             let response = answer.into_response(&HeaderMap::new());
             let policy = response.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap();
@@ -231,18 +231,18 @@ mod tests {
 
     #[test]
     fn a_page_that_is_known_is_not_sent_again() {
-        let page = || Answer::html(StatusCode::OK, "<p>".repeat(1000));
+        let page = || AdminAnswer::html(StatusCode::OK, "<p>".repeat(1000));
         let first = page().into_response(&request(ACCEPT_ENCODING, "br, gzip;q=0.5"));
         assert_eq!(first.headers()[CONTENT_ENCODING], "gzip");
         let tag = first.headers()[ETAG].clone();
         let known = HeaderMap::from_iter([(IF_NONE_MATCH, tag)]);
         assert_eq!(page().into_response(&known).status(), StatusCode::NOT_MODIFIED);
-        let other = Answer::html(StatusCode::OK, "<b>".repeat(1000)).into_response(&known);
+        let other = AdminAnswer::html(StatusCode::OK, "<b>".repeat(1000)).into_response(&known);
         assert_eq!(other.status(), StatusCode::OK);
         assert!(!accepts_gzip(&request(ACCEPT_ENCODING, "gzip;q=0")));
-        let error = Answer::error(StatusCode::NOT_FOUND, "x").into_response(&HeaderMap::new());
+        let error = AdminAnswer::error(StatusCode::NOT_FOUND, "x").into_response(&HeaderMap::new());
         assert!(error.headers().get(ETAG).is_none());
-        let refused = Answer::not_allowed("GET, HEAD").into_response(&HeaderMap::new());
+        let refused = AdminAnswer::not_allowed("GET, HEAD").into_response(&HeaderMap::new());
         assert_eq!(refused.status(), StatusCode::METHOD_NOT_ALLOWED);
         assert_eq!(refused.headers()[ALLOW], "GET, HEAD");
         assert_eq!(error.headers()[CACHE_CONTROL], "no-store");

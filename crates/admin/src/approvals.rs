@@ -10,8 +10,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::State;
-use super::answer::Answer;
+use super::AdminState;
+use super::answer::AdminAnswer;
 use base::platform::wall_clock;
 use base::seal;
 use gateway::router::approval::ApprovalRow;
@@ -25,7 +25,7 @@ const APPLIED: Duration = Duration::from_secs(5);
 /// A decision on prompts, as the body of a POST.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Decision {
+pub(super) struct DecisionRequest {
     /// Public names.
     pub prompts: Vec<String>,
     /// The person who decides, as the client names them.
@@ -38,16 +38,16 @@ pub(super) struct Decision {
 /// A decision that was not carried out.
 pub(super) type Refusal = (StatusCode, Value);
 
-impl State {
+impl AdminState {
     /// Returns the document of `/api/v1/approvals`.
     pub(super) fn approvals(&self) -> Value {
         self.document(&self.router.approval_rows())
     }
 
     /// The answer with that document, and its entity tag.
-    pub(super) fn approvals_answer(&self) -> Answer {
+    pub(super) fn approvals_answer(&self) -> AdminAnswer {
         let document = self.approvals();
-        Answer::json(StatusCode::OK, &document).with(ETAG, &entity_tag(&document))
+        AdminAnswer::json(StatusCode::OK, &document).with(ETAG, &entity_tag(&document))
     }
 
     fn document(&self, rows: &[ApprovalRow]) -> Value {
@@ -68,7 +68,7 @@ impl State {
     pub(super) async fn decide(
         &self,
         action: Action,
-        decision: Decision,
+        decision: DecisionRequest,
         if_match: Option<&str>,
     ) -> Result<Value, Refusal> {
         let refuse = |status, error: &str| (status, json!({ "error": error }));

@@ -35,20 +35,20 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use answer::Answer;
+use answer::AdminAnswer;
 use base::platform::wall_clock;
 use base::seal::Sealer;
 use config::{Config, Limits};
-use console::{Frame, asset};
+use console::{ConsoleFrame, asset};
 use gateway::downstream::clock::now;
 use gateway::downstream::{Body, OriginGuard, Peer, RequestGuard, Serve, TlsServer};
 use gateway::router::blocking::beside_calls;
 use pages::{AnyPage, PageError, PageResult};
 pub use reloads::Reloads;
 use request::{PageRequest, Params};
-use routes::{Found, Handler, Page, Part, Route};
+use routes::{ConsolePage, FoundRoutes, Handler, Route, RoutePart};
 use sign_in::{LocalPath, Role, SignIn, Site, Visitor, is_same_site_post};
-pub use state::State;
+pub use state::AdminState;
 pub use verification::Verification;
 
 /// The limits of the admin API are its own, so that probes are answered whatever the clients of the
@@ -86,12 +86,12 @@ const PAGES_AT_ONCE: usize = 4;
 const TRIALS_AT_ONCE: usize = 8;
 
 /// The admin API and the console, over HTTP.
-pub struct Admin {
+pub struct AdminServer {
     guard: OriginGuard,
     config: config::Admin,
     /// The name of the gateway.
     gateway: Arc<str>,
-    state: Arc<State>,
+    state: Arc<AdminState>,
     sign_in: SignIn,
     limits: Arc<Limits>,
     permits: Permits,
@@ -108,8 +108,13 @@ struct Permits {
 /// below a millisecond.
 const LARGE: usize = 16 << 10;
 
-impl Admin {
-    pub fn new(admin: &config::Admin, config: &Config, state: State, sealer: Arc<Sealer>) -> Self {
+impl AdminServer {
+    pub fn new(
+        admin: &config::Admin,
+        config: &Config,
+        state: AdminState,
+        sealer: Arc<Sealer>,
+    ) -> Self {
         let sign_in = SignIn::new(admin, sealer, state.audit.clone());
         let permits = |at_once| Arc::new(Semaphore::new(at_once));
         let permits = Permits { pages: permits(PAGES_AT_ONCE), trials: permits(TRIALS_AT_ONCE) };
@@ -121,7 +126,7 @@ impl Admin {
         &self,
         admin: &config::Admin,
         config: &Config,
-        state: State,
+        state: AdminState,
         sealer: Arc<Sealer>,
     ) -> Self {
         let sign_in = self.sign_in.renew(admin, sealer);
@@ -131,7 +136,7 @@ impl Admin {
     fn with(
         admin: &config::Admin,
         config: &Config,
-        state: State,
+        state: AdminState,
         sign_in: SignIn,
         permits: Permits,
     ) -> Self {
@@ -162,7 +167,7 @@ impl Admin {
         request: Request<Incoming>,
         address: IpAddr,
         guard: &RequestGuard,
-    ) -> Answer {
+    ) -> AdminAnswer {
         // Visitors without a credential must not take the places of probes.
         guard.yield_place();
         let (head, body) = request.into_parts();
@@ -172,7 +177,7 @@ impl Admin {
         let is_allowed = self.guard.check_host(&head.uri, &head.headers).is_ok()
             && (self.guard.check_origin(&head.headers).is_ok() || is_own());
         if !is_allowed {
-            return Answer::error(
+            return AdminAnswer::error(
                 StatusCode::FORBIDDEN,
                 "Host or Origin is not allowed for the admin API; see server.allowed_hosts",
             );
@@ -180,14 +185,14 @@ impl Admin {
         let path = head.uri.path();
         let found = routes::find(path);
         // Probes of an orchestrator have no token, and learn nothing but liveness and readiness.
-        if let Some(probe) = found.as_ref().filter(|found| found.part == Part::Probe) {
+        if let Some(probe) = found.as_ref().filter(|found| found.part == RoutePart::Probe) {
             return match probe.of(&head.method) {
                 Ok(route) => self.probe(&route.handler),
-                Err(allowed) => Answer::not_allowed(&allowed),
+                Err(allowed) => AdminAnswer::not_allowed(&allowed),
             };
         }
         let Some(site) = site else {
-            return Answer::error(StatusCode::BAD_REQUEST, "the request names no host");
+            return AdminAnswer::error(StatusCode::BAD_REQUEST, "the request names no host");
         };
         let visitor = self.sign_in.visitor(&site, &head.headers, now());
         if visitor.is_some() {
@@ -196,18 +201,18 @@ impl Admin {
         if path == "/metrics" || path.starts_with("/api/") {
             return match visitor {
                 Some(visitor) => self.api(found, &head, body, &visitor).await,
-                None => Answer::error(StatusCode::UNAUTHORIZED, UNAUTHORIZED),
+                None => AdminAnswer::error(StatusCode::UNAUTHORIZED, UNAUTHORIZED),
             };
         }
         if !self.config.console {
-            return Answer::error(StatusCode::NOT_FOUND, NO_CONSOLE);
+            return AdminAnswer::error(StatusCode::NOT_FOUND, NO_CONSOLE);
         }
         if let Some(asset) = asset::at(path) {
-            return Answer::asset(asset);
+            return AdminAnswer::asset(asset);
         }
         let from = ClientOrigin { site, address };
         match (visitor, found) {
-            (_, Some(found)) if found.part == Part::Login => {
+            (_, Some(found)) if found.part == RoutePart::Login => {
                 self.login(&found, &head, body, &from).await
             }
             (Some(visitor), found) => self.console(found, &head, body, &visitor, &from).await,
@@ -216,41 +221,41 @@ impl Admin {
                 let query = url::form_urlencoded::Serializer::new(String::new())
                     .append_pair("to", LocalPath::or_root(to).as_str())
                     .finish();
-                Answer::moved(&format!("/login?{query}"))
+                AdminAnswer::moved(&format!("/login?{query}"))
             }
         }
     }
 
-    fn probe(&self, handler: &Handler) -> Answer {
+    fn probe(&self, handler: &Handler) -> AdminAnswer {
         if matches!(handler, Handler::Readyz) {
             let (status, why) = self.state.readiness();
-            return Answer::json(status, &why);
+            return AdminAnswer::json(status, &why);
         }
-        Answer::json(StatusCode::OK, &json!({"status": "ok"}))
+        AdminAnswer::json(StatusCode::OK, &json!({"status": "ok"}))
     }
 
     /// The admin API.
     async fn api(
         &self,
-        found: Option<Found>,
+        found: Option<FoundRoutes>,
         head: &Parts,
         body: Incoming,
         visitor: &Visitor,
-    ) -> Answer {
-        let Some(found) = found.filter(|found| found.part == Part::Api) else {
-            return Answer::error(StatusCode::NOT_FOUND, NOT_FOUND);
+    ) -> AdminAnswer {
+        let Some(found) = found.filter(|found| found.part == RoutePart::Api) else {
+            return AdminAnswer::error(StatusCode::NOT_FOUND, NOT_FOUND);
         };
         let route = match found.of(&head.method) {
             Ok(route) => route,
-            Err(allowed) => return Answer::not_allowed(&allowed),
+            Err(allowed) => return AdminAnswer::not_allowed(&allowed),
         };
         if let Err(error) = self.check_role(route, visitor) {
-            return Answer::error(error.status, &error.message);
+            return AdminAnswer::error(error.status, &error.message);
         }
         let name = found.names.first().map_or("", String::as_str);
         let made = match &route.handler {
-            Handler::Metrics => return Answer::metrics(self.state.telemetry.prometheus()),
-            Handler::OpenApi => return Answer::document(OPENAPI.into()),
+            Handler::Metrics => return AdminAnswer::metrics(self.state.telemetry.prometheus()),
+            Handler::OpenApi => return AdminAnswer::document(OPENAPI.into()),
             Handler::Document(document) => {
                 // Some have as many rows as there are prompts.
                 let (document, state) = (*document, self.state.clone());
@@ -262,34 +267,34 @@ impl Admin {
             Handler::Complete => self.complete_over_api(head, body, visitor, name).await,
             _ => Err(PageError::not_found("document at this address")),
         };
-        made.unwrap_or_else(|error| Answer::error(error.status, &error.message))
+        made.unwrap_or_else(|error| AdminAnswer::error(error.status, &error.message))
     }
 
     /// The pages of the console, for a signed-in visitor.
     async fn console(
         &self,
-        found: Option<Found>,
+        found: Option<FoundRoutes>,
         head: &Parts,
         body: Incoming,
         visitor: &Visitor,
         from: &ClientOrigin,
-    ) -> Answer {
+    ) -> AdminAnswer {
         let answer = match found {
             None => Err(PageError::not_found("page at this address")),
             Some(found) => match found.of(&head.method) {
                 Ok(route) => self.visit(route, found, head, body, visitor, from).await,
                 // A visitor reloads the answer to a form, or returns to it after a sign-in.
                 Err(_) if matches!(head.method, Method::GET | Method::HEAD) => {
-                    Ok(Answer::moved(&found.parent()))
+                    Ok(AdminAnswer::moved(&found.parent()))
                 }
-                Err(allowed) => return Answer::not_allowed(&allowed),
+                Err(allowed) => return AdminAnswer::not_allowed(&allowed),
             },
         };
         answer.unwrap_or_else(|error| {
             if reads_html(&head.headers) {
                 self.error_page(&error, Some(visitor))
             } else {
-                Answer::error(error.status, &error.message)
+                AdminAnswer::error(error.status, &error.message)
             }
         })
     }
@@ -297,12 +302,12 @@ impl Admin {
     async fn visit(
         &self,
         route: &Route,
-        Found { names, .. }: Found,
+        FoundRoutes { names, .. }: FoundRoutes,
         head: &Parts,
         body: Incoming,
         visitor: &Visitor,
         from: &ClientOrigin,
-    ) -> PageResult<Answer> {
+    ) -> PageResult<AdminAnswer> {
         self.check_role(route, visitor)?;
         match route.handler {
             Handler::Page(page) => {
@@ -338,11 +343,11 @@ impl Admin {
     /// Makes and writes a page on a thread that may block, within `admin.render_timeout`.
     async fn page(
         &self,
-        page: Page,
+        page: ConsolePage,
         names: Vec<String>,
         params: Params,
         visitor: &Visitor,
-    ) -> PageResult<Answer> {
+    ) -> PageResult<AdminAnswer> {
         let is_csv = params.get("format") == "csv";
         let page_request = self.page_request(params);
         let (state, visitor, gateway) = (self.state.clone(), visitor.clone(), self.gateway.clone());
@@ -351,7 +356,7 @@ impl Admin {
             let name = names.first().map_or("", String::as_str);
             let page = pages::make(page, name, &state, &visitor, &page_request).await?;
             match page.csv().filter(|_| is_csv) {
-                Some(table) => Ok(Answer::csv(table, "usage.csv")),
+                Some(table) => Ok(AdminAnswer::csv(table, "usage.csv")),
                 None => html(&*page, &visitor, &gateway),
             }
         };
@@ -368,9 +373,9 @@ impl Admin {
     }
 
     /// A page that says why there is no other.
-    fn error_page(&self, error: &PageError, visitor: Option<&Visitor>) -> Answer {
+    fn error_page(&self, error: &PageError, visitor: Option<&Visitor>) -> AdminAnswer {
         let page = console::ErrorPage { message: &error.message };
-        let frame = Frame {
+        let frame = ConsoleFrame {
             title: error.status.canonical_reason().unwrap_or("Error"),
             gateway: &self.gateway,
             section: None,
@@ -378,7 +383,7 @@ impl Admin {
             csrf: &visitor.map(signed_out_by).unwrap_or_default(),
             main: console::text::Html(askama::Template::render(&page).unwrap_or_default()),
         };
-        Answer::html(error.status, askama::Template::render(&frame).unwrap_or_default())
+        AdminAnswer::html(error.status, askama::Template::render(&frame).unwrap_or_default())
     }
 
     /// Bounds of the bodies of visitors with a credential.
@@ -440,8 +445,8 @@ async fn beside_calls_within<T: Send + 'static>(
 ///
 /// # Errors
 /// The page cannot be written.
-fn html(page: &dyn AnyPage, visitor: &Visitor, gateway: &str) -> PageResult<Answer> {
-    let frame = Frame {
+fn html(page: &dyn AnyPage, visitor: &Visitor, gateway: &str) -> PageResult<AdminAnswer> {
+    let frame = ConsoleFrame {
         title: &page.title(),
         gateway,
         section: Some(page.section()),
@@ -450,7 +455,7 @@ fn html(page: &dyn AnyPage, visitor: &Visitor, gateway: &str) -> PageResult<Answ
         main: console::text::Html(page.html().map_err(|error| internal(&error))?),
     };
     let page = askama::Template::render(&frame).map_err(|error| internal(&error))?;
-    Ok(Answer::html(StatusCode::OK, page))
+    Ok(AdminAnswer::html(StatusCode::OK, page))
 }
 
 /// The time in which a late page notices its deadline.
@@ -496,7 +501,7 @@ const NO_CONSOLE: &str =
 
 const UNAUTHORIZED: &str = "send the header Authorization: Bearer with the value of admin.token";
 
-impl Serve for Admin {
+impl Serve for AdminServer {
     fn limits(&self) -> &Arc<Limits> {
         &self.limits
     }

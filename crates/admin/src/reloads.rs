@@ -16,11 +16,11 @@ pub struct Reloads {
     pub started: Instant,
     /// The start on the wall clock.
     pub started_at: SystemTime,
-    state: Mutex<State>,
+    state: Mutex<ReloadState>,
 }
 
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct ReloadState {
     applied: u64,
     rejected: u64,
     last: Option<SystemTime>,
@@ -122,12 +122,12 @@ impl Reloads {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ReloadState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl ReloadState {
     fn keep(
         &mut self,
         outcome: &'static str,

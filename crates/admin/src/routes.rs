@@ -3,9 +3,9 @@
 
 use http::{Method, StatusCode};
 
-use super::answer::Answer;
+use super::answer::AdminAnswer;
 use super::sign_in::Role;
-use super::state::State;
+use super::state::AdminState;
 use domain::percent;
 use gateway::router::approvals::Action;
 
@@ -26,19 +26,19 @@ pub(super) enum Handler {
     Readyz,
     Metrics,
     OpenApi,
-    Document(fn(&State) -> Answer),
+    Document(fn(&AdminState) -> AdminAnswer),
     Decide(Action),
     Revoke,
     Try,
     Complete,
-    Login(Login),
-    Page(Page),
-    Form(Form),
+    Login(LoginStep),
+    Page(ConsolePage),
+    Form(ConsoleForm),
 }
 
 /// A step of the sign-in.
 #[derive(Clone, Copy)]
-pub(super) enum Login {
+pub(super) enum LoginStep {
     Page,
     Token,
     BeginOidc,
@@ -47,7 +47,7 @@ pub(super) enum Login {
 
 /// A page of the console.
 #[derive(Clone, Copy)]
-pub(super) enum Page {
+pub(super) enum ConsolePage {
     Overview,
     Prompts,
     Prompt,
@@ -66,7 +66,7 @@ pub(super) enum Page {
 
 /// A form of the console.
 #[derive(Clone, Copy)]
-pub(super) enum Form {
+pub(super) enum ConsoleForm {
     Logout,
     Try,
     Complete,
@@ -78,7 +78,7 @@ pub(super) enum Form {
 
 /// The part of the admin side that a route belongs to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Part {
+pub(super) enum RoutePart {
     /// Without a credential, and without a session: orchestrators have neither.
     Probe,
     Api,
@@ -88,9 +88,9 @@ pub(super) enum Part {
 
 /// The routes of one path, with the names in it, decoded.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct FoundRoutes {
     path: &'static str,
-    pub part: Part,
+    pub part: RoutePart,
     pub names: Vec<String>,
 }
 
@@ -110,51 +110,51 @@ static ROUTES: [Route; 41] = [
     get("/api/v1/replicas", VIEWER, Handler::Document(|state| ok(&state.replicas()))),
     get("/api/v1/accounts", VIEWER, Handler::Document(|state| ok(&state.accounts()))),
     post("/api/v1/accounts/revoke", APPROVER, Handler::Revoke),
-    get("/api/v1/approvals", VIEWER, Handler::Document(State::approvals_answer)),
+    get("/api/v1/approvals", VIEWER, Handler::Document(AdminState::approvals_answer)),
     post("/api/v1/approvals/approve", APPROVER, Handler::Decide(Action::Approve)),
     post("/api/v1/approvals/reject", APPROVER, Handler::Decide(Action::Reject)),
     post("/api/v1/approvals/rollback", APPROVER, Handler::Decide(Action::RollBack { to: None })),
     post("/api/v1/prompts/{name}/try", TESTER, Handler::Try),
     post("/api/v1/prompts/{name}/complete", TESTER, Handler::Complete),
-    get("/login", None, Handler::Login(Login::Page)),
-    post("/login", None, Handler::Login(Login::Token)),
-    get("/login/oidc", None, Handler::Login(Login::BeginOidc)),
-    get("/login/callback", None, Handler::Login(Login::FinishOidc)),
-    post("/logout", VIEWER, Handler::Form(Form::Logout)),
-    get("/", VIEWER, Handler::Page(Page::Overview)),
-    get("/overview", VIEWER, Handler::Page(Page::Overview)),
-    get("/prompts", VIEWER, Handler::Page(Page::Prompts)),
-    get("/prompts/{name}", VIEWER, Handler::Page(Page::Prompt)),
-    post("/prompts/{name}/try", TESTER, Handler::Form(Form::Try)),
-    post("/prompts/{name}/complete", TESTER, Handler::Form(Form::Complete)),
-    get("/upstreams", VIEWER, Handler::Page(Page::Upstreams)),
-    get("/upstreams/{id}", VIEWER, Handler::Page(Page::Upstream)),
-    get("/access", VIEWER, Handler::Page(Page::Access)),
-    post("/access", VIEWER, Handler::Form(Form::Access)),
-    get("/approvals", VIEWER, Handler::Page(Page::Approvals)),
-    post("/approvals/decide", APPROVER, Handler::Form(Form::Decide)),
-    get("/approvals/{name}", VIEWER, Handler::Page(Page::Approval)),
-    get("/usage", VIEWER, Handler::Page(Page::Usage)),
-    get("/audit", VIEWER, Handler::Page(Page::Audit)),
-    get("/audit/verification", VIEWER, Handler::Page(Page::Verification)),
-    post("/audit/verification", TESTER, Handler::Form(Form::Verify)),
-    get("/audit/{seq}", VIEWER, Handler::Page(Page::Record)),
-    get("/configuration", VIEWER, Handler::Page(Page::Configuration)),
-    get("/connect", VIEWER, Handler::Page(Page::Connect)),
+    get("/login", None, Handler::Login(LoginStep::Page)),
+    post("/login", None, Handler::Login(LoginStep::Token)),
+    get("/login/oidc", None, Handler::Login(LoginStep::BeginOidc)),
+    get("/login/callback", None, Handler::Login(LoginStep::FinishOidc)),
+    post("/logout", VIEWER, Handler::Form(ConsoleForm::Logout)),
+    get("/", VIEWER, Handler::Page(ConsolePage::Overview)),
+    get("/overview", VIEWER, Handler::Page(ConsolePage::Overview)),
+    get("/prompts", VIEWER, Handler::Page(ConsolePage::Prompts)),
+    get("/prompts/{name}", VIEWER, Handler::Page(ConsolePage::Prompt)),
+    post("/prompts/{name}/try", TESTER, Handler::Form(ConsoleForm::Try)),
+    post("/prompts/{name}/complete", TESTER, Handler::Form(ConsoleForm::Complete)),
+    get("/upstreams", VIEWER, Handler::Page(ConsolePage::Upstreams)),
+    get("/upstreams/{id}", VIEWER, Handler::Page(ConsolePage::Upstream)),
+    get("/access", VIEWER, Handler::Page(ConsolePage::Access)),
+    post("/access", VIEWER, Handler::Form(ConsoleForm::Access)),
+    get("/approvals", VIEWER, Handler::Page(ConsolePage::Approvals)),
+    post("/approvals/decide", APPROVER, Handler::Form(ConsoleForm::Decide)),
+    get("/approvals/{name}", VIEWER, Handler::Page(ConsolePage::Approval)),
+    get("/usage", VIEWER, Handler::Page(ConsolePage::Usage)),
+    get("/audit", VIEWER, Handler::Page(ConsolePage::Audit)),
+    get("/audit/verification", VIEWER, Handler::Page(ConsolePage::Verification)),
+    post("/audit/verification", TESTER, Handler::Form(ConsoleForm::Verify)),
+    get("/audit/{seq}", VIEWER, Handler::Page(ConsolePage::Record)),
+    get("/configuration", VIEWER, Handler::Page(ConsolePage::Configuration)),
+    get("/connect", VIEWER, Handler::Page(ConsolePage::Connect)),
 ];
 
 impl Handler {
-    fn part(&self) -> Part {
+    fn part(&self) -> RoutePart {
         match self {
-            Self::Livez | Self::Readyz => Part::Probe,
-            Self::Login(_) => Part::Login,
-            Self::Page(_) | Self::Form(_) => Part::Console,
-            _ => Part::Api,
+            Self::Livez | Self::Readyz => RoutePart::Probe,
+            Self::Login(_) => RoutePart::Login,
+            Self::Page(_) | Self::Form(_) => RoutePart::Console,
+            _ => RoutePart::Api,
         }
     }
 }
 
-impl Found {
+impl FoundRoutes {
     /// The route of a method.
     ///
     /// # Errors
@@ -186,10 +186,10 @@ impl Found {
 
 /// Returns the routes of a path; `None` if it has none, or a name in it is not UTF-8 or means a
 /// folder.
-pub(super) fn find(path: &str) -> Option<Found> {
+pub(super) fn find(path: &str) -> Option<FoundRoutes> {
     ROUTES.iter().find_map(|route| {
         let names = names(route.path, path)?;
-        Some(Found { path: route.path, part: route.handler.part(), names })
+        Some(FoundRoutes { path: route.path, part: route.handler.part(), names })
     })
 }
 
@@ -217,8 +217,8 @@ const fn post(path: &'static str, role: Option<Role>, handler: Handler) -> Route
     Route { method: Method::POST, path, role, handler }
 }
 
-fn ok(document: &serde_json::Value) -> Answer {
-    Answer::json(StatusCode::OK, document)
+fn ok(document: &serde_json::Value) -> AdminAnswer {
+    AdminAnswer::json(StatusCode::OK, document)
 }
 
 #[cfg(test)]
@@ -238,8 +238,9 @@ mod tests {
                 methods.map(move |method| format!("{} {path}", method.to_uppercase()))
             })
             .collect();
-        let routes =
-            ROUTES.iter().filter(|route| [Part::Probe, Part::Api].contains(&route.handler.part()));
+        let routes = ROUTES
+            .iter()
+            .filter(|route| [RoutePart::Probe, RoutePart::Api].contains(&route.handler.part()));
         let routes: BTreeSet<_> =
             routes.map(|route| format!("{} {}", route.method, route.path)).collect();
         assert!(routes.len() > 10);

@@ -10,12 +10,12 @@ use tokio_util::sync::CancellationToken;
 use super::upstream_row::UpstreamRow;
 use super::{Reloads, Verification};
 use audit::Audit;
-use audit::usage::Usage;
+use audit::usage::GatewayUsage;
 use base::platform::wall_clock;
 use config::{Config, OnStoreFailure};
 use domain::millis::whole_millis;
 use domain::overlay;
-use gateway::cluster::{Cluster, Replica};
+use gateway::cluster::{ClusterMember, Replica};
 use gateway::policy::Gate;
 use gateway::router::Router;
 use gateway::router::catalog::Catalog;
@@ -24,15 +24,15 @@ use gateway::shutdown::Supervisor;
 use gateway::telemetry::Telemetry;
 
 /// The parts of the gateway that the admin API shows.
-pub struct State {
+pub struct AdminState {
     pub router: Arc<Router>,
     pub gate: Arc<Gate>,
     pub audit: Audit,
     /// Counts of uses, for the console.
-    pub usage: Arc<Usage>,
+    pub usage: Arc<GatewayUsage>,
     pub telemetry: Telemetry,
     /// `None` if this replica stands alone.
-    pub cluster: Option<Arc<Cluster>>,
+    pub cluster: Option<Arc<ClusterMember>>,
     /// Cancelled when a shutdown starts.
     pub pre_drain: CancellationToken,
     pub config: Arc<Config>,
@@ -44,7 +44,7 @@ pub struct State {
     pub reloads: Arc<Reloads>,
 }
 
-impl State {
+impl AdminState {
     /// Returns why requests should go to another replica at present; empty if the gateway is ready.
     pub(super) fn unready_reasons(&self) -> Vec<String> {
         self.unready_reasons_in(&self.router.catalog())

@@ -55,8 +55,8 @@ impl UpstreamRow {
         let note = status.note();
         let until =
             status.breaker_open_until.map(|until| until.saturating_duration_since(Instant::now()));
-        // The lines of the attempt that failed, where there is one: the upstream may have been started
-        // again.
+        // The lines of the attempt that failed, where there is one: the upstream may have been
+        // started again.
         let stderr = match status.failure.as_ref().map(UpstreamFaultKind::stderr) {
             Some(stderr) if !stderr.is_empty() => stderr.to_vec(),
             _ => status.stderr_tail.lines(),

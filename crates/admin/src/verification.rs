@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio_util::sync::CancellationToken;
 
 use audit::keys::Keys;
-use audit::verify::{Progress, Report, TrustAnchors, verify_with};
+use audit::verify::{TrustAnchors, VerificationProgress, VerificationReport, verify_with};
 use base::platform::{blocking, wall_clock};
 use gateway::shutdown::Supervisor;
 
@@ -20,7 +20,7 @@ pub struct Verification(Mutex<Verified>);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Verified {
     /// `none`, `running`, `intact`, `not_intact` or `failed`.
-    pub state: State,
+    pub state: VerificationState,
     /// From 0 to 100.
     pub percent: u64,
     pub bytes: u64,
@@ -51,7 +51,7 @@ const MAX_MISSING: usize = 100;
 
 /// The state of a verification.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) enum State {
+pub(crate) enum VerificationState {
     #[default]
     None,
     Running,
@@ -75,10 +75,10 @@ impl Verification {
     ) {
         {
             let mut verified = self.lock();
-            if verified.state == State::Running {
+            if verified.state == VerificationState::Running {
                 return;
             }
-            *verified = Verified { state: State::Running, ..Verified::default() };
+            *verified = Verified { state: VerificationState::Running, ..Verified::default() };
         }
         let (verification, stop) = (self.clone(), supervisor.stop().clone());
         let ending = self.clone();
@@ -103,7 +103,7 @@ impl Verification {
         match outcome {
             Ok(report) => verified.take(&report),
             Err(error) => {
-                verified.state = State::Failed;
+                verified.state = VerificationState::Failed;
                 verified.error = Some(error.to_string());
             }
         }
@@ -111,11 +111,11 @@ impl Verification {
 
     fn fail(&self, error: String) {
         let mut verified = self.lock();
-        verified.state = State::Failed;
+        verified.state = VerificationState::Failed;
         verified.error = Some(error);
     }
 
-    fn note(&self, progress: Progress, stop: &CancellationToken) -> ControlFlow<()> {
+    fn note(&self, progress: VerificationProgress, stop: &CancellationToken) -> ControlFlow<()> {
         if stop.is_cancelled() {
             return ControlFlow::Break(());
         }
@@ -132,7 +132,7 @@ impl Verification {
 
 impl Verified {
     pub(super) fn is_running(&self) -> bool {
-        self.state == State::Running
+        self.state == VerificationState::Running
     }
 
     /// Missing records beyond those of [`Verified::missing`].
@@ -141,9 +141,10 @@ impl Verified {
             - self.missing.iter().map(|[first, last]| last - first + 1).sum::<u64>()
     }
 
-    fn take(&mut self, report: &Report) {
+    fn take(&mut self, report: &VerificationReport) {
         let is_intact = report.mistakes.is_empty();
-        self.state = if is_intact { State::Intact } else { State::NotIntact };
+        self.state =
+            if is_intact { VerificationState::Intact } else { VerificationState::NotIntact };
         (self.first, self.last, self.records) = (report.first, report.last, report.records);
         (self.segments, self.checkpoint) = (report.segments, report.checkpoint);
         (self.unknown, self.removed) = (report.unknown.len(), report.removed);
@@ -171,11 +172,15 @@ mod tests {
     #[test]
     fn what_the_log_declares_missing_is_told() {
         let mut verified = Verified::default();
-        let report = Report { missing: vec![5..=9, 20..=20], removed: 3, ..Report::default() };
+        let report = VerificationReport {
+            missing: vec![5..=9, 20..=20],
+            removed: 3,
+            ..VerificationReport::default()
+        };
         verified.take(&report);
         assert_eq!(
             (verified.state, verified.missing_records, verified.removed),
-            (State::Intact, 6, 3)
+            (VerificationState::Intact, 6, 3)
         );
         assert_eq!(
             (verified.missing.as_slice(), verified.missing_beyond()),
@@ -183,7 +188,7 @@ mod tests {
         );
         let most = MAX_MISSING as u64;
         let missing = (1..=most + 2).map(|n| 10 * n..=10 * n + 1).collect();
-        verified.take(&Report { missing, ..Report::default() });
+        verified.take(&VerificationReport { missing, ..VerificationReport::default() });
         assert_eq!(verified.missing.len(), MAX_MISSING);
         assert_eq!((verified.missing_records, verified.missing_beyond()), (2 * most + 4, 4));
     }

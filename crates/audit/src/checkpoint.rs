@@ -6,7 +6,7 @@
 //! below the checkpoint.
 
 use super::keys::{Digest, Keys, Mac, PublicKey};
-use super::record::{Event, Head};
+use super::record::{AuditEvent, Head};
 use base::seal::hex::{from_hex, hex};
 
 /// The statement that a checkpoint signs.
@@ -74,9 +74,9 @@ impl Checkpoint {
     }
 
     /// Returns the record of the checkpoint.
-    pub(crate) fn event(&self) -> Event {
+    pub(crate) fn event(&self) -> AuditEvent {
         let Statement { seq, mac, digests } = &self.statement;
-        let mut event = Event::new("checkpoint").number("count", *seq).text("head", &hex(mac));
+        let mut event = AuditEvent::new("checkpoint").number("count", *seq).text("head", &hex(mac));
         if let Some(LogDigests { lines, segment, headers }) = digests {
             event = event
                 .text("lines", &hex(lines))

@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use super::keys::Keys;
-use super::record::{Event, write_text};
+use super::record::{AuditEvent, write_text};
 use base::seal::hex::hex;
-use domain::json::{Json, Kind};
+use domain::json::{Json, JsonKind};
 
 /// The limit of values of one call; more are left out, and the record is marked as truncated.
 const MAX_VALUES: usize = 64;
@@ -25,12 +25,12 @@ const RESERVED_BYTES: usize = 4 << 10;
 /// Adds the arguments as the member `name`, by the path of each value:
 /// `{"who":{"bytes":5,"hmac":"…"}}`. Values are written only if `raw`.
 pub(super) fn add_arguments(
-    event: Event,
+    event: AuditEvent,
     name: &'static str,
     keys: &Keys,
     arguments: Json<'_>,
     raw: bool,
-) -> Event {
+) -> AuditEvent {
     let limit = event.room().saturating_sub(RESERVED_BYTES);
     let out = String::from("{");
     let names = HashSet::new();
@@ -62,14 +62,14 @@ impl Digests<'_> {
         let length = path.len();
         let dot = if path.is_empty() { "" } else { "." };
         match value.kind() {
-            Kind::Object => {
+            JsonKind::Object => {
                 for (key, member) in value.members() {
                     let _ = write!(path, "{dot}{}", key.as_str().unwrap_or_default());
                     self.walk(member, path);
                     path.truncate(length);
                 }
             }
-            Kind::Array => {
+            JsonKind::Array => {
                 for (index, element) in value.elements().enumerate() {
                     let _ = write!(path, "{dot}{index}");
                     self.walk(element, path);
@@ -137,7 +137,7 @@ mod tests {
 
     fn recorded(keys: &Keys, arguments: &str, raw: bool) -> (String, Value) {
         let json = Json::parse(arguments.as_bytes(), 64).unwrap();
-        let event = add_arguments(Event::new("received"), "arguments", keys, json, raw);
+        let event = add_arguments(AuditEvent::new("received"), "arguments", keys, json, raw);
         let stamp = Stamp { wall: SystemTime::now(), up: Duration::ZERO };
         let writer = WriterId { instance: "a".into(), boot: "b".into() };
         let mut out = Vec::new();
@@ -172,7 +172,7 @@ mod tests {
             "{{\"{long}1\":\"a\",\"{long}2\":\"b\",\"{long}\":\"c\",\"a.b\":{{\"c\":\"\"}},\"a\":{{\"b\":{{\"c\":\"\"}}}}}}"
         );
         let (line, value) = recorded(&keys, &given, false);
-        let read = super::super::record::Line::read(line.trim_end().as_bytes());
+        let read = super::super::record::RecordLine::read(line.trim_end().as_bytes());
         assert!(read.is_some(), "no member occurs twice: {line}");
         assert_eq!(value["arguments"].as_object().unwrap().len(), 5);
         assert_eq!(value["truncated"], true);
@@ -185,7 +185,7 @@ mod tests {
             (0..60).map(|i| format!("\"{}{i}\":\"v\"", "p".repeat(120))).collect();
         let text = format!("{{{}}}", many.join(","));
         let json = Json::parse(text.as_bytes(), 64).unwrap();
-        let mut event = Event::new("received");
+        let mut event = AuditEvent::new("received");
         for name in ["arguments", "responses"] {
             event = add_arguments(event, name, &keys, json, true);
         }

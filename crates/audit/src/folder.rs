@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) use base::platform::disk::{self, File, FileKind, Metadata, OpenOptions, Readers};
 
 /// The folder of a log, locked so that no other process writes into it.
-pub(crate) struct Folder {
+pub(crate) struct LogFolder {
     path: PathBuf,
     failpoints: Failpoints,
     /// The locked file `lock`, and the locked folder, since the file can be removed while it is
@@ -40,7 +40,7 @@ pub(crate) trait FaultInjector: Send {
 type Failpoints = Option<Arc<Mutex<dyn FaultInjector>>>;
 
 /// A segment that is open for writing.
-pub(crate) struct Segment {
+pub(crate) struct LogSegment {
     pub name: String,
     /// The length, in bytes.
     pub bytes: u64,
@@ -59,7 +59,7 @@ const TEMPORARY_FILE: &str = "next.tmp";
 const SEGMENT_SUFFIX: &str = ".jsonl";
 const SEGMENT_PREFIX: &str = "audit-";
 
-impl Folder {
+impl LogFolder {
     /// Opens and locks the folder; creates it if it does not exist.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl Folder {
     ///
     /// # Errors
     /// When the file cannot be written, synced or renamed. It may exist after a failed rename.
-    pub(crate) fn create(&self, name: &str, content: &[u8]) -> io::Result<Segment> {
+    pub(crate) fn create(&self, name: &str, content: &[u8]) -> io::Result<LogSegment> {
         let temporary = self.path.join(TEMPORARY_FILE);
         let made = self.write_whole(&temporary, name, content);
         if made.is_err() {
@@ -123,11 +123,11 @@ impl Folder {
         made
     }
 
-    fn write_whole(&self, temporary: &Path, name: &str, content: &[u8]) -> io::Result<Segment> {
+    fn write_whole(&self, temporary: &Path, name: &str, content: &[u8]) -> io::Result<LogSegment> {
         let options = OpenOptions { create_new: true, append: true, ..OpenOptions::private() };
         let file = options.open(temporary)?;
         let failpoints = self.failpoints.clone();
-        let mut segment = Segment { name: name.to_owned(), bytes: 0, file, failpoints };
+        let mut segment = LogSegment { name: name.to_owned(), bytes: 0, file, failpoints };
         segment.append(content)?;
         segment.pending_sync()?.run()?;
         at(&self.failpoints, FailPoint::BeforeRename)?;
@@ -141,12 +141,12 @@ impl Folder {
     ///
     /// # Errors
     /// When the file cannot be opened.
-    pub(crate) fn reopen(&self, name: &str) -> io::Result<Segment> {
+    pub(crate) fn reopen(&self, name: &str) -> io::Result<LogSegment> {
         let options = OpenOptions { append: true, ..OpenOptions::private() };
         let file = options.open(&self.path.join(name))?;
         let bytes = file.metadata()?.length;
         let failpoints = self.failpoints.clone();
-        Ok(Segment { name: name.to_owned(), bytes, file, failpoints })
+        Ok(LogSegment { name: name.to_owned(), bytes, file, failpoints })
     }
 
     /// Truncates a segment to `bytes`, with a new handle. A shorter file stays as it is.
@@ -185,7 +185,7 @@ impl Folder {
     }
 
     /// Returns the damage that others have done to the open segment; `None` if it is unchanged.
-    pub(crate) fn damage(&self, segment: &Segment) -> Option<&'static str> {
+    pub(crate) fn damage(&self, segment: &LogSegment) -> Option<&'static str> {
         let named = disk::symlink_metadata(&self.path.join(&segment.name));
         match named.and_then(|named| Ok((named, segment.file.metadata()?))) {
             Ok((named, open)) if is_same_file(&named, &open) => (open.length != segment.bytes)
@@ -213,7 +213,7 @@ impl Folder {
     }
 }
 
-impl Segment {
+impl LogSegment {
     /// Appends bytes.
     ///
     /// # Errors
@@ -354,8 +354,8 @@ mod tests {
     fn f23_a_folder_has_one_writer_and_is_private() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a/audit");
-        let one = Folder::open(&path).unwrap();
-        let two = Folder::open(&path).err().unwrap();
+        let one = LogFolder::open(&path).unwrap();
+        let two = LogFolder::open(&path).err().unwrap();
         assert_eq!(two.kind(), io::ErrorKind::WouldBlock);
         one.create(&segment_name(1), b"x\n").unwrap();
         #[cfg(unix)]
@@ -365,16 +365,16 @@ mod tests {
             assert_eq!((mode(&path), mode(&path.join(segment_name(1)))), (0o700, 0o600));
         }
         fs::remove_file(path.join(LOCK_FILE)).unwrap();
-        let three = Folder::open(&path).err().unwrap();
+        let three = LogFolder::open(&path).err().unwrap();
         assert_eq!(three.kind(), io::ErrorKind::WouldBlock, "the folder itself is locked");
         drop(one);
-        Folder::open(&path).unwrap();
+        LogFolder::open(&path).unwrap();
     }
 
     #[test]
     fn f14_a_segment_of_another_length_is_damaged() {
         let directory = tempfile::tempdir().unwrap();
-        let folder = Folder::open(directory.path()).unwrap();
+        let folder = LogFolder::open(directory.path()).unwrap();
         let mut segment = folder.create(&segment_name(1), b"one\n").unwrap();
         let path = directory.path().join(segment_name(1));
         segment.append(b"two\n").unwrap();
@@ -395,11 +395,11 @@ mod tests {
         let link = folder.path().join("link");
         fs::create_dir(&real).unwrap();
         std::os::unix::fs::symlink(&real, &link).unwrap();
-        assert!(Folder::open(&link).is_err());
+        assert!(LogFolder::open(&link).is_err());
         let elsewhere = folder.path().join("elsewhere");
         fs::write(&elsewhere, "").unwrap();
         std::os::unix::fs::symlink(&elsewhere, real.join(segment_name(1))).unwrap();
-        assert!(Folder::open(&real).is_err());
+        assert!(LogFolder::open(&real).is_err());
     }
 
     #[test]

@@ -5,12 +5,12 @@
 use std::fmt::Write as _;
 
 use super::keys::{Digest, Keys};
-use super::record::{Head, Line, Stamp, end_line, write_text};
+use super::record::{Head, RecordLine, Stamp, end_line, write_text};
 use base::seal::hex::{from_hex, hex};
 
 /// The header of a segment.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Header {
+pub(crate) struct SegmentHeader {
     /// The number of the segment; the first one has 1.
     pub number: u64,
     pub instance: String,
@@ -30,7 +30,7 @@ pub(crate) struct Header {
 /// The limit of the reason, in bytes as written: enough for an error of the system.
 const MAX_REASON: usize = 256;
 
-impl Header {
+impl SegmentHeader {
     /// Returns the line of the header, with its line feed.
     pub(crate) fn write(&self, stamp: Stamp, keys: &Keys) -> Vec<u8> {
         let Self { number, instance, previous, name, bytes, headers, abandoned } = self;
@@ -56,8 +56,8 @@ impl Header {
         line
     }
 
-    /// Reads a line of [`Header::write`]; `None` if it is not a header.
-    pub(crate) fn read(line: &Line<'_>) -> Option<Self> {
+    /// Reads a line of [`SegmentHeader::write`]; `None` if it is not a header.
+    pub(crate) fn read(line: &RecordLine<'_>) -> Option<Self> {
         let digest = |name| line.string(name).and_then(|text| from_hex(&text));
         Some(Self {
             number: line.number("segment")?,
@@ -75,7 +75,7 @@ impl Header {
     }
 
     /// Whether the authentication code of the line was made with these keys.
-    pub(crate) fn is_authentic(&self, line: &Line<'_>, keys: &Keys) -> bool {
+    pub(crate) fn is_authentic(&self, line: &RecordLine<'_>, keys: &Keys) -> bool {
         keys.link(&self.previous.mac, line.text) == line.mac
     }
 }
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_header_survives_a_round_trip_and_is_authentic_only_under_its_key() {
-        let header = Header {
+        let header = SegmentHeader {
             number: 7,
             instance: "0a".into(),
             previous: Head { seq: 12, mac: [3; 32], lines: [4; 32] },
@@ -101,8 +101,8 @@ mod tests {
         let keys = Keys::new(&AuditKey::generate().0);
         let stamp = Stamp { wall: SystemTime::now(), up: Duration::ZERO };
         let text = header.write(stamp, &keys);
-        let line = Line::read(text.trim_ascii_end()).unwrap();
-        assert_eq!(Header::read(&line).as_ref(), Some(&header));
+        let line = RecordLine::read(text.trim_ascii_end()).unwrap();
+        assert_eq!(SegmentHeader::read(&line).as_ref(), Some(&header));
         assert!(header.is_authentic(&line, &keys));
         assert!(!header.is_authentic(&line, &Keys::new(&AuditKey::generate().0)));
         assert_eq!(line.seq(), None);

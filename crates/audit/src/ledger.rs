@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use super::digest;
-use super::folder::Folder;
+use super::folder::LogFolder;
 use super::keys::Keys;
 use super::log::{Log, LogSettings};
-use super::queue::{Outcome, Queue, WriterSettings};
-use super::record::{Event, Stamp};
+use super::queue::{Queue, WriteOutcome, WriterSettings};
+use super::record::{AuditEvent, Stamp};
 use super::recover::{SetAside, recover};
 use super::writer::LogWriter;
 use super::{EVIDENCE, FolderUse};
@@ -78,7 +78,7 @@ impl Ledger {
         let log_writer = LogWriter::new(queue.clone(), log, clock, settings);
         spawn_thread("audit", move || log_writer.run())?;
         let ledger = Self { path, queue, keys, started };
-        let event = Event::new("started").text("version", env!("CARGO_PKG_VERSION"));
+        let event = AuditEvent::new("started").text("version", env!("CARGO_PKG_VERSION"));
         ledger.note(event.number("after", recovered.head.seq));
         for SetAside { name, bytes, last_seq } in &recovered.aside {
             tracing::error!(
@@ -86,11 +86,11 @@ impl Ledger {
                 bytes,
                 "a file of the audit folder is no segment; it was set aside"
             );
-            let event = Event::new("set_aside").text("name", name).number("bytes", *bytes);
+            let event = AuditEvent::new("set_aside").text("name", name).number("bytes", *bytes);
             ledger.note(event.number("last_seq", *last_seq));
         }
         if recovered.torn > 0 {
-            let event = Event::new("recovered").number("last_seq", recovered.head.seq);
+            let event = AuditEvent::new("recovered").number("last_seq", recovered.head.seq);
             ledger.note(event.number("torn_bytes", recovered.torn));
         }
         Ok(ledger)
@@ -130,7 +130,7 @@ impl Ledger {
     ///
     /// # Cancel safety
     /// A record in the queue is written even if the future is dropped.
-    pub async fn record(&self, holder: &Holder, event: Event) -> Result<(), Unrecorded> {
+    pub async fn record(&self, holder: &Holder, event: AuditEvent) -> Result<(), Unrecorded> {
         self.record_both(holder, None, event).await
     }
 
@@ -141,31 +141,31 @@ impl Ledger {
     pub async fn record_both(
         &self,
         holder: &Holder,
-        before: Option<Event>,
-        event: Event,
+        before: Option<AuditEvent>,
+        event: AuditEvent,
     ) -> Result<(), Unrecorded> {
         let written = self.queue.submit(holder, before, event, stamp(self.started));
         let Some(written) = written.map_err(|_| Unrecorded::Refused)? else {
             return Ok(());
         };
         match timeout(WRITE_TIMEOUT, written).await {
-            Ok(Ok(Outcome::Written)) => Ok(()),
+            Ok(Ok(WriteOutcome::Written)) => Ok(()),
             _ if self.queue.degrades() => Ok(()),
             Ok(Err(_)) => Err(Unrecorded::Refused),
-            Ok(Ok(Outcome::Late)) | Err(_) => Err(Unrecorded::Late),
+            Ok(Ok(WriteOutcome::Late)) | Err(_) => Err(Unrecorded::Late),
         }
     }
 
     /// Records an event without waiting until it is written. It precedes all later records, and
     /// takes no room from records that calls wait for: where there is none for it, only its kind is
     /// counted.
-    pub fn note(&self, event: Event) {
+    pub fn note(&self, event: AuditEvent) {
         self.queue.note(event, stamp(self.started));
     }
 
     /// Records the end of a call or stream whose start is on record, without waiting until it is
     /// written. It always has room: there are at most as many ends as calls and streams at once.
-    pub fn end(&self, event: Event) {
+    pub fn end(&self, event: AuditEvent) {
         self.queue.end(event, stamp(self.started));
     }
 
@@ -173,11 +173,11 @@ impl Ledger {
     /// values only if `raw`.
     pub fn with_arguments(
         &self,
-        event: Event,
+        event: AuditEvent,
         name: &'static str,
         arguments: &Document,
         raw: bool,
-    ) -> Event {
+    ) -> AuditEvent {
         digest::add_arguments(event, name, &self.keys, arguments.json(), raw)
     }
 
@@ -228,7 +228,7 @@ pub(crate) fn writer_settings(config: &config::Audit) -> WriterSettings {
 /// folders of all before it, so their number is bounded.
 const MAX_SHARED_LOGS: usize = 64;
 
-fn open_folder(path: &Path, folder_use: FolderUse) -> io::Result<Folder> {
+fn open_folder(path: &Path, folder_use: FolderUse) -> io::Result<LogFolder> {
     let with_path = |error: io::Error| {
         let hint = match error.kind() {
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
@@ -238,7 +238,7 @@ fn open_folder(path: &Path, folder_use: FolderUse) -> io::Result<Folder> {
         };
         io::Error::new(error.kind(), format!("audit.path {}: {error}{hint}", path.display()))
     };
-    let mut opened = Folder::open(path);
+    let mut opened = LogFolder::open(path);
     for number in 2..=MAX_SHARED_LOGS {
         match &opened {
             Err(error)
@@ -247,7 +247,7 @@ fn open_folder(path: &Path, folder_use: FolderUse) -> io::Result<Folder> {
             {
                 let mut name = path.as_os_str().to_owned();
                 name.push(format!("-{number}"));
-                opened = Folder::open(Path::new(&name));
+                opened = LogFolder::open(Path::new(&name));
             }
             _ => break,
         }

@@ -43,7 +43,7 @@ use tokio::time::Instant;
 
 use base::platform::disk;
 use queue::Queue;
-use record::Event;
+use record::AuditEvent;
 
 pub use ledger::{Ledger, Unrecorded};
 
@@ -54,10 +54,10 @@ pub const EVIDENCE: &str = "promptgate::audit::evidence";
 /// A handle on the current audit log, cheap to clone. While the log is disabled, it discards every
 /// record.
 #[derive(Clone, Default)]
-pub struct Audit(Arc<Inner>);
+pub struct Audit(Arc<AuditState>);
 
 #[derive(Default)]
-struct Inner {
+struct AuditState {
     ledger: ArcSwapOption<Ledger>,
     /// The folders and queues of earlier logs that may not have ended yet.
     replaced: Mutex<Vec<(PathBuf, Arc<Queue>)>>,
@@ -109,7 +109,7 @@ impl Audit {
     pub fn open_in(config: Option<&config::Audit>, folder_use: FolderUse) -> io::Result<Self> {
         let ledger = config.map(|config| Ledger::open(config, folder_use)).transpose()?;
         let ledger = ArcSwapOption::from(ledger.map(Arc::new));
-        Ok(Self(Arc::new(Inner { ledger, folder_use, ..Inner::default() })))
+        Ok(Self(Arc::new(AuditState { ledger, folder_use, ..AuditState::default() })))
     }
 
     /// Opens the log of a changed configuration, if it is not the log of `before`;
@@ -157,7 +157,7 @@ impl Audit {
     /// Switches to the log of `next`, with the settings of `config`. The replaced log records the
     /// events of `change` and `log_replaced`; it ends once all calls have ended that it has records
     /// of.
-    pub fn apply(&self, next: LogChange, config: Option<&config::Audit>, change: &[Event]) {
+    pub fn apply(&self, next: LogChange, config: Option<&config::Audit>, change: &[AuditEvent]) {
         let LogChange::Replaced(next) = next else {
             if let (Some(ledger), Some(config)) = (self.ledger(), config) {
                 ledger.reconfigure(config);
@@ -169,9 +169,9 @@ impl Audit {
         if let Some(before) = self.ledger() {
             let by = next.as_deref().map(shown).unwrap_or_default();
             change.iter().for_each(|event| before.note(event.clone()));
-            before.note(Event::new("log_replaced").text("by", &by));
+            before.note(AuditEvent::new("log_replaced").text("by", &by));
             if let Some(next) = &next {
-                next.note(Event::new("log_replaces").text("path", &shown(&before)));
+                next.note(AuditEvent::new("log_replaces").text("path", &shown(&before)));
             }
             let mut replaced = self.replaced();
             replaced.retain(|(_, queue)| !queue.is_closed());
@@ -217,14 +217,14 @@ impl Audit {
     }
 
     /// Records an event without waiting until it is written. It precedes all later records.
-    pub fn note(&self, event: Event) {
+    pub fn note(&self, event: AuditEvent) {
         if let Some(ledger) = self.0.ledger.load().as_ref() {
             ledger.note(event);
         }
     }
 
     /// Records the end of something whose start is on record ([`Ledger::end`]).
-    pub fn end(&self, event: Event) {
+    pub fn end(&self, event: AuditEvent) {
         if let Some(ledger) = self.0.ledger.load().as_ref() {
             ledger.end(event);
         }

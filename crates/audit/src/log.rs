@@ -11,29 +11,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Statement};
-use super::folder::{Folder, PendingSync, Segment, segment_name};
-use super::header::Header;
+use super::folder::{LogFolder, LogSegment, PendingSync, segment_name};
+use super::header::SegmentHeader;
 use super::keys::{Digest, Keys};
-use super::record::{Event, Head, Stamp, WriterId, next_digest, time_text};
+use super::record::{AuditEvent, Head, Stamp, WriterId, next_digest, time_text};
 use super::recover::{Recovered, read_header};
 
 /// A log that is open for writing.
 pub(crate) struct Log {
-    folder: Folder,
+    folder: LogFolder,
     keys: Arc<Keys>,
     settings: LogSettings,
     writer: WriterId,
     /// The last record that was written, synced or not.
     head: Head,
     /// The current segment; `None` from a failure of its file until the next segment exists.
-    segment: Option<Segment>,
+    segment: Option<LogSegment>,
     number: u64,
     opened_at: Duration,
     /// The position up to which everything is known to be on the disk.
-    durable: Position,
+    durable: WritePosition,
     /// The position that becomes `durable` when the sync under way succeeds, with the lines since
     /// `durable`.
-    syncing: Option<Position>,
+    syncing: Option<WritePosition>,
     syncing_lines: Vec<u8>,
     /// The lines after those, for the next sync.
     unsynced_lines: Vec<u8>,
@@ -63,7 +63,7 @@ pub(crate) struct LogSettings {
 
 /// A position in a segment: the last record before it, and the length in bytes.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-struct Position {
+struct WritePosition {
     head: Head,
     bytes: u64,
 }
@@ -86,7 +86,7 @@ impl Log {
     /// # Errors
     /// When the last segment cannot be opened, or the first one not created.
     pub(crate) fn new(
-        folder: Folder,
+        folder: LogFolder,
         keys: Arc<Keys>,
         settings: LogSettings,
         recovered: &Recovered,
@@ -103,7 +103,7 @@ impl Log {
             segment: None,
             number: recovered.number,
             opened_at: stamp.up,
-            durable: Position { head: recovered.head, bytes: recovered.bytes },
+            durable: WritePosition { head: recovered.head, bytes: recovered.bytes },
             syncing: None,
             syncing_lines: Vec::new(),
             unsynced_lines: Vec::new(),
@@ -130,7 +130,7 @@ impl Log {
     /// earlier calls are kept, to be written again.
     pub(crate) fn append<'a>(
         &mut self,
-        records: impl Iterator<Item = (&'a Event, Stamp)>,
+        records: impl Iterator<Item = (&'a AuditEvent, Stamp)>,
         now: Stamp,
     ) -> io::Result<()> {
         let start = self.unsynced_lines.len();
@@ -171,7 +171,7 @@ impl Log {
     pub(crate) fn append_gap(&mut self, gap: &Gap, now: Stamp) -> io::Result<()> {
         let from = self.head.seq + 1;
         let to = self.head.seq + gap.count;
-        let event = Event::new("gap")
+        let event = AuditEvent::new("gap")
             .number("from_seq", from)
             .number("count", gap.count)
             .json("first_time", &time_text(gap.first))
@@ -192,7 +192,7 @@ impl Log {
         if self.unsynced_lines.is_empty() {
             return None;
         }
-        self.syncing = Some(Position { head: self.head, bytes: segment.bytes });
+        self.syncing = Some(WritePosition { head: self.head, bytes: segment.bytes });
         std::mem::swap(&mut self.syncing_lines, &mut self.unsynced_lines);
         Some(segment.pending_sync())
     }
@@ -374,7 +374,7 @@ impl Log {
             return Err(io::Error::other(format!("{why} (the last sync has not ended yet)")));
         }
         let number = self.number + 1;
-        let header = Header {
+        let header = SegmentHeader {
             number,
             instance: self.writer.instance.clone(),
             previous: self.durable.head,
@@ -399,7 +399,7 @@ impl Log {
         self.headers = headers;
         self.number = number;
         self.opened_at = now.up;
-        self.durable = Position { head: self.head, bytes: segment.bytes };
+        self.durable = WritePosition { head: self.head, bytes: segment.bytes };
         self.segment = Some(segment);
         self.total = self.folder.total().unwrap_or(self.total);
         Ok(())

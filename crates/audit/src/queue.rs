@@ -13,13 +13,13 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::log::{Gap, LogSettings};
-use super::record::{Event, MAX_LINE, Stamp};
+use super::record::{AuditEvent, MAX_LINE, Stamp};
 use base::platform::{Condvar, yield_now};
 use domain::fair_share::{FairShare, Holder};
 
 /// The queue, shared by all producers and the one writer.
 pub(super) struct Queue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     /// Wakes the writer. Only its thread waits here, so that `notify_one` cannot reach a different
     /// waiter.
     work: Condvar,
@@ -28,20 +28,20 @@ pub(super) struct Queue {
 }
 
 /// A record in the queue, or two that are written together.
-pub(super) struct Entry {
+pub(super) struct QueueEntry {
     /// A record that is written right before `event`.
-    pub before: Option<Event>,
-    pub event: Event,
+    pub before: Option<AuditEvent>,
+    pub event: AuditEvent,
     pub stamp: Stamp,
     room: Room,
     /// Completed once the record is written; dropped when it is refused. `None` for a record that
     /// no caller waits for.
-    pub written: Option<oneshot::Sender<Outcome>>,
+    pub written: Option<oneshot::Sender<WriteOutcome>>,
 }
 
 /// The outcome of writing a record.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Outcome {
+pub(crate) enum WriteOutcome {
     /// It is written.
     Written,
     /// It is not known to be on the disk, and will be written again.
@@ -67,11 +67,11 @@ const NOTES: usize = 4;
 /// Entries up to which debug builds check all of them after each change.
 const MAX_CHECKED: usize = 256;
 
-struct State {
+struct QueueState {
     settings: WriterSettings,
     /// Whether the writer still has older settings.
     settings_changed: bool,
-    entries: Vec<Entry>,
+    entries: Vec<QueueEntry>,
     /// Bytes of the entries that calls wait for.
     calls: FairShare<Holder>,
     /// Bytes of the notes, and of the ends.
@@ -109,7 +109,7 @@ pub(super) struct WriterSettings {
 pub(super) struct Work {
     /// `Some` if the settings have changed.
     pub settings: Option<WriterSettings>,
-    pub entries: Vec<Entry>,
+    pub entries: Vec<QueueEntry>,
     pub omitted: OmittedNotes,
     pub missing: Option<Gap>,
     pub rotate: bool,
@@ -130,11 +130,11 @@ pub(super) enum Intake {
 
 /// A record was refused: the log is down or closed, or the queue is full.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Refused;
+pub(super) struct RecordRefused;
 
 impl Queue {
     pub(super) fn new(settings: WriterSettings) -> Self {
-        let state = State {
+        let state = QueueState {
             calls: FairShare::new(settings.limit, settings.call_share()),
             settings,
             settings_changed: false,
@@ -184,26 +184,26 @@ impl Queue {
     pub(super) fn submit(
         &self,
         holder: &Holder,
-        before: Option<Event>,
-        event: Event,
+        before: Option<AuditEvent>,
+        event: AuditEvent,
         stamp: Stamp,
-    ) -> Result<Option<oneshot::Receiver<Outcome>>, Refused> {
+    ) -> Result<Option<oneshot::Receiver<WriteOutcome>>, RecordRefused> {
         let mut state = self.lock();
         let degrades = state.settings.degrades;
         if state.closed || (state.is_down && !degrades) {
-            return Err(Refused);
+            return Err(RecordRefused);
         }
         let (written, receiver) = oneshot::channel();
         let room = Room::Call(holder.clone());
-        let entry = Entry { before, event, stamp, room, written: Some(written) };
+        let entry = QueueEntry { before, event, stamp, room, written: Some(written) };
         let records = entry.records();
         // While the log is down no call waits, but records that fit are kept.
         let fits = state.calls.take(holder, entry.size()).is_ok();
         match (fits, state.is_down) {
             (true, false) => state.entries.push(entry),
-            (true, true) => state.entries.push(Entry { written: None, ..entry }),
+            (true, true) => state.entries.push(QueueEntry { written: None, ..entry }),
             (false, _) if degrades => state.miss(records, stamp),
-            (false, _) => return Err(Refused),
+            (false, _) => return Err(RecordRefused),
         }
         state.debug_assert_invariants();
         let is_down = state.is_down;
@@ -212,10 +212,10 @@ impl Queue {
     }
 
     /// Adds a note. Without room only its kind is counted.
-    pub(super) fn note(&self, event: Event, stamp: Stamp) {
+    pub(super) fn note(&self, event: AuditEvent, stamp: Stamp) {
         let mut state = self.lock();
         if state.note_bytes + event.size() <= state.settings.limit / NOTES {
-            state.push(Entry { before: None, event, stamp, room: Room::Note, written: None });
+            state.push(QueueEntry { before: None, event, stamp, room: Room::Note, written: None });
         } else {
             let omitted = state.omitted.entry(event.kind());
             omitted.or_insert(Gap { count: 0, first: stamp, last: stamp }).add(1, stamp);
@@ -226,12 +226,12 @@ impl Queue {
 
     /// Adds the end of something whose start is on record. In refuse mode it always fits: nothing
     /// starts without a record.
-    pub(super) fn end(&self, event: Event, stamp: Stamp) {
+    pub(super) fn end(&self, event: AuditEvent, stamp: Stamp) {
         let mut state = self.lock();
         if state.settings.degrades && state.end_bytes + event.size() > state.settings.limit {
             state.miss(1, stamp);
         } else {
-            state.push(Entry { before: None, event, stamp, room: Room::End, written: None });
+            state.push(QueueEntry { before: None, event, stamp, room: Room::End, written: None });
         }
         state.debug_assert_invariants();
         self.wake(state);
@@ -283,7 +283,7 @@ impl Queue {
     /// Blocks the writer until there is work, or for `timeout`.
     pub(super) fn wait(&self, timeout: Duration, intake: Intake) -> Work {
         let takes = intake == Intake::Open;
-        let is_idle = |state: &State| {
+        let is_idle = |state: &QueueState| {
             let has_records = takes
                 && (!state.entries.is_empty()
                     || !state.omitted.is_empty()
@@ -329,9 +329,9 @@ impl Queue {
     fn wait_while(
         &self,
         timeout: Duration,
-        is_idle: impl Fn(&State) -> bool,
-    ) -> MutexGuard<'_, State> {
-        let waits = |state: &mut State| {
+        is_idle: impl Fn(&QueueState) -> bool,
+    ) -> MutexGuard<'_, QueueState> {
+        let waits = |state: &mut QueueState| {
             state.writer_waits = is_idle(state);
             state.writer_waits
         };
@@ -342,7 +342,7 @@ impl Queue {
 
     /// Wakes the writer if it waits. While it writes, records join the next group, and cost no
     /// system call.
-    fn wake(&self, mut state: MutexGuard<'_, State>) {
+    fn wake(&self, mut state: MutexGuard<'_, QueueState>) {
         if std::mem::take(&mut state.writer_waits) {
             drop(state);
             self.work.notify_one();
@@ -352,17 +352,17 @@ impl Queue {
     /// Marks the log as down. Records whose callers wait are refused, unless calls continue
     /// unrecorded; all other records, with what could not be written before them, stay in the
     /// queue.
-    pub(super) fn go_down(&self, unwritten: Unwritten) {
-        let Unwritten { entries, omitted, missing } = unwritten;
+    pub(super) fn go_down(&self, unwritten: UnwrittenEntries) {
+        let UnwrittenEntries { entries, omitted, missing } = unwritten;
         let mut state = self.lock();
         state.is_down = true;
         let degrades = state.settings.degrades;
         // A dropped sender refuses its caller. A caller that no longer waits has learned that the
         // record is late.
-        let is_refused = |written: Option<oneshot::Sender<Outcome>>| {
+        let is_refused = |written: Option<oneshot::Sender<WriteOutcome>>| {
             !degrades && written.is_some_and(|written| !written.is_closed())
         };
-        let keep = |mut entry: Entry| (!is_refused(entry.written.take())).then_some(entry);
+        let keep = |mut entry: QueueEntry| (!is_refused(entry.written.take())).then_some(entry);
         let later = state.take_entries();
         for entry in entries.into_iter().chain(later).filter_map(keep) {
             state.push(entry);
@@ -388,7 +388,7 @@ impl Queue {
         let mut state = self.lock();
         state.closed = true;
         state.is_down = true;
-        let waiting: u64 = state.take_entries().iter().map(Entry::records).sum();
+        let waiting: u64 = state.take_entries().iter().map(QueueEntry::records).sum();
         let omitted: u64 = state.omitted.values().map(|gap| gap.count).sum();
         let missing = state.missing.take().map_or(0, |gap| gap.count);
         drop(state);
@@ -396,15 +396,15 @@ impl Queue {
         waiting + omitted + missing
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Entries that the writer has taken and could not write.
 #[derive(Default)]
-pub(super) struct Unwritten {
-    pub entries: Vec<Entry>,
+pub(super) struct UnwrittenEntries {
+    pub entries: Vec<QueueEntry>,
     pub omitted: OmittedNotes,
     pub missing: Option<Gap>,
 }
@@ -416,9 +416,9 @@ impl WriterSettings {
     }
 }
 
-impl Entry {
+impl QueueEntry {
     fn size(&self) -> usize {
-        self.event.size() + self.before.as_ref().map_or(0, Event::size)
+        self.event.size() + self.before.as_ref().map_or(0, AuditEvent::size)
     }
 
     /// Returns the number of records.
@@ -427,13 +427,13 @@ impl Entry {
     }
 }
 
-impl State {
+impl QueueState {
     fn bytes(&self) -> usize {
         self.calls.used() + self.note_bytes + self.end_bytes
     }
 
     /// Adds an entry, whether or not there is room.
-    fn push(&mut self, entry: Entry) {
+    fn push(&mut self, entry: QueueEntry) {
         let size = entry.size();
         match &entry.room {
             Room::Call(holder) => self.calls.force(holder, size),
@@ -443,7 +443,7 @@ impl State {
         self.entries.push(entry);
     }
 
-    fn take_entries(&mut self) -> Vec<Entry> {
+    fn take_entries(&mut self) -> Vec<QueueEntry> {
         self.calls.clear();
         self.note_bytes = 0;
         self.end_bytes = 0;
@@ -539,7 +539,7 @@ mod tests {
         // Often enough that the writer is asleep in some rounds when its record comes.
         for round in 0..200 {
             (0..20).for_each(|_| thread::yield_now());
-            queue.note(Event::new("test"), stamp);
+            queue.note(AuditEvent::new("test"), stamp);
             // A deadline only so that the lost wake-up fails the test rather than hanging it.
             let entries = taken.recv_timeout(Duration::from_secs(10));
             assert_eq!(entries, Ok(1), "the wake-up of round {round} is lost");
@@ -557,10 +557,10 @@ mod tests {
     }
 
     /// An event of about this many bytes.
-    fn event(size: usize) -> Event {
-        let filler = "x".repeat(size - Event::new("test").size());
+    fn event(size: usize) -> AuditEvent {
+        let filler = "x".repeat(size - AuditEvent::new("test").size());
         // A clone has no room to spare, which would count.
-        Event::new("test").long_text("x", &filler, size).clone()
+        AuditEvent::new("test").long_text("x", &filler, size).clone()
     }
 
     #[test]
@@ -568,7 +568,7 @@ mod tests {
         let queue = queue();
         for _ in 0..10_000 {
             queue.note(event(1 << 10), START);
-            queue.note(Event::new("other"), START);
+            queue.note(AuditEvent::new("other"), START);
         }
         let (notes, _) = queue.waiting();
         assert!(notes <= (64 << 10) / NOTES, "{notes}");
@@ -606,13 +606,13 @@ mod tests {
                     6 => {
                         let work = queue.wait(Duration::ZERO, Intake::Open);
                         let Work { entries, omitted, missing, .. } = work;
-                        queue.go_down(Unwritten { entries, omitted, missing });
+                        queue.go_down(UnwrittenEntries { entries, omitted, missing });
                     }
                     _ => queue.go_up(),
                 }
                 recorded += u64::from((3..=4).contains(&step));
             }
-            let is_refused = |waiting: &mut oneshot::Receiver<Outcome>| {
+            let is_refused = |waiting: &mut oneshot::Receiver<WriteOutcome>| {
                 // Where calls continue unrecorded, the record stays.
                 !degrades && waiting.try_recv() == Err(oneshot::error::TryRecvError::Closed)
             };
@@ -629,7 +629,7 @@ mod tests {
         for entry in work.entries {
             entries += entry.records();
             if let Some(written) = entry.written {
-                let _ = written.send(Outcome::Written);
+                let _ = written.send(WriteOutcome::Written);
             }
         }
         entries + omitted + missing
@@ -651,7 +651,7 @@ mod tests {
         let queue = queue();
         let submit = || queue.submit(&holder("a"), None, event(15 << 10), START).ok().flatten();
         let _callers: Vec<_> = std::iter::from_fn(submit).collect();
-        queue.go_down(Unwritten::default());
+        queue.go_down(UnwrittenEntries::default());
         for _ in 0..1_000 {
             queue.end(event(1 << 10), START);
         }
@@ -663,19 +663,24 @@ mod tests {
     fn f2_two_records_that_belong_together_are_refused_together() {
         let queue = queue();
         let mut written = queue
-            .submit(&holder("a"), Some(Event::new("received")), Event::new("completed"), START)
+            .submit(
+                &holder("a"),
+                Some(AuditEvent::new("received")),
+                AuditEvent::new("completed"),
+                START,
+            )
             .unwrap()
             .unwrap();
         let entries = queue.wait(NEVER, Intake::Open).entries;
         assert_eq!(entries.len(), 1);
-        queue.go_down(Unwritten { entries, ..Unwritten::default() });
+        queue.go_down(UnwrittenEntries { entries, ..UnwrittenEntries::default() });
         assert!(written.try_recv().is_err());
         // The receiver is dropped, as that of a call that was answered as late: its record stays.
-        drop(queue.submit(&holder("a"), None, Event::new("refused"), START));
+        drop(queue.submit(&holder("a"), None, AuditEvent::new("refused"), START));
         queue.go_up();
-        drop(queue.submit(&holder("a"), None, Event::new("late"), START).unwrap());
-        queue.go_down(Unwritten::default());
-        queue.note(Event::new("later"), START);
+        drop(queue.submit(&holder("a"), None, AuditEvent::new("late"), START).unwrap());
+        queue.go_down(UnwrittenEntries::default());
+        queue.note(AuditEvent::new("later"), START);
         let work = queue.wait(NEVER, Intake::Open);
         let kinds: Vec<_> = work.entries.iter().map(|entry| entry.event.kind()).collect();
         assert_eq!(kinds, ["late", "later"], "no `received` without an end is left behind");

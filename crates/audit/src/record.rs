@@ -14,7 +14,7 @@ use domain::json::Json;
 /// An event to record, as the members of a JSON object. Values that are too long are truncated, and
 /// the record is marked with `"truncated":true`.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Event {
+pub struct AuditEvent {
     kind: &'static str,
     members: String,
     truncated: bool,
@@ -37,7 +37,7 @@ const MAX_TEXT: usize = 1024;
 /// one.
 pub(crate) const MAX_DEPTH: usize = 16;
 
-impl Event {
+impl AuditEvent {
     /// Creates an event of this type.
     pub fn new(event: &'static str) -> Self {
         // Most events have more members than this, but `size` counts the capacity.
@@ -210,7 +210,7 @@ impl Head {
     /// Appends the line of the next record, which becomes the head.
     pub(crate) fn write(
         &mut self,
-        event: &Event,
+        event: &AuditEvent,
         stamp: Stamp,
         writer: &WriterId,
         keys: &Keys,
@@ -252,14 +252,14 @@ pub(crate) fn end_line(mac: &Mac, out: &mut Vec<u8>) {
 
 /// A line that was read back.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Line<'a> {
+pub(crate) struct RecordLine<'a> {
     pub json: Json<'a>,
     /// The authenticated part of the line.
     pub text: &'a [u8],
     pub mac: Mac,
 }
 
-impl<'a> Line<'a> {
+impl<'a> RecordLine<'a> {
     /// Parses a line without its line feed; `None` if it is not a line of an audit log.
     pub(crate) fn read(line: &'a [u8]) -> Option<Self> {
         let (text, mac) = line.split_at_checked(line.len().checked_sub(MAC_LEN)?)?;
@@ -297,7 +297,7 @@ mod tests {
     use super::*;
     use base::seal::AuditKey;
 
-    fn write(event: &Event) -> Vec<u8> {
+    fn write(event: &AuditEvent) -> Vec<u8> {
         let keys = Keys::new(&AuditKey::generate().0);
         let stamp = Stamp { wall: SystemTime::UNIX_EPOCH, up: Duration::from_micros(5) };
         let writer = WriterId { instance: "a".into(), boot: "b".into() };
@@ -308,11 +308,11 @@ mod tests {
 
     #[test]
     fn an_event_counts_no_less_than_its_memory_and_no_more_than_a_line() {
-        let check = |event: &Event| {
+        let check = |event: &AuditEvent| {
             assert!((event.members.capacity()..=MAX_LINE).contains(&event.size()));
         };
-        check(&Event::new("test").long_text("x", &"y".repeat(MAX_LINE), MAX_LINE));
-        let mut event = Event::new("test");
+        check(&AuditEvent::new("test").long_text("x", &"y".repeat(MAX_LINE), MAX_LINE));
+        let mut event = AuditEvent::new("test");
         for step in 0..2_000 {
             event = event.text("x", &"y".repeat(step % 1_100));
             check(&event);
@@ -322,10 +322,10 @@ mod tests {
     #[test]
     fn d8_untrusted_text_stays_inside_its_record() {
         let forged = "x\n{\"seq\":7}\u{1b}[2J\u{2028}\u{1f600}\"\\";
-        let line = write(&Event::new("test").text("name", forged));
+        let line = write(&AuditEvent::new("test").text("name", forged));
         assert_eq!(line.iter().filter(|&&b| b == b'\n').count(), 1);
         assert!(line.iter().all(|&b| b == b'\n' || (b' '..=b'~').contains(&b)));
-        let read = Line::read(line.trim_ascii_end()).unwrap();
+        let read = RecordLine::read(line.trim_ascii_end()).unwrap();
         assert_eq!(read.string("name").unwrap(), forged);
         assert_eq!(read.seq(), Some(1));
         assert_eq!(read.string("time").unwrap(), "1970-01-01T00:00:00.000000Z");
@@ -333,15 +333,16 @@ mod tests {
 
     #[test]
     fn d8_a_text_that_is_too_long_is_truncated_and_marked() {
-        let event = Event::new("test").text("name", &"\u{2028}".repeat(1 << 20));
+        let event = AuditEvent::new("test").text("name", &"\u{2028}".repeat(1 << 20));
         let line = write(&event);
-        let read = Line::read(line.trim_ascii_end()).unwrap();
+        let read = RecordLine::read(line.trim_ascii_end()).unwrap();
         assert_eq!(read.string("name").unwrap().chars().count(), MAX_TEXT / 6);
         assert_eq!(read.json.get("truncated").and_then(Json::as_bool), Some(true));
-        let many = (0..100).fold(Event::new("test"), |e, _| e.text("name", &"x".repeat(MAX_TEXT)));
+        let many =
+            (0..100).fold(AuditEvent::new("test"), |e, _| e.text("name", &"x".repeat(MAX_TEXT)));
         assert!(write(&many).len() <= MAX_LINE);
-        let fits = write(&Event::new("test").text("name", &"x".repeat(MAX_TEXT)));
-        assert_eq!(Line::read(fits.trim_ascii_end()).unwrap().json.get("truncated"), None);
+        let fits = write(&AuditEvent::new("test").text("name", &"x".repeat(MAX_TEXT)));
+        assert_eq!(RecordLine::read(fits.trim_ascii_end()).unwrap().json.get("truncated"), None);
     }
 
     proptest! {
@@ -375,7 +376,7 @@ mod tests {
 
         #[test]
         fn reading_an_arbitrary_line_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Line::read(&bytes);
+            let _ = RecordLine::read(&bytes);
         }
     }
 }

@@ -4,10 +4,10 @@
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use super::folder::{Folder, segment_number};
-use super::header::Header;
+use super::folder::{LogFolder, segment_number};
+use super::header::SegmentHeader;
 use super::keys::{Digest, Keys};
-use super::record::{Head, Line, MAX_LINE, WriterId, next_digest};
+use super::record::{Head, MAX_LINE, RecordLine, WriterId, next_digest};
 use base::platform::disk::{self, File};
 use base::seal::hex::hex;
 use base::seal::random;
@@ -47,7 +47,7 @@ pub(crate) struct SetAside {
 ///
 /// # Errors
 /// When a file cannot be read, written or renamed, or the log was written with another key.
-pub(crate) fn recover(folder: &Folder, keys: &Keys) -> io::Result<Recovered> {
+pub(crate) fn recover(folder: &LogFolder, keys: &Keys) -> io::Result<Recovered> {
     let boot = hex(&random::<8>());
     let aside = set_aside_strangers(folder)?;
     // The numbers of lost records are not used again: a copy of a checkpoint may name them.
@@ -62,7 +62,7 @@ pub(crate) fn recover(folder: &Folder, keys: &Keys) -> io::Result<Recovered> {
     let mut file = File::open(&path)?;
     let mut line = Vec::new();
     BufReader::new(&file).take(MAX_LINE as u64).read_until(b'\n', &mut line)?;
-    let header = first_line(&line).and_then(|line| Some((Header::read(&line)?, line)));
+    let header = first_line(&line).and_then(|line| Some((SegmentHeader::read(&line)?, line)));
     let Some((header, line)) = header else {
         return Err(invalid_segment(name, "does not start with a segment header"));
     };
@@ -70,7 +70,7 @@ pub(crate) fn recover(folder: &Folder, keys: &Keys) -> io::Result<Recovered> {
         let what = "was written with another audit.key: set that key, or another audit.path";
         return Err(invalid_segment(name, what));
     }
-    let End { offset: end, last } = find_end(&mut file)?;
+    let SegmentEnd { offset: end, last } = find_end(&mut file)?;
     let mut torn = Vec::new();
     file.seek(SeekFrom::Start(end))?;
     file.read_to_end(&mut torn)?;
@@ -81,7 +81,7 @@ pub(crate) fn recover(folder: &Folder, keys: &Keys) -> io::Result<Recovered> {
     }
     file.seek(SeekFrom::Start(0))?;
     let mut lines =
-        Lines { reader: BufReader::with_capacity(READ, file.take(end)), line: Vec::new() };
+        SegmentLines { reader: BufReader::with_capacity(READ, file.take(end)), line: Vec::new() };
     let first = lines.next()?.unwrap_or_default();
     let headers = header.headers.map(|before| next_digest(&before, first));
     // The digests of a log of an earlier release begin at zero with its next segment.
@@ -102,14 +102,14 @@ pub(crate) fn recover(folder: &Folder, keys: &Keys) -> io::Result<Recovered> {
 }
 
 /// Renames the files that have names of segments and do not start with a header.
-fn set_aside_strangers(folder: &Folder) -> io::Result<Vec<SetAside>> {
+fn set_aside_strangers(folder: &LogFolder) -> io::Result<Vec<SetAside>> {
     let mut aside = Vec::new();
     for name in folder.segments()? {
         let path = folder.path().join(&name);
         match read_header(&path) {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 let text = disk::read(&path)?;
-                let lines = text.split(|&byte| byte == b'\n').filter_map(Line::read);
+                let lines = text.split(|&byte| byte == b'\n').filter_map(RecordLine::read);
                 // Nothing in it is authenticated: a number beyond any real log is none.
                 let seqs = lines.filter_map(|line| line.seq()).filter(|seq| *seq < MAX_LOST);
                 let last_seq = seqs.max().unwrap_or_default();
@@ -130,10 +130,10 @@ const MAX_LOST: u64 = 1 << 50;
 ///
 /// # Errors
 /// When the file cannot be read, or does not start with a header (`InvalidData`).
-pub(crate) fn read_header(path: &Path) -> io::Result<Header> {
+pub(crate) fn read_header(path: &Path) -> io::Result<SegmentHeader> {
     let mut line = Vec::new();
     BufReader::new(File::open(path)?).take(MAX_LINE as u64).read_until(b'\n', &mut line)?;
-    let header = first_line(&line).and_then(|line| Header::read(&line));
+    let header = first_line(&line).and_then(|line| SegmentHeader::read(&line));
     header.ok_or_else(|| invalid_segment(&path.display().to_string(), "has no header"))
 }
 
@@ -141,12 +141,12 @@ fn invalid_segment(name: &str, what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{name} {what}"))
 }
 
-fn first_line(text: &[u8]) -> Option<Line<'_>> {
-    Line::read(text.split(|&b| b == b'\n').next()?)
+fn first_line(text: &[u8]) -> Option<RecordLine<'_>> {
+    RecordLine::read(text.split(|&b| b == b'\n').next()?)
 }
 
 /// The end of a segment: behind the last complete line, of which this is the record.
-struct End {
+struct SegmentEnd {
     /// In bytes from the start of the file.
     offset: u64,
     /// `None` if that line is no record.
@@ -155,7 +155,7 @@ struct End {
 
 /// Finds the last complete line from the end: a crash of the system may leave more than one
 /// incomplete line. Reads more than [`TAIL`] bytes only where these have none.
-fn find_end(file: &mut File) -> io::Result<End> {
+fn find_end(file: &mut File) -> io::Result<SegmentEnd> {
     let length = file.metadata()?.length;
     let mut tail = TAIL;
     loop {
@@ -168,14 +168,14 @@ fn find_end(file: &mut File) -> io::Result<End> {
             let last = start_of_last_line(&text[..end]);
             // A line that begins before the part that was read is not known yet.
             let is_whole = last > 0 || start == 0;
-            if let Some(line) = Line::read(&text[last..end - 1]).filter(|_| is_whole) {
+            if let Some(line) = RecordLine::read(&text[last..end - 1]).filter(|_| is_whole) {
                 let head = line.seq().map(|seq| Head { seq, mac: line.mac, ..Head::default() });
-                return Ok(End { offset: start + end as u64, last: head });
+                return Ok(SegmentEnd { offset: start + end as u64, last: head });
             }
             end = last;
         }
         if start == 0 {
-            return Ok(End { offset: 0, last: None });
+            return Ok(SegmentEnd { offset: 0, last: None });
         }
         tail *= 2;
     }
@@ -188,12 +188,12 @@ const TAIL: u64 = 4 * MAX_LINE as u64;
 const READ: usize = 256 << 10;
 
 /// The lines of a segment, one at a time: a segment may be larger than the memory.
-struct Lines<R> {
+struct SegmentLines<R> {
     reader: R,
     line: Vec<u8>,
 }
 
-impl<R: BufRead> Lines<R> {
+impl<R: BufRead> SegmentLines<R> {
     /// The next line with its line feed; `None` at the end.
     fn next(&mut self) -> io::Result<Option<&[u8]>> {
         self.line.clear();

@@ -42,7 +42,7 @@ impl SyncThread {
         let jobs: Arc<Jobs> = Arc::default();
         let is_alive = Arc::new(AtomicBool::new(true));
         let death = DeathReport { queue, is_alive: is_alive.clone() };
-        let waiting = Waiting(jobs.clone());
+        let waiting = ThreadJobs(jobs.clone());
         spawn_thread("audit-sync", move || {
             // Dropped in this order, also by a panic: each job that was accepted is covered by a
             // report.
@@ -92,9 +92,9 @@ impl Jobs {
 }
 
 /// The side of the jobs that the thread has. When it is dropped, no job is accepted.
-struct Waiting(Arc<Jobs>);
+struct ThreadJobs(Arc<Jobs>);
 
-impl Waiting {
+impl ThreadJobs {
     /// Waits for a job; `None` when the handle was dropped.
     fn next(&self) -> Option<PendingSync> {
         loop {
@@ -110,7 +110,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for ThreadJobs {
     fn drop(&mut self) {
         self.0.end();
     }
@@ -121,7 +121,7 @@ pub(super) fn ended() -> io::Error {
     io::Error::other("the sync thread has ended unexpectedly; restarting it")
 }
 
-fn run(jobs: &Waiting, death: &DeathReport) {
+fn run(jobs: &ThreadJobs, death: &DeathReport) {
     while let Some(job) = jobs.next() {
         death.queue.sync_finished(job.run());
     }

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use super::folder::{segment_name, segment_number, segments};
-use super::record::{Line, MAX_LINE};
+use super::record::{MAX_LINE, RecordLine};
 use super::recover::read_header;
 use base::platform::disk::{self, File};
 
@@ -205,7 +205,7 @@ fn last_line(file: &mut File) -> io::Result<(u64, Option<u64>)> {
     file.take(length - start).read_to_end(&mut text)?;
     let end = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
     let line = text[..end].split(|&byte| byte == b'\n').rfind(|line| !line.is_empty());
-    let line = line.and_then(Line::read);
+    let line = line.and_then(RecordLine::read);
     let seq = line.and_then(|line| line.seq().or_else(|| line.number("after")));
     Ok((start + end as u64, seq))
 }

@@ -10,8 +10,8 @@ use tracing::{debug, error, info, warn};
 use super::EVIDENCE;
 use super::checkpoint::Checkpoint;
 use super::log::{Gap, Log};
-use super::queue::{Intake, Outcome, Queue, Unwritten, Work, WriterSettings};
-use super::record::{Event, Stamp, time_text};
+use super::queue::{Intake, Queue, UnwrittenEntries, Work, WriteOutcome, WriterSettings};
+use super::record::{AuditEvent, Stamp, time_text};
 use super::sync_thread::{SyncThread, ended};
 use base::seal::hex::hex;
 
@@ -121,7 +121,7 @@ impl LogWriter {
             self.rotation_requested |= work.rotate;
             self.draining |= work.draining;
             let Work { entries, omitted, missing, .. } = work;
-            self.write(Unwritten { entries, omitted, missing }, now);
+            self.write(UnwrittenEntries { entries, omitted, missing }, now);
             if now.up.saturating_sub(ticked) >= TICK {
                 ticked = now.up;
                 self.tick(now);
@@ -172,12 +172,12 @@ impl LogWriter {
         Ok(())
     }
 
-    fn write(&mut self, work: Unwritten, now: Stamp) {
+    fn write(&mut self, work: UnwrittenEntries, now: Stamp) {
         if let Err(error) = self.append(&work, now) {
             self.queue.go_down(work);
             return self.go_down_on_error(Err(error), now);
         }
-        let Unwritten { entries, missing, .. } = work;
+        let UnwrittenEntries { entries, missing, .. } = work;
         // A sync that began under `durability = "interval"` ends before the next one begins.
         if self.settings.sync_every.is_none()
             && self.log.is_syncing()
@@ -191,7 +191,7 @@ impl LogWriter {
             Some(_) => Ok(()),
         };
         // Lines that are not synced are kept, and written again.
-        let outcome = if synced.is_ok() { Outcome::Written } else { Outcome::Late };
+        let outcome = if synced.is_ok() { WriteOutcome::Written } else { WriteOutcome::Late };
         for written in entries.into_iter().filter_map(|entry| entry.written) {
             let _ = written.send(outcome);
         }
@@ -205,14 +205,17 @@ impl LogWriter {
                 "audit records are missing: audit.buffer was full"
             ),
             Err(error) => {
-                self.queue.go_down(Unwritten { missing: Some(gap), ..Unwritten::default() });
+                self.queue.go_down(UnwrittenEntries {
+                    missing: Some(gap),
+                    ..UnwrittenEntries::default()
+                });
                 self.go_down_on_error(Err(error), now);
             }
         }
     }
 
-    fn append(&mut self, work: &Unwritten, now: Stamp) -> io::Result<()> {
-        let Unwritten { entries, omitted, .. } = work;
+    fn append(&mut self, work: &UnwrittenEntries, now: Stamp) -> io::Result<()> {
+        let UnwrittenEntries { entries, omitted, .. } = work;
         if entries.is_empty() && omitted.is_empty() {
             return Ok(());
         }
@@ -286,8 +289,9 @@ impl LogWriter {
         };
         while let Some((name, last_seq)) = oldest(self) {
             if self.recorded_removal.as_ref() != Some(&name) {
-                let event =
-                    Event::new("segment_removed").text("name", &name).number("last_seq", last_seq);
+                let event = AuditEvent::new("segment_removed")
+                    .text("name", &name)
+                    .number("last_seq", last_seq);
                 self.log.append(std::iter::once((&event, now)), now)?;
                 self.signed.push(self.log.sign(now)?);
                 self.log.sync(now)?;
@@ -317,7 +321,7 @@ impl LogWriter {
                 damage,
                 "the audit segment is damaged; starting a new one"
             );
-            self.queue.note(Event::new("segment_lost").text("damage", damage), now);
+            self.queue.note(AuditEvent::new("segment_lost").text("damage", damage), now);
         }
         self.log.recount();
         self.retry(now);
@@ -331,7 +335,7 @@ impl LogWriter {
                 percent = fill,
                 "the audit log is nearly full; move old segments away or raise audit.max_size"
             );
-            self.queue.note(Event::new("nearly_full").number("percent", fill), now);
+            self.queue.note(AuditEvent::new("nearly_full").number("percent", fill), now);
         }
         self.is_nearly_full = fill >= NEARLY_FULL_PERCENT;
     }
@@ -346,7 +350,7 @@ impl LogWriter {
         }
         outage.retried = now.up;
         let for_ms = now.up.saturating_sub(outage.since).as_millis();
-        let event = Event::new("resumed")
+        let event = AuditEvent::new("resumed")
             .text("after", &outage.reason)
             .number("down_ms", u64::try_from(for_ms).unwrap_or(u64::MAX));
         let tried = self.restart_sync_thread().and_then(|()| self.log.sync(now));
@@ -378,7 +382,7 @@ impl LogWriter {
             None => {
                 let logged = reason.clone();
                 self.outage = Some(Outage { since: now.up, retried: now.up, reason, logged });
-                self.queue.go_down(Unwritten::default());
+                self.queue.go_down(UnwrittenEntries::default());
             }
         }
     }
@@ -393,8 +397,8 @@ impl LogWriter {
         let work = self.queue.wait(Duration::ZERO, Intake::Open);
         let now = (self.clock)();
         let Work { entries, omitted, missing, .. } = work;
-        self.write(Unwritten { entries, omitted, missing }, now);
-        let event = Event::new("stopped");
+        self.write(UnwrittenEntries { entries, omitted, missing }, now);
+        let event = AuditEvent::new("stopped");
         let last = self.log.append(std::iter::once((&event, now)), now);
         let last = last.and_then(|()| self.log.sign(now));
         match last.and_then(|signed| self.log.sync(now).map(|()| signed)) {
@@ -434,8 +438,8 @@ impl LogWriter {
 }
 
 /// Returns the record of notes that had no room: of what kind, and how many.
-fn omitted_event(kind: &str, gap: &Gap) -> Event {
-    Event::new("omitted")
+fn omitted_event(kind: &str, gap: &Gap) -> AuditEvent {
+    AuditEvent::new("omitted")
         .text("of", kind)
         .number("count", gap.count)
         .json("first_time", &time_text(gap.first))

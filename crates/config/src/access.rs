@@ -11,9 +11,9 @@ use super::auth::Auth;
 use super::error::ConfigError;
 use super::raw::Raw;
 use super::reader::{Context, Section};
-use super::upstream::Upstream;
+use super::upstream::UpstreamSettings;
 use super::views::{all, globs, upstream_ids};
-use domain::approval::State;
+use domain::approval::ApprovalState;
 use domain::method::Method;
 use domain::name::UpstreamId;
 
@@ -57,7 +57,7 @@ rules: Rules. With the first rule or policy, everything that none allows is deni
 /// Returns `None` without rules and without a file of policies: everything is allowed then.
 pub(super) fn read(
     mut section: Section<'_>,
-    upstreams: &[Upstream],
+    upstreams: &[UpstreamSettings],
     disabled: &[UpstreamId],
     auth: &Auth,
 ) -> Option<Access> {
@@ -115,7 +115,7 @@ states, such as ["approved"]: States of approval. Not set: all. See docs/approva
 
 fn read_rule(
     table: &mut Section<'_>,
-    upstreams: &[Upstream],
+    upstreams: &[UpstreamSettings],
     disabled: &[UpstreamId],
     auth: &Auth,
 ) -> Rule {
@@ -131,7 +131,7 @@ fn read_rule(
     };
     let upstreams = upstream_ids(table, upstreams, disabled).unwrap_or_default();
     let prompts = globs(table, "prompts").unwrap_or_else(all);
-    let states = State::ALL.map(|state| (state.as_str(), state));
+    let states = ApprovalState::ALL.map(|state| (state.as_str(), state));
     let states = table.choices("states", &states);
     Rule { effect, methods, callers, upstreams, prompts, states }
 }
@@ -183,10 +183,10 @@ mod tests {
     #[test]
     fn a_rule_is_for_the_states_that_it_lists() {
         let access = read(RULE).unwrap();
-        for state in State::ALL {
+        for state in ApprovalState::ALL {
             let prompt = PromptRef { upstream: "crm", raw_name: "p", state };
             let is_allowed = access.allows(&Caller::anonymous(), Method::Get, prompt);
-            assert_eq!(is_allowed, state == State::Approved, "{state:?}");
+            assert_eq!(is_allowed, state == ApprovalState::Approved, "{state:?}");
         }
         let wrong = read(&RULE.replace("approved", "unknown")).err().unwrap();
         assert!(wrong.contains("access.rules.1.states: \"unknown\" is not one of"), "{wrong}");
@@ -197,7 +197,8 @@ mod tests {
         let key = format!("[[auth.api_keys]]\nid = \"ci\"\nhash = \"sha256:{}\"\n", "0".repeat(64));
         for (auth, anonymous_may) in [("", true), (key.as_str(), false)] {
             let access = read(&format!("{auth}[[access.rules]]\nallow = [\"get\"]\n")).unwrap();
-            let prompt = PromptRef { upstream: "crm", raw_name: "p", state: State::Unchecked };
+            let prompt =
+                PromptRef { upstream: "crm", raw_name: "p", state: ApprovalState::Unchecked };
             let allows = |caller: &Caller| access.allows(caller, Method::Get, prompt);
             assert!(allows(&Caller::new("ci")));
             assert_eq!(allows(&Caller::anonymous()), anonymous_may);

@@ -8,13 +8,13 @@ use super::Config;
 use super::lock::{Lock, LockStore, StoreError, arguments_text};
 use super::reader::{MILLISECOND, Section};
 use super::settings::{COMPARED_TWICE, MODES, OnChangedDefinition};
-use super::upstream::Upstream;
-use domain::approval::{Mode, State};
+use super::upstream::UpstreamSettings;
+use domain::approval::{ApprovalState, Mode};
 use domain::name::UpstreamId;
 
 /// Approvals of all upstreams.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Approvals {
+pub struct ApprovalRules {
     pub store: LockStore,
     /// The lock file as it was read with the configuration; [`Lock::none`] while approvals are off.
     pub lock: Arc<Lock>,
@@ -42,20 +42,20 @@ pub struct Probe {
     pub arguments: Arc<str>,
 }
 
-impl Approvals {
+impl ApprovalRules {
     /// Returns the mode of an upstream.
     pub fn mode_of(&self, upstream: &UpstreamId) -> Mode {
         self.modes.get(upstream).copied().unwrap_or(self.mode)
     }
 
     /// Returns the state of a prompt as the lock file has it, whatever its upstream offers.
-    pub fn known_state(&self, upstream: &UpstreamId, raw_name: &str) -> State {
+    pub fn known_state(&self, upstream: &UpstreamId, raw_name: &str) -> ApprovalState {
         let approvals = self.lock.of_upstream(upstream.as_str());
         match (self.mode_of(upstream), approvals.and_then(|approvals| approvals.get(raw_name))) {
-            (Mode::Off, _) => State::Unchecked,
-            (_, Some(approval)) if approval.approved.is_some() => State::Approved,
-            (_, Some(_)) => State::Rejected,
-            (_, None) => State::Pending,
+            (Mode::Off, _) => ApprovalState::Unchecked,
+            (_, Some(approval)) if approval.approved.is_some() => ApprovalState::Approved,
+            (_, Some(_)) => ApprovalState::Rejected,
+            (_, None) => ApprovalState::Pending,
         }
     }
 
@@ -108,9 +108,9 @@ probes: More texts that are pinned. Prompts that require no argument need no ent
 
 pub(super) fn read(
     mut section: Section<'_>,
-    upstreams: &[Upstream],
+    upstreams: &[UpstreamSettings],
     modes: BTreeMap<UpstreamId, Mode>,
-) -> Approvals {
+) -> ApprovalRules {
     section.explain(KEYS);
     let lock = section.text("lock", "promptgate.lock");
     let store = LockStore::at(section.beside(&lock));
@@ -118,7 +118,7 @@ pub(super) fn read(
         section.mistake("lock", "must be the path of a file");
     }
     let mode = section.choice("mode", Mode::Off, &MODES);
-    let mut approvals = Approvals {
+    let mut approvals = ApprovalRules {
         lock: Arc::new(Lock::none()),
         mode,
         has_mode: section.was_read("mode"),
@@ -129,7 +129,7 @@ pub(super) fn read(
         store,
         modes,
     };
-    let is_compared = |upstream: &&Upstream| approvals.mode_of(&upstream.id) != Mode::Off;
+    let is_compared = |upstream: &&UpstreamSettings| approvals.mode_of(&upstream.id) != Mode::Off;
     for upstream in upstreams.iter().filter(is_compared) {
         let is_held = upstream.settings.on_changed_definition != OnChangedDefinition::Allow;
         if is_held && !approvals.modes.contains_key(&upstream.id) {
@@ -140,7 +140,8 @@ pub(super) fn read(
             );
         }
     }
-    for Upstream { id, .. } in upstreams.iter().filter(is_compared).filter(|u| u.lists_per_caller())
+    for UpstreamSettings { id, .. } in
+        upstreams.iter().filter(is_compared).filter(|u| u.lists_per_caller())
     {
         section.mistake(
             "mode",
@@ -199,7 +200,7 @@ mod tests {
             schema_check::parse("g", &text, folder.path(), &[]).map_err(|error| error.to_string())
         };
         let modes = |config: &Config| {
-            let of = |upstream: &Upstream| config.approvals.mode_of(&upstream.id);
+            let of = |upstream: &UpstreamSettings| config.approvals.mode_of(&upstream.id);
             config.upstreams.iter().map(of).collect::<Vec<_>>()
         };
         let lock = folder.path().join("promptgate.lock");

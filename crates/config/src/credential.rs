@@ -137,11 +137,11 @@ pub(super) fn read(section: &mut Section<'_>) -> Credentials {
     let token = token_credential(&mut credential);
     let header = header_credential(&mut credential, token.is_some());
     match (acts_as_caller, &caller) {
-        (true, Given::Nothing) => section.mistake(
+        (true, ExclusiveTable::Nothing) => section.mistake(
             "act_as",
             "\"caller\" needs credential = { exchange = … } or { vault = … }: a credential that callers share is never used for them",
         ),
-        (false, Given::Valid(_) | Given::Mistaken) => credential.mistake(
+        (false, ExclusiveTable::Valid(_) | ExclusiveTable::Mistaken) => credential.mistake(
             "",
             "exchange and vault are for calls with each caller's own credential: set act_as = \"caller\"",
         ),
@@ -152,14 +152,14 @@ pub(super) fn read(section: &mut Section<'_>) -> Credentials {
 }
 
 /// One of several tables that may be given.
-enum Given<T> {
+enum ExclusiveTable<T> {
     Nothing,
     /// Its mistakes are reported.
     Mistaken,
     Valid(T),
 }
 
-impl<T> Given<T> {
+impl<T> ExclusiveTable<T> {
     fn is_some(&self) -> bool {
         !matches!(self, Self::Nothing)
     }
@@ -177,27 +177,31 @@ fn given<'a, T>(
     credential: &mut Section<'a>,
     key: &'static str,
     read: impl FnOnce(Section<'a>) -> Option<T>,
-) -> Given<T> {
+) -> ExclusiveTable<T> {
     let is_given = credential.has(key);
     let section = credential.section(key);
     if !is_given {
-        return Given::Nothing;
+        return ExclusiveTable::Nothing;
     }
-    read(section).map_or(Given::Mistaken, Given::Valid)
+    read(section).map_or(ExclusiveTable::Mistaken, ExclusiveTable::Valid)
 }
 
 /// Returns the only one that is given.
-fn only<T, const N: usize>(credential: &Section<'_>, all: [Given<T>; N], rule: &str) -> Given<T> {
-    let mut given = all.into_iter().filter(Given::is_some);
-    let first = given.next().unwrap_or(Given::Nothing);
+fn only<T, const N: usize>(
+    credential: &Section<'_>,
+    all: [ExclusiveTable<T>; N],
+    rule: &str,
+) -> ExclusiveTable<T> {
+    let mut given = all.into_iter().filter(ExclusiveTable::is_some);
+    let first = given.next().unwrap_or(ExclusiveTable::Nothing);
     if given.next().is_some() {
         credential.mistake("", rule);
-        return Given::Mistaken;
+        return ExclusiveTable::Mistaken;
     }
     first
 }
 
-fn token_credential(credential: &mut Section<'_>) -> Given<TokenCredential> {
+fn token_credential(credential: &mut Section<'_>) -> ExclusiveTable<TokenCredential> {
     let all = [
         given(credential, "oauth", |section| oauth::read(section).map(TokenCredential::OAuth)),
         given(credential, "login", |section| Some(TokenCredential::Login(logins::login(section)))),
@@ -206,7 +210,7 @@ fn token_credential(credential: &mut Section<'_>) -> Given<TokenCredential> {
     only(credential, all, RULE)
 }
 
-fn caller_credential(credential: &mut Section<'_>) -> Given<CallerCredential> {
+fn caller_credential(credential: &mut Section<'_>) -> ExclusiveTable<CallerCredential> {
     let all = [
         given(credential, "exchange", |section| {
             exchange(section).map(|exchange| CallerCredential::Exchange(Box::new(exchange)))

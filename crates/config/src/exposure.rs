@@ -26,7 +26,7 @@ pub enum ToolForm {
 
 /// The values of `expose`.
 #[derive(Clone, Copy, Eq, PartialEq)]
-enum Kind {
+enum ExposureKind {
     Prompts,
     Tools,
 }
@@ -51,15 +51,16 @@ tools_max: With `tools = "each"`: the most prompts that an endpoint offers one b
 /// Reads `expose`, `tools` and `tools_max`. Keys that are not set are as in `base`.
 pub(super) fn read(section: &mut Section<'_>, base: &Exposure) -> Exposure {
     section.explain(KEYS);
-    let kinds = section.choices("expose", &[("prompts", Kind::Prompts), ("tools", Kind::Tools)]);
+    let kinds = section
+        .choices("expose", &[("prompts", ExposureKind::Prompts), ("tools", ExposureKind::Tools)]);
     let is_set = section.was_read("expose");
     if is_set && kinds.is_empty() {
         section.mistake("expose", "must name \"prompts\", \"tools\" or both");
     }
     let forms = [("pair", ToolForm::Pair), ("each", ToolForm::Each)];
     Exposure {
-        prompts: if is_set { kinds.contains(&Kind::Prompts) } else { base.prompts },
-        tools: if is_set { kinds.contains(&Kind::Tools) } else { base.tools },
+        prompts: if is_set { kinds.contains(&ExposureKind::Prompts) } else { base.prompts },
+        tools: if is_set { kinds.contains(&ExposureKind::Tools) } else { base.tools },
         form: section.choice("tools", base.form, &forms),
         tools_max: section.count("tools_max", base.tools_max, 1..=100_000),
     }

@@ -47,7 +47,7 @@ pub(super) fn settings(
     origins: &HashMap<String, Origin>,
 ) -> Vec<Setting> {
     let mut found = BTreeMap::new();
-    write_table(tree, "", Place::Known, &mut found);
+    write_table(tree, "", SettingPlace::Known, &mut found);
     let origin = |key: &str| {
         let mut key = key;
         loop {
@@ -98,7 +98,7 @@ pub fn changes(before: &[Setting], after: &[Setting]) -> Vec<SettingChange> {
 
 /// The place of a value.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Place {
+enum SettingPlace {
     /// Under a key of the reference.
     Known,
     /// In a table of texts of any name, which often hold secrets.
@@ -108,28 +108,28 @@ enum Place {
 fn write_table(
     table: &Map<String, Value>,
     path: &str,
-    place: Place,
+    place: SettingPlace,
     out: &mut BTreeMap<String, String>,
 ) {
     for (name, value) in table {
         let key = join(path, name);
         match &value.kind {
             ValueKind::Table(entries)
-                if place == Place::Known && OPEN_TABLES.contains(&name.as_str()) =>
+                if place == SettingPlace::Known && OPEN_TABLES.contains(&name.as_str()) =>
             {
-                write_table(entries, &key, Place::Open, out);
+                write_table(entries, &key, SettingPlace::Open, out);
             }
             _ => write_value(value, &key, place, out),
         }
     }
 }
 
-fn write_value(value: &Value, key: &str, place: Place, out: &mut BTreeMap<String, String>) {
+fn write_value(value: &Value, key: &str, place: SettingPlace, out: &mut BTreeMap<String, String>) {
     let name = key.rsplit('.').next().unwrap_or(key);
     match &value.kind {
         // The source of a secret is shown, but not its value.
         ValueKind::Table(table) if is_source(table) => {
-            write_table(table, key, Place::Known, out);
+            write_table(table, key, SettingPlace::Known, out);
         }
         ValueKind::Table(table) if !table.is_empty() => write_table(table, key, place, out),
         ValueKind::Array(elements) if elements.iter().any(is_table) => {
@@ -143,7 +143,7 @@ fn write_value(value: &Value, key: &str, place: Place, out: &mut BTreeMap<String
             let rest = if words.len() > 1 { format!(", {HIDDEN}") } else { String::new() };
             out.insert(key.to_owned(), format!("[{program}{rest}]"));
         }
-        _ if SECRET_KEYS.contains(&name) || place == Place::Open => {
+        _ if SECRET_KEYS.contains(&name) || place == SettingPlace::Open => {
             out.insert(key.to_owned(), HIDDEN.to_owned());
         }
         _ => {

@@ -53,7 +53,7 @@ use std::time::Duration;
 pub use access::Access;
 pub use addresses::Addresses;
 pub use admin::{Admin, Oidc, Usage};
-pub use approvals::Approvals;
+pub use approvals::ApprovalRules;
 pub use audit::{Audit, Durability, OnAuditFailure};
 pub use auth::{ApiKey, Auth, Certificate, Identity};
 pub use cluster::{Cluster, OnMissing, OnStoreFailure, SharedLimits, StoreCredential, StoreServer};
@@ -74,9 +74,9 @@ pub use server::Limits;
 pub use server::{Server, from_here};
 pub use settings::Settings;
 pub use settings::{Breaker, OnChangedDefinition};
-pub use telemetry::{LogFormat, Telemetry};
+pub use telemetry::{LogFormat, TelemetrySettings};
 pub use tls::{Tls, TlsFiles};
-pub use upstream::{Http, Stdio, Transport, Upstream};
+pub use upstream::{Http, Stdio, Transport, UpstreamSettings};
 pub use views::View;
 
 use base::platform::disk;
@@ -116,13 +116,13 @@ pub struct Config {
     /// The upstreams that are not enabled. Other tables may name them, without effect.
     pub disabled_upstreams: Vec<UpstreamId>,
     /// The enabled upstreams, sorted by id.
-    pub upstreams: Vec<Upstream>,
+    pub upstreams: Vec<UpstreamSettings>,
     /// In the order of the file.
     pub overlays: Vec<Overlay>,
-    pub approvals: Approvals,
+    pub approvals: ApprovalRules,
     /// Sorted by name.
     pub views: Vec<View>,
-    pub telemetry: Telemetry,
+    pub telemetry: TelemetrySettings,
     /// Whether the file ends with the table `[end]`.
     pub has_end: bool,
     /// The keys of the file and of the environment, and the defaults of the rest.
@@ -517,7 +517,7 @@ mod tests {
             views_size: 256 << 20,
         };
         assert_eq!(listing, expected);
-        let expected = Telemetry {
+        let expected = TelemetrySettings {
             log: "info".into(),
             log_format: LogFormat::Auto,
             otlp: None,

@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use super::reader::Section;
-use super::upstream::Upstream;
+use super::upstream::UpstreamSettings;
 use super::views::known_id;
 use domain::call_overlay::{AddedMessage, Preset};
 use domain::glob::{Glob, MAX_PATTERN};
 use domain::name::UpstreamId;
-pub(crate) use domain::overlay::{Action, ArgumentChange, Change, Overlay, Rename};
+pub(crate) use domain::overlay::{ArgumentChange, Change, Overlay, OverlayAction, Rename};
 use domain::uri::is_unsafe;
 
 /// The keys of `[[overlays]]`.
@@ -33,7 +33,7 @@ after: A text message after those of the upstream.
 /// Reads all overlays, in the order of the file.
 pub(super) fn read_all(
     root: &mut Section<'_>,
-    upstreams: &[Upstream],
+    upstreams: &[UpstreamSettings],
     disabled: &[UpstreamId],
 ) -> Vec<Overlay> {
     let mut overlays: Vec<Overlay> = Vec::new();
@@ -52,7 +52,7 @@ pub(super) fn read_all(
 fn read(
     number: usize,
     section: &mut Section<'_>,
-    upstreams: &[Upstream],
+    upstreams: &[UpstreamSettings],
     disabled: &[UpstreamId],
 ) -> Option<Overlay> {
     section.explain(KEYS);
@@ -73,12 +73,12 @@ fn read(
     let prompt = section.required("prompt", &rule, Glob::parse);
     let change = change(section, prompt.as_ref());
     let action = match (section.flag("drop", false), change == Change::default()) {
-        (true, true) => Action::Drop,
+        (true, true) => OverlayAction::Drop,
         (true, false) => {
             section.mistake("drop", "removes the prompt; remove the other keys, or `drop`");
             return None;
         }
-        (false, false) => Action::Change(Box::new(change)),
+        (false, false) => OverlayAction::Change(Box::new(change)),
         (false, true) => {
             if section.mistake_count() == mistakes {
                 section.mistake("", "changes nothing: set rename, title, description, icons, tags, arguments, before, after or drop");
@@ -247,7 +247,7 @@ mod tests {
              [[overlays]]\nupstream = \"b\"\nprompt = \"*\"\ndrop = true\n"
         ))
         .unwrap();
-        let Action::Change(change) = &overlays[0].action else { panic!("{overlays:?}") };
+        let OverlayAction::Change(change) = &overlays[0].action else { panic!("{overlays:?}") };
         assert_eq!(
             change.icons.as_deref(),
             Some(r#"[{"src":"https://example.com/i.png","sizes":["48x48"],"theme":"dark"}]"#)
@@ -256,11 +256,11 @@ mod tests {
         assert_eq!(change.after, Some(AddedMessage::new("user", "A")));
         assert_eq!(change.arguments.len(), 3);
         assert!(!format!("{change:?}").contains("acme"));
-        assert_eq!((&overlays[1].action, overlays[1].number), (&Action::Drop, 2));
+        assert_eq!((&overlays[1].action, overlays[1].number), (&OverlayAction::Drop, 2));
         let empty = format!(
             "{OVERLAY}title = \"\"\nicons = []\ntags = []\ndrop = false\nafter = {{}}\nrename = \"z{{1}}\"\n"
         );
-        let Action::Change(change) = &parse(&empty).unwrap()[0].action else { panic!() };
+        let OverlayAction::Change(change) = &parse(&empty).unwrap()[0].action else { panic!() };
         assert_eq!((&change.title, &change.icons, &change.after), (&None, &None, &None));
     }
 

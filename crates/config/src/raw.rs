@@ -36,7 +36,7 @@ impl Raw {
     ) -> Result<Self, ConfigError> {
         let document = Document::parse(text).map_err(|error| {
             let span = error.span().unwrap_or_default();
-            let origin = Origin::Line(Lines::of(text).line_at(span.start));
+            let origin = Origin::Line(LineOffsets::of(text).line_at(span.start));
             ConfigError::whole_file(
                 file,
                 origin,
@@ -44,7 +44,7 @@ impl Raw {
             )
         })?;
         let mut origins = HashMap::new();
-        record_lines(document.as_table(), "", &Lines::of(text), &mut origins);
+        record_lines(document.as_table(), "", &LineOffsets::of(text), &mut origins);
 
         let mut overrides: Vec<_> =
             env.into_iter().filter(|(name, _)| name.starts_with(ENV_PREFIX)).collect();
@@ -147,7 +147,7 @@ fn remove(table: &mut dyn TableLike, key: &str) {
 fn record_lines(
     table: &dyn TableLike,
     path: &str,
-    lines: &Lines,
+    lines: &LineOffsets,
     origins: &mut HashMap<String, Origin>,
 ) {
     for (name, item) in table.iter() {
@@ -185,9 +185,9 @@ pub(super) fn join(path: &str, key: &str) -> String {
 }
 
 /// Where the lines of a text end: offsets of the line feeds, in bytes.
-struct Lines(Vec<usize>);
+struct LineOffsets(Vec<usize>);
 
-impl Lines {
+impl LineOffsets {
     fn of(text: &str) -> Self {
         Self(
             text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at).collect(),

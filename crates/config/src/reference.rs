@@ -5,7 +5,7 @@ use super::key::Key;
 use domain::similar::{is_typing_error, nearest};
 
 /// Keys that a person asks for.
-pub enum Found {
+pub enum FoundKeys {
     /// One key, with the keys of its table if it is one.
     Key(Box<Key>, Vec<Key>),
     /// The keys that begin so; at least one.
@@ -21,21 +21,21 @@ pub fn keys() -> Vec<Key> {
 
 /// Finds a key, a table or the keys with a prefix. Names and numbers of tables may be those of a
 /// file, `NAME`, or left out.
-pub fn find(query: &str) -> Found {
+pub fn find(query: &str) -> FoundKeys {
     let keys = keys();
     let wanted: Vec<_> = query.split('.').filter(|part| !is_number(part)).collect();
     let has_path = |key: &&Key| key.parts().eq(wanted.iter().copied());
     let found = keys.iter().find(has_path).or_else(|| keys.iter().find(|key| key.is_at(&wanted)));
     if let Some(key) = found {
         let inner = keys.iter().filter(|inner| key.holds(inner)).cloned().collect();
-        return Found::Key(Box::new(key.clone()), inner);
+        return FoundKeys::Key(Box::new(key.clone()), inner);
     }
     let begins = |key: &&Key| key.path().starts_with(query) || key.is_in(&wanted);
     let beginning: Vec<_> = keys.iter().filter(begins).cloned().collect();
     if !query.is_empty() && !beginning.is_empty() {
-        return Found::Beginning(beginning);
+        return FoundKeys::Beginning(beginning);
     }
-    Found::Similar(similar(query, &keys))
+    FoundKeys::Similar(similar(query, &keys))
 }
 
 /// Most keys that are named for one that does not exist.

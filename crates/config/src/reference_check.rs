@@ -25,8 +25,8 @@ mod tests {
         Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
     }
 
-    /// Writes the rows of each `<!-- keys: PLACE -->` in a document anew. A place has the keys of the
-    /// tables in it, too, unless they have a marker of their own.
+    /// Writes the rows of each `<!-- keys: PLACE -->` in a document anew. A place has the keys of
+    /// the tables in it, too, unless they have a marker of their own.
     fn renewed(document: &str, keys: &[Key], shown: &mut BTreeSet<String>) -> String {
         let places: Vec<_> =
             document.split("<!-- keys: ").skip(1).map(|rest| first(rest)).collect();

@@ -6,7 +6,7 @@ use super::reader::{Section, optional};
 
 /// The configuration of log, spans and metrics.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Telemetry {
+pub struct TelemetrySettings {
     /// Filter of `tracing`, such as `info` or `promptgate=debug,info`.
     pub log: String,
     pub log_format: LogFormat,
@@ -48,7 +48,7 @@ service_name: `service.name` of all telemetry.
 label_values: Prompts with a metric label of their own. The rest is counted as `other`.
 "#;
 
-pub(super) fn read(mut section: Section<'_>) -> Telemetry {
+pub(super) fn read(mut section: Section<'_>) -> TelemetrySettings {
     section.explain(KEYS);
     let formats = [("auto", LogFormat::Auto), ("json", LogFormat::Json), ("text", LogFormat::Text)];
     let filter = |text: &str| {
@@ -61,7 +61,7 @@ pub(super) fn read(mut section: Section<'_>) -> Telemetry {
     let configured = section.parsed("otlp_endpoint", rule, |text| optional(text, collector));
     let from_variable = || section.variable(ENDPOINT_VARIABLE).and_then(|text| collector(&text));
     let otlp = configured.unwrap_or_else(from_variable);
-    let telemetry = Telemetry {
+    let telemetry = TelemetrySettings {
         log: section.parsed("log", filter_rule, filter).unwrap_or_else(|| "info".to_owned()),
         log_format: section.choice("log_format", LogFormat::Auto, &formats),
         otlp,

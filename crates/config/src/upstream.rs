@@ -26,7 +26,7 @@ use domain::server_request::ClientCapabilities;
 
 /// One upstream.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Upstream {
+pub struct UpstreamSettings {
     pub id: UpstreamId,
     /// Prefix of the public names. Unique among all upstreams, unless it is empty.
     pub prefix: Prefix,
@@ -122,7 +122,7 @@ pub struct Http {
     pub address_policy: AddressPolicy,
 }
 
-impl Upstream {
+impl UpstreamSettings {
     /// Returns how the operator signs in, if the upstream is called with such a sign-in.
     pub fn login(&self) -> Option<&Login> {
         match &self.http()?.credentials.token {
@@ -195,7 +195,7 @@ impl Upstream {
 /// The upstreams that are enabled and those that are not, sorted by id, and those with their own
 /// mode of approvals.
 pub(super) struct Upstreams {
-    pub list: Vec<Upstream>,
+    pub list: Vec<UpstreamSettings>,
     pub disabled: Vec<UpstreamId>,
     pub modes: BTreeMap<UpstreamId, Mode>,
 }
@@ -278,12 +278,12 @@ pub(super) fn read_all(root: &mut Section<'_>) -> Upstreams {
 }
 
 /// Returns the first upstream that the operator signs in for.
-pub(super) fn first_login(upstreams: &[Upstream]) -> Option<&UpstreamId> {
+pub(super) fn first_login(upstreams: &[UpstreamSettings]) -> Option<&UpstreamId> {
     upstreams.iter().find(|upstream| upstream.login().is_some()).map(|upstream| &upstream.id)
 }
 
 /// Sets the place of the sign-in for each upstream that the operator signs in to.
-pub(super) fn keep_logins(upstreams: &mut [Upstream], logins: Option<&Arc<Logins>>) {
+pub(super) fn keep_logins(upstreams: &mut [UpstreamSettings], logins: Option<&Arc<Logins>>) {
     for upstream in upstreams {
         let id = upstream.id.as_str().to_owned();
         if let Some(credentials) = upstream.credentials_mut()
@@ -296,8 +296,8 @@ pub(super) fn keep_logins(upstreams: &mut [Upstream], logins: Option<&Arc<Logins
 }
 
 /// Sets the issuer of callers' tokens for each upstream for which tokens are exchanged.
-pub(super) fn name_issuer(upstreams: &mut [Upstream], issuer: &str) {
-    for credentials in upstreams.iter_mut().filter_map(Upstream::credentials_mut) {
+pub(super) fn name_issuer(upstreams: &mut [UpstreamSettings], issuer: &str) {
+    for credentials in upstreams.iter_mut().filter_map(UpstreamSettings::credentials_mut) {
         if let Some(CallerCredential::Exchange(exchange)) = &mut credentials.caller {
             issuer.clone_into(&mut exchange.issuer);
         }
@@ -312,7 +312,7 @@ fn read(
     section: &mut Section<'_>,
     base: &Settings,
     base_server_requests: Option<ClientCapabilities>,
-) -> Option<Upstream> {
+) -> Option<UpstreamSettings> {
     let rule = "\"\" or 1 to 64 characters of a-z, 0-9 and -, starting with a letter or a digit";
     let prefix = section.parsed("prefix", rule, Prefix::parse);
     let prefix = prefix.or_else(|| Prefix::parse(id.as_str()))?;
@@ -333,7 +333,7 @@ fn read(
     });
     let choices = [("service", ListAs::Service), ("caller", ListAs::Caller)];
     let list_as = section.choice("list_as", ListAs::Service, &choices);
-    let upstream = Upstream { id, prefix, transport, settings, list_as };
+    let upstream = UpstreamSettings { id, prefix, transport, settings, list_as };
     if list_as == ListAs::Caller {
         check_private_lists(&upstream, section);
     }
@@ -341,7 +341,7 @@ fn read(
 }
 
 /// Checks the requirements of `list_as = "caller"`.
-fn check_private_lists(upstream: &Upstream, section: &mut Section<'_>) {
+fn check_private_lists(upstream: &UpstreamSettings, section: &mut Section<'_>) {
     let credentials = upstream.http().map(|http| &http.credentials);
     let is_shared = |all: &Credentials| all.header.is_some() || all.token.is_some();
     let mistake = if !upstream.acts_as_caller() {

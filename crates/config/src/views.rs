@@ -3,7 +3,7 @@
 use super::exposure::{self, Exposure};
 use super::reader::Section;
 use super::server::Server;
-use super::upstream::Upstream;
+use super::upstream::UpstreamSettings;
 use domain::glob::{Glob, MAX_PATTERN};
 use domain::name::UpstreamId;
 
@@ -29,7 +29,7 @@ prompts, such as ["library__*"]: Patterns of public names, where `*` matches any
 pub(super) fn read_all(
     root: &mut Section<'_>,
     server: &Server,
-    upstreams: &[Upstream],
+    upstreams: &[UpstreamSettings],
     disabled: &[UpstreamId],
 ) -> Vec<View> {
     let mut views = Vec::new();
@@ -58,7 +58,7 @@ pub(super) fn read_all(
 /// change elsewhere.
 pub(super) fn known_id(
     id: &str,
-    upstreams: &[Upstream],
+    upstreams: &[UpstreamSettings],
     disabled: &[UpstreamId],
 ) -> Option<UpstreamId> {
     let enabled = upstreams.iter().map(|upstream| &upstream.id);
@@ -68,7 +68,7 @@ pub(super) fn known_id(
 /// Reads the key `upstreams`, a list of upstream ids; `None` if it is not set.
 pub(super) fn upstream_ids(
     section: &mut Section<'_>,
-    upstreams: &[Upstream],
+    upstreams: &[UpstreamSettings],
     disabled: &[UpstreamId],
 ) -> Option<Vec<UpstreamId>> {
     let mut ids = Vec::new();

@@ -7,7 +7,7 @@ use super::caller::Caller;
 use super::document::Document;
 use super::fault::{Fault, RequestFault};
 use super::json::object::write_members;
-use super::json::{Json, Kind};
+use super::json::{Json, JsonKind};
 use super::meta;
 use super::method::Method;
 use super::server_request::ClientCapabilities;
@@ -27,14 +27,14 @@ pub struct Call {
     pub address: Option<IpAddr>,
     /// The visitor of the console who tries the prompt; `None` for calls of clients.
     pub tried_by: Option<Arc<str>>,
-    pub client: Client,
+    pub client: ClientMessages,
     pub forwarded: ForwardedMeta,
     pub request: Request,
 }
 
 /// The messages that the client of a call accepts before the response.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Client {
+pub struct ClientMessages {
     /// The server requests that the client can answer.
     pub capabilities: ClientCapabilities,
     pub mode: ServerRequestMode,
@@ -42,7 +42,7 @@ pub struct Client {
     pub progress: bool,
 }
 
-impl Client {
+impl ClientMessages {
     /// Whether the client accepts any message before the response.
     pub fn accepts_messages(self) -> bool {
         self.progress || !self.capabilities.is_none()
@@ -279,7 +279,7 @@ fn cursor(value: Option<Json<'_>>) -> Result<Option<String>, Fault> {
 
 /// Returns a value unless it is `null`: models send optional arguments as `null`.
 fn given(value: Option<Json<'_>>) -> Option<Json<'_>> {
-    value.filter(|value| value.kind() != Kind::Null)
+    value.filter(|value| value.kind() != JsonKind::Null)
 }
 
 /// As [`strings`]; members that are `null` are dropped.
@@ -293,7 +293,7 @@ fn strings(value: Option<Json<'_>>, name: &str) -> Result<Option<Document>, Faul
     let Some(value) = value else {
         return Ok(None);
     };
-    let all = |v: Json<'_>| v.members().all(|(_, v)| v.kind() == Kind::String);
+    let all = |v: Json<'_>| v.members().all(|(_, v)| v.kind() == JsonKind::String);
     if !value.is_object() || !all(value) {
         return Err(Fault::invalid_params(format!("`{name}` must be an object of strings")));
     }

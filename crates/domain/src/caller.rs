@@ -8,10 +8,10 @@ use super::unix_time::UnixSeconds;
 /// The authenticated identity behind a request. Sessions, cursors and states are bound to the id of
 /// their caller; its rights also depend on its groups and scopes. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Caller(Arc<Inner>);
+pub struct Caller(Arc<CallerParts>);
 
 #[derive(Clone, Debug)]
-struct Inner {
+struct CallerParts {
     id: Box<str>,
     /// Sorted, without duplicates.
     groups: Vec<String>,
@@ -102,21 +102,21 @@ impl Caller {
         groups.sort_unstable();
         groups.dedup();
         let (scopes, proof) = (Vec::new(), Proof::None);
-        Self(Arc::new(Inner { id: id.into(), groups, scopes, proof }))
+        Self(Arc::new(CallerParts { id: id.into(), groups, scopes, proof }))
     }
 
     /// Returns the same caller with this proof.
     pub fn proved_by(self, proof: Proof) -> Self {
-        let Inner { id, groups, scopes, .. } = Arc::unwrap_or_clone(self.0);
-        Self(Arc::new(Inner { id, groups, scopes, proof }))
+        let CallerParts { id, groups, scopes, .. } = Arc::unwrap_or_clone(self.0);
+        Self(Arc::new(CallerParts { id, groups, scopes, proof }))
     }
 
     /// Returns the same caller with the scopes of its token.
     pub fn with_scopes(self, mut scopes: Vec<String>) -> Self {
         scopes.sort_unstable();
         scopes.dedup();
-        let Inner { id, groups, proof, .. } = Arc::unwrap_or_clone(self.0);
-        Self(Arc::new(Inner { id, groups, scopes, proof }))
+        let CallerParts { id, groups, proof, .. } = Arc::unwrap_or_clone(self.0);
+        Self(Arc::new(CallerParts { id, groups, scopes, proof }))
     }
 
     pub fn id(&self) -> &str {
@@ -190,7 +190,7 @@ impl Principal {
     /// Bytes that its texts take in memory.
     pub fn size(&self) -> usize {
         let texts = self.0.groups().iter().chain(self.0.scopes());
-        size_of::<Inner>()
+        size_of::<CallerParts>()
             + self.0.id().len()
             + texts.map(|text| text.len() + size_of::<String>()).sum::<usize>()
     }

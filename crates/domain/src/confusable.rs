@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// A text that a client displays for a listed prompt: its public name, its raw name or its title.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Shown<'a> {
+pub struct DisplayedText<'a> {
     /// Index of the prompt's upstream among the merged sources.
     pub source: usize,
     /// Index of the prompt in the merged list.
@@ -17,8 +17,8 @@ pub struct Shown<'a> {
 /// Two different texts with the same skeleton, of prompts of different upstreams.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Confusable<'a> {
-    pub one: Shown<'a>,
-    pub other: Shown<'a>,
+    pub one: DisplayedText<'a>,
+    pub other: DisplayedText<'a>,
 }
 
 /// Most pairs that are reported for one merged list. People read them, and a list that imitates all
@@ -29,10 +29,10 @@ pub(crate) const MAX_PAIRS: usize = 1_000;
 /// `skeleton` maps a text to its skeleton (UTS 39, section 4): texts that look alike have the same
 /// skeleton.
 pub fn confusables<'a>(
-    shown: impl IntoIterator<Item = Shown<'a>>,
+    shown: impl IntoIterator<Item = DisplayedText<'a>>,
     skeleton: impl Fn(&str) -> String,
 ) -> Vec<Confusable<'a>> {
-    let mut groups: BTreeMap<String, Vec<Shown<'a>>> = BTreeMap::new();
+    let mut groups: BTreeMap<String, Vec<DisplayedText<'a>>> = BTreeMap::new();
     for shown in shown {
         groups.entry(skeleton(shown.text)).or_default().push(shown);
     }
@@ -119,11 +119,11 @@ mod tests {
         text.replace('1', "l").replace('0', "O")
     }
 
-    fn shown(source: usize, entry: usize, text: &str) -> Shown<'_> {
-        Shown { source, entry, text }
+    fn shown(source: usize, entry: usize, text: &str) -> DisplayedText<'_> {
+        DisplayedText { source, entry, text }
     }
 
-    fn pairs<'a>(all: &[Shown<'a>]) -> Vec<(&'a str, &'a str)> {
+    fn pairs<'a>(all: &[DisplayedText<'a>]) -> Vec<(&'a str, &'a str)> {
         let found = confusables(all.iter().copied(), skeleton);
         found.iter().map(|pair| (pair.one.text, pair.other.text)).collect()
     }

@@ -2,7 +2,7 @@
 //! 2025-11-25, prompts).
 
 use super::hidden_text;
-use super::json::{Json, Kind};
+use super::json::{Json, JsonKind};
 use super::meta;
 use super::uri::{is_scheme, is_unsafe};
 
@@ -66,12 +66,12 @@ fn check_each<'a>(
     mut inspect: impl FnMut(usize, &Fields<'a>),
 ) -> Result<(), ContentError> {
     let mut messages = None;
-    for (key, value) in result.members().filter(|(_, value)| value.kind() != Kind::Null) {
+    for (key, value) in result.members().filter(|(_, value)| value.kind() != JsonKind::Null) {
         let key = key.as_str().unwrap_or_default();
         match &*key {
-            "messages" if value.kind() == Kind::Array => messages = Some(value),
+            "messages" if value.kind() == JsonKind::Array => messages = Some(value),
             "messages" => return Err(ContentError::NoMessages),
-            "description" if value.kind() != Kind::String => {
+            "description" if value.kind() != JsonKind::String => {
                 return Err(ContentError::Result("`description` must be a string"));
             }
             "_meta" if !value.is_object() => {
@@ -143,13 +143,13 @@ fn check_content(content: Json<'_>) -> Result<Fields<'_>, &'static str> {
         Some("text") => is_string(fields.text, "text content needs `text`")?,
         Some("image" | "audio") => {
             base64(fields.data)?;
-            mime_type(fields.mime_type, Presence::Required)?;
+            mime_type(fields.mime_type, MemberPresence::Required)?;
         }
         Some("resource") => check_resource(fields.resource)?,
         Some("resource_link") => {
             uri(fields.uri)?;
             is_string(fields.name, "a resource link needs `name`")?;
-            mime_type(fields.mime_type, Presence::Optional)?;
+            mime_type(fields.mime_type, MemberPresence::Optional)?;
         }
         _ => return Err("unknown content type"),
     }
@@ -161,9 +161,9 @@ fn check_resource(resource: Option<Json<'_>>) -> Result<(), &'static str> {
     let resource = resource.filter(|r| r.is_object());
     let fields = Fields::read(resource.ok_or("resource content needs `resource`")?)?;
     uri(fields.uri)?;
-    mime_type(fields.mime_type, Presence::Optional)?;
+    mime_type(fields.mime_type, MemberPresence::Optional)?;
     match (fields.text, fields.blob) {
-        (Some(text), None) if text.kind() == Kind::String => Ok(()),
+        (Some(text), None) if text.kind() == JsonKind::String => Ok(()),
         (None, Some(blob)) => base64(Some(blob)),
         _ => Err("a resource needs either `text` or `blob`, a string"),
     }
@@ -190,7 +190,7 @@ struct Fields<'a> {
 impl<'a> Fields<'a> {
     fn read(object: Json<'a>) -> Result<Self, &'static str> {
         let mut fields = Self::default();
-        for (key, value) in object.members().filter(|(_, value)| value.kind() != Kind::Null) {
+        for (key, value) in object.members().filter(|(_, value)| value.kind() != JsonKind::Null) {
             let key = key.as_str().unwrap_or_default();
             let field = match &*key {
                 "type" => &mut fields.kind,
@@ -235,12 +235,13 @@ const CONTENT_MEMBERS: [&str; 12] = [
 
 fn check_annotations(annotations: Json<'_>) -> Result<(), &'static str> {
     let audience = annotations.get("audience").is_none_or(|a| {
-        a.kind() == Kind::Array && a.elements().all(|r| r.is("user") || r.is("assistant"))
+        a.kind() == JsonKind::Array && a.elements().all(|r| r.is("user") || r.is("assistant"))
     });
     let priority = annotations.get("priority").is_none_or(|p| {
-        p.kind() == Kind::Number && p.text().parse().is_ok_and(|p: f64| (0.0..=1.0).contains(&p))
+        p.kind() == JsonKind::Number
+            && p.text().parse().is_ok_and(|p: f64| (0.0..=1.0).contains(&p))
     });
-    let modified = annotations.get("lastModified").is_none_or(|m| m.kind() == Kind::String);
+    let modified = annotations.get("lastModified").is_none_or(|m| m.kind() == JsonKind::String);
     if annotations.is_object() && audience && priority && modified {
         return Ok(());
     }
@@ -265,13 +266,13 @@ fn check_meta(meta: Json<'_>) -> Result<(), &'static str> {
     Err("`_meta` must be an object without keys of the gateway")
 }
 
-enum Presence {
+enum MemberPresence {
     Optional,
     Required,
 }
 
 fn is_string(value: Option<Json<'_>>, error: &'static str) -> Result<(), &'static str> {
-    value.filter(|v| v.kind() == Kind::String).map(drop).ok_or(error)
+    value.filter(|v| v.kind() == JsonKind::String).map(drop).ok_or(error)
 }
 
 fn uri(value: Option<Json<'_>>) -> Result<(), &'static str> {
@@ -288,9 +289,9 @@ fn is_uri(text: &str) -> bool {
     is_scheme(scheme) && !rest.is_empty() && !rest.contains(|c: char| c.is_control() || c == ' ')
 }
 
-fn mime_type(value: Option<Json<'_>>, presence: Presence) -> Result<(), &'static str> {
+fn mime_type(value: Option<Json<'_>>, presence: MemberPresence) -> Result<(), &'static str> {
     match (value.map(Json::as_str), presence) {
-        (None, Presence::Optional) => Ok(()),
+        (None, MemberPresence::Optional) => Ok(()),
         (Some(Some(text)), _) if is_mime_type(&text) => Ok(()),
         _ => Err("`mimeType` must have the form type/subtype"),
     }

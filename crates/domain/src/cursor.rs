@@ -12,7 +12,7 @@ use super::unix_time::UnixSeconds;
 
 /// The position at which a page ended, and the caller of this page.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Place {
+pub struct PagePosition {
     /// Id of the caller that may use the cursor.
     pub caller: String,
     /// Cache scope of the page.
@@ -49,7 +49,7 @@ impl CacheScope {
     }
 }
 
-impl Place {
+impl PagePosition {
     /// Encodes the scope (1 byte), the time (8 bytes), then each text after its length (2 bytes),
     /// all big-endian.
     pub fn encode(&self) -> Vec<u8> {
@@ -63,8 +63,8 @@ impl Place {
         out
     }
 
-    /// Decodes the bytes of [`Place::encode`]; `None` if they are truncated, have trailing bytes or
-    /// are invalid.
+    /// Decodes the bytes of [`PagePosition::encode`]; `None` if they are truncated, have trailing
+    /// bytes or are invalid.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (&scope, rest) = bytes.split_first()?;
         let scope = match scope {
@@ -104,10 +104,10 @@ mod tests {
 
     use super::*;
 
-    fn place() -> impl Strategy<Value = Place> {
+    fn place() -> impl Strategy<Value = PagePosition> {
         let scope = prop::sample::select(vec![CacheScope::Public, CacheScope::Private]);
         (scope, any::<u64>(), ".{0,9}", ".{1,40}", "[a-z]{1,9}").prop_map(
-            |(scope, issued_at, caller, last, owner)| Place {
+            |(scope, issued_at, caller, last, owner)| PagePosition {
                 caller,
                 scope,
                 issued_at: UnixSeconds(issued_at),
@@ -120,20 +120,20 @@ mod tests {
     proptest! {
         #[test]
         fn places_survive_encoding_and_decoding(place in place()) {
-            prop_assert_eq!(Place::decode(&place.encode()), Some(place));
+            prop_assert_eq!(PagePosition::decode(&place.encode()), Some(place));
         }
 
         #[test]
         fn truncated_or_padded_bytes_are_refused(place in place(), cut in 1usize..20) {
             let bytes = place.encode();
-            prop_assert_eq!(Place::decode(&bytes[..bytes.len() - cut.min(bytes.len())]), None);
-            prop_assert_eq!(Place::decode(&[&bytes[..], b"x"].concat()), None);
+            prop_assert_eq!(PagePosition::decode(&bytes[..bytes.len() - cut.min(bytes.len())]), None);
+            prop_assert_eq!(PagePosition::decode(&[&bytes[..], b"x"].concat()), None);
         }
     }
 
     #[test]
     fn a_cursor_is_fresh_for_a_day() {
-        let place = Place {
+        let place = PagePosition {
             caller: "a".into(),
             scope: CacheScope::Public,
             issued_at: UnixSeconds(1_000),

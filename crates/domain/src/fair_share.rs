@@ -210,7 +210,7 @@ pub struct Places {
 
 /// One place of a holder. Dropping it gives the place back.
 #[derive(Debug)]
-pub struct Place {
+pub struct SharePlace {
     places: Places,
     holder: Holder,
 }
@@ -221,10 +221,10 @@ impl Places {
     }
 
     /// Takes a place, if there is one for a holder with this share.
-    pub fn take(&self, holder: Holder, share: Share) -> Option<Place> {
+    pub fn take(&self, holder: Holder, share: Share) -> Option<SharePlace> {
         let share = share.of(self.total);
         self.lock().take_below(&holder, 1, self.total, share).ok()?;
-        Some(Place { places: self.clone(), holder })
+        Some(SharePlace { places: self.clone(), holder })
     }
 
     fn lock(&self) -> MutexGuard<'_, FairShare<Holder>> {
@@ -232,7 +232,7 @@ impl Places {
     }
 }
 
-impl Drop for Place {
+impl Drop for SharePlace {
     fn drop(&mut self) {
         self.places.lock().put_back(&self.holder, 1);
     }

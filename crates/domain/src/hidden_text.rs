@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use super::document::Document;
-use super::json::{Json, Kind, write_str};
+use super::json::{Json, JsonKind, write_str};
 use super::name::is_hidden;
 
 /// The policy for hidden text in the messages of a prompt (`content` in the configuration).
@@ -80,7 +80,7 @@ pub fn stripped(result: Json<'_>) -> Document {
 /// is left.
 fn rewrite(value: Json<'_>, keys: &[&str], texts: &[&str], out: &mut String) {
     match value.kind() {
-        Kind::Object => {
+        JsonKind::Object => {
             out.push('{');
             for (index, (key, member)) in value.members().enumerate() {
                 out.push_str(if index > 0 { "," } else { "" });
@@ -96,7 +96,7 @@ fn rewrite(value: Json<'_>, keys: &[&str], texts: &[&str], out: &mut String) {
             }
             out.push('}');
         }
-        Kind::Array => {
+        JsonKind::Array => {
             out.push('[');
             for (index, element) in value.elements().enumerate() {
                 out.push_str(if index > 0 { "," } else { "" });

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use super::json::object::{ObjectWriter, write_object};
-use super::json::{Json, Kind, write_str};
+use super::json::{Json, JsonKind, write_str};
 
 /// A request id as the JSON text of its sender, so that a response echoes it byte for byte: a
 /// string literal with its quotes, or an integer within 64 bits.
@@ -27,13 +27,13 @@ pub enum Frame<'a> {
         /// The id of the request; `None` on an error response to a request whose id could not be
         /// read.
         id: Option<Id>,
-        outcome: Outcome<'a>,
+        outcome: ResponseOutcome<'a>,
     },
 }
 
 /// The outcome in a response: a result or an error.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Outcome<'a> {
+pub enum ResponseOutcome<'a> {
     Result(Json<'a>),
     Error {
         code: i64,
@@ -62,8 +62,8 @@ impl Id {
     /// bytes.
     pub fn read(value: Json<'_>) -> Option<Self> {
         let valid = match value.kind() {
-            Kind::String => true,
-            Kind::Number => value.as_i64().is_some(),
+            JsonKind::String => true,
+            JsonKind::Number => value.as_i64().is_some(),
             _ => false,
         };
         (valid && value.text().len() <= MAX_ID).then(|| Self(value.text().into()))
@@ -170,7 +170,7 @@ impl<'a> Parts<'a> {
             return Err(parts.error("a message must be a JSON object"));
         }
         for (key, member) in value.members() {
-            let is_null = member.kind() == Kind::Null;
+            let is_null = member.kind() == JsonKind::Null;
             match key.as_str().as_deref() {
                 // Some peers always write all three members.
                 Some("params" | "result" | "error") if is_null => {}
@@ -218,11 +218,11 @@ impl<'a> Parts<'a> {
 
     fn response(self) -> Result<Frame<'a>, FrameError> {
         let outcome = match (self.result, self.error) {
-            (Some(result), None) => Outcome::Result(result),
+            (Some(result), None) => ResponseOutcome::Result(result),
             (None, Some(error)) => match error.get("code").and_then(Json::as_i64) {
-                Some(code) => Outcome::Error {
+                Some(code) => ResponseOutcome::Error {
                     code,
-                    message: error.get("message").filter(|m| m.kind() == Kind::String),
+                    message: error.get("message").filter(|m| m.kind() == JsonKind::String),
                     data: error.get("data"),
                 },
                 None => return Err(self.error("`error.code` must be an integer")),
@@ -231,7 +231,7 @@ impl<'a> Parts<'a> {
             (None, None) => return Err(self.error("`method`, `result` or `error` is missing")),
         };
         let id = self.id.and_then(Id::read);
-        if id.is_none() && matches!(outcome, Outcome::Result(_)) {
+        if id.is_none() && matches!(outcome, ResponseOutcome::Result(_)) {
             return Err(self.error("a result must have the `id` of its request"));
         }
         Ok(Frame::Response { id, outcome })
@@ -289,16 +289,17 @@ mod tests {
     #[test]
     fn responses_are_distinguished_from_requests() {
         let ok = read(r#"{"jsonrpc":"2.0","id":7,"result":{}}"#).unwrap();
-        assert!(matches!(ok, Frame::Response { id: Some(_), outcome: Outcome::Result(_) }));
+        assert!(matches!(ok, Frame::Response { id: Some(_), outcome: ResponseOutcome::Result(_) }));
         let error = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"x"}}"#;
         let error = read(error).unwrap();
-        let Frame::Response { id: None, outcome: Outcome::Error { code, .. } } = error else {
+        let Frame::Response { id: None, outcome: ResponseOutcome::Error { code, .. } } = error
+        else {
             panic!()
         };
         assert_eq!(code, -32700);
         assert!(read(r#"{"jsonrpc":"2.0","id":7,"result":{},"error":{"code":1}}"#).is_err());
         assert!(read(r#"{"jsonrpc":"2.0","result":{}}"#).is_err());
         let both = read(r#"{"jsonrpc":"2.0","id":7,"result":{},"error":null}"#).unwrap();
-        assert!(matches!(both, Frame::Response { outcome: Outcome::Result(_), .. }));
+        assert!(matches!(both, Frame::Response { outcome: ResponseOutcome::Result(_), .. }));
     }
 }

@@ -3,7 +3,7 @@
 
 /// An incremental decoder from bytes to lines.
 #[derive(Debug)]
-pub struct Decoder {
+pub struct LineDecoder {
     /// The received bytes of the incomplete line.
     line: Vec<u8>,
     /// Whether the decoder discards the rest of a line that exceeded the limit.
@@ -14,7 +14,7 @@ pub struct Decoder {
 
 /// One decoded line.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Line {
+pub enum DecodedLine {
     /// A complete line, without its line end and surrounding white space; never empty.
     Whole(Vec<u8>),
     /// A line that exceeds the limit, reported as soon as it does. The line after it is decoded
@@ -22,7 +22,7 @@ pub enum Line {
     TooLong,
 }
 
-impl Decoder {
+impl LineDecoder {
     /// Returns a decoder for lines of at most `limit` bytes, without their line ends.
     pub fn new(limit: usize) -> Self {
         Self { line: Vec::new(), skipping: false, limit }
@@ -30,7 +30,7 @@ impl Decoder {
 
     /// Decodes the next chunk and appends the lines that it completes to `lines`. An incomplete
     /// last line of a stream is not a message.
-    pub fn feed(&mut self, piece: &[u8], lines: &mut Vec<Line>) {
+    pub fn feed(&mut self, piece: &[u8], lines: &mut Vec<DecodedLine>) {
         let mut parts = piece.split(|&byte| byte == b'\n');
         let last = parts.next_back().unwrap_or_default();
         for part in parts {
@@ -39,15 +39,15 @@ impl Decoder {
             let text = line.trim_ascii();
             match text.len() {
                 0 => {}
-                length if length == line.len() => lines.push(Line::Whole(line)),
-                _ => lines.push(Line::Whole(text.to_vec())),
+                length if length == line.len() => lines.push(DecodedLine::Whole(line)),
+                _ => lines.push(DecodedLine::Whole(text.to_vec())),
             }
             self.skipping = false;
         }
         self.extend(last, lines);
     }
 
-    fn extend(&mut self, part: &[u8], lines: &mut Vec<Line>) {
+    fn extend(&mut self, part: &[u8], lines: &mut Vec<DecodedLine>) {
         if self.skipping || part.is_empty() {
             return;
         }
@@ -56,7 +56,7 @@ impl Decoder {
         if text > self.limit && !(text == self.limit + 1 && part.last() == Some(&b'\r')) {
             self.line = Vec::new();
             self.skipping = true;
-            lines.push(Line::TooLong);
+            lines.push(DecodedLine::TooLong);
             return;
         }
         self.line.extend_from_slice(part);
@@ -70,14 +70,14 @@ mod tests {
     use super::*;
 
     fn decode(pieces: &[&[u8]]) -> Vec<String> {
-        let mut decoder = Decoder::new(8);
+        let mut decoder = LineDecoder::new(8);
         let mut lines = Vec::new();
         for piece in pieces {
             decoder.feed(piece, &mut lines);
         }
         let text = |line| match line {
-            Line::Whole(line) => String::from_utf8_lossy(&line).into_owned(),
-            Line::TooLong => "too long".to_owned(),
+            DecodedLine::Whole(line) => String::from_utf8_lossy(&line).into_owned(),
+            DecodedLine::TooLong => "too long".to_owned(),
         };
         lines.into_iter().map(text).collect()
     }

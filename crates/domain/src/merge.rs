@@ -11,14 +11,14 @@ use super::prompt::Prompt;
 
 /// The checked prompts of one upstream, with its prefix.
 #[derive(Clone, Copy, Debug)]
-pub struct Source<'a> {
+pub struct MergeSource<'a> {
     pub prefix: &'a Prefix,
     pub prompts: &'a [Prompt],
 }
 
 /// A listed prompt: its public name, the index of its source, and its index in that source.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Entry {
+pub struct MergedPrompt {
     pub public_name: String,
     pub source: usize,
     pub prompt: usize,
@@ -26,7 +26,7 @@ pub struct Entry {
 
 /// A prompt that is left out of the merged list, with the reason.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct LeftOut {
+pub struct UnmergedPrompt {
     pub source: usize,
     /// The prompt's name at its upstream.
     pub raw_name: String,
@@ -36,8 +36,8 @@ pub struct LeftOut {
 /// The merged list, in byte order of the public names, and the prompts that are left out of it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Merged {
-    pub entries: Vec<Entry>,
-    pub left_out: Vec<LeftOut>,
+    pub entries: Vec<MergedPrompt>,
+    pub left_out: Vec<UnmergedPrompt>,
 }
 
 /// Merges the prompts of `sources`. `prefixes` are the non-empty ones of all upstreams, also of
@@ -49,7 +49,7 @@ pub struct Merged {
 /// that two bare sources list is left out of both; a bare name within the prefix of another source
 /// is left out alone.
 pub fn merge(
-    sources: &[Source<'_>],
+    sources: &[MergeSource<'_>],
     prefixes: &HashSet<&str>,
     naming: &Naming,
     fold: impl Fn(&str) -> Cow<'_, str>,
@@ -65,7 +65,11 @@ pub fn merge(
             };
             match public_name {
                 Ok(public_name) => {
-                    merged.entries.push(Entry { public_name, source: index, prompt: position });
+                    merged.entries.push(MergedPrompt {
+                        public_name,
+                        source: index,
+                        prompt: position,
+                    });
                 }
                 Err(reason) => merged.leave_out(index, prompt, reason),
             }
@@ -85,11 +89,15 @@ const SHARED: &str = "another upstream lists the same bare name: set `prefix` on
 
 impl Merged {
     fn leave_out(&mut self, source: usize, prompt: &Prompt, reason: String) {
-        self.left_out.push(LeftOut { source, raw_name: prompt.name.clone(), reason });
+        self.left_out.push(UnmergedPrompt { source, raw_name: prompt.name.clone(), reason });
     }
 
     /// Leaves out the names that several sources list.
-    fn leave_out_shared(&mut self, sources: &[Source<'_>], fold: impl Fn(&str) -> Cow<'_, str>) {
+    fn leave_out_shared(
+        &mut self,
+        sources: &[MergeSource<'_>],
+        fold: impl Fn(&str) -> Cow<'_, str>,
+    ) {
         let entries = std::mem::take(&mut self.entries);
         let mut claims: HashMap<Cow<'_, str>, usize> = HashMap::with_capacity(entries.len());
         for entry in &entries {
@@ -178,7 +186,7 @@ mod tests {
         let lists: Vec<_> =
             lists.iter().map(|(p, names)| (Prefix::parse(p).unwrap(), prompts(names))).collect();
         let sources: Vec<_> =
-            lists.iter().map(|(prefix, prompts)| Source { prefix, prompts }).collect();
+            lists.iter().map(|(prefix, prompts)| MergeSource { prefix, prompts }).collect();
         let prefixed =
             sources.iter().map(|source| source.prefix).filter(|prefix| !prefix.is_bare());
         let prefixes: HashSet<&str> = prefixed.map(Prefix::as_str).collect();

@@ -10,7 +10,7 @@ use super::fault::excerpt;
 use super::hidden_text;
 use super::json::canonical::canonical;
 use super::json::object::{ObjectWriter, append_members, write_array, write_members};
-use super::json::{Json, Kind};
+use super::json::{Json, JsonKind};
 use super::meta;
 use super::uri::is_unsafe;
 
@@ -81,7 +81,7 @@ impl Prompt {
         let mut arguments = Vec::new();
         for (key, member) in value.members() {
             match key.as_str().as_deref() {
-                _ if member.kind() == Kind::Null => continue,
+                _ if member.kind() == JsonKind::Null => continue,
                 Some("name") => continue,
                 Some("title") => {
                     shape(&name, "title", "a string", is_string(member))?;
@@ -264,18 +264,18 @@ fn shape(
 }
 
 fn array_of(value: Json<'_>, is: fn(Json<'_>) -> bool) -> bool {
-    value.kind() == Kind::Array && value.elements().all(is)
+    value.kind() == JsonKind::Array && value.elements().all(is)
 }
 
 fn is_string(value: Json<'_>) -> bool {
-    value.kind() == Kind::String
+    value.kind() == JsonKind::String
 }
 
 fn is_argument(value: Json<'_>) -> bool {
     value.get("name").is_some_and(is_string)
         && value.get("title").is_none_or(is_string)
         && value.get("description").is_none_or(is_string)
-        && value.get("required").is_none_or(|r| r.kind() == Kind::Bool)
+        && value.get("required").is_none_or(|r| r.kind() == JsonKind::Bool)
 }
 
 fn is_icon(value: Json<'_>) -> bool {

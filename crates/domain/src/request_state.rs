@@ -9,16 +9,16 @@ use super::unix_time::UnixSeconds;
 /// The state of one `prompts/get`, with its owner.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct RequestState {
-    pub owner: Owner,
+    pub owner: StateOwner,
     pub issued_at: UnixSeconds,
     /// The number of rounds of server requests so far.
     pub rounds: u8,
-    pub progress: Progress,
+    pub progress: GetProgress,
 }
 
 /// The call that a state belongs to.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Owner {
+pub struct StateOwner {
     /// The id of the caller.
     pub caller: String,
     /// The public name of the prompt.
@@ -31,7 +31,7 @@ pub struct Owner {
 
 /// The way in which the `prompts/get` continues.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Progress {
+pub enum GetProgress {
     /// The upstream continues, with the `requestState` that it returned, if any.
     Upstream(Option<String>),
     /// The gateway repeats the request and answers the earlier server requests from this replay.
@@ -63,12 +63,12 @@ impl RequestState {
             write(text, &mut out);
         }
         match &self.progress {
-            Progress::Upstream(state) => {
+            GetProgress::Upstream(state) => {
                 out.push(0);
                 out.push(state.is_some().into());
                 write(state.as_deref().unwrap_or_default(), &mut out);
             }
-            Progress::Replay(Replay { answers, open, suspended }) => {
+            GetProgress::Replay(Replay { answers, open, suspended }) => {
                 out.push(1);
                 out.push(answers.len() as u8);
                 for (digest, answer) in answers {
@@ -86,7 +86,7 @@ impl RequestState {
 
     /// Decodes the bytes that [`RequestState::encode`] returned; `None` for any other bytes.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut rest = Reader(bytes);
+        let mut rest = StateReader(bytes);
         let rounds = rest.byte()?;
         let issued_at = UnixSeconds::from_be_bytes(rest.chunk()?);
         let arguments = rest.chunk()?;
@@ -100,7 +100,7 @@ impl RequestState {
                 if !is_present && !state.is_empty() {
                     return None;
                 }
-                Progress::Upstream(is_present.then_some(state))
+                GetProgress::Upstream(is_present.then_some(state))
             }
             1 => {
                 let mut answers = Vec::new();
@@ -109,11 +109,11 @@ impl RequestState {
                 }
                 let open = if rest.flag()? { Some(rest.chunk()?) } else { None };
                 let suspended = if rest.flag()? { Some(rest.chunk()?) } else { None };
-                Progress::Replay(Replay { answers, open, suspended })
+                GetProgress::Replay(Replay { answers, open, suspended })
             }
             _ => return None,
         };
-        let owner = Owner { caller, name, upstream, arguments };
+        let owner = StateOwner { caller, name, upstream, arguments };
         rest.0.is_empty().then_some(Self { owner, issued_at, rounds, progress })
     }
 
@@ -130,9 +130,9 @@ fn write(text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(text.as_bytes());
 }
 
-struct Reader<'a>(&'a [u8]);
+struct StateReader<'a>(&'a [u8]);
 
-impl Reader<'_> {
+impl StateReader<'_> {
     fn chunk<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (chunk, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
@@ -172,8 +172,8 @@ mod tests {
             any::<Option<[u8; 16]>>(),
         );
         let progress = prop_oneof![
-            any::<Option<String>>().prop_map(Progress::Upstream),
-            replay.prop_map(|(answers, open, suspended)| Progress::Replay(Replay {
+            any::<Option<String>>().prop_map(GetProgress::Upstream),
+            replay.prop_map(|(answers, open, suspended)| GetProgress::Replay(Replay {
                 answers,
                 open,
                 suspended
@@ -182,7 +182,7 @@ mod tests {
         (".{0,9}", ".{1,40}", any::<[u8; 32]>(), any::<u64>(), any::<u8>(), progress).prop_map(
             |(caller, name, arguments, issued_at, rounds, progress)| {
                 let upstream = "up".to_owned();
-                let owner = Owner { caller, name, upstream, arguments };
+                let owner = StateOwner { caller, name, upstream, arguments };
                 let issued_at = UnixSeconds(issued_at);
                 RequestState { owner, issued_at, rounds, progress }
             },
@@ -205,13 +205,13 @@ mod tests {
 
     #[test]
     fn a9_a_state_is_fresh_for_a_quarter_of_an_hour() {
-        let owner = Owner {
+        let owner = StateOwner {
             caller: String::new(),
             name: String::new(),
             upstream: String::new(),
             arguments: [0; 32],
         };
-        let progress = Progress::Upstream(None);
+        let progress = GetProgress::Upstream(None);
         let state = RequestState { owner, issued_at: UnixSeconds(1_000), rounds: 1, progress };
         assert!(state.is_fresh(UnixSeconds(900)));
         assert!(state.is_fresh(UnixSeconds(1_000 + LIFETIME.as_secs())));

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::approval::State;
+use super::approval::ApprovalState;
 use super::caller::Caller;
 use super::method::Method;
 
@@ -14,7 +14,7 @@ pub struct PromptRef<'a> {
     pub upstream: &'a str,
     pub raw_name: &'a str,
     /// The state of its approval.
-    pub state: State,
+    pub state: ApprovalState,
 }
 
 /// The access decisions of a policy. They depend only on caller, method, and the prompt's upstream,

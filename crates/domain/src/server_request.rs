@@ -3,7 +3,7 @@
 
 use super::document::Document;
 use super::json::object::{ObjectWriter, write_object};
-use super::json::{Json, Kind};
+use super::json::{Json, JsonKind};
 use super::meta;
 use super::revision::Revision;
 
@@ -168,16 +168,16 @@ impl ServerRequest {
     /// If the method or the elicitation mode is unknown, or if `params` are malformed.
     pub fn read(method: &str, params: Option<Json<'_>>) -> Result<Self, ServerRequestError> {
         let member = |name: &str| params.and_then(|p| p.get(name));
-        let is = |name: &str, kind: Kind| member(name).is_some_and(|m| m.kind() == kind);
+        let is = |name: &str, kind: JsonKind| member(name).is_some_and(|m| m.kind() == kind);
         let must =
             |is_true: bool, what| is_true.then_some(()).ok_or(ServerRequestError::Malformed(what));
         let kind = match method {
             ELICIT => {
-                must(is("message", Kind::String), "an elicitation needs `message`")?;
+                must(is("message", JsonKind::String), "an elicitation needs `message`")?;
                 match member("mode").map(|mode| (mode.is("form"), mode.is("url"))) {
                     None | Some((true, _)) => {
                         must(
-                            is("requestedSchema", Kind::Object),
+                            is("requestedSchema", JsonKind::Object),
                             "a form elicitation needs `requestedSchema`",
                         )?;
                         ServerRequestKind::Form
@@ -191,8 +191,8 @@ impl ServerRequest {
                 }
             }
             SAMPLE => {
-                must(is("messages", Kind::Array), "sampling needs `messages`")?;
-                must(is("maxTokens", Kind::Number), "sampling needs `maxTokens`")?;
+                must(is("messages", JsonKind::Array), "sampling needs `messages`")?;
+                must(is("maxTokens", JsonKind::Number), "sampling needs `maxTokens`")?;
                 ServerRequestKind::Sampling
             }
             ROOTS => ServerRequestKind::Roots,
@@ -293,7 +293,7 @@ impl ServerRequest {
     /// Checks the client's result and copies it without the `_meta` keys that a client may not set.
     /// Returns `None` if the result does not match the server request.
     pub fn read_answer(&self, result: Json<'_>) -> Option<Document> {
-        let is = |name: &str, kind: Kind| result.get(name).is_some_and(|m| m.kind() == kind);
+        let is = |name: &str, kind: JsonKind| result.get(name).is_some_and(|m| m.kind() == kind);
         let is_valid = match self.kind {
             ServerRequestKind::Form | ServerRequestKind::Url => {
                 let actions = ["accept", "decline", "cancel"];
@@ -302,13 +302,13 @@ impl ServerRequest {
                     && result.get("content").is_none_or(|content| content.is_object())
             }
             ServerRequestKind::Sampling => {
-                let content = is("content", Kind::Object) || is("content", Kind::Array);
-                is("role", Kind::String) && is("model", Kind::String) && content
+                let content = is("content", JsonKind::Object) || is("content", JsonKind::Array);
+                is("role", JsonKind::String) && is("model", JsonKind::String) && content
             }
             ServerRequestKind::Roots => result.get("roots").is_some_and(|roots| {
                 let uri =
-                    |root: Json<'_>| root.get("uri").is_some_and(|u| u.kind() == Kind::String);
-                roots.kind() == Kind::Array && roots.elements().all(uri)
+                    |root: Json<'_>| root.get("uri").is_some_and(|u| u.kind() == JsonKind::String);
+                roots.kind() == JsonKind::Array && roots.elements().all(uri)
             }),
         };
         is_valid.then(|| meta::without_reserved(result))

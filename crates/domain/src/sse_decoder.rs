@@ -6,7 +6,7 @@ use std::time::Duration;
 /// An incremental decoder from bytes to events. It keeps only the fields that MCP uses: name, data
 /// and the last reconnection time.
 #[derive(Debug)]
-pub struct Decoder {
+pub struct SseDecoder {
     /// The received bytes of the incomplete line.
     line: Vec<u8>,
     name: String,
@@ -24,7 +24,7 @@ pub struct Decoder {
 
 /// One event with data.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Event {
+pub struct SseEvent {
     /// The event name; "message" if the stream gives none.
     pub name: String,
     /// The data, with a line feed between its lines; never empty.
@@ -38,7 +38,7 @@ pub struct TooLarge {
     pub limit: usize,
 }
 
-impl Decoder {
+impl SseDecoder {
     /// Returns a decoder for events and lines of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self {
@@ -57,7 +57,7 @@ impl Decoder {
     ///
     /// # Errors
     /// If an event or a line exceeds the limit.
-    pub fn feed(&mut self, mut piece: &[u8], events: &mut Vec<Event>) -> Result<(), TooLarge> {
+    pub fn feed(&mut self, mut piece: &[u8], events: &mut Vec<SseEvent>) -> Result<(), TooLarge> {
         if self.after_cr && !piece.is_empty() {
             self.after_cr = false;
             piece = piece.strip_prefix(b"\n").unwrap_or(piece);
@@ -89,7 +89,7 @@ impl Decoder {
         Ok(())
     }
 
-    fn end_line(&mut self, events: &mut Vec<Event>) -> Result<(), TooLarge> {
+    fn end_line(&mut self, events: &mut Vec<SseEvent>) -> Result<(), TooLarge> {
         let mut line = std::mem::take(&mut self.line);
         if std::mem::take(&mut self.at_start) && line.starts_with(b"\xef\xbb\xbf") {
             line.drain(..3);
@@ -123,13 +123,13 @@ impl Decoder {
         Ok(())
     }
 
-    fn dispatch(&mut self, events: &mut Vec<Event>) {
+    fn dispatch(&mut self, events: &mut Vec<SseEvent>) {
         let name = std::mem::take(&mut self.name);
         let data = std::mem::take(&mut self.data);
         // An event without data is a priming event or a comment block: it is not reported.
         if std::mem::take(&mut self.has_data) && !data.is_empty() {
             let name = if name.is_empty() { "message".to_owned() } else { name };
-            events.push(Event { name, data });
+            events.push(SseEvent { name, data });
         }
     }
 }
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     fn decode(pieces: &[&[u8]]) -> Result<Vec<(String, String)>, TooLarge> {
-        let mut decoder = Decoder::new(64);
+        let mut decoder = SseDecoder::new(64);
         let mut events = Vec::new();
         for piece in pieces {
             decoder.feed(piece, &mut events)?;
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn the_last_valid_reconnection_time_counts() {
-        let mut decoder = Decoder::new(64);
+        let mut decoder = SseDecoder::new(64);
         assert_eq!(decoder.retry(), None);
         let stream = b"retry: 3000\n\nretry:250\nretry: -1\nretry: 1s\nretry\n\n";
         decoder.feed(stream, &mut Vec::new()).unwrap();

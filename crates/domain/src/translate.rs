@@ -2,7 +2,7 @@
 //! define become types that it defines, with all the information that can be kept.
 
 use super::json::object::{ObjectWriter, write_array, write_object};
-use super::json::{Json, Kind};
+use super::json::{Json, JsonKind};
 use super::percent;
 use super::revision::Revision;
 
@@ -110,7 +110,7 @@ fn link_as_text(content: Json<'_>) -> String {
 
 /// Copies the members of `content` that are neither `null` nor among `replaced`.
 fn copy_others(content: Json<'_>, replaced: &[&str], out: &mut ObjectWriter<'_>) {
-    for (key, value) in content.members().filter(|(_, value)| value.kind() != Kind::Null) {
+    for (key, value) in content.members().filter(|(_, value)| value.kind() != JsonKind::Null) {
         if !replaced.iter().any(|known| key.is(known)) {
             out.member(key, value);
         }

@@ -114,7 +114,7 @@ impl Converter {
         candidates.find(|candidate| !is_used(candidate)).unwrap_or(id)
     }
 
-    fn stdio(&mut self, id: &str, command: &Command<'_>, entry: &Value, table: &mut Table) {
+    fn stdio(&mut self, id: &str, command: &ServerCommand<'_>, entry: &Value, table: &mut Table) {
         let mut words = Array::new();
         words.push(command.program);
         let mut is_value_of_secret = false;
@@ -273,20 +273,20 @@ fn exportable(name: &str) -> String {
 const MAX_ID: usize = 60;
 
 /// The command of a server over standard streams.
-struct Command<'a> {
+struct ServerCommand<'a> {
     program: &'a str,
     arguments: Vec<String>,
     env: Option<&'a Map<String, Value>>,
 }
 
 /// Whether a command serves a gateway, as the entry that `promptgate connect` writes does.
-fn is_gateway(command: &Command<'_>) -> bool {
+fn is_gateway(command: &ServerCommand<'_>) -> bool {
     let program = Path::new(command.program).file_stem().and_then(OsStr::to_str);
     program == Some(env!("CARGO_PKG_NAME")) && command.arguments.iter().any(|word| word == "serve")
 }
 
 /// Reads `command`, `args` and `env`. Older versions of Zed have all three in an object `command`.
-fn command(entry: &Value) -> Option<Command<'_>> {
+fn command(entry: &Value) -> Option<ServerCommand<'_>> {
     let command = entry.get("command")?;
     let (program, rest) = match command {
         Value::String(program) => (program.as_str(), entry),
@@ -294,7 +294,7 @@ fn command(entry: &Value) -> Option<Command<'_>> {
         _ => return None,
     };
     let arguments = rest.get("args").and_then(Value::as_array).into_iter().flatten();
-    Some(Command {
+    Some(ServerCommand {
         program,
         arguments: arguments.filter_map(scalar).collect(),
         env: rest.get("env").and_then(Value::as_object),

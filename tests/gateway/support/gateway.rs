@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use config::{Config, Limits};
-use gateway::downstream::Streams;
+use gateway::downstream::StdioStreams;
 use promptgate::App;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -55,7 +55,7 @@ impl Gateway {
         let (input, output) = tokio::io::split(theirs);
         let app = self.app.clone();
         let serving = tokio::spawn(async move {
-            app.serve(Streams { input, output }).await;
+            app.serve(StdioStreams { input, output }).await;
         });
         (ours, serving)
     }

@@ -14,8 +14,8 @@ use gateway::policy::Gate;
 use gateway::router::{Router, RouterDeps, UpstreamDeps};
 use gateway::session::headers::{Field, Headers};
 use gateway::session::{
-    CallOutcome, CallPermit, CallPermits, Dispatch, Refusal, RequestContext, Sessions, SharedState,
-    TransportContext,
+    CallOutcome, CallPermit, CallPermits, Dispatch, MessageRefusal, RequestContext,
+    SessionSharedState, Sessions, TransportContext,
 };
 use gateway::shutdown::Supervisor;
 use gateway::telemetry::Telemetry;
@@ -62,7 +62,7 @@ impl SessionLayer {
         let means = RouterDeps { gate: gate.clone(), sealer: sealer.clone() };
         let ground = UpstreamDeps::new(audit, telemetry, supervisor);
         let router = Arc::new(Router::start(&config, means, ground));
-        let lasting = SharedState::new(tasks, stop.clone(), stop);
+        let lasting = SessionSharedState::new(tasks, stop.clone(), stop);
         let sessions = Sessions::new(&config, gate, router, sealer, Arc::new(lasting));
         Self { sessions: Arc::new(sessions) }
     }
@@ -72,7 +72,7 @@ impl SessionLayer {
         caller: &str,
         headers: &Headers<'_>,
         body: &Value,
-    ) -> Result<Dispatch, Refusal> {
+    ) -> Result<Dispatch, MessageRefusal> {
         let caller = Caller::new(caller);
         let envelope = RequestContext {
             transport: TransportContext::Http(headers),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use gateway::downstream::Streams;
+use gateway::downstream::StdioStreams;
 use promptgate::App;
 use serde_json::Value;
 use tokio::io::{DuplexStream, duplex};
@@ -222,7 +222,7 @@ impl World {
         let (own, other) = duplex(PIPE);
         let serving = tokio::spawn(async move {
             let (input, output) = tokio::io::split(other);
-            app.serve(Streams { input, output }).await;
+            app.serve(StdioStreams { input, output }).await;
         });
         replica.streams.push(serving.abort_handle());
         Some(own)

@@ -9,7 +9,7 @@ use crate::sign_in::{Role, Visitor};
 
 /// The parts of the console, in the order of the navigation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Section {
+pub(crate) enum ConsoleSection {
     Overview,
     Prompts,
     Upstreams,
@@ -21,7 +21,7 @@ pub(crate) enum Section {
     Connect,
 }
 
-impl Section {
+impl ConsoleSection {
     pub(crate) const ALL: [Self; 9] = [
         Self::Overview,
         Self::Prompts,
@@ -66,12 +66,12 @@ impl Section {
 /// A whole page of the console.
 #[derive(Template)]
 #[template(path = "frame.html")]
-pub(crate) struct Frame<'a> {
+pub(crate) struct ConsoleFrame<'a> {
     pub title: &'a str,
     /// The name of the gateway (`server.name`).
     pub gateway: &'a str,
     /// `None` on pages that are no part of the navigation.
-    pub section: Option<Section>,
+    pub section: Option<ConsoleSection>,
     /// `None` before the sign-in.
     pub visitor: Option<&'a Visitor>,
     /// The token of the form that signs out; empty where there is no session.
@@ -79,8 +79,8 @@ pub(crate) struct Frame<'a> {
     pub main: Html,
 }
 
-impl Frame<'_> {
-    fn is_here(&self, section: &Section) -> bool {
+impl ConsoleFrame<'_> {
+    fn is_here(&self, section: &ConsoleSection) -> bool {
         self.section == Some(*section)
     }
 

@@ -5,4 +5,4 @@ mod frame;
 pub(super) mod plot;
 pub(super) mod text;
 
-pub(super) use frame::{ErrorPage, Frame, LoginPage, Section, SignedInPage};
+pub(super) use frame::{ConsoleFrame, ConsoleSection, ErrorPage, LoginPage, SignedInPage};

@@ -13,11 +13,11 @@ pub(crate) struct Plot {
     pub unit: &'static str,
     /// The times of the values, as people read them.
     pub times: Vec<String>,
-    pub lines: Vec<Line>,
+    pub lines: Vec<PlotLine>,
 }
 
 /// One line of a plot. Its values belong to the times of the plot; `None` leaves a gap.
-pub(crate) struct Line {
+pub(crate) struct PlotLine {
     pub name: &'static str,
     /// Style of the line: 1 is the main line, 2 counts failures, 3 is a secondary line.
     pub style: u8,
@@ -43,7 +43,7 @@ impl Plot {
     }
 
     /// The path of a line, in SVG.
-    fn path(&self, line: &Line) -> String {
+    fn path(&self, line: &PlotLine) -> String {
         let most = self.most();
         let steps = (line.values.len().max(2) - 1) as f64;
         let (mut path, mut is_drawn) = (String::new(), false);
@@ -108,7 +108,7 @@ mod tests {
 
     fn plot(values: Vec<Option<f64>>) -> Plot {
         let times = (0..values.len()).map(|minute| format!("10:{minute:02}")).collect();
-        let lines = vec![Line { name: "gets", style: 1, values }];
+        let lines = vec![PlotLine { name: "gets", style: 1, values }];
         Plot { title: "Gets".into(), unit: "", times, lines }
     }
 

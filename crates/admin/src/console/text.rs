@@ -8,11 +8,11 @@ use domain::name::is_hidden;
 
 /// An untrusted text, as HTML. Hidden characters are written as marked code points, so that people
 /// see the text that a model would read.
-pub(crate) struct Shown<'a>(pub &'a str);
+pub(crate) struct ShownText<'a>(pub &'a str);
 
-impl HtmlSafe for Shown<'_> {}
+impl HtmlSafe for ShownText<'_> {}
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for ShownText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.chars() {
             match c {
@@ -56,10 +56,10 @@ pub(crate) mod filters {
 
     use super::Html;
 
-    /// Text of others: see [`super::Shown`].
+    /// Text of others: see [`super::ShownText`].
     #[askama::filter_fn]
     pub(crate) fn shown(text: impl std::fmt::Display, _: &dyn Values) -> Result<Html> {
-        Ok(Html(super::Shown(&text.to_string()).to_string()))
+        Ok(Html(super::ShownText(&text.to_string()).to_string()))
     }
 
     /// A time as people read it, in UTC.
@@ -97,8 +97,10 @@ pub(crate) mod filters {
 fn time(text: &str) -> Html {
     let parts = text.get(..10).zip(text.get(11..19)).filter(|_| text.ends_with('Z'));
     match parts {
-        Some((day, time)) => Html(format!("<time>{} {} UTC</time>", Shown(day), Shown(time))),
-        None => Html(Shown(text).to_string()),
+        Some((day, time)) => {
+            Html(format!("<time>{} {} UTC</time>", ShownText(day), ShownText(time)))
+        }
+        None => Html(ShownText(text).to_string()),
     }
 }
 
@@ -117,7 +119,7 @@ mod tests {
 
     #[test]
     fn text_of_others_is_escaped_and_hidden_characters_show() {
-        let shown = |text| Shown(text).to_string();
+        let shown = |text| ShownText(text).to_string();
         assert_eq!(shown("<b a=\"'\">&"), "&lt;b a=&quot;&#39;&quot;&gt;&amp;");
         assert_eq!(shown("a\u{202e}b"), "a<mark class=\"hidden\">U+202E</mark>b");
         assert_eq!(shown("\u{1b}[31m"), "<mark class=\"hidden\">U+001B</mark>[31m");
@@ -127,7 +129,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_leaves_its_place_in_a_page(text in any::<String>()) {
-            let shown = Shown(&text).to_string();
+            let shown = ShownText(&text).to_string();
             let inner = shown.replace("<mark class=\"hidden\">", "").replace("</mark>", "");
             prop_assert!(!inner.contains(['<', '>', '"', '\'']), "{shown}");
         }

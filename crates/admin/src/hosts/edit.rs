@@ -6,13 +6,13 @@ use jsonc_parser::cst::{CstInputValue, CstRootNode};
 use serde_json::Value;
 use toml_edit::{DocumentMut, Item, Table};
 
-use super::{Format, Place};
+use super::{FileEntry, Format};
 
 /// Returns `text` with the entry `name`. An entry of this name is replaced.
 ///
 /// # Errors
 /// The text is not of its format, or the entries are in a place that cannot be edited.
-pub fn with_entry(text: &str, place: &Place, name: &str) -> Result<String, String> {
+pub fn with_entry(text: &str, place: &FileEntry, name: &str) -> Result<String, String> {
     let edited = match place.format {
         Format::Json => return json(text, place, name),
         Format::Toml => toml(text, place, name)?,
@@ -23,7 +23,7 @@ pub fn with_entry(text: &str, place: &Place, name: &str) -> Result<String, Strin
     Ok(if has_crlf { edited.replace("\r\n", "\n").replace('\n', "\r\n") } else { edited })
 }
 
-fn json(text: &str, place: &Place, name: &str) -> Result<String, String> {
+fn json(text: &str, place: &FileEntry, name: &str) -> Result<String, String> {
     let root = CstRootNode::parse(text, &ParseOptions::default())
         .map_err(|error| format!("is not JSON: {error}"))?;
     let object = root.object_value_or_create().ok_or("is not a JSON object")?;
@@ -67,7 +67,7 @@ fn cst(value: &Value) -> CstInputValue {
     }
 }
 
-fn toml(text: &str, place: &Place, name: &str) -> Result<String, String> {
+fn toml(text: &str, place: &FileEntry, name: &str) -> Result<String, String> {
     let mut document: DocumentMut = text.parse().map_err(|error: toml_edit::TomlError| {
         format!("is not TOML: {}", error.message().trim())
     })?;
@@ -97,7 +97,7 @@ fn toml(text: &str, place: &Place, name: &str) -> Result<String, String> {
 
 /// There is no YAML editor that keeps unchanged lines, so lines are inserted or replaced, and the
 /// parsed result is compared with the expected one.
-fn yaml(text: &str, place: &Place, name: &str) -> Result<String, String> {
+fn yaml(text: &str, place: &FileEntry, name: &str) -> Result<String, String> {
     // Neither error shows a line of the file: it may hold secrets.
     let parse = |text: &str| -> Option<Value> {
         let parsed: Option<Value> = if text.trim().is_empty() {
@@ -174,8 +174,8 @@ mod tests {
 
     use super::*;
 
-    fn place(format: Format, container: &'static str, entry: Value) -> Place {
-        Place { file: None, format, container, entry, input: None }
+    fn place(format: Format, container: &'static str, entry: Value) -> FileEntry {
+        FileEntry { file: None, format, container, entry, input: None }
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub const ENTRY: &str = "prompts";
 pub const KEY_VARIABLE: &str = "PROMPTGATE_API_KEY";
 
 /// The gateway that an entry is for.
-pub struct Gateway<'a> {
+pub struct GatewayEndpoint<'a> {
     /// Name of the entry.
     pub name: &'a str,
     pub url: &'a str,
@@ -52,13 +52,13 @@ pub struct Plan {
     /// A command that does it.
     pub command: Option<String>,
     /// The entry; `None` where the host has no file.
-    pub place: Option<Place>,
+    pub place: Option<FileEntry>,
     pub notes: Vec<String>,
 }
 
 /// An entry in the file of a host.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Place {
+pub struct FileEntry {
     /// `None` where the file is not known on this system.
     pub file: Option<PathBuf>,
     pub format: Format,
@@ -77,10 +77,10 @@ pub enum Format {
     Yaml,
 }
 
-pub fn plan(host: Host, gateway: &Gateway<'_>) -> Plan {
+pub fn plan(host: Host, gateway: &GatewayEndpoint<'_>) -> Plan {
     let url = gateway.url;
     let place =
-        |format, container, file, entry| Place { file, format, container, entry, input: None };
+        |format, container, file, entry| FileEntry { file, format, container, entry, input: None };
     let json_place = |container, file, entry| Some(place(Format::Json, container, file, entry));
     let mut plan = Plan::default();
     // VS Code prompts for the key itself, and the gateway that Claude Desktop starts has only one
@@ -121,7 +121,7 @@ pub fn plan(host: Host, gateway: &Gateway<'_>) -> Plan {
             let input = json!({"type": "promptString", "id": id, "password": true,
                 "description": "API key of promptgate"});
             let place = place(Format::Json, "servers", Some(".vscode/mcp.json".into()), entry);
-            plan.place = Some(Place { input: gateway.needs_key.then_some(input), ..place });
+            plan.place = Some(FileEntry { input: gateway.needs_key.then_some(input), ..place });
         }
         Host::Cursor => {
             let header = gateway.needs_key.then(|| bearer("${env:", "}"));
@@ -184,7 +184,7 @@ fn with_header(mut entry: Value, header: Option<String>) -> Value {
 
 /// Returns the entry of a bridge from standard streams to HTTP, which reads variables in its
 /// headers.
-fn mcp_remote(gateway: &Gateway<'_>) -> Value {
+fn mcp_remote(gateway: &GatewayEndpoint<'_>) -> Value {
     let mut arguments = vec!["-y".to_owned(), "mcp-remote".to_owned(), gateway.url.to_owned()];
     if gateway.needs_key {
         let header = format!("Authorization:{}", bearer("${", "}"));

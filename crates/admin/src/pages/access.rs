@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use askama::Template;
 
-use super::rights::{Right, Who, decider, known, right};
+use super::rights::{Right, RightsHolder, decider, known, right};
 use super::{Page, PageError, PageResult};
-use crate::console::Section;
+use crate::console::ConsoleSection;
 use crate::console::text::filters;
 use crate::request::{PageRequest, Paging, Params};
 use crate::sign_in::Visitor;
-use crate::state::State;
+use crate::state::AdminState;
 use ::access::Decisions;
 use config::Access as Rules;
 use gateway::router::owner::Owner;
@@ -57,7 +57,7 @@ struct AccessChange {
 }
 
 impl Page for AccessPage {
-    const SECTION: Section = Section::Access;
+    const SECTION: ConsoleSection = ConsoleSection::Access;
 }
 
 /// Longest text of rules that is compared, in bytes: it takes a processor to read them.
@@ -72,7 +72,7 @@ const COLUMNS: usize = 12;
 /// # Errors
 /// It cannot be made in time.
 pub(crate) fn access(
-    state: &Arc<State>,
+    state: &Arc<AdminState>,
     request: &PageRequest,
     visitor: &Visitor,
 ) -> PageResult<AccessPage> {
@@ -113,10 +113,10 @@ pub(crate) fn access(
 
 /// Compares the rules in use with pasted ones.
 fn what_if(
-    state: &State,
+    state: &AdminState,
     request: &PageRequest,
     rules: &str,
-    who: &[Who],
+    who: &[RightsHolder],
     owners: &[&Owner],
 ) -> WhatIf {
     let mut what_if =

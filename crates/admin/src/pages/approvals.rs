@@ -7,11 +7,11 @@ use tokio::time::timeout_at;
 
 use super::{Page, PageError, PageResult};
 use crate::approvals::prompt_tag;
-use crate::console::Section;
+use crate::console::ConsoleSection;
 use crate::console::text::filters;
 use crate::request::{PageRequest, Paging, Params};
 use crate::sign_in::{Role, Visitor};
-use crate::state::State;
+use crate::state::AdminState;
 use domain::approval;
 use gateway::router::approval::ApprovalRow;
 use gateway::router::approvals::Examined;
@@ -20,7 +20,7 @@ use gateway::router::blocking::beside_calls;
 /// The prompts that are offered or in the lock file.
 #[derive(Template)]
 #[template(path = "approvals.html")]
-pub(super) struct Approvals {
+pub(super) struct ApprovalsPage {
     lock: String,
     approvals: Vec<ApprovalLine>,
     paging: Paging,
@@ -79,8 +79,8 @@ struct Earlier {
     at: String,
 }
 
-impl Page for Approvals {
-    const SECTION: Section = Section::Approvals;
+impl Page for ApprovalsPage {
+    const SECTION: ConsoleSection = ConsoleSection::Approvals;
 }
 
 impl ApprovalPage {
@@ -91,7 +91,7 @@ impl ApprovalPage {
 }
 
 impl Page for ApprovalPage {
-    const SECTION: Section = Section::Approvals;
+    const SECTION: ConsoleSection = ConsoleSection::Approvals;
 
     fn title(&self) -> String {
         self.line.name.clone()
@@ -106,7 +106,7 @@ const WAITING: &str = "waiting";
 
 /// Returns the prompts that match the parameters `q`, `state` and `upstream`; those that wait come
 /// first.
-pub(super) fn approvals(state: &State, request: &PageRequest) -> Approvals {
+pub(super) fn approvals(state: &AdminState, request: &PageRequest) -> ApprovalsPage {
     let params = &request.params;
     let text = params.get("q").trim().to_lowercase();
     let wanted = params.get("state");
@@ -127,8 +127,8 @@ pub(super) fn approvals(state: &State, request: &PageRequest) -> Approvals {
     let waits = |row: &ApprovalRow| row.offered.is_some() && is_waiting(row.decision.state);
     rows.sort_by(|a, b| (!waits(a), &a.public_name).cmp(&(!waits(b), &b.public_name)));
     let paging = request.paging(rows.len(), PAGE);
-    let states = approval::State::ALL.map(approval::State::as_str).into_iter();
-    Approvals {
+    let states = approval::ApprovalState::ALL.map(approval::ApprovalState::as_str).into_iter();
+    ApprovalsPage {
         lock: state.router.lock_digest().to_owned(),
         approvals: rows.into_iter().skip(paging.start).take(paging.size).map(line).collect(),
         paging,
@@ -138,8 +138,8 @@ pub(super) fn approvals(state: &State, request: &PageRequest) -> Approvals {
     }
 }
 
-fn is_waiting(state: approval::State) -> bool {
-    matches!(state, approval::State::Pending | approval::State::Changed)
+fn is_waiting(state: approval::ApprovalState) -> bool {
+    matches!(state, approval::ApprovalState::Pending | approval::ApprovalState::Changed)
 }
 
 /// Returns one prompt with its difference. The offered version is fetched, so the upstream is
@@ -148,7 +148,7 @@ fn is_waiting(state: approval::State) -> bool {
 /// # Errors
 /// There is no such prompt, or its texts cannot be had in time.
 pub(super) async fn approval(
-    state: &Arc<State>,
+    state: &Arc<AdminState>,
     request: &PageRequest,
     visitor: &Visitor,
     name: &str,
@@ -181,7 +181,7 @@ pub(super) async fn approval(
 
 /// Returns the lines that are shown, and how many there are in all.
 async fn difference(
-    state: &Arc<State>,
+    state: &Arc<AdminState>,
     request: &PageRequest,
     row: &ApprovalRow,
 ) -> PageResult<(Vec<DiffLine>, usize)> {

@@ -6,13 +6,13 @@ use std::time::SystemTime;
 use askama::Template;
 
 use super::{Page, PageError, PageResult};
-use crate::console::Section;
+use crate::console::ConsoleSection;
 use crate::console::text::filters;
 use crate::request::{PageRequest, Params};
 use crate::sign_in::{Role, Visitor};
-use crate::state::State;
-use crate::verification::{State as Verifying, Verified};
-use audit::search::{self, Entry, Find};
+use crate::state::AdminState;
+use crate::verification::{VerificationState, Verified};
+use audit::search::{self, Find, LogEntry};
 use audit::tail::Position;
 use gateway::router::blocking::beside_calls;
 
@@ -21,7 +21,7 @@ use gateway::router::blocking::beside_calls;
 #[template(path = "audit.html")]
 pub(super) struct AuditPage {
     /// The newest first.
-    entries: Vec<Entry>,
+    entries: Vec<LogEntry>,
     /// Whether everything was searched.
     complete: bool,
     /// The parameter `before` of the entries that are older.
@@ -35,7 +35,7 @@ pub(super) struct AuditPage {
 #[derive(Template)]
 #[template(path = "record.html")]
 pub(super) struct RecordPage {
-    entry: Entry,
+    entry: LogEntry,
 }
 
 /// The verification of the log.
@@ -48,11 +48,11 @@ pub(super) struct VerificationPage {
 }
 
 impl Page for AuditPage {
-    const SECTION: Section = Section::Audit;
+    const SECTION: ConsoleSection = ConsoleSection::Audit;
 }
 
 impl Page for RecordPage {
-    const SECTION: Section = Section::Audit;
+    const SECTION: ConsoleSection = ConsoleSection::Audit;
 
     fn title(&self) -> String {
         format!("Record {}", self.entry.seq)
@@ -60,7 +60,7 @@ impl Page for RecordPage {
 }
 
 impl Page for VerificationPage {
-    const SECTION: Section = Section::Audit;
+    const SECTION: ConsoleSection = ConsoleSection::Audit;
 
     fn title(&self) -> String {
         "Verification of the audit log".to_owned()
@@ -75,7 +75,7 @@ const PAGE: usize = 50;
 ///
 /// # Errors
 /// A time or a position is none, or the log cannot be read.
-pub(super) async fn audit(state: &State, request: &PageRequest) -> PageResult<AuditPage> {
+pub(super) async fn audit(state: &AdminState, request: &PageRequest) -> PageResult<AuditPage> {
     let params = request.params.clone();
     let Some(path) = state.audit.path() else {
         let page =
@@ -102,7 +102,7 @@ pub(super) async fn audit(state: &State, request: &PageRequest) -> PageResult<Au
 /// # Errors
 /// There is none, or the log cannot be read.
 pub(super) async fn record(
-    state: &State,
+    state: &AdminState,
     request: &PageRequest,
     seq: &str,
 ) -> PageResult<RecordPage> {
@@ -119,7 +119,7 @@ pub(super) async fn record(
 }
 
 /// Returns how far the verification is, or its result.
-pub(super) fn verification(state: &State, visitor: &Visitor) -> VerificationPage {
+pub(super) fn verification(state: &AdminState, visitor: &Visitor) -> VerificationPage {
     VerificationPage {
         verified: state.verification.state(),
         can_start: visitor.role >= Role::Tester && state.audit.is_on(),

@@ -4,11 +4,11 @@ use askama::Template;
 use serde_json::Value;
 
 use super::Page;
-use crate::console::Section;
+use crate::console::ConsoleSection;
 use crate::console::text::filters;
 use crate::reloads::Reload;
 use crate::request::{PageRequest, Paging, Params};
-use crate::state::State;
+use crate::state::AdminState;
 use config::{Origin, Setting};
 
 /// The configuration in use.
@@ -38,14 +38,14 @@ struct SettingRow {
 }
 
 impl Page for Configuration {
-    const SECTION: Section = Section::Configuration;
+    const SECTION: ConsoleSection = ConsoleSection::Configuration;
 }
 
 /// Rows of one page.
 const PAGE: usize = 200;
 
 /// Returns the keys that match the parameters `q` and `origin` (`file`, `env` or `default`).
-pub(super) fn configuration(state: &State, request: &PageRequest) -> Configuration {
+pub(super) fn configuration(state: &AdminState, request: &PageRequest) -> Configuration {
     let params = &request.params;
     let text = params.get("q").trim().to_lowercase();
     let is_wanted = |setting: &&Setting| {

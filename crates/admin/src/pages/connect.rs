@@ -4,16 +4,16 @@ use askama::Template;
 use clap::ValueEnum;
 
 use super::Page;
-use crate::console::Section;
+use crate::console::ConsoleSection;
 use crate::console::text::filters;
-use crate::hosts::{ENTRY, Gateway, Host, Plan, plan, with_entry};
+use crate::hosts::{ENTRY, GatewayEndpoint, Host, Plan, plan, with_entry};
 use crate::request::PageRequest;
-use crate::state::State;
+use crate::state::AdminState;
 
 /// The entries for an endpoint.
 #[derive(Template)]
 #[template(path = "connect.html")]
-pub(super) struct Connect {
+pub(super) struct ConnectPage {
     url: String,
     needs_key: bool,
     hosts: Vec<HostEntry>,
@@ -32,19 +32,19 @@ struct HostEntry {
     notes: Vec<String>,
 }
 
-impl Page for Connect {
-    const SECTION: Section = Section::Connect;
+impl Page for ConnectPage {
+    const SECTION: ConsoleSection = ConsoleSection::Connect;
 }
 
 /// Returns the entries for the main endpoint, or for the view that the parameter `view` names.
-pub(super) fn connect(state: &State, request: &PageRequest) -> Connect {
+pub(super) fn connect(state: &AdminState, request: &PageRequest) -> ConnectPage {
     let view = request.params.get("view");
     let views: Vec<String> = state.config.views.iter().map(|view| view.name.clone()).collect();
     let view = if views.iter().any(|known| known == view) { view } else { "" };
     let server = &state.config.server;
     let resource = server.resource.trim_end_matches('/');
     let url = if view.is_empty() { resource.to_owned() } else { format!("{resource}/{view}") };
-    let gateway = Gateway {
+    let gateway = GatewayEndpoint {
         name: ENTRY,
         url: &url,
         // A gateway that the host starts would be a second process.
@@ -53,10 +53,10 @@ pub(super) fn connect(state: &State, request: &PageRequest) -> Connect {
         config: None,
     };
     let hosts = Host::value_variants().iter().map(|host| entry(*host, &gateway)).collect();
-    Connect { needs_key: gateway.needs_key, hosts, view: view.to_owned(), views, url }
+    ConnectPage { needs_key: gateway.needs_key, hosts, view: view.to_owned(), views, url }
 }
 
-fn entry(host: Host, gateway: &Gateway<'_>) -> HostEntry {
+fn entry(host: Host, gateway: &GatewayEndpoint<'_>) -> HostEntry {
     let Plan { command, place, notes } = plan(host, gateway);
     let name = host.to_possible_value().map(|value| value.get_name().to_owned());
     let entry = place.as_ref().and_then(|place| with_entry("", place, gateway.name).ok());

@@ -13,7 +13,7 @@ pub(super) struct Definition {
     pub arguments: Vec<ArgumentRow>,
     pub tags: Vec<String>,
     /// Where each part comes from: the upstream, the lock file, or an overlay.
-    pub origins: Vec<Origin>,
+    pub origins: Vec<PartOrigin>,
 }
 
 /// An argument of a prompt.
@@ -29,7 +29,7 @@ pub(super) struct ArgumentRow {
 
 /// The origin of one part of a definition.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Origin {
+pub(super) struct PartOrigin {
     pub part: String,
     pub from: String,
 }
@@ -90,7 +90,8 @@ impl Definition {
             changed.iter().map(|(key, _)| key.clone()).filter(is_part).collect();
         parts.extend(more);
         parts.dedup();
-        self.origins = parts.into_iter().map(|part| Origin { from: origin(&part), part }).collect();
+        self.origins =
+            parts.into_iter().map(|part| PartOrigin { from: origin(&part), part }).collect();
         self
     }
 }

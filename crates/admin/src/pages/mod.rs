@@ -20,16 +20,16 @@ use std::sync::Arc;
 use askama::Template;
 use http::StatusCode;
 
-use super::console::Section;
+use super::console::ConsoleSection;
 use super::request::PageRequest;
 use super::routes;
 use super::sign_in::Visitor;
-use super::state::State;
+use super::state::AdminState;
 
 /// The content of a page.
 pub(super) trait Page: Template {
     /// The part of the console that it belongs to.
-    const SECTION: Section;
+    const SECTION: ConsoleSection;
 
     fn title(&self) -> String {
         Self::SECTION.label().to_owned()
@@ -43,14 +43,14 @@ pub(super) trait Page: Template {
 
 /// A page of any kind.
 pub(super) trait AnyPage: Send {
-    fn section(&self) -> Section;
+    fn section(&self) -> ConsoleSection;
     fn title(&self) -> String;
     fn html(&self) -> Result<String, askama::Error>;
     fn csv(&self) -> Option<String>;
 }
 
 impl<T: Page + Send> AnyPage for T {
-    fn section(&self) -> Section {
+    fn section(&self) -> ConsoleSection {
         T::SECTION
     }
 
@@ -98,28 +98,34 @@ pub(super) type PageResult<T> = Result<T, PageError>;
 /// # Errors
 /// Nothing has this name, or the page cannot be made in time.
 pub(super) async fn make(
-    page: routes::Page,
+    page: routes::ConsolePage,
     name: &str,
-    state: &Arc<State>,
+    state: &Arc<AdminState>,
     visitor: &Visitor,
     page_request: &PageRequest,
 ) -> PageResult<Box<dyn AnyPage>> {
     Ok(match page {
-        routes::Page::Overview => Box::new(overview::overview(state, page_request).await),
-        routes::Page::Prompts => Box::new(prompts::prompts(state, page_request)?),
-        routes::Page::Prompt => Box::new(prompt::prompt(state, page_request, visitor, name).await?),
-        routes::Page::Upstreams => Box::new(upstreams::upstreams(state)),
-        routes::Page::Upstream => Box::new(upstreams::upstream(state, page_request, name).await?),
-        routes::Page::Access => Box::new(access::access(state, page_request, visitor)?),
-        routes::Page::Approvals => Box::new(approvals::approvals(state, page_request)),
-        routes::Page::Approval => {
+        routes::ConsolePage::Overview => Box::new(overview::overview(state, page_request).await),
+        routes::ConsolePage::Prompts => Box::new(prompts::prompts(state, page_request)?),
+        routes::ConsolePage::Prompt => {
+            Box::new(prompt::prompt(state, page_request, visitor, name).await?)
+        }
+        routes::ConsolePage::Upstreams => Box::new(upstreams::upstreams(state)),
+        routes::ConsolePage::Upstream => {
+            Box::new(upstreams::upstream(state, page_request, name).await?)
+        }
+        routes::ConsolePage::Access => Box::new(access::access(state, page_request, visitor)?),
+        routes::ConsolePage::Approvals => Box::new(approvals::approvals(state, page_request)),
+        routes::ConsolePage::Approval => {
             Box::new(approvals::approval(state, page_request, visitor, name).await?)
         }
-        routes::Page::Usage => Box::new(usage::usage(state, page_request).await?),
-        routes::Page::Audit => Box::new(audit::audit(state, page_request).await?),
-        routes::Page::Verification => Box::new(audit::verification(state, visitor)),
-        routes::Page::Record => Box::new(audit::record(state, page_request, name).await?),
-        routes::Page::Configuration => Box::new(configuration::configuration(state, page_request)),
-        routes::Page::Connect => Box::new(connect::connect(state, page_request)),
+        routes::ConsolePage::Usage => Box::new(usage::usage(state, page_request).await?),
+        routes::ConsolePage::Audit => Box::new(audit::audit(state, page_request).await?),
+        routes::ConsolePage::Verification => Box::new(audit::verification(state, visitor)),
+        routes::ConsolePage::Record => Box::new(audit::record(state, page_request, name).await?),
+        routes::ConsolePage::Configuration => {
+            Box::new(configuration::configuration(state, page_request))
+        }
+        routes::ConsolePage::Connect => Box::new(connect::connect(state, page_request)),
     })
 }

@@ -4,10 +4,10 @@ use askama::Template;
 
 use super::Page;
 use super::traffic::{LAST_DAY, LAST_HOUR, Traffic, traffic};
-use crate::console::Section;
+use crate::console::ConsoleSection;
 use crate::console::text::filters;
 use crate::request::PageRequest;
-use crate::state::State;
+use crate::state::AdminState;
 use audit::usage::Filter;
 use domain::{approval, percent};
 use gateway::router::UpstreamStatus;
@@ -41,11 +41,11 @@ struct Attention {
 }
 
 impl Page for Overview {
-    const SECTION: Section = Section::Overview;
+    const SECTION: ConsoleSection = ConsoleSection::Overview;
 }
 
 /// Returns the overview.
-pub(super) async fn overview(state: &State, request: &PageRequest) -> Overview {
+pub(super) async fn overview(state: &AdminState, request: &PageRequest) -> Overview {
     let catalog = state.router.catalog();
     let status = state.router.status_in(&catalog);
     let hour = traffic(state, request, LAST_HOUR, Filter::default()).await;
@@ -64,10 +64,10 @@ pub(super) async fn overview(state: &State, request: &PageRequest) -> Overview {
 }
 
 /// Returns the conditions that need attention, the worst first, in at most `max` lines. `limited`
-/// is how many calls the limits have refused in the last hour. All lines are about the same snapshot, which the
-/// numbers of the page are of.
+/// is how many calls the limits have refused in the last hour. All lines are about the same
+/// snapshot, which the numbers of the page are of.
 fn attention(
-    state: &State,
+    state: &AdminState,
     catalog: &Catalog,
     status: &[UpstreamStatus],
     limited: u64,
@@ -146,6 +146,8 @@ const LAG: std::time::Duration = std::time::Duration::from_secs(1);
 /// Prompts that are offered in a version without a decision.
 fn waiting_approvals(catalog: &Catalog) -> usize {
     let rows = catalog.approvals.iter().flat_map(|rows| rows.iter());
-    let waits = |state| matches!(state, approval::State::Pending | approval::State::Changed);
+    let waits = |state| {
+        matches!(state, approval::ApprovalState::Pending | approval::ApprovalState::Changed)
+    };
     rows.filter(|row| row.offered.is_some() && waits(row.decision.state)).count()
 }

@@ -8,14 +8,14 @@ use tokio::time::Instant;
 use super::definition::Definition;
 use super::rights::{Right, decider, known, right};
 use super::traffic::{LAST_DAY, Traffic, of_report};
-use super::trial::{Content, Trial};
+use super::trial::{Trial, TrialContent};
 use super::{Page, PageError, PageResult};
-use crate::console::Section;
+use crate::console::ConsoleSection;
 use crate::console::text::filters;
 use crate::request::{PageRequest, Params};
 use crate::sign_in::{Role, Visitor};
-use crate::state::State;
-use audit::search::{self, Entry, Find};
+use crate::state::AdminState;
+use audit::search::{self, Find, LogEntry};
 use audit::usage::{Dimension, Filter, Query, Row, Sort};
 use gateway::router::approval::ApprovalRow;
 use gateway::router::blocking::beside_calls;
@@ -42,7 +42,7 @@ pub(crate) struct PromptPage {
     /// Its callers in the last day.
     callers: Vec<Row>,
     /// Its latest records, as far as they are found at once.
-    records: Vec<Entry>,
+    records: Vec<LogEntry>,
     trial: Option<Trial>,
     form: TrialForm,
 }
@@ -66,7 +66,7 @@ impl TrialForm {
 }
 
 impl Page for PromptPage {
-    const SECTION: Section = Section::Prompts;
+    const SECTION: ConsoleSection = ConsoleSection::Prompts;
 
     fn title(&self) -> String {
         self.name.clone()
@@ -87,7 +87,7 @@ const SEARCH: Duration = Duration::from_millis(200);
 /// # Errors
 /// There is none with this public name.
 pub(crate) async fn prompt(
-    state: &State,
+    state: &AdminState,
     request: &PageRequest,
     visitor: &Visitor,
     name: &str,
@@ -100,7 +100,7 @@ pub(crate) async fn prompt(
 /// # Errors
 /// As [`prompt`].
 pub(crate) async fn with_trial(
-    state: &State,
+    state: &AdminState,
     request: &PageRequest,
     visitor: &Visitor,
     name: &str,
@@ -158,7 +158,7 @@ pub(crate) async fn with_trial(
 
 /// The latest records of a prompt; none if the log cannot be read, for which the page of the log
 /// has the reason.
-async fn records(state: &State, request: &PageRequest, name: &str) -> Vec<Entry> {
+async fn records(state: &AdminState, request: &PageRequest, name: &str) -> Vec<LogEntry> {
     let Some(path) = state.audit.path() else {
         return Vec::new();
     };
@@ -170,7 +170,7 @@ async fn records(state: &State, request: &PageRequest, name: &str) -> Vec<Entry>
 }
 
 /// Why a name leads to no page: it is left out, or unknown.
-fn unlisted(state: &State, name: &str) -> PageError {
+fn unlisted(state: &AdminState, name: &str) -> PageError {
     match state.router.approval_row(name) {
         Some(row) => PageError::new(
             http::StatusCode::NOT_FOUND,
@@ -197,7 +197,7 @@ fn definition(catalog: &Catalog, owner: &Owner) -> Definition {
 }
 
 /// The endpoints that serve a prompt: the main one, and views.
-fn endpoints(state: &State, owner: &Owner) -> Vec<String> {
+fn endpoints(state: &AdminState, owner: &Owner) -> Vec<String> {
     let server = &state.config.server;
     let views = state.config.views.iter().map(|view| server.view_path(&view.name));
     let all = std::iter::once(server.path.clone()).chain(views);

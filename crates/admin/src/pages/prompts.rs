@@ -6,13 +6,13 @@ use askama::Template;
 
 use super::definition::text;
 use super::{Page, PageError, PageResult};
-use crate::console::Section;
+use crate::console::ConsoleSection;
 use crate::console::text::filters;
 use crate::request::{PageRequest, Paging, Params};
-use crate::state::State;
+use crate::state::AdminState;
 use domain::approval;
 use domain::json::Json;
-use domain::tool::search::{Query, Score};
+use domain::tool::search::{Score, SearchQuery};
 use gateway::router::catalog::{LeftOut, LookAlike};
 use gateway::router::owner::Owner;
 
@@ -47,7 +47,7 @@ struct FilterForm {
 }
 
 impl Page for Prompts {
-    const SECTION: Section = Section::Prompts;
+    const SECTION: ConsoleSection = ConsoleSection::Prompts;
 }
 
 /// Rows of one page.
@@ -64,10 +64,10 @@ const BETWEEN: usize = 4096;
 ///
 /// # Errors
 /// They cannot be searched in time.
-pub(super) fn prompts(state: &State, request: &PageRequest) -> PageResult<Prompts> {
+pub(super) fn prompts(state: &AdminState, request: &PageRequest) -> PageResult<Prompts> {
     let catalog = state.router.catalog();
     let content = &catalog.content;
-    let wanted = Wanted::new(state, request);
+    let wanted = PromptFilter::new(state, request);
     let mut found: Vec<(Score, &Owner, Json<'_>)> = Vec::new();
     let all = content.everyone.elements().zip(content.owners()).enumerate();
     for (index, ((_, prompt), owner)) in all {
@@ -108,9 +108,9 @@ fn row(owner: &Owner, prompt: Json<'_>) -> PromptRow {
 }
 
 /// The criteria of a search.
-struct Wanted<'a> {
-    state: &'a State,
-    query: Query,
+struct PromptFilter<'a> {
+    state: &'a AdminState,
+    query: SearchQuery,
     /// In lower case.
     text: String,
     upstream: Option<&'a str>,
@@ -120,12 +120,12 @@ struct Wanted<'a> {
     approval: Option<&'a str>,
 }
 
-impl<'a> Wanted<'a> {
-    fn new(state: &'a State, request: &'a PageRequest) -> Self {
+impl<'a> PromptFilter<'a> {
+    fn new(state: &'a AdminState, request: &'a PageRequest) -> Self {
         let params = &request.params;
         Self {
             state,
-            query: Query::new(params.get("q")),
+            query: SearchQuery::new(params.get("q")),
             text: params.get("q").trim().to_lowercase(),
             upstream: params.some("upstream"),
             endpoint: params.some("view").map(|view| state.config.server.view_path(view)),
@@ -161,12 +161,12 @@ fn has_tag(prompt: Json<'_>, tag: &str) -> bool {
 }
 
 impl FilterForm {
-    fn new(state: &State, request: &PageRequest) -> Self {
+    fn new(state: &AdminState, request: &PageRequest) -> Self {
         Self {
             params: request.params.clone(),
             upstreams: state.config.upstreams.iter().map(|up| up.id.to_string()).collect(),
             views: state.config.views.iter().map(|view| view.name.clone()).collect(),
-            states: approval::State::ALL.map(approval::State::as_str).to_vec(),
+            states: approval::ApprovalState::ALL.map(approval::ApprovalState::as_str).to_vec(),
         }
     }
 

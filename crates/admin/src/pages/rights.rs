@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::state::State;
+use crate::state::AdminState;
 use access::{Decisions, RuleCallers, action};
 use config::Config;
 use domain::caller::{ANONYMOUS, Caller};
@@ -11,7 +11,7 @@ use domain::rights::PromptRef;
 
 /// A caller or group whose rights are shown.
 #[derive(Clone, Debug)]
-pub(crate) struct Who {
+pub(crate) struct RightsHolder {
     /// The id of a caller, or `group NAME`.
     pub label: String,
     pub caller: Caller,
@@ -49,7 +49,7 @@ impl Right {
 /// Returns all callers and groups that the configuration names: callers of keys and certificates,
 /// and those that rules name, then groups, then callers without a credential where they are
 /// admitted. Callers of tokens are known to their provider alone; their groups stand for them.
-pub(crate) fn known(config: &Config) -> Vec<Who> {
+pub(crate) fn known(config: &Config) -> Vec<RightsHolder> {
     let mut callers: Vec<(String, Vec<String>)> = Vec::new();
     for identity in config.auth.named() {
         match callers.iter_mut().find(|(id, _)| *id == identity.id) {
@@ -73,20 +73,25 @@ pub(crate) fn known(config: &Config) -> Vec<Who> {
     callers.sort();
     // A rule may name the caller that has shown no credential.
     callers.retain(|(id, _)| id != ANONYMOUS);
-    let callers = callers
-        .iter()
-        .map(|(id, groups)| Who { label: id.clone(), caller: Caller::in_groups(id, groups) });
-    let groups = groups.iter().map(|group| Who {
+    let callers = callers.iter().map(|(id, groups)| RightsHolder {
+        label: id.clone(),
+        caller: Caller::in_groups(id, groups),
+    });
+    let groups = groups.iter().map(|group| RightsHolder {
         label: format!("group {group}"),
         caller: Caller::in_groups("(member of the group)", std::slice::from_ref(group)),
     });
     let anonymous = (!config.auth.required)
-        .then(|| Who { label: ANONYMOUS.to_owned(), caller: Caller::anonymous() });
+        .then(|| RightsHolder { label: ANONYMOUS.to_owned(), caller: Caller::anonymous() });
     callers.chain(groups).chain(anonymous).collect()
 }
 
 /// Returns the rights of a caller or group to a prompt. Without rules everything is allowed.
-pub(super) fn right(access: Option<&Decisions>, who: &Who, prompt: PromptRef<'_>) -> Right {
+pub(super) fn right(
+    access: Option<&Decisions>,
+    who: &RightsHolder,
+    prompt: PromptRef<'_>,
+) -> Right {
     let Some(access) = access else {
         let allowed = Method::ALL.map(action).to_vec();
         return Right { who: who.label.clone(), allowed, by: Vec::new() };
@@ -106,6 +111,6 @@ pub(super) fn right(access: Option<&Decisions>, who: &Who, prompt: PromptRef<'_>
 }
 
 /// Returns the rules of a configuration, ready to decide.
-pub(super) fn decider(state: &State) -> Option<Decisions> {
+pub(super) fn decider(state: &AdminState) -> Option<Decisions> {
     state.config.access.as_ref().map(|access| Decisions::new(&access.rules))
 }

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
-use crate::console::plot::{Line, Plot};
+use crate::console::plot::{Plot, PlotLine};
 use crate::request::PageRequest;
-use crate::state::State;
+use crate::state::AdminState;
 use audit::usage::{Dimension, Filter, Point, Query, Report, Sort};
 use domain::unix_time::UnixSeconds;
 
@@ -24,7 +24,7 @@ pub(super) struct Traffic {
 
 /// A span of time that people choose.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Span {
+pub(super) struct TimeSpan {
     pub key: &'static str,
     pub label: &'static str,
     pub length: Duration,
@@ -33,28 +33,28 @@ pub(super) struct Span {
 const HOUR: u64 = 3600;
 
 /// The spans, shortest first.
-pub(super) const SPANS: [Span; 6] = [
-    Span { key: "1h", label: "last hour", length: Duration::from_secs(HOUR) },
-    Span { key: "24h", label: "last day", length: Duration::from_secs(24 * HOUR) },
-    Span { key: "7d", label: "last 7 days", length: Duration::from_secs(7 * 24 * HOUR) },
-    Span { key: "30d", label: "last 30 days", length: Duration::from_secs(30 * 24 * HOUR) },
-    Span { key: "90d", label: "last 90 days", length: Duration::from_secs(90 * 24 * HOUR) },
-    Span { key: "365d", label: "last year", length: Duration::from_secs(365 * 24 * HOUR) },
+pub(super) const SPANS: [TimeSpan; 6] = [
+    TimeSpan { key: "1h", label: "last hour", length: Duration::from_secs(HOUR) },
+    TimeSpan { key: "24h", label: "last day", length: Duration::from_secs(24 * HOUR) },
+    TimeSpan { key: "7d", label: "last 7 days", length: Duration::from_secs(7 * 24 * HOUR) },
+    TimeSpan { key: "30d", label: "last 30 days", length: Duration::from_secs(30 * 24 * HOUR) },
+    TimeSpan { key: "90d", label: "last 90 days", length: Duration::from_secs(90 * 24 * HOUR) },
+    TimeSpan { key: "365d", label: "last year", length: Duration::from_secs(365 * 24 * HOUR) },
 ];
 
-pub(super) const LAST_HOUR: Span = SPANS[0];
-pub(super) const LAST_DAY: Span = SPANS[1];
+pub(super) const LAST_HOUR: TimeSpan = SPANS[0];
+pub(super) const LAST_DAY: TimeSpan = SPANS[1];
 
 /// The span with a key; the last day for any other.
-pub(super) fn span(key: &str) -> Span {
+pub(super) fn span(key: &str) -> TimeSpan {
     SPANS.into_iter().find(|span| span.key == key).unwrap_or(LAST_DAY)
 }
 
 /// Returns the traffic that a filter admits, in the span that ends now.
 pub(super) async fn traffic(
-    state: &State,
+    state: &AdminState,
     request: &PageRequest,
-    span: Span,
+    span: TimeSpan,
     filter: Filter,
 ) -> Traffic {
     let query = Query {
@@ -70,7 +70,11 @@ pub(super) async fn traffic(
 }
 
 /// Returns the traffic of a report on a span.
-pub(super) fn of_report(report: Report, within: (SystemTime, SystemTime), span: Span) -> Traffic {
+pub(super) fn of_report(
+    report: Report,
+    within: (SystemTime, SystemTime),
+    span: TimeSpan,
+) -> Traffic {
     let sum = |of: fn(&Point) -> u64| report.series.iter().map(of).sum();
     Traffic {
         uses: sum(|point| point.uses),
@@ -85,7 +89,7 @@ pub(super) fn of_report(report: Report, within: (SystemTime, SystemTime), span: 
 /// The maximum number of points of a plot; points of a finer series are joined.
 const MAX_POINTS: u64 = 400;
 
-fn plots(series: &[Point], (from, to): (SystemTime, SystemTime), span: Span) -> Vec<Plot> {
+fn plots(series: &[Point], (from, to): (SystemTime, SystemTime), span: TimeSpan) -> Vec<Plot> {
     let finest = span.length.as_secs() / MAX_POINTS;
     let step = series.first().map_or(60, |point| point.seconds).max(finest).max(1);
     let (first, last) = (UnixSeconds::from(from).0 / step, UnixSeconds::from(to).0 / step);
@@ -109,7 +113,7 @@ fn plots(series: &[Point], (from, to): (SystemTime, SystemTime), span: Span) -> 
         times: times.clone(),
         lines,
     };
-    let line = |name, style, values| Line { name, style, values };
+    let line = |name, style, values| PlotLine { name, style, values };
     let uses = plot(
         "Uses",
         "",
@@ -135,7 +139,7 @@ fn plots(series: &[Point], (from, to): (SystemTime, SystemTime), span: Span) -> 
 }
 
 /// A time of a plot in UTC: with the date where the span has several.
-fn time_text(at: u64, span: Span) -> String {
+fn time_text(at: u64, span: TimeSpan) -> String {
     let time = SystemTime::UNIX_EPOCH + Duration::from_secs(at);
     let text = humantime::format_rfc3339_seconds(time).to_string();
     let is_within = |days: u64| span.length.as_secs() <= days * 24 * HOUR;

@@ -12,8 +12,8 @@ use super::rights::known;
 use super::{PageError, PageResult};
 use crate::request::PageRequest;
 use crate::sign_in::{Via, Visitor};
-use crate::state::State;
-use domain::call::{Call, Client, ForwardedMeta, NameKind, Request};
+use crate::state::AdminState;
+use domain::call::{Call, ClientMessages, ForwardedMeta, NameKind, Request};
 use domain::caller::{CONSOLE, Caller, is_id};
 use domain::document::Document;
 use domain::error_code;
@@ -34,16 +34,16 @@ pub(crate) struct Trial {
     pub error: Option<String>,
     pub duration_ms: u64,
     pub description: String,
-    pub messages: Vec<Message>,
+    pub messages: Vec<TrialMessage>,
 }
 
 /// One message of a result.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Message {
+pub(crate) struct TrialMessage {
     pub role: String,
     #[serde(flatten)]
-    pub content: Content,
+    pub content: TrialContent,
     /// Hidden characters in its text.
     pub hidden: usize,
 }
@@ -51,7 +51,7 @@ pub(crate) struct Message {
 /// The content of a message.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
-pub(crate) enum Content {
+pub(crate) enum TrialContent {
     Text {
         text: String,
     },
@@ -103,7 +103,7 @@ const SOUNDS: [&str; 6] =
 /// # Errors
 /// The visitor may not use the rights of others.
 pub(crate) async fn attempt(
-    state: &State,
+    state: &AdminState,
     visitor: &Visitor,
     page_request: &PageRequest,
     attempt: &Attempt<'_>,
@@ -147,7 +147,7 @@ pub(crate) async fn attempt(
 /// # Errors
 /// As [`attempt`].
 pub(crate) async fn complete(
-    state: &State,
+    state: &AdminState,
     visitor: &Visitor,
     page_request: &PageRequest,
     attempt: &Attempt<'_>,
@@ -177,7 +177,7 @@ pub(crate) async fn complete(
 }
 
 async fn perform(
-    state: &State,
+    state: &AdminState,
     visitor: &Visitor,
     page_request: &PageRequest,
     caller: Caller,
@@ -189,7 +189,7 @@ async fn perform(
         endpoint: state.config.server.path.as_str().into(),
         address: None,
         tried_by: Some(Arc::from(visitor.id.as_str())),
-        client: Client::default(),
+        client: ClientMessages::default(),
         forwarded: ForwardedMeta::default(),
         request,
     };
@@ -209,7 +209,7 @@ fn document(arguments: &[(&str, &str)]) -> Option<Document> {
 ///
 /// # Errors
 /// The visitor may not use the rights of others.
-fn caller(state: &State, visitor: &Visitor, as_who: Option<&str>) -> PageResult<Caller> {
+fn caller(state: &AdminState, visitor: &Visitor, as_who: Option<&str>) -> PageResult<Caller> {
     let Some(label) = as_who else {
         return Ok(own_caller(state, visitor));
     };
@@ -229,7 +229,7 @@ fn caller(state: &State, visitor: &Visitor, as_who: Option<&str>) -> PageResult<
 /// The signed-in person as a caller. The subject stands behind a prefix where it is of another
 /// provider than that of callers, or is the id of a caller with another credential: it is no other
 /// caller's id.
-fn own_caller(state: &State, visitor: &Visitor) -> Caller {
+fn own_caller(state: &AdminState, visitor: &Visitor) -> Caller {
     let issuer = state.admin.oidc.as_ref().map(|oidc| oidc.issuer.as_str());
     let is_same = state.config.auth.jwt.as_ref().map(|jwt| jwt.issuer.as_str()) == issuer;
     let id = match visitor.via {
@@ -243,21 +243,21 @@ fn own_caller(state: &State, visitor: &Visitor) -> Caller {
     Caller::in_groups(id, &visitor.groups)
 }
 
-fn message(message: Json<'_>) -> Message {
-    let content = message.get("content").map_or(Content::Unknown, content);
+fn message(message: Json<'_>) -> TrialMessage {
+    let content = message.get("content").map_or(TrialContent::Unknown, content);
     let hidden = match &content {
-        Content::Text { text } | Content::Resource { text: Some(text), .. } => {
+        TrialContent::Text { text } | TrialContent::Resource { text: Some(text), .. } => {
             hidden_text::count(text)
         }
-        Content::ResourceLink { uri, name, description } => {
+        TrialContent::ResourceLink { uri, name, description } => {
             [uri, name, description].into_iter().map(|text| hidden_text::count(text)).sum()
         }
         _ => 0,
     };
-    Message { role: text(message, "role"), content, hidden }
+    TrialMessage { role: text(message, "role"), content, hidden }
 }
 
-fn content(content: Json<'_>) -> Content {
+fn content(content: Json<'_>) -> TrialContent {
     let mime_type = text(content, "mimeType");
     // Four characters of base64 are three bytes.
     let bytes = |data: &str| data.len() / 4 * 3;
@@ -266,31 +266,31 @@ fn content(content: Json<'_>) -> Content {
         if is_shown { data } else { String::new() }
     };
     match text(content, "type").as_str() {
-        "text" => Content::Text { text: text(content, "text") },
+        "text" => TrialContent::Text { text: text(content, "text") },
         "image" => {
             let data = text(content, "data");
-            Content::Image { bytes: bytes(&data), data: shown(data, &IMAGES), mime_type }
+            TrialContent::Image { bytes: bytes(&data), data: shown(data, &IMAGES), mime_type }
         }
         "audio" => {
             let data = text(content, "data");
-            Content::Audio { bytes: bytes(&data), data: shown(data, &SOUNDS), mime_type }
+            TrialContent::Audio { bytes: bytes(&data), data: shown(data, &SOUNDS), mime_type }
         }
         "resource" => resource(content.get("resource")),
-        "resource_link" => Content::ResourceLink {
+        "resource_link" => TrialContent::ResourceLink {
             uri: text(content, "uri"),
             name: text(content, "name"),
             description: text(content, "description"),
         },
-        _ => Content::Unknown,
+        _ => TrialContent::Unknown,
     }
 }
 
-fn resource(resource: Option<Json<'_>>) -> Content {
+fn resource(resource: Option<Json<'_>>) -> TrialContent {
     let Some(resource) = resource else {
-        return Content::Unknown;
+        return TrialContent::Unknown;
     };
     let body = resource.get("text").and_then(Json::as_str).map(|text| text.into_owned());
-    Content::Resource {
+    TrialContent::Resource {
         uri: text(resource, "uri"),
         mime_type: text(resource, "mimeType"),
         bytes: body.as_ref().map_or(text(resource, "blob").len() / 4 * 3, String::len),

@@ -4,17 +4,17 @@ use askama::Template;
 
 use super::traffic::{LAST_DAY, Traffic, traffic};
 use super::{Page, PageError, PageResult};
-use crate::console::Section;
+use crate::console::ConsoleSection;
 use crate::console::text::filters;
 use crate::request::PageRequest;
-use crate::state::State;
+use crate::state::AdminState;
 use crate::upstream_row::UpstreamRow;
 use audit::usage::Filter;
 
 /// All upstreams.
 #[derive(Template)]
 #[template(path = "upstreams.html")]
-pub(crate) struct Upstreams {
+pub(crate) struct UpstreamsPage {
     upstreams: Vec<UpstreamRow>,
 }
 
@@ -26,12 +26,12 @@ pub(super) struct UpstreamPage {
     traffic: Traffic,
 }
 
-impl Page for Upstreams {
-    const SECTION: Section = Section::Upstreams;
+impl Page for UpstreamsPage {
+    const SECTION: ConsoleSection = ConsoleSection::Upstreams;
 }
 
 impl Page for UpstreamPage {
-    const SECTION: Section = Section::Upstreams;
+    const SECTION: ConsoleSection = ConsoleSection::Upstreams;
 
     fn title(&self) -> String {
         self.upstream.upstream.clone()
@@ -39,8 +39,8 @@ impl Page for UpstreamPage {
 }
 
 /// Returns all upstreams, in the order of their ids.
-pub(crate) fn upstreams(state: &State) -> Upstreams {
-    Upstreams { upstreams: state.router.status().into_iter().map(UpstreamRow::of).collect() }
+pub(crate) fn upstreams(state: &AdminState) -> UpstreamsPage {
+    UpstreamsPage { upstreams: state.router.status().into_iter().map(UpstreamRow::of).collect() }
 }
 
 /// Returns one upstream.
@@ -48,7 +48,7 @@ pub(crate) fn upstreams(state: &State) -> Upstreams {
 /// # Errors
 /// There is none with this id.
 pub(super) async fn upstream(
-    state: &State,
+    state: &AdminState,
     request: &PageRequest,
     id: &str,
 ) -> PageResult<UpstreamPage> {

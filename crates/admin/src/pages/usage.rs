@@ -5,12 +5,12 @@ use std::time::SystemTime;
 
 use askama::Template;
 
-use super::traffic::{SPANS, Span, Traffic, of_report, span};
+use super::traffic::{SPANS, TimeSpan, Traffic, of_report, span};
 use super::{Page, PageResult};
-use crate::console::Section;
+use crate::console::ConsoleSection;
 use crate::console::text::filters;
 use crate::request::{PageRequest, Paging, Params};
-use crate::state::State;
+use crate::state::AdminState;
 use audit::usage::{Dimension, Filter, Query, Row, Sort};
 
 /// Uses in a span of time, by one dimension.
@@ -55,7 +55,7 @@ const PAGE: usize = 50;
 const UNUSED: usize = 100;
 
 impl Page for UsagePage {
-    const SECTION: Section = Section::Usage;
+    const SECTION: ConsoleSection = ConsoleSection::Usage;
 
     fn csv(&self) -> Option<String> {
         let mut out =
@@ -102,7 +102,7 @@ impl UsagePage {
         self.by == key
     }
 
-    fn is_span(&self, span: &Span) -> bool {
+    fn is_span(&self, span: &TimeSpan) -> bool {
         self.span == span.key
     }
 
@@ -128,10 +128,10 @@ fn field(text: &str) -> String {
 ///
 /// # Errors
 /// None; the result has the form of the other pages.
-pub(super) async fn usage(state: &State, request: &PageRequest) -> PageResult<UsagePage> {
+pub(super) async fn usage(state: &AdminState, request: &PageRequest) -> PageResult<UsagePage> {
     let params = &request.params;
     let (by_key, by) = chosen(&DIMENSIONS, params.get("by"));
-    let span: Span = span(params.get("span"));
+    let span: TimeSpan = span(params.get("span"));
     let sort = SORTS.iter().find(|(key, _, _)| *key == params.get("sort"));
     let from = request.now.checked_sub(span.length).unwrap_or(SystemTime::UNIX_EPOCH);
     let owned = |name: &str| params.some(name).map(str::to_owned);
@@ -178,13 +178,17 @@ fn chosen<T: Copy>(choices: &[(&'static str, T)], key: &str) -> (&'static str, T
 }
 
 /// The path of the endpoint of a view; `main` stands for the main one.
-fn endpoint(state: &State, view: &str) -> String {
+fn endpoint(state: &AdminState, view: &str) -> String {
     let server = &state.config.server;
     if view == "main" { server.path.clone() } else { server.view_path(view) }
 }
 
 /// Served prompts without a use in the span.
-async fn unused(state: &State, request: &PageRequest, from: SystemTime) -> (Vec<String>, usize) {
+async fn unused(
+    state: &AdminState,
+    request: &PageRequest,
+    from: SystemTime,
+) -> (Vec<String>, usize) {
     let catalog = state.router.catalog();
     let names = catalog.content.owners().map(|owner| &*owner.public_name);
     let (unused, _) = state.usage.unused(names, from, request.until).await;

@@ -25,17 +25,17 @@ use tracing::warn;
 
 use attempts::{Attempts, Failed};
 use audit::Audit;
-use audit::record::Event;
+use audit::record::AuditEvent;
 use base::seal::{Sealer, sha256};
 use cookie::Cookie;
 pub(crate) use cookie::SetCookie;
 use domain::unix_time::UnixSeconds;
 pub(crate) use error::SignInError;
 pub(crate) use local_path::LocalPath;
-use oidc::{Failure, Flow, Oidc, Person};
+use oidc::{Flow, OidcSignIn, Person, SignInFailure};
 use revoked::Revoked;
 pub(crate) use role::Role;
-use session::{Session, SessionId, Source};
+use session::{Session, SessionId, SessionOrigin};
 pub(crate) use site::{Site, is_same_site_post};
 pub(crate) use visitor::{TOKEN, Via, Visitor};
 
@@ -45,8 +45,8 @@ pub(crate) struct SignIn {
     sealer: Arc<Sealer>,
     audit: Audit,
     /// `None`: people sign in with the token.
-    oidc: Option<Arc<Oidc>>,
-    shared: Arc<Shared>,
+    oidc: Option<Arc<OidcSignIn>>,
+    shared: Arc<SharedSignIn>,
 }
 
 /// The response that begins a sign-in at the provider: a redirect (303) with a cookie.
@@ -70,7 +70,7 @@ pub(crate) struct SignedIn {
 }
 
 /// State that outlives a configuration.
-struct Shared {
+struct SharedSignIn {
     /// Failures with `admin.token`.
     attempts: Attempts,
     /// Limits the failures at the provider that are recorded, so that a flood does not fill the
@@ -84,13 +84,13 @@ struct Shared {
 impl SignIn {
     /// Returns the sign-in of the first configuration.
     pub(crate) fn new(admin: &config::Admin, sealer: Arc<Sealer>, audit: Audit) -> Self {
-        let shared = Shared {
+        let shared = SharedSignIn {
             attempts: Attempts::new(),
             recorded: Attempts::new(),
             revoked: Revoked::default(),
             process: SessionId::random(),
         };
-        let oidc = admin.oidc.as_ref().map(|oidc| Arc::new(Oidc::new(oidc)));
+        let oidc = admin.oidc.as_ref().map(|oidc| Arc::new(OidcSignIn::new(oidc)));
         Self { admin: admin.clone(), sealer, audit, oidc, shared: Arc::new(shared) }
     }
 
@@ -99,7 +99,7 @@ impl SignIn {
     /// began with was changed.
     pub(crate) fn renew(&self, admin: &config::Admin, sealer: Arc<Sealer>) -> Self {
         let same = self.oidc.clone().filter(|own| Some(own.config()) == admin.oidc.as_ref());
-        let oidc = same.or_else(|| admin.oidc.as_ref().map(|oidc| Arc::new(Oidc::new(oidc))));
+        let oidc = same.or_else(|| admin.oidc.as_ref().map(|oidc| Arc::new(OidcSignIn::new(oidc))));
         let (audit, shared) = (self.audit.clone(), self.shared.clone());
         Self { admin: admin.clone(), sealer, audit, oidc, shared }
     }
@@ -151,7 +151,7 @@ impl SignIn {
         let session = self.begun(TOKEN.to_owned(), None, Vec::new(), now);
         let role = Role::of_token(&self.admin);
         self.audit.note(begun(&session, Via::Token, role, address));
-        Ok(self.session_cookie(site, &session, &Source::token(own)))
+        Ok(self.session_cookie(site, &session, &SessionOrigin::token(own)))
     }
 
     /// Whether people can sign in with a token.
@@ -179,7 +179,7 @@ impl SignIn {
         let oidc = self.oidc.as_ref().ok_or(SignInError::NoProvider)?;
         let flow = Flow::begin(site, return_to, now);
         let location = oidc.location(&flow).await?;
-        let value = flow.seal(&self.sealer, &Source::oidc(oidc.config()));
+        let value = flow.seal(&self.sealer, &SessionOrigin::oidc(oidc.config()));
         Ok(Redirect { location, cookie: Cookie::Flow.set(site, &value, oidc::LIFETIME) })
     }
 
@@ -198,7 +198,7 @@ impl SignIn {
         now: UnixSeconds,
     ) -> Result<SignedIn, SignInError> {
         let oidc = self.oidc.as_ref().ok_or(SignInError::NoProvider)?;
-        let source = Source::oidc(oidc.config());
+        let source = SessionOrigin::oidc(oidc.config());
         let mut flows = Cookie::Flow
             .values(site, headers)
             .filter_map(|value| Flow::open(&self.sealer, &source, value, site, now));
@@ -215,10 +215,14 @@ impl SignIn {
     }
 
     /// Returns a person with its role.
-    fn admitted(&self, oidc: &config::Oidc, person: Person) -> Result<(Person, Role), Failure> {
+    fn admitted(
+        &self,
+        oidc: &config::Oidc,
+        person: Person,
+    ) -> Result<(Person, Role), SignInFailure> {
         match Role::of_groups(&self.admin, oidc, &person.groups) {
             Some(role) => Ok((person, role)),
-            None => Err(Failure {
+            None => Err(SignInFailure {
                 error: SignInError::NoRole,
                 diagnosis: None,
                 subject: Some(person.subject),
@@ -227,8 +231,8 @@ impl SignIn {
     }
 
     /// Records and logs a failed sign-in at the provider, unless there were many.
-    fn record_failure(&self, failure: Failure, address: IpAddr) -> SignInError {
-        let Failure { error, diagnosis, subject } = failure;
+    fn record_failure(&self, failure: SignInFailure, address: IpAddr) -> SignInError {
+        let SignInFailure { error, diagnosis, subject } = failure;
         let is_recorded = || self.shared.recorded.check(address, false) == Err(Failed::Wrong);
         if error.reason().is_some() && is_recorded() {
             warn!(%error, why = diagnosis, "a sign-in at the OpenID provider has failed");
@@ -248,7 +252,7 @@ impl SignIn {
     pub(crate) fn log_out(&self, site: &Site, visitor: &Visitor, now: UnixSeconds) -> SetCookie {
         if let (Some(id), Some(expires)) = (visitor.session, visitor.expires) {
             self.shared.revoked.insert(id, expires, now);
-            let event = Event::new("admin_logout").text("by", &visitor.id);
+            let event = AuditEvent::new("admin_logout").text("by", &visitor.id);
             self.audit.note(event.text("via", visitor.via.name()));
         }
         Cookie::Session.delete(site)
@@ -279,12 +283,12 @@ impl SignIn {
     fn opened(&self, value: &str) -> Option<(Session, Role, Via)> {
         let Self { admin, sealer, .. } = self;
         let by_token = admin.token.as_ref().and_then(|token| {
-            let session = Session::open(sealer, &Source::token(token), value)?;
+            let session = Session::open(sealer, &SessionOrigin::token(token), value)?;
             Some((session, Role::of_token(admin), Via::Token))
         });
         by_token.or_else(|| {
             let oidc = admin.oidc.as_ref()?;
-            let session = Session::open(sealer, &Source::oidc(oidc), value)?;
+            let session = Session::open(sealer, &SessionOrigin::oidc(oidc), value)?;
             let role = Role::of_groups(admin, oidc, &session.groups)?;
             Some((session, role, Via::Oidc))
         })
@@ -302,7 +306,7 @@ impl SignIn {
         Session { id: SessionId::random(), visitor, name, groups, issued: now.0, expires }
     }
 
-    fn session_cookie(&self, site: &Site, session: &Session, source: &Source) -> SetCookie {
+    fn session_cookie(&self, site: &Site, session: &Session, source: &SessionOrigin) -> SetCookie {
         let value = session.seal(&self.sealer, source);
         Cookie::Session.set(site, &value, self.admin.session)
     }
@@ -331,8 +335,8 @@ fn is_token(token: &[u8; 32], sent: &[u8]) -> bool {
 }
 
 /// Returns the record of a sign-in.
-fn begun(session: &Session, via: Via, role: Role, address: IpAddr) -> Event {
-    Event::new("admin_login")
+fn begun(session: &Session, via: Via, role: Role, address: IpAddr) -> AuditEvent {
+    AuditEvent::new("admin_login")
         .text("by", &session.visitor)
         .optional_text("name", session.name.as_deref())
         .text("via", via.name())
@@ -341,8 +345,8 @@ fn begun(session: &Session, via: Via, role: Role, address: IpAddr) -> Event {
 }
 
 /// Returns the record of a sign-in that has failed. `by` is the person, where it is known.
-fn failed(via: Via, reason: &'static str, by: Option<&str>, address: IpAddr) -> Event {
-    Event::new("admin_login_failed")
+fn failed(via: Via, reason: &'static str, by: Option<&str>, address: IpAddr) -> AuditEvent {
+    AuditEvent::new("admin_login_failed")
         .optional_text("by", by)
         .text("via", via.name())
         .text("reason", reason)
@@ -473,7 +477,7 @@ mod tests {
     #[test]
     fn records_say_who_how_and_from_where() {
         let session = sign_in(WITH_TOKEN).begun(TOKEN.to_owned(), None, vec![], NOW);
-        let text = |event: Event| format!("{event:?}").replace('\\', "");
+        let text = |event: AuditEvent| format!("{event:?}").replace('\\', "");
         let event = text(begun(&session, Via::Token, Role::Tester, HOME));
         let members = r#""by":"token","via":"token","role":"tester","address":"127.0.0.1""#;
         assert!(event.contains(members), "{event}");

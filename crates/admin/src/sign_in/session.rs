@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::role::Role;
 use base::seal::hex::hex;
-use base::seal::{self, Kind, Sealer, random};
+use base::seal::{self, Sealer, TokenKind, random};
 use domain::unix_time::UnixSeconds;
 
 /// The content of the session cookie.
@@ -33,7 +33,7 @@ pub(super) struct SessionId([u8; 16]);
 /// The origin of a session: the digest of `admin.token`, or of the provider and the client id. A
 /// session is sealed for its source, so a change of the source ends it.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Source(String);
+pub(super) struct SessionOrigin(String);
 
 /// Room for the groups of a session, in bytes as written. With the rest, of at most 1,000 bytes,
 /// the cookie stays below the 4,096 bytes that browsers keep (RFC 6265, section 6.1).
@@ -52,7 +52,7 @@ impl SessionId {
     }
 }
 
-impl Source {
+impl SessionOrigin {
     /// `digest` is that of `admin.token`.
     pub(super) fn token(digest: &[u8; 32]) -> Self {
         Self::of(["token", &hex(digest)])
@@ -74,16 +74,16 @@ impl Source {
 
 impl Session {
     /// Returns the value of the cookie, in base64url.
-    pub(super) fn seal(&self, sealer: &Sealer, source: &Source) -> String {
+    pub(super) fn seal(&self, sealer: &Sealer, source: &SessionOrigin) -> String {
         // Texts and numbers are always written.
         let plain = serde_json::to_vec(self).unwrap_or_default();
-        sealer.seal(Kind::Console, &source.0, &plain)
+        sealer.seal(TokenKind::Console, &source.0, &plain)
     }
 
     /// Opens the value of a cookie. `None` if it is altered, of another source, or sealed with an
     /// unknown key.
-    pub(super) fn open(sealer: &Sealer, source: &Source, value: &str) -> Option<Self> {
-        let plain = sealer.open(Kind::Console, &source.0, value)?;
+    pub(super) fn open(sealer: &Sealer, source: &SessionOrigin, value: &str) -> Option<Self> {
+        let plain = sealer.open(TokenKind::Console, &source.0, value)?;
         serde_json::from_slice(&plain).ok()
     }
 
@@ -148,14 +148,14 @@ mod tests {
 
     #[test]
     fn a_session_opens_for_its_source_kind_and_key_only() {
-        let (sealer, source) = (sealer(), Source::token(&[1; 32]));
+        let (sealer, source) = (sealer(), SessionOrigin::token(&[1; 32]));
         let session = session(vec!["a".to_owned()]);
         let value = session.seal(&sealer, &source);
         assert_eq!(Session::open(&sealer, &source, &value), Some(session.clone()));
-        assert_eq!(Session::open(&sealer, &Source::token(&[2; 32]), &value), None);
-        assert_eq!(sealer.open(Kind::SignIn, source.as_str(), &value), None);
+        assert_eq!(Session::open(&sealer, &SessionOrigin::token(&[2; 32]), &value), None);
+        assert_eq!(sealer.open(TokenKind::SignIn, source.as_str(), &value), None);
         let plain = serde_json::to_vec(&session).unwrap();
-        let other = sealer.seal(Kind::SignIn, source.as_str(), &plain);
+        let other = sealer.seal(TokenKind::SignIn, source.as_str(), &plain);
         assert_eq!(Session::open(&sealer, &source, &other), None);
         let other = Sealer::new(&SealKeys::new(vec![[8; 32]]).unwrap());
         assert_eq!(Session::open(&other, &source, &value), None);
@@ -179,9 +179,12 @@ mod tests {
             expires: u64::MAX,
             ..session(kept)
         };
-        let value = longest.seal(&sealer(), &Source::token(&[1; 32]));
-        assert!(value.len() <= Kind::Console.max_len(), "{}", value.len());
-        assert_eq!(Session::open(&sealer(), &Source::token(&[1; 32]), &value), Some(longest));
+        let value = longest.seal(&sealer(), &SessionOrigin::token(&[1; 32]));
+        assert!(value.len() <= TokenKind::Console.max_len(), "{}", value.len());
+        assert_eq!(
+            Session::open(&sealer(), &SessionOrigin::token(&[1; 32]), &value),
+            Some(longest)
+        );
     }
 
     proptest! {
@@ -190,7 +193,7 @@ mod tests {
             visitor in "\\PC{1,40}", groups in prop::collection::vec("\\PC{0,40}", 0..10),
             at in any::<usize>(), bit in 0..7u32,
         ) {
-            let (sealer, source) = (sealer(), Source::token(&[1; 32]));
+            let (sealer, source) = (sealer(), SessionOrigin::token(&[1; 32]));
             let session = Session { visitor, ..session(groups) };
             let value = session.seal(&sealer, &source);
             prop_assert_eq!(Session::open(&sealer, &source, &value), Some(session));

@@ -4,7 +4,7 @@ use memchr::memmem;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::record::Line;
+use crate::record::RecordLine;
 
 /// The event of entries that are calls.
 pub(super) const CALL: &str = "call";
@@ -12,7 +12,7 @@ pub(super) const CALL: &str = "call";
 /// One call, or another event, as people read it. It has no values of arguments.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Entry {
+pub struct LogEntry {
     /// The number of its record; of a call that of `received`.
     pub seq: u64,
     /// The number of the record `completed`; `None` if the call has not ended, or its end is not
@@ -70,7 +70,7 @@ const BOOKKEEPING: [&str; 5] = ["mac", "up_us", "instance", "boot", "digest_key"
 /// Members that hold arguments, each with its size, its digest and, if configured, its value.
 const ARGUMENTS: [&str; 3] = ["arguments", "responses", "context"];
 
-impl Entry {
+impl LogEntry {
     /// Reads the line of a record; for a call that of `received` and, if it is known, of
     /// `completed`. `None` if it is no record.
     pub(super) fn read(line: &[u8], completed: Option<&[u8]>) -> Option<Self> {
@@ -155,7 +155,7 @@ impl Entry {
 
 /// Reads the members of a line; `None` if it is no line of a log.
 fn members(line: &[u8]) -> Option<Map<String, Value>> {
-    Line::read(line)?;
+    RecordLine::read(line)?;
     serde_json::from_slice(line).ok()
 }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use super::{Ends, Entry, Find, Wanted, entry};
+use super::{Ends, Find, LogEntry, SearchCriteria, entry};
 use crate::tail::Tail;
 
 /// A reader of new entries. A call is shown once it has ended.
@@ -30,8 +30,8 @@ impl Live {
     ///
     /// # Errors
     /// When the log cannot be read.
-    pub fn poll(&mut self, find: &Find) -> io::Result<(Vec<Entry>, bool)> {
-        let wanted = Wanted::new(find);
+    pub fn poll(&mut self, find: &Find) -> io::Result<(Vec<LogEntry>, bool)> {
+        let wanted = SearchCriteria::new(find);
         let mut entries = Vec::new();
         let open = &mut self.open;
         let at_end = self.tail.read(MAX_READ, |line| {

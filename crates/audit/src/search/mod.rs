@@ -25,7 +25,7 @@ use backward::Backward;
 use base::platform::disk::File;
 use entry::CallId;
 
-pub use entry::Entry;
+pub use entry::LogEntry;
 pub use live::Live;
 
 /// The criteria of a search, all of which must hold. The default finds everything but checkpoints.
@@ -50,9 +50,9 @@ pub struct Find {
 /// The result of a search.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Found {
+pub struct SearchResult {
     /// Newest first.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<LogEntry>,
     /// Where to go on; `None` if there is nothing more.
     pub next: Option<Position>,
     /// Bytes that were read.
@@ -83,9 +83,9 @@ pub fn find(
     limit: usize,
     before: Option<Position>,
     until: Instant,
-) -> io::Result<Found> {
-    let wanted = Wanted::new(find);
-    let mut found = Found { complete: true, ..Found::default() };
+) -> io::Result<SearchResult> {
+    let wanted = SearchCriteria::new(find);
+    let mut found = SearchResult { complete: true, ..SearchResult::default() };
     let mut ends =
         before.map_or_else(|| Ok(Ends::default()), |before| Ends::behind(path, before))?;
     let names = segments(path)?;
@@ -137,7 +137,7 @@ fn end_in(number: u64, before: Option<Position>) -> Option<u64> {
 /// # Errors
 /// When the folder or a segment cannot be read; [`io::ErrorKind::TimedOut`] if the record is not
 /// found before `until`.
-pub fn record(path: &Path, seq: u64, until: Instant) -> io::Result<Option<Entry>> {
+pub fn record(path: &Path, seq: u64, until: Instant) -> io::Result<Option<LogEntry>> {
     let begin = format!("{{\"seq\":{seq},");
     for name in segments(path)?.iter().rev() {
         let file = path.join(name);
@@ -169,13 +169,13 @@ pub fn record(path: &Path, seq: u64, until: Instant) -> io::Result<Option<Entry>
 }
 
 /// Reads an entry. `behind` is the place behind its line, where the end of a call is looked for.
-fn with_end(path: &Path, line: &[u8], behind: Position) -> io::Result<Option<Entry>> {
+fn with_end(path: &Path, line: &[u8], behind: Position) -> io::Result<Option<LogEntry>> {
     let id = entry::call_id(line).filter(|_| entry::kind(line) == Some("received"));
     let end = match id {
         Some(id) => Ends::behind(path, behind)?.take(&id),
         None => None,
     };
-    Ok(Entry::read(line, end.as_deref()))
+    Ok(LogEntry::read(line, end.as_deref()))
 }
 
 const READ: usize = 256 << 10;
@@ -209,7 +209,7 @@ impl Ends {
 }
 
 /// The criteria of a search, with the texts that matching lines contain.
-struct Wanted<'a> {
+struct SearchCriteria<'a> {
     find: &'a Find,
     /// Texts that the first record of an entry must contain.
     needles: Vec<memmem::Finder<'static>>,
@@ -220,7 +220,7 @@ struct Wanted<'a> {
     to: Option<String>,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> SearchCriteria<'a> {
     fn new(find: &'a Find) -> Self {
         let encoded = |text: &str| {
             let mut out = String::new();
@@ -253,7 +253,7 @@ impl<'a> Wanted<'a> {
 
     /// Returns the entry of a line, if it is one that is looked for. Ends of calls are kept for
     /// their begin.
-    fn entry(&self, line: &[u8], ends: &mut Ends) -> Option<Entry> {
+    fn entry(&self, line: &[u8], ends: &mut Ends) -> Option<LogEntry> {
         let kind = entry::kind(line)?;
         match kind {
             "completed" => {
@@ -269,7 +269,7 @@ impl<'a> Wanted<'a> {
     }
 
     /// Returns the entry of a call, if it is one that is looked for.
-    fn call(&self, received: &[u8], completed: Option<&[u8]>) -> Option<Entry> {
+    fn call(&self, received: &[u8], completed: Option<&[u8]>) -> Option<LogEntry> {
         let is_call = |event: &str| [entry::CALL, "received", "completed"].contains(&event);
         let has_kind = self.find.event.as_deref().is_none_or(is_call);
         let has_outcome = self
@@ -277,18 +277,18 @@ impl<'a> Wanted<'a> {
             .as_ref()
             .is_none_or(|outcome| completed.is_some_and(|line| outcome.find(line).is_some()));
         let is_near = has_kind && has_outcome && self.is_near(received);
-        is_near.then(|| Entry::read(received, completed)).flatten().filter(|e| self.admits(e))
+        is_near.then(|| LogEntry::read(received, completed)).flatten().filter(|e| self.admits(e))
     }
 
     /// Returns the entry of a record that is none of a call, if it is one that is looked for.
-    fn event(&self, kind: &str, line: &[u8]) -> Option<Entry> {
+    fn event(&self, kind: &str, line: &[u8]) -> Option<LogEntry> {
         let has_kind = match &self.find.event {
             Some(event) => event == kind,
             None => kind != "checkpoint",
         };
         let has_outcome = self.outcome.as_ref().is_none_or(|outcome| outcome.find(line).is_some());
         let is_near = has_kind && has_outcome && self.is_near(line);
-        is_near.then(|| Entry::read(line, None)).flatten().filter(|entry| self.admits(entry))
+        is_near.then(|| LogEntry::read(line, None)).flatten().filter(|entry| self.admits(entry))
     }
 
     /// Whether a line has the time and the texts that are looked for, without reading it as JSON.
@@ -301,7 +301,7 @@ impl<'a> Wanted<'a> {
             && self.needles.iter().all(|needle| needle.find(line).is_some())
     }
 
-    fn admits(&self, entry: &Entry) -> bool {
+    fn admits(&self, entry: &LogEntry) -> bool {
         let Find { caller, prompt, upstream, outcome, text, .. } = self.find;
         let is =
             |wanted: &Option<String>, found: &Option<String>| wanted.is_none() || wanted == found;

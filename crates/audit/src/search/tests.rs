@@ -9,9 +9,9 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::folder::segment_name;
-use crate::header::Header;
+use crate::header::SegmentHeader;
 use crate::keys::Keys;
-use crate::record::{Event, Head, Stamp, WriterId};
+use crate::record::{AuditEvent, Head, Stamp, WriterId};
 use base::seal::AuditKey;
 
 /// A log that is written line by line.
@@ -51,7 +51,7 @@ impl Log {
 
     fn rotate(&mut self) {
         self.segment += 1;
-        let header = Header {
+        let header = SegmentHeader {
             number: self.segment,
             instance: "aa".into(),
             previous: self.head,
@@ -63,7 +63,7 @@ impl Log {
         self.append(&header.write(self.stamp(), &self.keys));
     }
 
-    fn note(&mut self, event: &Event) {
+    fn note(&mut self, event: &AuditEvent) {
         let mut line = Vec::new();
         let stamp = self.stamp();
         self.head.write(event, stamp, &self.writer, &self.keys, &mut line);
@@ -72,7 +72,7 @@ impl Log {
 
     fn begin(&mut self, caller: &str) -> u64 {
         self.calls += 1;
-        let event = Event::new("received").number("call", self.calls).text("caller", caller);
+        let event = AuditEvent::new("received").number("call", self.calls).text("caller", caller);
         let event =
             event.json("arguments", "{\"x\":{\"bytes\":6,\"hmac\":\"77\",\"value\":\"s3cret\"}}");
         let event = event.text("name", "up__p").text("upstream", "up").text("prompt", "p");
@@ -81,12 +81,12 @@ impl Log {
     }
 
     fn end(&mut self, call: u64, outcome: &str) {
-        let event = Event::new("completed").number("call", call).number("duration_us", 5);
+        let event = AuditEvent::new("completed").number("call", call).number("duration_us", 5);
         self.note(&event.text("outcome", outcome));
     }
 }
 
-fn all(log: &Log, wanted: &Find, page: usize) -> Vec<Entry> {
+fn all(log: &Log, wanted: &Find, page: usize) -> Vec<LogEntry> {
     let (mut entries, mut before) = (Vec::new(), None);
     loop {
         let until = Instant::now() + Duration::from_secs(60);
@@ -101,7 +101,7 @@ fn all(log: &Log, wanted: &Find, page: usize) -> Vec<Entry> {
 }
 
 /// Record, outcome.
-fn short(entries: &[Entry]) -> Vec<(u64, Option<String>)> {
+fn short(entries: &[LogEntry]) -> Vec<(u64, Option<String>)> {
     entries.iter().map(|entry| (entry.seq, entry.outcome.clone())).collect()
 }
 
@@ -151,7 +151,7 @@ proptest! {
                 }
                 Step::End(_) => {}
                 Step::Note => {
-                    log.note(&Event::new("config_reloaded").text("digest", "sha256:1"));
+                    log.note(&AuditEvent::new("config_reloaded").text("digest", "sha256:1"));
                     expected.push((log.head.seq, None, None));
                 }
                 Step::Rotate => log.rotate(),
@@ -237,7 +237,7 @@ fn soon() -> Instant {
 fn a_record_is_looked_for_where_its_number_can_be_and_until_the_deadline() {
     let mut log = Log::new();
     for _ in 0..3 {
-        (0..3).for_each(|_| log.note(&Event::new("x")));
+        (0..3).for_each(|_| log.note(&AuditEvent::new("x")));
         log.rotate();
     }
     let seqs: Vec<u64> = (1..=log.head.seq).collect();

@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{append, at, check, key, open, settings};
-use crate::folder::{FailPoint, FaultInjector, Folder, segments};
+use crate::folder::{FailPoint, FaultInjector, LogFolder, segments};
 use crate::keys::Keys;
 use crate::log::Log;
-use crate::queue::{Outcome, Queue, WriterSettings};
-use crate::record::{Event, Line};
+use crate::queue::{Queue, WriteOutcome, WriterSettings};
+use crate::record::{AuditEvent, RecordLine};
 use crate::recover::{Recovered, recover};
 use crate::writer::LogWriter;
 use domain::caller::Caller;
@@ -85,7 +85,7 @@ pub(super) fn try_open(
     path: &Path,
     failing: Option<Arc<Mutex<FailAt>>>,
 ) -> io::Result<(Log, Recovered)> {
-    let mut folder = Folder::open(path).unwrap();
+    let mut folder = LogFolder::open(path).unwrap();
     let keys = Keys::new(&key());
     let recovered = recover(&folder, &keys).unwrap();
     if let Some(failing) = failing {
@@ -99,7 +99,7 @@ fn ids(path: &Path) -> BTreeMap<u64, usize> {
     let mut ids = BTreeMap::new();
     for name in segments(path).unwrap() {
         let text = fs::read(path.join(name)).unwrap();
-        let lines = text.split(|&b| b == b'\n').filter_map(Line::read);
+        let lines = text.split(|&b| b == b'\n').filter_map(RecordLine::read);
         for id in lines.filter_map(|line| line.number("id")) {
             *ids.entry(id).or_default() += 1;
         }
@@ -239,8 +239,8 @@ fn d2_a_log_that_drains_ends_once_it_can_be_written_again() {
     lock(&failing).left = 0;
     // One that fits in the queue, and one that does not.
     let submit = |event| queue.submit(&holder(), None, event, at(1)).unwrap();
-    submit(Event::new("test").number("id", 1));
-    submit(Event::new("test").text("x", &"x".repeat(900)));
+    submit(AuditEvent::new("test").number("id", 1));
+    submit(AuditEvent::new("test").text("x", &"x".repeat(900)));
     queue.drain();
     let writing = std::thread::spawn(move || log_writer.run());
     while !lock(&failing).has_failed || !queue.is_down() {
@@ -281,7 +281,7 @@ fn wait_until(what: &str, is_true: impl Fn() -> bool) {
 #[test]
 fn a_sync_thread_that_panics_takes_the_log_down_until_it_is_restarted() {
     let directory = tempfile::tempdir().unwrap();
-    let mut folder = Folder::open(directory.path()).unwrap();
+    let mut folder = LogFolder::open(directory.path()).unwrap();
     let keys = Keys::new(&key());
     let recovered = recover(&folder, &keys).unwrap();
     let panics = Arc::new(AtomicBool::new(false));
@@ -303,14 +303,15 @@ fn a_sync_thread_that_panics_takes_the_log_down_until_it_is_restarted() {
     let log_writer = LogWriter::new(queue.clone(), log, clock, tuning);
     let writer = std::thread::Builder::new().name("writer".to_owned());
     let writer = writer.spawn(move || log_writer.run()).unwrap();
-    let submit = |id| queue.submit(&holder(), None, Event::new("test").number("id", id), at(5));
+    let submit =
+        |id| queue.submit(&holder(), None, AuditEvent::new("test").number("id", id), at(5));
     let written = submit(1).unwrap().unwrap();
     wait_until("the death of the sync thread goes unnoticed", || queue.is_down());
-    assert_eq!(written.blocking_recv(), Ok(Outcome::Written));
+    assert_eq!(written.blocking_recv(), Ok(WriteOutcome::Written));
     assert!(submit(2).is_err(), "a log that is down refuses");
     seconds.store(7, Ordering::Relaxed);
     wait_until("the sync thread is not restarted", || !queue.is_down());
-    assert_eq!(submit(3).unwrap().unwrap().blocking_recv(), Ok(Outcome::Written));
+    assert_eq!(submit(3).unwrap().unwrap().blocking_recv(), Ok(WriteOutcome::Written));
     queue.drain();
     writer.join().unwrap();
     assert!(check(directory.path()).mistakes.is_empty());
@@ -337,7 +338,8 @@ fn a_writer_that_panics_closes_the_log_and_refuses_records() {
     let queue = Arc::new(Queue::new(settings.clone()));
     let log_writer = LogWriter::new(queue.clone(), log, Box::new(|| at(5)), settings);
     lock(&failing).left = 0;
-    let submit = |id| queue.submit(&holder(), None, Event::new("test").number("id", id), at(5));
+    let submit =
+        |id| queue.submit(&holder(), None, AuditEvent::new("test").number("id", id), at(5));
     let written = submit(1).unwrap().unwrap();
     let writer = std::thread::spawn(move || log_writer.run());
     assert!(writer.join().is_err());

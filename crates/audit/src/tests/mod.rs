@@ -9,12 +9,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::folder::{Folder, segments};
+use super::folder::{LogFolder, segments};
 use super::keys::Keys;
 use super::log::{Gap, Log, LogSettings};
-use super::record::{Event, Line, Stamp};
+use super::record::{AuditEvent, RecordLine, Stamp};
 use super::recover::{Recovered, recover};
-use super::verify::{KeptCheckpoint, Report, TrustAnchors, verify};
+use super::verify::{KeptCheckpoint, TrustAnchors, VerificationReport, verify};
 use base::seal::AuditKey;
 use failpoints::try_open;
 
@@ -45,19 +45,19 @@ fn open(path: &Path) -> (Log, Recovered) {
 }
 
 fn append(log: &mut Log, id: u64) -> io::Result<()> {
-    log.append(std::iter::once((&Event::new("test").number("id", id), at(id))), at(id))
+    log.append(std::iter::once((&AuditEvent::new("test").number("id", id), at(id))), at(id))
 }
 
-fn check(path: &Path) -> Report {
+fn check(path: &Path) -> VerificationReport {
     check_against(path, Vec::new())
 }
 
-fn check_against(path: &Path, checkpoints: Vec<KeptCheckpoint>) -> Report {
+fn check_against(path: &Path, checkpoints: Vec<KeptCheckpoint>) -> VerificationReport {
     verify(path, TrustAnchors { keys: Some(Keys::new(&key())), public: None, checkpoints }).unwrap()
 }
 
 /// Verifies as an auditor does who has the public key and the kept checkpoints, and not the secret.
-fn check_without_secret(path: &Path, checkpoints: Vec<KeptCheckpoint>) -> Report {
+fn check_without_secret(path: &Path, checkpoints: Vec<KeptCheckpoint>) -> VerificationReport {
     let public = Some(Keys::new(&key()).public());
     verify(path, TrustAnchors { keys: None, public, checkpoints }).unwrap()
 }
@@ -101,7 +101,7 @@ fn d9_a_clock_that_is_set_back_does_not_change_the_order() {
     assert!(check(folder.path()).mistakes.is_empty());
     let name = segments(folder.path()).unwrap().remove(0);
     let text = fs::read(folder.path().join(name)).unwrap();
-    let lines = text.split(|&b| b == b'\n').filter_map(Line::read);
+    let lines = text.split(|&b| b == b'\n').filter_map(RecordLine::read);
     let times: Vec<_> =
         lines.filter_map(|l| Some((l.seq()?, l.string("time")?, l.number("up_us")?))).collect();
     assert_eq!(times[1], (2, "1970-01-01T01:00:00.000000Z".to_owned(), 3_600_000_000));
@@ -116,14 +116,14 @@ fn old_segments_are_removed_as_configured_and_the_removal_is_recorded() {
     let (mut log, _) = open(&path);
     assert_eq!(log.oldest_surplus().unwrap(), None, "0 keeps all");
     drop(log);
-    let folder_handle = Folder::open(&path).unwrap();
+    let folder_handle = LogFolder::open(&path).unwrap();
     let keys = Keys::new(&key());
     let recovered = recover(&folder_handle, &keys).unwrap();
     let settings = LogSettings { keep: 3, ..settings() };
     log = Log::new(folder_handle, Arc::new(keys), settings, &recovered, at(0)).unwrap();
     let (name, last_seq) = log.oldest_surplus().unwrap().unwrap();
     assert_eq!((name.as_str(), last_seq), ("audit-00000001.jsonl", 11));
-    let event = Event::new("segment_removed").number("last_seq", last_seq);
+    let event = AuditEvent::new("segment_removed").number("last_seq", last_seq);
     log.append(std::iter::once((&event, at(1))), at(1)).unwrap();
     log.remove(&name).unwrap();
     log.sync(at(2)).unwrap();

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::{append, at, check, check_against, check_without_secret, key, open, sample};
-use crate::folder::{Folder, segments};
+use crate::folder::{LogFolder, segments};
 use crate::keys::Keys;
 use crate::record::MAX_LINE;
 use crate::recover::recover;
@@ -282,7 +282,7 @@ fn another_key_is_refused_before_it_breaks_the_chain() {
     let folder = tempfile::tempdir().unwrap();
     drop(open(folder.path()));
     let other = Keys::new(&AuditKey::generate().0);
-    let error = recover(&Folder::open(folder.path()).unwrap(), &other).unwrap_err();
+    let error = recover(&LogFolder::open(folder.path()).unwrap(), &other).unwrap_err();
     assert!(error.to_string().contains("another audit.key"), "{error}");
 }
 

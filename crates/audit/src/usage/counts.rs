@@ -2,7 +2,7 @@
 
 /// The outcome of a call, as usage counts it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum OutcomeKind {
     /// A result was sent, or the caller cancelled the call.
     Used,
     /// The call ended with a fault.
@@ -13,7 +13,7 @@ pub(crate) enum Kind {
     Limited,
 }
 
-impl Kind {
+impl OutcomeKind {
     /// Reads the outcome of a record: `ok`, `cancelled`, or the reason of a fault.
     pub(crate) fn of(outcome: &str) -> Self {
         match outcome {
@@ -27,7 +27,7 @@ impl Kind {
 
 /// One call; or several alike, which the audit log has as one record.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen<'a> {
+pub(crate) struct CountedCall<'a> {
     /// Public name; `None` if no prompt has the name.
     pub prompt: Option<&'a str>,
     pub upstream: Option<&'a str>,
@@ -36,7 +36,7 @@ pub(crate) struct Seen<'a> {
     pub groups: &'a [String],
     /// Path of the endpoint.
     pub endpoint: Option<&'a str>,
-    pub kind: Kind,
+    pub kind: OutcomeKind,
     pub count: u64,
     /// Duration in microseconds, if a prompt was asked for.
     pub micros: Option<u64>,
@@ -55,14 +55,15 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    pub(crate) fn add(&mut self, seen: &Seen<'_>) {
+    pub(crate) fn add(&mut self, seen: &CountedCall<'_>) {
         let uses = match seen.kind {
-            Kind::Used | Kind::Failed => seen.count,
-            Kind::Denied | Kind::Limited => 0,
+            OutcomeKind::Used | OutcomeKind::Failed => seen.count,
+            OutcomeKind::Denied | OutcomeKind::Limited => 0,
         };
         let of = |kind| if seen.kind == kind { seen.count } else { 0 };
         let micros = if uses > 0 { seen.micros.unwrap_or_default() } else { 0 };
-        let (failures, denied, limited) = (of(Kind::Failed), of(Kind::Denied), of(Kind::Limited));
+        let (failures, denied, limited) =
+            (of(OutcomeKind::Failed), of(OutcomeKind::Denied), of(OutcomeKind::Limited));
         self.merge(&Self { uses, failures, denied, limited, micros });
     }
 
@@ -166,9 +167,9 @@ mod tests {
     fn a_call_counts_as_what_became_of_it() {
         let mut counts = Counts::default();
         for outcome in ["ok", "cancelled", "upstream_timeout", "unknown_prompt", "rate_limited"] {
-            let (kind, count) = (Kind::of(outcome), 1);
+            let (kind, count) = (OutcomeKind::of(outcome), 1);
             let (prompt, upstream, caller) = (Some("p"), Some("u"), Some("c"));
-            let seen = Seen {
+            let seen = CountedCall {
                 prompt,
                 upstream,
                 caller,

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-use super::index::{Index, Snapshot};
+use super::index::{Index, IndexSnapshot};
 use super::query::secs;
 use crate::tail::Tail;
 
@@ -103,7 +103,7 @@ impl Follower {
     ///
     /// # Errors
     /// When the database cannot be written, or not be read.
-    pub(super) fn snapshot(&mut self) -> io::Result<Snapshot> {
+    pub(super) fn snapshot(&mut self) -> io::Result<IndexSnapshot> {
         self.flushed = Instant::now();
         self.index.snapshot()
     }

@@ -2,9 +2,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::counts::{Counts, Histogram, Seen};
+use super::counts::{CountedCall, Counts, Histogram};
 use super::names::{NONE, Names, OTHERS};
-use super::query::{Dimension, Filter, Part, Sums};
+use super::query::{Dimension, Filter, SumPart, Sums};
 
 /// The minutes that are kept.
 pub(super) const KEPT: u64 = 24 * 60;
@@ -30,20 +30,20 @@ pub(super) struct Minutes {
 struct Minute {
     /// Minutes since the Unix epoch.
     number: u64,
-    total: Slot,
-    upstreams: HashMap<u32, Slot>,
+    total: MinuteSlot,
+    upstreams: HashMap<u32, MinuteSlot>,
     /// Empty once the details were dropped for lack of room, as `upstreams` is then.
-    rows: HashMap<Key, Counts>,
+    rows: HashMap<RowKey, Counts>,
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct MinuteSlot {
     counts: Counts,
     histogram: Histogram,
 }
 
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-struct Key {
+struct RowKey {
     prompt: u32,
     upstream: u32,
     caller: u32,
@@ -51,10 +51,10 @@ struct Key {
 }
 
 /// Memory of a row in its table, in bytes: the table is between half full and full.
-const ROW: usize = 2 * (size_of::<Key>() + size_of::<Counts>());
+const ROW: usize = 2 * (size_of::<RowKey>() + size_of::<Counts>());
 
 /// Memory of a minute, or of an upstream in it, in bytes: its sums and some steps of its histogram.
-const SLOT: usize = 2 * size_of::<Slot>() + 128;
+const SLOT: usize = 2 * size_of::<MinuteSlot>() + 128;
 
 /// Memory of a caller with groups, in bytes, without its groups.
 const GROUPED: usize = 64;
@@ -85,7 +85,7 @@ impl Minutes {
 
     /// Counts a call in a minute since the Unix epoch. A clock that was set back by more than a day
     /// begins anew.
-    pub(super) fn add(&mut self, minute: u64, seen: &Seen<'_>) {
+    pub(super) fn add(&mut self, minute: u64, seen: &CountedCall<'_>) {
         let newest = self.minutes.back().map_or(minute, |newest| newest.number);
         if minute + KEPT <= newest {
             self.clear(minute);
@@ -110,13 +110,13 @@ impl Minutes {
         while self.size() > self.limit && self.drop_oldest_details() {}
     }
 
-    fn add_row(&mut self, at: usize, key: Key, seen: &Seen<'_>) {
+    fn add_row(&mut self, at: usize, key: RowKey, seen: &CountedCall<'_>) {
         let newest = self.minutes.back().map_or(0, |newest| newest.number);
         let has_older = self.minutes.iter().any(|m| m.number < newest && m.has_details());
         let is_full = !has_older && self.size() + 2 * (ROW + SLOT) > self.limit;
         let rows = &mut self.minutes[at].rows;
         let before = rows.len();
-        let key = if is_full && !rows.contains_key(&key) { Key::OTHERS } else { key };
+        let key = if is_full && !rows.contains_key(&key) { RowKey::OTHERS } else { key };
         rows.entry(key).or_default().add(seen);
         self.bytes += (rows.len() - before) * ROW;
     }
@@ -193,13 +193,13 @@ impl Minutes {
         self.bytes = self.minutes.iter().map(Minute::bytes).sum();
     }
 
-    fn key(&mut self, seen: &Seen<'_>) -> Key {
+    fn key(&mut self, seen: &CountedCall<'_>) -> RowKey {
         let caller = self.names.optional(seen.caller);
         if caller > OTHERS && self.has_other_groups(caller, seen.groups) {
             let groups = seen.groups.iter().map(|group| self.names.number(group)).collect();
             self.groups.insert(caller, groups);
         }
-        Key {
+        RowKey {
             prompt: self.names.optional(seen.prompt),
             upstream: self.names.optional(seen.upstream),
             caller,
@@ -237,17 +237,17 @@ impl Minutes {
         let Some(wanted) = self.wanted(filter) else {
             return;
         };
-        let mut rows: HashMap<u32, (Part<'_>, Histogram)> = HashMap::new();
+        let mut rows: HashMap<u32, (SumPart<'_>, Histogram)> = HashMap::new();
         let minutes = self.minutes.iter().filter(|m| (from..to).contains(&m.number));
         for minute in minutes {
             let start = minute.number / step * step * 60;
             let last = minute.number * 60;
             match wanted.slot(minute) {
-                Series::Slot(slot) => {
+                MinuteSource::Slot(slot) => {
                     sums.add_point(start, &slot.counts, Some(&slot.histogram));
                 }
-                Series::Rows => {}
-                Series::Nothing => continue,
+                MinuteSource::Rows => {}
+                MinuteSource::Nothing => continue,
             }
             for (key, counts) in minute.rows.iter().filter(|(key, _)| wanted.admits(key)) {
                 if wanted.needs_rows() {
@@ -275,12 +275,12 @@ impl Minutes {
         for (number, (part, histogram)) in rows {
             let upstream = part.upstream.filter(|_| by == Dimension::Prompt);
             let histogram = Some(&histogram);
-            sums.add(self.names.name(number), Part { upstream, histogram, ..part });
+            sums.add(self.names.name(number), SumPart { upstream, histogram, ..part });
         }
     }
 
     /// Calls `each` with the keys that a row counts for; a row without a name counts for none.
-    fn each_key(&self, by: Dimension, key: Key, mut each: impl FnMut(u32)) {
+    fn each_key(&self, by: Dimension, key: RowKey, mut each: impl FnMut(u32)) {
         let number = match by {
             Dimension::Prompt => key.prompt,
             Dimension::Upstream => key.upstream,
@@ -297,12 +297,12 @@ impl Minutes {
     }
 
     /// Returns the numbers of a filter; `None` if a name in it was never seen.
-    fn wanted(&self, filter: &Filter) -> Option<Wanted> {
+    fn wanted(&self, filter: &Filter) -> Option<RowFilter> {
         let number = |name: &Option<String>| match name {
             Some(name) => Some(Some(self.names.find(name)?)),
             None => Some(None),
         };
-        Some(Wanted {
+        Some(RowFilter {
             prompt: number(&filter.prompt)?,
             upstream: number(&filter.upstream)?,
             caller: number(&filter.caller)?,
@@ -312,7 +312,7 @@ impl Minutes {
 }
 
 /// A filter in numbers.
-struct Wanted {
+struct RowFilter {
     prompt: Option<u32>,
     upstream: Option<u32>,
     caller: Option<u32>,
@@ -320,14 +320,14 @@ struct Wanted {
 }
 
 /// Where the point of a minute comes from.
-enum Series<'a> {
-    Slot(&'a Slot),
+enum MinuteSource<'a> {
+    Slot(&'a MinuteSlot),
     Rows,
     Nothing,
 }
 
-impl Wanted {
-    fn admits(&self, key: &Key) -> bool {
+impl RowFilter {
+    fn admits(&self, key: &RowKey) -> bool {
         let is = |wanted: Option<u32>, number| wanted.is_none_or(|wanted| wanted == number);
         is(self.prompt, key.prompt)
             && is(self.upstream, key.upstream)
@@ -340,16 +340,18 @@ impl Wanted {
         self.prompt.is_some() || self.caller.is_some() || self.endpoint.is_some()
     }
 
-    fn slot<'a>(&self, minute: &'a Minute) -> Series<'a> {
+    fn slot<'a>(&self, minute: &'a Minute) -> MinuteSource<'a> {
         match self.upstream {
-            _ if self.needs_rows() => Series::Rows,
-            None => Series::Slot(&minute.total),
-            Some(upstream) => minute.upstreams.get(&upstream).map_or(Series::Nothing, Series::Slot),
+            _ if self.needs_rows() => MinuteSource::Rows,
+            None => MinuteSource::Slot(&minute.total),
+            Some(upstream) => {
+                minute.upstreams.get(&upstream).map_or(MinuteSource::Nothing, MinuteSource::Slot)
+            }
         }
     }
 }
 
-impl Key {
+impl RowKey {
     const OTHERS: Self =
         Self { prompt: OTHERS, upstream: OTHERS, caller: OTHERS, endpoint: OTHERS };
 
@@ -367,7 +369,7 @@ impl Key {
 impl Minute {
     fn new(number: u64) -> Self {
         let (upstreams, rows) = (HashMap::new(), HashMap::new());
-        Self { number, total: Slot::default(), upstreams, rows }
+        Self { number, total: MinuteSlot::default(), upstreams, rows }
     }
 
     fn has_details(&self) -> bool {
@@ -379,8 +381,8 @@ impl Minute {
     }
 }
 
-impl Slot {
-    fn add(&mut self, seen: &Seen<'_>) {
+impl MinuteSlot {
+    fn add(&mut self, seen: &CountedCall<'_>) {
         self.counts.add(seen);
         if let Some(micros) = seen.micros {
             self.histogram.add(micros);
@@ -401,15 +403,29 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::usage::counts::Kind;
+    use crate::usage::counts::OutcomeKind;
     use crate::usage::query::{Query, Report, Sort};
 
     const NOW: u64 = 30_000_000;
 
-    fn seen<'a>(prompt: &'a str, caller: &'a str, groups: &'a [String], kind: Kind) -> Seen<'a> {
+    fn seen<'a>(
+        prompt: &'a str,
+        caller: &'a str,
+        groups: &'a [String],
+        kind: OutcomeKind,
+    ) -> CountedCall<'a> {
         let (upstream, endpoint) = (Some("up"), Some("/mcp"));
         let (prompt, caller) = (Some(prompt), Some(caller));
-        Seen { prompt, upstream, caller, groups, endpoint, kind, count: 1, micros: Some(1000) }
+        CountedCall {
+            prompt,
+            upstream,
+            caller,
+            groups,
+            endpoint,
+            kind,
+            count: 1,
+            micros: Some(1000),
+        }
     }
 
     fn report(minutes: &Minutes, by: Dimension, filter: &Filter) -> Report {
@@ -430,9 +446,9 @@ mod tests {
     fn a_caller_counts_in_each_of_its_groups_as_last_seen() {
         let mut minutes = Minutes::new(1 << 20, NOW);
         let groups = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
-        minutes.add(NOW, &seen("p", "ann", &groups(&["staff"]), Kind::Used));
-        minutes.add(NOW, &seen("p", "ann", &groups(&["leads", "staff"]), Kind::Used));
-        minutes.add(NOW, &seen("p", "bob", &[], Kind::Used));
+        minutes.add(NOW, &seen("p", "ann", &groups(&["staff"]), OutcomeKind::Used));
+        minutes.add(NOW, &seen("p", "ann", &groups(&["leads", "staff"]), OutcomeKind::Used));
+        minutes.add(NOW, &seen("p", "bob", &[], OutcomeKind::Used));
         let by_group = uses(&minutes, Dimension::Group, &Filter::default());
         assert_eq!(by_group, [("leads".into(), 2), ("staff".into(), 2)].into());
         let only = Filter { caller: Some("bob".into()), ..Filter::default() };
@@ -455,7 +471,7 @@ mod tests {
                     0..20 => (format!("p{}", number % 40), format!("c{}", number / 40)),
                     _ => ("p".to_owned(), format!("caller-{minute}-{number}")),
                 };
-                minutes.add(NOW + minute, &seen(&prompt, &caller, &[], Kind::Used));
+                minutes.add(NOW + minute, &seen(&prompt, &caller, &[], OutcomeKind::Used));
                 sent += 1;
                 assert!(minutes.size() <= limit, "{} {minute} {number}", minutes.size());
             }
@@ -467,7 +483,7 @@ mod tests {
         assert!(minutes.known_since() > NOW, "the details do not");
         // A day later all of it is forgotten, and there is room for new names.
         for minute in 0..3 {
-            let seen = seen("later", "new", &[], Kind::Used);
+            let seen = seen("later", "new", &[], OutcomeKind::Used);
             minutes.add(NOW + 2 * KEPT + minute, &seen);
         }
         let later = uses(&minutes, Dimension::Caller, &Filter::default());
@@ -485,7 +501,7 @@ mod tests {
             for (minute, prompt, caller, fails) in calls {
                 let minute = NOW + minute;
                 let (prompt, caller) = (format!("p{prompt}"), format!("c{caller}"));
-                let kind = if fails { Kind::Failed } else { Kind::Used };
+                let kind = if fails { OutcomeKind::Failed } else { OutcomeKind::Used };
                 minutes.add(minute, &seen(&prompt, &caller, &[], kind));
                 if minute + KEPT <= newest {
                     model.clear();

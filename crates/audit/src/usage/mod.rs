@@ -1,8 +1,8 @@
 //! Usage: the uses of prompts by callers, with their outcomes and times (docs/usage.md).
 //!
-//! Calls are counted twice. [`Usage::count`] puts a call into a bounded buffer, which a task moves
-//! to the counters of the last day in memory ([`minutes`]). Days before come from an [`index`],
-//! which a [`follower`] derives from the audit log alone.
+//! Calls are counted twice. [`GatewayUsage::count`] puts a call into a bounded buffer, which a task
+//! moves to the counters of the last day in memory ([`minutes`]). Days before come from an
+//! [`index`], which a [`follower`] derives from the audit log alone.
 
 pub(crate) mod counts;
 mod follower;
@@ -29,12 +29,12 @@ use tracing::{info, warn};
 use crate::Audit;
 use crate::tail::{self, Tail};
 use base::platform::{blocking, wall_clock};
-use counts::{Kind, Seen};
+use counts::{CountedCall, OutcomeKind};
 use domain::caller::Caller;
 use domain::method::Method;
 use domain::name::UpstreamId;
 use follower::Follower;
-use index::{DAY, Snapshot, is_damage};
+use index::{DAY, IndexSnapshot, is_damage};
 use minutes::Minutes;
 use query::{Sums, secs};
 use records::{OpenCalls, Record};
@@ -42,7 +42,7 @@ use records::{OpenCalls, Record};
 pub use query::{Dimension, Filter, Point, Query, Report, Row, Sort};
 
 /// The usage of one gateway.
-pub struct Usage {
+pub struct GatewayUsage {
     buffer: Mutex<Vec<Used>>,
     /// Notified when the buffer is no longer empty.
     filled: Notify,
@@ -82,7 +82,7 @@ pub struct Used {
 impl Used {
     /// Whether such a call is counted: gets, and all calls that a rate limit refused.
     pub fn is_counted(method: Method, outcome: &str) -> bool {
-        method == Method::Get || Kind::of(outcome) == Kind::Limited
+        method == Method::Get || OutcomeKind::of(outcome) == OutcomeKind::Limited
     }
 }
 
@@ -113,7 +113,7 @@ const SEED_GAP: u64 = 180;
 /// Periods up to this length may be answered from memory, in seconds.
 const BY_MINUTE: u64 = minutes::KEPT * 60;
 
-impl Default for Usage {
+impl Default for GatewayUsage {
     fn default() -> Self {
         Self {
             buffer: Mutex::default(),
@@ -126,7 +126,7 @@ impl Default for Usage {
     }
 }
 
-impl Usage {
+impl GatewayUsage {
     /// Returns the path of the database in the folder of an index.
     pub fn database(folder: &Path) -> PathBuf {
         index::path(folder)
@@ -305,7 +305,7 @@ impl Usage {
         let (before, _) = self.sums(query, earlier, until);
         let report = sums.report(&before, query, source.seconds());
         let uncounted = self.uncounted.load(Ordering::Relaxed);
-        Report { uncounted, from_index: matches!(source, Source::Index(_)), ..report }
+        Report { uncounted, from_index: matches!(source, SumSource::Index(_)), ..report }
     }
 
     /// Returns those of these prompts that were not used since `from`, and whether some of them may
@@ -339,7 +339,7 @@ impl Usage {
         let query = Query { by, from, to: now, filter, limit: usize::MAX, sort };
         let (sums, source) = self.sums(&query, (secs(from), secs(now) + 1), until);
         let mut used: HashSet<String> = sums.used().map(str::to_owned).collect();
-        if let Source::Index(_) = source {
+        if let SumSource::Index(_) = source {
             // The index is some seconds behind.
             let (from, to) = (secs(from) / 60, secs(now) / 60 + 1);
             let mut recent = Sums::default();
@@ -351,7 +351,7 @@ impl Usage {
 
     /// Returns the sums of a period, in seconds since the Unix epoch, from memory as far as it goes
     /// back, else from the index.
-    fn sums(&self, query: &Query, (from, to): (u64, u64), until: Instant) -> (Sums, Source) {
+    fn sums(&self, query: &Query, (from, to): (u64, u64), until: Instant) -> (Sums, SumSource) {
         let mut sums = Sums::default();
         let length = to.saturating_sub(from);
         let is_short = length <= BY_MINUTE;
@@ -364,7 +364,7 @@ impl Usage {
             let range = (from / 60, to.div_ceil(60));
             lock(&self.minutes).collect(query.by, range, &query.filter, step, &mut sums);
             sums.partial |= !is_known;
-            return (sums, Source::Memory(step * 60));
+            return (sums, SumSource::Memory(step * 60));
         };
         let step = snapshot.collect(query, (from, to), until, &mut sums).unwrap_or_else(|error| {
             warn!(%error, "the usage index cannot be read");
@@ -374,10 +374,10 @@ impl Usage {
             }
             DAY
         });
-        (sums, Source::Index(step))
+        (sums, SumSource::Index(step))
     }
 
-    fn snapshot(&self) -> Option<Snapshot> {
+    fn snapshot(&self) -> Option<IndexSnapshot> {
         let mut history = lock(&self.history);
         let snapshot = history.follower.as_mut()?.snapshot();
         snapshot.inspect_err(|error| history.failed(error)).ok()
@@ -389,12 +389,12 @@ const LEEWAY: Duration = Duration::from_millis(100);
 
 /// Where sums come from, with the seconds of a point.
 #[derive(Clone, Copy, Debug)]
-enum Source {
+enum SumSource {
     Memory(u64),
     Index(u64),
 }
 
-impl Source {
+impl SumSource {
     fn seconds(self) -> u64 {
         match self {
             Self::Memory(seconds) | Self::Index(seconds) => seconds,
@@ -470,14 +470,14 @@ impl History {
 }
 
 impl Used {
-    fn seen(&self) -> Seen<'_> {
-        Seen {
+    fn seen(&self) -> CountedCall<'_> {
+        CountedCall {
             prompt: self.prompt.as_deref(),
             upstream: self.upstream.as_ref().map(UpstreamId::as_str),
             caller: Some(self.caller.id()),
             groups: self.caller.groups(),
             endpoint: Some(&self.endpoint),
-            kind: Kind::of(self.outcome),
+            kind: OutcomeKind::of(self.outcome),
             count: 1,
             micros: Some(u64::try_from(self.duration.as_micros()).unwrap_or(u64::MAX)),
         }

@@ -149,7 +149,7 @@ struct Sum {
 
 /// An addend to the sums of a key.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Part<'a> {
+pub(super) struct SumPart<'a> {
     pub counts: Counts,
     pub histogram: Option<&'a Histogram>,
     pub upstream: Option<&'a str>,
@@ -158,7 +158,7 @@ pub(super) struct Part<'a> {
 }
 
 impl Sums {
-    pub(super) fn add(&mut self, key: &str, part: Part<'_>) {
+    pub(super) fn add(&mut self, key: &str, part: SumPart<'_>) {
         let key = if self.rows.len() >= MAX_ROWS && !self.rows.contains_key(key) {
             OTHERS_NAME
         } else {

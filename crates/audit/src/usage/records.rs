@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use memchr::memmem::Finder;
 use serde::{Deserialize, Serialize};
 
-use super::counts::{Kind, Seen};
+use super::counts::{CountedCall, OutcomeKind};
 use super::query::secs;
 use crate::record::MAX_DEPTH;
 use domain::caller::PROBER;
@@ -22,13 +22,13 @@ pub(super) struct Record<'a> {
     pub instance: Cow<'a, str>,
     /// Seconds since the Unix epoch.
     pub secs: u64,
-    event: Event,
-    members: Members<'a>,
+    event: UsageEvent,
+    members: RecordMembers<'a>,
 }
 
 /// The events that usage is counted from.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Event {
+enum UsageEvent {
     Received,
     Completed,
     Refused,
@@ -37,7 +37,7 @@ enum Event {
 
 /// The members that are needed, each found once: a record is read for every call.
 #[derive(Default)]
-struct Members<'a> {
+struct RecordMembers<'a> {
     seq: Option<Json<'a>>,
     time: Option<Json<'a>>,
     instance: Option<Json<'a>>,
@@ -57,9 +57,9 @@ struct Members<'a> {
 
 /// Calls that were received and have not ended yet.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(from = "Vec<(CallId, Open)>", into = "Vec<(CallId, Open)>")]
+#[serde(from = "Vec<(CallId, OpenCall)>", into = "Vec<(CallId, OpenCall)>")]
 pub(super) struct OpenCalls {
-    calls: HashMap<CallId, Open>,
+    calls: HashMap<CallId, OpenCall>,
     /// In the order of their begin, with calls that have ended since.
     order: VecDeque<CallId>,
 }
@@ -69,7 +69,7 @@ type CallId = (String, u64);
 
 /// The members of a `received` record that usage counts.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(super) struct Open {
+pub(super) struct OpenCall {
     prompt: Option<String>,
     upstream: Option<String>,
     caller: String,
@@ -83,7 +83,7 @@ const MAX_OPEN: usize = 20_000;
 /// The text before the type of a record.
 static EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(",\"event\":\""));
 
-impl Event {
+impl UsageEvent {
     /// Reads the type of a record; `None` if usage is not counted from it. The first event of a
     /// line is its own: no member before it holds text of others.
     fn read(line: &[u8]) -> Option<Self> {
@@ -98,7 +98,7 @@ impl Event {
     }
 }
 
-impl<'a> Members<'a> {
+impl<'a> RecordMembers<'a> {
     fn read(record: Json<'a>) -> Self {
         let mut members = Self::default();
         for (key, value) in record.members() {
@@ -133,8 +133,8 @@ impl<'a> Members<'a> {
 impl<'a> Record<'a> {
     /// Reads a line; `None` if it is none that usage is counted from.
     pub(super) fn read(line: &'a [u8]) -> Option<Self> {
-        let event = Event::read(line)?;
-        let members = Members::read(Json::parse(line, MAX_DEPTH).ok()?);
+        let event = UsageEvent::read(line)?;
+        let members = RecordMembers::read(Json::parse(line, MAX_DEPTH).ok()?);
         let time = members.time?.as_str()?;
         let time = humantime::parse_rfc3339(&time).unwrap_or(SystemTime::UNIX_EPOCH);
         let instance = members.instance?.as_str()?;
@@ -152,17 +152,17 @@ fn number(member: Option<Json<'_>>) -> Option<u64> {
 
 impl OpenCalls {
     /// Takes in a record, and calls `each` with the calls that it ends.
-    pub(super) fn take(&mut self, record: &Record<'_>, each: &mut dyn FnMut(&Seen<'_>)) {
+    pub(super) fn take(&mut self, record: &Record<'_>, each: &mut dyn FnMut(&CountedCall<'_>)) {
         let members = &record.members;
         match record.event {
-            Event::Received => self.received(members, each),
-            Event::Completed => self.completed(members, each),
-            Event::Refused => refused(members, each),
-            Event::Started => self.started(members, each),
+            UsageEvent::Received => self.received(members, each),
+            UsageEvent::Completed => self.completed(members, each),
+            UsageEvent::Refused => refused(members, each),
+            UsageEvent::Started => self.started(members, each),
         }
     }
 
-    fn received(&mut self, record: &Members<'_>, each: &mut dyn FnMut(&Seen<'_>)) {
+    fn received(&mut self, record: &RecordMembers<'_>, each: &mut dyn FnMut(&CountedCall<'_>)) {
         let is_get = record.method.is_some_and(|m| m.is(Method::Get.as_str()));
         // Probes of the gateway are no uses.
         let is_probe = record.caller.is_some_and(|caller| caller.is(PROBER));
@@ -173,7 +173,7 @@ impl OpenCalls {
         let groups = record.groups.map(|groups| {
             groups.elements().filter_map(|group| Some(group.as_str()?.into_owned())).collect()
         });
-        let open = Open {
+        let open = OpenCall {
             // The name of a prompt that no upstream has is arbitrary text of the client.
             prompt: text(record.name).filter(|_| upstream.is_some()),
             upstream,
@@ -191,55 +191,55 @@ impl OpenCalls {
         }
     }
 
-    fn completed(&mut self, record: &Members<'_>, each: &mut dyn FnMut(&Seen<'_>)) {
+    fn completed(&mut self, record: &RecordMembers<'_>, each: &mut dyn FnMut(&CountedCall<'_>)) {
         let call = record.call().and_then(|id| self.calls.remove(&id));
         let Some(call) = call else {
             return;
         };
         let outcome = record.outcome.and_then(Json::as_str);
-        let kind = Kind::of(outcome.as_deref().unwrap_or_default());
+        let kind = OutcomeKind::of(outcome.as_deref().unwrap_or_default());
         // Calls that a limit refused after they were received are among `refused`.
-        if kind != Kind::Limited {
+        if kind != OutcomeKind::Limited {
             each(&call.seen(kind, number(record.duration_us)));
         }
     }
 
     /// Ends all calls of earlier processes, with an unknown outcome.
-    fn started(&mut self, record: &Members<'_>, each: &mut dyn FnMut(&Seen<'_>)) {
+    fn started(&mut self, record: &RecordMembers<'_>, each: &mut dyn FnMut(&CountedCall<'_>)) {
         let boot = text(record.boot).unwrap_or_default();
         while self.order.front().is_some_and(|(of, _)| *of != boot) {
             self.give_up(each);
         }
     }
 
-    fn give_up(&mut self, each: &mut dyn FnMut(&Seen<'_>)) {
+    fn give_up(&mut self, each: &mut dyn FnMut(&CountedCall<'_>)) {
         if let Some(call) = self.order.pop_front().and_then(|id| self.calls.remove(&id)) {
-            each(&call.seen(Kind::Failed, None));
+            each(&call.seen(OutcomeKind::Failed, None));
         }
     }
 }
 
-fn refused(record: &Members<'_>, each: &mut dyn FnMut(&Seen<'_>)) {
+fn refused(record: &RecordMembers<'_>, each: &mut dyn FnMut(&CountedCall<'_>)) {
     let is_limit = record.reason.is_some_and(|reason| reason.is("rate_limited"));
     let count = number(record.count).unwrap_or(1);
     if is_limit && count > 0 {
         let caller = text(record.caller);
-        each(&Seen {
+        each(&CountedCall {
             prompt: None,
             upstream: None,
             caller: caller.as_deref(),
             groups: &[],
             endpoint: None,
-            kind: Kind::Limited,
+            kind: OutcomeKind::Limited,
             count,
             micros: None,
         });
     }
 }
 
-impl Open {
-    fn seen(&self, kind: Kind, micros: Option<u64>) -> Seen<'_> {
-        Seen {
+impl OpenCall {
+    fn seen(&self, kind: OutcomeKind, micros: Option<u64>) -> CountedCall<'_> {
+        CountedCall {
             prompt: self.prompt.as_deref(),
             upstream: self.upstream.as_deref(),
             caller: Some(&self.caller),
@@ -252,14 +252,14 @@ impl Open {
     }
 }
 
-impl From<Vec<(CallId, Open)>> for OpenCalls {
-    fn from(calls: Vec<(CallId, Open)>) -> Self {
+impl From<Vec<(CallId, OpenCall)>> for OpenCalls {
+    fn from(calls: Vec<(CallId, OpenCall)>) -> Self {
         let order = calls.iter().map(|(id, _)| id.clone()).collect();
         Self { order, calls: calls.into_iter().collect() }
     }
 }
 
-impl From<OpenCalls> for Vec<(CallId, Open)> {
+impl From<OpenCalls> for Vec<(CallId, OpenCall)> {
     fn from(OpenCalls { mut calls, order }: OpenCalls) -> Self {
         order.into_iter().filter_map(|id| calls.remove(&id).map(|call| (id, call))).collect()
     }

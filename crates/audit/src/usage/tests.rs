@@ -14,7 +14,7 @@ fn used(prompt: Option<&str>, outcome: &'static str) -> Used {
     }
 }
 
-fn report(usage: &Usage, by: Dimension, period: Duration, now: SystemTime) -> Report {
+fn report(usage: &GatewayUsage, by: Dimension, period: Duration, now: SystemTime) -> Report {
     let to = now + Duration::from_secs(1);
     let query = Query {
         by,
@@ -31,7 +31,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_call_is_in_the_next_answer_and_lists_are_no_uses() {
-    let usage = Usage::default();
+    let usage = GatewayUsage::default();
     for (prompt, method, outcome) in [
         (Some("up__p"), Method::Get, "ok"),
         (Some("up__p"), Method::Get, "upstream_timeout"),
@@ -61,7 +61,7 @@ fn a_call_is_in_the_next_answer_and_lists_are_no_uses() {
 
 #[test]
 fn calls_that_find_no_room_are_counted_as_such() {
-    let usage = Usage::default();
+    let usage = GatewayUsage::default();
     for _ in 0..BUFFER + 5 {
         usage.count(used(Some("up__p"), "ok"));
     }
@@ -82,7 +82,7 @@ fn a_gateway_that_was_restarted_knows_the_last_day() {
     // It is running already, and counts this call itself.
     log.call(Call { secs: secs(now), prompt: 0, caller: 0, outcome: "ok" });
     let minutes = Mutex::new(Minutes::new(MEMORY, minute(now)));
-    let usage = Usage { minutes, ..Usage::default() };
+    let usage = GatewayUsage { minutes, ..GatewayUsage::default() };
     usage.seed(log.path(), last, now);
     let report = report(&usage, Dimension::Prompt, Duration::from_secs(23 * 3600), now);
     assert_eq!((report.rows[0].uses, report.partial, report.from_index), (2, false, false));
@@ -93,7 +93,7 @@ fn a_gateway_that_was_restarted_knows_the_last_day() {
 #[test]
 #[ignore = "a measurement"]
 fn a_count_costs_little() {
-    let usage = Usage::default();
+    let usage = GatewayUsage::default();
     let used = used(Some("up__p"), "ok");
     let (mut counting, mut draining) = (Duration::ZERO, Duration::ZERO);
     for _ in 0..200 {

@@ -35,7 +35,7 @@ pub struct KeptCheckpoint {
 
 /// The result of a verification.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct VerificationReport {
     /// The sequence number of the first record.
     pub first: u64,
     /// The sequence number of the last record.
@@ -44,7 +44,7 @@ pub struct Report {
     pub records: u64,
     pub segments: usize,
     /// The violations that were found, at most 100; empty for an intact log.
-    pub mistakes: Vec<Mistake>,
+    pub mistakes: Vec<Violation>,
     /// The number of violations beyond those.
     pub more_mistakes: u64,
     /// The sequence numbers that the log itself declares missing (event `gap`).
@@ -71,7 +71,7 @@ pub struct Report {
 
 /// A violation that the verification found.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Mistake {
+pub struct Violation {
     /// The file name of the segment; empty if it concerns the log as a whole.
     pub segment: String,
     /// The sequence number of the record, if it concerns one.
@@ -97,7 +97,7 @@ impl KeptCheckpoint {
 
 /// How far a verification has come.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Progress {
+pub struct VerificationProgress {
     pub segments_done: usize,
     pub segments: usize,
     pub bytes_done: u64,
@@ -109,7 +109,7 @@ pub struct Progress {
 ///
 /// # Errors
 /// When a file cannot be read.
-pub fn verify(path: &Path, anchors: TrustAnchors) -> io::Result<Report> {
+pub fn verify(path: &Path, anchors: TrustAnchors) -> io::Result<VerificationReport> {
     verify_with(path, anchors, &mut |_| ControlFlow::Continue(()))
 }
 
@@ -120,19 +120,19 @@ pub fn verify(path: &Path, anchors: TrustAnchors) -> io::Result<Report> {
 pub fn verify_with(
     path: &Path,
     mut anchors: TrustAnchors,
-    watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-) -> io::Result<Report> {
+    watch: &mut dyn FnMut(VerificationProgress) -> ControlFlow<()>,
+) -> io::Result<VerificationReport> {
     loop {
         match verify_listed(path, anchors, watch)? {
-            Pass::Done(report) => return Ok(*report),
-            Pass::SegmentRemoved(again) => anchors = *again,
+            VerificationPass::Done(report) => return Ok(*report),
+            VerificationPass::SegmentRemoved(again) => anchors = *again,
         }
     }
 }
 
 /// The outcome of one pass over the segments that a folder lists.
-enum Pass {
-    Done(Box<Report>),
+enum VerificationPass {
+    Done(Box<VerificationReport>),
     /// The gateway has removed a segment meanwhile, as configured, and recorded that in one that
     /// may be newer than the list.
     SegmentRemoved(Box<TrustAnchors>),
@@ -141,12 +141,13 @@ enum Pass {
 fn verify_listed(
     path: &Path,
     anchors: TrustAnchors,
-    watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-) -> io::Result<Pass> {
+    watch: &mut dyn FnMut(VerificationProgress) -> ControlFlow<()>,
+) -> io::Result<VerificationPass> {
     let names = segments(path)?;
     let length = |name: &String| disk::metadata(&path.join(name)).map_or(0, |meta| meta.length);
     let bytes = names.iter().map(length).sum();
-    let mut progress = Progress { segments: names.len(), bytes, ..Progress::default() };
+    let mut progress =
+        VerificationProgress { segments: names.len(), bytes, ..VerificationProgress::default() };
     let mut verifier = Verifier::new(anchors);
     for (index, name) in names.iter().enumerate() {
         let successor = match names.get(index + 1) {
@@ -159,27 +160,28 @@ fn verify_listed(
                 // A name that is still listed leads nowhere.
                 let is_removed = !segments(path)?.contains(name);
                 return is_removed
-                    .then(|| Pass::SegmentRemoved(Box::new(verifier.into_anchors())))
+                    .then(|| VerificationPass::SegmentRemoved(Box::new(verifier.into_anchors())))
                     .ok_or(error);
             }
             opened => opened?,
         };
-        let text = Watched { file: text, progress: &mut progress, told: 0, watch: &mut *watch };
+        let text =
+            WatchedSegment { file: text, progress: &mut progress, told: 0, watch: &mut *watch };
         verifier.segment(name, BufReader::with_capacity(READ, text), successor)?;
         progress.segments_done += 1;
         tell(watch, progress)?;
     }
     verifier.report.segments = names.len();
-    Ok(Pass::Done(Box::new(verifier.finish())))
+    Ok(VerificationPass::Done(Box::new(verifier.finish())))
 }
 
 /// A segment whose reading is watched.
-struct Watched<'a> {
+struct WatchedSegment<'a> {
     file: File,
-    progress: &'a mut Progress,
+    progress: &'a mut VerificationProgress,
     /// Bytes since the last report to `watch`.
     told: u64,
-    watch: &'a mut dyn FnMut(Progress) -> ControlFlow<()>,
+    watch: &'a mut dyn FnMut(VerificationProgress) -> ControlFlow<()>,
 }
 
 /// Bytes that are read at once.
@@ -188,7 +190,7 @@ const READ: usize = 64 << 10;
 /// Bytes after which `watch` is called: some hundredths of a second.
 const TELL_EVERY: u64 = 4 << 20;
 
-impl Read for Watched<'_> {
+impl Read for WatchedSegment<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read(buffer)?;
         self.progress.bytes_done += read as u64;
@@ -201,7 +203,10 @@ impl Read for Watched<'_> {
     }
 }
 
-fn tell(watch: &mut dyn FnMut(Progress) -> ControlFlow<()>, progress: Progress) -> io::Result<()> {
+fn tell(
+    watch: &mut dyn FnMut(VerificationProgress) -> ControlFlow<()>,
+    progress: VerificationProgress,
+) -> io::Result<()> {
     match watch(progress) {
         ControlFlow::Continue(()) => Ok(()),
         // Of another kind the reader would try again.
@@ -223,13 +228,17 @@ mod tests {
             fs::write(folder.path().join(name), "x\n".repeat(5_000_000)).unwrap();
         }
         let mut told = Vec::new();
-        let watch = &mut |progress: Progress| {
+        let watch = &mut |progress: VerificationProgress| {
             told.push(progress);
             ControlFlow::Continue(())
         };
         verify_with(folder.path(), TrustAnchors::default(), watch).unwrap();
-        let last =
-            Progress { segments_done: 3, segments: 3, bytes_done: 30_000_000, bytes: 30_000_000 };
+        let last = VerificationProgress {
+            segments_done: 3,
+            segments: 3,
+            bytes_done: 30_000_000,
+            bytes: 30_000_000,
+        };
         assert_eq!(told.last(), Some(&last));
         assert!(told.len() > 5 && told.is_sorted_by_key(|progress| progress.bytes_done));
         let mut asked = 0;

@@ -3,28 +3,28 @@
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read};
 
-use super::{KeptCheckpoint, MAX_MISTAKES, Mistake, Report, TrustAnchors};
+use super::{KeptCheckpoint, MAX_MISTAKES, TrustAnchors, VerificationReport, Violation};
 use crate::checkpoint::{Checkpoint, LogDigests, Statement};
 use crate::folder::segment_number;
-use crate::header::Header;
+use crate::header::SegmentHeader;
 use crate::keys::{Digest, Keys, Mac};
-use crate::record::{Head, Line, MAX_LINE, next_digest};
+use crate::record::{Head, MAX_LINE, RecordLine, next_digest};
 
 /// The segment after the one that is verified.
 pub(super) enum Successor {
     None,
     /// The header of the next segment, if it can be read.
-    Segment(Option<Header>),
+    Segment(Option<SegmentHeader>),
 }
 
 /// The state of a verification.
 pub(super) struct Verifier {
     anchors: TrustAnchors,
-    pub report: Report,
+    pub report: VerificationReport,
     /// The last record that was read, or the one that the first header names.
     pub head: Option<Head>,
     /// The running digests; `None` before the first header that has them.
-    running: Option<Running>,
+    running: Option<RunningDigests>,
     /// The running digests of the headers, by segment.
     headers: HashMap<u64, Digest>,
     instance: String,
@@ -33,7 +33,7 @@ pub(super) struct Verifier {
     /// The sequence numbers of `received` without `completed`, by `boot` and `call`.
     open: HashMap<(String, u64), u64>,
     /// The records that the kept checkpoints sign, in the order of the checkpoints.
-    found: Vec<Option<Found>>,
+    found: Vec<Option<FoundRecord>>,
     /// The first record that the digests cover.
     digests_from: u64,
     /// Whether a segment without digests was read, as releases before them wrote it.
@@ -47,15 +47,15 @@ pub(super) struct Verifier {
 
 /// A record that a kept checkpoint signs.
 #[derive(Clone, Copy, Debug)]
-struct Found {
+struct FoundRecord {
     mac: Mac,
     /// The running digests up to the record, where there are any.
-    running: Option<Running>,
+    running: Option<RunningDigests>,
 }
 
 /// The running digests over the lines read so far, which checkpoints sign.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-struct Running {
+struct RunningDigests {
     lines: Digest,
     headers: Digest,
 }
@@ -65,7 +65,7 @@ impl Verifier {
         let found = vec![None; anchors.checkpoints.len()];
         Self {
             anchors,
-            report: Report::default(),
+            report: VerificationReport::default(),
             head: None,
             running: None,
             headers: HashMap::new(),
@@ -109,7 +109,7 @@ impl Verifier {
                 }
                 return Ok(());
             }
-            let read = line.strip_suffix(b"\n").and_then(Line::read);
+            let read = line.strip_suffix(b"\n").and_then(RecordLine::read);
             if counts.as_ref().is_some_and(|next| at >= next.bytes) {
                 self.report.abandoned += length as u64;
                 match read.filter(|_| !is_torn) {
@@ -142,7 +142,7 @@ impl Verifier {
 
     /// Verifies a line of an abandoned segment beyond its counted length: it must continue the hash
     /// chain, too. Returns it as the head of these lines.
-    fn abandoned_line(&mut self, line: &Line<'_>, before: Option<Head>) -> Option<Head> {
+    fn abandoned_line(&mut self, line: &RecordLine<'_>, before: Option<Head>) -> Option<Head> {
         let head = before.or(self.head).unwrap_or_default();
         let seq = line.seq().unwrap_or_default();
         if let Some(keys) = &self.anchors.keys
@@ -154,8 +154,8 @@ impl Verifier {
     }
 
     /// Verifies a header; `text` is its line with the line feed.
-    fn header(&mut self, line: &Line<'_>, text: &[u8], before: &str) {
-        let Some(header) = Header::read(line) else {
+    fn header(&mut self, line: &RecordLine<'_>, text: &[u8], before: &str) {
+        let Some(header) = SegmentHeader::read(line) else {
             return self.report_mistake(None, "the segment does not start with a header");
         };
         if segment_number(&self.name) != Some(header.number) {
@@ -202,12 +202,12 @@ impl Verifier {
 
     /// Continues the running digests with a header. The first one that has digests says where they
     /// begin: at zero if segments without digests come before it.
-    fn continue_digests(&mut self, header: &Header, text: &[u8]) {
+    fn continue_digests(&mut self, header: &SegmentHeader, text: &[u8]) {
         let stated =
-            header.headers.map(|headers| Running { lines: header.previous.lines, headers });
+            header.headers.map(|headers| RunningDigests { lines: header.previous.lines, headers });
         let expected = match (self.running, self.had_none) {
             (Some(running), _) => Some(running),
-            (None, true) => stated.map(|_| Running::default()),
+            (None, true) => stated.map(|_| RunningDigests::default()),
             (None, false) => stated,
         };
         if stated != expected {
@@ -223,12 +223,12 @@ impl Verifier {
         self.running = stated.or(self.running).map(|running| {
             let headers = next_digest(&running.headers, text);
             self.headers.insert(header.number, headers);
-            Running { headers, ..running }
+            RunningDigests { headers, ..running }
         });
     }
 
     /// Verifies a record; `text` is its line with the line feed.
-    fn record(&mut self, line: &Line<'_>, text: &[u8]) {
+    fn record(&mut self, line: &RecordLine<'_>, text: &[u8]) {
         let Some(seq) = line.seq() else {
             return self.report_mistake(None, "the line is not a record");
         };
@@ -261,13 +261,13 @@ impl Verifier {
         }
         for (kept, found) in self.anchors.checkpoints.iter().zip(&mut self.found) {
             if kept.checkpoint.statement.seq == seq {
-                *found = Some(Found { mac: line.mac, running: self.running });
+                *found = Some(FoundRecord { mac: line.mac, running: self.running });
             }
         }
     }
 
     /// Applies the meaning of a record to the report.
-    fn event(&mut self, line: &Line<'_>, seq: u64, before: Head) {
+    fn event(&mut self, line: &RecordLine<'_>, seq: u64, before: Head) {
         let call = || Some((line.string("boot")?, line.number("call")?));
         if line.is("received") {
             self.open.extend(call().map(|call| (call, seq)));
@@ -280,7 +280,7 @@ impl Verifier {
         }
     }
 
-    fn checkpoint(&mut self, line: &Line<'_>, seq: u64, before: Head) {
+    fn checkpoint(&mut self, line: &RecordLine<'_>, seq: u64, before: Head) {
         let checkpoint = Checkpoint::read(|name| line.number(name), |name| line.string(name));
         let Some(checkpoint) = checkpoint else {
             return self.report_mistake(Some(seq), "the checkpoint cannot be read");
@@ -343,7 +343,7 @@ impl Verifier {
     }
 
     /// Completes the report: records missing at the start, kept checkpoints, calls without an end.
-    pub(crate) fn finish(mut self) -> Report {
+    pub(crate) fn finish(mut self) -> VerificationReport {
         self.name = String::new();
         let first = self.report.first;
         // A line that only claims a removal must not explain records that are missing.
@@ -368,7 +368,7 @@ impl Verifier {
     }
 
     /// Compares a kept checkpoint with the record that it signs.
-    fn check_kept(&mut self, kept: &KeptCheckpoint, found: Option<Found>) {
+    fn check_kept(&mut self, kept: &KeptCheckpoint, found: Option<FoundRecord>) {
         let KeptCheckpoint { instance, checkpoint } = kept;
         let Statement { seq, mac, digests } = checkpoint.statement;
         if *instance != self.instance {
@@ -393,7 +393,7 @@ impl Verifier {
         }
         match found {
             Some(found) if found.mac == mac => {
-                let is_changed = |(kept, running): (LogDigests, Running)| {
+                let is_changed = |(kept, running): (LogDigests, RunningDigests)| {
                     let headers = self.headers.get(&kept.segment);
                     kept.lines != running.lines || headers.is_some_and(|read| *read != kept.headers)
                 };
@@ -421,7 +421,7 @@ impl Verifier {
     fn report_mistake(&mut self, seq: Option<u64>, what: impl Into<String>) {
         if self.report.mistakes.len() < MAX_MISTAKES {
             let segment = self.name.clone();
-            self.report.mistakes.push(Mistake { segment, seq, what: what.into() });
+            self.report.mistakes.push(Violation { segment, seq, what: what.into() });
         } else {
             self.report.more_mistakes += 1;
         }

@@ -26,7 +26,7 @@ pub trait Processes: Send + Sync {
     ///
     /// # Errors
     /// When it cannot be started.
-    fn spawn(&self, command: &Command) -> io::Result<Child>;
+    fn spawn(&self, command: &ProgramCommand) -> io::Result<Child>;
 
     /// Looks a program up: by its path from `folder` on, or by its name in the folders of `path`.
     ///
@@ -37,7 +37,7 @@ pub trait Processes: Send + Sync {
 
 /// A program to start.
 #[derive(Clone, Debug)]
-pub struct Command {
+pub struct ProgramCommand {
     pub program: OsString,
     pub arguments: Vec<OsString>,
     /// The working directory.
@@ -93,7 +93,7 @@ struct SystemProcess {
 }
 
 impl Processes for System {
-    fn spawn(&self, command: &Command) -> io::Result<Child> {
+    fn spawn(&self, command: &ProgramCommand) -> io::Result<Child> {
         let mut spawning = process::Command::new(&command.program);
         spawning.args(&command.arguments).current_dir(&command.folder).env_clear();
         spawning.envs(command.environment.iter().map(|(name, value)| (name, value)));

@@ -27,7 +27,7 @@ pub use keys::{AuditKey, SealKeys};
 
 /// The kind of a token.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Kind {
+pub enum TokenKind {
     /// The session of a person at the console.
     Console,
     /// The cursor of a paginated list.
@@ -53,41 +53,41 @@ pub enum Kind {
 /// The ciphers that seal and open tokens, derived once from the configured keys.
 pub struct Sealer {
     /// For each key, newest first, one cipher per kind of token.
-    ciphers: Vec<[XChaCha20Poly1305; Kind::ALL.len()]>,
+    ciphers: Vec<[XChaCha20Poly1305; TokenKind::ALL.len()]>,
     /// Derived from the newest key.
     names: hmac::Key,
 }
 
 const NONCE_LEN: usize = 24;
 
-impl Kind {
-    const ALL: [Kind; 10] = [
-        Kind::Console,
-        Kind::Cursor,
-        Kind::Event,
-        Kind::Login,
-        Kind::Relay,
-        Kind::Replica,
-        Kind::Session,
-        Kind::SignIn,
-        Kind::State,
-        Kind::Terminated,
+impl TokenKind {
+    const ALL: [TokenKind; 10] = [
+        TokenKind::Console,
+        TokenKind::Cursor,
+        TokenKind::Event,
+        TokenKind::Login,
+        TokenKind::Relay,
+        TokenKind::Replica,
+        TokenKind::Session,
+        TokenKind::SignIn,
+        TokenKind::State,
+        TokenKind::Terminated,
     ];
 
     /// Returns the label for the key derivation. A change of the token's layout needs a new version
     /// here.
     fn label(self) -> &'static str {
         match self {
-            Kind::Console => "promptgate console v1",
-            Kind::Cursor => "promptgate cursor v1",
-            Kind::Event => "promptgate event v1",
-            Kind::Login => "promptgate login v1",
-            Kind::Relay => "promptgate relay v1",
-            Kind::Replica => "promptgate replica v1",
-            Kind::Session => "promptgate session v2",
-            Kind::SignIn => "promptgate sign-in v1",
-            Kind::State => "promptgate state v1",
-            Kind::Terminated => "promptgate terminated v1",
+            TokenKind::Console => "promptgate console v1",
+            TokenKind::Cursor => "promptgate cursor v1",
+            TokenKind::Event => "promptgate event v1",
+            TokenKind::Login => "promptgate login v1",
+            TokenKind::Relay => "promptgate relay v1",
+            TokenKind::Replica => "promptgate replica v1",
+            TokenKind::Session => "promptgate session v2",
+            TokenKind::SignIn => "promptgate sign-in v1",
+            TokenKind::State => "promptgate state v1",
+            TokenKind::Terminated => "promptgate terminated v1",
         }
     }
 
@@ -97,19 +97,19 @@ impl Kind {
         match self {
             // Cookies, which browsers keep up to 4,096 bytes of, with names and attributes (RFC
             // 6265, section 6.1).
-            Kind::Console | Kind::SignIn => 3800,
+            TokenKind::Console | TokenKind::SignIn => 3800,
             // Holds the id of its caller (128 characters of up to 4 bytes), a public name and an
             // upstream's id.
-            Kind::Cursor => 2048,
-            Kind::Event => 512,
+            TokenKind::Cursor => 2048,
+            TokenKind::Event => 512,
             // Holds a message of up to 16 MiB (`cluster.relay_size`).
-            Kind::Relay => 24 << 20,
+            TokenKind::Relay => 24 << 20,
             // Holds two tokens, which some providers make of kilobytes of claims.
-            Kind::Login => 256 << 10,
-            Kind::Replica => 2048,
+            TokenKind::Login => 256 << 10,
+            TokenKind::Replica => 2048,
             // Hold the id of their caller.
-            Kind::Session | Kind::Terminated => 1024,
-            Kind::State => 256 << 10,
+            TokenKind::Session | TokenKind::Terminated => 1024,
+            TokenKind::State => 256 << 10,
         }
     }
 }
@@ -117,7 +117,7 @@ impl Kind {
 impl Sealer {
     /// Derives the ciphers of all keys.
     pub fn new(keys: &SealKeys) -> Self {
-        let ciphers = keys.iter().map(|key| Kind::ALL.map(|kind| derive(key, kind))).collect();
+        let ciphers = keys.iter().map(|key| TokenKind::ALL.map(|kind| derive(key, kind))).collect();
         let names = subkey(keys.newest(), "promptgate names v1");
         Self { ciphers, names: hmac::Key::new(hmac::HMAC_SHA256, &names) }
     }
@@ -133,7 +133,7 @@ impl Sealer {
 
     /// Returns a token with the content `plain`, in base64url without padding. It opens only for
     /// the same kind and endpoint.
-    pub fn seal(&self, kind: Kind, endpoint: &str, plain: &[u8]) -> String {
+    pub fn seal(&self, kind: TokenKind, endpoint: &str, plain: &[u8]) -> String {
         let nonce: [u8; NONCE_LEN] = random();
         let payload = Payload { msg: plain, aad: endpoint.as_bytes() };
         let sealed = self.ciphers[0][kind as usize]
@@ -145,7 +145,7 @@ impl Sealer {
 
     /// Returns the content of a token; `None` if the token is too long, altered, not in canonical
     /// base64url, of a different kind or endpoint, or sealed with an unknown key.
-    pub fn open(&self, kind: Kind, endpoint: &str, token: &str) -> Option<Vec<u8>> {
+    pub fn open(&self, kind: TokenKind, endpoint: &str, token: &str) -> Option<Vec<u8>> {
         if token.len() > kind.max_len() {
             return None;
         }
@@ -206,7 +206,7 @@ pub fn definition_digest(prompt: &Prompt) -> String {
     sha256_text(prompt.canonical().as_bytes())
 }
 
-fn derive(key: &[u8; KEY_LEN], kind: Kind) -> XChaCha20Poly1305 {
+fn derive(key: &[u8; KEY_LEN], kind: TokenKind) -> XChaCha20Poly1305 {
     XChaCha20Poly1305::new(&subkey(key, kind.label()).into())
 }
 
@@ -232,31 +232,34 @@ mod tests {
     #[test]
     fn tokens_belong_to_kind_endpoint_and_key() {
         let sealer_1 = sealer(&[1]);
-        let token = sealer_1.seal(Kind::Cursor, "/mcp", b"place");
-        assert_eq!(sealer_1.open(Kind::Cursor, "/mcp", &token).as_deref(), Some(&b"place"[..]));
-        assert_eq!(sealer_1.open(Kind::Session, "/mcp", &token), None);
-        assert_eq!(sealer_1.open(Kind::Cursor, "/mcp/a", &token), None);
-        assert_eq!(sealer(&[2]).open(Kind::Cursor, "/mcp", &token), None);
+        let token = sealer_1.seal(TokenKind::Cursor, "/mcp", b"place");
         assert_eq!(
-            sealer(&[2, 1]).open(Kind::Cursor, "/mcp", &token).as_deref(),
+            sealer_1.open(TokenKind::Cursor, "/mcp", &token).as_deref(),
             Some(&b"place"[..])
         );
-        assert_ne!(sealer(&[1]).seal(Kind::Cursor, "/mcp", b"place"), token);
+        assert_eq!(sealer_1.open(TokenKind::Session, "/mcp", &token), None);
+        assert_eq!(sealer_1.open(TokenKind::Cursor, "/mcp/a", &token), None);
+        assert_eq!(sealer(&[2]).open(TokenKind::Cursor, "/mcp", &token), None);
+        assert_eq!(
+            sealer(&[2, 1]).open(TokenKind::Cursor, "/mcp", &token).as_deref(),
+            Some(&b"place"[..])
+        );
+        assert_ne!(sealer(&[1]).seal(TokenKind::Cursor, "/mcp", b"place"), token);
     }
 
     #[test]
     fn only_the_canonical_spelling_opens() {
         let sealer = sealer(&[1]);
-        let token = sealer.seal(Kind::Cursor, "", b"ab");
-        assert_eq!(sealer.open(Kind::Cursor, "", &format!("{token}=")), None);
-        assert_eq!(sealer.open(Kind::Cursor, "", &format!("{token}\n")), None);
-        assert_eq!(sealer.open(Kind::Cursor, "", ""), None);
-        assert_eq!(sealer.open(Kind::Cursor, "", &"A".repeat(10 << 20)), None);
-        let long = sealer.seal(Kind::Cursor, "", &[0; 1496]);
+        let token = sealer.seal(TokenKind::Cursor, "", b"ab");
+        assert_eq!(sealer.open(TokenKind::Cursor, "", &format!("{token}=")), None);
+        assert_eq!(sealer.open(TokenKind::Cursor, "", &format!("{token}\n")), None);
+        assert_eq!(sealer.open(TokenKind::Cursor, "", ""), None);
+        assert_eq!(sealer.open(TokenKind::Cursor, "", &"A".repeat(10 << 20)), None);
+        let long = sealer.seal(TokenKind::Cursor, "", &[0; 1496]);
         assert_eq!(long.len(), 2048);
-        assert!(sealer.open(Kind::Cursor, "", &long).is_some());
-        let longer = sealer.seal(Kind::Cursor, "", &[0; 1497]);
-        assert_eq!(sealer.open(Kind::Cursor, "", &longer), None);
+        assert!(sealer.open(TokenKind::Cursor, "", &long).is_some());
+        let longer = sealer.seal(TokenKind::Cursor, "", &[0; 1497]);
+        assert_eq!(sealer.open(TokenKind::Cursor, "", &longer), None);
     }
 
     #[test]
@@ -264,19 +267,19 @@ mod tests {
         let sealer = sealer(&[7]);
         for (kind, token) in [
             (
-                Kind::Cursor,
+                TokenKind::Cursor,
                 "MWECF372FlXQkgK1lz8f_o-NVzbfEY3djuhqJ7HVX28Y-SaF8d_ZdyMIsJBUfbNOVZO4POCAc7B2MGgj2jV6An3vktYQ",
             ),
             (
-                Kind::Event,
+                TokenKind::Event,
                 "UA2iXhtZBb560rk_TFbv729WdkD5mVGlg3heaC1oeZxXDFXABRUMlZkKazDjjWG8OfsBTLIkPZ1iAUyO_tbWFcejXHRf",
             ),
             (
-                Kind::Session,
+                TokenKind::Session,
                 "5ofE88bimmjmuDzvWL-9jxwI2QUoJQJd_oreNP2NtXd4XEiWvVuD9b5Oixm321pNWDrMWNnDN-fNMRXXtnkoV8fxkx61",
             ),
             (
-                Kind::State,
+                TokenKind::State,
                 "ky7yJC5Buyf8yjnVQdqahKXjtUHDdDvz0Uz0EJGSSNWBHFQ3upD-ffLUN0Icr_5VI26bF7c0XOzi7SPblaHuuvQv-xrb",
             ),
         ] {
@@ -298,11 +301,11 @@ mod tests {
         #[test]
         fn one_flipped_bit_never_opens(plain in prop::collection::vec(any::<u8>(), 0..60), at in any::<usize>(), bit in 0..7u32) {
             let sealer = sealer(&[7]);
-            let mut token = sealer.seal(Kind::Session, "/mcp", &plain).into_bytes();
+            let mut token = sealer.seal(TokenKind::Session, "/mcp", &plain).into_bytes();
             let at = at % token.len();
             token[at] ^= 1 << bit;
             if let Ok(token) = String::from_utf8(token) {
-                prop_assert_eq!(sealer.open(Kind::Session, "/mcp", &token), None);
+                prop_assert_eq!(sealer.open(TokenKind::Session, "/mcp", &token), None);
             }
         }
     }

@@ -47,7 +47,7 @@ impl Lock {
     /// # Errors
     /// The first mistake, with its line.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let document: Document = toml_edit::de::from_str(text).map_err(|error| {
+        let document: LockDocument = toml_edit::de::from_str(text).map_err(|error| {
             let line = error.span().map(|span| 1 + text[..span.start].matches('\n').count());
             let at = line.map(|line| format!("line {line}: ")).unwrap_or_default();
             format!("{at}{}", error.message().trim())
@@ -61,9 +61,9 @@ impl Lock {
         let mut lock =
             Self { digest: seal::sha256_text(text.as_bytes()), approvals: BTreeMap::new() };
         for entry in document.prompts {
-            let Entry { upstream, prompt, approved, rejected, previous } = entry;
+            let LockEntry { upstream, prompt, approved, rejected, previous } = entry;
             let at = |why: String| format!("prompt {prompt:?} of upstream {upstream:?}: {why}");
-            let read = |record: Record| record.decided().map_err(at);
+            let read = |record: LockRecord| record.decided().map_err(at);
             let approval = Approval {
                 approved: approved.map(read).transpose()?,
                 rejected: rejected.map(read).transpose()?,
@@ -150,46 +150,46 @@ pub(crate) fn arguments_text(arguments: &BTreeMap<String, String>) -> Arc<str> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Document {
+struct LockDocument {
     version: u32,
     #[serde(default)]
-    prompts: Vec<Entry>,
+    prompts: Vec<LockEntry>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct LockEntry {
     upstream: String,
     prompt: String,
-    approved: Option<Record>,
-    rejected: Option<Record>,
+    approved: Option<LockRecord>,
+    rejected: Option<LockRecord>,
     #[serde(default)]
-    previous: Vec<Record>,
+    previous: Vec<LockRecord>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Record {
+struct LockRecord {
     definition: String,
     source: Option<String>,
     by: String,
     at: String,
     why: Option<String>,
     #[serde(default)]
-    texts: Vec<Text>,
+    texts: Vec<LockText>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Text {
+struct LockText {
     arguments: BTreeMap<String, String>,
     digest: String,
 }
 
-impl Record {
+impl LockRecord {
     fn decided(self) -> Result<Decided, String> {
         let mut texts = BTreeMap::new();
-        for Text { arguments, digest } in self.texts {
+        for LockText { arguments, digest } in self.texts {
             if texts.insert(arguments_text(&arguments), digest_text(&digest)?).is_some() {
                 return Err("two texts have the same arguments".to_owned());
             }

@@ -1,4 +1,5 @@
-//! Meanings of keys. Each reader of a table has a text `KEYS` beside it, with an entry for each key:
+//! Meanings of keys. Each reader of a table has a text `KEYS` beside it, with an entry for each
+//! key:
 //!
 //! ```text
 //! sse_path = "/sse": Path of the older transport. `""` disables it. Lines that

@@ -84,7 +84,7 @@ pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
 /// Where a value is written. A value in the file must have the type of its key; a variable is
 /// always text, which is converted.
 #[derive(Clone, Copy)]
-enum Source {
+enum ValueSource {
     File,
     Variable,
 }
@@ -247,7 +247,7 @@ impl<'a> Section<'a> {
         self.record(key, || json!({"type": "boolean", "default": default}));
         let parse = |value: Value, source| match (value.kind, source) {
             (ValueKind::Boolean(flag), _) => Some(flag),
-            (ValueKind::String(text), Source::Variable) => text.parse().ok(),
+            (ValueKind::String(text), ValueSource::Variable) => text.parse().ok(),
             _ => None,
         };
         self.read(key, "true or false", parse).unwrap_or(default)
@@ -268,7 +268,7 @@ impl<'a> Section<'a> {
         let parse = |value: Value, source| {
             let number = match (value.kind, source) {
                 (ValueKind::I64(number), _) => usize::try_from(number).ok(),
-                (ValueKind::String(text), Source::Variable) => text.parse().ok(),
+                (ValueKind::String(text), ValueSource::Variable) => text.parse().ok(),
                 _ => None,
             };
             number.filter(|n| range.contains(n))
@@ -302,7 +302,7 @@ impl<'a> Section<'a> {
                 (ValueKind::Float(number), _) => Some(number),
                 (ValueKind::I64(0), _) => Some(0.0),
                 (ValueKind::I64(1), _) => Some(1.0),
-                (ValueKind::String(text), Source::Variable) => text.parse().ok(),
+                (ValueKind::String(text), ValueSource::Variable) => text.parse().ok(),
                 _ => None,
             };
             number.filter(|number| (0.0..=1.0).contains(number))
@@ -374,7 +374,7 @@ impl<'a> Section<'a> {
             json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
         });
         let parse = |value: Value, source| match (value.kind, source) {
-            (ValueKind::String(text), Source::File) => Some(vec![text]),
+            (ValueKind::String(text), ValueSource::File) => Some(vec![text]),
             (kind, source) => text_list(kind, source),
         };
         self.read(key, "a string or a list of strings", parse).unwrap_or_default()
@@ -558,14 +558,14 @@ impl<'a> Section<'a> {
         &mut self,
         key: &'static str,
         allowed: &str,
-        parse: impl FnOnce(Value, Source) -> Option<T>,
+        parse: impl FnOnce(Value, ValueSource) -> Option<T>,
     ) -> Option<T> {
         self.known.push(key);
         let value = self.table.remove(key)?;
         self.found.push(key);
         let source = match self.context.mistakes.origin(&self.path(key)) {
-            Origin::Environment(_) => Source::Variable,
-            Origin::Line(_) | Origin::Unknown => Source::File,
+            Origin::Environment(_) => ValueSource::Variable,
+            Origin::Line(_) | Origin::Unknown => ValueSource::File,
         };
         let parsed = parse(value, source);
         if parsed.is_none() {
@@ -576,12 +576,12 @@ impl<'a> Section<'a> {
 }
 
 /// Reads a list of strings. A variable separates them by commas.
-fn text_list(kind: ValueKind, source: Source) -> Option<Vec<String>> {
+fn text_list(kind: ValueKind, source: ValueSource) -> Option<Vec<String>> {
     match (kind, source) {
         (ValueKind::Array(items), _) => {
             items.into_iter().map(|item| into_text(item.kind)).collect()
         }
-        (ValueKind::String(text), Source::Variable) => {
+        (ValueKind::String(text), ValueSource::Variable) => {
             Some(text.split(',').map(|part| part.trim().to_owned()).collect())
         }
         _ => None,

@@ -1,12 +1,12 @@
 //! The one decision on the version that an upstream offers. It depends on nothing but the
 //! arguments, so it comes out the same in each pass, after a restart, and on each replica.
 
-use super::{Approval, Mode, Offered, State};
+use super::{Approval, ApprovalState, Mode, Offered};
 
 /// The state of a prompt, and the version that is served.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Decision {
-    pub state: State,
+    pub state: ApprovalState,
     pub reason: Reason,
     pub serving: Serving,
 }
@@ -72,7 +72,7 @@ pub fn decide(
     fits_approved: impl FnOnce() -> bool,
 ) -> Decision {
     if mode == Mode::Off {
-        let (state, reason) = (State::Unchecked, Reason::Off);
+        let (state, reason) = (ApprovalState::Unchecked, Reason::Off);
         return Decision { state, reason, serving: Serving::Offered };
     }
     let approved =
@@ -82,7 +82,7 @@ pub fn decide(
     let is_rejected = rejected.is_some_and(|rejected| rejected.matches(offered));
     let (state, reason, serving) = match approved {
         Some(version) if version.matches(offered) => {
-            (State::Approved, Reason::Same, Serving::Offered)
+            (ApprovalState::Approved, Reason::Same, Serving::Offered)
         }
         Some(version) => {
             let is_defined_so = version.definition == offered.definition;
@@ -100,13 +100,13 @@ pub fn decide(
                 (false, false) => Serving::Nothing,
             };
             if is_rejected {
-                (State::Rejected, Reason::VersionRejected, serving)
+                (ApprovalState::Rejected, Reason::VersionRejected, serving)
             } else {
-                (State::Changed, difference, serving)
+                (ApprovalState::Changed, difference, serving)
             }
         }
-        None if is_rejected => (State::Rejected, Reason::PromptRejected, Serving::Nothing),
-        None => (State::Pending, Reason::NeverApproved, Serving::Nothing),
+        None if is_rejected => (ApprovalState::Rejected, Reason::PromptRejected, Serving::Nothing),
+        None => (ApprovalState::Pending, Reason::NeverApproved, Serving::Nothing),
     };
     let serving = if mode == Mode::Enforce { serving } else { Serving::Offered };
     Decision { state, reason, serving }

@@ -38,7 +38,7 @@ impl Mode {
 
 /// The state of a prompt.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub enum State {
+pub enum ApprovalState {
     /// The mode of its upstream is `off`.
     #[default]
     Unchecked,
@@ -52,7 +52,7 @@ pub enum State {
     Rejected,
 }
 
-impl State {
+impl ApprovalState {
     /// All states, in the order of their names in access rules.
     pub const ALL: [Self; 5] =
         [Self::Approved, Self::Changed, Self::Pending, Self::Rejected, Self::Unchecked];

@@ -28,7 +28,7 @@ fn approved(version: Version) -> Approval {
     approval
 }
 
-fn decided(approval: Option<&Approval>, offered: &Offered) -> (State, Reason, Serving) {
+fn decided(approval: Option<&Approval>, offered: &Offered) -> (ApprovalState, Reason, Serving) {
     let Decision { state, reason, serving } = decide(Mode::Enforce, approval, offered, || true);
     (state, reason, serving)
 }
@@ -36,17 +36,17 @@ fn decided(approval: Option<&Approval>, offered: &Offered) -> (State, Reason, Se
 #[test]
 fn each_transition_has_its_reason() {
     let mut approval = approved(version("d", Some("t")));
-    let same = (State::Approved, Reason::Same, Serving::Offered);
+    let same = (ApprovalState::Approved, Reason::Same, Serving::Offered);
     assert_eq!(
         decided(None, &offered("d", None)),
-        (State::Pending, Reason::NeverApproved, Serving::Nothing)
+        (ApprovalState::Pending, Reason::NeverApproved, Serving::Nothing)
     );
     assert_eq!(decided(Some(&approval), &offered("d", None)), same, "nothing is known of the text");
     assert_eq!(decided(Some(&approval), &offered("d", Some("t"))), same);
     let other_text = offered("d", Some("other"));
     assert_eq!(
         decided(Some(&approval), &other_text),
-        (State::Changed, Reason::TextChanged, Serving::Offered)
+        (ApprovalState::Changed, Reason::TextChanged, Serving::Offered)
     );
     let mut unstable = offered("d", None);
     unstable.texts.insert(NO_ARGUMENTS.into(), OfferedText::Unstable);
@@ -54,24 +54,24 @@ fn each_transition_has_its_reason() {
     let other = offered("e", Some("t"));
     assert_eq!(
         decided(Some(&approval), &other),
-        (State::Changed, Reason::DefinitionChanged, Serving::Approved)
+        (ApprovalState::Changed, Reason::DefinitionChanged, Serving::Approved)
     );
     let held = decide(Mode::Enforce, Some(&approval), &other, || false);
     assert_eq!((held.reason, held.serving), (Reason::ArgumentAdded, Serving::Nothing));
     approval.reject(other.version(), attribution());
     assert_eq!(
         decided(Some(&approval), &other),
-        (State::Rejected, Reason::VersionRejected, Serving::Approved)
+        (ApprovalState::Rejected, Reason::VersionRejected, Serving::Approved)
     );
     assert_eq!(
         decided(Some(&approval), &offered("f", None)).0,
-        State::Changed,
+        ApprovalState::Changed,
         "a third version is news"
     );
     approval.reject(version("d", Some("t")), attribution());
     assert_eq!(
         decided(Some(&approval), &offered("d", None)),
-        (State::Rejected, Reason::PromptRejected, Serving::Nothing)
+        (ApprovalState::Rejected, Reason::PromptRejected, Serving::Nothing)
     );
     for mode in [Mode::Off, Mode::Warn] {
         assert_eq!(decide(mode, Some(&approval), &other, || false).serving, Serving::Offered);
@@ -81,7 +81,7 @@ fn each_transition_has_its_reason() {
     let edited = Offered { source: Some(digest("x")), ..offered("d", None) };
     assert_eq!(
         decided(Some(&approval), &edited),
-        (State::Changed, Reason::SourceChanged, Serving::Offered)
+        (ApprovalState::Changed, Reason::SourceChanged, Serving::Offered)
     );
     assert_eq!(
         (library.kind(), version("d", None).kind()),
@@ -193,7 +193,7 @@ proptest! {
                         texts: shown.texts.iter().map(|(a, t)| (a.clone(), OfferedText::Known(t.clone()))).collect(),
                     };
                     let rejected = decide(Mode::Enforce, approval.as_ref(), &seen, || fits);
-                    prop_assert_eq!(rejected.state, State::Rejected);
+                    prop_assert_eq!(rejected.state, ApprovalState::Rejected);
                 }
                 Step::RollBack => {
                     if let Some(approval) = &mut approval {
@@ -218,7 +218,7 @@ proptest! {
                     prop_assert_eq!(&approved.definition, &now.definition);
                 }
             }
-            prop_assert_eq!(first.state == State::Approved, approved.is_some_and(|v| v.matches(&now)));
+            prop_assert_eq!(first.state == ApprovalState::Approved, approved.is_some_and(|v| v.matches(&now)));
             let warned = decide(Mode::Warn, approval.as_ref(), &now, || fits);
             prop_assert_eq!((warned.state, warned.serving), (first.state, Serving::Offered));
         }

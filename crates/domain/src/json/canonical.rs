@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use super::object::write_array;
-use super::{Json, Kind, write_str};
+use super::{Json, JsonKind, write_str};
 
 /// Returns the canonical form of a value; see [`write_canonical`].
 pub fn canonical(value: Json<'_>) -> String {
@@ -17,15 +17,15 @@ pub fn canonical(value: Json<'_>) -> String {
 /// Appends the canonical form of a value. Members that are `null` are kept.
 pub(crate) fn write_canonical(value: Json<'_>, out: &mut String) {
     match value.kind() {
-        Kind::Object => write_canonical_object(value.members(), out),
-        Kind::Array => write_array(out, value.elements(), write_canonical),
-        Kind::String => match value.raw_str() {
+        JsonKind::Object => write_canonical_object(value.members(), out),
+        JsonKind::Array => write_array(out, value.elements(), write_canonical),
+        JsonKind::String => match value.raw_str() {
             // Without an escape, the literal is canonical: the scan has refused control characters.
             Some(raw) if !raw.contains('\\') => out.push_str(value.text()),
             _ => write_str(&value.as_str().unwrap_or_default(), out),
         },
-        Kind::Number => write_number(value.text(), out),
-        Kind::Bool | Kind::Null => out.push_str(value.text()),
+        JsonKind::Number => write_number(value.text(), out),
+        JsonKind::Bool | JsonKind::Null => out.push_str(value.text()),
     }
 }
 

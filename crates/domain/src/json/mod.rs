@@ -16,7 +16,7 @@ use std::fmt;
 
 use object::{write_array, write_object};
 pub use outline::Outline;
-use outline::Span;
+use outline::ValueSpan;
 pub use scan::JsonError;
 use scan::{decode, string_stop};
 
@@ -25,12 +25,12 @@ use scan::{decode, string_stop};
 pub struct Json<'a> {
     text: &'a str,
     /// Its span and those that follow in the outline; empty where there is none.
-    spans: &'a [Span],
+    spans: &'a [ValueSpan],
 }
 
 /// The six kinds of JSON value.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Kind {
+pub enum JsonKind {
     Array,
     Bool,
     Null,
@@ -94,29 +94,29 @@ impl<'a> Json<'a> {
         self.text
     }
 
-    pub fn kind(self) -> Kind {
+    pub fn kind(self) -> JsonKind {
         match self.text.as_bytes()[0] {
-            b'{' => Kind::Object,
-            b'[' => Kind::Array,
-            b'"' => Kind::String,
-            b't' | b'f' => Kind::Bool,
-            b'n' => Kind::Null,
-            _ => Kind::Number,
+            b'{' => JsonKind::Object,
+            b'[' => JsonKind::Array,
+            b'"' => JsonKind::String,
+            b't' | b'f' => JsonKind::Bool,
+            b'n' => JsonKind::Null,
+            _ => JsonKind::Number,
         }
     }
 
     pub fn is_object(self) -> bool {
-        self.kind() == Kind::Object
+        self.kind() == JsonKind::Object
     }
 
     /// Iterates over the members of an object in their order; empty for any other kind.
     pub fn members(self) -> Members<'a> {
-        Members(Pieces::of(self, Kind::Object))
+        Members(Pieces::of(self, JsonKind::Object))
     }
 
     /// Iterates over the elements of an array in their order; empty for any other kind.
     pub fn elements(self) -> Elements<'a> {
-        Elements(Pieces::of(self, Kind::Array))
+        Elements(Pieces::of(self, JsonKind::Array))
     }
 
     /// Returns the member with this name. A member that is `null` counts as absent: no MCP field
@@ -125,17 +125,17 @@ impl<'a> Json<'a> {
         self.members()
             .find(|(key, _)| key.is(name))
             .map(|(_, value)| value)
-            .filter(|value| value.kind() != Kind::Null)
+            .filter(|value| value.kind() != JsonKind::Null)
     }
 
     /// Returns the decoded string, borrowed if it contains no escape; `None` for any other kind.
     pub fn as_str(self) -> Option<Cow<'a, str>> {
-        (self.kind() == Kind::String).then(|| decode(&self.text[1..self.text.len() - 1]))
+        (self.kind() == JsonKind::String).then(|| decode(&self.text[1..self.text.len() - 1]))
     }
 
     /// Returns the inside of a string literal, undecoded; `None` for any other kind.
     pub fn raw_str(self) -> Option<&'a str> {
-        (self.kind() == Kind::String).then(|| &self.text[1..self.text.len() - 1])
+        (self.kind() == JsonKind::String).then(|| &self.text[1..self.text.len() - 1])
     }
 
     /// Returns an integer that fits into 64 bits; `None` for any other value, also for `1.0` and
@@ -158,13 +158,15 @@ impl<'a> Json<'a> {
     /// Appends this value without members and elements that are `null`, at any level.
     pub fn write_without_nulls(self, out: &mut String) {
         match self.kind() {
-            Kind::Object => write_object(out, |object| {
-                for (key, value) in self.members().filter(|(_, value)| value.kind() != Kind::Null) {
+            JsonKind::Object => write_object(out, |object| {
+                for (key, value) in
+                    self.members().filter(|(_, value)| value.kind() != JsonKind::Null)
+                {
                     object.rewritten(key, |out| value.write_without_nulls(out));
                 }
             }),
-            Kind::Array => {
-                let kept = self.elements().filter(|value| value.kind() != Kind::Null);
+            JsonKind::Array => {
+                let kept = self.elements().filter(|value| value.kind() != JsonKind::Null);
                 write_array(out, kept, Json::write_without_nulls);
             }
             _ => out.push_str(self.text),
@@ -230,13 +232,13 @@ struct OutlinedPieces<'a> {
     /// Its offset in the text of the outline.
     offset: usize,
     /// The spans of the values that are left, and those that follow.
-    spans: &'a [Span],
+    spans: &'a [ValueSpan],
     /// The number of spans of the values that are left.
     left: usize,
 }
 
 impl<'a> Pieces<'a> {
-    fn of(value: Json<'a>, kind: Kind) -> Self {
+    fn of(value: Json<'a>, kind: JsonKind) -> Self {
         let Json { text, spans } = value;
         match spans {
             _ if value.kind() != kind => Self::Text(""),
@@ -454,7 +456,7 @@ mod tests {
             assert_eq!(json.elements().count(), arrays + 1);
             assert!(json.elements().skip(1).all(|element| element.text() == "[]"));
             assert_eq!(!json.spans.is_empty(), has_outline, "{arrays} in {}", text.len());
-            assert!(outline.size() <= 2 * text.len() + 16 * size_of::<Span>());
+            assert!(outline.size() <= 2 * text.len() + 16 * size_of::<ValueSpan>());
         }
     }
 

@@ -7,7 +7,7 @@
 /// readers look for the end of each value.
 #[derive(Debug, Default)]
 pub struct Outline {
-    spans: Vec<Span>,
+    spans: Vec<ValueSpan>,
     /// The most spans that are kept.
     most: usize,
     pub(super) has_null: bool,
@@ -19,7 +19,7 @@ pub struct Outline {
 /// A value: the whole, an element of an array or a member of an object. Offsets are in the text, in
 /// bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Span {
+pub(super) struct ValueSpan {
     /// Offset of its key; `start` where it has none.
     pub key: u32,
     /// Offset of the value.
@@ -31,7 +31,7 @@ pub(super) struct Span {
 }
 
 /// Bytes of text for each span that is kept: an outline takes at most twice the memory of its text.
-const BYTES_PER_SPAN: usize = size_of::<Span>() / 2;
+const BYTES_PER_SPAN: usize = size_of::<ValueSpan>() / 2;
 
 /// Spans that are kept of the shortest texts.
 const FEW_SPANS: usize = 16;
@@ -49,7 +49,7 @@ impl Outline {
 
     /// Bytes in memory.
     pub(crate) fn size(&self) -> usize {
-        self.spans.capacity() * size_of::<Span>()
+        self.spans.capacity() * size_of::<ValueSpan>()
     }
 
     /// Empties it, and makes room for the spans of a text of this length.
@@ -70,7 +70,7 @@ impl Outline {
             if number == self.spans.capacity() {
                 self.spans.reserve_exact(number.clamp(1, self.most - number));
             }
-            self.spans.push(Span { key: key as u32, start: start as u32, len: 0, count: 0 });
+            self.spans.push(ValueSpan { key: key as u32, start: start as u32, len: 0, count: 0 });
         } else {
             self.most = 0;
             self.spans = Vec::new();
@@ -88,12 +88,12 @@ impl Outline {
     }
 
     /// The spans from this number on.
-    pub(super) fn from(&self, first: usize) -> &[Span] {
+    pub(super) fn from(&self, first: usize) -> &[ValueSpan] {
         self.spans.get(first..).unwrap_or_default()
     }
 
     /// The number of the first of these spans, which [`Outline::from`] has returned.
-    pub(super) fn first_of(&self, spans: &[Span]) -> usize {
+    pub(super) fn first_of(&self, spans: &[ValueSpan]) -> usize {
         self.spans.len() - spans.len()
     }
 }

@@ -1,6 +1,6 @@
 //! Contradictions between overlays, found without the lists of upstreams.
 
-use super::{Action, ArgumentChange, Overlay};
+use super::{ArgumentChange, Overlay, OverlayAction};
 
 /// Two overlays of which one would undo the other.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -28,7 +28,9 @@ impl Overlay {
             let why = format!("{why} (overlays.{with})");
             found.push(Contradiction { key, why });
         };
-        let (Action::Change(ours), Action::Change(theirs)) = (&self.action, &earlier.action) else {
+        let (OverlayAction::Change(ours), OverlayAction::Change(theirs)) =
+            (&self.action, &earlier.action)
+        else {
             if has_one_pattern {
                 add(
                     String::new(),

@@ -22,12 +22,12 @@ pub struct Overlay {
     pub upstream: UpstreamId,
     /// Pattern of raw names.
     pub prompt: Glob,
-    pub action: Action,
+    pub action: OverlayAction,
 }
 
 /// The action of an overlay on the prompts that it matches.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Action {
+pub enum OverlayAction {
     /// Removes the prompt.
     Drop,
     Change(Box<Change>),
@@ -62,7 +62,7 @@ pub struct ArgumentChange {
     pub is_required: bool,
 }
 
-impl Action {
+impl OverlayAction {
     /// Returns the keys of the configuration that change something, in their order; for arguments
     /// with their names.
     pub fn changed_keys(&self) -> Vec<String> {
@@ -112,8 +112,8 @@ pub fn apply<'a>(overlays: impl IntoIterator<Item = &'a Overlay>, prompt: &Promp
     for overlay in overlays {
         let Some(captures) = overlay.prompt.captures(&prompt.name) else { continue };
         match &overlay.action {
-            Action::Drop => return Overlaid::Dropped(overlay.number),
-            Action::Change(change) => composed.add(overlay.number, change, &captures),
+            OverlayAction::Drop => return Overlaid::Dropped(overlay.number),
+            OverlayAction::Change(change) => composed.add(overlay.number, change, &captures),
         }
     }
     if composed.is_empty() {
@@ -128,8 +128,10 @@ pub fn apply<'a>(overlays: impl IntoIterator<Item = &'a Overlay>, prompt: &Promp
 pub fn raw_name(overlays: &[Overlay], upstream: &UpstreamId, listed_name: &str) -> String {
     let own = || overlays.iter().filter(|overlay| overlay.upstream == *upstream);
     let candidates = own().filter_map(|overlay| match &overlay.action {
-        Action::Change(change) => change.rename.as_ref()?.reversed(&overlay.prompt, listed_name),
-        Action::Drop => None,
+        OverlayAction::Change(change) => {
+            change.rename.as_ref()?.reversed(&overlay.prompt, listed_name)
+        }
+        OverlayAction::Drop => None,
     });
     let is_listed_so = |raw_name: &String| match apply(own(), &Prompt::named(raw_name)) {
         Overlaid::Changed(prompt) => prompt.listed_name() == listed_name,

@@ -5,10 +5,10 @@ use crate::glob::Glob;
 
 /// A template of names.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Rename(Vec<Piece>);
+pub struct Rename(Vec<RenamePiece>);
 
 #[derive(Clone, Debug, Eq, PartialEq)]
-enum Piece {
+enum RenamePiece {
     Literal(String),
     /// The index of a star, from 0.
     Captured(usize),
@@ -41,14 +41,14 @@ impl Rename {
             }
             literal.push_str(&rest[..open]);
             if !literal.is_empty() {
-                pieces.push(Piece::Literal(std::mem::take(&mut literal)));
+                pieces.push(RenamePiece::Literal(std::mem::take(&mut literal)));
             }
-            pieces.push(Piece::Captured(star - 1));
+            pieces.push(RenamePiece::Captured(star - 1));
             rest = after;
         }
         literal.push_str(rest);
         if !literal.is_empty() {
-            pieces.push(Piece::Literal(literal));
+            pieces.push(RenamePiece::Literal(literal));
         }
         let rename = Self(pieces);
         if pattern.stars() > 0 && rename.captured().next().is_none() {
@@ -63,9 +63,11 @@ impl Rename {
 
     /// Returns the name for the texts that the stars matched.
     pub(super) fn name(&self, captures: &[&str]) -> String {
-        let piece = |piece: &Piece| match piece {
-            Piece::Literal(text) => text.clone(),
-            Piece::Captured(star) => captures.get(*star).copied().unwrap_or_default().to_owned(),
+        let piece = |piece: &RenamePiece| match piece {
+            RenamePiece::Literal(text) => text.clone(),
+            RenamePiece::Captured(star) => {
+                captures.get(*star).copied().unwrap_or_default().to_owned()
+            }
         };
         self.0.iter().map(piece).collect()
     }
@@ -74,8 +76,8 @@ impl Rename {
     /// because the template does not use all stars.
     pub(super) fn reversed(&self, pattern: &Glob, name: &str) -> Option<String> {
         let template: String = self.0.iter().fold(String::new(), |template, piece| match piece {
-            Piece::Literal(text) => template + text,
-            Piece::Captured(_) => template + "*",
+            RenamePiece::Literal(text) => template + text,
+            RenamePiece::Captured(_) => template + "*",
         });
         let found = Glob::parse(&template)?.captures(name)?;
         let mut captures = vec![None; pattern.stars()];
@@ -88,8 +90,8 @@ impl Rename {
 
     fn captured(&self) -> impl Iterator<Item = usize> {
         self.0.iter().filter_map(|piece| match piece {
-            Piece::Captured(star) => Some(*star),
-            Piece::Literal(_) => None,
+            RenamePiece::Captured(star) => Some(*star),
+            RenamePiece::Literal(_) => None,
         })
     }
 }

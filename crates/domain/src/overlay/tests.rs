@@ -19,7 +19,7 @@ fn overlay(number: usize, pattern: &str, change: Change) -> Overlay {
         number,
         upstream: UpstreamId::parse("up").unwrap(),
         prompt: Glob::parse(pattern).unwrap(),
-        action: Action::Change(Box::new(change)),
+        action: OverlayAction::Change(Box::new(change)),
     }
 }
 
@@ -114,7 +114,10 @@ fn overlays_compose_in_their_order() {
     let before: Vec<_> = calls.before().to_vec();
     assert_eq!(before, [AddedMessage::new("user", "first"), AddedMessage::new("user", "second")]);
     let mut dropped = overlays.to_vec();
-    dropped.push(Overlay { action: Action::Drop, ..overlay(6, "summarize_*", Change::default()) });
+    dropped.push(Overlay {
+        action: OverlayAction::Drop,
+        ..overlay(6, "summarize_*", Change::default())
+    });
     assert!(matches!(apply(&dropped, &super::tests::prompt(&summarize())), Overlaid::Dropped(6)));
     assert!(matches!(
         apply(&overlays[2..3], &super::tests::prompt(&summarize())),

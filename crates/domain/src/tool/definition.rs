@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::{FIND_PROMPT, USE_PROMPT};
 use crate::hidden_text;
 use crate::json::object::{ObjectWriter, write_object};
-use crate::json::{Json, Kind, write_str};
+use crate::json::{Json, JsonKind, write_str};
 
 /// Longest description of a tool, in bytes: models refuse requests with longer ones.
 const MAX_DESCRIPTION: usize = 1024;
@@ -143,7 +143,7 @@ pub(super) fn choices(
             choices.push(choice.into_owned());
         }
     }
-    (listed.kind() == Kind::Array && !choices.is_empty()).then_some(choices)
+    (listed.kind() == JsonKind::Array && !choices.is_empty()).then_some(choices)
 }
 
 fn copy(from: Json<'_>, key: &str, to: &mut ObjectWriter<'_>) {

@@ -6,7 +6,7 @@ use crate::json::Json;
 
 /// A query, split into lower-case words.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Query {
+pub struct SearchQuery {
     words: Vec<String>,
 }
 
@@ -21,7 +21,7 @@ const MAX_WORDS: usize = 16;
 /// Shortest word that also matches inside other words, in characters.
 const LEAST_PART: usize = 3;
 
-impl Query {
+impl SearchQuery {
     pub fn new(text: &str) -> Self {
         let words = text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
         Self { words: words.take(MAX_WORDS).map(str::to_lowercase).collect() }
@@ -96,7 +96,7 @@ mod tests {
 
     fn names(prompts: &[serde_json::Value], query: &str) -> Vec<String> {
         let texts: Vec<_> = prompts.iter().map(ToString::to_string).collect();
-        let query = Query::new(query);
+        let query = SearchQuery::new(query);
         let items = || {
             texts.iter().zip(prompts).map(|(text, prompt)| {
                 (prompt["name"].as_str().unwrap(), Json::parse(text.as_bytes(), 8).unwrap())

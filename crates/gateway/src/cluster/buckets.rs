@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::Cluster;
+use super::ClusterMember;
 use super::store::StoreUnavailable;
 use base::seal::hex::hex;
 
@@ -31,7 +31,7 @@ pub(crate) enum Taken {
 /// Nanoseconds of one tick (`take.lua`).
 const TICK: u128 = 125;
 
-impl Cluster {
+impl ClusterMember {
     /// Takes cells from several buckets in one step, or from none: one round trip.
     ///
     /// # Errors

@@ -24,13 +24,13 @@ use domain::millis::whole_millis;
 pub struct SharedLogins {
     store: Arc<Store>,
     scripts: LoginScripts,
-    connection: Connection,
+    connection: StoreConnection,
     /// The upstreams whose sign-ins are watched, and the handles that changes notify.
     watches: Mutex<Vec<(String, Weak<Notify>)>>,
 }
 
 /// Which task keeps the connection to the store.
-enum Connection {
+enum StoreConnection {
     /// The heartbeat of the replica.
     OfReplica,
     /// One of its own, which an operation opens if there is none.
@@ -72,7 +72,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(2);
 impl SharedLogins {
     /// The sign-ins over the connection of a replica.
     pub(super) fn of_replica(store: Arc<Store>) -> Arc<Self> {
-        Arc::new(Self::new(store, Connection::OfReplica))
+        Arc::new(Self::new(store, StoreConnection::OfReplica))
     }
 
     /// The sign-ins over a connection of their own, for a process that is no replica. It is opened
@@ -82,14 +82,15 @@ impl SharedLogins {
     /// When `cluster.ca` holds no usable certificate.
     pub fn alone(config: config::Cluster, supervisor: &Supervisor) -> Result<Arc<Self>, String> {
         let (store, pushes) = Store::new(config, supervisor.tasks().clone())?;
-        let own = Connection::Own { opening: AsyncMutex::default(), is_watched: Notify::new() };
+        let own =
+            StoreConnection::Own { opening: AsyncMutex::default(), is_watched: Notify::new() };
         let logins = Arc::new(Self::new(Arc::new(store), own));
         let keeping = logins.clone().keep(pushes, supervisor.stop().clone());
         supervisor.supervise("cluster_sign_ins", keeping);
         Ok(logins)
     }
 
-    fn new(store: Arc<Store>, connection: Connection) -> Self {
+    fn new(store: Arc<Store>, connection: StoreConnection) -> Self {
         Self { store, scripts: LoginScripts::default(), connection, watches: Mutex::default() }
     }
 
@@ -99,7 +100,7 @@ impl SharedLogins {
         let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         watches.retain(|(_, changed)| changed.strong_count() > 0);
         watches.push((upstream.to_owned(), Arc::downgrade(changed)));
-        if let Connection::Own { is_watched, .. } = &self.connection {
+        if let StoreConnection::Own { is_watched, .. } = &self.connection {
             is_watched.notify_one();
         }
     }
@@ -209,7 +210,7 @@ impl SharedLogins {
     /// # Errors
     /// [`SharedLoginError::Unavailable`]; never over the connection of a replica.
     async fn connect(&self) -> Result<(), SharedLoginError> {
-        let Connection::Own { opening, .. } = &self.connection else {
+        let StoreConnection::Own { opening, .. } = &self.connection else {
             return Ok(());
         };
         let _one = opening.lock().await;
@@ -236,7 +237,7 @@ impl SharedLogins {
             }
         };
         let connecting = async {
-            if let Connection::Own { is_watched, .. } = &self.connection {
+            if let StoreConnection::Own { is_watched, .. } = &self.connection {
                 is_watched.notified().await;
             }
             let mut backoff = Backoff::up_to(LONGEST_WAIT);

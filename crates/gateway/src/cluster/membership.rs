@@ -14,9 +14,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::store::Push;
-use super::{Cluster, Relayed, ReplicaId, terminated};
-use audit::record::Event;
-use base::seal::{Kind, Sealer};
+use super::{ClusterMember, Relayed, ReplicaId, terminated};
+use audit::record::AuditEvent;
+use base::seal::{Sealer, TokenKind};
 use domain::backoff::{Backoff, jittered};
 use domain::fair_share::Holder;
 use domain::millis::whole_millis;
@@ -98,7 +98,7 @@ const NEWS: usize = 250;
 /// terminated sessions (entry, members). The bytes of others are untrusted.
 type Beat = (Vec<(Vec<u8>, u64, Vec<u8>)>, Vec<(String, Vec<Vec<u8>>)>);
 
-impl Cluster {
+impl ClusterMember {
     /// Keeps the store connected and this replica known, until `stop`; `describe` returns what it
     /// serves, and `terminated` takes each session that another replica has terminated.
     pub async fn run_membership(
@@ -204,7 +204,7 @@ impl Cluster {
         news: usize,
     ) -> Result<Beat, RedisError> {
         let presence = serde_json::to_vec(presence).unwrap_or_default();
-        let sealed = self.sealer.load().seal(Kind::Replica, &self.id.to_string(), &presence);
+        let sealed = self.sealer.load().seal(TokenKind::Replica, &self.id.to_string(), &presence);
         let last = self.last_terminated.load_full();
         let mut beat = self.scripts.beat.key(self.store.key("replicas"));
         beat.key(self.store.key("terminated")).arg(self.id.to_string()).arg(sealed);
@@ -281,20 +281,21 @@ impl Cluster {
             "the store of the cluster is not available; rate limits are counted as cluster.on_failure says, \
              until it is back"
         );
-        self.audit.note(Event::new("cluster_store_lost").text("error", &why));
+        self.audit.note(AuditEvent::new("cluster_store_lost").text("error", &why));
     }
 
     pub(super) fn log_store_available(&self) {
         let replicas = self.replicas.load().len();
         info!(replicas, name = self.name, "the store of the cluster is available");
-        self.audit.note(Event::new("cluster_store_available").number("replicas", replicas as u64));
+        self.audit
+            .note(AuditEvent::new("cluster_store_available").number("replicas", replicas as u64));
     }
 }
 
 /// Opens the sealed presence of a replica.
 fn read(sealer: &Sealer, id: &[u8], sealed: &[u8]) -> Option<(ReplicaId, Presence)> {
     let (id, sealed) = (std::str::from_utf8(id).ok()?, std::str::from_utf8(sealed).ok()?);
-    let plain = sealer.open(Kind::Replica, id, sealed)?;
+    let plain = sealer.open(TokenKind::Replica, id, sealed)?;
     Some((ReplicaId::parse(id)?, serde_json::from_slice(&plain).ok()?))
 }
 

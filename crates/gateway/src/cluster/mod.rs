@@ -40,11 +40,11 @@ use store::Store;
 pub(crate) use buckets::{Take, Taken};
 pub use logins::{LoginLock, SharedLoginError, SharedLogins};
 pub use membership::{Presence, Replica};
-pub use relay::{Handling, Message, RelayError, Relayed};
+pub use relay::{Handling, RelayError, RelayMessage, Relayed};
 pub(crate) use store::StoreUnavailable;
 
 /// This replica, and its connection to the others.
-pub struct Cluster {
+pub struct ClusterMember {
     id: ReplicaId,
     name: String,
     /// Seconds since the Unix epoch.
@@ -55,7 +55,7 @@ pub struct Cluster {
     logins: Arc<SharedLogins>,
     /// The sealer of the newest configuration.
     sealer: ArcSwap<Sealer>,
-    bounds: ArcSwap<Bounds>,
+    bounds: ArcSwap<ClusterBounds>,
     /// The replicas that live, this one among them, in the order of their names.
     replicas: ArcSwap<Vec<Replica>>,
     reconnecting: Mutex<Reconnecting>,
@@ -80,7 +80,7 @@ pub struct Cluster {
 }
 
 /// The limits of a configuration that concern the cluster.
-struct Bounds {
+struct ClusterBounds {
     /// `server.limits.request`: the longest time for a message to another replica.
     request: Duration,
     /// The share of one caller of the messages that wait for acknowledgements.
@@ -111,7 +111,7 @@ pub struct ClusterDeps {
 /// Messages of other replicas that wait to be handled.
 const RELAYED: usize = 256;
 
-impl Cluster {
+impl ClusterMember {
     /// Joins the cluster of a configuration: tries once to reach the store. Also returns the
     /// messages that other replicas hand over.
     ///
@@ -136,7 +136,7 @@ impl Cluster {
             store,
             scripts: Scripts::default(),
             sealer: ArcSwap::new(sealer),
-            bounds: ArcSwap::from_pointee(Bounds::of(limits)),
+            bounds: ArcSwap::from_pointee(ClusterBounds::of(limits)),
             replicas: ArcSwap::default(),
             reconnecting: Mutex::default(),
             relay: Relay::new(limits.share),
@@ -190,7 +190,7 @@ impl Cluster {
 
     /// Applies another configuration. The keys of `[cluster]` need a restart.
     pub fn renew(&self, limits: &Limits, sealer: Arc<Sealer>) {
-        self.bounds.store(Arc::new(Bounds::of(limits)));
+        self.bounds.store(Arc::new(ClusterBounds::of(limits)));
         self.relay.resize(limits.share);
         self.sealer.store(sealer);
         self.generation.fetch_add(1, Ordering::Relaxed);
@@ -270,7 +270,7 @@ impl Cluster {
     }
 }
 
-impl Bounds {
+impl ClusterBounds {
     fn of(limits: &Limits) -> Self {
         Self {
             request: limits.request,

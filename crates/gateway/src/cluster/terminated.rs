@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::Cluster;
+use super::ClusterMember;
 use super::store::StoreUnavailable;
-use base::seal::{Kind, Sealer};
+use base::seal::{Sealer, TokenKind};
 use domain::caller::Caller;
 use domain::fair_share::Holder;
 use domain::millis::whole_millis;
@@ -28,7 +28,7 @@ const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// The context that the seal of a terminated session is bound to.
 const BOUND_TO: &str = "terminated";
 
-impl Cluster {
+impl ClusterMember {
     /// Publishes to the other replicas that a session of `holder` was terminated; at once, or as
     /// soon as the store can be reached.
     pub(crate) async fn publish_terminated(&self, holder: &Holder, session: [u8; 16]) {
@@ -103,12 +103,12 @@ fn seal(sealer: &Sealer, holder: &Holder, session: [u8; 16]) -> String {
             plain.extend_from_slice(network.to_string().as_bytes());
         }
     }
-    sealer.seal(Kind::Terminated, BOUND_TO, &plain)
+    sealer.seal(TokenKind::Terminated, BOUND_TO, &plain)
 }
 
 /// Opens a terminated session; `None` for any other text.
 pub(super) fn open(sealer: &Sealer, sealed: &[u8]) -> Option<(Holder, [u8; 16])> {
-    let plain = sealer.open(Kind::Terminated, BOUND_TO, std::str::from_utf8(sealed).ok()?)?;
+    let plain = sealer.open(TokenKind::Terminated, BOUND_TO, std::str::from_utf8(sealed).ok()?)?;
     let (session, rest) = plain.split_first_chunk()?;
     let (kind, holder) = rest.split_first()?;
     let holder = std::str::from_utf8(holder).ok()?;

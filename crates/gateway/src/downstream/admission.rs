@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-use super::pool::{Bounds, Held, Lease, NoRoom, Pool, Revokes};
+use super::pool::{Held, NoRoom, Pool, PoolLease, Revokes, RoomBounds};
 use crate::session::CallPermit;
 use config::Limits;
 use domain::fair_share::{FairShare, Holder};
@@ -14,12 +14,12 @@ use domain::fault::TransportFault;
 /// The limits of one configuration and their current use. A request that exceeds one is refused at
 /// once, with `Retry-After` over HTTP.
 pub(crate) struct Admission {
-    shared: Arc<Shared>,
+    shared: Arc<AdmissionCounters>,
     limits: Limits,
 }
 
 /// The counters of admitted requests. They outlive a configuration.
-struct Shared {
+struct AdmissionCounters {
     calls: Mutex<CallShares>,
     /// [`COPIES`] units for each KiB of a message.
     kibibytes: Pool,
@@ -36,7 +36,7 @@ struct CallShares {
 
 /// The permit of one call, among the calls in flight or among the suspended calls.
 struct AdmittedCall {
-    shared: Arc<Shared>,
+    shared: Arc<AdmissionCounters>,
     holder: Holder,
     is_suspended: Mutex<bool>,
 }
@@ -82,7 +82,7 @@ pub struct AdmissionUsage {
 /// closed for a new one.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct StreamPermit(Lease);
+pub(crate) struct StreamPermit(PoolLease);
 
 impl StreamPermit {
     /// Records that an event was sent.
@@ -96,7 +96,7 @@ impl StreamPermit {
     }
 }
 
-impl Shared {
+impl AdmissionCounters {
     fn calls(&self) -> MutexGuard<'_, CallShares> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -107,7 +107,7 @@ impl Admission {
     pub(crate) fn new(limits: &Limits) -> Self {
         let calls = || FairShare::new(limits.in_flight, limits.share.of(limits.in_flight));
         let memory = Memory::new(limits);
-        let shared = Shared {
+        let shared = AdmissionCounters {
             // As many suspended calls again: they use memory, but no time.
             calls: Mutex::new(CallShares { in_flight: calls(), suspended: calls() }),
             kibibytes: Pool::new(memory.total, memory.share, Revokes::Borrowed),
@@ -124,7 +124,7 @@ impl Admission {
     /// new limits.
     pub(crate) fn renew(&self, limits: &Limits) -> Self {
         let memory = Memory::new(limits);
-        let Shared { kibibytes, streams, .. } = &*self.shared;
+        let AdmissionCounters { kibibytes, streams, .. } = &*self.shared;
         kibibytes.resize(memory.total, memory.share);
         streams.resize(limits.streams, limits.share.of(limits.streams));
         let mut calls = self.shared.calls();
@@ -202,7 +202,7 @@ impl Admission {
             Holder::Caller(caller) if !caller.is_anonymous() => streams_per_caller,
             Holder::Caller(_) | Holder::Network(_) => usize::MAX,
         };
-        let bounds = Bounds { ceiling: streams, share: share.of(streams), per_holder };
+        let bounds = RoomBounds { ceiling: streams, share: share.of(streams), per_holder };
         let lease = self.shared.streams.lease(holder, 1, bounds);
         lease.map(StreamPermit).map_err(|refused| match refused {
             NoRoom::PerHolder => TransportFault::TooManyStreams,
@@ -242,9 +242,9 @@ impl Memory {
     }
 
     /// Returns the bounds for a message that takes `size` KiB.
-    fn bounds(&self, size: usize) -> Bounds {
+    fn bounds(&self, size: usize) -> RoomBounds {
         let reserve = if size <= kibibytes(SMALL_BODY) { 0 } else { self.reserve };
-        Bounds { ceiling: self.total - reserve, share: self.share, per_holder: usize::MAX }
+        RoomBounds { ceiling: self.total - reserve, share: self.share, per_holder: usize::MAX }
     }
 }
 
@@ -258,7 +258,7 @@ fn kibibytes(size: usize) -> usize {
 #[must_use]
 pub(crate) enum BodyBudget {
     Whole(#[expect(dead_code, reason = "held until it is dropped")] Held),
-    Uploaded(#[expect(dead_code, reason = "held until it is dropped")] Lease),
+    Uploaded(#[expect(dead_code, reason = "held until it is dropped")] PoolLease),
 }
 
 /// Memory that is reserved for a message while it is received, released on drop. It grows with the
@@ -267,7 +267,7 @@ pub(crate) enum BodyBudget {
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Upload {
-    lease: Lease,
+    lease: PoolLease,
     memory: Memory,
     /// In KiB.
     reserved: usize,

@@ -8,7 +8,7 @@ use super::admission::{Admission, BodyBudget};
 use super::calls::PendingCall;
 use super::error_message::refusal_message;
 use crate::session::dialect::Dialect;
-use crate::session::{CallPermits, Dispatch, Refusal, Sessions};
+use crate::session::{CallPermits, Dispatch, MessageRefusal, Sessions};
 use domain::fair_share::Holder;
 use domain::fault::TransportFault;
 use domain::jsonrpc::Id;
@@ -28,7 +28,7 @@ pub(crate) async fn batch(
     sessions: Arc<Sessions>,
     admission: Arc<Admission>,
     holder: Holder,
-    items: Vec<Result<Dispatch, Refusal>>,
+    items: Vec<Result<Dispatch, MessageRefusal>>,
     budget: Arc<BodyBudget>,
 ) -> Option<String> {
     let start = |item| start_item(&sessions, &admission, &holder, &budget, item);
@@ -53,9 +53,9 @@ fn start_item(
     admission: &Admission,
     holder: &Holder,
     budget: &Arc<BodyBudget>,
-    item: Result<Dispatch, Refusal>,
+    item: Result<Dispatch, MessageRefusal>,
 ) -> Item {
-    let refused = |refusal: Refusal| Item::Done(Some(refusal_message(&refusal)));
+    let refused = |refusal: MessageRefusal| Item::Done(Some(refusal_message(&refusal)));
     match item {
         Ok(Dispatch::Answer { message, .. } | Dispatch::Opened { message, .. }) => {
             Item::Done(Some(message))
@@ -69,7 +69,9 @@ fn start_item(
                     let call = PendingCall::new(sessions.clone(), prepared, permits).in_task();
                     Item::Running(id, dialect, call)
                 }
-                Err(fault) => refused(Refusal { fault: fault.into(), id: Some(id), dialect }),
+                Err(fault) => {
+                    refused(MessageRefusal { fault: fault.into(), id: Some(id), dialect })
+                }
             }
         }
         Ok(Dispatch::Accepted | Dispatch::Listen(_) | Dispatch::Batch(_)) => Item::Done(None),
@@ -90,7 +92,7 @@ async fn finish(
         Some(response)
     } else {
         let fault = TransportFault::BatchTooLarge { limit: MAX_RESPONSES }.into();
-        Some(refusal_message(&Refusal { fault, id: Some(id), dialect }))
+        Some(refusal_message(&MessageRefusal { fault, id: Some(id), dialect }))
     }
 }
 

@@ -7,7 +7,9 @@ use tokio::sync::mpsc;
 use super::clock;
 use super::error_message::refusal_message;
 use crate::session::dialect::{Dialect, result_chunks};
-use crate::session::{CallOutcome, CallPermits, PreparedCall, Refusal, RunningCall, Sessions};
+use crate::session::{
+    CallOutcome, CallPermits, MessageRefusal, PreparedCall, RunningCall, Sessions,
+};
 use domain::chunks::Chunks;
 use domain::jsonrpc::Id;
 
@@ -24,7 +26,7 @@ pub(crate) struct PendingCall {
 }
 
 /// The next output of a call.
-pub(crate) enum CallEvent {
+pub(crate) enum CallOutput {
     /// A message before the response: a progress notification or a server request.
     Message(String),
     /// The response, which is the last event.
@@ -36,7 +38,7 @@ pub(crate) enum CallResponse {
     /// A JSON-RPC response with the result.
     Message(Chunks),
     /// A fault, which becomes a JSON-RPC error response.
-    Refused(Refusal),
+    Refused(MessageRefusal),
     /// Cancelled by the client, which expects no response (MCP 2025-11-25, cancellation).
     Cancelled,
 }
@@ -71,25 +73,25 @@ impl PendingCall {
     ///
     /// # Cancel safety
     /// Cancel safe: no message is lost.
-    pub(crate) async fn next(&mut self) -> CallEvent {
+    pub(crate) async fn next(&mut self) -> CallOutput {
         let Some(messages) = &mut self.messages else {
             let outcome = (&mut self.call).await;
-            return CallEvent::Response(self.respond(outcome));
+            return CallOutput::Response(self.respond(outcome));
         };
         if self.response.is_none() {
             tokio::select! {
                 biased;
-                Some(message) = messages.recv() => return CallEvent::Message(message),
+                Some(message) = messages.recv() => return CallOutput::Message(message),
                 outcome = &mut self.call => self.response = Some(self.respond(outcome)),
             }
         }
         let message = self.messages.as_mut().and_then(|messages| messages.try_recv().ok());
         match (message, self.response.take()) {
-            (None, Some(response)) => CallEvent::Response(response),
+            (None, Some(response)) => CallOutput::Response(response),
             // The message was sent before the response was ready.
             (Some(message), response) => {
                 self.response = response;
-                CallEvent::Message(message)
+                CallOutput::Message(message)
             }
             (None, None) => std::future::pending().await,
         }
@@ -100,7 +102,7 @@ impl PendingCall {
             CallOutcome::Result(result) => CallResponse::Message(result_chunks(&self.id, result)),
             CallOutcome::Fault(fault) => {
                 let (id, dialect) = (Some(self.id.clone()), self.dialect);
-                CallResponse::Refused(Refusal { fault, id, dialect })
+                CallResponse::Refused(MessageRefusal { fault, id, dialect })
             }
             CallOutcome::Cancelled => CallResponse::Cancelled,
         }
@@ -112,7 +114,7 @@ impl PendingCall {
     /// Cancel safe: the response is not lost.
     pub(crate) async fn response(&mut self) -> CallResponse {
         loop {
-            if let CallEvent::Response(response) = self.next().await {
+            if let CallOutput::Response(response) = self.next().await {
                 return response;
             }
         }

@@ -14,12 +14,12 @@ use tracing::info;
 
 use super::admission::{Admission, BodyBudget, StreamPermit};
 use super::batch::batch;
-use super::calls::{CallEvent, PendingCall};
+use super::calls::{CallOutput, PendingCall};
 use super::clock;
 use super::error_message::refusal_message;
-use crate::session::connection::Connection;
+use crate::session::connection::ClientConnection;
 use crate::session::notify::notifications::NotificationStream;
-use crate::session::{CallPermits, Dispatch, PreparedCall, Refusal, Sessions};
+use crate::session::{CallPermits, Dispatch, MessageRefusal, PreparedCall, Sessions};
 use domain::caller::Caller;
 use domain::fair_share::Holder;
 use domain::fault::TransportFault;
@@ -30,13 +30,13 @@ use domain::subject_token::SubjectToken;
 /// The receiving side of a client's channel. Clones are handles of the same channel.
 #[derive(Clone)]
 pub(crate) struct ClientChannel {
-    connection: Arc<Connection>,
+    connection: Arc<ClientConnection>,
     queue: mpsc::Sender<Queued>,
     /// The bytes that the queue may hold, in KiB.
     room: Arc<Semaphore>,
     /// The batches whose responses may be waited for, or wait to be queued.
     batches: Arc<Semaphore>,
-    progress: Progress,
+    progress: ReadProgress,
     admission: Arc<Admission>,
     /// The calls in flight; each ends by itself.
     calls: TaskTracker,
@@ -56,12 +56,12 @@ type Queued = (String, OwnedSemaphorePermit);
 /// The messages to send to the client.
 pub(crate) struct Outgoing {
     queue: mpsc::Receiver<Queued>,
-    progress: Progress,
+    progress: ReadProgress,
 }
 
 /// When the client has read something last.
 #[derive(Clone)]
-pub(crate) struct Progress(Arc<Mutex<Instant>>);
+pub(crate) struct ReadProgress(Arc<Mutex<Instant>>);
 
 impl Outgoing {
     /// Returns the next message; `None` when the channel is closed. Cancel safe.
@@ -73,12 +73,12 @@ impl Outgoing {
 
     /// The progress of the client, to be noted while a message is written: that may take longer
     /// than the client may read nothing.
-    pub(crate) fn progress(&self) -> &Progress {
+    pub(crate) fn progress(&self) -> &ReadProgress {
         &self.progress
     }
 }
 
-impl Progress {
+impl ReadProgress {
     pub(crate) fn begin() -> Self {
         Self(Arc::new(Mutex::new(Instant::now())))
     }
@@ -146,12 +146,12 @@ const MAX_DEPTH: usize = 64;
 impl ClientChannel {
     /// Creates the channel of a connection, and the queue of messages to send to the client.
     pub(crate) fn new(
-        connection: Connection,
+        connection: ClientConnection,
         admission: Arc<Admission>,
         stall: Duration,
     ) -> (Self, Outgoing) {
         let (queue, outgoing) = mpsc::channel(QUEUE);
-        let progress = Progress::begin();
+        let progress = ReadProgress::begin();
         let outgoing = Outgoing { queue: outgoing, progress: progress.clone() };
         let channel = Self {
             connection: Arc::new(connection),
@@ -170,7 +170,7 @@ impl ClientChannel {
     }
 
     /// Returns the connection of this channel.
-    pub(crate) fn connection(&self) -> &Arc<Connection> {
+    pub(crate) fn connection(&self) -> &Arc<ClientConnection> {
         &self.connection
     }
 
@@ -259,7 +259,7 @@ impl ClientChannel {
     pub(crate) async fn refuse(&self, fault: TransportFault, id: Option<Id>) {
         let dialect = self.connection.dialect();
         self.connection.sessions().gate().telemetry().metrics().refused(fault.reason(), None);
-        let refusal = Refusal { fault: fault.into(), id, dialect };
+        let refusal = MessageRefusal { fault: fault.into(), id, dialect };
         self.send(refusal_message(&refusal)).await;
     }
 
@@ -315,8 +315,8 @@ impl ClientChannel {
             let _permits = permits;
             while let Some(event) = channel.abandoned.run_until_cancelled(call.next()).await {
                 match event {
-                    CallEvent::Message(message) => channel.send(message).await,
-                    CallEvent::Response(response) => {
+                    CallOutput::Message(message) => channel.send(message).await,
+                    CallOutput::Response(response) => {
                         if let Some(message) = response.into_message() {
                             channel.send(message).await;
                         }

@@ -1,6 +1,6 @@
 //! JSON-RPC error responses: code, message and the stable `data.reason` of each fault.
 
-use crate::session::Refusal;
+use crate::session::MessageRefusal;
 use crate::session::dialect::Dialect;
 use domain::error_code;
 use domain::fault::{
@@ -33,7 +33,7 @@ pub(crate) fn error_message(fault: &Fault, id: Option<&Id>, dialect: Dialect) ->
 }
 
 /// Returns the JSON-RPC error response for a refused message.
-pub(crate) fn refusal_message(refusal: &Refusal) -> String {
+pub(crate) fn refusal_message(refusal: &MessageRefusal) -> String {
     error_message(&refusal.fault, refusal.id.as_ref(), refusal.dialect)
 }
 

@@ -21,7 +21,7 @@ pub use conn::tls::TlsServer;
 pub use http::Endpoint;
 pub use http::origin::OriginGuard;
 pub use http::respond::Body;
-pub use stdio::Streams;
+pub use stdio::StdioStreams;
 
 use std::net::IpAddr;
 use std::sync::Arc;

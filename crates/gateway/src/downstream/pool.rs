@@ -14,16 +14,16 @@ use domain::fair_share::{Denied, FairShare, Holder};
 
 /// A pool. Clones are handles of the same pool.
 #[derive(Clone, Debug)]
-pub(crate) struct Pool(Arc<Inner>);
+pub(crate) struct Pool(Arc<SharedPool>);
 
 #[derive(Debug)]
-struct Inner {
+struct SharedPool {
     revokes: Revokes,
     /// Wakes those who wait for room, when a lease is given back or becomes idle.
     changed: Notify,
     /// Time 0 of [`Activity::idle_since`].
     epoch: Instant,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
 }
 
 /// The leases that a pool revokes when there is no room.
@@ -41,7 +41,7 @@ pub(crate) enum Revokes {
 }
 
 #[derive(Debug)]
-struct State {
+struct PoolState {
     shares: FairShare<Holder>,
     /// By holder and number: a lease with a smaller number is older.
     leases: HashMap<Holder, BTreeMap<u64, Leased>>,
@@ -67,7 +67,7 @@ const REVOKED: u64 = u64::MAX - 1;
 
 /// The bounds of one request for room.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct RoomBounds {
     /// Units in use at most afterwards, over all holders.
     pub ceiling: usize,
     /// The share of the holder.
@@ -79,7 +79,7 @@ pub(crate) struct Bounds {
 /// Why a pool gives no room.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum NoRoom {
-    /// The holder has reached [`Bounds::per_holder`].
+    /// The holder has reached [`RoomBounds::per_holder`].
     PerHolder,
     /// The holder is beyond its share.
     OverShare,
@@ -90,8 +90,8 @@ pub(crate) enum NoRoom {
 /// A part of the pool, given back on drop. A new lease is idle.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Lease {
-    pool: Arc<Inner>,
+pub(crate) struct PoolLease {
+    pool: Arc<SharedPool>,
     holder: Holder,
     number: u64,
     activity: Arc<Activity>,
@@ -101,7 +101,7 @@ pub(crate) struct Lease {
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Held {
-    pool: Arc<Inner>,
+    pool: Arc<SharedPool>,
     holder: Holder,
     amount: usize,
 }
@@ -110,9 +110,9 @@ impl Pool {
     /// Creates an unused pool of `total` units.
     pub(crate) fn new(total: usize, share: usize, revokes: Revokes) -> Self {
         let shares = FairShare::new(total, share);
-        let state = State { shares, leases: HashMap::new(), next: 0 };
+        let state = PoolState { shares, leases: HashMap::new(), next: 0 };
         let (changed, epoch) = (Notify::new(), Instant::now());
-        Self(Arc::new(Inner { revokes, changed, epoch, state: Mutex::new(state) }))
+        Self(Arc::new(SharedPool { revokes, changed, epoch, state: Mutex::new(state) }))
     }
 
     /// Returns a future that resolves when there may be room, also if that changes before it is
@@ -139,8 +139,8 @@ impl Pool {
         &self,
         holder: &Holder,
         amount: usize,
-        bounds: Bounds,
-    ) -> Result<Lease, NoRoom> {
+        bounds: RoomBounds,
+    ) -> Result<PoolLease, NoRoom> {
         let mut state = self.0.lock();
         state.take(holder, amount, bounds, self.0.revokes)?;
         let number = state.next;
@@ -151,7 +151,7 @@ impl Pool {
         state.leases.entry(holder.clone()).or_default().insert(number, leased);
         state.debug_assert_invariants(holder);
         drop(state);
-        Ok(Lease { pool: self.0.clone(), holder: holder.clone(), number, activity })
+        Ok(PoolLease { pool: self.0.clone(), holder: holder.clone(), number, activity })
     }
 
     /// Gives `amount` units to a holder that uses them at once.
@@ -162,7 +162,7 @@ impl Pool {
         &self,
         holder: &Holder,
         amount: usize,
-        bounds: Bounds,
+        bounds: RoomBounds,
     ) -> Result<Held, NoRoom> {
         let mut state = self.0.lock();
         state.take(holder, amount, bounds, self.0.revokes)?;
@@ -172,12 +172,12 @@ impl Pool {
     }
 }
 
-impl Lease {
+impl PoolLease {
     /// Grows the lease by `amount` units.
     ///
     /// # Errors
     /// [`NoRoom`]; the lease stays as it was.
-    pub(crate) fn grow(&self, amount: usize, bounds: Bounds) -> Result<(), NoRoom> {
+    pub(crate) fn grow(&self, amount: usize, bounds: RoomBounds) -> Result<(), NoRoom> {
         let mut state = self.pool.lock();
         if self.activity.revoked.is_cancelled() {
             return Err(NoRoom::Full);
@@ -248,7 +248,7 @@ impl Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for PoolLease {
     fn drop(&mut self) {
         self.pool.lock().release(&self.holder, self.number);
         self.pool.changed.notify_waiters();
@@ -265,29 +265,29 @@ impl Drop for Held {
     }
 }
 
-impl Inner {
+impl SharedPool {
     fn now(&self) -> u64 {
         u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(REVOKED - 1)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl PoolState {
     fn take(
         &mut self,
         holder: &Holder,
         amount: usize,
-        bounds: Bounds,
+        bounds: RoomBounds,
         revokes: Revokes,
     ) -> Result<(), NoRoom> {
         if self.shares.held(holder).saturating_add(amount) > bounds.per_holder {
             return Err(NoRoom::PerHolder);
         }
         loop {
-            let Bounds { ceiling, share, .. } = bounds;
+            let RoomBounds { ceiling, share, .. } = bounds;
             let Err(denied) = self.shares.take_below(holder, amount, ceiling, share) else {
                 return Ok(());
             };
@@ -402,11 +402,11 @@ mod tests {
         Holder::Caller(Caller::new(id))
     }
 
-    fn bounds(total: usize, share: usize) -> Bounds {
-        Bounds { ceiling: total, share, per_holder: usize::MAX }
+    fn bounds(total: usize, share: usize) -> RoomBounds {
+        RoomBounds { ceiling: total, share, per_holder: usize::MAX }
     }
 
-    fn is_revoked(lease: &Lease) -> bool {
+    fn is_revoked(lease: &PoolLease) -> bool {
         lease.activity.revoked.is_cancelled()
     }
 
@@ -442,7 +442,7 @@ mod tests {
         assert!(!is_revoked(&other));
         assert_eq!(flood.iter().filter(|lease| !is_revoked(lease)).count(), 4);
         assert_eq!(pool.used(), 5, "half was free before the last that was borrowed");
-        flood.iter().for_each(Lease::busy);
+        flood.iter().for_each(PoolLease::busy);
         assert_eq!(lease("flood").err(), Some(NoRoom::OverShare));
         assert!(lease("other").is_ok());
     }
@@ -453,7 +453,7 @@ mod tests {
         let pool = Pool::new(4, 1, Revokes::Idle);
         let proxy = || pool.lease(&holder("proxy"), 1, bounds(4, 4));
         let busy = [proxy().unwrap(), proxy().unwrap(), proxy().unwrap()];
-        busy.iter().for_each(Lease::busy);
+        busy.iter().for_each(PoolLease::busy);
         let idle = pool.lease(&holder("a"), 1, bounds(4, 1)).unwrap();
         let newcomer = proxy().unwrap();
         assert!(is_revoked(&idle) && !busy.iter().any(is_revoked));
@@ -530,7 +530,7 @@ mod tests {
             let (mut leases, mut held) = (Vec::new(), Vec::new());
             for (step, id, amount, at) in steps {
                 let holder = holder(&id.to_string());
-                let bounds = Bounds { per_holder: 9, ..bounds(12, 3) };
+                let bounds = RoomBounds { per_holder: 9, ..bounds(12, 3) };
                 // Where a holder displaces itself, one for one, all amounts are 1.
                 let amount = if revokes == Revokes::Borrowed { amount } else { 1 };
                 match (step, leases.get(at % leases.len().max(1))) {
@@ -558,7 +558,7 @@ mod tests {
     #[test]
     fn a_bound_per_holder_wins_over_what_is_free() {
         let pool = Pool::new(10, 5, Revokes::Idle);
-        let bounds = Bounds { per_holder: 1, ..bounds(10, 5) };
+        let bounds = RoomBounds { per_holder: 1, ..bounds(10, 5) };
         let first = pool.lease(&holder("a"), 1, bounds).unwrap();
         assert_eq!(pool.lease(&holder("a"), 1, bounds).err(), Some(NoRoom::PerHolder));
         assert!(!is_revoked(&first));

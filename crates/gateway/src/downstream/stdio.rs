@@ -14,13 +14,13 @@ use tracing::{debug, info};
 use super::admission::Admission;
 use super::channel::{ClientChannel, InputEnd, Outgoing, Sender};
 use crate::session::Sessions;
-use crate::session::connection::{Connection, ConnectionKind};
+use crate::session::connection::{ClientConnection, ConnectionKind};
 use config::Server;
 use domain::fault::TransportFault;
-use domain::line_decoder::{Decoder, Line};
+use domain::line_decoder::{DecodedLine, LineDecoder};
 
 /// The streams of the stdio transport: standard input and output, or in-memory streams in tests.
-pub struct Streams<R, W> {
+pub struct StdioStreams<R, W> {
     pub input: R,
     pub output: W,
 }
@@ -28,7 +28,7 @@ pub struct Streams<R, W> {
 /// Bytes of one read: the default capacity of a pipe on Linux.
 const READ_BUFFER: usize = 64 << 10;
 
-impl<R, W> Streams<R, W>
+impl<R, W> StdioStreams<R, W>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
@@ -43,7 +43,8 @@ where
     ) {
         let caller = sessions.load().gate().stdio_caller();
         let admission = Arc::new(Admission::new(&server.limits));
-        let connection = Connection::new(sessions, caller, &server.path, ConnectionKind::Stdio);
+        let connection =
+            ClientConnection::new(sessions, caller, &server.path, ConnectionKind::Stdio);
         let (channel, outgoing) =
             ClientChannel::new(connection, admission, server.limits.reader_patience());
         let abandoned = channel.abandoned();
@@ -82,13 +83,13 @@ async fn read_messages(
     channel: &ClientChannel,
     limit: usize,
 ) {
-    let mut decoder = Decoder::new(limit);
+    let mut decoder = LineDecoder::new(limit);
     let mut buffer = vec![0; READ_BUFFER];
     let mut lines = Vec::new();
     while let Ok(length @ 1..) = input.read(&mut buffer).await {
         decoder.feed(&buffer[..length], &mut lines);
         for line in lines.drain(..) {
-            let Line::Whole(bytes) = line else {
+            let DecodedLine::Whole(bytes) = line else {
                 channel.refuse(TransportFault::BodyTooLarge { limit }, None).await;
                 continue;
             };

@@ -9,7 +9,7 @@ use tracing::{info, warn};
 
 use super::store::LoginStore;
 use audit::Audit;
-use audit::record::Event;
+use audit::record::AuditEvent;
 use base::platform::wall_clock;
 use domain::backoff::jittered;
 
@@ -46,7 +46,7 @@ async fn sweep(store: &LoginStore, upstreams: &[String], audit: &Audit) {
         forgotten.inspect_err(|error| warn!(%error, "unused sign-ins cannot be removed"));
     for upstream in forgotten.unwrap_or_default() {
         info!(upstream, "a sign-in that no gateway has used for logins.idle was removed");
-        audit.note(Event::new("login_forgotten").text("upstream", &upstream));
+        audit.note(AuditEvent::new("login_forgotten").text("upstream", &upstream));
     }
 }
 

@@ -9,7 +9,7 @@ use http::Uri;
 use serde::{Deserialize, Serialize};
 
 use crate::net::egress::Egress;
-use crate::oauth::client::{Client, Form, Proof, Refusal};
+use crate::oauth::client::{ClientAuthentication, Form, OAuthClient, Refusal};
 use crate::oauth::token::Issued;
 use config::Secret;
 use domain::fault::TokenFault;
@@ -98,9 +98,12 @@ impl StoredLogin {
     }
 
     /// The client that the login was issued to.
-    pub(crate) fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> OAuthClient {
         let secret = self.client_secret.as_ref().map(Secret::new);
-        Client { id: self.client_id.clone(), proof: Proof::of_secret(secret, self.posts_secret) }
+        OAuthClient {
+            id: self.client_id.clone(),
+            proof: ClientAuthentication::of_secret(secret, self.posts_secret),
+        }
     }
 
     /// Requests another access token (RFC 6749, section 6; RFC 8707, section 2.2), and stores the

@@ -28,7 +28,7 @@ use domain::fault::{UpstreamFaultKind, excerpt};
 /// that a response takes. It connects to no address that `address_policy` refuses, whichever
 /// addresses a name resolves to.
 pub struct Egress {
-    client: Client<HttpsConnector<Connector>, Full<Bytes>>,
+    client: Client<HttpsConnector<EgressConnector>, Full<Bytes>>,
     address_policy: AddressPolicy,
 }
 
@@ -85,7 +85,7 @@ impl Egress {
             .with_tls_config(tls)
             .https_or_http()
             .enable_all_versions()
-            .wrap_connector(Connector(platform().network.http(dialling)));
+            .wrap_connector(EgressConnector(platform().network.http(dialling)));
         let client = Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .http2_keep_alive_interval(PING_INTERVAL)
@@ -208,9 +208,9 @@ impl Egress {
 
 /// Opens connections over the network of the machine. The client clones it for each request.
 #[derive(Clone)]
-struct Connector(Arc<dyn Connect>);
+struct EgressConnector(Arc<dyn Connect>);
 
-impl Service<Uri> for Connector {
+impl Service<Uri> for EgressConnector {
     type Response = TokioIo<Stream>;
     type Error = ConnectError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ConnectError>> + Send>>;

@@ -10,7 +10,7 @@ use domain::fault::excerpt;
 
 /// The members of authorization server metadata that the gateway uses.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Metadata {
+pub struct IssuerMetadata {
     /// `None` also for an unsafe URL: most uses of metadata do not need it.
     pub authorization_endpoint: Option<Uri>,
     pub jwks_uri: Option<Uri>,
@@ -34,7 +34,7 @@ pub struct Metadata {
     pub sends_issuer: bool,
 }
 
-impl Metadata {
+impl IssuerMetadata {
     /// Returns whether a client with a secret sends it by `client_secret_post`.
     /// `client_secret_basic` is the default, and preferred (RFC 6749, section 2.3.1).
     pub fn posts_secret(&self) -> bool {
@@ -47,7 +47,7 @@ impl Metadata {
 ///
 /// # Errors
 /// When no well-known URL has the document with this `issuer` (RFC 8414, section 3.3).
-pub async fn discover(egress: &Egress, issuer: &str) -> Result<Metadata, String> {
+pub async fn discover(egress: &Egress, issuer: &str) -> Result<IssuerMetadata, String> {
     let mut last = format!("{:?} is no https URL, and no URL on this machine", excerpt(issuer));
     // Some hosts answer all paths, and some paths are another issuer's.
     let mut unusable = None;
@@ -84,7 +84,7 @@ fn metadata_urls(issuer: &str) -> Vec<Uri> {
     paths.iter().filter_map(|path| with_path(&url, path)).collect()
 }
 
-fn parse(document: &Value, issuer: &str) -> Result<Metadata, String> {
+fn parse(document: &Value, issuer: &str) -> Result<IssuerMetadata, String> {
     let text = |name: &str| document.get(name).and_then(Value::as_str);
     match text("issuer") {
         Some(named) if named == issuer => {}
@@ -106,7 +106,7 @@ fn parse(document: &Value, issuer: &str) -> Result<Metadata, String> {
     };
     let flag = |name: &str| document.get(name).and_then(Value::as_bool).unwrap_or_default();
     let optional_url = |name: &str| text(name).and_then(safe_url);
-    Ok(Metadata {
+    Ok(IssuerMetadata {
         authorization_endpoint: optional_url("authorization_endpoint"),
         registration_endpoint: optional_url("registration_endpoint"),
         device_authorization_endpoint: optional_url("device_authorization_endpoint"),

@@ -8,10 +8,10 @@ use serde_json::Value;
 use super::egress::Egress;
 
 /// The usable keys of one issuer: at least one.
-pub struct KeySet(Vec<Key>);
+pub struct KeySet(Vec<VerificationKey>);
 
 /// One key, with its id and algorithm.
-struct Key {
+struct VerificationKey {
     jwk: Jwk,
     decoding: DecodingKey,
 }
@@ -33,7 +33,7 @@ impl KeySet {
         let set: JwkSet = serde_json::from_value(document).map_err(|error| error.to_string())?;
         let key = |jwk: Jwk| {
             let decoding = DecodingKey::from_jwk(&jwk).ok()?;
-            Some(Key { jwk, decoding })
+            Some(VerificationKey { jwk, decoding })
         };
         let keys: Vec<_> = set.keys.into_iter().take(MAX_KEYS).filter_map(key).collect();
         if keys.is_empty() {
@@ -45,7 +45,7 @@ impl KeySet {
     /// Returns the key for a token by its id (`kid`) and algorithm. A token without a key id can
     /// only mean an issuer's single key.
     pub fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<&DecodingKey> {
-        let is_meant = |key: &&Key| id.is_none() || key.id() == id;
+        let is_meant = |key: &&VerificationKey| id.is_none() || key.id() == id;
         let mut fitting = self.0.iter().filter(|key| fits(&key.jwk, algorithm)).filter(is_meant);
         let first = fitting.next();
         let second = fitting.next();
@@ -59,7 +59,7 @@ impl KeySet {
     }
 }
 
-impl Key {
+impl VerificationKey {
     fn id(&self) -> Option<&str> {
         self.jwk.common.key_id.as_deref()
     }

@@ -19,14 +19,14 @@ use domain::percent;
 
 /// A client of an authorization server.
 #[derive(Clone)]
-pub struct Client {
+pub struct OAuthClient {
     pub id: String,
-    pub proof: Proof,
+    pub proof: ClientAuthentication,
 }
 
 /// The proof by which a client authenticates (RFC 6749, section 2.3).
 #[derive(Clone)]
-pub enum Proof {
+pub enum ClientAuthentication {
     /// Public clients have no proof.
     None,
     /// `client_secret_basic`
@@ -47,7 +47,7 @@ pub enum Proof {
     Anonymous,
 }
 
-impl Proof {
+impl ClientAuthentication {
     /// The proof of a client with a secret, or of one without.
     pub fn of_secret(secret: Option<Secret>, is_posted: bool) -> Self {
         match secret {
@@ -95,7 +95,7 @@ impl Refusal {
 /// off.
 const ASSERTION_SECS: u64 = 60;
 
-impl Client {
+impl OAuthClient {
     /// Sends a request and reads the JSON document that answers it.
     ///
     /// # Errors
@@ -130,24 +130,26 @@ impl Client {
         *request.method_mut() = Method::POST;
         *request.uri_mut() = endpoint.clone();
         match &self.proof {
-            Proof::None => form.push(("client_id", self.id.clone())),
-            Proof::PostedSecret(secret) => {
+            ClientAuthentication::None => form.push(("client_id", self.id.clone())),
+            ClientAuthentication::PostedSecret(secret) => {
                 form.push(("client_id", self.id.clone()));
                 form.push(("client_secret", secret.expose().to_owned()));
             }
-            Proof::Secret(secret) => {
+            ClientAuthentication::Secret(secret) => {
                 // Form-encoded before they are joined (RFC 6749, section 2.3.1).
                 let pair =
                     format!("{}:{}", percent::encoded(&self.id), percent::encoded(secret.expose()));
                 let header = format!("Basic {}", BASE64_STANDARD.encode(pair));
                 request.headers_mut().insert(AUTHORIZATION, sensitive(&header)?);
             }
-            Proof::Key { algorithm, key, audience } => {
+            ClientAuthentication::Key { algorithm, key, audience } => {
                 let assertion = encode(&Header::new(*algorithm), &claims(&self.id, audience), key);
                 self.assert(&mut form, assertion.map_err(|error| error.to_string())?);
             }
-            Proof::Assertion(assertion) => self.assert(&mut form, assertion.expose().to_owned()),
-            Proof::Anonymous => {}
+            ClientAuthentication::Assertion(assertion) => {
+                self.assert(&mut form, assertion.expose().to_owned())
+            }
+            ClientAuthentication::Anonymous => {}
         }
         let pairs = form.iter().map(|(name, value)| format!("{name}={}", percent::encoded(value)));
         *request.body_mut() = Full::new(Bytes::from(pairs.collect::<Vec<_>>().join("&")));
@@ -237,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_public_client_sends_its_id_and_nothing_that_proves_it() {
-        let client = Client { id: "a b".to_owned(), proof: Proof::None };
+        let client = OAuthClient { id: "a b".to_owned(), proof: ClientAuthentication::None };
         let endpoint = Uri::from_static("https://id.example/token");
         let request = client.request(&endpoint, vec![("grant_type", "x".to_owned())]).unwrap();
         assert!(request.headers().get(AUTHORIZATION).is_none());

@@ -31,7 +31,7 @@ fn text<const N: usize>(bytes: [u8; N]) -> String {
 
 /// Values that the answer to a request must have.
 #[derive(Clone, Copy, Debug)]
-pub struct Expected<'a> {
+pub struct ExpectedAnswer<'a> {
     pub state: &'a str,
     pub issuer: &'a str,
     /// Whether the provider always names itself (RFC 9207, section 3).
@@ -60,8 +60,8 @@ pub enum NoCode {
 /// # Errors
 /// The answer is malformed, for another request, of another provider (RFC 9207, section 2.4), or a
 /// refusal.
-pub fn read_code(query: &str, expected: Expected<'_>) -> Result<String, NoCode> {
-    let answer = Answer::read(query)?;
+pub fn read_code(query: &str, expected: ExpectedAnswer<'_>) -> Result<String, NoCode> {
+    let answer = RedirectParameters::read(query)?;
     let state = answer.state.ok_or(NoCode::Malformed)?;
     if !bool::from(state.as_bytes().ct_eq(expected.state.as_bytes())) {
         return Err(NoCode::OtherRequest);
@@ -81,7 +81,7 @@ pub fn read_code(query: &str, expected: Expected<'_>) -> Result<String, NoCode> 
 
 /// The parameters of the redirect that count.
 #[derive(Default)]
-struct Answer {
+struct RedirectParameters {
     state: Option<String>,
     code: Option<String>,
     error: Option<String>,
@@ -91,7 +91,7 @@ struct Answer {
 /// Longest query of a redirect back, in bytes.
 const MAX_QUERY: usize = 8 << 10;
 
-impl Answer {
+impl RedirectParameters {
     /// A parameter must not be repeated (RFC 6749, section 3.1).
     fn read(query: &str) -> Result<Self, NoCode> {
         let mut answer = Self::default();
@@ -132,7 +132,7 @@ mod tests {
         let issuer = "https://id.example";
         let state = "s-1";
         let code = |query: &str, must_name_issuer| {
-            read_code(query, Expected { state, issuer, must_name_issuer })
+            read_code(query, ExpectedAnswer { state, issuer, must_name_issuer })
         };
         let iss = "iss=https%3A%2F%2Fid.example";
         assert_eq!(code(&format!("code=a%2Bb&state={state}"), false).as_deref(), Ok("a+b"));

@@ -7,12 +7,12 @@ use http_auth::ChallengeParser;
 use serde_json::Value;
 
 use crate::net::egress::{Egress, FetchError};
-use crate::net::issuer::{self, Metadata, safe_url};
+use crate::net::issuer::{self, IssuerMetadata, safe_url};
 use crate::net::origin::{is_same_origin, with_path};
 use domain::fault::excerpt;
 
 /// The metadata of an upstream as a protected resource.
-pub(crate) struct Resource {
+pub(crate) struct UpstreamResource {
     /// Its resource indicator (RFC 8707).
     pub id: String,
     /// Its first authorization server.
@@ -79,7 +79,7 @@ pub(crate) async fn discover(
     egress: &Egress,
     upstream: &Uri,
     response: &HeaderMap,
-) -> Result<Resource, String> {
+) -> Result<UpstreamResource, String> {
     let challenge = BearerChallenge::read(response);
     let (document, source) = match challenge.resource_metadata {
         Some(url) => (named_metadata(egress, upstream, &url).await?, url),
@@ -94,7 +94,7 @@ pub(crate) async fn discover(
     let issuer = document.get("authorization_servers").and_then(|servers| servers.get(0)?.as_str());
     let issuer = issuer.ok_or_else(|| format!("{source}: it names no authorization server"))?;
     let scopes = document.get("scopes_supported").and_then(Value::as_array).into_iter().flatten();
-    Ok(Resource {
+    Ok(UpstreamResource {
         id: id.to_owned(),
         issuer: issuer.to_owned(),
         challenged_scope: challenge.scope,
@@ -102,7 +102,7 @@ pub(crate) async fn discover(
     })
 }
 
-impl Resource {
+impl UpstreamResource {
     /// Fetches the metadata of the authorization server. An issuer without a path may stand with a
     /// slash here and without one there: servers that normalise URLs write one. The issuer is as
     /// the metadata has it afterwards.
@@ -112,7 +112,7 @@ impl Resource {
     pub(crate) async fn authorization_server(
         &mut self,
         egress: &Egress,
-    ) -> Result<Metadata, String> {
+    ) -> Result<IssuerMetadata, String> {
         let found = issuer::discover(egress, &self.issuer).await;
         let bare = self.issuer.strip_suffix('/').map(str::to_owned);
         let is_root = |bare: &String| bare.matches('/').count() == 2;

@@ -13,18 +13,18 @@ use domain::unix_time::UnixSeconds;
 
 /// The credentials of a request.
 #[derive(Clone, Copy, Default)]
-pub struct Credentials<'a> {
+pub struct RequestCredentials<'a> {
     /// `Authorization`
-    pub authorization: Given<'a>,
+    pub authorization: CredentialHeader<'a>,
     /// `X-API-Key`
-    pub api_key: Given<'a>,
+    pub api_key: CredentialHeader<'a>,
     /// Subject of the client certificate of the connection (RFC 4514).
     pub subject: Option<&'a str>,
 }
 
 /// A header that may carry a credential.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Given<'a> {
+pub enum CredentialHeader<'a> {
     #[default]
     Nothing,
     Once(&'a str),
@@ -32,12 +32,12 @@ pub enum Given<'a> {
     Unreadable,
 }
 
-impl<'a> Credentials<'a> {
+impl<'a> RequestCredentials<'a> {
     /// Returns the credential in `Authorization: Bearer`.
     pub(super) fn bearer(&self) -> Option<&'a str> {
         match self.authorization {
-            Given::Once(value) => bearer(value),
-            Given::Nothing | Given::Unreadable => None,
+            CredentialHeader::Once(value) => bearer(value),
+            CredentialHeader::Nothing | CredentialHeader::Unreadable => None,
         }
     }
 }
@@ -50,7 +50,7 @@ pub struct Authenticated {
 }
 
 /// Redacted: a logged request must not show its credential.
-impl fmt::Debug for Credentials<'_> {
+impl fmt::Debug for RequestCredentials<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Credentials(redacted)")
     }
@@ -145,7 +145,7 @@ impl Authenticator {
     /// not valid, `AuthUnavailable` while the keys of the issuer are unknown.
     pub(crate) async fn authenticate(
         &self,
-        credentials: &Credentials<'_>,
+        credentials: &RequestCredentials<'_>,
         audience: &str,
         now: UnixSeconds,
     ) -> Result<Caller, TransportFault> {
@@ -155,17 +155,20 @@ impl Authenticator {
         }
     }
 
-    fn read<'a>(&'a self, credentials: &Credentials<'a>) -> Result<Claim<'a>, TransportFault> {
+    fn read<'a>(
+        &'a self,
+        credentials: &RequestCredentials<'a>,
+    ) -> Result<Claim<'a>, TransportFault> {
         let refused = |why| TransportFault::Unauthorized { why };
         let caller = match (credentials.authorization, credentials.api_key) {
-            (Given::Nothing, Given::Nothing) => match credentials.subject {
+            (CredentialHeader::Nothing, CredentialHeader::Nothing) => match credentials.subject {
                 Some(subject) => self.by_subject(subject),
                 None if self.auth.required => {
                     Err(TransportFault::Unauthenticated { wanted: self.wanted })
                 }
                 None => Ok(Caller::anonymous()),
             },
-            (Given::Once(value), Given::Nothing) => {
+            (CredentialHeader::Once(value), CredentialHeader::Nothing) => {
                 let token = bearer(value).ok_or_else(|| refused("Authorization is not Bearer"))?;
                 match &self.tokens {
                     Some(tokens) if Tokens::is_token(token) => {
@@ -174,7 +177,7 @@ impl Authenticator {
                     _ => self.by_api_key(token),
                 }
             }
-            (Given::Nothing, Given::Once(key)) => self.by_api_key(key),
+            (CredentialHeader::Nothing, CredentialHeader::Once(key)) => self.by_api_key(key),
             _ => Err(refused("send one credential, once")),
         };
         caller.map(Claim::Known)
@@ -244,8 +247,12 @@ mod tests {
         })
     }
 
-    fn ask(required: bool, authorization: Given<'_>, api_key: Given<'_>) -> Option<String> {
-        let credentials = Credentials { authorization, api_key, subject: None };
+    fn ask(
+        required: bool,
+        authorization: CredentialHeader<'_>,
+        api_key: CredentialHeader<'_>,
+    ) -> Option<String> {
+        let credentials = RequestCredentials { authorization, api_key, subject: None };
         known(authenticator(required).read(&credentials))
     }
 
@@ -259,7 +266,7 @@ mod tests {
 
     #[test]
     fn a2_only_a_known_key_in_one_place_is_a_caller() {
-        use Given::{Nothing, Once, Unreadable};
+        use CredentialHeader::{Nothing, Once, Unreadable};
         for required in [true, false] {
             let ask = |authorization, key| ask(required, authorization, key);
             let ci = Some("ci".to_owned());
@@ -283,13 +290,23 @@ mod tests {
     #[test]
     fn a2_a_certificate_counts_where_no_other_credential_comes() {
         let ask = |authorization, subject| {
-            let credentials =
-                Credentials { authorization, api_key: Given::Nothing, subject: Some(subject) };
+            let credentials = RequestCredentials {
+                authorization,
+                api_key: CredentialHeader::Nothing,
+                subject: Some(subject),
+            };
             known(authenticator(false).read(&credentials))
         };
-        assert_eq!(ask(Given::Nothing, "CN=ci,O=Acme").as_deref(), Some("ci"));
-        assert_eq!(ask(Given::Nothing, "CN=ci"), None, "not even anonymous");
-        assert_eq!(ask(Given::Once("Bearer pg_bad"), "CN=ci,O=Acme"), None, "no other is tried");
-        assert_eq!(ask(Given::Once("Bearer pg_good"), "CN=other").as_deref(), Some("ci"));
+        assert_eq!(ask(CredentialHeader::Nothing, "CN=ci,O=Acme").as_deref(), Some("ci"));
+        assert_eq!(ask(CredentialHeader::Nothing, "CN=ci"), None, "not even anonymous");
+        assert_eq!(
+            ask(CredentialHeader::Once("Bearer pg_bad"), "CN=ci,O=Acme"),
+            None,
+            "no other is tried"
+        );
+        assert_eq!(
+            ask(CredentialHeader::Once("Bearer pg_good"), "CN=other").as_deref(),
+            Some("ci")
+        );
     }
 }

@@ -3,7 +3,7 @@
 
 use super::rate_limit::Counted;
 use super::record::CallRecord;
-use super::target::Target;
+use super::target::CallTarget;
 use super::{Gate, count_limited};
 use domain::call::Call;
 use domain::caller::Caller;
@@ -16,12 +16,12 @@ use domain::subject_token::SubjectToken;
 #[derive(Debug)]
 pub(crate) enum Resolution<'a> {
     /// An upstream lists the prompt, and the endpoint serves it.
-    Listed(Target<'a>),
+    Listed(CallTarget<'a>),
     /// An upstream lists the prompt, but the endpoint does not serve it.
-    NotServed(Target<'a>),
+    NotServed(CallTarget<'a>),
     /// The prefix belongs to an upstream whose list was never received, for the reason given: the
     /// prompt may exist.
-    Unlisted(Target<'a>, Fault),
+    Unlisted(CallTarget<'a>, Fault),
     /// No upstream can own the name.
     Unknown,
 }
@@ -72,7 +72,7 @@ pub(crate) enum Resolution<'a> {
 /// ```
 pub struct Authorized<'a> {
     call: &'a Call,
-    target: Target<'a>,
+    target: CallTarget<'a>,
 }
 
 /// The owned part of the proof, which goes with the call for as long as it runs.
@@ -141,7 +141,7 @@ impl Gate {
     ) -> Result<Authorized<'a>, Fault> {
         let method = call.request.method();
         let may_use =
-            |target: &Target<'_>| self.rights.allows(&call.caller, method, target.prompt());
+            |target: &CallTarget<'_>| self.rights.allows(&call.caller, method, target.prompt());
         let is_allowed = match &resolution {
             Resolution::Listed(target) | Resolution::Unlisted(target, _) => may_use(target),
             Resolution::NotServed(_) | Resolution::Unknown => false,
@@ -185,7 +185,7 @@ impl Gate {
         &self,
         call: &Call,
         record: &CallRecord,
-        target: Option<Target<'_>>,
+        target: Option<CallTarget<'_>>,
     ) -> Result<(), Fault> {
         if record.refuses() {
             return Err(TransportFault::AuditUnavailable.into());

@@ -13,16 +13,16 @@ mod streams;
 mod tallies;
 mod target;
 
-pub(crate) use authn::{Authenticated, Credentials, Given};
+pub(crate) use authn::{Authenticated, CredentialHeader, RequestCredentials};
 pub use authorize::Authorized;
 pub(crate) use authorize::{Pass, Resolution};
 pub use jwt::TakenIds;
 pub use rate_limit::{gcra, limiter};
-pub(crate) use record::{CallRecord, Outcome, ResultDigest};
+pub(crate) use record::{CallRecord, RecordOutcome, ResultDigest};
 pub(crate) use revocation::CallerRevocation;
 pub(crate) use streams::StreamRecord;
 pub(crate) use tallies::Tallies;
-pub(crate) use target::Target;
+pub(crate) use target::CallTarget;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -31,15 +31,15 @@ use access::Decisions;
 use authn::Authenticator;
 use rate_limit::{Counted, RateLimits, network};
 use streams::RecordedStreams;
-use tallies::{Occurrence, What, Who};
+use tallies::{Occurrence, OccurrenceKind, OccurrenceOrigin};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use crate::cluster::Cluster;
+use crate::cluster::ClusterMember;
 use crate::telemetry::Telemetry;
-use audit::record::Event;
+use audit::record::AuditEvent;
 use audit::{Audit, Ledger};
 use config::Config;
 use domain::call::Call;
@@ -96,7 +96,7 @@ pub fn rights(config: &Config) -> Arc<dyn Rights> {
 }
 
 fn exchanges_tokens(config: &Config) -> bool {
-    config.upstreams.iter().any(config::Upstream::exchanges_tokens)
+    config.upstreams.iter().any(config::UpstreamSettings::exchanges_tokens)
 }
 
 impl Gate {
@@ -123,7 +123,7 @@ impl Gate {
     }
 
     /// The gate with the limits of all replicas together.
-    pub fn in_cluster(self, cluster: Arc<Cluster>) -> Self {
+    pub fn in_cluster(self, cluster: Arc<ClusterMember>) -> Self {
         Self { limits: self.limits.in_cluster(cluster), ..self }
     }
 
@@ -167,7 +167,8 @@ impl Gate {
     /// [`TransportFault::RateLimited`].
     pub fn check_address(&self, address: IpAddr) -> Result<(), TransportFault> {
         let checked = self.limits.take_address(address);
-        checked.inspect_err(|fault| self.refused(Who::Address(network(address)), fault))
+        checked
+            .inspect_err(|fault| self.refused(OccurrenceOrigin::Address(network(address)), fault))
     }
 
     /// Counts the cancellation of a call that another replica may have.
@@ -176,8 +177,8 @@ impl Gate {
     /// [`TransportFault::RateLimited`].
     pub(crate) fn take_cancellation(&self, holder: &Holder) -> Result<(), TransportFault> {
         let who = || match holder {
-            Holder::Caller(caller) => Who::Caller(caller.id().to_owned()),
-            Holder::Network(address) => Who::Address(network(*address)),
+            Holder::Caller(caller) => OccurrenceOrigin::Caller(caller.id().to_owned()),
+            Holder::Network(address) => OccurrenceOrigin::Address(network(*address)),
         };
         self.limits.take_cancellation(holder).inspect_err(|fault| self.refused(who(), fault))
     }
@@ -188,20 +189,24 @@ impl Gate {
     /// `Unauthenticated`, `Unauthorized`, `InsufficientScope` or `AuthUnavailable`.
     pub async fn authenticate(
         &self,
-        credentials: &Credentials<'_>,
+        credentials: &RequestCredentials<'_>,
         audience: &str,
         address: IpAddr,
         now: UnixSeconds,
     ) -> Result<Authenticated, TransportFault> {
         let caller = self.authenticator.authenticate(credentials, audience, now).await;
-        let refused = |fault: &_| self.refused(Who::Address(network(address)), fault);
+        let refused = |fault: &_| self.refused(OccurrenceOrigin::Address(network(address)), fault);
         let caller = caller.inspect_err(refused)?;
         let token = self.subject_token(&caller, credentials);
         Ok(Authenticated { caller, token })
     }
 
     /// Returns the token that has authenticated a caller, if an upstream needs it.
-    fn subject_token(&self, caller: &Caller, given: &Credentials<'_>) -> Option<SubjectToken> {
+    fn subject_token(
+        &self,
+        caller: &Caller,
+        given: &RequestCredentials<'_>,
+    ) -> Option<SubjectToken> {
         let Proof::Token(proof) = caller.proof() else { return None };
         let jwt = self.authenticator.auth().jwt.as_ref().filter(|_| self.exchanges_tokens)?;
         // The authorization server, too, has a clock: without the leeway.
@@ -237,7 +242,9 @@ impl Gate {
         request: Countable,
     ) -> Result<(), TransportFault> {
         let taken = self.limits.take(Counted { caller, address, request }, None).await;
-        taken.inspect_err(|fault| self.refused(Who::Caller(caller.id().to_owned()), fault))
+        taken.inspect_err(|fault| {
+            self.refused(OccurrenceOrigin::Caller(caller.id().to_owned()), fault)
+        })
     }
 
     /// Records the outcome of a call, before its response is sent. Calls refused by a limit, or
@@ -249,16 +256,16 @@ impl Gate {
         &self,
         record: &CallRecord,
         caller: &Caller,
-        outcome: Outcome<'_>,
+        outcome: RecordOutcome<'_>,
     ) -> Result<(), TransportFault> {
         use TransportFault::{AuditUnavailable, ClusterUnavailable, RateLimited};
-        if let Outcome::Fault(Fault::Transport(
+        if let RecordOutcome::Fault(Fault::Transport(
             fault @ (RateLimited { .. } | AuditUnavailable | ClusterUnavailable),
         )) = outcome
             && !record.is_written()
         {
             record.forget();
-            self.refused(Who::Caller(caller.id().to_owned()), fault);
+            self.refused(OccurrenceOrigin::Caller(caller.id().to_owned()), fault);
             return Ok(());
         }
         record.complete(outcome).await.map_err(|_| TransportFault::AuditUnavailable)
@@ -281,8 +288,8 @@ impl Gate {
         }
         let holder = Holder::of(caller, address);
         if self.audit.is_on() && !self.recorded_streams.takes(&holder, Instant::now()) {
-            let what = What::Stream { endpoint: endpoint.to_owned() };
-            self.tally(Occurrence { who: Who::Caller(caller.id().to_owned()), what });
+            let what = OccurrenceKind::Stream { endpoint: endpoint.to_owned() };
+            self.tally(Occurrence { who: OccurrenceOrigin::Caller(caller.id().to_owned()), what });
             return Ok(StreamRecord::none());
         }
         let record = StreamRecord::open(&self.audit, caller, &holder, endpoint).await;
@@ -291,13 +298,13 @@ impl Gate {
 
     /// Records that a caller presented a session or state of another caller.
     pub fn suspect(&self, caller: &Caller, fault: &TransportFault) {
-        self.refused(Who::Caller(caller.id().to_owned()), fault);
+        self.refused(OccurrenceOrigin::Caller(caller.id().to_owned()), fault);
     }
 
     /// Records that the task of a call panicked.
     pub fn note_panic(&self) {
         error!("the task of a call panicked; please report it with the lines above");
-        self.audit.note(Event::new("panic"));
+        self.audit.note(AuditEvent::new("panic"));
     }
 
     /// Whether all configured ways of authentication work at present.
@@ -324,7 +331,7 @@ impl Gate {
         &self.telemetry
     }
 
-    fn refused(&self, who: Who, fault: &TransportFault) {
+    fn refused(&self, who: OccurrenceOrigin, fault: &TransportFault) {
         if !self.audit.is_on() {
             return;
         }
@@ -334,7 +341,10 @@ impl Gate {
             TransportFault::Unauthenticated { .. } => "no credential".to_owned(),
             _ => String::new(),
         };
-        self.tally(Occurrence { who, what: What::Refused { reason: fault.reason(), by } });
+        self.tally(Occurrence {
+            who,
+            what: OccurrenceKind::Refused { reason: fault.reason(), by },
+        });
     }
 
     fn tally(&self, occurrence: Occurrence) {

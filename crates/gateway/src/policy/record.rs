@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::target::Target;
-use audit::record::{Event, write_text};
+use super::target::CallTarget;
+use audit::record::{AuditEvent, write_text};
 use audit::{Ledger, Unrecorded};
 use base::seal;
 use domain::call::{Call, Request};
@@ -19,20 +19,20 @@ use domain::method::Method;
 
 /// The record of one call; empty if the call is not recorded. A call that is dropped is completed
 /// as cancelled.
-pub struct CallRecord(Option<Open>);
+pub struct CallRecord(Option<OpenRecord>);
 
-struct Open {
+struct OpenRecord {
     holder: Holder,
     /// The log of all records of the call, whichever log is newest by then.
     ledger: Arc<Ledger>,
     number: u64,
     started: Instant,
-    state: Mutex<State>,
+    state: Mutex<RecordState>,
 }
 
-struct State {
+struct RecordState {
     /// The `received` record, until it is written.
-    received: Option<Event>,
+    received: Option<AuditEvent>,
     /// Whether `received` is on record, or will be.
     is_on_record: bool,
     has_ended: bool,
@@ -40,7 +40,7 @@ struct State {
 
 /// The outcome of a call.
 #[derive(Clone, Copy, Debug)]
-pub enum Outcome<'a> {
+pub enum RecordOutcome<'a> {
     /// The result as it is sent.
     Result {
         result: &'a Chunks,
@@ -68,7 +68,7 @@ impl CallRecord {
 
     /// The record of a call; `raw` includes argument values.
     pub(super) fn open(ledger: Arc<Ledger>, number: u64, call: &Call, raw: bool) -> Self {
-        let event = with_caller(Event::new("received").number("call", number), &call.caller);
+        let event = with_caller(AuditEvent::new("received").number("call", number), &call.caller);
         let mut event = with_groups(event, &call.caller)
             .optional_text("address", call.address.map(|a| a.to_string()).as_deref())
             .optional_text("tried_by", call.tried_by.as_deref())
@@ -99,10 +99,13 @@ impl CallRecord {
                 }
             }
         }
-        let state =
-            Mutex::new(State { received: Some(event), is_on_record: false, has_ended: false });
+        let state = Mutex::new(RecordState {
+            received: Some(event),
+            is_on_record: false,
+            has_ended: false,
+        });
         let holder = Holder::of(&call.caller, call.address);
-        Self(Some(Open { holder, ledger, number, started: Instant::now(), state }))
+        Self(Some(OpenRecord { holder, ledger, number, started: Instant::now(), state }))
     }
 
     /// Whether the call must be refused because it could not be recorded.
@@ -117,7 +120,7 @@ impl CallRecord {
     }
 
     /// Records that a call is allowed, and waits until that is written.
-    pub(super) async fn allowed(&self, target: Target<'_>) -> Result<(), Unrecorded> {
+    pub(super) async fn allowed(&self, target: CallTarget<'_>) -> Result<(), Unrecorded> {
         let Some(open) = &self.0 else {
             return Ok(());
         };
@@ -135,12 +138,12 @@ impl CallRecord {
     }
 
     /// Notes that the caller may not use the target, which the response does not reveal.
-    pub(super) fn denied(&self, target: Target<'_>) {
+    pub(super) fn denied(&self, target: CallTarget<'_>) {
         self.amend(|event| with_target(event, target).text("decision", "denied"));
     }
 
     /// Changes the `received` record, if it is not written yet.
-    fn amend(&self, change: impl FnOnce(Event) -> Event) {
+    fn amend(&self, change: impl FnOnce(AuditEvent) -> AuditEvent) {
         if let Some(open) = &self.0 {
             let mut state = open.lock();
             state.received = state.received.take().map(change);
@@ -152,7 +155,7 @@ impl CallRecord {
     /// # Errors
     /// If it cannot be written: then the response must not be sent. If `received` is on record, it
     /// is recorded that the call ended so, once the log can be written again.
-    pub async fn complete(&self, outcome: Outcome<'_>) -> Result<(), Unrecorded> {
+    pub async fn complete(&self, outcome: RecordOutcome<'_>) -> Result<(), Unrecorded> {
         let Some(open) = &self.0 else {
             return Ok(());
         };
@@ -165,7 +168,7 @@ impl CallRecord {
         let recorded = open.ledger.record_both(&open.holder, received, completed).await;
         if recorded == Err(Unrecorded::Refused) && is_on_record {
             let fault = TransportFault::AuditUnavailable.into();
-            open.ledger.end(open.completed(Outcome::Fault(&fault)));
+            open.ledger.end(open.completed(RecordOutcome::Fault(&fault)));
         }
         recorded
     }
@@ -184,20 +187,20 @@ impl CallRecord {
     }
 }
 
-impl Open {
+impl OpenRecord {
     /// Takes `received` to be recorded: until that is refused, it counts as on record.
-    fn begin(&self) -> Option<Event> {
+    fn begin(&self) -> Option<AuditEvent> {
         let mut state = self.lock();
         let received = state.received.take();
         state.is_on_record |= received.is_some();
         received
     }
 
-    fn completed(&self, outcome: Outcome<'_>) -> Event {
-        let event = Event::new("completed").number("call", self.number);
+    fn completed(&self, outcome: RecordOutcome<'_>) -> AuditEvent {
+        let event = AuditEvent::new("completed").number("call", self.number);
         let event = event.number("duration_us", micros(self.started.elapsed()));
         match outcome {
-            Outcome::Result { result, digest } => {
+            RecordOutcome::Result { result, digest } => {
                 let event =
                     event.text("outcome", "ok").number("result_bytes", result.size() as u64);
                 let (member, digest) = match digest {
@@ -206,7 +209,7 @@ impl Open {
                 };
                 event.text(member, &seal::digest_text(&digest))
             }
-            Outcome::Fault(fault) => {
+            RecordOutcome::Fault(fault) => {
                 let event = event.text("outcome", fault.reason());
                 match fault {
                     Fault::Upstream(UpstreamFault { correlation: Some(id), kind, .. }) => {
@@ -215,17 +218,17 @@ impl Open {
                     _ => event,
                 }
             }
-            Outcome::Cancelled => event.text("outcome", "cancelled"),
+            RecordOutcome::Cancelled => event.text("outcome", "cancelled"),
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, RecordState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A dropped call is completed as cancelled, or as an internal error while panicking.
-impl Drop for Open {
+impl Drop for OpenRecord {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         if state.has_ended {
@@ -233,9 +236,9 @@ impl Drop for Open {
         }
         let (received, is_on_record) = (state.received.take(), state.is_on_record);
         let outcome = if std::thread::panicking() {
-            Outcome::Fault(&Fault::Internal)
+            RecordOutcome::Fault(&Fault::Internal)
         } else {
-            Outcome::Cancelled
+            RecordOutcome::Cancelled
         };
         let completed = self.completed(outcome);
         match received {
@@ -257,7 +260,7 @@ const MAX_GROUPS: usize = 32;
 const MAX_GROUPS_LENGTH: usize = 1024;
 
 /// Adds the groups of the caller, if it has any, as many as fit.
-fn with_groups(event: Event, caller: &Caller) -> Event {
+fn with_groups(event: AuditEvent, caller: &Caller) -> AuditEvent {
     let mut groups = String::new();
     for group in caller.groups().iter().take(MAX_GROUPS) {
         let before = groups.len();
@@ -275,7 +278,7 @@ fn with_groups(event: Event, caller: &Caller) -> Event {
 }
 
 /// Adds the caller and its proof.
-pub(super) fn with_caller(event: Event, caller: &Caller) -> Event {
+pub(super) fn with_caller(event: AuditEvent, caller: &Caller) -> AuditEvent {
     let event = event.text("caller", caller.id());
     match caller.proof() {
         Proof::None => event,
@@ -293,7 +296,10 @@ pub(super) fn with_caller(event: Event, caller: &Caller) -> Event {
     }
 }
 
-fn with_target(event: Event, Target { upstream, raw_name, .. }: Target<'_>) -> Event {
+fn with_target(
+    event: AuditEvent,
+    CallTarget { upstream, raw_name, .. }: CallTarget<'_>,
+) -> AuditEvent {
     event.text("upstream", upstream).text("prompt", raw_name)
 }
 

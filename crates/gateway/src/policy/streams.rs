@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::record::with_caller;
 use super::tallies::WINDOW;
-use audit::record::Event;
+use audit::record::AuditEvent;
 use audit::{Audit, Unrecorded};
 use domain::caller::Caller;
 use domain::fair_share::Holder;
@@ -48,7 +48,7 @@ impl StreamRecord {
             return Ok(Self::none());
         };
         let number = audit.next_call();
-        let event = with_caller(Event::new("stream_started").number("call", number), caller);
+        let event = with_caller(AuditEvent::new("stream_started").number("call", number), caller);
         // Before the record is written: if the client leaves meanwhile, its end is recorded all the
         // same.
         let mut started =
@@ -65,15 +65,15 @@ impl Drop for Started {
             return;
         }
         let open_for = whole_millis(self.at.elapsed());
-        let event = Event::new("stream_ended").number("call", self.number);
+        let event = AuditEvent::new("stream_ended").number("call", self.number);
         self.audit.end(event.number("duration_ms", open_for));
     }
 }
 
 /// How many streams each holder had recorded in the present window. Pure: the clock is an argument.
-pub(super) struct RecordedStreams(Mutex<LruCache<Holder, Recorded>>);
+pub(super) struct RecordedStreams(Mutex<LruCache<Holder, RecordedCount>>);
 
-struct Recorded {
+struct RecordedCount {
     window: Instant,
     streams: u32,
 }
@@ -96,9 +96,9 @@ impl RecordedStreams {
     pub(super) fn takes(&self, holder: &Holder, now: Instant) -> bool {
         let mut holders = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let recorded =
-            holders.get_or_insert_mut(holder.clone(), || Recorded { window: now, streams: 0 });
+            holders.get_or_insert_mut(holder.clone(), || RecordedCount { window: now, streams: 0 });
         if now.duration_since(recorded.window) >= WINDOW {
-            *recorded = Recorded { window: now, streams: 0 };
+            *recorded = RecordedCount { window: now, streams: 0 };
         }
         let takes = recorded.streams < STREAMS;
         recorded.streams += u32::from(takes);

@@ -10,14 +10,14 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use audit::Audit;
-use audit::record::Event;
+use audit::record::AuditEvent;
 
 /// Counts occurrences by origin and kind. Pure: the clock is an argument.
 pub struct Tallies {
-    state: Mutex<State>,
+    state: Mutex<TallyState>,
 }
 
-struct State {
+struct TallyState {
     tallies: LruCache<Occurrence, Tally>,
     /// The start of the present window, and the records written in it.
     window: Option<Instant>,
@@ -30,13 +30,13 @@ struct State {
 /// The origin and the kind of something that is counted.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Occurrence {
-    pub who: Who,
-    pub what: What,
+    pub who: OccurrenceOrigin,
+    pub what: OccurrenceKind,
 }
 
 /// The kinds of counted events.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub enum What {
+pub enum OccurrenceKind {
     /// A refusal.
     Refused {
         /// The stable reason, as in `error.data.reason`.
@@ -49,7 +49,7 @@ pub enum What {
 }
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub enum Who {
+pub enum OccurrenceOrigin {
     /// An IPv4 address, or an IPv6 network of 64 bits.
     Address(String),
     /// Id of a caller.
@@ -79,7 +79,7 @@ impl Default for Tallies {
     fn default() -> Self {
         let tallies = LruCache::new(NonZeroUsize::new(TALLIES).unwrap_or(NonZeroUsize::MIN));
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(TallyState {
                 tallies,
                 window: None,
                 recorded: 0,
@@ -100,7 +100,7 @@ impl Tallies {
     }
 
     /// Counts an occurrence; returns the records that are due.
-    pub fn count(&self, occurrence: Occurrence, now: Instant) -> Vec<Event> {
+    pub fn count(&self, occurrence: Occurrence, now: Instant) -> Vec<AuditEvent> {
         let mut state = self.lock();
         let mut events = state.turn(now);
         if let Some(tally) = state.tallies.get_mut(&occurrence) {
@@ -121,7 +121,7 @@ impl Tallies {
     }
 
     /// Records that are due without a further occurrence.
-    pub fn due(&self, now: Instant) -> Vec<Event> {
+    pub fn due(&self, now: Instant) -> Vec<AuditEvent> {
         let mut state = self.lock();
         let mut events = state.turn(now);
         let is_due = |tally: &Tally| now.duration_since(tally.recorded) >= WINDOW;
@@ -136,7 +136,7 @@ impl Tallies {
     }
 
     /// All occurrences that were not recorded yet.
-    pub fn rest(&self) -> Vec<Event> {
+    pub fn rest(&self) -> Vec<AuditEvent> {
         let mut state = self.lock();
         let mut events = Vec::new();
         while let Some((occurrence, tally)) = state.tallies.pop_lru() {
@@ -148,15 +148,15 @@ impl Tallies {
         events
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TallyState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl TallyState {
     /// Begins another window if the present one is over; returns the records of the occurrences
     /// beyond it.
-    fn turn(&mut self, now: Instant) -> Vec<Event> {
+    fn turn(&mut self, now: Instant) -> Vec<AuditEvent> {
         if self.window.is_some_and(|began| now.duration_since(began) < WINDOW) {
             return Vec::new();
         }
@@ -165,11 +165,11 @@ impl State {
     }
 
     /// A record, if the window has room for one.
-    fn record(&mut self, occurrence: &Occurrence, count: u64) -> Option<Event> {
+    fn record(&mut self, occurrence: &Occurrence, count: u64) -> Option<AuditEvent> {
         if self.recorded == RECORDS {
             match occurrence.what {
-                What::Refused { .. } => self.other_refusals += count,
-                What::Stream { .. } => self.other_streams += count,
+                OccurrenceKind::Refused { .. } => self.other_refusals += count,
+                OccurrenceKind::Stream { .. } => self.other_streams += count,
             }
             return None;
         }
@@ -177,28 +177,30 @@ impl State {
         Some(occurrence.event(count))
     }
 
-    fn others(&mut self) -> Vec<Event> {
+    fn others(&mut self) -> Vec<AuditEvent> {
         let refusals = std::mem::take(&mut self.other_refusals);
         let streams = std::mem::take(&mut self.other_streams);
         let refused = (refusals > 0)
-            .then(|| Event::new("refused").text("reason", "others").number("count", refusals));
-        let opened = (streams > 0).then(|| Event::new("streams").number("count", streams));
+            .then(|| AuditEvent::new("refused").text("reason", "others").number("count", refusals));
+        let opened = (streams > 0).then(|| AuditEvent::new("streams").number("count", streams));
         refused.into_iter().chain(opened).collect()
     }
 }
 
 impl Occurrence {
-    fn event(&self, count: u64) -> Event {
+    fn event(&self, count: u64) -> AuditEvent {
         let event = match &self.what {
-            What::Refused { reason, by } => {
+            OccurrenceKind::Refused { reason, by } => {
                 let by = Some(by.as_str()).filter(|by| !by.is_empty());
-                Event::new("refused").text("reason", reason).optional_text("by", by)
+                AuditEvent::new("refused").text("reason", reason).optional_text("by", by)
             }
-            What::Stream { endpoint } => Event::new("streams").text("endpoint", endpoint),
+            OccurrenceKind::Stream { endpoint } => {
+                AuditEvent::new("streams").text("endpoint", endpoint)
+            }
         };
         let event = match &self.who {
-            Who::Address(address) => event.text("address", address),
-            Who::Caller(caller) => event.text("caller", caller),
+            OccurrenceOrigin::Address(address) => event.text("address", address),
+            OccurrenceOrigin::Caller(caller) => event.text("caller", caller),
         };
         event.number("count", count)
     }
@@ -209,11 +211,14 @@ mod tests {
     use super::*;
 
     fn from(address: &str) -> Occurrence {
-        let who = Who::Address(address.to_owned());
-        Occurrence { who, what: What::Refused { reason: "unauthorized", by: String::new() } }
+        let who = OccurrenceOrigin::Address(address.to_owned());
+        Occurrence {
+            who,
+            what: OccurrenceKind::Refused { reason: "unauthorized", by: String::new() },
+        }
     }
 
-    fn counted(address: &str, count: u64) -> Vec<Event> {
+    fn counted(address: &str, count: u64) -> Vec<AuditEvent> {
         vec![from(address).event(count)]
     }
 
@@ -239,8 +244,8 @@ mod tests {
     }
 
     /// The counts of all records.
-    fn sum(events: &[Event]) -> u64 {
-        let count = |event: &Event| {
+    fn sum(events: &[AuditEvent]) -> u64 {
+        let count = |event: &AuditEvent| {
             let text = format!("{event:?}");
             let at = text.find("count\\\":").unwrap() + 8;
             text[at..].chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u64>()
@@ -271,13 +276,16 @@ mod tests {
         let tallies = Tallies::default();
         let start = Instant::now();
         for caller in 0..RECORDS + 3 {
-            let what = What::Stream { endpoint: "all".to_owned() };
-            tallies.count(Occurrence { who: Who::Caller(caller.to_string()), what }, start);
+            let what = OccurrenceKind::Stream { endpoint: "all".to_owned() };
+            tallies.count(
+                Occurrence { who: OccurrenceOrigin::Caller(caller.to_string()), what },
+                start,
+            );
         }
         tallies.count(from("a"), start);
         let others = [
-            Event::new("refused").text("reason", "others").number("count", 1),
-            Event::new("streams").number("count", 3),
+            AuditEvent::new("refused").text("reason", "others").number("count", 1),
+            AuditEvent::new("streams").number("count", 3),
         ];
         assert_eq!(tallies.rest(), others);
     }

@@ -7,15 +7,15 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
 use super::caller_lists::CallerLists;
-use super::catalog::{Catalog, Content};
+use super::catalog::{Catalog, CatalogContent};
 use super::changes::Published;
 use super::debounce::Debounce;
 use super::view_cache::ViewCache;
 use crate::telemetry::Telemetry;
 use audit::Audit;
-use audit::record::Event;
+use audit::record::AuditEvent;
 use base::seal;
-use domain::approval::State;
+use domain::approval::ApprovalState;
 use domain::fault::excerpt;
 use domain::overlay;
 
@@ -50,13 +50,13 @@ pub(crate) struct Redefined {
 
 /// A prompt whose state has changed.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Transition {
+pub(crate) struct PromptTransition {
     pub upstream: String,
     pub raw_name: String,
     pub public_name: String,
     /// `None` if the prompt was not known.
-    pub before: Option<State>,
-    pub now: State,
+    pub before: Option<ApprovalState>,
+    pub now: ApprovalState,
     pub reason: &'static str,
     /// `sha256:…` of the definitions.
     pub offered: Option<String>,
@@ -96,7 +96,7 @@ impl Announcer {
         }
     }
 
-    pub(crate) async fn tell(&mut self, content: &Arc<Content>) {
+    pub(crate) async fn tell(&mut self, content: &Arc<CatalogContent>) {
         self.debounce.done();
         self.views.release_before(content).await;
         if let Some(lists) = &self.caller_lists {
@@ -111,13 +111,13 @@ impl Announcer {
         let before = self.changes.send_replace(Some(seen));
         let digest = content.everyone.digest();
         if before.is_none_or(|before| before.content.everyone.digest() != digest) {
-            let event = Event::new("list_changed").text("list", &seal::digest_text(digest));
+            let event = AuditEvent::new("list_changed").text("list", &seal::digest_text(digest));
             self.audit.note(event.number("prompts", content.everyone.len() as u64));
         }
     }
 
     /// Logs each endpoint that begins to exceed `tools_max`.
-    fn warn_beyond_tools_max(&mut self, content: &Content) {
+    fn warn_beyond_tools_max(&mut self, content: &CatalogContent) {
         let beyond = self.views.beyond_tools_max(content);
         for endpoint in &beyond {
             if !self.beyond_tools_max.iter().any(|known| known == endpoint) {
@@ -141,38 +141,41 @@ impl Announcer {
             let keys: Vec<_> = overlays.iter().map(|number| overlay::key(*number)).collect();
             let keys = (!keys.is_empty()).then(|| keys.join(", "));
             warn!(upstream, name = excerpt(raw_name), overlays = keys, "prompt definition changed");
-            let event = Event::new("definition_changed").text("upstream", upstream);
+            let event = AuditEvent::new("definition_changed").text("upstream", upstream);
             let event = event.text("prompt", raw_name).text("before", before).text("now", now);
             self.audit.note(event.optional_text("overlays", keys.as_deref()));
         }
         if let Some(more) = redefined.len().checked_sub(RECORDED).filter(|more| *more > 0) {
-            self.audit.note(Event::new("definitions_changed").number("more", more as u64));
+            self.audit.note(AuditEvent::new("definitions_changed").number("more", more as u64));
         }
     }
 
     /// Records and logs prompts whose states changed.
-    pub(crate) fn record_transitions(&self, transitions: &[Transition]) {
+    pub(crate) fn record_transitions(&self, transitions: &[PromptTransition]) {
         for (index, transition) in transitions.iter().take(RECORDED).enumerate() {
-            let Transition { upstream, raw_name, before, now, reason, offered, approved, .. } =
-                transition;
+            let PromptTransition {
+                upstream, raw_name, before, now, reason, offered, approved, ..
+            } = transition;
             // As `promptgate approvals` knows it.
             let name = excerpt(&transition.public_name);
             match now.as_str() {
                 _ if index >= LOGGED => {}
-                _ if *now == State::Approved => info!(upstream, name, reason, "prompt approved"),
+                _ if *now == ApprovalState::Approved => {
+                    info!(upstream, name, reason, "prompt approved")
+                }
                 state => warn!(
                     upstream,
                     name, state, reason, "prompt is not approved; see promptgate approvals diff"
                 ),
             }
-            let event = Event::new("prompt_state").text("upstream", upstream);
+            let event = AuditEvent::new("prompt_state").text("upstream", upstream);
             let event = event.text("prompt", raw_name).text("state", now.as_str());
-            let event = event.optional_text("before", before.map(State::as_str));
+            let event = event.optional_text("before", before.map(ApprovalState::as_str));
             let event = event.text("reason", reason).optional_text("offered", offered.as_deref());
             self.audit.note(event.optional_text("approved", approved.as_deref()));
         }
         if let Some(more) = transitions.len().checked_sub(RECORDED).filter(|more| *more > 0) {
-            self.audit.note(Event::new("prompt_states").number("more", more as u64));
+            self.audit.note(AuditEvent::new("prompt_states").number("more", more as u64));
         }
     }
 }

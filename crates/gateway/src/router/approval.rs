@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use config::Approvals;
+use config::ApprovalRules;
 use config::lock::{Lock, LockStore, ObjectError};
 use domain::approval::{
-    Approval, Decision, DigestText, Mode, NO_ARGUMENTS, Offered, Serving, State, Version,
+    Approval, ApprovalState, Decision, DigestText, Mode, NO_ARGUMENTS, Offered, Serving, Version,
 };
 use domain::call_overlay::CallOverlay;
 use domain::json::Json;
@@ -24,7 +24,7 @@ pub struct ApprovalSettings {
 }
 
 impl ApprovalSettings {
-    pub(crate) fn new(approvals: &Approvals, upstream: &UpstreamId) -> Self {
+    pub(crate) fn new(approvals: &ApprovalRules, upstream: &UpstreamId) -> Self {
         Self {
             mode: approvals.mode_of(upstream),
             lock: approvals.lock.clone(),
@@ -60,7 +60,7 @@ pub(super) const DEPTH: usize = 256;
 /// What approvals say of a listed prompt.
 #[derive(Clone, Debug, Default)]
 pub struct PromptApproval {
-    pub state: State,
+    pub state: ApprovalState,
     /// Whether it is served although the offered version is not the approved one.
     pub is_tolerated: bool,
     /// Whether its upstream has no list: nothing but the approved snapshot is served.

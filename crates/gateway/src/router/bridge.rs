@@ -5,13 +5,13 @@
 use tokio::time::Instant;
 
 use super::call_channel::{CallChannel, CallEvent, RequestOrigin};
-use super::reply::{self, InputRequired, Origin, Reply};
+use super::reply::{self, InputRequired, Reply, ResultOrigin};
 use super::suspended_calls;
 use super::suspended_calls::SuspendedCall;
 use super::unapproved::Unapproved;
 use super::{RoutedCall, Router};
 use crate::upstream::call::correlator::InterimMessage;
-use crate::upstream::call::exchange::{Exchange, ExchangeEvent};
+use crate::upstream::call::exchange::{CallExchange, ExchangeEvent};
 use crate::upstream::call::request::{InputResponses, RequestParams, UpstreamRequest};
 use base::platform::heap::rare;
 use base::seal;
@@ -24,7 +24,7 @@ use domain::json::Json;
 use domain::json::object::write_object;
 use domain::meta;
 use domain::request_state;
-use domain::request_state::{Progress, Replay, RequestState};
+use domain::request_state::{GetProgress, Replay, RequestState};
 use domain::revision::Revision;
 use domain::server_request::{
     Answer, ClientCapabilities, ELICIT, ServerRequest, ServerRequestKind,
@@ -95,17 +95,17 @@ impl Bridge<'_> {
     /// Answers with an input-required result; the client retries the request with its input.
     async fn run_input_required(&mut self, retry: Option<&InputRetry>) -> Result<Reply, Fault> {
         let progress = match retry {
-            None => Progress::Replay(Replay::default()),
+            None => GetProgress::Replay(Replay::default()),
             Some(retry) => self.open(retry)?,
         };
         let responses = retry.and_then(|retry| retry.responses.as_ref());
         match progress {
-            Progress::Upstream(state) => {
+            GetProgress::Upstream(state) => {
                 let responses = responses.map(clean);
                 let exchange = self.start(Some(InputResponses { responses, state }));
                 self.replay(exchange, Replay::default(), None).await
             }
-            Progress::Replay(mut replay) => {
+            GetProgress::Replay(mut replay) => {
                 let response = responses.and_then(|r| r.json().get(KEY));
                 if let Some(ticket) = replay.suspended.take()
                     && let Some(suspended_call) =
@@ -147,7 +147,7 @@ impl Bridge<'_> {
     /// `waits_until` at the latest; it has received the earlier answers already.
     async fn replay(
         &mut self,
-        mut exchange: Exchange,
+        mut exchange: CallExchange,
         mut replay: Replay,
         waits_until: Option<Instant>,
     ) -> Result<Reply, Fault> {
@@ -189,14 +189,16 @@ impl Bridge<'_> {
                     .suspend(SuspendedCall { exchange, server_request, answer, until }, replay);
             }
             replay.open = Some(digest);
-            return self
-                .input_required(vec![(KEY.to_owned(), server_request)], Progress::Replay(replay));
+            return self.input_required(
+                vec![(KEY.to_owned(), server_request)],
+                GetProgress::Replay(replay),
+            );
         };
         match self.input_requests(result.json())? {
             None => self.checked(result),
             Some(InputRequests { requests, state }) => {
                 self.next_round()?;
-                self.input_required(requests, Progress::Upstream(state))
+                self.input_required(requests, GetProgress::Upstream(state))
             }
         }
     }
@@ -236,7 +238,7 @@ impl Bridge<'_> {
     }
 
     fn suspend(&self, suspended_call: SuspendedCall, mut replay: Replay) -> Result<Reply, Fault> {
-        let limits = suspended_calls::Limits {
+        let limits = suspended_calls::SuspendedLimits {
             per_upstream: (self.routed.upstream.config().settings.in_flight / 4).max(1),
             share: self.router.limits.share,
         };
@@ -248,7 +250,7 @@ impl Bridge<'_> {
         let ticket = suspended.suspend(caller, &holder, upstream, limits, suspended_call);
         let ticket = ticket.ok_or_else(|| self.fault(Kind::Unanswered(TOO_MANY_WAIT)))?;
         replay.suspended = Some(ticket);
-        let reply = self.input_required(requests, Progress::Replay(replay));
+        let reply = self.input_required(requests, GetProgress::Replay(replay));
         // Without its state, the client cannot resume it.
         reply.inspect_err(|_| suspended.end(&ticket))
     }
@@ -257,13 +259,13 @@ impl Bridge<'_> {
     fn input_required(
         &self,
         server_requests: Vec<(String, ServerRequest)>,
-        progress: Progress,
+        progress: GetProgress,
     ) -> Result<Reply, Fault> {
         let rounds = u8::try_from(self.rounds).unwrap_or(u8::MAX);
         let owner = self.state_owner();
         let plain = RequestState { owner, issued_at: self.now, rounds, progress }.encode();
         let endpoint = &self.routed.call.endpoint;
-        let kind = seal::Kind::State;
+        let kind = seal::TokenKind::State;
         let state = self.router.sealer.seal(kind, endpoint, &plain);
         if state.len() <= kind.max_len() {
             Ok(Reply::InputRequired(InputRequired {
@@ -277,9 +279,12 @@ impl Bridge<'_> {
     }
 
     /// Opens a `requestState` that belongs to this caller, prompt and arguments.
-    fn open(&mut self, retry: &InputRetry) -> Result<Progress, Fault> {
-        let plain =
-            self.router.sealer.open(seal::Kind::State, &self.routed.call.endpoint, &retry.state);
+    fn open(&mut self, retry: &InputRetry) -> Result<GetProgress, Fault> {
+        let plain = self.router.sealer.open(
+            seal::TokenKind::State,
+            &self.routed.call.endpoint,
+            &retry.state,
+        );
         let owner = self.state_owner();
         let state = plain
             .and_then(|plain| RequestState::decode(&plain))
@@ -289,8 +294,8 @@ impl Bridge<'_> {
         Ok(state.progress)
     }
 
-    fn state_owner(&self) -> request_state::Owner {
-        request_state::Owner {
+    fn state_owner(&self) -> request_state::StateOwner {
+        request_state::StateOwner {
             caller: self.routed.call.caller.id().to_owned(),
             name: self.routed.owner.public_name.to_string(),
             upstream: self.routed.upstream.config().id.to_string(),
@@ -298,7 +303,7 @@ impl Bridge<'_> {
         }
     }
 
-    fn start(&self, answers: Option<InputResponses>) -> Exchange {
+    fn start(&self, answers: Option<InputResponses>) -> CallExchange {
         let request = UpstreamRequest {
             params: RequestParams::Get {
                 name: self.routed.owner.raw_name.clone(),
@@ -477,7 +482,7 @@ impl Bridge<'_> {
             return Err(broken());
         }
         self.next_round()?;
-        self.input_required(requests, Progress::Replay(replay))
+        self.input_required(requests, GetProgress::Replay(replay))
     }
 
     fn allowed(&self) -> ClientCapabilities {
@@ -489,7 +494,7 @@ impl Bridge<'_> {
         RequestOrigin { upstream: config.id.to_string(), label: config.settings.label_elicitations }
     }
 
-    fn origin(&self) -> Origin {
+    fn origin(&self) -> ResultOrigin {
         super::origin(self.routed.owner)
     }
 

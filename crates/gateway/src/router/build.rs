@@ -16,7 +16,7 @@ use super::debounce::Debounce;
 use super::effective::TextReport;
 use super::refresh::{Inputs, Refresh, Renewal};
 use super::search::SEARCHES;
-use super::source::Source;
+use super::source::UpstreamSource;
 use super::suspended_calls::SuspendedCalls;
 use super::unapproved::Mismatches;
 use super::verified::VerifiedTexts;
@@ -31,7 +31,7 @@ use config::{Config, OnChangedDefinition};
 use domain::name::UpstreamId;
 
 /// State that the routers of all editions share.
-pub(super) struct SharedState {
+pub(super) struct RouterSharedState {
     /// Marked changed whenever a snapshot is published.
     pub published: watch::Receiver<()>,
     pub changes: watch::Receiver<Option<Published>>,
@@ -78,8 +78,11 @@ impl Router {
             ..Catalog::default()
         }));
         let views = Arc::new(ViewCache::new(config, deps.gate.rights().clone()));
-        let sources: Vec<_> =
-            config.upstreams.iter().map(|u| Source::new(DriverId::fresh(), u, config)).collect();
+        let sources: Vec<_> = config
+            .upstreams
+            .iter()
+            .map(|u| UpstreamSource::new(DriverId::fresh(), u, config))
+            .collect();
         let caller_lists = caller_lists(config, &sources, None, &upstream_deps);
         let (publish, published) = watch::channel(());
         let (change, changes) = watch::channel(None);
@@ -99,7 +102,7 @@ impl Router {
         let inputs = Inputs { reports: reported, texts: learned, renewals: renewed };
         let supervisor = upstream_deps.supervisor.clone();
         let shutdown = upstream_deps.shutdown.clone();
-        let shared = Arc::new(SharedState {
+        let shared = Arc::new(RouterSharedState {
             published,
             changes,
             url_completions: NotificationSinks::url_completions(),
@@ -114,7 +117,7 @@ impl Router {
             renewals,
             upstream_deps,
         });
-        let start = |(source, upstream): (&Source, &config::Upstream)| {
+        let start = |(source, upstream): (&UpstreamSource, &config::UpstreamSettings)| {
             shared.upstream(source.driver, upstream)
         };
         let upstreams = sources.iter().zip(&config.upstreams).map(start).collect();
@@ -146,13 +149,13 @@ impl Router {
         deps: RouterDeps,
     ) -> Result<(Self, oneshot::Sender<()>), RefreshEnded> {
         let views = Arc::new(ViewCache::new(config, deps.gate.rights().clone()));
-        let kept = |upstream: &config::Upstream| {
+        let kept = |upstream: &config::UpstreamSettings| {
             let kept = self.upstreams.get(&upstream.id);
             kept.filter(|kept| kept.config() == upstream)
         };
         let driver = |upstream| kept(upstream).map_or_else(DriverId::fresh, |kept| kept.driver());
         let sources: Vec<_> =
-            config.upstreams.iter().map(|u| Source::new(driver(u), u, config)).collect();
+            config.upstreams.iter().map(|u| UpstreamSource::new(driver(u), u, config)).collect();
         let drivers: Vec<_> = sources.iter().map(|source| source.driver).collect();
         let before = self.caller_lists.as_ref();
         let caller_lists = caller_lists(config, &sources, before, &self.shared.upstream_deps);
@@ -198,7 +201,7 @@ impl Router {
         caller_lists: Option<Arc<CallerLists>>,
         upstreams: BTreeMap<UpstreamId, Arc<Upstream>>,
         deps: RouterDeps,
-        shared: Arc<SharedState>,
+        shared: Arc<RouterSharedState>,
     ) -> Self {
         let naming = config.naming.clone();
         let listing = config.listing.clone();
@@ -230,12 +233,12 @@ impl Router {
     }
 }
 
-impl SharedState {
+impl RouterSharedState {
     /// Starts a driver.
     fn upstream(
         &self,
         driver: DriverId,
-        upstream: &config::Upstream,
+        upstream: &config::UpstreamSettings,
     ) -> (UpstreamId, Arc<Upstream>) {
         let config = upstream.clone();
         let reports = self.reports.clone();
@@ -248,7 +251,7 @@ impl SharedState {
 
 fn caller_lists(
     config: &Config,
-    sources: &[Source],
+    sources: &[UpstreamSource],
     before: Option<&Arc<CallerLists>>,
     deps: &UpstreamDeps,
 ) -> Option<Arc<CallerLists>> {

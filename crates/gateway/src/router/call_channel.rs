@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use domain::call::Client;
+use domain::call::ClientMessages;
 use domain::document::Document;
 use domain::server_request::{Answer, ServerRequest};
 
@@ -44,7 +44,7 @@ const WAITING: usize = 16;
 impl CallChannel {
     /// Returns the channel of a call, with its receiving end where the client accepts messages
     /// before its response.
-    pub(crate) fn of(client: Client) -> (Self, Option<mpsc::Receiver<CallEvent>>) {
+    pub(crate) fn of(client: ClientMessages) -> (Self, Option<mpsc::Receiver<CallEvent>>) {
         let channel = client.accepts_messages().then(|| mpsc::channel(WAITING));
         let (sender, receiver) = channel.unzip();
         (Self(sender), receiver)
@@ -71,7 +71,7 @@ impl CallChannel {
         patience: Duration,
     ) -> Option<Answer> {
         let sender = self.0.as_ref()?;
-        let mut waiting = Waiting(Some(self));
+        let mut waiting = AnswerWait(Some(self));
         let (answer, answered) = oneshot::channel();
         let requesting = async {
             sender.send(CallEvent::ServerRequest { server_request, origin, answer }).await.ok()?;
@@ -85,9 +85,9 @@ impl CallChannel {
 
 /// The wait for the answer to a server request. Dropped without one, it sends
 /// [`CallEvent::ServerRequestEnded`].
-struct Waiting<'a>(Option<&'a CallChannel>);
+struct AnswerWait<'a>(Option<&'a CallChannel>);
 
-impl Drop for Waiting<'_> {
+impl Drop for AnswerWait<'_> {
     fn drop(&mut self) {
         if let Some(channel) = self.0 {
             channel.tell(CallEvent::ServerRequestEnded);

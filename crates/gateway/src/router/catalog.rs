@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::approval::ApprovalRow;
 use super::owner::Owner;
 use super::segment::Segment;
-use super::view::View;
+use super::view::ListView;
 use domain::caller::Principal;
 use domain::cursor::CacheScope;
 use domain::fault::{Fault, UpstreamFaultKind as Kind};
@@ -23,7 +23,7 @@ use domain::tool::name::is_derived;
 #[derive(Debug, Default)]
 pub struct Catalog {
     /// The prompts; shared between snapshots as long as no list changes.
-    pub content: Arc<Content>,
+    pub content: Arc<CatalogContent>,
     /// Upstreams whose list is stale or missing.
     pub incomplete: Vec<Incomplete>,
     /// Whether an upstream has not answered since the start and `listing.deadline` has not passed.
@@ -43,13 +43,13 @@ pub struct Catalog {
 
 /// The prompts themselves.
 #[derive(Debug, Default)]
-pub struct Content {
+pub struct CatalogContent {
     /// Increases with each content.
     pub generation: u64,
     /// In byte order of the public names; none is empty.
     segments: Vec<Arc<Segment>>,
     /// The view of a caller that may see everything.
-    pub everyone: Arc<View>,
+    pub everyone: Arc<ListView>,
     pub left_out: Vec<LeftOut>,
     /// They stay listed: only people can judge which of the two is genuine.
     pub look_alikes: Vec<LookAlike>,
@@ -62,7 +62,7 @@ pub struct Content {
 pub(super) struct PrivatePart {
     pub audience: Principal,
     /// The content of all callers.
-    pub shared: Arc<Content>,
+    pub shared: Arc<CatalogContent>,
     /// The caller's own.
     pub segments: Vec<Arc<Segment>>,
 }
@@ -134,7 +134,7 @@ impl PrivatePart {
     }
 }
 
-impl Content {
+impl CatalogContent {
     /// `segments` come in byte order of their names, and none is empty.
     pub fn new(
         generation: u64,
@@ -142,7 +142,7 @@ impl Content {
         left_out: Vec<LeftOut>,
         look_alikes: Vec<LookAlike>,
     ) -> Self {
-        let everyone = Arc::new(View::whole(&segments));
+        let everyone = Arc::new(ListView::whole(&segments));
         Self { generation, segments, everyone, left_out, look_alikes, private: None }
     }
 
@@ -173,7 +173,7 @@ impl Content {
         })
     }
 
-    /// The owners of all prompts, in the order of [`Content::everyone`].
+    /// The owners of all prompts, in the order of [`CatalogContent::everyone`].
     pub fn owners(&self) -> impl Iterator<Item = &Owner> {
         self.segments.iter().flat_map(|segment| segment.owners())
     }

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use super::Digest;
 use super::caller_lists::CallerLists;
 use super::caller_lists::watching::Watching;
-use super::catalog::Content;
+use super::catalog::CatalogContent;
 use super::view_cache::{ListDigests, ListKinds, ViewCache};
 use config::ToolForm;
 use domain::caller::Caller;
@@ -15,7 +15,7 @@ use domain::caller::Caller;
 /// An announced content, with the views of its configuration.
 #[derive(Clone)]
 pub struct Published {
-    pub content: Arc<Content>,
+    pub content: Arc<CatalogContent>,
     pub views: Arc<ViewCache>,
     /// `None` where all upstreams list for all callers.
     pub(crate) caller_lists: Option<Arc<CallerLists>>,

@@ -10,8 +10,8 @@ use super::approval::{
 use super::catalog::{LeftOut, LeftOutBy};
 use base::seal;
 use domain::approval::{
-    Approval, Coverage, Decision, Mode, NO_ARGUMENTS, Offered, OfferedText, Reason, Serving, State,
-    decide,
+    Approval, ApprovalState, Coverage, Decision, Mode, NO_ARGUMENTS, Offered, OfferedText, Reason,
+    Serving, decide,
 };
 use domain::json::Json;
 use domain::name::{Naming, Prefix, UpstreamId};
@@ -187,7 +187,11 @@ impl Maker<'_> {
             if is_offered.contains(raw_name.as_str()) {
                 continue;
             }
-            let state = if approval.approved.is_some() { State::Approved } else { State::Rejected };
+            let state = if approval.approved.is_some() {
+                ApprovalState::Approved
+            } else {
+                ApprovalState::Rejected
+            };
             let reason = Reason::NotOffered;
             let decision = Decision { state, reason, serving: Serving::Nothing };
             let known = Prompt::named(raw_name);
@@ -206,7 +210,8 @@ impl Maker<'_> {
                     Ok(form) => {
                         row.decision.serving = Serving::Approved;
                         effective.prompts.push(form);
-                        let approval = self.prompt_approval(State::Approved, Some(approval));
+                        let approval =
+                            self.prompt_approval(ApprovalState::Approved, Some(approval));
                         effective
                             .approvals
                             .push(PromptApproval { is_snapshot_only: true, ..approval });
@@ -218,7 +223,7 @@ impl Maker<'_> {
         }
     }
 
-    fn prompt_approval(&self, state: State, approval: Option<&Approval>) -> PromptApproval {
+    fn prompt_approval(&self, state: ApprovalState, approval: Option<&Approval>) -> PromptApproval {
         let version = approval
             .and_then(|approval| approval.approved.as_ref())
             .map(|decided| &decided.version);
@@ -234,7 +239,7 @@ impl Maker<'_> {
                 store: self.approvals.store.clone(),
             })
         });
-        let is_tolerated = !self.is_enforced() && state != State::Approved;
+        let is_tolerated = !self.is_enforced() && state != ApprovalState::Approved;
         PromptApproval { state, is_tolerated, is_snapshot_only: false, approved }
     }
 

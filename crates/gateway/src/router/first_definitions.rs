@@ -35,7 +35,7 @@ const MAX_BYTES: usize = 64 << 20;
 
 /// A prompt whose definition differs from the first one.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Changed {
+pub(crate) struct ChangedDefinition {
     pub raw_name: String,
     /// `sha256:…` of both definitions.
     pub before: String,
@@ -49,7 +49,7 @@ impl FirstDefinitions {
 
     /// Replaces changed definitions by their first ones, or removes them; returns those that
     /// changed since the last report. With `Allow`, nothing is kept.
-    pub(crate) fn apply(&mut self, prompts: &mut Vec<Prompt>) -> Vec<Changed> {
+    pub(crate) fn apply(&mut self, prompts: &mut Vec<Prompt>) -> Vec<ChangedDefinition> {
         let mut changes = Vec::new();
         if self.mode == OnChangedDefinition::Allow {
             return changes;
@@ -78,7 +78,7 @@ impl FirstDefinitions {
                 first.reported = Some(now.clone());
                 let raw_name = prompt.name.clone();
                 let before = digest(&first.prompt);
-                changes.push(Changed { raw_name, before, now });
+                changes.push(ChangedDefinition { raw_name, before, now });
             }
             first.is_blocked = self.mode == OnChangedDefinition::Block;
             if !first.is_blocked {

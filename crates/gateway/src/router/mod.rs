@@ -36,7 +36,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
 
-use crate::policy::{Authorized, CallRecord, Gate, Resolution, Target};
+use crate::policy::{Authorized, CallRecord, CallTarget, Gate, Resolution};
 use crate::upstream::Upstream;
 use crate::upstream::call::correlator::{InterimMessage, UrlElicitationComplete};
 use crate::upstream::call::exchange::ExchangeEvent;
@@ -47,17 +47,17 @@ use base::platform::heap::rare;
 use base::seal::{self, Sealer};
 use blocking::within;
 use bridge::Bridge;
-use build::SharedState;
+use build::RouterSharedState;
 use call_channel::{CallChannel, CallEvent};
-use caller_lists::{CallerLists, Wanted};
+use caller_lists::{CallerLists, PrivateListScope};
 use catalog::{Catalog, Incomplete};
 use changes::Changes;
-use config::{Approvals, Exposure, Limits, Listing, ToolForm};
-use domain::approval::State;
+use config::{ApprovalRules, Exposure, Limits, Listing, ToolForm};
+use domain::approval::ApprovalState;
 use domain::call::{Call, InputRetry, NameKind, Request};
 use domain::call_overlay::Validation;
 use domain::caller::Caller;
-use domain::cursor::{CacheScope, Place};
+use domain::cursor::{CacheScope, PagePosition};
 use domain::document::Document;
 use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::json::object::write_object;
@@ -68,9 +68,9 @@ use domain::server_request::ClientCapabilities;
 use domain::tool::name::is_derived;
 use domain::unix_time::UnixSeconds;
 use owner::Owner;
-use reply::{Completion, ListReply, Origin, Reply};
+use reply::{Completion, ListReply, Reply, ResultOrigin};
 use segment::name_of_tool;
-use view::View;
+use view::ListView;
 use view_cache::{ListKind, ListKinds, ViewCache};
 
 pub use crate::upstream::UpstreamDeps;
@@ -97,9 +97,9 @@ pub struct Router {
     limits: Limits,
     /// Whether a method of authentication is configured, so that callers have different cursors.
     has_callers: bool,
-    approvals: Approvals,
+    approvals: ApprovalRules,
     overlays: Vec<Overlay>,
-    shared: Arc<SharedState>,
+    shared: Arc<RouterSharedState>,
 }
 
 impl Router {
@@ -321,13 +321,13 @@ impl Router {
     /// The same with the caller's private lists.
     async fn settled_for(&self, call: &Call, deadline: Instant) -> Arc<Catalog> {
         let catalog = self.settled(deadline).await;
-        self.with_caller_lists(call, Wanted::All, catalog, deadline).await
+        self.with_caller_lists(call, PrivateListScope::All, catalog, deadline).await
     }
 
     async fn with_caller_lists(
         &self,
         call: &Call,
-        wanted: Wanted<'_>,
+        wanted: PrivateListScope<'_>,
         catalog: Arc<Catalog>,
         deadline: Instant,
     ) -> Arc<Catalog> {
@@ -399,14 +399,14 @@ impl Router {
         let page = view.page(after, self.listing.page_size);
         let next_cursor = page.more_after.map(|last| {
             let owner = catalog.content.owner(last).map(|owner| owner.upstream.to_string());
-            let place = Place {
+            let place = PagePosition {
                 caller: call.caller.id().to_owned(),
                 scope,
                 issued_at: now,
                 last: last.to_owned(),
                 owner: owner.unwrap_or_default(),
             };
-            self.sealer.seal(seal::Kind::Cursor, &bound_to, &place.encode())
+            self.sealer.seal(seal::TokenKind::Cursor, &bound_to, &place.encode())
         });
         Ok(Reply::List(ListReply {
             kind,
@@ -449,7 +449,7 @@ impl Router {
     fn incomplete(
         &self,
         catalog: &Catalog,
-        view: &View,
+        view: &ListView,
         caller: &Caller,
         endpoint: &str,
     ) -> Result<Vec<Incomplete>, Fault> {
@@ -487,10 +487,10 @@ impl Router {
         bound_to: &str,
         call: &Call,
         now: UnixSeconds,
-    ) -> Result<Place, Fault> {
-        let plain = self.sealer.open(seal::Kind::Cursor, bound_to, token);
+    ) -> Result<PagePosition, Fault> {
+        let plain = self.sealer.open(seal::TokenKind::Cursor, bound_to, token);
         let place = plain
-            .and_then(|bytes| Place::decode(&bytes))
+            .and_then(|bytes| PagePosition::decode(&bytes))
             .filter(|place| place.caller == call.caller.id() && place.is_fresh(now));
         place.ok_or_else(|| RequestFault::InvalidCursor.into())
     }
@@ -518,7 +518,7 @@ impl Router {
         if self.caller_lists.is_none() || is_known {
             return catalog;
         }
-        self.with_caller_lists(call, Wanted::Of(name, name_kind), catalog, deadline).await
+        self.with_caller_lists(call, PrivateListScope::Of(name, name_kind), catalog, deadline).await
     }
 
     fn find<'a>(
@@ -532,7 +532,7 @@ impl Router {
     }
 
     fn listed<'a>(&self, call: &Call, owner: &'a Owner) -> Resolution<'a> {
-        let target = Target {
+        let target = CallTarget {
             upstream: owner.upstream.as_str(),
             raw_name: &owner.raw_name,
             definition: &owner.digest,
@@ -568,7 +568,7 @@ impl Router {
 struct Unlisted<'a> {
     upstream: &'a UpstreamId,
     raw_name: String,
-    state: State,
+    state: ApprovalState,
     /// Why there is no list.
     kind: Kind,
 }
@@ -577,7 +577,7 @@ impl Unlisted<'_> {
     fn resolution(&self) -> Resolution<'_> {
         let Self { upstream, raw_name, state, kind } = self;
         let upstream = upstream.as_str();
-        let target = Target { upstream, raw_name, definition: "", state: *state };
+        let target = CallTarget { upstream, raw_name, definition: "", state: *state };
         Resolution::Unlisted(target, Fault::upstream(upstream, kind.clone()))
     }
 }
@@ -680,8 +680,8 @@ fn renamed_arguments(
 /// An object of strings.
 const ARGUMENTS_DEPTH: usize = 2;
 
-fn origin(owner: &Owner) -> Origin {
-    Origin {
+fn origin(owner: &Owner) -> ResultOrigin {
+    ResultOrigin {
         upstream: owner.upstream.clone(),
         digest: owner.digest.clone(),
         name: owner.public_name.clone(),

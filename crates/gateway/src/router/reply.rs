@@ -18,7 +18,7 @@ use domain::document::Document;
 use domain::fault::{Fault, UpstreamFaultKind as Kind};
 use domain::hidden_text;
 use domain::hidden_text::HiddenText;
-use domain::json::{Json, Kind as JsonKind, write_str};
+use domain::json::{Json, JsonKind, write_str};
 use domain::name::UpstreamId;
 use domain::server_request::ServerRequest;
 use domain::uri;
@@ -32,7 +32,7 @@ pub enum Reply {
     Prompt(PromptReply),
     Completion {
         completion: Completion,
-        origin: Origin,
+        origin: ResultOrigin,
     },
     InputRequired(InputRequired),
 }
@@ -52,7 +52,7 @@ impl Reply {
 pub struct PromptReply {
     /// As the upstream sent it, without the text that `content` strips.
     pub result: Document,
-    pub origin: Origin,
+    pub origin: ResultOrigin,
     pub flags: Flags,
     /// Its messages come before and after those of the result.
     pub overlay: Option<Arc<CallOverlay>>,
@@ -62,7 +62,7 @@ pub struct PromptReply {
 
 impl PromptReply {
     /// A result without findings and overlays.
-    pub fn of(result: Document, origin: Origin) -> Self {
+    pub fn of(result: Document, origin: ResultOrigin) -> Self {
         let flags = Flags::default();
         Self { result, origin, flags, overlay: None, is_snapshot: false }
     }
@@ -119,7 +119,7 @@ pub struct ListReply {
 
 /// The prompt and upstream behind a result.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Origin {
+pub struct ResultOrigin {
     /// Id of the upstream.
     pub upstream: UpstreamId,
     /// `sha256:…` of the prompt's definition as listed.
@@ -161,7 +161,7 @@ impl Completion {
 /// Validates a `GetPromptResult`, and treats hidden text and unsafe URIs in it as `mode` says.
 pub(super) fn prompt(
     result: Document,
-    origin: Origin,
+    origin: ResultOrigin,
     mode: HiddenText,
 ) -> Result<PromptReply, Fault> {
     let fault = |what: String| Fault::upstream(origin.upstream.as_str(), Kind::Protocol(what));
@@ -201,7 +201,7 @@ pub(super) fn prompt(
 }
 
 /// Validates a `CompleteResult`.
-pub(super) fn completion(result: Document, origin: Origin) -> Result<Reply, Fault> {
+pub(super) fn completion(result: Document, origin: ResultOrigin) -> Result<Reply, Fault> {
     let read = check_complete(result.json()).and_then(|()| read_completion(result.json()));
     match read {
         Ok(completion) => Ok(Reply::Completion { completion, origin }),
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Completion, Fault> {
-        let origin = Origin {
+        let origin = ResultOrigin {
             upstream: UpstreamId::parse("a").unwrap(),
             digest: "".into(),
             name: "".into(),

@@ -7,13 +7,13 @@ use tokio::time::Instant;
 use super::Router;
 use super::blocking::{in_turn, within};
 use super::reply::{FoundReply, Reply};
-use super::view::View;
-use base::seal::{self, Kind};
+use super::view::ListView;
+use base::seal::{self, TokenKind};
 use domain::call::Call;
-use domain::cursor::{CacheScope, Place};
+use domain::cursor::{CacheScope, PagePosition};
 use domain::fault::{Fault, RequestFault};
 use domain::tool::result::write_found;
-use domain::tool::search::{Query, Score};
+use domain::tool::search::{Score, SearchQuery};
 use domain::unix_time::UnixSeconds;
 
 /// Prompts on one page. A model reads all of them, so a page is short.
@@ -45,7 +45,7 @@ impl Router {
         let viewing = self.views.view(&catalog.content, &call.caller, &call.endpoint);
         let view = within(deadline, viewing).await?;
         let incomplete = self.incomplete(&catalog, &view, &call.caller, &call.endpoint)?;
-        let query = Query::new(query);
+        let query = SearchQuery::new(query);
         let (elements, more_after) = if view.text_size() <= SEARCHED_AT_ONCE {
             page(&view, &query, after)
         } else {
@@ -54,14 +54,14 @@ impl Router {
             within(deadline, searching).await?
         };
         let next_cursor = more_after.map(|last| {
-            let place = Place {
+            let place = PagePosition {
                 caller: call.caller.id().to_owned(),
                 scope: CacheScope::Private,
                 issued_at: now,
                 last,
                 owner: String::new(),
             };
-            self.sealer.seal(Kind::Cursor, &bound_to, &place.encode())
+            self.sealer.seal(TokenKind::Cursor, &bound_to, &place.encode())
         });
         let now = Instant::now();
         Ok(Reply::Found(FoundReply { elements, next_cursor, incomplete, now }))
@@ -70,8 +70,8 @@ impl Router {
 
 /// Returns the elements of a page, and its last place if more prompts follow.
 fn page(
-    view: &Arc<View>,
-    query: &Query,
+    view: &Arc<ListView>,
+    query: &SearchQuery,
     after: Option<(Score, String)>,
 ) -> (String, Option<String>) {
     let after = after.as_ref().map(|(score, name)| (*score, name.as_str()));

@@ -14,7 +14,7 @@ use super::owner::Owner;
 use base::seal;
 use domain::chunks;
 use domain::json::Json;
-use domain::merge::Entry;
+use domain::merge::MergedPrompt;
 use domain::name::UpstreamId;
 use domain::prompt::{Argument, Prompt};
 use domain::tool::name::tool_name;
@@ -81,7 +81,7 @@ impl SegmentWriter {
     pub fn push_merged(
         &mut self,
         upstream: &UpstreamId,
-        entry: &Entry,
+        entry: &MergedPrompt,
         prompt: &Prompt,
         approval: PromptApproval,
     ) {

@@ -14,7 +14,7 @@ use domain::overlay::Overlay;
 
 /// The driver of an upstream, and the names of its prompts.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct UpstreamSource {
     pub driver: DriverId,
     pub id: UpstreamId,
     pub prefix: Prefix,
@@ -24,9 +24,9 @@ pub struct Source {
     pub approvals: ApprovalSettings,
 }
 
-impl Source {
+impl UpstreamSource {
     /// The source of an enabled upstream of the configuration.
-    pub fn new(driver: DriverId, upstream: &config::Upstream, config: &Config) -> Self {
+    pub fn new(driver: DriverId, upstream: &config::UpstreamSettings, config: &Config) -> Self {
         let overlays = config.overlays.iter().filter(|overlay| overlay.upstream == upstream.id);
         Self {
             driver,

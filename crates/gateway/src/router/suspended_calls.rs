@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::upstream::call::exchange::Exchange;
+use crate::upstream::call::exchange::CallExchange;
 use base::seal::random;
 use domain::caller::Caller;
 use domain::fair_share::{FairShare, Holder, Share};
@@ -18,7 +18,7 @@ use domain::server_request::{Answer, ServerRequest};
 
 /// An exchange, and the server request that it waits for.
 pub(crate) struct SuspendedCall {
-    pub exchange: Exchange,
+    pub exchange: CallExchange,
     pub server_request: ServerRequest,
     pub answer: oneshot::Sender<Answer>,
     /// When it is given up.
@@ -43,20 +43,21 @@ const MAX_PER_CALLER: usize = 4;
 
 /// Bounds on the number of suspended calls.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct SuspendedLimits {
     pub per_upstream: usize,
-    /// The part of [`MAX_CALLS`] and of `per_upstream` that one caller may have while others want room.
+    /// The part of [`MAX_CALLS`] and of `per_upstream` that one caller may have while others want
+    /// room.
     pub share: Share,
 }
 
 struct Suspended {
-    places: HashMap<Ticket, Place>,
+    places: HashMap<Ticket, SuspendedPlace>,
     all: FairShare<Holder>,
     /// By upstream. Upstreams without suspended calls have no entry.
     by_upstream: HashMap<UpstreamId, FairShare<Holder>>,
 }
 
-struct Place {
+struct SuspendedPlace {
     caller: Caller,
     holder: Holder,
     upstream: UpstreamId,
@@ -72,8 +73,8 @@ impl Default for Suspended {
 
 impl Suspended {
     /// Takes a place for one call, if all bounds allow it.
-    fn take(&mut self, holder: &Holder, upstream: &UpstreamId, limits: Limits) -> bool {
-        let Limits { per_upstream, share } = limits;
+    fn take(&mut self, holder: &Holder, upstream: &UpstreamId, limits: SuspendedLimits) -> bool {
+        let SuspendedLimits { per_upstream, share } = limits;
         self.all.resize(MAX_CALLS, share.of(MAX_CALLS));
         if self.all.held(holder) >= MAX_PER_CALLER || self.all.take(holder, 1).is_err() {
             return false;
@@ -88,7 +89,7 @@ impl Suspended {
         taken
     }
 
-    fn release(&mut self, place: &Place) {
+    fn release(&mut self, place: &SuspendedPlace) {
         self.all.put_back(&place.holder, 1);
         if let Some(of_upstream) = self.by_upstream.get_mut(&place.upstream) {
             of_upstream.put_back(&place.holder, 1);
@@ -111,7 +112,7 @@ impl SuspendedCalls {
         caller: &Caller,
         holder: &Holder,
         upstream: &UpstreamId,
-        limits: Limits,
+        limits: SuspendedLimits,
         waiting: SuspendedCall,
     ) -> Option<Ticket> {
         let ticket: Ticket = random();
@@ -122,7 +123,7 @@ impl SuspendedCalls {
                 return None;
             }
             let (caller, holder, upstream) = (caller.clone(), holder.clone(), upstream.clone());
-            calls.places.insert(ticket, Place { caller, holder, upstream, take });
+            calls.places.insert(ticket, SuspendedPlace { caller, holder, upstream, take });
         }
         let calls = self.calls.clone();
         let shutdown = self.shutdown.clone();
@@ -162,8 +163,8 @@ impl SuspendedCalls {
 fn remove(
     calls: &Mutex<Suspended>,
     ticket: &Ticket,
-    is_meant: impl FnOnce(&Place) -> bool,
-) -> Option<Place> {
+    is_meant: impl FnOnce(&SuspendedPlace) -> bool,
+) -> Option<SuspendedPlace> {
     let mut calls = lock(calls);
     if !calls.places.get(ticket).is_some_and(is_meant) {
         return None;
@@ -183,7 +184,7 @@ mod tests {
 
     #[test]
     fn f23_a_few_callers_do_not_take_all_places_of_an_upstream() {
-        let limits = Limits { per_upstream: 16, share: Share::new(0.125) };
+        let limits = SuspendedLimits { per_upstream: 16, share: Share::new(0.125) };
         let mut suspended = Suspended::default();
         let upstream = UpstreamId::parse("up").unwrap();
         let other = UpstreamId::parse("other").unwrap();

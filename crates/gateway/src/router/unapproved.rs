@@ -12,8 +12,8 @@ use super::blocking::beside_calls;
 use super::owner::Owner;
 use super::reply::{self, PromptReply, Reply};
 use super::{RoutedCall, Router, origin};
-use audit::record::Event;
-use domain::approval::{NO_ARGUMENTS, State};
+use audit::record::AuditEvent;
+use domain::approval::{ApprovalState, NO_ARGUMENTS};
 use domain::document::Document;
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::name::UpstreamId;
@@ -122,10 +122,10 @@ impl Router {
             self.shared.telemetry.metrics().unapproved(upstream, outcome.as_str());
         }
         // Its state changes with the next probe; once it has, gets cause no more probes.
-        if owner.approval.state == State::Approved {
+        if owner.approval.state == ApprovalState::Approved {
             self.shared.mismatches.add(owner);
         }
-        let event = Event::new("text_not_approved").text("upstream", upstream);
+        let event = AuditEvent::new("text_not_approved").text("upstream", upstream);
         let event = event.text("prompt", &owner.raw_name).text("approved", approved);
         self.audit().note(event.text("offered", offered).text("outcome", outcome.as_str()));
     }

@@ -11,7 +11,7 @@ use domain::json::Json;
 
 /// Results whose texts are approved, by the digests of the texts; the least recently used are
 /// forgotten.
-pub(super) struct VerifiedTexts(Cache<DigestText, Document, Size>);
+pub(super) struct VerifiedTexts(Cache<DigestText, Document, VerifiedSize>);
 
 /// Memory for results, in bytes. A forgotten text is hashed again.
 const MEMORY: u64 = 16 << 20;
@@ -20,9 +20,9 @@ const MEMORY: u64 = 16 << 20;
 const EXPECTED: usize = 1_024;
 
 #[derive(Clone)]
-struct Size;
+struct VerifiedSize;
 
-impl Weighter<DigestText, Document> for Size {
+impl Weighter<DigestText, Document> for VerifiedSize {
     fn weight(&self, digest: &DigestText, result: &Document) -> u64 {
         (digest.len() + result.size()) as u64
     }
@@ -30,7 +30,7 @@ impl Weighter<DigestText, Document> for Size {
 
 impl Default for VerifiedTexts {
     fn default() -> Self {
-        Self(Cache::with_weighter(EXPECTED, MEMORY, Size))
+        Self(Cache::with_weighter(EXPECTED, MEMORY, VerifiedSize))
     }
 }
 

@@ -17,8 +17,8 @@ use domain::tool::{FIND_PROMPT, USE_PROMPT};
 /// A list ready to be cut into pages: parts of segments that all views share. A page costs two
 /// binary searches, and copies no element.
 #[derive(Debug, Default)]
-pub struct View {
-    parts: Vec<Part>,
+pub struct ListView {
+    parts: Vec<ViewPart>,
     len: usize,
     digest: Digest,
     /// Bytes that this view alone takes in memory.
@@ -27,7 +27,7 @@ pub struct View {
 
 /// The visible elements of one segment; none if the segment is known and hidden.
 #[derive(Clone, Debug)]
-struct Part {
+struct ViewPart {
     segment: Arc<Segment>,
     /// The positions of the visible elements: ranges that are in order and do not touch.
     ranges: Arc<[Range<u32>]>,
@@ -35,17 +35,17 @@ struct Part {
 
 /// One page of a view.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Page<'a> {
+pub struct ViewPage<'a> {
     /// The elements, separated by commas, in pieces of UTF-8.
     pub pieces: Vec<Bytes>,
     /// The last public name on the page, if more follow.
     pub more_after: Option<&'a str>,
 }
 
-impl View {
+impl ListView {
     /// The view of all elements of `segments`, which are in order.
     pub fn whole<'a>(segments: impl IntoIterator<Item = &'a Arc<Segment>>) -> Self {
-        let part = |segment: &Arc<Segment>| Part {
+        let part = |segment: &Arc<Segment>| ViewPart {
             ranges: segment.all().clone(),
             segment: segment.clone(),
         };
@@ -62,7 +62,7 @@ impl View {
         let part = |segment: &'a Arc<Segment>| {
             let known = before.and_then(|before| before.known(segment));
             let ranges = known.unwrap_or_else(|| visible_ranges(visible(segment), segment));
-            Part { segment: segment.clone(), ranges }
+            ViewPart { segment: segment.clone(), ranges }
         };
         Self::of(segments.into_iter().map(part).collect())
     }
@@ -70,16 +70,16 @@ impl View {
     /// The rest of a view without the segments that are gone. It is not served: the next view is
     /// made of it.
     pub(super) fn remainder(&self, is_left: impl Fn(&Arc<Segment>) -> bool) -> Self {
-        let parts: Vec<Part> =
+        let parts: Vec<ViewPart> =
             self.parts.iter().filter(|part| is_left(&part.segment)).cloned().collect();
         let size = own_size(&parts);
         Self { parts, size, ..Self::default() }
     }
 
-    fn of(parts: Vec<Part>) -> Self {
+    fn of(parts: Vec<ViewPart>) -> Self {
         let mut digests = Vec::new();
         let mut len = 0;
-        for Part { segment, ranges } in &parts {
+        for ViewPart { segment, ranges } in &parts {
             for position in ranges.iter().flat_map(positions) {
                 digests.extend_from_slice(segment.digest(position));
                 len += 1;
@@ -102,7 +102,7 @@ impl View {
             let is_in_order = next.is_empty() || before.last_name() < &**next.name(0);
             assert!(is_in_order, "segments overlap at {}", before.last_name());
         }
-        for Part { segment, ranges } in &self.parts {
+        for ViewPart { segment, ranges } in &self.parts {
             let is_of_segment = ranges.last().is_none_or(|last| last.end as usize <= segment.len());
             assert!(is_of_segment, "a range ends behind its segment");
             assert!(ranges.iter().all(|range| !range.is_empty()), "a range of nothing is left");
@@ -159,7 +159,7 @@ impl View {
 
     /// The listed names with their elements, in order.
     pub fn elements(&self) -> impl Iterator<Item = (&str, Json<'_>)> {
-        self.parts.iter().flat_map(|Part { segment, ranges }| {
+        self.parts.iter().flat_map(|ViewPart { segment, ranges }| {
             let positions = ranges.iter().flat_map(positions);
             positions.map(|position| (&**segment.name(position), segment.element(position)))
         })
@@ -167,7 +167,7 @@ impl View {
 
     /// Whether a prompt of an upstream is listed.
     pub(super) fn lists(&self, upstream: &UpstreamId) -> bool {
-        self.parts.iter().any(|Part { segment, ranges }| match segment.upstream() {
+        self.parts.iter().any(|ViewPart { segment, ranges }| match segment.upstream() {
             Some(only) => only == upstream && !ranges.is_empty(),
             None => {
                 let mut owners = ranges.iter().flat_map(positions).map(|at| &segment.owners()[at]);
@@ -178,7 +178,7 @@ impl View {
 
     /// The page of at most `size` elements after the name `after`, whether or not that is still
     /// listed.
-    pub fn page(&self, after: Option<&str>, size: usize) -> Page<'_> {
+    pub fn page(&self, after: Option<&str>, size: usize) -> ViewPage<'_> {
         let mut page = self.page_with_comma(after.unwrap_or_default(), size);
         if let Some(last) = page.pieces.last_mut() {
             last.truncate(last.len() - 1);
@@ -187,11 +187,11 @@ impl View {
     }
 
     /// A page with a comma behind its last element.
-    fn page_with_comma(&self, after: &str, size: usize) -> Page<'_> {
+    fn page_with_comma(&self, after: &str, size: usize) -> ViewPage<'_> {
         let first = self.parts.partition_point(|part| part.segment.last_name() <= after);
-        let mut page = Page { pieces: Vec::new(), more_after: None };
+        let mut page = ViewPage { pieces: Vec::new(), more_after: None };
         let (mut left, mut last) = (size, None);
-        for (at, Part { segment, ranges }) in self.parts[first..].iter().enumerate() {
+        for (at, ViewPart { segment, ranges }) in self.parts[first..].iter().enumerate() {
             let start = if at == 0 { segment.count_to(after) } else { 0 };
             for range in &ranges[first_range(ranges, start)..] {
                 if left == 0 {
@@ -228,7 +228,7 @@ impl View {
 
     /// Bytes of the serialised list.
     pub(crate) fn text_size(&self) -> usize {
-        let size = |Part { segment, ranges }: &Part| -> usize {
+        let size = |ViewPart { segment, ranges }: &ViewPart| -> usize {
             ranges.iter().map(|range| segment.text_size(positions(range))).sum()
         };
         self.parts.iter().map(size).sum()
@@ -258,10 +258,10 @@ fn visible_ranges(visible: Allowed, segment: &Segment) -> Arc<[Range<u32>]> {
 }
 
 /// Bytes that these parts take, without their segments.
-fn own_size(parts: &[Part]) -> usize {
-    let is_own = |part: &&Part| !Arc::ptr_eq(&part.ranges, part.segment.all());
+fn own_size(parts: &[ViewPart]) -> usize {
+    let is_own = |part: &&ViewPart| !Arc::ptr_eq(&part.ranges, part.segment.all());
     let ranges: usize = parts.iter().filter(is_own).map(|part| size_of_val(&*part.ranges)).sum();
-    size_of::<View>() + size_of_val(parts) + ranges
+    size_of::<ListView>() + size_of_val(parts) + ranges
 }
 
 /// The index of the first range that ends behind this position.
@@ -280,7 +280,7 @@ mod tests {
     use super::*;
     use domain::prompt::Prompt;
 
-    fn view(names: &[String]) -> View {
+    fn view(names: &[String]) -> ListView {
         let prompt = Prompt::read(Json::parse(br#"{"name":"x"}"#, 8).unwrap()).unwrap();
         let mut segments = Vec::new();
         // Several segments, of which each page may begin and end in any.
@@ -291,10 +291,10 @@ mod tests {
             }
             segments.push(Arc::new(segment.finish()));
         }
-        View::whole(&segments)
+        ListView::whole(&segments)
     }
 
-    fn names(page: &Page<'_>) -> Vec<String> {
+    fn names(page: &ViewPage<'_>) -> Vec<String> {
         let list = format!("[{}]", String::from_utf8(page.pieces.concat()).unwrap());
         let list: Vec<serde_json::Value> = serde_json::from_str(&list).unwrap();
         list.iter().map(|p| p["name"].as_str().unwrap().to_owned()).collect()
@@ -351,7 +351,7 @@ mod tests {
                 let each = (0..segment.len()).map(|at| all[&**segment.name(at)]);
                 Allowed::Some(each.collect())
             };
-            let part = View::part(&segments, None, visible);
+            let part = ListView::part(&segments, None, visible);
             let expected: Vec<String> = all.iter().filter(|(_, v)| **v).map(|(n, _)| n.clone()).collect();
             prop_assert_eq!(part.len(), expected.len());
             prop_assert_eq!(*part.digest(), *view(&expected).digest());
@@ -375,10 +375,10 @@ mod tests {
                 *other = Arc::new(SegmentWriter::default().finish());
             }
             let before: Vec<_> = before.into_iter().filter(|segment| !segment.is_empty()).collect();
-            let before = View::part(&before, None, visible).remainder(|segment| segments.iter().any(|left| Arc::ptr_eq(left, segment)));
-            let unknown = View::unknown(&segments, Some(&before));
+            let before = ListView::part(&before, None, visible).remainder(|segment| segments.iter().any(|left| Arc::ptr_eq(left, segment)));
+            let unknown = ListView::unknown(&segments, Some(&before));
             let mut decided = 0;
-            let again = View::part(&segments, Some(&before), |segment| {
+            let again = ListView::part(&segments, Some(&before), |segment| {
                 decided += segment.len();
                 visible(segment)
             });

@@ -12,10 +12,10 @@ use tokio::sync::Semaphore;
 
 use super::Digest;
 use super::blocking::{beside_calls, turn};
-use super::catalog::{Content, PrivatePart};
+use super::catalog::{CatalogContent, PrivatePart};
 use super::owner::Owner;
 use super::segment::Segment;
-use super::view::View;
+use super::view::ListView;
 use config::{Exposure, ToolForm};
 use domain::caller::{Caller, Principal, Proof};
 use domain::glob::Glob;
@@ -31,22 +31,22 @@ pub struct ViewCache {
     /// The path of the main endpoint, and its exposure.
     main: (String, Exposure),
     /// The parts of the catalog that named endpoints serve, by path.
-    parts: HashMap<String, Part>,
+    parts: HashMap<String, CatalogPart>,
     /// `find_prompt` and `use_prompt`.
-    pair: Arc<View>,
+    pair: Arc<ListView>,
     /// Bounded by bytes, least recently used first.
-    views: Cache<Key, Cached, ViewSize, RandomState>,
+    views: Cache<ViewKey, Cached, ViewSize, RandomState>,
     /// Permits to make views that take long.
     making: Arc<Semaphore>,
     /// The views that each caller had made.
-    made: Mutex<HashMap<Caller, Vec<Key>>>,
+    made: Mutex<HashMap<Caller, Vec<ViewKey>>>,
     /// The memory for views, and the part of it that the views of one caller may take, in bytes.
     views_size: u64,
     share: u64,
 }
 
 /// A part of the catalog.
-struct Part {
+struct CatalogPart {
     upstreams: Vec<UpstreamId>,
     /// Patterns over public names.
     prompts: Vec<Glob>,
@@ -56,7 +56,7 @@ struct Part {
 }
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-struct Key {
+struct ViewKey {
     list: ListKind,
     endpoint: Box<str>,
     entitlement: Option<Arc<str>>,
@@ -64,12 +64,12 @@ struct Key {
     audience: Option<Principal>,
 }
 
-impl Key {
+impl ViewKey {
     fn new(
         list: ListKind,
         endpoint: &str,
         entitlement: Option<Arc<str>>,
-        content: &Content,
+        content: &CatalogContent,
     ) -> Self {
         let audience = content.private.as_ref().map(|private| private.audience.clone());
         Self { list, endpoint: endpoint.into(), entitlement, audience }
@@ -80,7 +80,7 @@ impl Key {
 #[derive(Clone)]
 struct Cached {
     generation: u64,
-    view: Arc<View>,
+    view: Arc<ListView>,
     /// Whether the view covers its whole content. The rest of an earlier view is not served.
     is_whole: bool,
     /// Bytes of the segments that only the view's audience sees.
@@ -126,10 +126,10 @@ impl ListDigests {
 #[derive(Clone)]
 struct ViewSize;
 
-impl Weighter<Key, Cached> for ViewSize {
-    fn weight(&self, key: &Key, cached: &Cached) -> u64 {
+impl Weighter<ViewKey, Cached> for ViewSize {
+    fn weight(&self, key: &ViewKey, cached: &Cached) -> u64 {
         let entitlement = key.entitlement.as_ref().map_or(0, |entitlement| entitlement.len());
-        let key = size_of::<Key>() + key.endpoint.len() + entitlement;
+        let key = size_of::<ViewKey>() + key.endpoint.len() + entitlement;
         (key + cached.view.size() + cached.private) as u64
     }
 }
@@ -159,7 +159,7 @@ const MAKERS: usize = 2;
 impl ViewCache {
     pub fn new(config: &config::Config, rights: Arc<dyn Rights>) -> Self {
         let part = |view: &config::View| {
-            let part = Part {
+            let part = CatalogPart {
                 upstreams: view.upstreams.clone(),
                 prompts: view.prompts.clone(),
                 exposure: view.exposure,
@@ -180,7 +180,7 @@ impl ViewCache {
             stdio: config.auth.stdio.caller(Proof::Stdio),
             main: (config.server.path.clone(), config.server.exposure),
             parts,
-            pair: Arc::new(View::pair()),
+            pair: Arc::new(ListView::pair()),
             views,
             making: Arc::new(Semaphore::new(MAKERS)),
             made: Mutex::default(),
@@ -197,7 +197,7 @@ impl ViewCache {
     /// The form of an endpoint's tools; `None` if prompts are not offered as tools there. It
     /// depends on how many prompts the endpoint has, and not on its caller: rights must not show in
     /// the form.
-    pub(crate) fn tool_form(&self, content: &Content, endpoint: &str) -> Option<ToolForm> {
+    pub(crate) fn tool_form(&self, content: &CatalogContent, endpoint: &str) -> Option<ToolForm> {
         let exposure = self.exposure(endpoint);
         exposure.tools.then(|| match exposure.form {
             ToolForm::Each if self.count(content, endpoint) > exposure.tools_max => ToolForm::Pair,
@@ -206,7 +206,7 @@ impl ViewCache {
     }
 
     /// The endpoints that have more prompts than `tools_max` allows for one tool each.
-    pub(crate) fn beyond_tools_max(&self, content: &Content) -> Vec<&str> {
+    pub(crate) fn beyond_tools_max(&self, content: &CatalogContent) -> Vec<&str> {
         let endpoints = self.parts.keys().chain([&self.main.0]).map(String::as_str);
         let is_beyond = |endpoint: &&str| {
             self.exposure(endpoint).form == ToolForm::Each
@@ -216,7 +216,7 @@ impl ViewCache {
     }
 
     /// The number of prompts of an endpoint, before rights.
-    fn count(&self, content: &Content, endpoint: &str) -> usize {
+    fn count(&self, content: &CatalogContent, endpoint: &str) -> usize {
         if let Some(private) = &content.private {
             // The form is the same for all callers.
             return self.count(&private.shared, endpoint);
@@ -235,28 +235,28 @@ impl ViewCache {
     }
 
     /// `find_prompt` and `use_prompt`.
-    pub fn pair(&self) -> &Arc<View> {
+    pub fn pair(&self) -> &Arc<ListView> {
         &self.pair
     }
 
     /// The view of a caller at an endpoint. Cancel safe.
     pub async fn view(
         self: &Arc<Self>,
-        content: &Arc<Content>,
+        content: &Arc<CatalogContent>,
         caller: &Caller,
         endpoint: &str,
-    ) -> Arc<View> {
+    ) -> Arc<ListView> {
         let entitlement = self.rights.entitlement(caller);
         if entitlement.is_none() && self.serves_all(endpoint) {
             return content.everyone.clone();
         }
-        let key = Key::new(ListKind::Prompts, endpoint, entitlement, content);
+        let key = ViewKey::new(ListKind::Prompts, endpoint, entitlement, content);
         if let Some(view) = self.cached(&key, content) {
             return view;
         }
         let before = self.views.peek(&key);
         let before = before.as_ref().map(|before| &*before.view);
-        if before.is_some() && View::unknown(content.segments(), before) <= DECIDED_AT_ONCE {
+        if before.is_some() && ListView::unknown(content.segments(), before) <= DECIDED_AT_ONCE {
             return self.make(content, caller, key);
         }
         let (making, owned, holder) = (self.clone(), content.clone(), caller.clone());
@@ -269,12 +269,12 @@ impl ViewCache {
     /// The tools that each stand for one prompt of a caller at an endpoint. Cancel safe.
     pub async fn tools(
         self: &Arc<Self>,
-        content: &Arc<Content>,
+        content: &Arc<CatalogContent>,
         caller: &Caller,
         endpoint: &str,
-    ) -> Arc<View> {
+    ) -> Arc<ListView> {
         let entitlement = self.rights.entitlement(caller);
-        let key = Key::new(ListKind::Tools, endpoint, entitlement, content);
+        let key = ViewKey::new(ListKind::Tools, endpoint, entitlement, content);
         if let Some(view) = self.cached(&key, content) {
             return view;
         }
@@ -292,10 +292,10 @@ impl ViewCache {
     /// Makes a view beside the calls, a few at a time.
     async fn make_beside_calls(
         &self,
-        key: &Key,
-        content: &Content,
-        make: impl FnOnce() -> Arc<View> + Send + 'static,
-    ) -> Arc<View> {
+        key: &ViewKey,
+        content: &CatalogContent,
+        make: impl FnOnce() -> Arc<ListView> + Send + 'static,
+    ) -> Arc<ListView> {
         let turn = turn(&self.making).await;
         // Another call may have made it meanwhile.
         if let Some(view) = self.cached(key, content) {
@@ -308,17 +308,17 @@ impl ViewCache {
         .await
     }
 
-    fn cached(&self, key: &Key, content: &Content) -> Option<Arc<View>> {
+    fn cached(&self, key: &ViewKey, content: &CatalogContent) -> Option<Arc<ListView>> {
         let cached = self.views.get(key)?;
         (cached.is_whole && cached.generation == content.generation).then_some(cached.view)
     }
 
     /// Makes the view of a content out of the one before.
-    fn make(&self, content: &Content, caller: &Caller, key: Key) -> Arc<View> {
+    fn make(&self, content: &CatalogContent, caller: &Caller, key: ViewKey) -> Arc<ListView> {
         let before = self.views.peek(&key);
         let before = before.as_ref().map(|before| &*before.view);
         let visible = |segment: &Segment| self.visible(caller, &key.endpoint, segment);
-        let view = Arc::new(View::part(content.segments(), before, visible));
+        let view = Arc::new(ListView::part(content.segments(), before, visible));
         self.store(caller, key, content, &view);
         view
     }
@@ -358,7 +358,7 @@ impl ViewCache {
     /// The digests of the lists of a caller at an endpoint. Cancel safe.
     pub(crate) async fn digests(
         self: &Arc<Self>,
-        content: &Arc<Content>,
+        content: &Arc<CatalogContent>,
         caller: &Caller,
         endpoint: &str,
         kinds: ListKinds,
@@ -381,7 +381,7 @@ impl ViewCache {
     }
 
     /// Keeps a view, unless there is one of a later content.
-    fn store(&self, caller: &Caller, key: Key, content: &Content, view: &Arc<View>) {
+    fn store(&self, caller: &Caller, key: ViewKey, content: &CatalogContent, view: &Arc<ListView>) {
         let is_later = |cached: Cached| cached.generation > content.generation;
         if self.views.peek(&key).is_some_and(is_later) {
             return;
@@ -399,7 +399,7 @@ impl ViewCache {
     /// Drops the oldest views that a caller had made, if they take more than its share and others
     /// use the cache, too: a caller whose rights differ from request to request must not push out
     /// the views of others.
-    fn make_room(&self, caller: &Caller, newest: Key) {
+    fn make_room(&self, caller: &Caller, newest: ViewKey) {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if made.len() >= MAX_MAKERS && !made.contains_key(caller) {
             // A view that several callers share, and made one after another, is kept for one of
@@ -413,7 +413,7 @@ impl ViewCache {
         let keys = made.entry(caller.clone()).or_default();
         keys.retain(|key| *key != newest);
         keys.push(newest);
-        let size = |key: &Key| self.views.peek(key).map(|view| ViewSize.weight(key, &view));
+        let size = |key: &ViewKey| self.views.peek(key).map(|view| ViewSize.weight(key, &view));
         keys.retain(|key| size(key).is_some());
         let mut own: u64 = keys.iter().filter_map(size).sum();
         while own > self.share && self.views.weight() > self.views_size / 2 && keys.len() > 1 {
@@ -430,7 +430,7 @@ impl ViewCache {
 
     /// Panics in debug builds if the cache is beyond its bound, or the views of the caller whose
     /// view was stored are not what it had made.
-    fn debug_assert_invariants(&self, made: &HashMap<Caller, Vec<Key>>, caller: &Caller) {
+    fn debug_assert_invariants(&self, made: &HashMap<Caller, Vec<ViewKey>>, caller: &Caller) {
         if !cfg!(debug_assertions) {
             return;
         }
@@ -438,19 +438,19 @@ impl ViewCache {
         assert!(weight <= self.views_size, "{weight} bytes of {}", self.views_size);
         if let Some(keys) = made.get(caller) {
             assert!(!keys.is_empty(), "a caller without a view has no entry");
-            let distinct: HashSet<&Key> = keys.iter().collect();
+            let distinct: HashSet<&ViewKey> = keys.iter().collect();
             assert_eq!(distinct.len(), keys.len(), "a view is counted once");
         }
     }
 
     /// Releases objects that only earlier contents hold. The rest of their views is kept: the next
     /// ones are made of it.
-    pub(crate) async fn release_before(self: &Arc<Self>, content: &Arc<Content>) {
+    pub(crate) async fn release_before(self: &Arc<Self>, content: &Arc<CatalogContent>) {
         let (views, content) = (self.clone(), content.clone());
         beside_calls(move || views.release(&content)).await;
     }
 
-    fn release(&self, content: &Content) {
+    fn release(&self, content: &CatalogContent) {
         let current: HashSet<_> = content.segments().iter().map(Arc::as_ptr).collect();
         let earlier =
             self.views.iter().filter(|(_, cached)| cached.generation < content.generation);
@@ -514,7 +514,7 @@ impl ViewCache {
     }
 }
 
-impl Part {
+impl CatalogPart {
     fn serves_name(&self, public_name: &str) -> bool {
         self.prompts.iter().any(|glob| glob.matches(public_name))
     }
@@ -575,9 +575,9 @@ mod tests {
     /// 8 KiB of ranges in the view of each caller.
     const PROMPTS: usize = 2_048;
 
-    fn content(generation: u64) -> Arc<Content> {
+    fn content(generation: u64) -> Arc<CatalogContent> {
         let segments = vec![segment("up", PROMPTS, generation)];
-        Arc::new(Content::new(generation, segments, Vec::new(), Vec::new()))
+        Arc::new(CatalogContent::new(generation, segments, Vec::new(), Vec::new()))
     }
 
     #[tokio::test]
@@ -598,7 +598,7 @@ mod tests {
         let content = content(1);
         let made = |caller: &Caller| {
             let entitlement = views.rights.entitlement(caller);
-            let key = Key::new(ListKind::Prompts, "/mcp", entitlement, &content);
+            let key = ViewKey::new(ListKind::Prompts, "/mcp", entitlement, &content);
             views.views.peek(&key).is_some()
         };
         let others = ["a", "b", "c"].map(Caller::new);
@@ -618,7 +618,7 @@ mod tests {
         let views = cache("");
         let content = content(1);
         views.view(&content, &Caller::new("first"), "/mcp").await;
-        let shared = Key::new(
+        let shared = ViewKey::new(
             ListKind::Prompts,
             "/mcp",
             views.rights.entitlement(&Caller::new("first")),
@@ -634,7 +634,7 @@ mod tests {
     async fn a_view_larger_than_views_size_is_served_and_not_kept() {
         let views = cache("[listing]\nviews_size = \"1MiB\"\n");
         let segments = vec![segment("up", 300_000, 0)];
-        let content = Arc::new(Content::new(1, segments, Vec::new(), Vec::new()));
+        let content = Arc::new(CatalogContent::new(1, segments, Vec::new(), Vec::new()));
         let caller = Caller::new("ci");
         assert_eq!(views.view(&content, &caller, "/mcp").await.len(), 150_000);
         assert_eq!(views.views.weight(), 0);
@@ -697,7 +697,7 @@ mod tests {
         let kept = segment("a", 1_000, 0);
         let content = |generation| {
             let segments = vec![kept.clone(), segment("b", 10, generation)];
-            Arc::new(Content::new(generation, segments, Vec::new(), Vec::new()))
+            Arc::new(CatalogContent::new(generation, segments, Vec::new(), Vec::new()))
         };
         let (first, second) = (content(1), content(2));
         let before = views.view(&first, &caller, "/mcp").await;

@@ -8,8 +8,8 @@ use arc_swap::ArcSwap;
 use tokio_util::sync::CancellationToken;
 
 use super::dialect::Dialect;
-use super::token::{Nonce, Token};
-use super::{Dispatch, Refusal, RequestContext, Sessions, TransportContext};
+use super::token::{Nonce, SessionToken};
+use super::{Dispatch, MessageRefusal, RequestContext, Sessions, TransportContext};
 use domain::caller::Caller;
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
@@ -17,7 +17,7 @@ use domain::subject_token::SubjectToken;
 use domain::unix_time::UnixSeconds;
 
 /// One connection of one client.
-pub struct Connection {
+pub struct ClientConnection {
     /// The sessions of the newest configuration.
     sessions: Arc<ArcSwap<Sessions>>,
     pub(super) caller: Caller,
@@ -35,7 +35,7 @@ pub struct Connection {
 #[derive(Default)]
 struct Agreement {
     /// The session that the newest `initialize` negotiated.
-    initialized: Option<Token>,
+    initialized: Option<SessionToken>,
     /// Cancelled by the first `initialize` behind a call without one.
     resumed: Option<CancellationToken>,
 }
@@ -49,7 +49,7 @@ pub enum ConnectionKind {
     Sse,
 }
 
-impl Connection {
+impl ClientConnection {
     pub fn new(
         sessions: Arc<ArcSwap<Sessions>>,
         caller: Caller,
@@ -92,7 +92,7 @@ impl Connection {
         address: Option<IpAddr>,
         body: &[u8],
         now: UnixSeconds,
-    ) -> Result<Dispatch, Refusal> {
+    ) -> Result<Dispatch, MessageRefusal> {
         let context = RequestContext {
             transport: TransportContext::Connection(self),
             caller,
@@ -131,8 +131,8 @@ impl Connection {
     /// Returns the session that `initialize` negotiated. An HTTP+SSE client that reconnects by
     /// itself after a restart of the gateway may send no `initialize`: it is served as the oldest
     /// revision.
-    pub(super) fn token(&self) -> Option<Token> {
-        let oldest = || Token {
+    pub(super) fn token(&self) -> Option<SessionToken> {
+        let oldest = || SessionToken {
             revision: Revision::V2024_11_05,
             capabilities: ClientCapabilities::NONE,
             issued_at: UnixSeconds(0),
@@ -142,8 +142,8 @@ impl Connection {
         self.lock().initialized.clone().or_else(|| (self.kind == ConnectionKind::Sse).then(oldest))
     }
 
-    /// Notes that the client goes on without `initialize`; see [`Connection::token`]. The first
-    /// time it returns a token that is cancelled if it sends one after all.
+    /// Notes that the client goes on without `initialize`; see [`ClientConnection::token`]. The
+    /// first time it returns a token that is cancelled if it sends one after all.
     pub(super) fn resume(&self) -> Option<CancellationToken> {
         let mut agreement = self.lock();
         let is_first = agreement.initialized.is_none() && agreement.resumed.is_none();
@@ -153,12 +153,12 @@ impl Connection {
 
     /// Stores the session that `initialize` negotiated. Returns whether it was the first
     /// `initialize`.
-    pub(super) fn initialize(&self, token: Token) -> bool {
+    pub(super) fn initialize(&self, token: SessionToken) -> bool {
         let mut agreement = self.lock();
         if let Some(resumed) = &agreement.resumed {
             resumed.cancel();
         }
-        agreement.initialized.replace(Token { nonce: self.nonce, ..token }).is_none()
+        agreement.initialized.replace(SessionToken { nonce: self.nonce, ..token }).is_none()
     }
 
     fn lock(&self) -> MutexGuard<'_, Agreement> {

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use crate::router::call_channel::RequestOrigin;
 use crate::router::catalog::Incomplete;
 use crate::router::reply::{
-    Completion, FoundReply, InputRequired, ListReply, Origin, PromptReply, Reply,
+    Completion, FoundReply, InputRequired, ListReply, PromptReply, Reply, ResultOrigin,
 };
 use crate::router::view_cache::{ListKind, ListKinds};
 use domain::call_overlay::{AddedMessage, CallOverlay, with_messages};
@@ -14,7 +14,7 @@ use domain::chunks::{Chunks, Splices};
 use domain::error_code;
 use domain::fault::{Fault, RequestFault};
 use domain::json::object::{ObjectWriter, write_members, write_object};
-use domain::json::{Json, Kind, write_str};
+use domain::json::{Json, JsonKind, write_str};
 use domain::jsonrpc::{self, Id};
 use domain::method::{CANCELLED, ELICITATION_COMPLETE, PROGRESS, SUBSCRIPTION_ACKNOWLEDGED};
 use domain::revision::{Era, Revision};
@@ -30,7 +30,7 @@ pub struct Dialect {
 
 /// The gateway's own implementation info and instructions.
 #[derive(Clone, Debug)]
-pub struct Identity {
+pub struct ServerIdentity {
     /// `Implementation` as JSON text.
     server_info: String,
     /// The member `"instructions":"…"`, or empty.
@@ -63,7 +63,7 @@ pub enum ResultForm {
     Tool,
 }
 
-impl Identity {
+impl ServerIdentity {
     /// `name` and `instructions` are the configuration keys `server.name` and
     /// `server.instructions`.
     pub fn new(name: &str, instructions: Option<&str>) -> Self {
@@ -137,8 +137,8 @@ impl Dialect {
         jsonrpc::notification(PROGRESS, |out| {
             for (key, value) in params.members() {
                 let is_known = match key.as_str().as_deref() {
-                    Some("progress" | "total") => value.kind() == Kind::Number,
-                    Some("message") => value.kind() == Kind::String && has_message,
+                    Some("progress" | "total") => value.kind() == JsonKind::Number,
+                    Some("message") => value.kind() == JsonKind::String && has_message,
                     _ => false,
                 };
                 if is_known {
@@ -210,7 +210,7 @@ impl Dialect {
 
     /// Writes the result of `subscriptions/listen`, which ends the subscription (MCP 2026-07-28,
     /// subscriptions).
-    pub fn listen_result(self, subscription: &Id, identity: &Identity) -> String {
+    pub fn listen_result(self, subscription: &Id, identity: &ServerIdentity) -> String {
         let mut out = String::new();
         write_object(&mut out, |result| {
             self.lead(identity, result, |meta| {
@@ -221,7 +221,7 @@ impl Dialect {
     }
 
     /// Writes the result of `initialize` (legacy era).
-    pub fn initialize(self, identity: &Identity, offer: Offer) -> String {
+    pub fn initialize(self, identity: &ServerIdentity, offer: Offer) -> String {
         let mut out = String::new();
         write_object(&mut out, |result| {
             result.text("protocolVersion", self.revision.as_str());
@@ -234,7 +234,7 @@ impl Dialect {
 
     /// Writes the result of `server/discover` (modern era), which changes only with the
     /// configuration. `ttl_ms` is in milliseconds.
-    pub fn discover(self, identity: &Identity, offer: Offer, ttl_ms: u128) -> String {
+    pub fn discover(self, identity: &ServerIdentity, offer: Offer, ttl_ms: u128) -> String {
         let mut out = String::new();
         write_object(&mut out, |result| {
             self.lead(identity, result, |_| {});
@@ -274,7 +274,7 @@ impl Dialect {
     }
 
     /// Writes the result of a call.
-    pub fn reply(self, reply: &Reply, form: ResultForm, identity: &Identity) -> Chunks {
+    pub fn reply(self, reply: &Reply, form: ResultForm, identity: &ServerIdentity) -> Chunks {
         match reply {
             Reply::List(list) => self.list(list, identity),
             Reply::Found(found) => self.found(found, identity).into(),
@@ -298,7 +298,7 @@ impl Dialect {
 
     /// Writes a page of found prompts as the result of a tool: as data, and as text for older
     /// clients (MCP 2025-11-25, tools, structured content).
-    fn found(self, found: &FoundReply, identity: &Identity) -> String {
+    fn found(self, found: &FoundReply, identity: &ServerIdentity) -> String {
         let mut data = String::with_capacity(found.elements.len() + 256);
         write_object(&mut data, |data| {
             data.written("prompts", |out| out.extend(["[", &found.elements, "]"]));
@@ -319,7 +319,7 @@ impl Dialect {
 
     /// Writes a fault as the result of a tool, so that a model can read it (MCP 2025-11-25, tools,
     /// error handling).
-    pub fn tool_error(self, fault: &Fault, identity: &Identity) -> String {
+    pub fn tool_error(self, fault: &Fault, identity: &ServerIdentity) -> String {
         let mut out = String::new();
         write_object(&mut out, |result| {
             self.lead(identity, result, |meta| {
@@ -334,7 +334,7 @@ impl Dialect {
     }
 
     /// Writes the messages of a prompt as the result of a tool.
-    fn prompt_as_tool(self, prompt: &PromptReply, identity: &Identity) -> String {
+    fn prompt_as_tool(self, prompt: &PromptReply, identity: &ServerIdentity) -> String {
         let PromptReply { result, origin, overlay, .. } = prompt;
         let upstream_result = result.json();
         let mut out = String::with_capacity(upstream_result.text().len() + 1024);
@@ -352,7 +352,7 @@ impl Dialect {
         out
     }
 
-    fn prompt(self, prompt: &PromptReply, identity: &Identity) -> Chunks {
+    fn prompt(self, prompt: &PromptReply, identity: &ServerIdentity) -> Chunks {
         let PromptReply { result: document, origin, overlay, .. } = prompt;
         let overlay = overlay.as_deref();
         let upstream_result = document.json();
@@ -373,7 +373,7 @@ impl Dialect {
                     result.written("messages", |out| {
                         surround(overlay, document.slice(value), &mut splices, out);
                     });
-                } else if !is_ours && value.kind() != Kind::Null {
+                } else if !is_ours && value.kind() != JsonKind::Null {
                     result.rewritten(key, |out| {
                         splices.add(out, value.text(), || document.slice(value));
                     });
@@ -385,7 +385,7 @@ impl Dialect {
 
     /// Writes an `InputRequiredResult` with server requests (MCP 2026-07-28, multi-round-trip
     /// requests).
-    fn input_required(self, input_required: &InputRequired, identity: &Identity) -> String {
+    fn input_required(self, input_required: &InputRequired, identity: &ServerIdentity) -> String {
         let InputRequired { server_requests, state, origin } = input_required;
         let mut out = String::with_capacity(state.len() + 1024);
         write_object(&mut out, |result| {
@@ -410,7 +410,7 @@ impl Dialect {
 
     /// Writes the empty list of a kind that the gateway does not have; `member` is the name of the
     /// list. `ttl_ms` is in milliseconds.
-    pub fn empty_list(self, member: &str, identity: &Identity, ttl_ms: u128) -> String {
+    pub fn empty_list(self, member: &str, identity: &ServerIdentity, ttl_ms: u128) -> String {
         let mut out = String::new();
         write_object(&mut out, |result| {
             self.lead(identity, result, |_| {});
@@ -430,7 +430,7 @@ impl Dialect {
         RequestFault::UnknownResource { code, uri }
     }
 
-    fn list(self, list: &ListReply, identity: &Identity) -> Chunks {
+    fn list(self, list: &ListReply, identity: &ServerIdentity) -> Chunks {
         let mut splices = Splices::default();
         let mut out = String::with_capacity(2 << 10);
         write_object(&mut out, |result| {
@@ -459,7 +459,7 @@ impl Dialect {
     /// members that `write_meta` adds.
     fn lead(
         self,
-        identity: &Identity,
+        identity: &ServerIdentity,
         result: &mut ObjectWriter<'_>,
         write_meta: impl FnOnce(&mut ObjectWriter<'_>),
     ) {
@@ -524,7 +524,7 @@ fn write_own_meta(prompt: &PromptReply, meta: &mut ObjectWriter<'_>) {
     }
 }
 
-fn write_origin(origin: &Origin, meta: &mut ObjectWriter<'_>) {
+fn write_origin(origin: &ResultOrigin, meta: &mut ObjectWriter<'_>) {
     let upstream = origin.upstream.as_str();
     meta.text("promptgate/upstream", upstream).text("promptgate/digest", &origin.digest);
 }
@@ -583,12 +583,12 @@ mod tests {
 
     fn reply(revision: Revision, result: &str) -> Value {
         let result = Document::parse(result.as_bytes().to_vec(), 64).unwrap();
-        let origin = Origin {
+        let origin = ResultOrigin {
             upstream: domain::name::UpstreamId::parse("up").unwrap(),
             digest: "sha256:00".into(),
             name: "up__p".into(),
         };
-        let identity = Identity::new("gate", None);
+        let identity = ServerIdentity::new("gate", None);
         let text = Dialect::new(revision).reply(
             &Reply::Prompt(PromptReply::of(result, origin)),
             ResultForm::Prompt,
@@ -612,7 +612,7 @@ mod tests {
 
     #[test]
     fn initialize_declares_the_capabilities_of_the_revision() {
-        let identity = Identity::new("a \"gate\"", Some("Ask \"nicely\""));
+        let identity = ServerIdentity::new("a \"gate\"", Some("Ask \"nicely\""));
         let result = |revision| -> Value {
             serde_json::from_str(&Dialect::new(revision).initialize(&identity, OFFER)).unwrap()
         };

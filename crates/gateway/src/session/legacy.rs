@@ -6,22 +6,22 @@ use std::net::IpAddr;
 use tracing::debug;
 
 use super::call::server_requests::PendingServerRequests;
-use super::connection::Connection;
+use super::connection::ClientConnection;
 use super::dialect::{Dialect, result_message};
 use super::headers::Headers;
-use super::message::{InboundMessage, Rejection, ReplyContext};
+use super::message::{InboundMessage, MessageFault, ReplyContext};
 use super::notify::notifications::{EventIds, NotificationStream, Subscriber};
 use super::notify::streams::StreamEnd;
 use super::read::is_modern_version;
-use super::token::{Nonce, Token};
-use super::{Dispatch, Refusal, RequestContext, Sessions, TransportContext};
+use super::token::{Nonce, SessionToken};
+use super::{Dispatch, MessageRefusal, RequestContext, Sessions, TransportContext};
 use crate::router::view_cache::ListDigests;
 use domain::call::ServerRequestMode;
 use domain::caller::Caller;
 use domain::fair_share::Holder;
 use domain::fault::{Fault, RequestFault, TransportFault};
 use domain::json::Json;
-use domain::jsonrpc::{Id, Outcome};
+use domain::jsonrpc::{Id, ResponseOutcome};
 use domain::method::{CANCELLED, INITIALIZE, PING};
 use domain::revision::{Era, Revision};
 use domain::server_request::ClientCapabilities;
@@ -41,7 +41,7 @@ impl Sessions {
         address: Option<IpAddr>,
         endpoint: &str,
         now: UnixSeconds,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), MessageRefusal> {
         let token = self.legacy_session(headers, caller, endpoint, now)?;
         let holder = Holder::of(caller, address);
         self.shared.terminated.insert(&holder, token.nonce);
@@ -62,7 +62,7 @@ impl Sessions {
         caller: &Caller,
         endpoint: &str,
         now: UnixSeconds,
-    ) -> Result<NotificationStream, Refusal> {
+    ) -> Result<NotificationStream, MessageRefusal> {
         let token = self.legacy_session(headers, caller, endpoint, now)?;
         let dialect = Dialect::new(token.revision);
         let subscriber = Subscriber::Session {
@@ -85,17 +85,18 @@ impl Sessions {
         &self,
         inbound: &InboundMessage<'_>,
         id: Option<Id>,
-    ) -> Result<Dispatch, Rejection> {
+    ) -> Result<Dispatch, MessageFault> {
         if inbound.method == INITIALIZE {
             return self.initialize(inbound, id);
         }
         let dialect = inbound.context.assumed_dialect;
-        let token = self.token(inbound).map_err(|fault: Fault| Rejection::new(fault, dialect))?;
+        let token =
+            self.token(inbound).map_err(|fault: Fault| MessageFault::new(fault, dialect))?;
         let dialect = Dialect::new(token.revision);
         let Some(id) = id else {
             if inbound.method == CANCELLED {
                 let cancelled = Box::pin(self.cancel(inbound, token.nonce)).await;
-                cancelled.map_err(|fault| Rejection::new(fault, dialect))?;
+                cancelled.map_err(|fault| MessageFault::new(fault, dialect))?;
             }
             return Ok(Dispatch::Accepted);
         };
@@ -121,7 +122,7 @@ impl Sessions {
         context: &RequestContext<'_>,
         message: Json<'_>,
         id: Option<Id>,
-        outcome: Outcome<'_>,
+        outcome: ResponseOutcome<'_>,
     ) -> Result<Dispatch, Fault> {
         let nonce = match context.transport {
             TransportContext::Http(headers) => {
@@ -148,7 +149,7 @@ impl Sessions {
     }
 
     /// Returns the session that `initialize` negotiated with the client of a message.
-    fn token(&self, inbound: &InboundMessage<'_>) -> Result<Token, Fault> {
+    fn token(&self, inbound: &InboundMessage<'_>) -> Result<SessionToken, Fault> {
         let RequestContext { transport, caller, endpoint, now, .. } = *inbound.context;
         match transport {
             TransportContext::Connection(connection) => {
@@ -171,7 +172,7 @@ impl Sessions {
         caller: &Caller,
         endpoint: &str,
         now: UnixSeconds,
-    ) -> Result<Token, Fault> {
+    ) -> Result<SessionToken, Fault> {
         let token = self.session(headers, caller, endpoint, now)?;
         let version = headers.version;
         if version.is_absent() || version.value().and_then(Revision::parse).is_some() {
@@ -185,19 +186,19 @@ impl Sessions {
         &self,
         inbound: &InboundMessage<'_>,
         id: Option<Id>,
-    ) -> Result<Dispatch, Rejection> {
+    ) -> Result<Dispatch, MessageFault> {
         let Some(id) = id else {
             return Ok(Dispatch::Accepted);
         };
         let member = |name| inbound.params.and_then(|p| p.get(name));
         let Some(requested) = member("protocolVersion").and_then(Json::as_str) else {
             let fault = Fault::invalid_params("`protocolVersion` must be a string");
-            return Err(Rejection::new(fault, Dialect::new(Revision::NEWEST_LEGACY)));
+            return Err(MessageFault::new(fault, Dialect::new(Revision::NEWEST_LEGACY)));
         };
         let revision = Revision::negotiate_legacy(&requested);
         let capabilities = ClientCapabilities::declared(member("capabilities"), revision);
         let RequestContext { transport, caller, endpoint, now, .. } = *inbound.context;
-        let token = Token::new(revision, capabilities, caller, now);
+        let token = SessionToken::new(revision, capabilities, caller, now);
         debug!(%revision, requested = requested.escape_debug().to_string(), "session opened");
         let dialect = Dialect::new(revision);
         let message =
@@ -220,14 +221,18 @@ impl Sessions {
     /// some clients of HTTP+SSE do when they have opened the stream again; `None` for all other
     /// connections, and later. The client may have missed changes, so one `list_changed` is sent at
     /// once.
-    pub fn resume(&self, connection: &Connection, caller: &Caller) -> Option<NotificationStream> {
+    pub fn resume(
+        &self,
+        connection: &ClientConnection,
+        caller: &Caller,
+    ) -> Option<NotificationStream> {
         let end = StreamEnd::default().or_revoked(connection.resume()?);
         Some(self.notifications_of(connection, caller, Some(ListDigests::default()), end))
     }
 
     fn notifications_of(
         &self,
-        connection: &Connection,
+        connection: &ClientConnection,
         caller: &Caller,
         known: Option<ListDigests>,
         end: StreamEnd,
@@ -257,7 +262,7 @@ impl Sessions {
         caller: &Caller,
         endpoint: &str,
         now: UnixSeconds,
-    ) -> Result<Token, Refusal> {
+    ) -> Result<SessionToken, MessageRefusal> {
         let revision = headers.version.value().and_then(Revision::parse);
         let is_modern = match revision {
             Some(revision) => revision.era() == Era::Modern,
@@ -269,7 +274,7 @@ impl Sessions {
             self.session_in_version(headers, caller, endpoint, now)
         };
         let dialect = self.dialect_of(headers, endpoint, Some(caller));
-        session.map_err(|fault| Refusal { fault, id: None, dialect })
+        session.map_err(|fault| MessageRefusal { fault, id: None, dialect })
     }
 
     /// Returns the session that the headers name.
@@ -284,7 +289,7 @@ impl Sessions {
         caller: &Caller,
         endpoint: &str,
         now: UnixSeconds,
-    ) -> Result<Token, Fault> {
+    ) -> Result<SessionToken, Fault> {
         if headers.session.is_absent() {
             return Err(TransportFault::SessionRequired.into());
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::call::in_flight::InFlightCall;
-use super::connection::{Connection, ConnectionKind};
+use super::connection::{ClientConnection, ConnectionKind};
 use super::dialect::{Dialect, ResultForm};
 use super::headers::Headers;
 use super::notify::notifications::NotificationStream;
@@ -41,7 +41,7 @@ pub enum Dispatch {
     /// An opened subscription (MCP 2026-07-28, subscriptions).
     Listen(NotificationStream),
     /// The items of a batch, with one array of responses (only MCP 2025-03-26).
-    Batch(Vec<Result<Dispatch, Refusal>>),
+    Batch(Vec<Result<Dispatch, MessageRefusal>>),
 }
 
 /// A checked call, with the data to write its response.
@@ -86,7 +86,7 @@ pub enum TransportContext<'a> {
     /// Streamable HTTP, with the headers of the request.
     Http(&'a Headers<'a>),
     /// Standard streams or HTTP+SSE.
-    Connection(&'a Connection),
+    Connection(&'a ClientConnection),
 }
 
 impl TransportContext<'_> {
@@ -111,7 +111,7 @@ impl TransportContext<'_> {
 
 /// A refused message, with the data to write its error response.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct MessageRefusal {
     pub fault: Fault,
     /// The id of the request, if it could be read.
     pub id: Option<Id>,
@@ -151,14 +151,14 @@ pub(super) struct ReplyContext {
 }
 
 /// The fault of a refused message, with the dialect of the error response.
-pub(super) struct Rejection {
+pub(super) struct MessageFault {
     pub fault: Fault,
     pub dialect: Dialect,
     /// Whether the client called a tool, whose result may report the fault.
     pub form: ResultForm,
 }
 
-impl Rejection {
+impl MessageFault {
     /// The rejection of a message that calls no tool.
     pub(super) fn new(fault: impl Into<Fault>, dialect: Dialect) -> Self {
         Self { fault: fault.into(), dialect, form: ResultForm::Prompt }

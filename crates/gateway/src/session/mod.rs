@@ -21,27 +21,28 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::cluster::Cluster;
+use crate::cluster::ClusterMember;
 use crate::policy::Gate;
 use crate::router::Router;
-use audit::usage::Usage;
+use audit::usage::GatewayUsage;
 use base::seal::Sealer;
 use call::in_flight::InFlightCalls;
 use call::server_requests::PendingServerRequests;
 use call::url_elicitations::PendingUrlElicitations;
 use config::{Config, Limits};
-use dialect::Identity;
+use dialect::ServerIdentity;
 use domain::caller::Caller;
 use domain::fair_share::Share;
 use domain::unix_time::UnixSeconds;
-use notify::streams::Streams;
+use notify::streams::NewestStreams;
 use notify::terminated::TerminatedSessions;
 use token::TokenOpener;
 
 pub(crate) use call::run::RunningCall;
 pub(crate) use message::PreparedCall;
 pub use message::{
-    CallOutcome, CallPermit, CallPermits, Dispatch, Refusal, RequestContext, TransportContext,
+    CallOutcome, CallPermit, CallPermits, Dispatch, MessageRefusal, RequestContext,
+    TransportContext,
 };
 pub(crate) use notify::streams::StreamEnd;
 pub(crate) use relay::fault as relay_fault;
@@ -52,24 +53,24 @@ pub struct Sessions {
     router: Arc<Router>,
     tokens: TokenOpener,
     sealer: Arc<Sealer>,
-    identity: Identity,
+    identity: ServerIdentity,
     limits: Limits,
     discover_ttl: Duration,
     /// `server.empty_lists`
     empty_lists: bool,
-    shared: Arc<SharedState>,
+    shared: Arc<SessionSharedState>,
 }
 
 /// The state of the session layer that outlives a reload of the configuration.
-pub struct SharedState {
+pub struct SessionSharedState {
     terminated: Arc<TerminatedSessions>,
     in_flight: InFlightCalls,
     server_requests: PendingServerRequests,
     url_elicitations: PendingUrlElicitations,
-    streams: Streams,
+    streams: NewestStreams,
     /// `None`: this replica stands alone.
-    cluster: Option<Arc<Cluster>>,
-    usage: Arc<Usage>,
+    cluster: Option<Arc<ClusterMember>>,
+    usage: Arc<GatewayUsage>,
     /// The tasks of calls. A call may outlive its connection.
     tasks: TaskTracker,
     /// Ends notification streams when the gateway drains.
@@ -78,7 +79,7 @@ pub struct SharedState {
     stop: CancellationToken,
 }
 
-impl SharedState {
+impl SessionSharedState {
     pub fn new(tasks: TaskTracker, drain: CancellationToken, stop: CancellationToken) -> Self {
         Self {
             // Each configuration sets its size.
@@ -86,7 +87,7 @@ impl SharedState {
             in_flight: InFlightCalls::default(),
             server_requests: PendingServerRequests::new(),
             url_elicitations: PendingUrlElicitations::default(),
-            streams: Streams::default(),
+            streams: NewestStreams::default(),
             cluster: None,
             usage: Arc::default(),
             tasks,
@@ -96,19 +97,19 @@ impl SharedState {
     }
 
     /// Counts calls there.
-    pub fn counted_by(self, usage: Arc<Usage>) -> Self {
+    pub fn counted_by(self, usage: Arc<GatewayUsage>) -> Self {
         Self { usage, ..self }
     }
 
     /// The state of one of several replicas.
-    pub fn in_cluster(self, cluster: Arc<Cluster>) -> Self {
+    pub fn in_cluster(self, cluster: Arc<ClusterMember>) -> Self {
         let server_requests = PendingServerRequests::of_replica(cluster.id());
         Self { server_requests, cluster: Some(cluster), ..self }
     }
 }
 
-/// Nesting of JSON in a message: more than prompts need, and the recursive scan fits on the stack of a
-/// worker thread.
+/// Nesting of JSON in a message: more than prompts need, and the recursive scan fits on the stack
+/// of a worker thread.
 pub(crate) const MAX_DEPTH: usize = 64;
 
 impl Sessions {
@@ -117,7 +118,7 @@ impl Sessions {
         gate: Arc<Gate>,
         router: Arc<Router>,
         sealer: Arc<Sealer>,
-        shared: Arc<SharedState>,
+        shared: Arc<SessionSharedState>,
     ) -> Self {
         let server = &config.server;
         shared.terminated.resize(server.limits.terminated_sessions, server.limits.share);
@@ -126,7 +127,7 @@ impl Sessions {
             router,
             tokens: TokenOpener::new(sealer.clone()),
             sealer,
-            identity: Identity::new(&server.name, server.instructions.as_deref()),
+            identity: ServerIdentity::new(&server.name, server.instructions.as_deref()),
             limits: server.limits.clone(),
             discover_ttl: config.listing.ttl_max,
             empty_lists: server.empty_lists,
@@ -140,7 +141,7 @@ impl Sessions {
     }
 
     /// Returns the cluster of this replica; `None` if it stands alone.
-    pub fn cluster(&self) -> Option<&Arc<Cluster>> {
+    pub fn cluster(&self) -> Option<&Arc<ClusterMember>> {
         self.shared.cluster.as_ref()
     }
 

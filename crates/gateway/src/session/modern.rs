@@ -3,7 +3,7 @@
 
 use super::dialect::{Dialect, result_message};
 use super::headers::{Field, Headers};
-use super::message::{InboundMessage, Rejection, ReplyContext};
+use super::message::{InboundMessage, MessageFault, ReplyContext};
 use super::notify::notifications::{NotificationStream, Subscriber};
 use super::token::Nonce;
 use super::{Dispatch, RequestContext, Sessions, TransportContext};
@@ -22,7 +22,7 @@ impl Sessions {
         &self,
         inbound: &InboundMessage<'_>,
         id: Option<Id>,
-    ) -> Result<Dispatch, Rejection> {
+    ) -> Result<Dispatch, MessageFault> {
         let dialect = Dialect::new(Revision::NEWEST_MODERN);
         let (headers, connection) = match inbound.context.transport {
             TransportContext::Http(headers) => (Some(headers), None),
@@ -39,7 +39,7 @@ impl Sessions {
             return Ok(Dispatch::Accepted);
         };
         let client = check(headers, inbound.method, inbound.params);
-        let client = client.map_err(|fault: Fault| Rejection::new(fault, dialect))?;
+        let client = client.map_err(|fault: Fault| MessageFault::new(fault, dialect))?;
         let dialect = Dialect::new(client.revision);
         let nonce = connection.map(|connection| connection.nonce);
         if inbound.method == DISCOVER {
@@ -66,8 +66,8 @@ impl Sessions {
         id: Id,
         dialect: Dialect,
         nonce: Option<Nonce>,
-    ) -> Result<NotificationStream, Rejection> {
-        let reject = |fault: Fault| Rejection::new(fault, dialect);
+    ) -> Result<NotificationStream, MessageFault> {
+        let reject = |fault: Fault| MessageFault::new(fault, dialect);
         let filter = inbound.params.and_then(|p| p.get("notifications")).filter(|f| f.is_object());
         let Some(filter) = filter else {
             let fault = Fault::invalid_params("`notifications` must be an object");
@@ -94,7 +94,7 @@ impl Sessions {
 
 /// The client metadata of one request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Client {
+pub(crate) struct ClientMetadata {
     pub revision: Revision,
     pub capabilities: ClientCapabilities,
 }
@@ -110,7 +110,7 @@ pub(crate) fn check(
     headers: Option<&Headers<'_>>,
     method: &str,
     params: Option<Json<'_>>,
-) -> Result<Client, Fault> {
+) -> Result<ClientMetadata, Fault> {
     let named = named_member(method);
     if let Some(headers) = headers {
         require(headers.version, VERSION)?;
@@ -145,7 +145,10 @@ pub(crate) fn check(
     let requested = version.into_owned();
     let revision = served.ok_or(RequestFault::UnsupportedVersion { requested })?;
     check_log_level(member(meta::LOG_LEVEL))?;
-    Ok(Client { revision, capabilities: ClientCapabilities::declared(capabilities, revision) })
+    Ok(ClientMetadata {
+        revision,
+        capabilities: ClientCapabilities::declared(capabilities, revision),
+    })
 }
 
 /// Returns whether the body names a protocol version in `_meta`, as only modern clients do.

@@ -5,19 +5,19 @@ use super::call::in_flight::InFlightCall;
 use super::connection::ConnectionKind;
 use super::dialect::{Dialect, ResultForm, result_message};
 use super::headers::Headers;
-use super::message::{InboundMessage, Rejection, ReplyContext};
+use super::message::{InboundMessage, MessageFault, ReplyContext};
 use super::modern::is_modern;
 use super::token::Nonce;
-use super::tools::{Purpose, Refused, is_tool_result};
+use super::tools::{Purpose, ToolRefusal, is_tool_result};
 use super::{
-    Dispatch, MAX_DEPTH, PreparedCall, Refusal, RequestContext, Sessions, TransportContext,
+    Dispatch, MAX_DEPTH, MessageRefusal, PreparedCall, RequestContext, Sessions, TransportContext,
 };
 use crate::telemetry::{End, ServerAttributes, ServerOperation};
 use base::platform::heap::rare;
-use domain::call::{Call, Client, ForwardedMeta};
+use domain::call::{Call, ClientMessages, ForwardedMeta};
 use domain::caller::Caller;
 use domain::fault::{Fault, RequestFault};
-use domain::json::{self, Json, Kind as JsonKind, Outline};
+use domain::json::{self, Json, JsonKind, Outline};
 use domain::jsonrpc::{Frame, Id};
 use domain::meta;
 use domain::method::{DISCOVER, ForeignMethod, INITIALIZE, LISTEN, Method, PING};
@@ -37,9 +37,9 @@ impl Sessions {
         &self,
         body: &[u8],
         context: &RequestContext<'_>,
-    ) -> Result<Dispatch, Refusal> {
+    ) -> Result<Dispatch, MessageRefusal> {
         let dialect = context.assumed_dialect;
-        let refuse = |fault: Fault| Refusal { fault, id: None, dialect };
+        let refuse = |fault: Fault| MessageRefusal { fault, id: None, dialect };
         let mut outline = Outline::default();
         let message = json::utf8(body)
             .and_then(|text| Json::parse_outlined(text, MAX_DEPTH, &mut outline))
@@ -55,9 +55,9 @@ impl Sessions {
         &self,
         batch: Json<'_>,
         context: &RequestContext<'_>,
-    ) -> Result<Dispatch, Refusal> {
+    ) -> Result<Dispatch, MessageRefusal> {
         let dialect = context.assumed_dialect;
-        let refuse = |fault: Fault| Refusal { fault, id: None, dialect };
+        let refuse = |fault: Fault| MessageRefusal { fault, id: None, dialect };
         let count = batch.elements().take(MAX_BATCH + 1).count();
         let is_initialize = |m: Json<'_>| m.get("method").is_some_and(|m| m.is(INITIALIZE));
         if !dialect.supports_batches()
@@ -77,7 +77,7 @@ impl Sessions {
         for item in batch.elements() {
             items.push(match self.read_message(item, &context).await {
                 // A subscription is a stream, and cannot be a part of another response.
-                Ok(Dispatch::Listen(notifications)) => Err(Refusal {
+                Ok(Dispatch::Listen(notifications)) => Err(MessageRefusal {
                     fault: RequestFault::BatchUnsupported.into(),
                     id: notifications.request().cloned(),
                     dialect,
@@ -93,9 +93,9 @@ impl Sessions {
         &self,
         message: Json<'_>,
         context: &RequestContext<'_>,
-    ) -> Result<Dispatch, Refusal> {
+    ) -> Result<Dispatch, MessageRefusal> {
         let dialect = context.assumed_dialect;
-        let refuse = |id, fault| Refusal { fault, id, dialect };
+        let refuse = |id, fault| MessageRefusal { fault, id, dialect };
         let is_response = || ["result", "error"].iter().any(|name| message.get(name).is_some());
         let frame = Frame::read_strict(message).map_err(|error| {
             // A malformed response carries an id of the gateway. An error with this id would refer
@@ -130,19 +130,19 @@ impl Sessions {
                 (TransportContext::Connection(_), Some(id)) if method == PING => {
                     Ok(Dispatch::Answer { message: result_message(id, "{}"), session: None })
                 }
-                _ => Err(Rejection::new(RequestFault::EraUnknown, dialect)),
+                _ => Err(MessageFault::new(RequestFault::EraUnknown, dialect)),
             },
         };
         if let Some(id) = &id {
             self.measure(&inbound, id, &dispatch);
         }
         match dispatch {
-            Err(Rejection { fault, dialect, form }) => match id {
+            Err(MessageFault { fault, dialect, form }) => match id {
                 Some(id) if form == ResultForm::Tool && is_tool_result(&fault) => {
                     let result = dialect.tool_error(&fault, &self.identity);
                     Ok(Dispatch::Answer { message: result_message(&id, &result), session: None })
                 }
-                id => Err(Refusal { fault, id, dialect }),
+                id => Err(MessageRefusal { fault, id, dialect }),
             },
             Ok(dispatch) => Ok(dispatch),
         }
@@ -154,7 +154,7 @@ impl Sessions {
         &self,
         inbound: &InboundMessage<'_>,
         id: &Id,
-        dispatch: &Result<Dispatch, Rejection>,
+        dispatch: &Result<Dispatch, MessageFault>,
     ) {
         let InboundMessage { context, method, params } = *inbound;
         let (dialect, end) = match dispatch {
@@ -162,7 +162,7 @@ impl Sessions {
                 (context.assumed_dialect, End::Well)
             }
             Ok(_) => return,
-            Err(Rejection { fault, dialect, .. }) => (*dialect, End::Fault(fault)),
+            Err(MessageFault { fault, dialect, .. }) => (*dialect, End::Fault(fault)),
         };
         // `initialize` is labelled with the revision that it negotiates.
         let requested = params.filter(|_| method == INITIALIZE);
@@ -209,10 +209,10 @@ impl Sessions {
         id: Id,
         reply_context: ReplyContext,
         nonce: Option<Nonce>,
-    ) -> Result<Dispatch, Rejection> {
+    ) -> Result<Dispatch, MessageFault> {
         let InboundMessage { context, method, params } = *inbound;
         let ReplyContext { dialect, capabilities, mode } = reply_context;
-        let reject = |fault: Fault| Rejection::new(fault, dialect);
+        let reject = |fault: Fault| MessageFault::new(fault, dialect);
         let (request, form) = match self.purpose(method, params, context.endpoint, dialect) {
             Ok(Purpose::Call(request, form)) => {
                 (self.with_public_name(request, context.caller), form)
@@ -223,14 +223,14 @@ impl Sessions {
                     session: None,
                 });
             }
-            Err(Refused { fault, form: ResultForm::Tool }) if is_tool_result(&fault) => {
+            Err(ToolRefusal { fault, form: ResultForm::Tool }) if is_tool_result(&fault) => {
                 let result = dialect.tool_error(&fault, &self.identity);
                 return Ok(Dispatch::Answer {
                     message: result_message(&id, &result),
                     session: None,
                 });
             }
-            Err(Refused { fault, .. }) => return Err(reject(fault)),
+            Err(ToolRefusal { fault, .. }) => return Err(reject(fault)),
         };
         let in_flight = self.register(nonce, &id).map_err(reject)?;
         let token = params.and_then(|p| p.get("_meta")?.get(meta::PROGRESS_TOKEN));
@@ -241,7 +241,7 @@ impl Sessions {
             endpoint: context.endpoint.into(),
             address: context.address,
             tried_by: None,
-            client: Client { capabilities, mode, progress: progress_token.is_some() },
+            client: ClientMessages { capabilities, mode, progress: progress_token.is_some() },
             forwarded: ForwardedMeta::read(params, |name| context.transport.trace(name)),
             request,
         };

@@ -3,7 +3,7 @@
 
 use super::token::Nonce;
 use super::{MAX_DEPTH, RequestContext, Sessions};
-use crate::cluster::{Handling, Message, RelayError, ReplicaId};
+use crate::cluster::{Handling, RelayError, RelayMessage, ReplicaId};
 use domain::fair_share::Holder;
 use domain::fault::{Fault, TransportFault};
 use domain::json::Json;
@@ -25,7 +25,7 @@ impl Sessions {
             return Ok(());
         };
         let body = response.text().as_bytes().to_vec();
-        let message = Message::Response { session: *session.as_bytes(), body };
+        let message = RelayMessage::Response { session: *session.as_bytes(), body };
         let holder = Holder::of(context.caller, context.address);
         // `NotFound` is no error: the call that waited for the response has ended.
         cluster.hand_over(&holder, sender, message).await.map(drop).map_err(|e| fault(e).into())
@@ -46,7 +46,7 @@ impl Sessions {
             return Ok(());
         };
         let request = id.text().to_owned();
-        let message = Message::Cancelled { session: *session.as_bytes(), request };
+        let message = RelayMessage::Cancelled { session: *session.as_bytes(), request };
         let holder = Holder::of(context.caller, context.address);
         self.gate.take_cancellation(&holder)?;
         cluster.send_to_all(&holder, message).await.map(drop).map_err(fault)
@@ -65,17 +65,19 @@ impl Sessions {
     }
 
     /// Takes a message that another replica hands over: a response, or the cancellation of a call.
-    pub fn receive(&self, message: &Message) -> Handling {
+    pub fn receive(&self, message: &RelayMessage) -> Handling {
         let is_found = match message {
-            Message::Response { session, body } => self.resolve(Nonce::from_bytes(*session), body),
-            Message::Cancelled { session, request } => {
+            RelayMessage::Response { session, body } => {
+                self.resolve(Nonce::from_bytes(*session), body)
+            }
+            RelayMessage::Cancelled { session, request } => {
                 let request = Json::parse(request.as_bytes(), 1).ok();
                 let id = request.and_then(Id::read);
                 let cancel = |id| self.shared.in_flight.cancel(Nonce::from_bytes(*session), id);
                 id.is_some_and(cancel)
             }
             // Of a connection, which the transport holds.
-            Message::Post { .. } => false,
+            RelayMessage::Post { .. } => false,
         };
         if is_found { Handling::Handled } else { Handling::NotFound }
     }

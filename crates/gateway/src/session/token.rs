@@ -7,7 +7,7 @@ use std::sync::Arc;
 use quick_cache::Equivalent;
 use quick_cache::sync::Cache;
 
-use base::seal::{Kind, Sealer, random};
+use base::seal::{Sealer, TokenKind, random};
 use domain::caller::Caller;
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
@@ -15,7 +15,7 @@ use domain::unix_time::UnixSeconds;
 
 /// The content of a session id.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Token {
+pub(crate) struct SessionToken {
     pub revision: Revision,
     /// The server requests that the client declared at `initialize`.
     pub capabilities: ClientCapabilities,
@@ -46,7 +46,7 @@ impl Nonce {
     }
 }
 
-impl Token {
+impl SessionToken {
     /// Creates a session with a new nonce. `now` is the wall-clock time.
     pub(crate) fn new(
         revision: Revision,
@@ -70,12 +70,12 @@ impl Token {
         plain.extend_from_slice(&self.issued_at.to_be_bytes());
         plain.extend_from_slice(self.nonce.as_bytes());
         plain.extend_from_slice(self.caller.as_bytes());
-        sealer.seal(Kind::Session, endpoint, &plain)
+        sealer.seal(TokenKind::Session, endpoint, &plain)
     }
 
     /// Opens a session id. `None` if it was not sealed with one of the keys for this endpoint.
     pub(crate) fn open(sealer: &Sealer, endpoint: &str, id: &str) -> Option<Self> {
-        let plain = sealer.open(Kind::Session, endpoint, id)?;
+        let plain = sealer.open(TokenKind::Session, endpoint, id)?;
         let (&[revision, capabilities], rest) = plain.split_first_chunk()?;
         let (issued_at, rest) = rest.split_first_chunk::<8>()?;
         let (nonce, caller) = rest.split_first_chunk::<16>()?;
@@ -92,7 +92,7 @@ impl Token {
 /// Opens session ids, and remembers the last ones: each request of a session brings its id.
 pub(crate) struct TokenOpener {
     sealer: Arc<Sealer>,
-    opened: Cache<SealedToken<Box<str>>, Token>,
+    opened: Cache<SealedToken<Box<str>>, SessionToken>,
 }
 
 /// A session id at an endpoint.
@@ -110,12 +110,12 @@ impl TokenOpener {
         Self { sealer, opened: Cache::new(REMEMBERED) }
     }
 
-    /// As [`Token::open`].
-    pub(crate) fn open(&self, endpoint: &str, id: &str) -> Option<Token> {
+    /// As [`SessionToken::open`].
+    pub(crate) fn open(&self, endpoint: &str, id: &str) -> Option<SessionToken> {
         if let Some(token) = self.opened.get(&SealedToken { endpoint, id }) {
             return Some(token);
         }
-        let token = Token::open(&self.sealer, endpoint, id)?;
+        let token = SessionToken::open(&self.sealer, endpoint, id)?;
         let sealed = SealedToken { endpoint: endpoint.into(), id: id.into() };
         self.opened.insert(sealed, token.clone());
         Some(token)
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use base::seal::SealKeys;
     use domain::caller::{MAX_ID, is_id};
-    use domain::cursor::{CacheScope, Place};
+    use domain::cursor::{CacheScope, PagePosition};
     use domain::name::MAX_LENGTH_LIMIT;
 
     #[test]
@@ -155,7 +155,7 @@ mod tests {
         let keys = || SealKeys::new(vec![[1; 32]]).unwrap();
         let here = Sealer::new(&keys());
         let there = Sealer::new(&keys());
-        let token = Token::new(
+        let token = SessionToken::new(
             Revision::V2025_06_18,
             ClientCapabilities::FORM,
             &Caller::new("a"),
@@ -163,16 +163,16 @@ mod tests {
         );
         let id = token.seal(&here, "/mcp");
         assert!(id.len() <= 512 && id.bytes().all(|b| b.is_ascii_graphic()));
-        assert_eq!(Token::open(&there, "/mcp", &id), Some(token.clone()));
-        assert_eq!(Token::open(&there, "/mcp/x", &id), None);
+        assert_eq!(SessionToken::open(&there, "/mcp", &id), Some(token.clone()));
+        assert_eq!(SessionToken::open(&there, "/mcp/x", &id), None);
         let opener = TokenOpener::new(Arc::new(there));
         for _ in 0..2 {
             assert_eq!(opener.open("/mcp", &id), Some(token.clone()));
             assert_eq!(opener.open("/mcp/x", &id), None);
             assert_eq!(opener.open("/mcp", &id[1..]), None);
         }
-        assert_eq!(Token::open(&Sealer::new(&SealKeys::ephemeral()), "/mcp", &id), None);
-        let another = Token::new(
+        assert_eq!(SessionToken::open(&Sealer::new(&SealKeys::ephemeral()), "/mcp", &id), None);
+        let another = SessionToken::new(
             Revision::V2025_06_18,
             ClientCapabilities::FORM,
             &Caller::new("a"),
@@ -188,19 +188,23 @@ mod tests {
         let sealer = Sealer::new(&SealKeys::ephemeral());
         let path = format!("/{}", "p".repeat(127));
         let caller = Caller::new(&id);
-        let token =
-            Token::new(Revision::V2025_06_18, ClientCapabilities::FORM, &caller, UnixSeconds(7));
+        let token = SessionToken::new(
+            Revision::V2025_06_18,
+            ClientCapabilities::FORM,
+            &caller,
+            UnixSeconds(7),
+        );
         let session = token.seal(&sealer, &path);
-        assert_eq!(Token::open(&sealer, &path, &session), Some(token));
-        let place = Place {
+        assert_eq!(SessionToken::open(&sealer, &path, &session), Some(token));
+        let place = PagePosition {
             caller: id,
             scope: CacheScope::Private,
             issued_at: UnixSeconds(7),
             last: "\u{20000}".repeat(MAX_LENGTH_LIMIT),
             owner: "u".repeat(64),
         };
-        let cursor = sealer.seal(Kind::Cursor, &path, &place.encode());
-        let opened = sealer.open(Kind::Cursor, &path, &cursor).expect("it opens");
-        assert_eq!(Place::decode(&opened), Some(place));
+        let cursor = sealer.seal(TokenKind::Cursor, &path, &place.encode());
+        let opened = sealer.open(TokenKind::Cursor, &path, &cursor).expect("it opens");
+        assert_eq!(PagePosition::decode(&opened), Some(place));
     }
 }

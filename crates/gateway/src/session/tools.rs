@@ -21,12 +21,12 @@ pub(super) enum Purpose {
 }
 
 /// A request that the gateway refuses.
-pub(super) struct Refused {
+pub(super) struct ToolRefusal {
     pub fault: Fault,
     pub form: ResultForm,
 }
 
-impl Refused {
+impl ToolRefusal {
     fn new(fault: impl Into<Fault>) -> Self {
         Self { fault: fault.into(), form: ResultForm::Prompt }
     }
@@ -82,17 +82,17 @@ impl Sessions {
         params: Option<Json<'_>>,
         endpoint: &str,
         dialect: Dialect,
-    ) -> Result<Purpose, Refused> {
+    ) -> Result<Purpose, ToolRefusal> {
         let offer = self.offer(endpoint);
         if let Some(method) = Method::parse(method).filter(|_| offer.prompts) {
-            let request = Request::read(method, params).map_err(Refused::new)?;
+            let request = Request::read(method, params).map_err(ToolRefusal::new)?;
             return Ok(Purpose::Call(request, ResultForm::Prompt));
         }
         let has_tools = offer.tools != ToolOffer::None;
         let foreign = ForeignMethod::parse(method);
-        match foreign.ok_or_else(|| Refused::new(RequestFault::MethodNotFound))? {
+        match foreign.ok_or_else(|| ToolRefusal::new(RequestFault::MethodNotFound))? {
             ForeignMethod::ListTools if offer.tools == ToolOffer::Prompts => {
-                let request = Request::read_list_tools(params).map_err(Refused::new)?;
+                let request = Request::read_list_tools(params).map_err(ToolRefusal::new)?;
                 Ok(Purpose::Call(request, ResultForm::Prompt))
             }
             ForeignMethod::ListTools if has_tools => self.empty_list("tools", params, dialect),
@@ -105,9 +105,9 @@ impl Sessions {
             }
             ForeignMethod::ReadResource if self.empty_lists => {
                 let uri = params.and_then(|p| p.get("uri")).and_then(Json::as_str);
-                Err(Refused::new(dialect.unknown_resource(&uri.unwrap_or_default())))
+                Err(ToolRefusal::new(dialect.unknown_resource(&uri.unwrap_or_default())))
             }
-            _ => Err(Refused::new(RequestFault::MethodNotFound)),
+            _ => Err(ToolRefusal::new(RequestFault::MethodNotFound)),
         }
     }
 
@@ -116,24 +116,24 @@ impl Sessions {
         member: &str,
         params: Option<Json<'_>>,
         dialect: Dialect,
-    ) -> Result<Purpose, Refused> {
+    ) -> Result<Purpose, ToolRefusal> {
         if params.is_some_and(|params| params.get("cursor").is_some()) {
-            return Err(Refused::new(RequestFault::InvalidCursor));
+            return Err(ToolRefusal::new(RequestFault::InvalidCursor));
         }
         let ttl_ms = self.discover_ttl.as_millis();
         Ok(Purpose::Constant(dialect.empty_list(member, &self.identity, ttl_ms)))
     }
 
-    fn tool_call(&self, params: Option<Json<'_>>, endpoint: &str) -> Result<Purpose, Refused> {
+    fn tool_call(&self, params: Option<Json<'_>>, endpoint: &str) -> Result<Purpose, ToolRefusal> {
         let tool = self.prompt_tool(params, endpoint);
-        let request = match tool.ok_or_else(|| Refused::new(RequestFault::UnknownTool))? {
+        let request = match tool.ok_or_else(|| ToolRefusal::new(RequestFault::UnknownTool))? {
             PromptTool::Find => Request::read_find(params.and_then(|p| p.get("arguments"))),
             PromptTool::Use => Request::read_use(params),
             PromptTool::Prompt(name) => Request::read_prompt_tool(name, params),
         };
         match request {
             Ok(request) => Ok(Purpose::Call(request, ResultForm::Tool)),
-            Err(fault) => Err(Refused { fault, form: ResultForm::Tool }),
+            Err(fault) => Err(ToolRefusal { fault, form: ResultForm::Tool }),
         }
     }
 

@@ -24,7 +24,7 @@ use super::exporter::Exporter;
 use super::{SCOPE, resource};
 use audit::EVIDENCE;
 use base::platform::blocking;
-use config::{LogFormat, Telemetry};
+use config::{LogFormat, TelemetrySettings};
 
 /// The limit of lines that wait for the reader of standard error. Further lines are dropped: a
 /// reader that stalls must not stop calls.
@@ -42,9 +42,9 @@ pub struct Logging {
 
 /// A handle that changes the settings of the running log; cheap to clone.
 #[derive(Clone)]
-pub struct Control(Arc<Inner>);
+pub struct Control(Arc<LogControls>);
 
-struct Inner {
+struct LogControls {
     filter: Box<dyn Fn(Targets) + Send + Sync>,
     is_json: Arc<AtomicBool>,
     bridge: Box<dyn Fn(Option<Bridge>) + Send + Sync>,
@@ -54,7 +54,7 @@ struct Inner {
 type Bridge = OpenTelemetryTracingBridge<SdkLoggerProvider, opentelemetry_sdk::logs::SdkLogger>;
 
 /// The settings and parts that a changed configuration replaces.
-pub struct Renewed {
+pub struct RenewedLog {
     filter: Targets,
     is_json: bool,
     /// `None`: the export continues; `Some(None)`: it ends.
@@ -72,7 +72,7 @@ fn is_styled() -> bool {
 ///
 /// # Errors
 /// When the exporter cannot be created.
-pub fn init(telemetry: &Telemetry) -> Result<Logging, String> {
+pub fn init(telemetry: &TelemetrySettings) -> Result<Logging, String> {
     let lines = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(MAX_BUFFERED_LINES);
     let (writer, guard) = lines.finish(io::stderr());
     let is_json = Arc::new(AtomicBool::new(is_json(telemetry)));
@@ -98,19 +98,19 @@ pub fn init(telemetry: &Telemetry) -> Result<Logging, String> {
     let bridge = Box::new(bridge);
     Ok(Logging {
         _lines: guard,
-        control: Control(Arc::new(Inner { filter, is_json, bridge, otlp })),
+        control: Control(Arc::new(LogControls { filter, is_json, bridge, otlp })),
     })
 }
 
 /// Returns the filter, which always passes the evidence of the audit log. The configuration has
 /// validated it, so the fallback, INFO as by default, is not reached.
-fn filter(telemetry: &Telemetry) -> Targets {
+fn filter(telemetry: &TelemetrySettings) -> Targets {
     let filter: Targets =
         telemetry.log.parse().unwrap_or_else(|_| Targets::new().with_default(Level::INFO));
     filter.with_target(EVIDENCE, Level::INFO)
 }
 
-fn is_json(telemetry: &Telemetry) -> bool {
+fn is_json(telemetry: &TelemetrySettings) -> bool {
     match telemetry.log_format {
         LogFormat::Auto => !io::stderr().is_terminal(),
         LogFormat::Json => true,
@@ -119,7 +119,7 @@ fn is_json(telemetry: &Telemetry) -> bool {
 }
 
 /// Creates the exporter of lines to a collector.
-fn otlp_provider(telemetry: &Telemetry, otlp: &str) -> Result<SdkLoggerProvider, String> {
+fn otlp_provider(telemetry: &TelemetrySettings, otlp: &str) -> Result<SdkLoggerProvider, String> {
     let exporter = LogExporter::builder().with_http();
     let exporter = exporter.with_shared_http_client(Arc::new(Exporter::new()?));
     let exporter = exporter.with_endpoint(format!("{otlp}/v1/logs")).build();
@@ -152,16 +152,20 @@ impl Control {
     ///
     /// # Errors
     /// As [`init`].
-    pub fn prepare(&self, config: &Telemetry, before: &Telemetry) -> Result<Renewed, String> {
+    pub fn prepare(
+        &self,
+        config: &TelemetrySettings,
+        before: &TelemetrySettings,
+    ) -> Result<RenewedLog, String> {
         let is_same = config.otlp == before.otlp && config.service_name == before.service_name;
         let open = || config.otlp.as_ref().map(|otlp| otlp_provider(config, otlp)).transpose();
         let otlp = (!is_same).then(open).transpose()?;
-        Ok(Renewed { filter: filter(config), is_json: is_json(config), otlp })
+        Ok(RenewedLog { filter: filter(config), is_json: is_json(config), otlp })
     }
 
     /// Switches to the renewed settings at once, then exports the remaining lines to the previous
     /// collector. When the future is dropped, they are lost.
-    pub async fn apply(&self, Renewed { filter, is_json, otlp }: Renewed) {
+    pub async fn apply(&self, RenewedLog { filter, is_json, otlp }: RenewedLog) {
         self.0.is_json.store(is_json, Ordering::Relaxed);
         (self.0.filter)(filter);
         let Some(otlp) = otlp else {

@@ -12,13 +12,13 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::{Instrument, SdkMeterProvider, Stream};
 
 use super::SCOPE;
-use super::prometheus::Reader;
+use super::prometheus::PrometheusReader;
 use super::series::{KnownSeries, LabelValues, Labels, Series, by_upstream};
 
 /// The counters and histograms. Gauges are registered with [`super::Telemetry::gauge`].
 pub struct Metrics {
     meter: Meter,
-    reader: Reader,
+    reader: PrometheusReader,
     /// Owns the instruments, which are no longer read once it is dropped.
     _provider: SdkMeterProvider,
     pub(super) server_duration: Durations,
@@ -98,7 +98,7 @@ impl Metrics {
     /// Creates the instruments of `resource`. A label whose values clients choose has at most
     /// `label_values` values.
     pub(super) fn new(resource: Resource, label_values: usize) -> Self {
-        let reader = Reader::default();
+        let reader = PrometheusReader::default();
         let provider = SdkMeterProvider::builder()
             .with_reader(reader.clone())
             .with_resource(resource)
@@ -196,7 +196,7 @@ impl Metrics {
         &self.meter
     }
 
-    pub(super) fn reader(&self) -> &Reader {
+    pub(super) fn reader(&self) -> &PrometheusReader {
         &self.reader
     }
 

@@ -36,9 +36,9 @@ pub use series::{TransportKind, UPSTREAM};
 
 /// A handle on spans and metrics, cheap to clone.
 #[derive(Clone)]
-pub struct Telemetry(Arc<Inner>);
+pub struct Telemetry(Arc<TelemetryState>);
 
-struct Inner {
+struct TelemetryState {
     metrics: ArcSwap<Metrics>,
     /// `None` without a collector: then the trace context of clients passes through unchanged.
     otlp: ArcSwapOption<OtlpPipeline>,
@@ -51,7 +51,7 @@ type Gauge = Box<dyn Fn(&Meter) + Send + Sync>;
 
 /// The parts that a changed configuration replaces.
 #[derive(Default)]
-pub struct Renewed {
+pub struct RenewedTelemetry {
     /// `None`: the metrics continue.
     metrics: Option<Metrics>,
     /// `None`: the export continues; `Some(None)`: it ends.
@@ -82,7 +82,7 @@ impl Telemetry {
     ///
     /// # Errors
     /// When the exporters cannot be created.
-    pub fn new(config: &config::Telemetry) -> Result<Self, String> {
+    pub fn new(config: &config::TelemetrySettings) -> Result<Self, String> {
         let metrics = Metrics::new(resource(config), config.label_values);
         Ok(Self::with(metrics, OtlpPipeline::new(config)?))
     }
@@ -93,7 +93,7 @@ impl Telemetry {
     }
 
     fn with(metrics: Metrics, otlp: Option<OtlpPipeline>) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(TelemetryState {
             metrics: ArcSwap::from_pointee(metrics),
             otlp: ArcSwapOption::from(otlp.map(Arc::new)),
             gauges: Mutex::default(),
@@ -107,17 +107,18 @@ impl Telemetry {
     /// As [`Telemetry::new`].
     pub fn prepare(
         &self,
-        config: &config::Telemetry,
-        before: &config::Telemetry,
-    ) -> Result<Renewed, String> {
-        let config::Telemetry { otlp, trace_sample, service_name, label_values, .. } = config;
+        config: &config::TelemetrySettings,
+        before: &config::TelemetrySettings,
+    ) -> Result<RenewedTelemetry, String> {
+        let config::TelemetrySettings { otlp, trace_sample, service_name, label_values, .. } =
+            config;
         let is_same_service = *service_name == before.service_name;
         let keeps_metrics = is_same_service && *label_values == before.label_values;
         let keeps_otlp =
             is_same_service && *otlp == before.otlp && *trace_sample == before.trace_sample;
         let metrics = (!keeps_metrics).then(|| Metrics::new(resource(config), *label_values));
         let otlp = (!keeps_otlp).then(|| OtlpPipeline::new(config)).transpose()?;
-        Ok(Renewed { metrics, otlp })
+        Ok(RenewedTelemetry { metrics, otlp })
     }
 
     /// Switches to the renewed parts at once. The returned future pushes the last values of the
@@ -125,7 +126,7 @@ impl Telemetry {
     /// until `stop`. When the future is dropped, spans that are not exported yet are lost.
     pub fn apply(
         &self,
-        Renewed { metrics, otlp }: Renewed,
+        RenewedTelemetry { metrics, otlp }: RenewedTelemetry,
         stop: CancellationToken,
     ) -> impl Future<Output = ()> + Send + 'static {
         let is_same = metrics.is_none() && otlp.is_none();
@@ -244,7 +245,7 @@ impl Telemetry {
 static INSTANCE: LazyLock<String> = LazyLock::new(|| hex(&random::<16>()));
 
 /// Returns the resource of all spans, metrics and logs.
-pub fn resource(config: &config::Telemetry) -> Resource {
+pub fn resource(config: &config::TelemetrySettings) -> Resource {
     Resource::builder()
         .with_service_name(config.service_name.clone())
         .with_attributes([

@@ -36,7 +36,7 @@ impl OtlpPipeline {
     ///
     /// # Errors
     /// When the HTTP client or an exporter cannot be created.
-    pub(crate) fn new(config: &config::Telemetry) -> Result<Option<Self>, String> {
+    pub(crate) fn new(config: &config::TelemetrySettings) -> Result<Option<Self>, String> {
         let Some(otlp) = &config.otlp else {
             return Ok(None);
         };

@@ -14,13 +14,13 @@ use prometheus::{Registry, TextEncoder};
 /// The one reader of all metrics, shared by scrapes and pushes: a second reader would aggregate
 /// everything a second time.
 #[derive(Clone, Debug)]
-pub(super) struct Reader {
+pub(super) struct PrometheusReader {
     exporter: Arc<PrometheusExporter>,
     /// Collects from the exporter.
     registry: Registry,
 }
 
-impl MetricReader for Reader {
+impl MetricReader for PrometheusReader {
     fn register_pipeline(&self, pipeline: Weak<Pipeline>) {
         self.exporter.register_pipeline(pipeline);
     }
@@ -42,7 +42,7 @@ impl MetricReader for Reader {
     }
 }
 
-impl Default for Reader {
+impl Default for PrometheusReader {
     fn default() -> Self {
         let registry = Registry::new();
         let exporter = opentelemetry_prometheus::exporter()
@@ -55,7 +55,7 @@ impl Default for Reader {
     }
 }
 
-impl Reader {
+impl PrometheusReader {
     /// Returns the current values of all metrics as text, ordered by names and labels, so that two
     /// scrapes can be compared.
     pub(crate) fn text(&self) -> String {
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn families_have_names_units_and_kinds_and_labels_are_escaped() {
-        let reader = Reader::default();
+        let reader = PrometheusReader::default();
         let provider = SdkMeterProvider::builder().with_reader(reader.clone()).build();
         let meter = provider.meter("test");
         let calls =

@@ -17,16 +17,16 @@ use super::client_attributes;
 use super::connection::Connection;
 use super::connection::connect::{Connector, DriverSignals};
 use super::connection::handshake::ListenEvent;
-use super::guard::breaker::Breaker;
+use super::guard::breaker::CircuitBreaker;
 use super::held_secrets::HeldSecrets;
 use super::prompt_list::{PromptList, emptiness};
 use crate::shutdown::caught;
 use crate::telemetry::{ClientOperation, Telemetry};
 use audit::Audit;
-use audit::record::Event;
+use audit::record::AuditEvent;
 use base::platform::disk::Watch;
 use base::platform::panics;
-use config::{Settings, Transport, Upstream};
+use config::{Settings, Transport, UpstreamSettings};
 use domain::backoff::{Backoff, jittered};
 use domain::call::ForwardedMeta;
 use domain::fault::UpstreamFaultKind as Kind;
@@ -77,9 +77,9 @@ pub(crate) enum ConnectionState {
 /// The driver of one upstream.
 pub(super) struct Driver {
     pub telemetry: Telemetry,
-    pub breaker: Arc<Breaker>,
+    pub breaker: Arc<CircuitBreaker>,
     pub id: DriverId,
-    pub upstream: Arc<Upstream>,
+    pub upstream: Arc<UpstreamSettings>,
     /// The error, where the upstream cannot be reached as it is configured.
     pub connector: Result<Arc<Connector>, String>,
     pub connection_state: watch::Sender<ConnectionState>,
@@ -125,7 +125,7 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 
 /// State of the attempts to fetch the list.
 #[derive(Default)]
-struct Attempts {
+struct FetchAttempts {
     backoff: Backoff,
     /// Reason of the last attempt, if it failed.
     failure: Option<&'static str>,
@@ -172,7 +172,7 @@ impl Driver {
         error!(%upstream, panic, retry_in = ?pause, "the driver of the upstream has failed; it is started again");
         self.restarts.fetch_add(1, Ordering::Relaxed);
         self.telemetry.metrics().driver_restarted(upstream.as_str());
-        self.audit.note(Event::new("driver_failed").text("upstream", upstream.as_str()));
+        self.audit.note(AuditEvent::new("driver_failed").text("upstream", upstream.as_str()));
         self.listening.store(false, Ordering::Relaxed);
         let kind = driver_has_failed();
         self.disconnect(kind.clone()).await;
@@ -188,7 +188,7 @@ impl Driver {
     }
 
     async fn drive(&self) {
-        let mut attempts = Attempts::default();
+        let mut attempts = FetchAttempts::default();
         let mut reconnects = Backoff::default();
         let connector = match &self.connector {
             Ok(connector) => connector,
@@ -233,7 +233,7 @@ impl Driver {
                     let pause = self.report_failure(kind, &mut attempts).await;
                     tokio::select! {
                         () = self.sleep_after_failure(pause) => {}
-                        () = self.login_changed() => attempts = Attempts::default(),
+                        () = self.login_changed() => attempts = FetchAttempts::default(),
                     }
                 }
             }
@@ -289,7 +289,7 @@ impl Driver {
             if tokens.has_other_login().await {
                 tokens.forget().await;
                 info!(upstream = %self.upstream.id, "the sign-in for the upstream has changed");
-                let event = Event::new("login_changed");
+                let event = AuditEvent::new("login_changed");
                 self.audit.note(event.text("upstream", self.upstream.id.as_str()));
                 return;
             }
@@ -327,7 +327,7 @@ impl Driver {
     }
 
     /// Fetches the list and waits for a reason to fetch it again, until a new connection is needed.
-    async fn keep_list(&self, attempts: &mut Attempts) {
+    async fn keep_list(&self, attempts: &mut FetchAttempts) {
         let Some(connection) = self.connection() else {
             return;
         };
@@ -388,7 +388,7 @@ impl Driver {
         next_walk(&self.upstream.settings, ttl, self.listening.load(Ordering::Relaxed))
     }
 
-    async fn report_list(&self, walked: FetchedList, attempts: &mut Attempts) {
+    async fn report_list(&self, walked: FetchedList, attempts: &mut FetchAttempts) {
         let prompts = walked.listed.prompts.len();
         let pages = walked.listed.pages;
         walked.listed.prompts.iter().for_each(|prompt| panics::at("driver", &prompt.name));
@@ -402,7 +402,7 @@ impl Driver {
         self.report(Ok(walked)).await;
     }
 
-    fn note_success(&self, attempts: &mut Attempts) {
+    fn note_success(&self, attempts: &mut FetchAttempts) {
         attempts.backoff.reset();
         if attempts.failure.take().is_some() {
             info!(upstream = %self.upstream.id, "prompts/list succeeded again");
@@ -410,7 +410,7 @@ impl Driver {
     }
 
     /// Reports a failed attempt. Returns the time until the next one is due.
-    async fn report_failure(&self, kind: Kind, attempts: &mut Attempts) -> Duration {
+    async fn report_failure(&self, kind: Kind, attempts: &mut FetchAttempts) -> Duration {
         let kind = self.held_secrets.remove_from(kind);
         let backoff = attempts.backoff.next(fastrand::f64());
         let retry_after = match &kind {
@@ -424,7 +424,7 @@ impl Driver {
         if let (false, Kind::NoToken { fault, .. }) = (is_known, &kind)
             && self.upstream.login().is_some()
         {
-            let event = Event::new("login_failed").text("upstream", upstream.as_str());
+            let event = AuditEvent::new("login_failed").text("upstream", upstream.as_str());
             self.audit.note(event.text("reason", fault.reason()));
         }
         if is_known {
@@ -490,7 +490,7 @@ where
 
 /// Walks a list, in a client span of its own.
 pub(super) async fn walk(
-    upstream: &Upstream,
+    upstream: &UpstreamSettings,
     connection: &Connection,
     telemetry: &Telemetry,
 ) -> Result<PromptList, Kind> {

@@ -18,7 +18,10 @@ pub(crate) struct HeldSecrets {
 const MIN_SECRET: usize = 6;
 
 impl HeldSecrets {
-    pub(crate) fn new(upstream: &config::Upstream, connector: Option<Arc<Connector>>) -> Self {
+    pub(crate) fn new(
+        upstream: &config::UpstreamSettings,
+        connector: Option<Arc<Connector>>,
+    ) -> Self {
         Self { configured: upstream.secrets(), connector }
     }
 

@@ -34,7 +34,7 @@ use audit::Audit;
 use base::platform::disk::{self, Watch};
 use base::platform::heap::{pin_in_place, rare};
 use call::correlator::{InterimSender, NotificationSinks, UrlElicitationComplete};
-use call::exchange::{ConcurrencyPermit, Exchange};
+use call::exchange::{CallExchange, ConcurrencyPermit};
 use call::request::UpstreamRequest;
 use config::Transport;
 use connection::connect::{Connector, DriverSignals};
@@ -50,7 +50,7 @@ use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
 use domain::subject_token::SubjectToken;
 use driver::{ConnectionState, Driver, DriverId, DriverReport, FetchedList};
-use guard::breaker::Breaker;
+use guard::breaker::CircuitBreaker;
 use guard::concurrency::ConcurrencyLimit;
 use held_secrets::HeldSecrets;
 use stderr_tail::StderrTail;
@@ -91,13 +91,13 @@ impl UpstreamDeps {
 /// The router's handle on one upstream. Its driver ends when the last reference is dropped: an
 /// upstream that was removed from the configuration still finishes its calls in flight.
 pub struct Upstream {
-    config: Arc<config::Upstream>,
+    config: Arc<config::UpstreamSettings>,
     driver: DriverId,
     connection_state: watch::Receiver<ConnectionState>,
     signals: DriverSignals,
     /// Limit of the calls in flight.
     concurrency: Arc<ConcurrencyLimit>,
-    breaker: Arc<Breaker>,
+    breaker: Arc<CircuitBreaker>,
     /// `None` if the configuration of the upstream allows no connection at all.
     dedicated: Option<Arc<DedicatedPool>>,
     /// `None` where all callers share the connections of the gateway.
@@ -118,7 +118,7 @@ impl Upstream {
     /// Completed URL elicitations go to `url_completions`.
     pub(crate) fn start(
         driver: DriverId,
-        config: config::Upstream,
+        config: config::UpstreamSettings,
         reports: mpsc::Sender<DriverReport>,
         url_completions: broadcast::Sender<UrlElicitationComplete>,
         deps: &UpstreamDeps,
@@ -164,7 +164,7 @@ impl Upstream {
         });
         let restarts: Arc<AtomicU64> = Arc::default();
         let settings = &config.settings;
-        let breaker = Breaker::new(settings.breaker);
+        let breaker = CircuitBreaker::new(settings.breaker);
         let concurrency =
             ConcurrencyLimit::new(settings.in_flight, settings.queue, settings.queue_wait);
         let driving = Driver {
@@ -205,7 +205,7 @@ impl Upstream {
     }
 
     /// Returns the configuration of the upstream.
-    pub fn config(&self) -> &config::Upstream {
+    pub fn config(&self) -> &config::UpstreamSettings {
         &self.config
     }
 
@@ -262,7 +262,7 @@ impl Upstream {
         authorized: &Authorized<'_>,
         mut request: UpstreamRequest,
         deadline: Instant,
-    ) -> Exchange {
+    ) -> CallExchange {
         let id = self.config.id.as_str();
         let params = &request.params;
         assert!(
@@ -291,7 +291,7 @@ impl Upstream {
                 None => {
                     let response = match &upstream.accounts {
                         None => {
-                            let line = Line::Shared(&upstream);
+                            let line = CallConnections::Shared(&upstream);
                             upstream.perform(&line, &pass, &request, interim, &held).await
                         }
                         Some(accounts) => {
@@ -308,7 +308,7 @@ impl Upstream {
         });
         let deadline = deadline.min(now + self.config.settings.timeout);
         let id = self.config.id.to_string();
-        let exchange = Exchange::new(id, call, messages, concurrency, permit, deadline);
+        let exchange = CallExchange::new(id, call, messages, concurrency, permit, deadline);
         exchange.measured(operation)
     }
 
@@ -363,7 +363,7 @@ impl Upstream {
     pub(crate) async fn walk_as_caller(
         &self,
         caller: &Caller,
-        access: Access<'_>,
+        access: TokenAccess<'_>,
     ) -> Result<(FetchedList, CancellationToken), Kind> {
         let Some(accounts) = &self.accounts else {
             return Err(Kind::Internal("the upstream has one list for all callers".to_owned()));
@@ -457,8 +457,8 @@ impl Upstream {
             return Err(Kind::NoToken { fault: TokenFault::NoSubjectToken, detail });
         }
         let account = accounts.of(pass.caller()).await?;
-        let line = Line::Own(&account);
-        as_caller(&account, Access::Obtained(pass.subject_token()), || async {
+        let line = CallConnections::Own(&account);
+        as_caller(&account, TokenAccess::Obtained(pass.subject_token()), || async {
             concurrency.release();
             self.perform(&line, pass, request, interim.clone(), concurrency).await
         })
@@ -474,7 +474,7 @@ impl Upstream {
     /// request.
     async fn perform(
         &self,
-        line: &Line<'_>,
+        line: &CallConnections<'_>,
         pass: &Pass,
         request: &UpstreamRequest,
         mut interim: Option<InterimSender>,
@@ -564,7 +564,7 @@ impl Upstream {
 
 /// The access token that a request for a caller has.
 #[derive(Clone, Copy)]
-pub(crate) enum Access<'a> {
+pub(crate) enum TokenAccess<'a> {
     /// One that is obtained with the caller's subject token, if there is none.
     Obtained(Option<&'a SubjectToken>),
     /// The present one.
@@ -575,11 +575,11 @@ pub(crate) enum Access<'a> {
 /// because of that token was not processed: there is one more with another token.
 async fn as_caller<T, F: Future<Output = Result<T, Kind>>>(
     account: &Account,
-    access: Access<'_>,
+    access: TokenAccess<'_>,
     attempt: impl Fn() -> F,
 ) -> Result<T, Kind> {
     let performing = async {
-        let Access::Obtained(subject) = access else { return attempt().await };
+        let TokenAccess::Obtained(subject) = access else { return attempt().await };
         account.obtain_token(subject).await?;
         let sent = account.authorization();
         match attempt().await {
@@ -631,14 +631,14 @@ async fn perform_dedicated(
 }
 
 /// The connections that a call may use.
-enum Line<'a> {
+enum CallConnections<'a> {
     /// The connections of the gateway, for all callers.
     Shared(&'a Upstream),
     /// The connections of the caller.
     Own(&'a Account),
 }
 
-impl Line<'_> {
+impl CallConnections<'_> {
     async fn connected(&self) -> Result<Arc<Connection>, Kind> {
         match self {
             Self::Shared(upstream) => upstream.connected().await,
@@ -679,7 +679,7 @@ impl Line<'_> {
 
 /// Returns the attributes of a client span; `None` for a library, which the gateway itself serves.
 fn client_attributes<'a>(
-    upstream: &'a config::Upstream,
+    upstream: &'a config::UpstreamSettings,
     method: Method,
     revision: Option<&'static str>,
     prompt: Option<&'a str>,

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use base::platform::processes::{Child, Command, Exit, Process, Processes, Signal};
+use base::platform::processes::{Child, Exit, Process, Processes, ProgramCommand, Signal};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, duplex};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -56,7 +56,7 @@ impl SimProcesses {
 }
 
 impl Processes for SimProcesses {
-    fn spawn(&self, command: &Command) -> io::Result<Child> {
+    fn spawn(&self, command: &ProgramCommand) -> io::Result<Child> {
         let name = command.program.to_string_lossy().into_owned();
         let (program, id) = {
             let mut state = self.lock();

@@ -1,5 +1,5 @@
-//! The scripts of the gateway, line by line as in `crates/gateway/src/cluster/scripts`. Their numbers are doubles,
-//! as in Lua.
+//! The scripts of the gateway, line by line as in `crates/gateway/src/cluster/scripts`. Their
+//! numbers are doubles, as in Lua.
 
 use bytes::Bytes;
 

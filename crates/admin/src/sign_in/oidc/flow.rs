@@ -9,12 +9,12 @@ use url::Url;
 
 use crate::sign_in::error::SignInError;
 use crate::sign_in::local_path::LocalPath;
-use crate::sign_in::session::Source;
+use crate::sign_in::session::SessionOrigin;
 use crate::sign_in::site::Site;
-use base::seal::{Kind, Sealer};
+use base::seal::{Sealer, TokenKind};
 use domain::unix_time::UnixSeconds;
-use gateway::net::issuer::Metadata;
-use gateway::oauth::code::{Expected, challenge, fresh_state, fresh_verifier, read_code};
+use gateway::net::issuer::IssuerMetadata;
+use gateway::oauth::code::{ExpectedAnswer, challenge, fresh_state, fresh_verifier, read_code};
 
 /// A sign-in that has begun.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -52,21 +52,21 @@ impl Flow {
     }
 
     /// Returns the value of the cookie, in base64url.
-    pub(in crate::sign_in) fn seal(&self, sealer: &Sealer, source: &Source) -> String {
+    pub(in crate::sign_in) fn seal(&self, sealer: &Sealer, source: &SessionOrigin) -> String {
         // Texts and numbers are always written.
         let plain = serde_json::to_vec(self).unwrap_or_default();
-        sealer.seal(Kind::SignIn, source.as_str(), &plain)
+        sealer.seal(TokenKind::SignIn, source.as_str(), &plain)
     }
 
     /// Opens the value of a cookie, if the sign-in began at this site and is not over.
     pub(in crate::sign_in) fn open(
         sealer: &Sealer,
-        source: &Source,
+        source: &SessionOrigin,
         value: &str,
         site: &Site,
         now: UnixSeconds,
     ) -> Option<Self> {
-        let plain = sealer.open(Kind::SignIn, source.as_str(), value)?;
+        let plain = sealer.open(TokenKind::SignIn, source.as_str(), value)?;
         let flow: Self = serde_json::from_slice(&plain).ok()?;
         (now < UnixSeconds(flow.expires) && flow.origin == site.origin()).then_some(flow)
     }
@@ -89,7 +89,7 @@ impl Flow {
         endpoint: &Url,
         client_id: &str,
         groups_claim: &str,
-        metadata: &Metadata,
+        metadata: &IssuerMetadata,
     ) -> Url {
         let mut url = endpoint.clone();
         let has_scope = |scope: &str| metadata.scopes.iter().any(|own| own == scope);
@@ -118,7 +118,7 @@ impl Flow {
         issuer: &str,
         must_name_issuer: bool,
     ) -> Result<String, SignInError> {
-        let expected = Expected { state: &self.state, issuer, must_name_issuer };
+        let expected = ExpectedAnswer { state: &self.state, issuer, must_name_issuer };
         Ok(read_code(query, expected)?)
     }
 }
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn a_flow_opens_at_its_site_for_its_source_until_it_is_over() {
         let sealer = Sealer::new(&SealKeys::new(vec![[7; 32]]).unwrap());
-        let (source, other) = (Source::token(&[1; 32]), Source::token(&[2; 32]));
+        let (source, other) = (SessionOrigin::token(&[1; 32]), SessionOrigin::token(&[2; 32]));
         let (flow, here) = (flow(), site("console.example"));
         let value = flow.seal(&sealer, &source);
         let open = |source, site: &Site, after| {
@@ -157,7 +157,7 @@ mod tests {
     fn the_request_has_all_parameters_and_keeps_those_of_the_endpoint() {
         let endpoint = Url::parse("https://id.example/auth?tenant=a").unwrap();
         let scopes = ["openid", "profile", "groups"].map(str::to_owned).to_vec();
-        let metadata = Metadata { scopes, ..Metadata::default() };
+        let metadata = IssuerMetadata { scopes, ..IssuerMetadata::default() };
         let flow = flow();
         let url = flow.request(&endpoint, "a&b", "groups", &metadata);
         let pairs: Vec<_> = url.query_pairs().into_owned().collect();

@@ -21,7 +21,7 @@ pub(in crate::sign_in) struct Person {
 
 /// Values that the claims of an ID token must match.
 #[derive(Clone, Copy)]
-pub(super) struct Expected<'a> {
+pub(super) struct ExpectedClaims<'a> {
     pub oidc: &'a config::Oidc,
     pub nonce: &'a str,
     /// The wall-clock time.
@@ -97,8 +97,8 @@ pub(super) fn verified(
 /// # Errors
 /// The token is of another provider, for another client or sign-in, not valid at this time, or
 /// lacks the person or the groups.
-pub(super) fn person(claims: &Value, expected: Expected<'_>) -> Result<Person, SignInError> {
-    let Expected { oidc, nonce, now } = expected;
+pub(super) fn person(claims: &Value, expected: ExpectedClaims<'_>) -> Result<Person, SignInError> {
+    let ExpectedClaims { oidc, nonce, now } = expected;
     let text = |name: &str| claims.get(name).and_then(Value::as_str);
     let is = |name: &str, value: &str| {
         text(name).is_some_and(|text| text.as_bytes().ct_eq(value.as_bytes()).into())
@@ -193,7 +193,7 @@ mod tests {
             "nonce": "n-0S6", "iat": NOW, "exp": NOW + 300, "email": "ada@example.com",
             "groups": ["staff", "leads", ""]});
         change(&mut claims);
-        person(&claims, Expected { oidc: &oidc, nonce: "n-0S6", now: UnixSeconds(NOW) })
+        person(&claims, ExpectedClaims { oidc: &oidc, nonce: "n-0S6", now: UnixSeconds(NOW) })
     }
 
     #[test]

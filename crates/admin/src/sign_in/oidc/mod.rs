@@ -13,20 +13,20 @@ use tokio::sync::Semaphore;
 use super::error::SignInError;
 use domain::unix_time::UnixSeconds;
 pub(super) use flow::{Flow, LIFETIME};
-use id_token::Expected;
+use id_token::ExpectedClaims;
 pub(super) use id_token::Person;
-use provider::{NoToken, Provider};
+use provider::{NoToken, OidcProvider};
 
 /// The sign-in at one provider.
-pub(super) struct Oidc {
-    provider: Provider,
+pub(super) struct OidcSignIn {
+    provider: OidcProvider,
     /// Codes that are exchanged at the same time.
     exchanges: Semaphore,
 }
 
 /// A failed sign-in, with the details that only operators read.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct SignInFailure {
     pub error: SignInError,
     pub diagnosis: Option<String>,
     /// The person, where it is known.
@@ -37,9 +37,9 @@ pub(super) struct Failure {
 /// everyone who begins a sign-in can cause one.
 const EXCHANGES: usize = 16;
 
-impl Oidc {
+impl OidcSignIn {
     pub(super) fn new(oidc: &config::Oidc) -> Self {
-        Self { provider: Provider::new(oidc), exchanges: Semaphore::new(EXCHANGES) }
+        Self { provider: OidcProvider::new(oidc), exchanges: Semaphore::new(EXCHANGES) }
     }
 
     pub(super) fn config(&self) -> &config::Oidc {
@@ -66,7 +66,7 @@ impl Oidc {
         flow: &Flow,
         query: &str,
         now: UnixSeconds,
-    ) -> Result<Person, Failure> {
+    ) -> Result<Person, SignInFailure> {
         let known = self.provider.known().await.ok_or(SignInError::ProviderUnavailable)?;
         let oidc = self.config();
         let code = flow.code(query, &oidc.issuer, known.metadata.sends_issuer)?;
@@ -79,17 +79,17 @@ impl Oidc {
         let key = key
             .ok_or(SignInError::IdToken("it is signed with a key that its issuer does not have"))?;
         let claims = id_token::verified(&token, &key, header.alg)?;
-        Ok(id_token::person(&claims, Expected { oidc, nonce: &flow.nonce, now })?)
+        Ok(id_token::person(&claims, ExpectedClaims { oidc, nonce: &flow.nonce, now })?)
     }
 }
 
-impl From<SignInError> for Failure {
+impl From<SignInError> for SignInFailure {
     fn from(error: SignInError) -> Self {
         Self { error, diagnosis: None, subject: None }
     }
 }
 
-impl From<NoToken> for Failure {
+impl From<NoToken> for SignInFailure {
     fn from(why: NoToken) -> Self {
         let (error, diagnosis) = match why {
             NoToken::Refused(why) => (SignInError::Refused, why),

@@ -17,26 +17,26 @@ use base::seal;
 use domain::address_policy::AddressPolicy;
 use domain::fault::TokenFault;
 use gateway::net::egress::{CONNECT, Egress};
-use gateway::net::issuer::{Metadata, discover};
+use gateway::net::issuer::{IssuerMetadata, discover};
 use gateway::net::jwks::KeySet;
-use gateway::oauth::client::{Client, Proof, Refusal};
+use gateway::oauth::client::{ClientAuthentication, OAuthClient, Refusal};
 
 /// The provider of `[admin.oidc]`.
-pub(super) struct Provider {
+pub(super) struct OidcProvider {
     oidc: config::Oidc,
     egress: Result<Egress, String>,
-    known: ArcSwapOption<Known>,
+    known: ArcSwapOption<KnownProvider>,
     /// Time of the last fetch. Held during a fetch: one serves all who wait.
     fetches: Mutex<Option<Instant>>,
 }
 
 /// The published metadata and keys of the provider.
-pub(super) struct Known {
+pub(super) struct KnownProvider {
     /// The authorization endpoint.
     pub authorization: Url,
     /// The token endpoint.
     token: Uri,
-    pub metadata: Metadata,
+    pub metadata: IssuerMetadata,
     keys: KeySet,
     fetched: Instant,
 }
@@ -63,7 +63,7 @@ const COOLDOWN: Duration = Duration::from_secs(30);
 /// Least time between two fetches at all.
 const PAUSE: Duration = Duration::from_secs(1);
 
-impl Provider {
+impl OidcProvider {
     pub(super) fn new(oidc: &config::Oidc) -> Self {
         seal::jws::install();
         Self {
@@ -80,7 +80,7 @@ impl Provider {
     }
 
     /// Returns the published metadata and keys. `None` if they cannot be fetched, which is logged.
-    pub(super) async fn known(&self) -> Option<Arc<Known>> {
+    pub(super) async fn known(&self) -> Option<Arc<KnownProvider>> {
         match self.known_within(REFRESH) {
             Some(known) => Some(known),
             None => {
@@ -93,7 +93,7 @@ impl Provider {
     /// Returns the key for a token. An unknown one is looked for anew, at most once in half a
     /// minute.
     pub(super) async fn key(&self, id: Option<&str>, algorithm: Algorithm) -> Option<DecodingKey> {
-        let find = |known: &Known| known.keys.find(id, algorithm).cloned();
+        let find = |known: &KnownProvider| known.keys.find(id, algorithm).cloned();
         if let Some(key) = find(&*self.known().await?) {
             return Some(key);
         }
@@ -101,7 +101,7 @@ impl Provider {
         find(&*self.known_within(MAX_AGE)?)
     }
 
-    fn known_within(&self, age: Duration) -> Option<Arc<Known>> {
+    fn known_within(&self, age: Duration) -> Option<Arc<KnownProvider>> {
         self.known.load_full().filter(|known| known.fetched.elapsed() < age)
     }
 
@@ -123,7 +123,7 @@ impl Provider {
         }
     }
 
-    async fn fetch(&self) -> Result<Known, String> {
+    async fn fetch(&self) -> Result<KnownProvider, String> {
         let egress = self.egress.as_ref()?;
         let metadata = discover(egress, &self.oidc.issuer).await?;
         let lacks = |name: &str| format!("its metadata names no {name}");
@@ -133,7 +133,7 @@ impl Provider {
         let token = metadata.token_endpoint.clone().ok_or_else(|| lacks("token_endpoint"))?;
         let url = metadata.jwks_uri.as_ref().ok_or_else(|| lacks("jwks_uri"))?;
         let keys = KeySet::fetch(egress, url).await?;
-        Ok(Known { authorization, token, metadata, keys, fetched: Instant::now() })
+        Ok(KnownProvider { authorization, token, metadata, keys, fetched: Instant::now() })
     }
 
     /// Exchanges a code for an ID token (OpenID Connect Core 1.0, section 3.1.3; RFC 7636, section
@@ -143,15 +143,15 @@ impl Provider {
     /// The provider refuses, cannot be reached, or sends no ID token.
     pub(super) async fn exchange(
         &self,
-        known: &Known,
+        known: &KnownProvider,
         code: &str,
         verifier: &str,
         redirect_uri: &str,
     ) -> Result<String, NoToken> {
         let egress = self.egress.as_ref().map_err(String::as_str)?;
         let secret = self.oidc.client_secret.clone();
-        let proof = Proof::of_secret(secret, known.metadata.posts_secret());
-        let client = Client { id: self.oidc.client_id.clone(), proof };
+        let proof = ClientAuthentication::of_secret(secret, known.metadata.posts_secret());
+        let client = OAuthClient { id: self.oidc.client_id.clone(), proof };
         let form = vec![
             ("grant_type", "authorization_code".to_owned()),
             ("code", code.to_owned()),

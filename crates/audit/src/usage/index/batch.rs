@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 
 use super::database::Database;
 use super::{DAY, HOUR};
-use crate::usage::counts::{Counts, Histogram, Seen};
+use crate::usage::counts::{CountedCall, Counts, Histogram};
 use crate::usage::names::{NONE, OTHERS};
 
 /// The id of a name in its table. [`NONE`] and [`OTHERS`] mean there what they mean in memory.
@@ -46,7 +46,7 @@ const MAX_NUMBER: u64 = 1 << 48;
 
 /// The names of a call.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Named {
+pub(super) struct CallNames {
     pub prompt: NameId,
     pub upstream: NameId,
     pub caller: NameId,
@@ -59,15 +59,15 @@ pub(super) struct Named {
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     /// By kind, hour and name.
-    calls: BTreeMap<(i64, u64, NameId), Sum>,
+    calls: BTreeMap<(i64, u64, NameId), BatchSum>,
     /// By day, caller, prompt, upstream and endpoint.
-    pairs: BTreeMap<(u64, [NameId; 4]), Sum>,
+    pairs: BTreeMap<(u64, [NameId; 4]), BatchSum>,
     /// By hour and upstream; that of all calls has no name.
     durations: HashMap<(u64, NameId), Histogram>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Sum {
+struct BatchSum {
     counts: Counts,
     upstream: NameId,
     groups: NameId,
@@ -76,9 +76,9 @@ struct Sum {
 
 impl Batch {
     /// Counts a call at a time in seconds since the Unix epoch.
-    pub(super) fn add(&mut self, secs: u64, seen: &Seen<'_>, named: Named) {
+    pub(super) fn add(&mut self, secs: u64, seen: &CountedCall<'_>, named: CallNames) {
         let (hour, day) = (secs / HOUR * HOUR, secs / DAY * DAY);
-        let Named { prompt, upstream, caller, endpoint, groups } = named;
+        let CallNames { prompt, upstream, caller, endpoint, groups } = named;
         let mut add = |kind, name, upstream, groups| {
             let sum = self.calls.entry((kind, hour, name)).or_default();
             sum.add(secs, seen);
@@ -163,8 +163,8 @@ impl Batch {
     }
 }
 
-impl Sum {
-    fn add(&mut self, secs: u64, seen: &Seen<'_>) {
+impl BatchSum {
+    fn add(&mut self, secs: u64, seen: &CountedCall<'_>) {
         let uses = self.counts.uses;
         self.counts.add(seen);
         if self.counts.uses > uses {
@@ -186,7 +186,7 @@ fn newest_day(db: &Connection) -> rusqlite::Result<Option<u64>> {
 }
 
 /// Adds sums to a row, whose first columns are `key`.
-fn add(db: &Connection, table: &str, key: [i64; 5], sum: &Sum) -> rusqlite::Result<()> {
+fn add(db: &Connection, table: &str, key: [i64; 5], sum: &BatchSum) -> rusqlite::Result<()> {
     // These are the last ones of a name; in a pair the upstream is part of its key.
     let related = if table == PAIRS {
         ""
@@ -227,7 +227,7 @@ fn join(
          LIMIT -1 OFFSET ?1) RETURNING uses, failures, denied, limited, micros, last"
     ))?;
     let mut rows = statement.query([keep - 1])?;
-    let mut rest = Sum::default();
+    let mut rest = BatchSum::default();
     while let Some(row) = rows.next()? {
         rest.counts.merge(&counts(row, 0)?);
         rest.last = rest.last.max(row.get(5)?);
@@ -248,7 +248,7 @@ pub(super) fn counts(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<
 
 /// The ids of names. There is one writer, so new ones are given out before they are written.
 #[derive(Debug)]
-pub(super) struct Names {
+pub(super) struct NameIds {
     /// With the last day on which the name was used.
     known: HashMap<Arc<str>, (NameId, u64)>,
     bytes: usize,
@@ -263,7 +263,7 @@ const NAMES: usize = 8 << 20;
 /// Bytes that a name takes beside its text, approximately.
 const OVERHEAD: usize = 80;
 
-impl Names {
+impl NameIds {
     /// # Errors
     /// When the database cannot be read.
     pub(super) fn load(database: &Database) -> io::Result<Self> {

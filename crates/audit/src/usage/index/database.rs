@@ -39,7 +39,7 @@ const LOG_SIZE: i64 = 8 << 20;
 pub(super) struct Database(Arc<Mutex<Connection>>);
 
 /// Whether what was opened can be used.
-enum Found {
+enum Usability {
     Usable,
     /// The tables have this version.
     OtherVersion(i64),
@@ -77,8 +77,8 @@ impl Database {
         create(folder)?;
         let database = Self::connect(&path(folder), OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         let why = match database.with(prepare) {
-            Ok(Found::Usable) => return Ok(database),
-            Ok(Found::OtherVersion(version)) => format!("v{version}"),
+            Ok(Usability::Usable) => return Ok(database),
+            Ok(Usability::OtherVersion(version)) => format!("v{version}"),
             Err(error) if is_damage(&error) => "damaged".to_owned(),
             Err(error) => return Err(error),
         };
@@ -150,8 +150,8 @@ impl Database {
         })
     }
 
-    /// Ends the write-ahead log, unless another process reads: readers that find one leave files beside
-    /// the database.
+    /// Ends the write-ahead log, unless another process reads: readers that find one leave files
+    /// beside the database.
     pub(super) fn rest(&self) {
         let _ = self.with(|db| {
             db.busy_timeout(Duration::ZERO)?;
@@ -245,7 +245,7 @@ fn note_earlier_format(folder: &Path) {
 }
 
 /// Checks a database, and creates the tables of an empty one.
-fn prepare(db: &mut Connection) -> rusqlite::Result<Found> {
+fn prepare(db: &mut Connection) -> rusqlite::Result<Usability> {
     let is_empty = db.query_row("SELECT count(*) = 0 FROM sqlite_schema", [], |row| row.get(0))?;
     if is_empty {
         // Before the first page: the file can shrink then, when days are removed.
@@ -253,7 +253,7 @@ fn prepare(db: &mut Connection) -> rusqlite::Result<Found> {
     } else {
         match version(db)? {
             VERSION => check(db)?,
-            other => return Ok(Found::OtherVersion(other)),
+            other => return Ok(Usability::OtherVersion(other)),
         }
     }
     db.pragma_update(None, "journal_mode", "WAL")?;
@@ -266,7 +266,7 @@ fn prepare(db: &mut Connection) -> rusqlite::Result<Found> {
         transaction.pragma_update(None, "user_version", VERSION)?;
         transaction.commit()?;
     }
-    Ok(Found::Usable)
+    Ok(Usability::Usable)
 }
 
 fn version(db: &Connection) -> rusqlite::Result<i64> {

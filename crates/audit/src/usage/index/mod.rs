@@ -17,15 +17,15 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::counts::Seen;
+use super::counts::CountedCall;
 use super::records::{OpenCalls, Record};
 use crate::tail::{Position, Tail};
 use base::platform::disk::File;
-use batch::{Batch, Named, Names};
+use batch::{Batch, CallNames, NameIds};
 use database::Database;
 
 pub(super) use database::is_damage;
-pub(super) use reading::Snapshot;
+pub(super) use reading::IndexSnapshot;
 
 /// Seconds of a day.
 pub(super) const DAY: u64 = 86_400;
@@ -43,8 +43,8 @@ pub(super) struct Index {
     keep: Duration,
     /// The limit of the database, in bytes.
     size: u64,
-    log: Log,
-    names: Names,
+    log: IndexedLog,
+    names: NameIds,
     batch: Batch,
     /// Whether something was read since the last flush.
     has_changed: bool,
@@ -54,7 +54,7 @@ pub(super) struct Index {
 
 /// A log, and the place up to which it was read.
 #[derive(Clone, Debug, Default)]
-struct Log {
+struct IndexedLog {
     /// The id of the log; empty before its first record.
     instance: String,
     position: Position,
@@ -101,12 +101,12 @@ impl Index {
     fn of(database: Database, stored: Option<Database>) -> io::Result<Self> {
         Ok(Self {
             folder: None,
-            names: Names::load(&database)?,
+            names: NameIds::load(&database)?,
             database,
             stored,
             keep: Duration::MAX,
             size: u64::MAX,
-            log: Log::default(),
+            log: IndexedLog::default(),
             batch: Batch::default(),
             has_changed: false,
             tidied: 0,
@@ -133,11 +133,11 @@ impl Index {
             return Ok(());
         }
         self.flush()?;
-        let mut found = self.database.with(|db| Log::read(db, instance))?;
+        let mut found = self.database.with(|db| IndexedLog::read(db, instance))?;
         if let (None, Some(stored)) = (&found, &self.stored) {
-            found = stored.with(|db| Log::read(db, instance))?;
+            found = stored.with(|db| IndexedLog::read(db, instance))?;
         }
-        let unknown = || Log { instance: instance.to_owned(), ..Log::default() };
+        let unknown = || IndexedLog { instance: instance.to_owned(), ..IndexedLog::default() };
         self.log = found.unwrap_or_else(unknown);
         Ok(())
     }
@@ -183,13 +183,13 @@ impl Index {
         counted
     }
 
-    fn count(&mut self, secs: u64, seen: &Seen<'_>) -> io::Result<()> {
+    fn count(&mut self, secs: u64, seen: &CountedCall<'_>) -> io::Result<()> {
         let (day, database) = (secs / DAY * DAY, &self.database);
         // A list of texts always serialises.
         let groups = (!seen.groups.is_empty())
             .then(|| serde_json::to_string(seen.groups).unwrap_or_default());
         let mut id = |name| self.names.id(database, name, day);
-        let named = Named {
+        let named = CallNames {
             prompt: id(seen.prompt)?,
             upstream: id(seen.upstream)?,
             caller: id(seen.caller)?,
@@ -260,9 +260,9 @@ impl Index {
     ///
     /// # Errors
     /// When the database cannot be written, or not be opened again.
-    pub(super) fn snapshot(&mut self) -> io::Result<Snapshot> {
+    pub(super) fn snapshot(&mut self) -> io::Result<IndexSnapshot> {
         self.flush()?;
-        Ok(Snapshot(match &self.folder {
+        Ok(IndexSnapshot(match &self.folder {
             Some((folder, _)) => Database::reader(folder)?.into_iter().collect(),
             None => self.stored.iter().chain([&self.database]).cloned().collect(),
         }))
@@ -293,7 +293,7 @@ impl Index {
     }
 }
 
-impl Log {
+impl IndexedLog {
     fn read(db: &Connection, instance: &str) -> rusqlite::Result<Option<Self>> {
         let sql = "SELECT segment, bytes, seq, open_calls, read_at FROM logs WHERE instance = ?1";
         let read = |row: &rusqlite::Row<'_>| {

@@ -11,7 +11,7 @@ use super::batch::{ALL, CALLER, ENDPOINT, NO_NAME, NameId, PROMPT, UPSTREAM, cou
 use super::database::Database;
 use super::{DAY, HOUR};
 use crate::usage::counts::{Counts, Histogram};
-use crate::usage::query::{Dimension, Filter, Part, Query, Sums};
+use crate::usage::query::{Dimension, Filter, Query, SumPart, Sums};
 
 /// Periods up to this length are answered by hour, in seconds.
 const BY_HOUR: u64 = 7 * DAY;
@@ -20,9 +20,9 @@ const BY_HOUR: u64 = 7 * DAY;
 const ROWS: u64 = 1024;
 
 /// An index as it is at one time: the databases whose sums make the answer.
-pub(in crate::usage) struct Snapshot(pub(super) Vec<Database>);
+pub(in crate::usage) struct IndexSnapshot(pub(super) Vec<Database>);
 
-impl Snapshot {
+impl IndexSnapshot {
     /// Adds what was counted in `from..to`, in seconds since the Unix epoch, newest first until
     /// `until`. Returns the seconds of one point, an hour or a day; the times are rounded outwards
     /// to it.
@@ -41,7 +41,7 @@ impl Snapshot {
         let step = self.step(query, range, sums)?;
         let range = (from / step * step, range.1.div_ceil(step) * step);
         for database in &self.0 {
-            database.with(|db| match Reading::new(db, query, step, range)? {
+            database.with(|db| match DatabaseQuery::new(db, query, step, range)? {
                 Some(reading) => reading.collect(until, sums),
                 None => Ok(()),
             })?;
@@ -96,7 +96,7 @@ fn kind_of(by: Dimension) -> i64 {
 }
 
 /// One question to one database.
-struct Reading<'a> {
+struct DatabaseQuery<'a> {
     db: &'a Connection,
     by: Dimension,
     /// The column of a name in a pair, and the name that is asked for.
@@ -110,13 +110,13 @@ struct Reading<'a> {
 
 /// The sums of a name, or of a caller with the same groups.
 #[derive(Default)]
-struct Sum {
+struct NameSum {
     counts: Counts,
     upstream: NameId,
     last: u64,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> DatabaseQuery<'a> {
     /// `None` if a name in the filter was never seen.
     fn new(
         db: &'a Connection,
@@ -165,10 +165,10 @@ impl<'a> Reading<'a> {
         &self,
         until: Instant,
         sums: &mut Sums,
-    ) -> rusqlite::Result<HashMap<(NameId, NameId), Sum>> {
+    ) -> rusqlite::Result<HashMap<(NameId, NameId), NameSum>> {
         let mut statement = self.db.prepare(&self.rows())?;
         let mut rows = statement.query([self.from, self.to])?;
-        let mut found: HashMap<_, Sum> = HashMap::new();
+        let mut found: HashMap<_, NameSum> = HashMap::new();
         let (mut point, mut caller) = ((0, Counts::default()), (0, NO_NAME, NO_NAME));
         let needs_groups = !self.is_by_key && self.by == Dimension::Group;
         let mut read = 0;
@@ -260,8 +260,14 @@ impl<'a> Reading<'a> {
     }
 
     /// Adds the sums of a name to its row, or those of a caller to the rows of its groups.
-    fn add(&self, key: NameId, groups: NameId, sum: &Sum, sums: &mut Sums) -> rusqlite::Result<()> {
-        let part = Part { counts: sum.counts, last: sum.last, ..Part::default() };
+    fn add(
+        &self,
+        key: NameId,
+        groups: NameId,
+        sum: &NameSum,
+        sums: &mut Sums,
+    ) -> rusqlite::Result<()> {
+        let part = SumPart { counts: sum.counts, last: sum.last, ..SumPart::default() };
         if self.by == Dimension::Group {
             if groups != NO_NAME {
                 let groups: Vec<String> =
@@ -276,7 +282,7 @@ impl<'a> Reading<'a> {
         let upstream =
             if self.by == Dimension::Prompt { self.name(sum.upstream)? } else { String::new() };
         let upstream = Some(upstream.as_str()).filter(|upstream| !upstream.is_empty());
-        sums.add(&self.name(key)?, Part { upstream, ..part });
+        sums.add(&self.name(key)?, SumPart { upstream, ..part });
         Ok(())
     }
 
@@ -315,7 +321,7 @@ impl<'a> Reading<'a> {
         let mut rows = statement.query([*from, *to, upstream.unsigned_abs()])?;
         while let Some(row) = rows.next()? {
             let histogram = Histogram::of(row.get(1)?, row.get(2)?);
-            let part = Part { histogram: Some(&histogram), ..Part::default() };
+            let part = SumPart { histogram: Some(&histogram), ..SumPart::default() };
             sums.add(&self.name(row.get(0)?)?, part);
         }
         Ok(())

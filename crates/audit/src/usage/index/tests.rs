@@ -388,9 +388,10 @@ fn the_least_used_pairs_of_a_day_are_joined_once_it_is_over() {
     let mut index = open(folder.path());
     let mut count = |secs: u64, prompt: &str, caller: &str| {
         let (prompt, upstream, caller) = (Some(prompt), Some("u"), Some(caller));
-        let kind = crate::usage::counts::Kind::Used;
+        let kind = crate::usage::counts::OutcomeKind::Used;
         let (endpoint, count, micros) = (Some("/mcp"), 1, Some(1));
-        let seen = Seen { prompt, upstream, caller, groups: &[], endpoint, kind, count, micros };
+        let seen =
+            CountedCall { prompt, upstream, caller, groups: &[], endpoint, kind, count, micros };
         index.count(secs, &seen).unwrap();
         index.has_changed = true;
     };
@@ -642,13 +643,13 @@ fn a_year_is_answered_within_the_time_of_a_page() {
         let (prompt, caller) = ((random >> 33) % PROMPTS, (random >> 45) % CALLERS);
         let upstream = format!("upstream-{}", prompt % 20);
         let (prompt, caller) = (format!("{upstream}__prompt-{prompt}"), format!("caller-{caller}"));
-        let seen = Seen {
+        let seen = CountedCall {
             prompt: Some(&prompt),
             upstream: Some(&upstream),
             caller: Some(&caller),
             groups: &["staff".to_owned()],
             endpoint: Some("/mcp"),
-            kind: crate::usage::counts::Kind::Used,
+            kind: crate::usage::counts::OutcomeKind::Used,
             count: 1,
             micros: Some(random >> 44),
         };

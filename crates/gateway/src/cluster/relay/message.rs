@@ -6,13 +6,13 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::ReplicaId;
-use base::seal::{Kind, Sealer};
+use base::seal::{Sealer, TokenKind};
 use domain::caller::{Caller, Proof, TokenProof};
 use domain::unix_time::UnixSeconds;
 
 /// A message for the replica that holds a call or a connection.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Message {
+pub enum RelayMessage {
     /// The client's response to a server request.
     Response { session: [u8; 16], body: Vec<u8> },
     /// `notifications/cancelled`; `request` is the id of the request, as JSON text.
@@ -42,12 +42,12 @@ pub(super) struct Envelope {
     pub id: MessageId,
     /// Milliseconds since the Unix epoch after which the message must not be handled.
     pub expires: u64,
-    pub content: Content,
+    pub content: EnvelopeContent,
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Content {
-    Message(Message),
+pub(super) enum EnvelopeContent {
+    Message(RelayMessage),
     Acknowledgement(Handling),
 }
 
@@ -60,7 +60,7 @@ pub(super) enum Recipient {
 
 /// The envelope without the body of its message, which follows it.
 #[derive(Deserialize, Serialize)]
-struct Header {
+struct EnvelopeHeader {
     from: ReplicaId,
     id: MessageId,
     expires: u64,
@@ -118,53 +118,56 @@ impl Envelope {
     pub(super) fn seal(self, sealer: &Sealer, to: Recipient) -> String {
         let Self { from, id, expires, content } = self;
         let (content, body) = match content {
-            Content::Message(Message::Response { session, body }) => {
+            EnvelopeContent::Message(RelayMessage::Response { session, body }) => {
                 (HeaderContent::Response { session }, body)
             }
-            Content::Message(Message::Cancelled { session, request }) => {
+            EnvelopeContent::Message(RelayMessage::Cancelled { session, request }) => {
                 (HeaderContent::Cancelled { session, request }, Vec::new())
             }
-            Content::Message(Message::Post { session_id, caller, address, body }) => {
+            EnvelopeContent::Message(RelayMessage::Post { session_id, caller, address, body }) => {
                 (HeaderContent::Post { session_id, caller: sent(&caller), address }, body)
             }
-            Content::Acknowledgement(handling) => {
+            EnvelopeContent::Acknowledgement(handling) => {
                 (HeaderContent::Acknowledgement { handling }, Vec::new())
             }
         };
-        let header = serde_json::to_vec(&Header { from, id, expires, content }).unwrap_or_default();
+        let header =
+            serde_json::to_vec(&EnvelopeHeader { from, id, expires, content }).unwrap_or_default();
         let mut plain = Vec::with_capacity(4 + header.len() + body.len());
         plain.extend_from_slice(&(header.len() as u32).to_be_bytes());
         plain.extend_from_slice(&header);
         plain.extend_from_slice(&body);
-        sealer.seal(Kind::Relay, &to.channel(), &plain)
+        sealer.seal(TokenKind::Relay, &to.channel(), &plain)
     }
 
     /// Opens a message that was sealed for this recipient; `None` for anything else.
     pub(super) fn open(sealer: &Sealer, to: Recipient, sealed: &[u8]) -> Option<Self> {
         let token = std::str::from_utf8(sealed).ok()?;
-        let plain = sealer.open(Kind::Relay, &to.channel(), token)?;
+        let plain = sealer.open(TokenKind::Relay, &to.channel(), token)?;
         let (length, rest) = plain.split_first_chunk()?;
         let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
         let (header, body) = rest.split_at_checked(length)?;
-        let Header { from, id, expires, content } = serde_json::from_slice(header).ok()?;
+        let EnvelopeHeader { from, id, expires, content } = serde_json::from_slice(header).ok()?;
         let content = match content {
             HeaderContent::Response { session } => {
-                Content::Message(Message::Response { session, body: body.to_vec() })
+                EnvelopeContent::Message(RelayMessage::Response { session, body: body.to_vec() })
             }
             HeaderContent::Cancelled { session, request } => {
-                Content::Message(Message::Cancelled { session, request })
+                EnvelopeContent::Message(RelayMessage::Cancelled { session, request })
             }
             HeaderContent::Post { session_id, caller, address } => {
                 let (caller, body) = (received(caller), body.to_vec());
-                Content::Message(Message::Post { session_id, caller, address, body })
+                EnvelopeContent::Message(RelayMessage::Post { session_id, caller, address, body })
             }
-            HeaderContent::Acknowledgement { handling } => Content::Acknowledgement(handling),
+            HeaderContent::Acknowledgement { handling } => {
+                EnvelopeContent::Acknowledgement(handling)
+            }
         };
         Some(Self { from, id, expires, content })
     }
 }
 
-impl Content {
+impl EnvelopeContent {
     /// The length of its body in bytes.
     pub(super) fn len(&self) -> usize {
         match self {
@@ -174,7 +177,7 @@ impl Content {
     }
 }
 
-impl Message {
+impl RelayMessage {
     /// The length of its body in bytes.
     pub(super) fn body_len(&self) -> usize {
         match self {
@@ -233,7 +236,7 @@ mod tests {
         Sealer::new(&SealKeys::new(vec![[key; 32]]).unwrap())
     }
 
-    fn envelope(content: Content) -> Envelope {
+    fn envelope(content: EnvelopeContent) -> Envelope {
         Envelope { from: ReplicaId([1; 8]), id: [2; 16], expires: 3, content }
     }
 
@@ -250,18 +253,19 @@ mod tests {
             .with_scopes(vec!["x".to_owned()])
             .proved_by(Proof::Token(Box::new(token)));
         let address = Some([127, 0, 0, 1].into());
-        let post = Message::Post {
+        let post = RelayMessage::Post {
             session_id: "id".to_owned(),
             caller: caller.clone(),
             address,
             body: b"{}".to_vec(),
         };
         let to = Recipient::Replica(ReplicaId([7; 8]));
-        let sent = envelope(Content::Message(post));
+        let sent = envelope(EnvelopeContent::Message(post));
         let sealed = sent.clone().seal(&sealer(1), to);
         let opened = Envelope::open(&sealer(1), to, sealed.as_bytes()).unwrap();
         assert_eq!(opened, sent);
-        let Content::Message(Message::Post { caller: received, .. }) = opened.content else {
+        let EnvelopeContent::Message(RelayMessage::Post { caller: received, .. }) = opened.content
+        else {
             panic!("{opened:?}");
         };
         assert_eq!(received.proof(), caller.proof());
@@ -277,7 +281,7 @@ mod tests {
         #[test]
         fn other_bytes_open_to_nothing(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             prop_assert_eq!(Envelope::open(&sealer(1), Recipient::All, &bytes), None);
-            let token = sealer(1).seal(Kind::Relay, "relay:all", &bytes);
+            let token = sealer(1).seal(TokenKind::Relay, "relay:all", &bytes);
             // Sealed with the key, but no message: refused as well.
             prop_assert_eq!(Envelope::open(&sealer(1), Recipient::All, token.as_bytes()), None);
         }
@@ -285,10 +289,10 @@ mod tests {
         #[test]
         fn messages_open_as_they_were_sealed(session: [u8; 16], body in prop::collection::vec(any::<u8>(), 0..99), text in ".{0,20}") {
             for message in [
-                Message::Response { session, body: body.clone() },
-                Message::Cancelled { session, request: text.clone() },
+                RelayMessage::Response { session, body: body.clone() },
+                RelayMessage::Cancelled { session, request: text.clone() },
             ] {
-                let sent = envelope(Content::Message(message));
+                let sent = envelope(EnvelopeContent::Message(message));
                 let sealed = sent.clone().seal(&sealer(1), Recipient::All);
                 prop_assert_eq!(Envelope::open(&sealer(1), Recipient::All, sealed.as_bytes()), Some(sent));
             }

@@ -17,15 +17,15 @@ use tokio::time::{Instant, interval_at, sleep_until};
 use tracing::{debug, warn};
 
 use super::store::Push;
-use super::{Cluster, ReplicaId};
+use super::{ClusterMember, ReplicaId};
 use base::platform::wall_clock;
 use base::seal::random;
-use domain::fair_share::{Holder, Place, Places, Share};
+use domain::fair_share::{Holder, Places, Share, SharePlace};
 use domain::millis::whole_millis;
-use message::{Content, Envelope, MessageId, Recipient};
-use seen::{LateReplicas, Rejected, SeenMessages, VALIDITY};
+use message::{Envelope, EnvelopeContent, MessageId, Recipient};
+use seen::{LateReplicas, MessageRejection, SeenMessages, VALIDITY};
 
-pub use message::{Handling, Message};
+pub use message::{Handling, RelayMessage};
 
 /// The messages on their way to and from this replica.
 pub(super) struct Relay {
@@ -60,13 +60,13 @@ pub enum RelayError {
 
 /// A message of another replica, to be handled and then acknowledged.
 pub struct Relayed {
-    pub message: Message,
+    pub message: RelayMessage,
     pub receipt: Receipt,
 }
 
 /// The acknowledgement that a message of another replica is owed.
 pub struct Receipt {
-    cluster: Arc<Cluster>,
+    cluster: Arc<ClusterMember>,
     from: ReplicaId,
     id: MessageId,
     _memory: Option<OwnedSemaphorePermit>,
@@ -84,7 +84,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// A larger message, in bytes, takes its turn to be published.
 const LARGE: usize = 64 << 10;
 
-impl Cluster {
+impl ClusterMember {
     /// The channels on which messages for this replica come.
     pub(super) fn relay_channels(&self) -> [String; 2] {
         self.recipients().map(|recipient| self.store.channel(&recipient.channel()))
@@ -103,7 +103,7 @@ impl Cluster {
         &self,
         holder: &Holder,
         to: ReplicaId,
-        message: Message,
+        message: RelayMessage,
     ) -> Result<Handling, RelayError> {
         self.send(holder, Recipient::Replica(to), HashSet::from([to]), message).await
     }
@@ -112,11 +112,11 @@ impl Cluster {
     /// have answered.
     ///
     /// # Errors
-    /// As [`Cluster::hand_over`].
+    /// As [`ClusterMember::hand_over`].
     pub(crate) async fn send_to_all(
         &self,
         holder: &Holder,
-        message: Message,
+        message: RelayMessage,
     ) -> Result<Handling, RelayError> {
         let replicas = self.replicas.load_full();
         let others = replicas.iter().map(|replica| replica.id).filter(|id| *id != self.id);
@@ -129,7 +129,7 @@ impl Cluster {
         holder: &Holder,
         to: Recipient,
         whom: HashSet<ReplicaId>,
-        message: Message,
+        message: RelayMessage,
     ) -> Result<Handling, RelayError> {
         if whom.is_empty() {
             return Ok(Handling::NotFound);
@@ -155,7 +155,7 @@ impl Cluster {
         holder: &Holder,
         to: Recipient,
         mut whom: HashSet<ReplicaId>,
-        message: Message,
+        message: RelayMessage,
     ) -> Result<Handling, RelayError> {
         let limit = self.config.relay_size;
         if message.body_len() > limit {
@@ -164,12 +164,13 @@ impl Cluster {
         let bounds = self.bounds.load_full();
         let patience = bounds.request.min(VALIDITY);
         let deadline = Instant::now() + patience;
-        let (waiting, mut acknowledged) = Waiting::register(&self.relay, holder, bounds.share)?;
+        let (waiting, mut acknowledged) =
+            PendingAcknowledgement::register(&self.relay, holder, bounds.share)?;
         let envelope = Envelope {
             from: self.id,
             id: waiting.id,
             expires: now().saturating_add(whole_millis(patience)),
-            content: Content::Message(message),
+            content: EnvelopeContent::Message(message),
         };
         let mut publishing = pin!(self.publish(to, envelope, patience));
         let mut is_published = false;
@@ -257,17 +258,17 @@ impl Cluster {
             return;
         }
         let message = match content {
-            Content::Acknowledgement(handling) => {
+            EnvelopeContent::Acknowledgement(handling) => {
                 if let Some(waiting) = self.relay.waiting.get(&id) {
                     // The sender may have its answer already.
                     let _ = waiting.try_send(Acknowledgement { from, handling });
                 }
                 return;
             }
-            Content::Message(message) => message,
+            EnvelopeContent::Message(message) => message,
         };
         let admitted = self.relay.admit(&message, id, expires);
-        if admitted != Err(Rejected::Expired) {
+        if admitted != Err(MessageRejection::Expired) {
             self.relay.late().note_in_time(from);
         }
         let receipt = Receipt { cluster: self.clone(), from, id, _memory: memory };
@@ -277,9 +278,9 @@ impl Cluster {
                 Ok(()) => return,
                 Err(refused) => refused.into_inner(),
             },
-            Err(Rejected::Full) => relayed,
-            Err(Rejected::Repeated) => return,
-            Err(Rejected::Expired) => {
+            Err(MessageRejection::Full) => relayed,
+            Err(MessageRejection::Repeated) => return,
+            Err(MessageRejection::Expired) => {
                 if self.relay.late().note_late(from) {
                     warn!(
                         replica = %from,
@@ -313,16 +314,21 @@ impl Relay {
 
     /// Decides whether a message is handled. Only a post would be harmful twice: a response and a
     /// cancellation find nothing the second time.
-    fn admit(&self, message: &Message, id: MessageId, expires: u64) -> Result<(), Rejected> {
+    fn admit(
+        &self,
+        message: &RelayMessage,
+        id: MessageId,
+        expires: u64,
+    ) -> Result<(), MessageRejection> {
         let now = now();
         if !seen::is_valid(expires, now) {
-            return Err(Rejected::Expired);
+            return Err(MessageRejection::Expired);
         }
         match message {
-            Message::Post { caller, address, .. } => {
+            RelayMessage::Post { caller, address, .. } => {
                 self.seen().note(id, &Holder::of(caller, *address), now)
             }
-            Message::Response { .. } | Message::Cancelled { .. } => Ok(()),
+            RelayMessage::Response { .. } | RelayMessage::Cancelled { .. } => Ok(()),
         }
     }
 
@@ -340,7 +346,7 @@ impl Receipt {
     pub async fn acknowledge(self, handling: Handling) {
         let Self { cluster, from, id, .. } = self;
         let expires = now().saturating_add(whole_millis(VALIDITY));
-        let content = Content::Acknowledgement(handling);
+        let content = EnvelopeContent::Acknowledgement(handling);
         let envelope = Envelope { from: cluster.id, id, expires, content };
         // Without the store the sender gives up at its deadline.
         let _ = cluster.publish(Recipient::Replica(from), envelope, VALIDITY).await;
@@ -349,13 +355,13 @@ impl Receipt {
 
 /// The registration of a message that waits for its acknowledgements. Dropping it removes the
 /// registration.
-struct Waiting<'a> {
+struct PendingAcknowledgement<'a> {
     relay: &'a Relay,
     id: MessageId,
-    _place: Place,
+    _place: SharePlace,
 }
 
-impl<'a> Waiting<'a> {
+impl<'a> PendingAcknowledgement<'a> {
     fn register(
         relay: &'a Relay,
         holder: &Holder,
@@ -369,7 +375,7 @@ impl<'a> Waiting<'a> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for PendingAcknowledgement<'_> {
     fn drop(&mut self) {
         self.relay.waiting.remove(&self.id);
     }

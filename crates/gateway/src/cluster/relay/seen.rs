@@ -14,12 +14,12 @@ use domain::millis::whole_millis;
 pub(super) struct SeenMessages {
     ids: HashSet<MessageId>,
     /// In the order of arrival.
-    order: VecDeque<Seen>,
+    order: VecDeque<SeenMessage>,
     shares: FairShare<Holder>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct SeenMessage {
     id: MessageId,
     holder: Holder,
     /// From then on the clock alone refuses the message.
@@ -49,7 +49,7 @@ impl LateReplicas {
 
 /// Why a message is not handled.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Rejected {
+pub(super) enum MessageRejection {
     /// It has expired, or the clock of its sender differs too much.
     Expired,
     Repeated,
@@ -96,7 +96,7 @@ impl SeenMessages {
         id: MessageId,
         holder: &Holder,
         now: u64,
-    ) -> Result<(), Rejected> {
+    ) -> Result<(), MessageRejection> {
         // All are kept for the longest time, so that the order is the one of their ends.
         while let Some(oldest) = self.order.front().filter(|oldest| oldest.until < now) {
             self.ids.remove(&oldest.id);
@@ -104,12 +104,12 @@ impl SeenMessages {
             self.order.pop_front();
         }
         if self.ids.contains(&id) {
-            return Err(Rejected::Repeated);
+            return Err(MessageRejection::Repeated);
         }
-        self.shares.take(holder, 1).map_err(|_| Rejected::Full)?;
+        self.shares.take(holder, 1).map_err(|_| MessageRejection::Full)?;
         self.ids.insert(id);
         let until = latest(now).saturating_add(whole_millis(SKEW));
-        self.order.push_back(Seen { id, holder: holder.clone(), until });
+        self.order.push_back(SeenMessage { id, holder: holder.clone(), until });
         Ok(())
     }
 }
@@ -146,7 +146,7 @@ mod tests {
             assert_eq!(seen.note(id(1), &holder("a"), NOW), Ok(()));
             for now in (NOW..=NOW + 80_000).filter(|now| is_valid(expires, *now)) {
                 let again = seen.note(id(1), &holder("a"), now);
-                assert_eq!(again, Err(Rejected::Repeated), "{expires} {now}");
+                assert_eq!(again, Err(MessageRejection::Repeated), "{expires} {now}");
             }
         }
     }
@@ -159,7 +159,7 @@ mod tests {
         };
         assert_eq!(noted(&mut seen, 0, &holder("flood")), MAX / 2 + 1);
         assert_eq!(noted(&mut seen, MAX, &holder("other")), MAX / 4);
-        assert_eq!(seen.note(id(u32::MAX), &holder("flood"), NOW), Err(Rejected::Full));
+        assert_eq!(seen.note(id(u32::MAX), &holder("flood"), NOW), Err(MessageRejection::Full));
         let later = NOW + 60_000 + 2 * SKEWED + 1;
         assert_eq!(seen.note(id(0), &holder("flood"), later), Ok(()));
         assert_eq!(seen.ids.len(), 1);

@@ -20,7 +20,7 @@ use config::{Cluster, StoreCredential, StoreServer};
 const QUEUE: usize = 1024;
 
 /// Opens connections with the settings of `[cluster]`.
-pub(super) struct Connector {
+pub(super) struct StoreConnector {
     tls: TlsConnector,
     credential: Option<StoreCredential>,
     tasks: TaskTracker,
@@ -53,7 +53,7 @@ impl Drop for Opened {
     }
 }
 
-impl Connector {
+impl StoreConnector {
     /// # Errors
     /// When `cluster.ca` holds no usable certificate.
     pub(super) fn new(cluster: &Cluster, tasks: TaskTracker) -> Result<Self, String> {

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use redis::{FromRedisValue, RedisError, Value, cmd};
 use tokio::time::timeout;
 
-use super::connect::{Connector, OPEN_TIMEOUT, Opened};
+use super::connect::{OPEN_TIMEOUT, Opened, StoreConnector};
 use super::push::PushSender;
 use config::{Cluster, StoreServer};
 
@@ -37,7 +37,7 @@ struct Hello {
 /// # Errors
 /// No server leads to one that can be written; the error is the one of the last server.
 pub(super) async fn locate(
-    connector: &Connector,
+    connector: &StoreConnector,
     cluster: &Cluster,
     key: &str,
     pushes: &PushSender,
@@ -58,7 +58,7 @@ pub(super) async fn locate(
 
 /// Asks one server, and follows its directions.
 async fn follow(
-    connector: &Connector,
+    connector: &StoreConnector,
     server: &StoreServer,
     key: &str,
     pushes: &PushSender,
@@ -81,7 +81,7 @@ async fn follow(
 }
 
 async fn open(
-    connector: &Connector,
+    connector: &StoreConnector,
     server: &StoreServer,
     pushes: Option<PushSender>,
 ) -> Result<Opened, LocateError> {

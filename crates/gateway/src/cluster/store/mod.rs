@@ -16,14 +16,14 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use connect::{Connector, OPEN_TIMEOUT, Opened};
+use connect::{OPEN_TIMEOUT, Opened, StoreConnector};
 pub(super) use push::Push;
 use push::PushSender;
 
 /// The store, as this replica sees it.
 pub(super) struct Store {
     config: config::Cluster,
-    connector: Connector,
+    connector: StoreConnector,
     /// `None` while the circuit breaker is open.
     opened: ArcSwapOption<Opened>,
     /// Why the last operation or attempt failed.
@@ -48,7 +48,7 @@ impl Store {
         config: config::Cluster,
         tasks: TaskTracker,
     ) -> Result<(Self, mpsc::Receiver<Push>), String> {
-        let connector = Connector::new(&config, tasks)?;
+        let connector = StoreConnector::new(&config, tasks)?;
         let (pushes, received) = push::queue(config.relay_size);
         let opened = ArcSwapOption::empty();
         let store = Self { config, connector, opened, failure: Mutex::default(), pushes };

@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, info, info_span, warn};
 
 use super::{ClientCertificate, ConnContext, ConnError, Peer};
-use crate::downstream::pool::{Bounds, Lease, NoRoom, Pool, Revokes};
+use crate::downstream::pool::{NoRoom, Pool, PoolLease, Revokes, RoomBounds};
 use crate::downstream::{Serve, TlsServer};
 use base::platform::{Acceptor, Stream};
 use config::Limits;
@@ -117,7 +117,7 @@ impl<S: Serve> Listener<S> {
 
     /// Admits a connection; `None` if it must be closed, since its network has too many of them.
     /// While there is no room at all, because no connection is idle, it waits.
-    async fn admit(&self, peer: IpAddr) -> Option<Arc<Lease>> {
+    async fn admit(&self, peer: IpAddr) -> Option<Arc<PoolLease>> {
         let holder = Holder::Network(network(peer));
         loop {
             let changed = self.open.pool.changed();
@@ -129,7 +129,7 @@ impl<S: Serve> Listener<S> {
             // Behind a proxy there are many clients.
             let share = if endpoint.trusts(peer) { total } else { share };
             drop(endpoint);
-            let bounds = Bounds { ceiling: total, share, per_holder: usize::MAX };
+            let bounds = RoomBounds { ceiling: total, share, per_holder: usize::MAX };
             match self.open.pool.lease(&holder, 1, bounds) {
                 Ok(place) => return Some(Arc::new(place)),
                 Err(NoRoom::Full) => drop(timeout(LIMIT_POLL, changed).await),
@@ -154,7 +154,7 @@ async fn serve<S: Serve>(
     stream: Stream,
     address: IpAddr,
     tls: Option<Arc<TlsServer>>,
-    place: Arc<Lease>,
+    place: Arc<PoolLease>,
     context: ConnContext<S>,
 ) -> Result<(), ConnError> {
     match tls {
@@ -171,7 +171,7 @@ async fn serve_tls<S: Serve>(
     stream: Stream,
     address: IpAddr,
     tls: Arc<TlsServer>,
-    place: Arc<Lease>,
+    place: Arc<PoolLease>,
     context: ConnContext<S>,
 ) -> Result<(), ConnError> {
     let handshake = Box::pin(tls.accept(stream));

@@ -35,7 +35,7 @@ use super::conn::detached::LentIo;
 use super::conn::sending_body::SendingBody;
 use super::conn::state::{ConnState, RequestGuard};
 use super::conn::timeout_io::TimeoutIo;
-use super::pool::Lease;
+use super::pool::PoolLease;
 use super::{Serve, TlsServer};
 use crate::downstream::Body;
 use base::platform::heap::pin_in_place;
@@ -96,7 +96,7 @@ pub(crate) struct ConnContext<E> {
 pub(crate) async fn serve<E, S>(
     stream: S,
     peer: Peer,
-    place: Option<Arc<Lease>>,
+    place: Option<Arc<PoolLease>>,
     context: ConnContext<E>,
 ) -> Result<(), ConnError>
 where
@@ -115,7 +115,7 @@ where
 async fn serve_requests<E, S>(
     mut stream: S,
     peer: Peer,
-    place: Option<Arc<Lease>>,
+    place: Option<Arc<PoolLease>>,
     context: ConnContext<E>,
 ) -> Result<Option<SendingDetached>, ConnError>
 where
@@ -127,20 +127,20 @@ where
     let Some((detected, prefix)) = drain.run_until_cancelled(detecting).await.transpose()? else {
         return Ok(None);
     };
-    let version = if peer.negotiated_http2 { Version::Http2 } else { detected };
+    let version = if peer.negotiated_http2 { HttpVersion::Http2 } else { detected };
     let stall = limits.reader_patience();
     let state = match version {
-        Version::Http1 => ConnState::sequential(place, limits.idle, limits.head),
-        Version::Http2 => ConnState::multiplexed(place, limits.idle, stall),
+        HttpVersion::Http1 => ConnState::sequential(place, limits.idle, limits.head),
+        HttpVersion::Http2 => ConnState::multiplexed(place, limits.idle, stall),
     };
     let mut io = TimeoutIo::new(stream, prefix, state.clone(), stall);
-    if version == Version::Http2 {
+    if version == HttpVersion::Http2 {
         io = io.counting(ControlFrames::new(MAX_CONTROL_FRAMES, Instant::now()));
     }
     let conn = Conn { io, state, peer: Arc::new(peer), endpoint, limits, drain };
     match version {
-        Version::Http1 => conn.serve_http1().await,
-        Version::Http2 => conn.serve_http2(tasks).await.map(|()| None),
+        HttpVersion::Http1 => conn.serve_http1().await,
+        HttpVersion::Http2 => conn.serve_http2(tasks).await.map(|()| None),
     }
 }
 
@@ -215,8 +215,8 @@ where
 /// Bytes of a request head: four times what common servers accept, since tokens are large.
 const MAX_HEAD_SIZE: u32 = 32 << 10;
 
-/// Control frames of an HTTP/2 connection per second (see [`ControlFrames`]): far more than a client
-/// with as many streams as it may have needs.
+/// Control frames of an HTTP/2 connection per second (see [`ControlFrames`]): far more than a
+/// client with as many streams as it may have needs.
 const MAX_CONTROL_FRAMES: usize = 1_000;
 
 /// The time to send GOAWAY to a client that floods the connection.
@@ -259,7 +259,7 @@ async fn drive<C: GracefulConnection>(
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Version {
+enum HttpVersion {
     Http1,
     Http2,
 }
@@ -274,7 +274,7 @@ const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 async fn detect_version<S: AsyncRead + Unpin>(
     stream: &mut S,
     limits: &Limits,
-) -> io::Result<(Version, Bytes)> {
+) -> io::Result<(HttpVersion, Bytes)> {
     let mut bytes = BytesMut::with_capacity(H2_PREFACE.len());
     let timed_out = |_| io::Error::from(io::ErrorKind::TimedOut);
     let mut read =
@@ -286,10 +286,10 @@ async fn detect_version<S: AsyncRead + Unpin>(
         }
         let length = bytes.len().min(H2_PREFACE.len());
         if bytes[..length] != H2_PREFACE[..length] {
-            return Ok((Version::Http1, bytes.freeze()));
+            return Ok((HttpVersion::Http1, bytes.freeze()));
         }
         if length == H2_PREFACE.len() {
-            return Ok((Version::Http2, bytes.freeze()));
+            return Ok((HttpVersion::Http2, bytes.freeze()));
         }
         read = timeout_at(deadline, stream.read_buf(&mut bytes)).await.map_err(timed_out)??;
     }
@@ -316,9 +316,9 @@ mod tests {
     use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
 
     use super::*;
-    use crate::downstream::http::event_stream::{Event, EventStream, OneMessage};
+    use crate::downstream::http::event_stream::{EventStream, OneMessage, WireEvent};
     use crate::downstream::http::respond;
-    use crate::downstream::pool::{Bounds, NoRoom, Pool, Revokes};
+    use crate::downstream::pool::{NoRoom, Pool, Revokes, RoomBounds};
     use config::Config;
     use domain::caller::Caller;
     use domain::chunks::Chunks;
@@ -354,7 +354,7 @@ mod tests {
             let is_get = request.method() == http::Method::GET;
             let _ = request.into_body().collect().await;
             if is_get {
-                let first = Some(Event::message(None, "{}"));
+                let first = Some(WireEvent::message(None, "{}"));
                 let source = OneMessage(std::future::pending());
                 respond::events(EventStream::long_lived(first, source, Duration::from_secs(15)))
             } else {
@@ -366,7 +366,7 @@ mod tests {
     /// A connection that holds `capacity` bytes in each direction, and the future that serves it.
     fn connection(
         capacity: usize,
-        place: Option<Arc<Lease>>,
+        place: Option<Arc<PoolLease>>,
     ) -> (DuplexStream, impl Future<Output = Result<(), ConnError>> + Send) {
         let (client, server) = duplex(capacity);
         let peer =
@@ -407,7 +407,7 @@ mod tests {
     async fn a_connection_makes_no_room_for_others_before_its_response_is_written() {
         let pool = Pool::new(1, 1, Revokes::Idle);
         let lease = |id: &str| {
-            let bounds = Bounds { ceiling: 1, share: 1, per_holder: 1 };
+            let bounds = RoomBounds { ceiling: 1, share: 1, per_holder: 1 };
             pool.lease(&Holder::Caller(Caller::new(id)), 1, bounds)
         };
         let place = Arc::new(lease("client").unwrap());
@@ -432,7 +432,7 @@ mod tests {
     async fn f4_a_connection_gives_way_while_all_its_requests_do_and_not_for_one_of_them() {
         let pool = Pool::new(1, 1, Revokes::Idle);
         let lease = |id: &str| {
-            let bounds = Bounds { ceiling: 1, share: 1, per_holder: 1 };
+            let bounds = RoomBounds { ceiling: 1, share: 1, per_holder: 1 };
             pool.lease(&Holder::Caller(Caller::new(id)), 1, bounds)
         };
         let place = Some(Arc::new(lease("client").unwrap()));
@@ -502,9 +502,9 @@ mod tests {
     async fn the_first_bytes_decide_the_http_version() {
         for (bytes, version) in [
             (&b"P"[..], None),
-            (b"POST /mcp HTTP/1.1\r\n", Some(Version::Http1)),
-            (b"PRI * HTTP/1.1", Some(Version::Http1)),
-            (H2_PREFACE, Some(Version::Http2)),
+            (b"POST /mcp HTTP/1.1\r\n", Some(HttpVersion::Http1)),
+            (b"PRI * HTTP/1.1", Some(HttpVersion::Http1)),
+            (H2_PREFACE, Some(HttpVersion::Http2)),
         ] {
             let (mut client, mut server) = duplex(64);
             client.write_all(bytes).await.unwrap();

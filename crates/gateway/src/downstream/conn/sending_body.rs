@@ -132,7 +132,7 @@ mod tests {
 
     use super::*;
     use crate::downstream::conn::state::ConnState;
-    use crate::downstream::pool::{Bounds, NoRoom, Pool, Revokes};
+    use crate::downstream::pool::{NoRoom, Pool, Revokes, RoomBounds};
     use domain::caller::Caller;
     use domain::fair_share::Holder;
 
@@ -171,7 +171,7 @@ mod tests {
     async fn a_request_ends_when_its_last_byte_is_written() {
         let pool = Pool::new(1, 1, Revokes::Idle);
         let lease = |id: &str| {
-            let bounds = Bounds { ceiling: 1, share: 1, per_holder: 1 };
+            let bounds = RoomBounds { ceiling: 1, share: 1, per_holder: 1 };
             pool.lease(&Holder::Caller(Caller::new(id)), 1, bounds)
         };
         for version in ["1.1", "2"] {

@@ -16,13 +16,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::downstream::pool::Lease;
+use crate::downstream::pool::PoolLease;
 
 /// The state of a connection, shared between its IO and the requests that it carries.
 pub(crate) struct ConnState {
     /// The place of the connection among all connections; while it is idle it may be given to
     /// another one.
-    place: Option<Arc<Lease>>,
+    place: Option<Arc<PoolLease>>,
     idle: Duration,
     /// Limit for a request head. Absent on HTTP/2, where received bytes may be other frames than
     /// heads.
@@ -34,10 +34,10 @@ pub(crate) struct ConnState {
     flooded: CancellationToken,
     /// The number of the next response.
     next_response: AtomicU64,
-    inner: Mutex<Inner>,
+    inner: Mutex<ConnectionActivity>,
 }
 
-struct Inner {
+struct ConnectionActivity {
     phase: Phase,
     /// The requests of [`Phase::Busy`] that have yielded the place of the connection.
     yielded: usize,
@@ -84,7 +84,7 @@ pub struct RequestGuard {
 impl ConnState {
     /// The state of an HTTP/1.1 connection, which carries one request at a time. A head has begun.
     pub(crate) fn sequential(
-        place: Option<Arc<Lease>>,
+        place: Option<Arc<PoolLease>>,
         idle: Duration,
         head: Duration,
     ) -> Arc<Self> {
@@ -93,7 +93,7 @@ impl ConnState {
 
     /// The state of an HTTP/2 connection, which carries many requests at once.
     pub(crate) fn multiplexed(
-        place: Option<Arc<Lease>>,
+        place: Option<Arc<PoolLease>>,
         idle: Duration,
         stall: Duration,
     ) -> Arc<Self> {
@@ -101,13 +101,14 @@ impl ConnState {
     }
 
     fn new(
-        place: Option<Arc<Lease>>,
+        place: Option<Arc<PoolLease>>,
         idle: Duration,
         head: Option<Duration>,
         stall: Option<Duration>,
         phase: Phase,
     ) -> Arc<Self> {
-        let inner = Inner { phase, yielded: 0, stalled: BTreeMap::new(), reader: None };
+        let inner =
+            ConnectionActivity { phase, yielded: 0, stalled: BTreeMap::new(), reader: None };
         Arc::new(Self {
             place,
             idle,
@@ -156,7 +157,7 @@ impl ConnState {
     }
 
     /// Marks the place as idle where no request needs it.
-    fn give_way(&self, inner: &Inner) {
+    fn give_way(&self, inner: &ConnectionActivity) {
         let needed = match inner.phase {
             Phase::Busy(requests) => requests - inner.yielded,
             Phase::Idle(_) | Phase::Head(_) => 0,
@@ -224,7 +225,7 @@ impl ConnState {
         self.idle
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, ConnectionActivity> {
         self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -9,20 +9,20 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-use crate::downstream::channel::Progress;
+use crate::downstream::channel::ReadProgress;
 
 /// One event in wire form.
-pub(crate) struct Event {
+pub(crate) struct WireEvent {
     bytes: Bytes,
     /// Told of each piece that is sent.
-    progress: Option<Progress>,
+    progress: Option<ReadProgress>,
 }
 
 /// Bytes of one frame of an event whose progress is tracked.
 const PIECE: usize = 64 << 10;
 
 /// The next event of a source, and the source of the events after it. `None` at the end.
-pub(crate) type NextEvent<S> = Option<(Event, Option<S>)>;
+pub(crate) type NextEvent<S> = Option<(WireEvent, Option<S>)>;
 
 /// A source of events. When it is dropped, the work behind it ends.
 pub(crate) trait EventSource: Sized + Send + 'static {
@@ -32,7 +32,7 @@ pub(crate) trait EventSource: Sized + Send + 'static {
 }
 
 /// [`EventSource::next_event`] of a source whose type is erased.
-type NextErased = Pin<Box<dyn Future<Output = Option<(Event, Option<Rest>)>> + Send>>;
+type NextErased = Pin<Box<dyn Future<Output = Option<(WireEvent, Option<Rest>)>> + Send>>;
 
 /// A source whose type is erased, between two events.
 struct Rest(Box<dyn FnOnce() -> NextErased + Send>);
@@ -50,14 +50,14 @@ enum Lifetime {
 /// holds one event at a time, so a slow client delays only its own source.
 pub struct EventStream {
     /// The unsent rest of the current event.
-    unsent: Option<Event>,
+    unsent: Option<WireEvent>,
     /// Absent after the last event.
     next: Option<NextErased>,
     keep_alive: Interval,
     lifetime: Lifetime,
 }
 
-impl Event {
+impl WireEvent {
     /// Returns the first event of HTTP+SSE, which names the URL for messages (MCP 2024-11-05,
     /// transports).
     pub(crate) fn endpoint(url: &str) -> Self {
@@ -83,7 +83,7 @@ impl Event {
     }
 
     /// Returns the event, of which each piece that is sent is noted in `progress`.
-    pub(crate) fn followed_by(self, progress: Progress) -> Self {
+    pub(crate) fn followed_by(self, progress: ReadProgress) -> Self {
         Self { progress: Some(progress), ..self }
     }
 
@@ -100,7 +100,7 @@ impl EventStream {
     /// Returns the stream that responds to a call: `first`, then the events of `source`. A comment
     /// is sent after `keep_alive` of silence.
     pub(crate) fn of_call(
-        first: Option<Event>,
+        first: Option<WireEvent>,
         source: impl EventSource,
         keep_alive: Duration,
     ) -> Self {
@@ -109,7 +109,7 @@ impl EventStream {
 
     /// Returns a stream that stays open until its client or its source ends it.
     pub(crate) fn long_lived(
-        first: Option<Event>,
+        first: Option<WireEvent>,
         source: impl EventSource,
         keep_alive: Duration,
     ) -> Self {
@@ -124,7 +124,7 @@ impl EventStream {
     /// Silence looks like a broken connection to clients and proxies, so a comment is sent every
     /// `keep_alive`. (Some clients fail on an event named `ping`.)
     fn new(
-        first: Option<Event>,
+        first: Option<WireEvent>,
         source: impl EventSource,
         keep_alive: Duration,
         lifetime: Lifetime,
@@ -170,7 +170,7 @@ impl Body for EventStream {
         if let Poll::Ready(event) = next.as_mut().poll(context) {
             let (event, rest) = event.unzip();
             self.next = rest.flatten().map(|Rest(start)| start());
-            let (piece, unsent) = event.map(Event::split).unzip();
+            let (piece, unsent) = event.map(WireEvent::split).unzip();
             self.unsent = unsent.flatten();
             return Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))));
         }
@@ -196,7 +196,7 @@ where
 {
     async fn next_event(self) -> NextEvent<Self> {
         let message = self.0.await?;
-        Some((Event::message(None, &message), None))
+        Some((WireEvent::message(None, &message), None))
     }
 }
 
@@ -222,14 +222,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_large_event_is_sent_in_pieces_that_are_progress() {
-        struct Large(Progress);
+        struct Large(ReadProgress);
         impl EventSource for Large {
             async fn next_event(self) -> NextEvent<Self> {
-                let event = Event::message(None, &"x".repeat(2 * PIECE));
+                let event = WireEvent::message(None, &"x".repeat(2 * PIECE));
                 Some((event.followed_by(self.0), None))
             }
         }
-        let progress = Progress::begin();
+        let progress = ReadProgress::begin();
         let keep_alive = Duration::from_secs(10);
         let mut stream = EventStream::long_lived(None, Large(progress.clone()), keep_alive);
         let mut sizes = Vec::new();
@@ -245,11 +245,11 @@ mod tests {
     #[tokio::test]
     async fn the_decoder_reads_what_is_written() {
         let message = "{\"text\":\"a\\nb\\r\",\"x\":\n[1]}";
-        let mut decoder = domain::sse_decoder::Decoder::new(1024);
+        let mut decoder = domain::sse_decoder::SseDecoder::new(1024);
         let mut events = Vec::new();
-        decoder.feed(&Event::message(Some("1"), "").bytes, &mut events).unwrap();
+        decoder.feed(&WireEvent::message(Some("1"), "").bytes, &mut events).unwrap();
         assert!(events.is_empty(), "an event that only carries an id");
-        decoder.feed(&Event::message(None, message).bytes, &mut events).unwrap();
+        decoder.feed(&WireEvent::message(None, message).bytes, &mut events).unwrap();
         assert_eq!(events[0].data, message.as_bytes());
     }
 }

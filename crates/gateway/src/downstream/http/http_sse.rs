@@ -9,15 +9,15 @@ use dashmap::DashMap;
 use http::{Response, Uri};
 use tokio_util::sync::CancellationToken;
 
-use super::event_stream::{Event, EventSource, EventStream, NextEvent};
+use super::event_stream::{EventSource, EventStream, NextEvent, WireEvent};
 use super::respond;
 use super::respond::Body;
-use crate::cluster::{Cluster, Handling, Message, ReplicaId};
+use crate::cluster::{ClusterMember, Handling, RelayMessage, ReplicaId};
 use crate::downstream::admission::{Admission, BodyBudget, StreamPermit};
 use crate::downstream::channel::{ClientChannel, Outgoing, Sender};
 use crate::downstream::clock;
 use crate::policy::StreamRecord;
-use crate::session::connection::{Connection, ConnectionKind};
+use crate::session::connection::{ClientConnection, ConnectionKind};
 use crate::session::{Sessions, StreamEnd, relay_fault};
 use base::seal::hex::hex;
 use base::seal::random;
@@ -26,7 +26,7 @@ use domain::caller::Caller;
 use domain::fault::TransportFault;
 
 /// The HTTP+SSE transport of one configuration.
-pub(crate) struct HttpSse {
+pub(crate) struct HttpSseEndpoint {
     channels: Arc<OpenChannels>,
     sessions: Arc<ArcSwap<Sessions>>,
     admission: Arc<Admission>,
@@ -64,10 +64,10 @@ pub(crate) struct HttpSseSession {
 struct OpenEntry {
     channels: Arc<OpenChannels>,
     id: String,
-    connection: Arc<Connection>,
+    connection: Arc<ClientConnection>,
 }
 
-impl HttpSse {
+impl HttpSseEndpoint {
     /// Serves the transport at `path`. `sessions` are those of the current configuration,
     /// `channels` the open ones, which outlive a reload.
     pub(crate) fn new(
@@ -113,8 +113,12 @@ impl HttpSse {
         let id = self.new_id();
         let end = authenticated_by.end_of_stream(&caller, self.lifetime, clock::now());
         let end = end.or_revoked(permit.revocation());
-        let connection =
-            Connection::new(self.sessions.clone(), caller, &self.endpoint, ConnectionKind::Sse);
+        let connection = ClientConnection::new(
+            self.sessions.clone(),
+            caller,
+            &self.endpoint,
+            ConnectionKind::Sse,
+        );
         let (channel, outgoing) =
             ClientChannel::new(connection, self.admission.clone(), self.stall);
         let message_url = format!("{}?{SESSION_ID}={id}", self.path);
@@ -135,7 +139,7 @@ impl HttpSse {
         };
         self.channels.insert(session.entry.id.clone(), channel);
         Ok(respond::events(EventStream::long_lived(
-            Some(Event::endpoint(&message_url)),
+            Some(WireEvent::endpoint(&message_url)),
             session,
             self.keep_alive,
         )))
@@ -202,7 +206,7 @@ pub(crate) enum SessionPlace<'a> {
     Here(ClientChannel),
     /// On another replica, if there.
     Elsewhere {
-        cluster: Arc<Cluster>,
+        cluster: Arc<ClusterMember>,
         replica: ReplicaId,
         id: &'a str,
     },
@@ -229,7 +233,7 @@ impl SessionPlace<'_> {
         // Its token goes to no other replica.
         let Sender { caller, address, .. } = sender.clone();
         let body = body.to_vec();
-        let message = Message::Post { session_id: id.to_owned(), caller, address, body };
+        let message = RelayMessage::Post { session_id: id.to_owned(), caller, address, body };
         match cluster.hand_over(&sender.holder(), replica, message).await {
             Ok(Handling::Handled) => Ok(()),
             Ok(_) => Err(TransportFault::SessionUnknown),
@@ -262,7 +266,8 @@ impl EventSource for HttpSseSession {
     async fn next_event(mut self) -> NextEvent<Self> {
         let message = self.next_message().await?;
         self.permit.sent();
-        let event = Event::message(None, &message).followed_by(self.outgoing.progress().clone());
+        let event =
+            WireEvent::message(None, &message).followed_by(self.outgoing.progress().clone());
         Some((event, Some(self)))
     }
 }

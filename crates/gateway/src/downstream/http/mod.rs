@@ -21,7 +21,7 @@ use super::admission::{Admission, AdmissionUsage};
 use super::channel::Sender;
 use super::conn::Peer;
 use super::http::client_document::ClientDocument;
-use super::http::http_sse::{HttpSse, OpenChannels};
+use super::http::http_sse::{HttpSseEndpoint, OpenChannels};
 use super::http::origin::OriginGuard;
 use super::http::protected_resource::ProtectedResources;
 use crate::cluster::Handling;
@@ -43,14 +43,14 @@ pub struct Endpoint {
     pub(crate) trusted_proxies: Vec<IpAddr>,
     pub(crate) admission: Arc<Admission>,
     /// Absent where HTTP+SSE is not enabled.
-    pub(crate) http_sse: Option<HttpSse>,
-    shared: SharedState,
+    pub(crate) http_sse: Option<HttpSseEndpoint>,
+    shared: HttpSharedState,
     pub(crate) tls: Option<Arc<TlsServer>>,
 }
 
 /// State that outlives a configuration.
 #[derive(Clone)]
-struct SharedState {
+struct HttpSharedState {
     /// The sessions of the current configuration.
     sessions: Arc<ArcSwap<Sessions>>,
     channels: Arc<OpenChannels>,
@@ -68,7 +68,7 @@ impl Endpoint {
     ) -> Self {
         let admission = Admission::new(&config.server.limits);
         let current = sessions.load_full();
-        let shared = SharedState { sessions, channels: Arc::default(), drain };
+        let shared = HttpSharedState { sessions, channels: Arc::default(), drain };
         Self::build(config, current, tls, admission, shared)
     }
 
@@ -88,15 +88,23 @@ impl Endpoint {
         sessions: Arc<Sessions>,
         tls: Option<Arc<TlsServer>>,
         admission: Admission,
-        shared: SharedState,
+        shared: HttpSharedState,
     ) -> Self {
         let server = &config.server;
         let path = server.path.clone();
         let limits = Arc::new(server.limits.clone());
         let admission = Arc::new(admission);
         let http_sse = server.sse_path.as_ref().map(|sse_path| {
-            let SharedState { sessions, channels, drain } = shared.clone();
-            HttpSse::new(sse_path, &path, &limits, sessions, admission.clone(), channels, drain)
+            let HttpSharedState { sessions, channels, drain } = shared.clone();
+            HttpSseEndpoint::new(
+                sse_path,
+                &path,
+                &limits,
+                sessions,
+                admission.clone(),
+                channels,
+                drain,
+            )
         });
         let views = config.views.iter().map(|view| server.view_path(&view.name));
         let paths = std::iter::once(path).chain(views).collect();

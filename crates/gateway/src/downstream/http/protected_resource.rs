@@ -8,18 +8,18 @@ use config::Config;
 use domain::fault::TransportFault;
 
 /// The endpoints as protected resources, main endpoint first.
-pub(crate) struct ProtectedResources(Vec<Resource>);
+pub(crate) struct ProtectedResources(Vec<EndpointResource>);
 
-struct Resource {
+struct EndpointResource {
     /// The path at which the gateway serves it.
     path: String,
     /// Its canonical URI, which is the audience of its tokens (RFC 8707).
     uri: String,
     /// Absent where no tokens are accepted.
-    metadata: Option<Metadata>,
+    metadata: Option<ResourceMetadata>,
 }
 
-pub(crate) struct Metadata {
+pub(crate) struct ResourceMetadata {
     /// The path of the canonical URI, without a trailing slash. Behind a proxy it may differ from
     /// the path of the endpoint.
     public_path: String,
@@ -39,7 +39,7 @@ impl ProtectedResources {
         let server = &config.server;
         let resource = |path: String, uri: String| {
             let metadata = config.auth.jwt.as_ref().map(|jwt| metadata(&uri, server, jwt));
-            Resource { path, uri, metadata }
+            EndpointResource { path, uri, metadata }
         };
         let main = resource(server.path.clone(), server.resource.clone());
         let views = config.views.iter().map(|view| {
@@ -64,7 +64,7 @@ impl ProtectedResources {
         if !suffix.is_empty() && !suffix.starts_with('/') {
             return None;
         }
-        let is_named = |resource: &&Resource| {
+        let is_named = |resource: &&EndpointResource| {
             let public = resource.metadata.as_ref().map(|metadata| metadata.public_path.as_str());
             public == Some(suffix) || resource.path == suffix
         };
@@ -95,12 +95,12 @@ impl ProtectedResources {
         Some(format!("Bearer {}", parts.join(", ")))
     }
 
-    fn resource(&self, path: &str) -> &Resource {
+    fn resource(&self, path: &str) -> &EndpointResource {
         self.0.iter().find(|resource| resource.path == path).unwrap_or(&self.0[0])
     }
 }
 
-pub(crate) fn metadata(uri: &str, server: &config::Server, jwt: &config::Jwt) -> Metadata {
+pub(crate) fn metadata(uri: &str, server: &config::Server, jwt: &config::Jwt) -> ResourceMetadata {
     // A canonical URI has an origin and usually a path.
     let after_scheme = uri.find("://").map_or(0, |at| at + 3);
     let path_at = uri[after_scheme..].find('/').map_or(uri.len(), |at| after_scheme + at);
@@ -114,7 +114,7 @@ pub(crate) fn metadata(uri: &str, server: &config::Server, jwt: &config::Jwt) ->
     if !jwt.scopes.is_empty() {
         document["scopes_supported"] = json!(jwt.scopes);
     }
-    Metadata {
+    ResourceMetadata {
         url: format!("{origin}{WELL_KNOWN}{public_path}"),
         public_path: public_path.to_owned(),
         document: document.to_string(),

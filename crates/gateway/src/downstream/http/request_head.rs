@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
-use crate::policy::{Credentials, Given};
+use crate::policy::{CredentialHeader, RequestCredentials};
 use crate::session::headers::{Field, Headers};
 use domain::fault::TransportFault;
 use domain::trace;
@@ -160,14 +160,14 @@ pub(crate) fn read_headers(headers: &HeaderMap) -> Headers<'_> {
 pub(crate) fn read_credentials<'a>(
     headers: &'a HeaderMap,
     subject: Option<&'a str>,
-) -> Credentials<'a> {
+) -> RequestCredentials<'a> {
     let given = |name| match field(headers, &name) {
-        Field::Absent => Given::Nothing,
-        Field::Once(value) => Given::Once(value),
-        Field::Unreadable => Given::Unreadable,
+        Field::Absent => CredentialHeader::Nothing,
+        Field::Once(value) => CredentialHeader::Once(value),
+        Field::Unreadable => CredentialHeader::Unreadable,
     };
     let api_key = given(HeaderName::from_static("x-api-key"));
-    Credentials { authorization: given(AUTHORIZATION), api_key, subject }
+    RequestCredentials { authorization: given(AUTHORIZATION), api_key, subject }
 }
 
 /// Returns the client address of a request: the peer of its connection, or, behind trusted proxies,

@@ -9,7 +9,7 @@ use http::{HeaderName, HeaderValue, Response, StatusCode};
 use super::event_stream::EventStream;
 use crate::downstream::chunk_buf::ChunkBuf;
 use crate::downstream::error_message::error_message;
-use crate::session::Refusal;
+use crate::session::MessageRefusal;
 use crate::session::dialect::Dialect;
 use domain::chunks::Chunks;
 use domain::fault::{
@@ -99,8 +99,8 @@ pub(crate) fn with_challenge(mut response: Response<Body>, challenge: &str) -> R
 }
 
 /// Returns the response to a message that was refused, or whose call failed.
-pub(crate) fn refusal(refusal: &Refusal) -> Response<Body> {
-    let Refusal { fault, id, dialect } = refusal;
+pub(crate) fn refusal(refusal: &MessageRefusal) -> Response<Body> {
+    let MessageRefusal { fault, id, dialect } = refusal;
     let mut response =
         with_json(status(fault, *dialect), error_message(fault, id.as_ref(), *dialect).into());
     let headers = response.headers_mut();

@@ -11,15 +11,15 @@ use tokio::time::timeout;
 
 use super::Endpoint;
 use super::body;
-use super::event_stream::{Event, EventSource, EventStream, NextEvent, OneMessage};
-use super::http_sse::HttpSse;
+use super::event_stream::{EventSource, EventStream, NextEvent, OneMessage, WireEvent};
+use super::http_sse::HttpSseEndpoint;
 use super::request_head::{self, Accepts};
 use super::respond;
 use super::respond::Body;
 use crate::downstream::RequestGuard;
 use crate::downstream::admission::{BodyBudget, StreamPermit};
 use crate::downstream::batch::batch;
-use crate::downstream::calls::{CallEvent, CallResponse, PendingCall};
+use crate::downstream::calls::{CallOutput, CallResponse, PendingCall};
 use crate::downstream::channel::Sender;
 use crate::downstream::clock;
 use crate::downstream::conn::Peer;
@@ -27,7 +27,7 @@ use crate::downstream::{Serve, TlsServer};
 use crate::policy::Authenticated;
 use crate::session::dialect::Dialect;
 use crate::session::notify::notifications::{NotificationStream, StreamEvent};
-use crate::session::{CallPermits, Dispatch, Refusal, RequestContext, TransportContext};
+use crate::session::{CallPermits, Dispatch, MessageRefusal, RequestContext, TransportContext};
 use base::platform::heap::rare;
 use config::Limits;
 use domain::fair_share::Holder;
@@ -48,7 +48,7 @@ impl Endpoint {
         head: &Parts,
         body: Incoming,
         peer: &Peer,
-    ) -> Result<Response<Body>, Refused> {
+    ) -> Result<Response<Body>, RouteRefusal> {
         let path = head.uri.path();
         let address =
             request_head::client_address(peer.address, &head.headers, &self.trusted_proxies);
@@ -79,7 +79,7 @@ impl Endpoint {
         head: &Parts,
         body: Incoming,
         sender: Sender,
-    ) -> Result<Response<Body>, Refused> {
+    ) -> Result<Response<Body>, RouteRefusal> {
         let Parts { method, uri, headers, .. } = head;
         let limit = MAX_URI_LENGTH;
         if uri.path().len() > limit || uri.query().is_some_and(|query| query.len() > limit) {
@@ -106,7 +106,7 @@ impl Endpoint {
         headers: &HeaderMap,
         path: &str,
         sender: Sender,
-    ) -> Result<Response<Body>, Refused> {
+    ) -> Result<Response<Body>, RouteRefusal> {
         self.take(&sender, Countable::Stream).await?;
         let last_event = headers.get(LAST_EVENT_ID).and_then(|v| v.to_str().ok());
         let caller = &sender.caller;
@@ -124,7 +124,7 @@ impl Endpoint {
         headers: &HeaderMap,
         path: &str,
         sender: Sender,
-    ) -> Result<Response<Body>, Refused> {
+    ) -> Result<Response<Body>, RouteRefusal> {
         self.take(&sender, Countable::Delete).await?;
         let headers = request_head::read_headers(headers);
         let Sender { caller, address, .. } = &sender;
@@ -143,7 +143,7 @@ impl Endpoint {
         body: Incoming,
         path: &str,
         sender: Sender,
-    ) -> Result<Response<Body>, Refused> {
+    ) -> Result<Response<Body>, RouteRefusal> {
         request_head::check_media_type(&head.headers)?;
         let accepts = request_head::read_accept(&head.headers)?;
         let holder = sender.holder();
@@ -177,7 +177,7 @@ impl Endpoint {
             Dispatch::Listen(notifications) => {
                 let id = notifications.request().cloned();
                 let opening = self.notification_stream(notifications, accepts, &sender, path);
-                Box::pin(opening).await.map_err(|fault| Refused::Transport { fault, id })
+                Box::pin(opening).await.map_err(|fault| RouteRefusal::Transport { fault, id })
             }
             Dispatch::Batch(items) => {
                 Ok(Box::pin(self.batch_response(holder, items, budget, accepts)).await)
@@ -185,7 +185,8 @@ impl Endpoint {
             Dispatch::Call(prepared) => {
                 let id = Some(prepared.id.clone());
                 let dialect = prepared.dialect;
-                let refuse = |fault: TransportFault| Refusal { fault: fault.into(), id, dialect };
+                let refuse =
+                    |fault: TransportFault| MessageRefusal { fault: fault.into(), id, dialect };
                 let call = self.admission.call(&holder).map_err(refuse)?;
                 let permits = CallPermits { call, budget };
                 let call = PendingCall::new(self.sessions.clone(), prepared, permits);
@@ -199,7 +200,7 @@ impl Endpoint {
     async fn batch_response(
         &self,
         holder: Holder,
-        items: Vec<Result<Dispatch, Refusal>>,
+        items: Vec<Result<Dispatch, MessageRefusal>>,
         budget: Arc<BodyBudget>,
         accepts: Accepts,
     ) -> Response<Body> {
@@ -225,9 +226,9 @@ impl Endpoint {
         &self,
         head: &Parts,
         body: Incoming,
-        http_sse: &HttpSse,
+        http_sse: &HttpSseEndpoint,
         sender: Sender,
-    ) -> Result<Response<Body>, Refused> {
+    ) -> Result<Response<Body>, RouteRefusal> {
         match head.method {
             Method::GET => match request_head::read_accept(&head.headers)? {
                 Accepts::JsonOnly => Err(STREAM_NOT_ACCEPTED.into()),
@@ -257,27 +258,29 @@ impl Endpoint {
         &self,
         mut call: PendingCall,
         accepts: Accepts,
-    ) -> Result<Response<Body>, Refused> {
+    ) -> Result<Response<Body>, RouteRefusal> {
         let early = match accepts {
-            Accepts::JsonOnly => Some(CallEvent::Response(call.response().await)),
+            Accepts::JsonOnly => Some(CallOutput::Response(call.response().await)),
             Accepts::Both => timeout(self.limits.keep_alive, call.next()).await.ok(),
             Accepts::StreamOnly => None,
         };
         match early {
-            Some(CallEvent::Response(CallResponse::Message(message))) => Ok(respond::json(message)),
-            Some(CallEvent::Response(CallResponse::Refused(refusal))) => Err(refusal.into()),
+            Some(CallOutput::Response(CallResponse::Message(message))) => {
+                Ok(respond::json(message))
+            }
+            Some(CallOutput::Response(CallResponse::Refused(refusal))) => Err(refusal.into()),
             // A cancelled call has no response (MCP 2025-11-25, cancellation): an empty stream.
-            Some(CallEvent::Response(CallResponse::Cancelled)) => {
+            Some(CallOutput::Response(CallResponse::Cancelled)) => {
                 Ok(self.message_stream(async { None }))
             }
-            Some(CallEvent::Message(message)) => {
-                Ok(self.call_stream(Some(Event::message(None, &message)), call))
+            Some(CallOutput::Message(message)) => {
+                Ok(self.call_stream(Some(WireEvent::message(None, &message)), call))
             }
             None => Ok(self.call_stream(None, call)),
         }
     }
 
-    fn call_stream(&self, first: Option<Event>, call: PendingCall) -> Response<Body> {
+    fn call_stream(&self, first: Option<WireEvent>, call: PendingCall) -> Response<Body> {
         // A stream is polled only while its client reads.
         respond::events(EventStream::of_call(first, call.in_task(), self.limits.keep_alive))
     }
@@ -342,7 +345,7 @@ impl Serve for Endpoint {
             telemetry.metrics().refused(fault.reason(), fault.limit());
             let challenge = protected_resources.challenge(head.uri.path(), &fault);
             let dialect = self.dialect_of(&head);
-            let refusal = respond::refusal(&Refusal { fault: fault.into(), id, dialect });
+            let refusal = respond::refusal(&MessageRefusal { fault: fault.into(), id, dialect });
             match challenge {
                 Some(challenge) => respond::with_challenge(refusal, &challenge),
                 None => refusal,
@@ -364,8 +367,8 @@ impl Serve for Endpoint {
         }
         let result = self.authenticate(&head, body, peer).await;
         let mut response = result.unwrap_or_else(|refused| match refused {
-            Refused::Transport { fault, id } => refuse(fault, id),
-            Refused::Message(refusal) => {
+            RouteRefusal::Transport { fault, id } => refuse(fault, id),
+            RouteRefusal::Message(refusal) => {
                 // A refusal with an id is counted as the outcome of its call.
                 match &refusal.fault {
                     fault @ Fault::Transport(TransportFault::Overloaded) => {
@@ -396,7 +399,7 @@ impl EventSource for Box<Notifications> {
     async fn next_event(mut self) -> NextEvent<Self> {
         let StreamEvent { id, message } = self.stream.next().await?;
         self.permit.sent();
-        Some((Event::message(id.as_deref(), &message), Some(self)))
+        Some((WireEvent::message(id.as_deref(), &message), Some(self)))
     }
 }
 
@@ -404,7 +407,7 @@ impl EventSource for Box<Notifications> {
 fn public_document(
     method: &Method,
     document: Result<String, TransportFault>,
-) -> Result<Response<Body>, Refused> {
+) -> Result<Response<Body>, RouteRefusal> {
     match *method {
         Method::GET | Method::HEAD => Ok(respond::document(document?)),
         _ => Err(TransportFault::MethodNotAllowed { allow: "GET" }.into()),
@@ -421,22 +424,22 @@ const STREAM_NOT_ACCEPTED: TransportFault =
     TransportFault::NotAcceptable { accept: "text/event-stream" };
 
 /// Why a request has no result.
-enum Refused {
+enum RouteRefusal {
     /// Refused before its message was read, or because its stream cannot be opened; with its id, if
     /// it was read.
     Transport { fault: TransportFault, id: Option<Id> },
     /// Its message was refused, or its call failed.
-    Message(Refusal),
+    Message(MessageRefusal),
 }
 
-impl From<TransportFault> for Refused {
+impl From<TransportFault> for RouteRefusal {
     fn from(fault: TransportFault) -> Self {
         Self::Transport { fault, id: None }
     }
 }
 
-impl From<Refusal> for Refused {
-    fn from(refusal: Refusal) -> Self {
+impl From<MessageRefusal> for RouteRefusal {
+    fn from(refusal: MessageRefusal) -> Self {
         Self::Message(refusal)
     }
 }
@@ -444,9 +447,9 @@ impl From<Refusal> for Refused {
 impl EventSource for PendingCall {
     async fn next_event(mut self) -> NextEvent<Self> {
         match self.next().await {
-            CallEvent::Message(message) => Some((Event::message(None, &message), Some(self))),
-            CallEvent::Response(response) => {
-                Some((Event::message(None, &response.into_message()?), None))
+            CallOutput::Message(message) => Some((WireEvent::message(None, &message), Some(self))),
+            CallOutput::Response(response) => {
+                Some((WireEvent::message(None, &response.into_message()?), None))
             }
         }
     }

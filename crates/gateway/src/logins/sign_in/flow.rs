@@ -5,8 +5,10 @@ use url::Url;
 
 use super::{Provider, Registered};
 use crate::logins::StoredLogin;
-use crate::oauth::client::{Client, Proof};
-use crate::oauth::code::{Expected, NoCode, challenge, fresh_state, fresh_verifier, read_code};
+use crate::oauth::client::{ClientAuthentication, OAuthClient};
+use crate::oauth::code::{
+    ExpectedAnswer, NoCode, challenge, fresh_state, fresh_verifier, read_code,
+};
 
 /// A sign-in that has begun.
 pub struct CodeFlow {
@@ -90,7 +92,7 @@ impl CodeFlow {
     pub fn code(&self, query: &str) -> Result<String, NoCode> {
         let issuer = self.provider.issuer();
         let must_name_issuer = self.provider.metadata.sends_issuer;
-        read_code(query, Expected { state: &self.state, issuer, must_name_issuer })
+        read_code(query, ExpectedAnswer { state: &self.state, issuer, must_name_issuer })
     }
 
     /// Exchanges the code for tokens (RFC 6749, section 4.1.3; RFC 7636, section 4.5). A flow has
@@ -116,8 +118,11 @@ impl CodeFlow {
 
 impl Registered {
     /// The client with its proof.
-    pub(super) fn client(&self) -> Client {
+    pub(super) fn client(&self) -> OAuthClient {
         let secret = self.secret.as_ref().map(config::Secret::new);
-        Client { id: self.id.clone(), proof: Proof::of_secret(secret, self.posts_secret) }
+        OAuthClient {
+            id: self.id.clone(),
+            proof: ClientAuthentication::of_secret(secret, self.posts_secret),
+        }
     }
 }

@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 
 use super::StoredLogin;
 use crate::net::egress::{CONNECT, Egress};
-use crate::net::issuer::Metadata;
+use crate::net::issuer::IssuerMetadata;
 use crate::oauth::client::address_policy;
-use crate::oauth::resource::{self, Resource};
+use crate::oauth::resource::{self, UpstreamResource};
 use crate::oauth::token::Issued;
 use base::platform::wall_clock;
 use base::seal::hex::hex;
@@ -31,8 +31,8 @@ use domain::unix_time::UnixSeconds;
 /// The authorization server of an upstream.
 pub struct Provider {
     upstream: Uri,
-    resource: Resource,
-    metadata: Metadata,
+    resource: UpstreamResource,
+    metadata: IssuerMetadata,
     token_endpoint: Uri,
     egress: Egress,
 }

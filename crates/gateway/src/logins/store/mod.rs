@@ -12,7 +12,7 @@ use super::StoredLogin;
 use crate::cluster::{self, SharedLoginError, SharedLogins};
 use base::platform;
 use base::platform::disk::File;
-use base::seal::{Kind, Sealer};
+use base::seal::{Sealer, TokenKind};
 pub(crate) use folder::Folder;
 
 /// The logins of the upstreams.
@@ -150,7 +150,7 @@ impl LoginStore {
     }
 
     fn open(&self, upstream: &str, sealed: &str) -> Result<StoredLogin, StoreError> {
-        let plain = self.sealer.open(Kind::Login, upstream, sealed);
+        let plain = self.sealer.open(TokenKind::Login, upstream, sealed);
         let login = plain.and_then(|plain| serde_json::from_slice(&plain).ok());
         let place = || match &self.place {
             Place::Folder(folder) => folder.path(upstream).display().to_string(),
@@ -163,7 +163,7 @@ impl LoginStore {
     fn seal(&self, login: &StoredLogin) -> String {
         // Texts and numbers are always written.
         let plain = serde_json::to_vec(login).unwrap_or_default();
-        self.sealer.seal(Kind::Login, &login.upstream, &plain)
+        self.sealer.seal(TokenKind::Login, &login.upstream, &plain)
     }
 }
 

@@ -18,22 +18,22 @@ use config::Jwt;
 use domain::address_policy::AddressPolicy;
 
 /// The key set, as it was last fetched.
-pub(super) struct Keys {
-    state: watch::Sender<State>,
+pub(super) struct IssuerKeys {
+    state: watch::Sender<KeySetState>,
     /// Signalled when a token names an unknown key.
     wanted: Notify,
     jwt: Jwt,
 }
 
 #[derive(Clone, Default)]
-struct State {
-    known: Option<Known>,
+struct KeySetState {
+    known: Option<FetchedKeys>,
     /// The time of the last attempt.
     tried: Option<Instant>,
 }
 
 #[derive(Clone)]
-struct Known {
+struct FetchedKeys {
     keys: Arc<KeySet>,
     fetched: Instant,
 }
@@ -53,7 +53,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Backoff after a failed fetch: the first wait, doubled each time up to `cooldown`.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 
-impl Keys {
+impl IssuerKeys {
     pub(super) fn new(jwt: &Jwt) -> Self {
         Self { state: watch::Sender::default(), wanted: Notify::new(), jwt: jwt.clone() }
     }
@@ -114,7 +114,8 @@ impl Keys {
         info!(issuer = self.jwt.issuer, keys = keys.ids(), "fetched the issuer's keys");
         let keys = Arc::new(keys);
         self.state.send_modify(|state| {
-            *state = State { known: Some(Known { keys, fetched: now }), tried: Some(now) };
+            *state =
+                KeySetState { known: Some(FetchedKeys { keys, fetched: now }), tried: Some(now) };
         });
     }
 
@@ -140,7 +141,7 @@ impl Keys {
         // One task fetches for all requests that wait.
         self.wanted.notify_one();
         let mut state = self.state.subscribe();
-        let tried = |state: &State| state.tried > before.tried;
+        let tried = |state: &KeySetState| state.tried > before.tried;
         let _ = timeout(PATIENCE, state.wait_for(tried)).await;
         let state = self.state.borrow().clone();
         self.look(&state, id, algorithm, Instant::now())
@@ -151,14 +152,14 @@ impl Keys {
         self.usable(&self.state.borrow(), Instant::now()).map(|known| known.fetched)
     }
 
-    fn usable<'a>(&self, state: &'a State, now: Instant) -> Option<&'a Known> {
+    fn usable<'a>(&self, state: &'a KeySetState, now: Instant) -> Option<&'a FetchedKeys> {
         let most = self.jwt.refresh + self.jwt.max_stale;
         state.known.as_ref().filter(|known| now < known.fetched + most)
     }
 
     fn look(
         &self,
-        state: &State,
+        state: &KeySetState,
         id: Option<&str>,
         algorithm: Algorithm,
         now: Instant,

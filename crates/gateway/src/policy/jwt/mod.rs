@@ -18,12 +18,12 @@ use config::Jwt;
 use domain::caller::{Caller, Proof, TokenProof, is_id, is_reserved};
 use domain::fault::TransportFault;
 use domain::unix_time::UnixSeconds;
-use keys::{Keys, NoKey};
+use keys::{IssuerKeys, NoKey};
 
 /// Validates the tokens of one issuer.
 pub(crate) struct Tokens {
     jwt: Jwt,
-    keys: Arc<Keys>,
+    keys: Arc<IssuerKeys>,
     taken: TakenIds,
     /// Validated tokens, by digest and audience.
     good: Cache<[u8; 32], Good>,
@@ -57,7 +57,7 @@ impl Tokens {
     pub(crate) fn new(auth: &config::Auth, jwt: &Jwt) -> Self {
         seal::jws::install();
         Self {
-            keys: Arc::new(Keys::new(jwt)),
+            keys: Arc::new(IssuerKeys::new(jwt)),
             jwt: jwt.clone(),
             taken: TakenIds::new(auth),
             good: Cache::new(GOOD),

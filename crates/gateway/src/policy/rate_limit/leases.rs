@@ -18,13 +18,13 @@ use crate::cluster::Take;
 
 /// The leases of this replica.
 pub(super) struct Leases {
-    leases: Sharded<Lease>,
+    leases: Sharded<BucketLease>,
     lease: Duration,
 }
 
 /// The cells of one bucket that were taken ahead.
 #[derive(Clone, Copy, Debug)]
-struct Lease {
+struct BucketLease {
     left: u32,
     /// Cells of this lease that were used.
     used: u32,
@@ -86,7 +86,8 @@ impl Leases {
                     Some(lease.used.saturating_mul(factor).clamp(1, most))
                 }
                 None => {
-                    locked.put(index, Lease { left: 0, used: 0, until: now, is_asking: true });
+                    locked
+                        .put(index, BucketLease { left: 0, used: 0, until: now, is_asking: true });
                     Some(1)
                 }
             };
@@ -131,7 +132,7 @@ impl LeaseRequest<'_> {
                 continue;
             };
             if wanted.is_lease {
-                *lease = Lease { left: cells - 1, used: 1, until, is_asking: false };
+                *lease = BucketLease { left: cells - 1, used: 1, until, is_asking: false };
             } else {
                 lease.used += 1;
             }

@@ -15,7 +15,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cluster::Cluster;
+use crate::cluster::ClusterMember;
 use base::seal;
 use base::seal::hex::hex;
 use bucket::{Bucket, Exhausted};
@@ -29,11 +29,11 @@ use gcra::Quota;
 use limiter::Limiter;
 use shared::SharedBuckets;
 
-use super::target::Target;
+use super::target::CallTarget;
 
 /// The rate limits of one configuration. All configurations share the buckets.
 pub(crate) struct RateLimits {
-    limits: Vec<Limit>,
+    limits: Vec<RateLimit>,
     buckets: Arc<Buckets>,
     /// Buckets of the limits by address, before authentication. Each process counts for itself: a
     /// flood of unauthenticated requests must not reach a shared store.
@@ -52,7 +52,7 @@ enum Buckets {
 
 /// Why a request is not counted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Refused {
+enum BucketRefusal {
     Exhausted(Exhausted),
     /// The store of the cluster is not available, and `cluster.on_failure` is `refuse`.
     Unavailable,
@@ -60,16 +60,16 @@ enum Refused {
 
 impl Buckets {
     /// Takes one cell from each bucket in one step, or from no bucket.
-    async fn take(&self, buckets: &[Bucket]) -> Result<(), Refused> {
+    async fn take(&self, buckets: &[Bucket]) -> Result<(), BucketRefusal> {
         match self {
-            Self::Local(local) => local.take(buckets).map_err(Refused::Exhausted),
+            Self::Local(local) => local.take(buckets).map_err(BucketRefusal::Exhausted),
             Self::Shared(shared) => shared.take(buckets).await,
         }
     }
 }
 
 /// One rate limit.
-pub(super) struct Limit {
+pub(super) struct RateLimit {
     config: config::Limit,
     quota: Quota,
     /// The first part of the keys of its buckets: a limit that was changed starts with full
@@ -111,7 +111,7 @@ impl RateLimits {
     }
 
     /// Returns the limits with the buckets of all replicas.
-    pub(crate) fn in_cluster(self, cluster: Arc<Cluster>) -> Self {
+    pub(crate) fn in_cluster(self, cluster: Arc<ClusterMember>) -> Self {
         let config = cluster.config();
         let (limits, on_failure) = (config.limits, config.on_failure);
         let shared = SharedBuckets::new(cluster, limits, on_failure);
@@ -132,7 +132,7 @@ impl RateLimits {
     /// request.
     pub(crate) fn take_address(&self, address: IpAddr) -> Result<(), TransportFault> {
         let limits = || self.limits.iter().filter(|limit| limit.config.before_authentication);
-        let bucket = |limit: &Limit| limit.bucket(|key| add(key, &network(address)));
+        let bucket = |limit: &RateLimit| limit.bucket(|key| add(key, &network(address)));
         let mut buckets: Vec<_> = limits().map(bucket).collect();
         if buckets.is_empty() {
             return Ok(());
@@ -168,12 +168,12 @@ impl RateLimits {
     pub(crate) async fn take(
         &self,
         counted: Counted<'_>,
-        target: Option<Target<'_>>,
+        target: Option<CallTarget<'_>>,
     ) -> Result<(), TransportFault> {
         let limits = || self.limits.iter().filter(|limit| limit.applies(counted, target));
         let network = || counted.address.map(network).unwrap_or_default();
         let bucket =
-            |limit: &Limit| limit.bucket(|key| limit.write_key(key, counted, target, network));
+            |limit: &RateLimit| limit.bucket(|key| limit.write_key(key, counted, target, network));
         let mut buckets: Vec<_> = limits().map(bucket).collect();
         if buckets.is_empty() {
             return Ok(());
@@ -185,13 +185,13 @@ impl RateLimits {
             }));
         }
         self.buckets.take(&buckets).await.map_err(|refused| match refused {
-            Refused::Exhausted(empty) => refusal(limits().chain(of_addresses()), empty),
-            Refused::Unavailable => TransportFault::ClusterUnavailable,
+            BucketRefusal::Exhausted(empty) => refusal(limits().chain(of_addresses()), empty),
+            BucketRefusal::Unavailable => TransportFault::ClusterUnavailable,
         })
     }
 }
 
-pub(super) fn read(limits: &[config::Limit]) -> Vec<Limit> {
+pub(super) fn read(limits: &[config::Limit]) -> Vec<RateLimit> {
     let mut alike: HashMap<String, usize> = HashMap::new();
     let limit = |(index, config): (usize, &config::Limit)| {
         // A limit without a name is called after its position, which a reload may change.
@@ -201,7 +201,7 @@ pub(super) fn read(limits: &[config::Limit]) -> Vec<Limit> {
         let identity = identity(config, name, *nth_alike);
         *nth_alike += 1;
         let is_target = |per: &Per| matches!(per, Per::Prompt | Per::Upstream);
-        Limit {
+        RateLimit {
             quota: Quota { interval: config.interval, burst: config.burst },
             identity,
             needs_target: config.per.iter().any(is_target),
@@ -249,7 +249,10 @@ fn code(per: Per) -> &'static str {
 }
 
 /// Returns the refusal by an empty bucket; `limits` are in the order of the buckets.
-fn refusal<'a>(mut limits: impl Iterator<Item = &'a Limit>, empty: Exhausted) -> TransportFault {
+fn refusal<'a>(
+    mut limits: impl Iterator<Item = &'a RateLimit>,
+    empty: Exhausted,
+) -> TransportFault {
     let limit = limits.nth(empty.index).map(|limit| limit.config.name.clone());
     TransportFault::RateLimited {
         limit: limit.unwrap_or_default(),
@@ -257,8 +260,8 @@ fn refusal<'a>(mut limits: impl Iterator<Item = &'a Limit>, empty: Exhausted) ->
     }
 }
 
-impl Limit {
-    fn applies(&self, counted: Counted<'_>, target: Option<Target<'_>>) -> bool {
+impl RateLimit {
+    fn applies(&self, counted: Counted<'_>, target: Option<CallTarget<'_>>) -> bool {
         let config = &self.config;
         // Only a get or a completion names a prompt.
         let has_target = matches!(counted.request, Countable::Call(Method::Get | Method::Complete));
@@ -274,7 +277,7 @@ impl Limit {
         &self,
         key: &mut String,
         counted: Counted<'_>,
-        target: Option<Target<'_>>,
+        target: Option<CallTarget<'_>>,
         network: impl Fn() -> String,
     ) {
         let upstream = target.map_or("", |target| target.upstream);
@@ -339,7 +342,7 @@ mod tests {
 
     use super::*;
     use config::Config;
-    use domain::approval::State;
+    use domain::approval::ApprovalState;
 
     fn parse(toml: &str) -> Vec<config::Limit> {
         Config::parse("g", toml, Path::new(""), &[]).unwrap_or_else(|e| panic!("{e}")).limits
@@ -353,7 +356,7 @@ mod tests {
     async fn get(
         limits: &RateLimits,
         caller: &str,
-        target: Option<Target<'_>>,
+        target: Option<CallTarget<'_>>,
     ) -> Result<(), TransportFault> {
         count(limits, caller, Countable::Call(Method::Get), target).await
     }
@@ -362,15 +365,20 @@ mod tests {
         limits: &RateLimits,
         caller: &str,
         request: Countable,
-        target: Option<Target<'_>>,
+        target: Option<CallTarget<'_>>,
     ) -> Result<(), TransportFault> {
         let caller = &Caller::new(caller);
         let address = Some([127, 0, 0, 1].into());
         limits.take(Counted { caller, address, request }, target).await
     }
 
-    fn target(raw_name: &str) -> Option<Target<'_>> {
-        Some(Target { upstream: "up", raw_name, definition: "", state: State::Unchecked })
+    fn target(raw_name: &str) -> Option<CallTarget<'_>> {
+        Some(CallTarget {
+            upstream: "up",
+            raw_name,
+            definition: "",
+            state: ApprovalState::Unchecked,
+        })
     }
 
     fn wait(result: Result<(), TransportFault>) -> Option<Duration> {
@@ -585,8 +593,12 @@ mod tests {
         let bucket = |caller: &str, upstream, raw_name| {
             let request = Countable::Call(Method::Get);
             let counted = Counted { caller: &Caller::new(caller), address: None, request };
-            let target =
-                Some(Target { upstream, raw_name, definition: "", state: State::Unchecked });
+            let target = Some(CallTarget {
+                upstream,
+                raw_name,
+                definition: "",
+                state: ApprovalState::Unchecked,
+            });
             let mut key = String::new();
             limits.limits[0].write_key(&mut key, counted, target, String::new);
             key

@@ -5,18 +5,18 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::Refused;
+use super::BucketRefusal;
 use super::bucket::{Bucket, Exhausted};
 use super::buckets::LocalBuckets;
 use super::gcra::Quota;
 use super::leases::Leases;
 use super::sharded::Sharded;
-use crate::cluster::{Cluster, StoreUnavailable, Take, Taken};
+use crate::cluster::{ClusterMember, StoreUnavailable, Take, Taken};
 use config::{OnStoreFailure, SharedLimits};
 
 /// The store of the shared buckets.
 pub(super) trait SharedStore: Send + Sync {
-    /// See [`Cluster::take`].
+    /// See [`ClusterMember::take`].
     fn take(
         &self,
         takes: &[Take<'_>],
@@ -25,11 +25,11 @@ pub(super) trait SharedStore: Send + Sync {
     /// The number of replicas that were seen last.
     fn replicas(&self) -> NonZeroU32;
 
-    /// See [`Cluster::generation`].
+    /// See [`ClusterMember::generation`].
     fn generation(&self) -> u64;
 }
 
-impl SharedStore for Cluster {
+impl SharedStore for ClusterMember {
     async fn take(&self, takes: &[Take<'_>]) -> Result<Taken, StoreUnavailable> {
         self.take(takes).await
     }
@@ -44,7 +44,7 @@ impl SharedStore for Cluster {
 }
 
 /// The buckets that the replicas share.
-pub(super) struct SharedBuckets<S = Cluster> {
+pub(super) struct SharedBuckets<S = ClusterMember> {
     store: Arc<S>,
     on_failure: OnStoreFailure,
     /// `None`: the store counts each request.
@@ -77,12 +77,12 @@ impl<S: SharedStore> SharedBuckets<S> {
     /// Takes one cell from each bucket in one step, or from no bucket.
     ///
     /// # Errors
-    /// The empty bucket with the longest wait; [`Refused::Unavailable`] if the store is not
+    /// The empty bucket with the longest wait; [`BucketRefusal::Unavailable`] if the store is not
     /// available and `cluster.on_failure` is `refuse`.
-    pub(super) async fn take(&self, buckets: &[Bucket]) -> Result<(), Refused> {
+    pub(super) async fn take(&self, buckets: &[Bucket]) -> Result<(), BucketRefusal> {
         let generation = self.store.generation();
         if let Some(exhausted) = self.known_empty(buckets, generation, Instant::now()) {
-            return Err(Refused::Exhausted(exhausted));
+            return Err(BucketRefusal::Exhausted(exhausted));
         }
         let taken = match &self.leases {
             None => self.take_exactly(buckets).await,
@@ -94,14 +94,14 @@ impl<S: SharedStore> SharedBuckets<S> {
                 let until = Instant::now() + exhausted.retry_after;
                 let bucket = std::slice::from_ref(&buckets[exhausted.index]);
                 self.empty.lock(bucket).put(0, Empty { until, generation });
-                Err(Refused::Exhausted(exhausted))
+                Err(BucketRefusal::Exhausted(exhausted))
             }
             (Err(StoreUnavailable), OnStoreFailure::Local) => {
                 let replicas = self.store.replicas();
                 let shares: Vec<_> = buckets.iter().map(|bucket| share(bucket, replicas)).collect();
-                self.shares.take(&shares).map_err(Refused::Exhausted)
+                self.shares.take(&shares).map_err(BucketRefusal::Exhausted)
             }
-            (Err(StoreUnavailable), OnStoreFailure::Refuse) => Err(Refused::Unavailable),
+            (Err(StoreUnavailable), OnStoreFailure::Refuse) => Err(BucketRefusal::Unavailable),
         }
     }
 
@@ -261,7 +261,8 @@ mod tests {
         let second = Duration::from_secs(1);
         let buckets = [bucket("a", second, 5), bucket("b", second, 1)];
         assert_eq!(replica.take(&buckets).await, Ok(()));
-        let refused = |retry_after| Err(Refused::Exhausted(Exhausted { index: 1, retry_after }));
+        let refused =
+            |retry_after| Err(BucketRefusal::Exhausted(Exhausted { index: 1, retry_after }));
         assert_eq!(replica.take(&buckets).await, refused(second));
         assert_eq!(store.asked(), 2);
         advance(second - Duration::from_nanos(1)).await;
@@ -298,7 +299,7 @@ mod tests {
         }
         let strict = SharedBuckets::new(store, SharedLimits::Exact, OnStoreFailure::Refuse);
         let bucket = [bucket("a", Duration::from_secs(1), 9)];
-        assert_eq!(strict.take(&bucket).await, Err(Refused::Unavailable));
+        assert_eq!(strict.take(&bucket).await, Err(BucketRefusal::Unavailable));
     }
 
     #[tokio::test(start_paused = true)]

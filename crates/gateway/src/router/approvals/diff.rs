@@ -11,14 +11,14 @@ use domain::json::Json;
 
 /// One part of a version: its name, and its canonical text. The text is empty where the version has
 /// no such part.
-pub(super) struct Part<'a> {
+pub(super) struct VersionPart<'a> {
     pub what: String,
     pub approved: &'a str,
     pub offered: &'a str,
 }
 
 /// Appends the difference of one part, whose digests differ, as a unified diff.
-pub(super) fn write_diff(part: &Part<'_>, out: &mut String) {
+pub(super) fn write_diff(part: &VersionPart<'_>, out: &mut String) {
     let (approved, offered) = (readable(part.approved), readable(part.offered));
     if approved == offered {
         // Such as 5 and "5", which read alike.
@@ -98,7 +98,7 @@ mod tests {
 
     fn diff(approved: &str, offered: &str) -> String {
         let mut out = String::new();
-        write_diff(&Part { what: "text".to_owned(), approved, offered }, &mut out);
+        write_diff(&VersionPart { what: "text".to_owned(), approved, offered }, &mut out);
         out
     }
 

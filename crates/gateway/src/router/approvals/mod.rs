@@ -11,19 +11,20 @@ use std::time::{Duration, SystemTime};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use diff::{Part, write_diff};
+use diff::{VersionPart, write_diff};
 use probe::{Patience, ProbedText, ProbedTexts, offered_texts};
 
 use crate::router::Router;
 use crate::router::approval::{ApprovalRow, OfferedPrompt};
 use crate::router::blocking::beside_calls;
 use crate::upstream::library::source_object;
-use audit::record::Event;
+use audit::record::AuditEvent;
 use base::seal;
 use config::Transport;
 use config::lock::{Lock, LockStore, Objects, StoreError, patch};
 use domain::approval::{
-    Approval, Attribution, DigestText, NO_ARGUMENTS, OfferedText, Reason, State, Version, decide,
+    Approval, ApprovalState, Attribution, DigestText, NO_ARGUMENTS, OfferedText, Reason, Version,
+    decide,
 };
 use domain::name::UpstreamId;
 
@@ -55,7 +56,8 @@ impl Examined {
     /// Whether the offered version is not approved.
     pub fn is_unapproved(&self) -> bool {
         let state = self.row.decision.state;
-        self.offered.is_some() && !matches!(state, State::Approved | State::Unchecked)
+        self.offered.is_some()
+            && !matches!(state, ApprovalState::Approved | ApprovalState::Unchecked)
     }
 
     /// Whether exactly the offered version is approved, with all of its texts.
@@ -269,7 +271,7 @@ impl Router {
         prompts: Vec<Examined>,
         before: Option<String>,
         decider: &Decider,
-    ) -> Result<Outcome, ApprovalError> {
+    ) -> Result<DecisionOutcome, ApprovalError> {
         let store = self.approvals.store.clone();
         let attribution = Attribution {
             by: decider.by.clone(),
@@ -282,12 +284,12 @@ impl Router {
         // record.
         let deciding = self.shared.upstream_deps.tasks.spawn(beside_calls(move || {
             let changed = change_lock(&store, &action, &prompts, before.as_deref(), &attribution);
-            changed.map(|Changed { lock, versions, events }| {
+            changed.map(|ChangedLock { lock, versions, events }| {
                 for event in events {
                     let event = event.text("by", &decider.by).text("via", decider.via);
                     audit.note(event.optional_text("why", decider.why.as_deref()));
                 }
-                Outcome { lock, versions }
+                DecisionOutcome { lock, versions }
             })
         }));
         match deciding.await {
@@ -319,7 +321,10 @@ impl Router {
                 Some(Err(error)) => serde_json::json!(format!("({error})")).to_string(),
             };
             let what = format!("{} ({what})", row.public_name);
-            write_diff(&Part { what, approved: &approved, offered: &theirs(their) }, &mut out);
+            write_diff(
+                &VersionPart { what, approved: &approved, offered: &theirs(their) },
+                &mut out,
+            );
         };
         add("definition", approved.map(|v| &v.definition), offers.map(|v| &v.definition));
         let source = |version: Option<&'_ Version>| version.and_then(|v| v.source.clone());
@@ -357,7 +362,7 @@ impl Router {
 
 /// The result of a decision.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct DecisionOutcome {
     /// The new lock file.
     pub lock: Lock,
     /// The version of each prompt that was decided on.
@@ -365,10 +370,10 @@ pub struct Outcome {
 }
 
 /// A changed lock file, and the records of the decisions.
-struct Changed {
+struct ChangedLock {
     lock: Lock,
     versions: Vec<Version>,
-    events: Vec<Event>,
+    events: Vec<AuditEvent>,
 }
 
 /// Changes the lock file.
@@ -378,7 +383,7 @@ fn change_lock(
     prompts: &[Examined],
     before: Option<&str>,
     attribution: &Attribution,
-) -> Result<Changed, ApprovalError> {
+) -> Result<ChangedLock, ApprovalError> {
     let old = store.read()?;
     if before.is_some_and(|before| before != old.digest) {
         return Err(StoreError::Conflict(store.path().to_owned()).into());
@@ -395,7 +400,7 @@ fn change_lock(
         if let (Action::Approve | Action::Reject, Some(offered)) = (action, &examined.offered) {
             objects.extend(offered.objects.clone());
         }
-        let event = Event::new(kind).text("upstream", upstream).text("prompt", raw_name);
+        let event = AuditEvent::new(kind).text("upstream", upstream).text("prompt", raw_name);
         let event = event.text("definition", &version.definition);
         let event = event.optional_text("source", version.source.as_deref());
         let texts: Vec<&str> = version.texts.values().map(|digest| &**digest).collect();
@@ -406,7 +411,7 @@ fn change_lock(
         versions.push(version);
     }
     match store.replace(&old.digest, &lock, &objects) {
-        Ok(lock) => Ok(Changed { lock, versions, events }),
+        Ok(lock) => Ok(ChangedLock { lock, versions, events }),
         Err(error @ StoreError::ReadOnly { .. }) => {
             let patch = patch(store, &old, &lock, &objects);
             Err(ApprovalError::ReadOnly { error, patch })

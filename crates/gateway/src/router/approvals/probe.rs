@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::policy::{Outcome, Resolution, ResultDigest, Target};
+use crate::policy::{CallTarget, RecordOutcome, Resolution, ResultDigest};
 use crate::router::approval::{
     ApprovalRow, DEPTH, OfferedPrompt, PromptApproval, approval_arguments,
 };
@@ -19,9 +19,9 @@ use crate::router::owner::Owner;
 use crate::router::reply::Reply;
 use crate::router::{RoutedCall, Router, effective_arguments, without_presets};
 use base::seal;
-use config::Approvals;
+use config::ApprovalRules;
 use domain::approval::{DigestText, Mode, NO_ARGUMENTS, OfferedText, canonical_text};
-use domain::call::{Call, Client, ForwardedMeta, NameKind, Request};
+use domain::call::{Call, ClientMessages, ForwardedMeta, NameKind, Request};
 use domain::caller::{Caller, PROBER};
 use domain::chunks::Chunks;
 use domain::document::Document;
@@ -263,7 +263,7 @@ impl Router {
             endpoint: ENDPOINT.into(),
             address: None,
             tried_by: None,
-            client: Client::default(),
+            client: ClientMessages::default(),
             forwarded: ForwardedMeta::default(),
             request: Request::Get {
                 name: row.public_name.clone(),
@@ -283,7 +283,7 @@ impl Router {
             approval: PromptApproval { state: row.decision.state, ..PromptApproval::default() },
         };
         let got = async {
-            let target = Target {
+            let target = CallTarget {
                 upstream: owner.upstream.as_str(),
                 raw_name: &owner.raw_name,
                 definition: &owner.digest,
@@ -299,8 +299,8 @@ impl Router {
         let got = got.await;
         let result = got.as_ref().map(|text| Chunks::from(text.clone()));
         let outcome = match &result {
-            Ok(result) => Outcome::Result { result, digest: &ResultDigest::Text },
-            Err(fault) => Outcome::Fault(fault),
+            Ok(result) => RecordOutcome::Result { result, digest: &ResultDigest::Text },
+            Err(fault) => RecordOutcome::Fault(fault),
         };
         self.gate.complete(&record, &call.caller, outcome).await?;
         got
@@ -336,7 +336,7 @@ impl Router {
 /// probes of a prompt.
 fn probed_arguments<'a>(
     row: &'a ApprovalRow,
-    approvals: &'a Approvals,
+    approvals: &'a ApprovalRules,
 ) -> impl Iterator<Item = Arc<str>> + 'a {
     let needs_none = row
         .offered

@@ -10,12 +10,12 @@ use tracing::debug;
 use crate::router::Digest;
 use crate::router::approval::PromptApproval;
 use crate::router::blocking::{MERGED_AT_ONCE, beside_calls};
-use crate::router::catalog::{Content, PrivatePart, next_number};
+use crate::router::catalog::{CatalogContent, PrivatePart, next_number};
 use crate::router::effective::{KnownTexts, Maker};
 use crate::router::owner::Owner;
 use crate::router::segment::{Segment, SegmentWriter};
-use crate::router::source::{Source, composed};
-use crate::router::view::View;
+use crate::router::source::{UpstreamSource, composed};
+use crate::router::view::ListView;
 use config::OnFailure;
 use domain::caller::Principal;
 use domain::fault::UpstreamFaultKind as Kind;
@@ -57,7 +57,7 @@ impl List {
         fresh_for: Option<Duration>,
     ) -> Self {
         let segment = (!segment.is_empty()).then(|| Arc::new(segment));
-        let digest = *View::whole(&segment).digest();
+        let digest = *ListView::whole(&segment).digest();
         let same = before.filter(|before| before.digest == digest && is_same(before, &segment));
         let now = Instant::now();
         Self {
@@ -89,7 +89,7 @@ impl List {
     /// The list that is served after the access of the caller was ended: it is empty, and is
     /// fetched again on the next request.
     pub(super) fn ended(kind: Kind, now: Instant) -> Self {
-        let digest = *View::whole(&None).digest();
+        let digest = *ListView::whole(&None).digest();
         Self {
             segment: None,
             digest,
@@ -118,7 +118,11 @@ fn is_same(before: &List, segment: &Option<Arc<Segment>>) -> bool {
 
 /// Returns the segment of a private list: its prompts as the configuration presents them. Large
 /// lists are merged beside the calls.
-pub(super) async fn segment(source: Arc<Source>, naming: Naming, prompts: Vec<Prompt>) -> Segment {
+pub(super) async fn segment(
+    source: Arc<UpstreamSource>,
+    naming: Naming,
+    prompts: Vec<Prompt>,
+) -> Segment {
     let are_few = prompts.len() <= MERGED_AT_ONCE;
     let merge = move || {
         let maker = Maker {
@@ -131,7 +135,7 @@ pub(super) async fn segment(source: Arc<Source>, naming: Naming, prompts: Vec<Pr
         };
         let effective = (!maker.is_idle()).then(|| maker.make(Some(&prompts)));
         let prompts = effective.as_ref().map_or(&prompts, |effective| &effective.prompts);
-        let sources = [merge::Source { prefix: &source.prefix, prompts }];
+        let sources = [merge::MergeSource { prefix: &source.prefix, prompts }];
         // No other upstream has its prefix, so no name collides.
         let merged = merge::merge(&sources, &HashSet::new(), &naming, composed);
         let mut writer = SegmentWriter::new(Some(source.id.clone()));
@@ -153,7 +157,7 @@ pub(super) struct ListsOf {
     /// `None`: it was never asked for.
     lists: Box<[Option<Arc<List>>]>,
     /// The content that was composed last, with the generation of the shared one.
-    composed: Mutex<Option<(u64, Arc<Content>)>>,
+    composed: Mutex<Option<(u64, Arc<CatalogContent>)>>,
 }
 
 impl ListsOf {
@@ -216,7 +220,7 @@ impl ListsOf {
         self.segments().find_map(|segment| segment.owners().get(segment.position(public_name)?))
     }
 
-    /// The prompt behind the name of a tool, as [`Content::owner_of_tool`].
+    /// The prompt behind the name of a tool, as [`CatalogContent::owner_of_tool`].
     pub(super) fn owner_of_tool(&self, tool: &str) -> Option<&Owner> {
         if !is_derived(tool) {
             return self.owner(tool);
@@ -230,7 +234,7 @@ impl ListsOf {
 
     /// The digest of the part of the lists that `visible` admits; zero if it is empty.
     pub(super) fn visible_digest(&self, visible: impl FnMut(&Segment) -> Allowed) -> Digest {
-        let view = View::part(self.segments(), None, visible);
+        let view = ListView::part(self.segments(), None, visible);
         if view.is_empty() { Digest::default() } else { *view.digest() }
     }
 
@@ -242,7 +246,11 @@ impl ListsOf {
 
     /// The content for the caller: that of all callers with the caller's lists. A large one is
     /// composed outside the threads of calls.
-    pub(super) async fn content(&self, shared: &Arc<Content>, caller: &Principal) -> Arc<Content> {
+    pub(super) async fn content(
+        &self,
+        shared: &Arc<CatalogContent>,
+        caller: &Principal,
+    ) -> Arc<CatalogContent> {
         let segments: Vec<_> = self.segments().cloned().collect();
         if segments.is_empty() {
             return shared.clone();
@@ -254,7 +262,7 @@ impl ListsOf {
         }
         let prompts = shared.len() + self.len();
         let private = PrivatePart { audience: caller.clone(), shared: shared.clone(), segments };
-        let compose = move || Arc::new(Content::with_private(next_number(), private));
+        let compose = move || Arc::new(CatalogContent::with_private(next_number(), private));
         let content =
             if prompts <= COMPOSED_AT_ONCE { compose() } else { beside_calls(compose).await };
         let mut composed = self.composed();
@@ -278,7 +286,7 @@ impl ListsOf {
         }
     }
 
-    fn composed(&self) -> MutexGuard<'_, Option<(u64, Arc<Content>)>> {
+    fn composed(&self) -> MutexGuard<'_, Option<(u64, Arc<CatalogContent>)>> {
         self.composed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

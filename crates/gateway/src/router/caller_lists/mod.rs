@@ -20,10 +20,10 @@ use tokio_util::task::TaskTracker;
 
 use super::catalog::{Catalog, Incomplete, not_reported_yet};
 use super::owner::Owner;
-use super::source::Source;
+use super::source::UpstreamSource;
 use super::view_cache::{ViewCache, options};
 use crate::upstream::driver::FetchedList;
-use crate::upstream::{Access, Upstream};
+use crate::upstream::{TokenAccess, Upstream};
 use base::platform::heap::rare;
 use config::{Config, OnFailure};
 use domain::call::{Call, NameKind};
@@ -40,7 +40,7 @@ use watching::Watchers;
 /// used first.
 pub(crate) struct CallerLists {
     /// The upstreams that list for each caller.
-    sources: Vec<Arc<Source>>,
+    sources: Vec<Arc<UpstreamSource>>,
     naming: Naming,
     on_failure: OnFailure,
     size: usize,
@@ -48,11 +48,11 @@ pub(crate) struct CallerLists {
     patience: Duration,
     /// Set once the upstreams of the configuration have started.
     upstreams: OnceLock<HashMap<UpstreamId, Weak<Upstream>>>,
-    lists: Cache<Principal, Arc<ListsOf>, Size, RandomState>,
+    lists: Cache<Principal, Arc<ListsOf>, ListSize, RandomState>,
     /// Serialises changes of `lists`.
     changing: Mutex<()>,
     /// One fetch of a list serves all calls of the caller that wait.
-    turns: Mutex<HashMap<Place, Waiting>>,
+    turns: Mutex<HashMap<Place, ListFetches>>,
     watchers: Watchers,
     tasks: TaskTracker,
     shutdown: CancellationToken,
@@ -63,9 +63,9 @@ type Place = (Principal, usize);
 
 /// Bytes of the lists of one caller.
 #[derive(Clone)]
-struct Size;
+struct ListSize;
 
-impl Weighter<Principal, Arc<ListsOf>> for Size {
+impl Weighter<Principal, Arc<ListsOf>> for ListSize {
     fn weight(&self, caller: &Principal, lists: &Arc<ListsOf>) -> u64 {
         (caller.size() + lists.size()) as u64
     }
@@ -73,7 +73,7 @@ impl Weighter<Principal, Arc<ListsOf>> for Size {
 
 /// The fetches of one list: one at a time.
 #[derive(Default)]
-struct Waiting {
+struct ListFetches {
     /// The tasks that wait for their turn or have it.
     tasks: usize,
     turn: Arc<AsyncMutex<()>>,
@@ -91,7 +91,7 @@ pub(super) enum Cause {
 
 /// The private lists that a request is about.
 #[derive(Clone, Copy)]
-pub(super) enum Wanted<'a> {
+pub(super) enum PrivateListScope<'a> {
     /// The lists of all upstreams that the endpoint serves.
     All,
     /// The list of the upstream whose prefix this name has; all lists for the derived name of a
@@ -104,12 +104,12 @@ impl CallerLists {
     /// changed that they depend on; `None` where all upstreams list for all callers.
     pub(super) fn new(
         config: &Config,
-        sources: &[Source],
+        sources: &[UpstreamSource],
         before: Option<&Arc<Self>>,
         tasks: TaskTracker,
         shutdown: CancellationToken,
     ) -> Option<Arc<Self>> {
-        let is_private = |source: &Source| {
+        let is_private = |source: &UpstreamSource| {
             let upstream = config.upstreams.iter().find(|upstream| upstream.id == source.id);
             upstream.is_some_and(|upstream| upstream.lists_per_caller())
         };
@@ -127,7 +127,7 @@ impl CallerLists {
             upstreams: OnceLock::new(),
             lists: Cache::with_options(
                 options(size as u64),
-                Size,
+                ListSize,
                 RandomState::default(),
                 DefaultLifecycle::default(),
             ),
@@ -145,7 +145,7 @@ impl CallerLists {
     }
 
     fn makes_the_same(&self, other: &Self) -> bool {
-        let is_same = |(one, other): (&Arc<Source>, &Arc<Source>)| {
+        let is_same = |(one, other): (&Arc<UpstreamSource>, &Arc<UpstreamSource>)| {
             one.driver == other.driver
                 && one.prefix == other.prefix
                 && one.overlays == other.overlays
@@ -174,7 +174,7 @@ impl CallerLists {
 
     /// Whether an endpoint serves an upstream that lists for each caller.
     pub(super) fn has_any(&self, views: &ViewCache, endpoint: &str) -> bool {
-        self.wanted(views, endpoint, Wanted::All).next().is_some()
+        self.wanted(views, endpoint, PrivateListScope::All).next().is_some()
     }
 
     /// The places of the wanted sources.
@@ -182,14 +182,14 @@ impl CallerLists {
         &self,
         views: &ViewCache,
         endpoint: &str,
-        wanted: Wanted<'_>,
+        wanted: PrivateListScope<'_>,
     ) -> impl Iterator<Item = usize> {
         self.sources.iter().enumerate().filter_map(move |(at, source)| {
             let beginning = self.naming.beginning(&source.prefix);
             let is_named = match wanted {
-                Wanted::All => true,
-                Wanted::Of(name, NameKind::Tool) if is_derived(name) => true,
-                Wanted::Of(name, _) => name.starts_with(&beginning),
+                PrivateListScope::All => true,
+                PrivateListScope::Of(name, NameKind::Tool) if is_derived(name) => true,
+                PrivateListScope::Of(name, _) => name.starts_with(&beginning),
             };
             (is_named && views.could_serve(endpoint, &source.id, &beginning)).then_some(at)
         })
@@ -206,7 +206,7 @@ impl CallerLists {
         self: &Arc<Self>,
         views: &ViewCache,
         call: &Call,
-        wanted: Wanted<'_>,
+        wanted: PrivateListScope<'_>,
         shared: Arc<Catalog>,
         deadline: Instant,
     ) -> Arc<Catalog> {
@@ -216,7 +216,8 @@ impl CallerLists {
         }
         let caller = Principal::new(&call.caller);
         let mut lists = self.lists_of(&caller);
-        let is_known = matches!(wanted, Wanted::Of(name, _) if lists.owner(name).is_some());
+        let is_known =
+            matches!(wanted, PrivateListScope::Of(name, _) if lists.owner(name).is_some());
         // A prompt is tried with the rights of a caller, not with its credential.
         if !is_known && call.tried_by.is_none() {
             let (due, now) = (places.iter().copied(), Instant::now());
@@ -321,13 +322,13 @@ impl CallerLists {
         }
         let upstream = self.upstream(*at)?;
         let access = match &cause {
-            Cause::Call(subject) => Access::Obtained(subject.as_ref()),
-            Cause::Age | Cause::Change(_) => Access::Present,
+            Cause::Call(subject) => TokenAccess::Obtained(subject.as_ref()),
+            Cause::Age | Cause::Change(_) => TokenAccess::Present,
         };
         let fetching = upstream.walk_as_caller(caller.caller(), access);
         let fetched = self.shutdown.run_until_cancelled(rare(fetching)).await?;
         if let Err(Kind::NoToken { .. } | Kind::AuthFailed { .. }) = &fetched
-            && matches!(access, Access::Present)
+            && matches!(access, TokenAccess::Present)
         {
             // The next call of the caller brings another token.
             return lists.get(*at).cloned();
@@ -403,7 +404,7 @@ impl CallerLists {
     /// Returns the lists of a caller, if each that the endpoint serves is known.
     fn known(&self, caller: &Principal, views: &ViewCache, endpoint: &str) -> Option<Arc<ListsOf>> {
         let lists = self.lists.get(caller)?;
-        let mut wanted = self.wanted(views, endpoint, Wanted::All);
+        let mut wanted = self.wanted(views, endpoint, PrivateListScope::All);
         wanted.all(|at| lists.get(at).is_some()).then_some(lists)
     }
 
@@ -423,7 +424,7 @@ impl CallerLists {
         owner.map(found)
     }
 
-    fn turns(&self) -> MutexGuard<'_, HashMap<Place, Waiting>> {
+    fn turns(&self) -> MutexGuard<'_, HashMap<Place, ListFetches>> {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -22,18 +22,18 @@ use domain::caller::{Caller, Principal};
 
 /// The callers with open streams.
 #[derive(Default)]
-pub(super) struct Watchers(Mutex<HashMap<Principal, Weak<Watched>>>);
+pub(super) struct Watchers(Mutex<HashMap<Principal, Weak<WatchedCaller>>>);
 
 /// State shared by the streams of one caller. The gateway listens to the upstreams until the last
 /// of the streams ends.
-struct Watched {
+struct WatchedCaller {
     changed: watch::Sender<()>,
     lists: Weak<CallerLists>,
     caller: Principal,
     _listening: DropGuard,
 }
 
-impl Drop for Watched {
+impl Drop for WatchedCaller {
     fn drop(&mut self) {
         let Some(lists) = self.lists.upgrade() else { return };
         let mut watchers = lists.watchers.lock();
@@ -47,15 +47,15 @@ impl Drop for Watched {
 /// A stream that waits for changes of its caller's private lists.
 pub(crate) struct Watching {
     lists: Arc<CallerLists>,
-    _watched: Arc<Watched>,
+    _watched: Arc<WatchedCaller>,
     changed: watch::Receiver<()>,
     caller: Principal,
     /// The digest of the lists that the caller sees; `None` until they are known.
-    seen: Option<Seen>,
+    seen: Option<SeenLists>,
 }
 
 /// The digest of the private lists that a caller sees at an endpoint.
-struct Seen {
+struct SeenLists {
     digest: Digest,
     /// The lists and views that it was computed from.
     lists: Weak<ListsOf>,
@@ -75,7 +75,7 @@ impl Watchers {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Principal, Weak<Watched>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Principal, Weak<WatchedCaller>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -94,7 +94,7 @@ impl CallerLists {
                 let stop = stop.clone();
                 self.tasks.spawn(async move { stop.run_until_cancelled(Box::pin(keeping)).await });
             }
-            let watched = Arc::new(Watched {
+            let watched = Arc::new(WatchedCaller {
                 changed,
                 lists: Arc::downgrade(self),
                 caller: caller.clone(),
@@ -135,7 +135,7 @@ impl Watching {
             // client knows them still.
             return (self.seen.as_ref().map(|seen| seen.digest).unwrap_or_default(), false);
         };
-        let is_same = |seen: &Seen| {
+        let is_same = |seen: &SeenLists| {
             seen.lists.as_ptr() == Arc::as_ptr(&lists) && seen.views.as_ptr() == Arc::as_ptr(views)
         };
         if let Some(seen) = self.seen.as_ref().filter(|seen| is_same(seen)) {
@@ -150,7 +150,7 @@ impl Watching {
         let are_few = lists.len() <= DECIDED_AT_ONCE;
         let digest = if are_few { decide() } else { beside_calls(decide).await };
         self.seen =
-            Some(Seen { digest, lists: Arc::downgrade(&lists), views: Arc::downgrade(views) });
+            Some(SeenLists { digest, lists: Arc::downgrade(&lists), views: Arc::downgrade(views) });
         (digest, is_learned)
     }
 

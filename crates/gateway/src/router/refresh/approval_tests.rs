@@ -14,7 +14,7 @@ use crate::upstream::driver::DriverId;
 use crate::upstream::prompt_list::PromptList;
 use base::seal;
 use config::lock::{Lock, LockStore, Objects};
-use domain::approval::{Attribution, NO_ARGUMENTS, OfferedText, State as ApprovalState, Version};
+use domain::approval::{ApprovalState, Attribution, NO_ARGUMENTS, OfferedText, Version};
 use domain::json::Json;
 use domain::name::DEFAULT_SEPARATOR;
 use domain::name::Prefix;
@@ -62,8 +62,8 @@ impl World {
         world
     }
 
-    fn source(&self) -> Source {
-        Source {
+    fn source(&self) -> UpstreamSource {
+        UpstreamSource {
             driver: self.driver,
             id: UpstreamId::parse("up").unwrap(),
             prefix: Prefix::parse("up").unwrap(),

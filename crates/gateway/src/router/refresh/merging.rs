@@ -9,14 +9,16 @@ use std::sync::{Arc, LazyLock};
 use tracing::{info, warn};
 use unicode_security::confusable_detection::skeleton;
 
-use super::{Known, ListVersion, Refresh};
+use super::{KnownUpstream, ListVersion, Refresh};
 use crate::router::announce::Redefined;
-use crate::router::catalog::{Content, LeftOut, LeftOutBy, LookAlike, ShownPrompt, next_number};
+use crate::router::catalog::{
+    CatalogContent, LeftOut, LeftOutBy, LookAlike, ShownPrompt, next_number,
+};
 use crate::router::owner::Owner;
 use crate::router::segment::{Segment, SegmentWriter};
 use crate::router::source::composed;
 use base::platform::panics;
-use domain::confusable::{HashedText, Shown, SkeletonIndex, confusables};
+use domain::confusable::{DisplayedText, HashedText, SkeletonIndex, confusables};
 use domain::fault::excerpt;
 use domain::json::Json;
 use domain::merge;
@@ -43,7 +45,7 @@ struct Group {
     segments: Vec<Arc<Segment>>,
     left_out: Vec<LeftOut>,
     /// In the order of their hashes.
-    texts: Vec<Text>,
+    texts: Vec<GroupText>,
 }
 
 /// All inputs of the merge of a group.
@@ -57,7 +59,7 @@ struct MadeOf {
 }
 
 /// A text that a client shows for a prompt of a group: where it is found.
-struct Text {
+struct GroupText {
     hashed: HashedText,
     segment: u32,
     position: u32,
@@ -91,7 +93,7 @@ impl Refresh {
         let left_out = self.groups.groups.values().flat_map(|group| &group.left_out).cloned();
         let look_alikes = self.groups.look_alikes();
         let segments = self.groups.segments();
-        let content = Content::new(next_number(), segments, left_out.collect(), look_alikes);
+        let content = CatalogContent::new(next_number(), segments, left_out.collect(), look_alikes);
         let redefined: Vec<_> = changed
             .iter()
             .flat_map(|segment| segment.owners())
@@ -102,13 +104,14 @@ impl Refresh {
         self.content = Arc::new(content);
     }
 
-    /// Panics in debug builds if a group is not what a merge would make now, or the content not what
-    /// the groups are. Before the first merge there are none.
+    /// Panics in debug builds if a group is not what a merge would make now, or the content not
+    /// what the groups are. Before the first merge there are none.
     pub(super) fn debug_assert_merged(&self) {
         if !cfg!(debug_assertions) || self.groups.groups.is_empty() {
             return;
         }
-        let has_group = |known: &Known| self.groups.groups.contains_key(&known.source.prefix);
+        let has_group =
+            |known: &KnownUpstream| self.groups.groups.contains_key(&known.source.prefix);
         assert!(self.upstreams.iter().all(has_group), "each upstream has a group");
         let mut prompts = 0;
         for (prefix, Group { made_of, segments, .. }) in &self.groups.groups {
@@ -133,7 +136,7 @@ impl Refresh {
     }
 
     /// The upstreams with this prefix: one, unless it is empty.
-    fn members<'a>(&'a self, prefix: &'a Prefix) -> impl Iterator<Item = &'a Known> {
+    fn members<'a>(&'a self, prefix: &'a Prefix) -> impl Iterator<Item = &'a KnownUpstream> {
         self.upstreams.iter().filter(move |known| known.source.prefix == *prefix)
     }
 
@@ -148,10 +151,10 @@ impl Refresh {
 
     /// Merges one group.
     fn group(&self, prefix: &Prefix, made_of: MadeOf) -> Group {
-        let members: Vec<&Known> = self.members(prefix).collect();
+        let members: Vec<&KnownUpstream> = self.members(prefix).collect();
         let sources: Vec<_> = members
             .iter()
-            .map(|known| merge::Source { prefix, prompts: self.prompts(known) })
+            .map(|known| merge::MergeSource { prefix, prompts: self.prompts(known) })
             .collect();
         let prefixes = self.upstreams.iter().map(|known| known.source.prefix.as_str());
         let prefixes: HashSet<&str> = prefixes.filter(|prefix| !prefix.is_empty()).collect();
@@ -209,7 +212,7 @@ impl Refresh {
     }
 
     /// Logs the change, each prompt that is newly left out, and each new pair of look-alikes.
-    fn log(&self, content: &Content) {
+    fn log(&self, content: &CatalogContent) {
         let news = added(&self.content.left_out, &content.left_out);
         // What overlays and approvals leave out is meant so.
         let news: Vec<_> = news.into_iter().filter(|l| l.by == LeftOutBy::Defect).collect();
@@ -274,7 +277,7 @@ impl Groups {
     }
 
     /// The texts that clients show for the prompts of a group.
-    fn texts(&self, segments: &[Arc<Segment>]) -> Vec<Text> {
+    fn texts(&self, segments: &[Arc<Segment>]) -> Vec<GroupText> {
         let mut texts = Vec::new();
         for (index, segment) in (0_u32..).zip(segments) {
             for position in 0..segment.len() as u32 {
@@ -284,7 +287,7 @@ impl Groups {
                             skeleton: hash_of_skeleton(&self.hasher, &text),
                             text: self.hasher.hash_one(&*text),
                         };
-                        texts.push(Text { hashed, segment: index, position, kind });
+                        texts.push(GroupText { hashed, segment: index, position, kind });
                     }
                 }
             }
@@ -320,13 +323,13 @@ impl Groups {
         let mut names: Vec<&str> = prompts.iter().map(|owner| &*owner.public_name).collect();
         names.sort_unstable();
         names.dedup();
-        let texts = texts.iter().map(|(at, text)| Shown {
+        let texts = texts.iter().map(|(at, text)| DisplayedText {
             source: ids[prompts[*at].upstream.as_str()],
             entry: names.binary_search(&&*prompts[*at].public_name).unwrap_or_default(),
             text,
         });
         let upstreams: Vec<&str> = ids.keys().copied().collect();
-        let described = |shown: Shown<'_>| ShownPrompt {
+        let described = |shown: DisplayedText<'_>| ShownPrompt {
             upstream: upstreams[shown.source].to_owned(),
             name: names[shown.entry].to_owned(),
             text: excerpt(shown.text),
@@ -370,7 +373,7 @@ static ASCII_SKELETONS: LazyLock<[String; 128]> = LazyLock::new(|| {
     std::array::from_fn(|byte| skeleton(char::from(byte as u8).encode_utf8(&mut [0; 4])).collect())
 });
 
-impl Known {
+impl KnownUpstream {
     fn malformed<'a>(&'a self, reasons: &'a [String]) -> impl Iterator<Item = LeftOut> + 'a {
         reasons.iter().map(|reason| LeftOut {
             upstream: self.source.id.to_string(),

@@ -15,15 +15,17 @@ use tokio_util::sync::CancellationToken;
 
 use merging::Groups;
 
-use super::announce::{Announcer, Redefined, Transition};
+use super::announce::{Announcer, PromptTransition, Redefined};
 use super::approval::ApprovalRow;
 use super::blocking::{MERGED_AT_ONCE, beside_calls};
 use super::caller_lists::CallerLists;
-use super::catalog::{Catalog, Content, Incomplete, WalkInfo, next_number, not_reported_yet};
+use super::catalog::{
+    Catalog, CatalogContent, Incomplete, WalkInfo, next_number, not_reported_yet,
+};
 use super::debounce::Debounce;
 use super::effective::{Effective, KnownTexts, Maker, TextReport};
 use super::first_definitions::FirstDefinitions;
-use super::source::Source;
+use super::source::UpstreamSource;
 use super::view_cache::ViewCache;
 use crate::upstream::driver::{DriverReport, FetchedList};
 use config::{OnChangedDefinition, OnFailure};
@@ -34,15 +36,15 @@ use domain::prompt::Prompt;
 
 /// The known state of all upstreams. Pure: the clock is an argument.
 pub struct Refresh {
-    upstreams: Vec<Known>,
+    upstreams: Vec<KnownUpstream>,
     naming: Naming,
     on_failure: OnFailure,
     groups: Groups,
-    content: Arc<Content>,
+    content: Arc<CatalogContent>,
     /// Changed definitions since they were last taken.
     redefined: Vec<Redefined>,
     /// Changed states since they were last taken.
-    transitions: Vec<Transition>,
+    transitions: Vec<PromptTransition>,
 }
 
 /// The inputs that change the catalog.
@@ -54,7 +56,7 @@ pub(crate) struct Inputs {
 
 /// A configuration that takes over the catalog.
 pub(crate) struct Renewal {
-    pub sources: Vec<Source>,
+    pub sources: Vec<UpstreamSource>,
     pub naming: Naming,
     pub on_failure: OnFailure,
     pub debounce: Debounce,
@@ -72,11 +74,11 @@ pub(crate) struct Renewal {
 }
 
 /// An upstream, its last good list, and its last report.
-struct Known {
-    source: Source,
+struct KnownUpstream {
+    source: UpstreamSource,
     list: Option<(FetchedList, Instant)>,
     version: ListVersion,
-    state: State,
+    state: ReportState,
     first_definitions: FirstDefinitions,
     /// What overlays and approvals make of the list; `None` if there are none, and the list is
     /// served as it is.
@@ -94,7 +96,7 @@ struct ListVersion {
 }
 
 #[derive(Clone, Debug)]
-enum State {
+enum ReportState {
     /// No report since the start; lists wait for it.
     Unseen,
     /// No report since a reload added it: lists wait for it only while no other upstream has a
@@ -105,8 +107,8 @@ enum State {
 }
 
 impl Refresh {
-    pub fn new(sources: Vec<Source>, naming: Naming, on_failure: OnFailure) -> Self {
-        let known = |source| Known::new(source, State::Unseen);
+    pub fn new(sources: Vec<UpstreamSource>, naming: Naming, on_failure: OnFailure) -> Self {
+        let known = |source| KnownUpstream::new(source, ReportState::Unseen);
         let upstreams = sources.into_iter().map(known).collect();
         Self {
             upstreams,
@@ -214,12 +216,12 @@ impl Refresh {
 
     /// Applies another set of upstreams. The state of kept drivers stays; the last list of an
     /// upstream with a new driver is served until its first report. Held definitions are released.
-    fn renewed(mut self, sources: Vec<Source>) -> Self {
+    fn renewed(mut self, sources: Vec<UpstreamSource>) -> Self {
         let mut before = std::mem::take(&mut self.upstreams);
-        let known = |source: Source| {
+        let known = |source: UpstreamSource| {
             let at = before.iter().position(|known| known.source.id == source.id);
             let old = at.map(|at| before.swap_remove(at));
-            let mut known = Known::new(source, State::Joining);
+            let mut known = KnownUpstream::new(source, ReportState::Joining);
             if let Some(old) = old {
                 if old.source.driver == known.source.driver {
                     known.state = old.state;
@@ -288,7 +290,7 @@ impl Refresh {
             texts: &known.texts,
         };
         let is_omitted =
-            self.on_failure == OnFailure::Omit && matches!(known.state, State::Failed(_));
+            self.on_failure == OnFailure::Omit && matches!(known.state, ReportState::Failed(_));
         let list = known.list.as_ref().filter(|_| !is_omitted);
         let offered = list.map(|(list, _)| list.listed.prompts.as_slice());
         let effective = (!maker.is_idle()).then(|| maker.make(offered));
@@ -372,12 +374,12 @@ impl Refresh {
                 self.redefined.extend(redefined);
                 let same = known.list.as_ref().is_some_and(|(old, _)| old.listed == walked.listed);
                 let was_served =
-                    matches!(known.state, State::Good) || self.on_failure != OnFailure::Omit;
+                    matches!(known.state, ReportState::Good) || self.on_failure != OnFailure::Omit;
                 if !same {
                     known.version.number = next_number();
                 }
                 known.list = Some((walked, now));
-                known.state = State::Good;
+                known.state = ReportState::Good;
                 let is_current = same && was_served;
                 let has_problem =
                     known.effective.as_ref().is_some_and(|effective| effective.has_problem());
@@ -386,8 +388,8 @@ impl Refresh {
                 is_other || !is_current
             }
             Err(kind) => {
-                let was_failed = matches!(known.state, State::Failed(_));
-                known.state = State::Failed(kind);
+                let was_failed = matches!(known.state, ReportState::Failed(_));
+                known.state = ReportState::Failed(kind);
                 let is_omitted = self.on_failure == OnFailure::Omit && known.list.is_some();
                 // Snapshots take the place of the list.
                 let is_other = is_omitted && self.make_effective(at);
@@ -400,8 +402,8 @@ impl Refresh {
     fn without_waiting(mut self) -> Self {
         let mut had_lists = false;
         for known in &mut self.upstreams {
-            if matches!(known.state, State::Unseen | State::Joining) {
-                known.state = State::Failed(not_reported_yet());
+            if matches!(known.state, ReportState::Unseen | ReportState::Joining) {
+                known.state = ReportState::Failed(not_reported_yet());
                 had_lists |= known.list.is_some();
             }
         }
@@ -416,7 +418,7 @@ impl Refresh {
     pub fn snapshot(&self) -> Catalog {
         let mut catalog = Catalog { content: self.content.clone(), ..Catalog::default() };
         for known in &self.upstreams {
-            catalog.pending |= matches!(known.state, State::Unseen);
+            catalog.pending |= matches!(known.state, ReportState::Unseen);
             if let Some((FetchedList { listed, .. }, at)) = &known.list {
                 let prompts = listed.prompts.len() + listed.malformed.len();
                 let walk = WalkInfo { pages: listed.pages, prompts, at: *at };
@@ -433,12 +435,12 @@ impl Refresh {
                 }
             }
             let failure = match &known.state {
-                State::Good => None,
-                State::Unseen | State::Joining => Some(not_reported_yet()),
-                State::Failed(kind) => Some(kind.clone()),
+                ReportState::Good => None,
+                ReportState::Unseen | ReportState::Joining => Some(not_reported_yet()),
+                ReportState::Failed(kind) => Some(kind.clone()),
             };
             if let Some(kind) = failure {
-                let is_new = matches!(known.state, State::Joining);
+                let is_new = matches!(known.state, ReportState::Joining);
                 let fails_lists = self.on_failure == OnFailure::Fail && !is_new;
                 if fails_lists {
                     let fault = || Fault::upstream(known.source.id.as_str(), kind.clone());
@@ -453,7 +455,7 @@ impl Refresh {
             }
         }
         let nobody = !self.upstreams.iter().any(|known| self.is_part(known));
-        let is_joining = |known: &Known| matches!(known.state, State::Joining);
+        let is_joining = |known: &KnownUpstream| matches!(known.state, ReportState::Joining);
         if nobody && self.upstreams.iter().any(is_joining) {
             catalog.pending = true;
         } else if nobody && !self.upstreams.is_empty() {
@@ -463,7 +465,7 @@ impl Refresh {
     }
 
     /// The prompts of an upstream that are part of the catalog.
-    fn prompts<'a>(&self, known: &'a Known) -> &'a [Prompt] {
+    fn prompts<'a>(&self, known: &'a KnownUpstream) -> &'a [Prompt] {
         match (&known.effective, self.served(known)) {
             // Also without a list: approved snapshots.
             (Some(effective), _) => &effective.prompts,
@@ -473,7 +475,7 @@ impl Refresh {
     }
 
     /// Whether the catalog has a list of the upstream. Approved snapshots are a list of their own.
-    fn is_part(&self, known: &Known) -> bool {
+    fn is_part(&self, known: &KnownUpstream) -> bool {
         self.served(known).is_some() || !self.prompts(known).is_empty()
     }
 
@@ -484,20 +486,20 @@ impl Refresh {
             return;
         }
         let (mut ids, mut drivers, mut versions) = (HashSet::new(), HashSet::new(), HashSet::new());
-        for Known { source, list, state, version, .. } in &self.upstreams {
+        for KnownUpstream { source, list, state, version, .. } in &self.upstreams {
             assert!(ids.insert(&source.id), "{} is there twice", source.id.as_str());
             assert!(drivers.insert(source.driver), "a driver serves one upstream");
             assert!(versions.insert(version.number), "no two versions have one number");
-            let is_known = list.is_some() || !matches!(state, State::Good);
+            let is_known = list.is_some() || !matches!(state, ReportState::Good);
             assert!(is_known, "{} is good without a list", source.id.as_str());
         }
         self.debug_assert_merged();
     }
 
     /// The list of an upstream that is part of the catalog.
-    fn served<'a>(&self, known: &'a Known) -> Option<&'a (FetchedList, Instant)> {
+    fn served<'a>(&self, known: &'a KnownUpstream) -> Option<&'a (FetchedList, Instant)> {
         match (&known.state, self.on_failure) {
-            (State::Failed(_), OnFailure::Omit) => None,
+            (ReportState::Failed(_), OnFailure::Omit) => None,
             _ => known.list.as_ref(),
         }
     }
@@ -510,8 +512,8 @@ async fn edition_serves(serves: &mut Option<oneshot::Receiver<()>>) {
     }
 }
 
-impl Known {
-    fn new(source: Source, state: State) -> Self {
+impl KnownUpstream {
+    fn new(source: UpstreamSource, state: ReportState) -> Self {
         let first_definitions = FirstDefinitions::new(source.on_changed_definition);
         let version = ListVersion { upstream: source.id.clone(), number: next_number() };
         let (effective, texts) = (None, KnownTexts::new());
@@ -521,7 +523,7 @@ impl Known {
 
 /// The prompts whose states have changed, or their reasons, or the versions that are offered
 /// meanwhile. Prompts that are approved when they are first seen are not reported.
-fn transitions(before: &[ApprovalRow], now: &[ApprovalRow]) -> Vec<Transition> {
+fn transitions(before: &[ApprovalRow], now: &[ApprovalRow]) -> Vec<PromptTransition> {
     let definition = |row: &ApprovalRow| Some(row.offered.as_ref()?.version.definition.clone());
     let known: HashMap<&str, &ApprovalRow> =
         before.iter().map(|row| (&*row.raw_name, row)).collect();
@@ -533,13 +535,13 @@ fn transitions(before: &[ApprovalRow], now: &[ApprovalRow]) -> Vec<Transition> {
                     || known.decision.reason != row.decision.reason
                     || definition(known) != definition(row)
             }
-            None => row.decision.state != approval::State::Approved,
+            None => row.decision.state != approval::ApprovalState::Approved,
         }
     });
     news.map(|row| {
         let approved = row.approval.as_ref().and_then(|approval| approval.approved.as_ref());
         let offered = row.offered.as_ref();
-        Transition {
+        PromptTransition {
             upstream: row.upstream.to_string(),
             raw_name: row.raw_name.to_string(),
             public_name: row.public_name.clone(),
@@ -572,8 +574,8 @@ mod tests {
         Refresh::new(sources, Naming::new("__", 128), on_failure)
     }
 
-    fn source(id: &str) -> Source {
-        Source {
+    fn source(id: &str) -> UpstreamSource {
+        UpstreamSource {
             driver: DriverId::fresh(),
             id: UpstreamId::parse(id).unwrap(),
             prefix: Prefix::parse(id).unwrap(),

@@ -11,9 +11,9 @@ use domain::revision::Revision;
 use domain::unix_time::UnixSeconds;
 
 /// The console bounds its trials, so they take no place of `server.limits.in_flight`.
-struct Bounded;
+struct TrialAdmission;
 
-impl CallPermit for Bounded {
+impl CallPermit for TrialAdmission {
     fn suspend(&self) -> bool {
         true
     }
@@ -34,7 +34,7 @@ impl Sessions {
             progress_token: None,
             input_closed: None,
         };
-        let permits = CallPermits { call: Arc::new(Bounded), budget: Arc::new(()) };
+        let permits = CallPermits { call: Arc::new(TrialAdmission), budget: Arc::new(()) };
         self.perform(prepared, permits, None, now).await
     }
 }

@@ -16,7 +16,7 @@ use tracing::info;
 
 use super::client_events::ClientEventSender;
 use super::counting::CANCELLED;
-use crate::policy::{Gate, Outcome, ResultDigest};
+use crate::policy::{Gate, RecordOutcome, ResultDigest};
 use crate::router::call_channel::CallChannel;
 use crate::session::dialect::ResultForm;
 use crate::session::tools::is_tool_result;
@@ -49,7 +49,7 @@ impl Sessions {
             drop(budget);
             outcome
         };
-        let place = Place::Here(match context {
+        let place = CallPlace::Here(match context {
             // Log records of the call belong to its trace.
             Some(context) => pin_in_place(|| performing().with_context(context)),
             None => pin_in_place(performing),
@@ -127,9 +127,9 @@ impl Sessions {
         }
         let outcome = correlated(outcome);
         let recorded = match &outcome {
-            CallOutcome::Result(result) => Outcome::Result { result, digest: &digest },
-            CallOutcome::Fault(fault) => Outcome::Fault(fault),
-            CallOutcome::Cancelled => Outcome::Cancelled,
+            CallOutcome::Result(result) => RecordOutcome::Result { result, digest: &digest },
+            CallOutcome::Fault(fault) => RecordOutcome::Fault(fault),
+            CallOutcome::Cancelled => RecordOutcome::Cancelled,
         };
         let outcome = match self.gate.complete(&record, &call.caller, recorded).await {
             Ok(()) => outcome,
@@ -176,13 +176,13 @@ fn correlated(outcome: CallOutcome) -> CallOutcome {
 /// dropping it ends it; otherwise a call that is dropped continues in a task of its own.
 pub struct RunningCall {
     /// `None` after the outcome.
-    place: Option<Place>,
+    place: Option<CallPlace>,
     cancels_on_drop: bool,
     tasks: TaskTracker,
     gate: Arc<Gate>,
 }
 
-enum Place {
+enum CallPlace {
     /// Polled with this future.
     Here(Performing),
     Task(JoinHandle<CallOutcome>),
@@ -196,7 +196,7 @@ impl RunningCall {
     #[must_use]
     pub fn in_task(mut self) -> Self {
         self.place = self.place.take().map(|place| match place {
-            Place::Here(performing) => Place::Task(self.tasks.spawn(performing)),
+            CallPlace::Here(performing) => CallPlace::Task(self.tasks.spawn(performing)),
             task => task,
         });
         self
@@ -209,10 +209,10 @@ impl Future for RunningCall {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CallOutcome> {
         let outcome = match &mut self.place {
             None => return Poll::Pending,
-            Some(Place::Task(task)) => {
+            Some(CallPlace::Task(task)) => {
                 ready!(Pin::new(task).poll(context)).map_err(|error| error.is_panic())
             }
-            Some(Place::Here(performing)) => {
+            Some(CallPlace::Here(performing)) => {
                 // A panic ends this call, and not the connection. The future is not polled again.
                 let polled = AssertUnwindSafe(|| performing.as_mut().poll(context));
                 match catch_unwind(polled) {
@@ -234,9 +234,9 @@ impl Future for RunningCall {
 impl Drop for RunningCall {
     fn drop(&mut self) {
         match self.place.take() {
-            Some(Place::Task(task)) if self.cancels_on_drop => task.abort(),
+            Some(CallPlace::Task(task)) if self.cancels_on_drop => task.abort(),
             // Without a runtime the process is about to end.
-            Some(Place::Here(performing))
+            Some(CallPlace::Here(performing))
                 if !self.cancels_on_drop && Handle::try_current().is_ok() =>
             {
                 self.tasks.spawn(performing);

@@ -12,14 +12,14 @@ use base::seal::hex::hex;
 use base::seal::random;
 use domain::fault::excerpt;
 use domain::json::Json;
-use domain::jsonrpc::{Id, Outcome};
+use domain::jsonrpc::{Id, ResponseOutcome};
 use domain::server_request::{Answer, ServerRequest};
 
 /// The pending server requests by session and id. Each call in flight adds at most
 /// as many entries as it may send server requests.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingServerRequests {
-    open: Arc<DashMap<(Nonce, Id), Open>>,
+    open: Arc<DashMap<(Nonce, Id), OpenServerRequest>>,
     next: Arc<AtomicU64>,
     /// Part of the ids of this process alone: the id of the replica, or a random name of another
     /// length. A session outlives the process, and an answer to a server request of an earlier one
@@ -34,7 +34,7 @@ const PREFIX: &str = "promptgate-";
 const PROCESS_BYTES: usize = 6;
 
 #[derive(Debug)]
-struct Open {
+struct OpenServerRequest {
     server_request: ServerRequest,
     answer: oneshot::Sender<Answer>,
 }
@@ -43,7 +43,7 @@ struct Open {
 /// ignored.
 #[derive(Debug)]
 pub(crate) struct PendingServerRequest {
-    open: Arc<DashMap<(Nonce, Id), Open>>,
+    open: Arc<DashMap<(Nonce, Id), OpenServerRequest>>,
     key: (Nonce, Id),
 }
 
@@ -79,23 +79,25 @@ impl PendingServerRequests {
     ) -> PendingServerRequest {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let key = (session, Id::of_text(&format!("{PREFIX}{}-{number}", self.process)));
-        self.open.insert(key.clone(), Open { server_request, answer });
+        self.open.insert(key.clone(), OpenServerRequest { server_request, answer });
         PendingServerRequest { open: self.open.clone(), key }
     }
 
     /// Resolves a server request with the client's response. Returns whether there is one: a
     /// response that belongs to no server request of the session is ignored.
-    pub(crate) fn resolve(&self, session: Nonce, id: Id, outcome: Outcome<'_>) -> bool {
-        let Some((_, Open { server_request, answer })) = self.open.remove(&(session, id)) else {
+    pub(crate) fn resolve(&self, session: Nonce, id: Id, outcome: ResponseOutcome<'_>) -> bool {
+        let Some((_, OpenServerRequest { server_request, answer })) =
+            self.open.remove(&(session, id))
+        else {
             return false;
         };
         let error = |code, message: &str| Answer::Error { code, message: excerpt(message) };
         let response = match outcome {
-            Outcome::Result(result) => match server_request.read_answer(result) {
+            ResponseOutcome::Result(result) => match server_request.read_answer(result) {
                 Some(result) => Answer::Result(result),
                 None => error(-32602, "the client's response does not match the server request"),
             },
-            Outcome::Error { code, message, .. } => {
+            ResponseOutcome::Error { code, message, .. } => {
                 error(code, &message.and_then(Json::as_str).unwrap_or_default())
             }
         };
@@ -139,8 +141,9 @@ mod tests {
         let (sender, answer) = oneshot::channel();
         let registered = pending.register(Nonce::from_bytes([1; 16]), server_request(), sender);
         let result = Json::parse(br#"{"roots":[]}"#, 4).unwrap();
-        let respond =
-            |session| pending.resolve(session, registered.id().clone(), Outcome::Result(result));
+        let respond = |session| {
+            pending.resolve(session, registered.id().clone(), ResponseOutcome::Result(result))
+        };
         let [own, other] = [1, 2].map(|n| Nonce::from_bytes([n; 16]));
         assert_eq!([respond(other), respond(own), respond(own)], [false, true, false]);
         assert!(matches!(answer.await, Ok(Answer::Result(_))));

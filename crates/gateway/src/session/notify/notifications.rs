@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-use super::streams::{StreamEnd, StreamRegistration, Streams};
+use super::streams::{NewestStreams, StreamEnd, StreamRegistration};
 use super::terminated::SessionTermination;
 use crate::policy::StreamRecord;
 use crate::router::Digest;
@@ -22,7 +22,7 @@ use crate::session::dialect::Dialect;
 use crate::session::token::Nonce;
 use crate::telemetry::Telemetry;
 use crate::upstream::call::correlator::UrlElicitationComplete;
-use base::seal::{Kind, Sealer, random};
+use base::seal::{Sealer, TokenKind, random};
 use domain::jsonrpc::Id;
 use domain::method::{LIST_CHANGED, TOOLS_LIST_CHANGED};
 
@@ -67,7 +67,7 @@ pub(crate) enum Subscriber {
     Session {
         ids: EventIds,
         session: Nonce,
-        streams: Streams,
+        streams: NewestStreams,
         /// `None` until the stream is admitted: until then the notifications go to the stream
         /// before it.
         registration: Option<StreamRegistration>,
@@ -361,7 +361,7 @@ impl EventIds {
     /// Returns the digests in an event id. `None` if the id was not sealed with one of the keys for
     /// this endpoint.
     pub(crate) fn digests(sealer: &Sealer, endpoint: &str, id: &str) -> Option<ListDigests> {
-        let plain = sealer.open(Kind::Event, endpoint, id)?;
+        let plain = sealer.open(TokenKind::Event, endpoint, id)?;
         let (_, digests) = plain.split_first_chunk::<16>()?;
         let (prompts, tools) = digests.split_first_chunk::<32>()?;
         // Ids of earlier releases have no digest of the tools, which they did not serve.
@@ -373,7 +373,7 @@ impl EventIds {
         self.count += 1;
         let ListDigests { prompts, tools } = digests;
         let plain = [&self.nonce[..], &self.count.to_be_bytes(), &prompts, &tools].concat();
-        self.sealer.seal(Kind::Event, &self.endpoint, &plain)
+        self.sealer.seal(TokenKind::Event, &self.endpoint, &plain)
     }
 }
 
@@ -385,12 +385,12 @@ mod tests {
     use std::time::Duration;
 
     use crate::session::call::in_flight::InFlightCalls;
-    use crate::session::notify::streams::Streams;
+    use crate::session::notify::streams::NewestStreams;
     use crate::session::notify::terminated::TerminatedSessions;
     use tokio::sync::watch;
 
     use super::*;
-    use crate::router::catalog::Content;
+    use crate::router::catalog::CatalogContent;
     use crate::router::segment::SegmentWriter;
     use crate::router::view_cache::ViewCache;
     use base::seal::SealKeys;
@@ -445,7 +445,7 @@ mod tests {
         Subscriber::Session {
             ids: EventIds::new(sealer.clone(), "/mcp"),
             session: nonce,
-            streams: Streams::default(),
+            streams: NewestStreams::default(),
             registration: None,
             termination: terminated.watch(nonce),
         }
@@ -458,7 +458,7 @@ mod tests {
         let mut segment = SegmentWriter::default();
         segment.push(prompt.name.as_str().into(), |out| prompt.write(&prompt.name, out));
         let segments = vec![Arc::new(segment.finish())];
-        let content = Arc::new(Content::new(n.into(), segments, Vec::new(), Vec::new()));
+        let content = Arc::new(CatalogContent::new(n.into(), segments, Vec::new(), Vec::new()));
         let config = Config::parse("g", "", Path::new(""), &[]).unwrap();
         let views = Arc::new(ViewCache::new(&config, Arc::new(Everything)));
         Published { content, views, caller_lists: None }
@@ -558,7 +558,7 @@ mod tests {
         let (changes, _) = contents(0);
         let sealer = sealer();
         let terminated = Arc::new(TerminatedSessions::new(10, Share::WHOLE));
-        let (streams, nonce) = (Streams::default(), Nonce::from_bytes([1; 16]));
+        let (streams, nonce) = (NewestStreams::default(), Nonce::from_bytes([1; 16]));
         let stream = || {
             let subscriber = Subscriber::Session {
                 ids: EventIds::new(sealer.clone(), "/mcp"),

@@ -15,7 +15,7 @@ use crate::session::token::Nonce;
 /// The newest stream of each session with open streams: at most as many entries as streams are
 /// open.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Streams {
+pub(crate) struct NewestStreams {
     newest: Arc<DashMap<Nonce, u64>>,
     next: Arc<AtomicU64>,
 }
@@ -77,7 +77,7 @@ impl StreamEnd {
     }
 }
 
-impl Streams {
+impl NewestStreams {
     /// Registers a stream, which gets the notifications of its session from now on.
     pub(crate) fn open(&self, session: Nonce) -> StreamRegistration {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn only_the_newest_stream_of_a_session_is_notified() {
-        let streams = Streams::default();
+        let streams = NewestStreams::default();
         let [one, two, other] = [1, 1, 2].map(|n| streams.open(Nonce::from_bytes([n; 16])));
         assert_eq!([one.is_newest(), two.is_newest(), other.is_newest()], [false, true, true]);
         drop(two);

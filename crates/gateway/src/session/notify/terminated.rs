@@ -17,21 +17,21 @@ use domain::fair_share::{Denied, FairShare, Holder, Share};
 #[derive(Debug)]
 pub(crate) struct TerminatedSessions {
     nonces: DashSet<Nonce>,
-    order: Mutex<Order>,
+    order: Mutex<TerminationOrder>,
     /// The sessions with open streams: at most as many entries as streams are open.
-    watched: DashMap<Nonce, Watched>,
+    watched: DashMap<Nonce, SessionStreams>,
 }
 
 /// The same sessions by holder, the oldest first.
 #[derive(Debug)]
-struct Order {
+struct TerminationOrder {
     shares: FairShare<Holder>,
     sessions: HashMap<Holder, VecDeque<Nonce>>,
 }
 
 /// The open streams of one session.
 #[derive(Debug, Default)]
-struct Watched {
+struct SessionStreams {
     streams: usize,
     terminated: CancellationToken,
 }
@@ -49,7 +49,7 @@ impl TerminatedSessions {
     /// Creates an empty set of at most `max` sessions.
     pub(crate) fn new(max: usize, share: Share) -> Self {
         let shares = FairShare::new(max, share.of(max));
-        let order = Mutex::new(Order { shares, sessions: HashMap::new() });
+        let order = Mutex::new(TerminationOrder { shares, sessions: HashMap::new() });
         Self { nonces: DashSet::new(), order, watched: DashMap::new() }
     }
 
@@ -82,7 +82,7 @@ impl TerminatedSessions {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Order> {
+    fn lock(&self) -> MutexGuard<'_, TerminationOrder> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -106,7 +106,7 @@ impl TerminatedSessions {
     }
 }
 
-impl Order {
+impl TerminationOrder {
     /// Removes the oldest session of the holder itself if it is beyond its share, else of the
     /// holder with most.
     fn forget_oldest(&mut self, holder: &Holder, denied: Denied) -> Option<Nonce> {

@@ -41,7 +41,7 @@ pub(crate) struct Account {
     /// Cancelled when an operator ends the account, and not when it makes room for another.
     pub revoked: CancellationToken,
     pub tasks: TaskTracker,
-    pub connection: Arc<AsyncMutex<Shared>>,
+    pub connection: Arc<AsyncMutex<SharedConnection>>,
     pub examiner: Examiner,
     pub used: Mutex<Instant>,
     /// The place among the child processes of callers.
@@ -50,7 +50,7 @@ pub(crate) struct Account {
 
 /// The connection that the calls of a caller share.
 #[derive(Default)]
-pub(crate) enum Shared {
+pub(crate) enum SharedConnection {
     /// It is not opened yet, or was lost.
     #[default]
     None,
@@ -107,9 +107,11 @@ impl Account {
     pub(crate) async fn connected(&self) -> Result<Arc<Connection>, Kind> {
         let mut shared = self.connection.clone().lock_owned().await;
         match &*shared {
-            Shared::Open { connection, .. } => return Ok(connection.clone()),
-            Shared::Failed(at, kind) if at.elapsed() < RETRY_PAUSE => return Err(kind.clone()),
-            Shared::Failed(..) | Shared::None => {}
+            SharedConnection::Open { connection, .. } => return Ok(connection.clone()),
+            SharedConnection::Failed(at, kind) if at.elapsed() < RETRY_PAUSE => {
+                return Err(kind.clone());
+            }
+            SharedConnection::Failed(..) | SharedConnection::None => {}
         }
         let (opened, opening) = oneshot::channel();
         let (connector, ended) = (self.connector.clone(), self.ended.clone());
@@ -120,14 +122,14 @@ impl Account {
             let outcome = connecting.unwrap_or_else(|| Err(Kind::AccessEnded)).map(Arc::new);
             let lost = CancellationToken::new();
             *shared = match &outcome {
-                Ok(connection) => Shared::Open {
+                Ok(connection) => SharedConnection::Open {
                     connection: connection.clone(),
                     lost: lost.clone(),
                     _task: lost.clone().drop_guard(),
                 },
                 // The call goes on with another token.
-                Err(Kind::AuthFailed { .. } | Kind::NoToken { .. }) => Shared::None,
-                Err(kind) => Shared::Failed(Instant::now(), kind.clone()),
+                Err(Kind::AuthFailed { .. } | Kind::NoToken { .. }) => SharedConnection::None,
+                Err(kind) => SharedConnection::Failed(Instant::now(), kind.clone()),
             };
             drop(shared);
             let kept = outcome.as_ref().ok().cloned();
@@ -150,7 +152,9 @@ impl Account {
     ) -> Result<(Arc<Connection>, CancellationToken), Kind> {
         let connected = self.connected().await?;
         match &*self.connection.lock().await {
-            Shared::Open { connection, lost, .. } if Arc::ptr_eq(connection, &connected) => {
+            SharedConnection::Open { connection, lost, .. }
+                if Arc::ptr_eq(connection, &connected) =>
+            {
                 Ok((connected, lost.clone()))
             }
             _ => Err(Kind::AccessEnded),
@@ -229,7 +233,7 @@ impl Drop for Account {
 /// call still uses it.
 async fn keep(
     connection: Arc<Connection>,
-    shared: &AsyncMutex<Shared>,
+    shared: &AsyncMutex<SharedConnection>,
     lost: &CancellationToken,
     ended: &CancellationToken,
 ) {
@@ -245,10 +249,10 @@ async fn keep(
     }
 }
 
-async fn forget(shared: &AsyncMutex<Shared>, lost: &Weak<Connection>) {
+async fn forget(shared: &AsyncMutex<SharedConnection>, lost: &Weak<Connection>) {
     let mut shared = shared.lock().await;
-    if matches!(&*shared, Shared::Open { connection, .. } if Weak::ptr_eq(&Arc::downgrade(connection), lost))
+    if matches!(&*shared, SharedConnection::Open { connection, .. } if Weak::ptr_eq(&Arc::downgrade(connection), lost))
     {
-        *shared = Shared::None;
+        *shared = SharedConnection::None;
     }
 }

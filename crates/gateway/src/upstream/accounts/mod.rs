@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::account::Account;
-use super::auth::caller_tokens::{CallerCredential, CallerTokens};
+use super::auth::caller_tokens::{CallerTokenProvider, CallerTokens};
 use super::connection::connect::Connector;
 use super::connection::dedicated::DedicatedPool;
 use super::connection::examiner::Examiner;
@@ -30,17 +30,17 @@ use domain::fault::UpstreamFaultKind as Kind;
 /// The accounts of all callers at all upstreams, bounded by caller and in all. Beyond a bound the
 /// account that was used least recently ends once its calls have ended.
 #[derive(Default)]
-pub struct Accounts(Mutex<State>);
+pub struct Accounts(Mutex<AccountState>);
 
-struct State {
+struct AccountState {
     limits: AccountLimits,
-    open: LruCache<Key, Arc<Account>>,
-    by_caller: HashMap<Caller, Vec<Key>>,
+    open: LruCache<AccountKey, Arc<Account>>,
+    by_caller: HashMap<Caller, Vec<AccountKey>>,
     /// Accounts that were removed for others while calls used them.
     evicted: Vec<Weak<Account>>,
 }
 
-impl Default for State {
+impl Default for AccountState {
     fn default() -> Self {
         let limits = AccountLimits::default();
         Self { limits, open: LruCache::unbounded(), by_caller: HashMap::new(), evicted: Vec::new() }
@@ -49,7 +49,7 @@ impl Default for State {
 
 /// One caller at one upstream, as it is configured now.
 #[derive(Clone, Eq, Hash, PartialEq)]
-struct Key {
+struct AccountKey {
     upstream: DriverId,
     principal: Principal,
 }
@@ -109,7 +109,7 @@ impl Accounts {
         drop(surplus);
     }
 
-    fn find(&self, key: &Key) -> Option<Arc<Account>> {
+    fn find(&self, key: &AccountKey) -> Option<Arc<Account>> {
         let mut state = self.lock();
         let account = state.open.get(key).cloned()?;
         // Under the lock, so that it does not end as an idle one meanwhile.
@@ -118,7 +118,7 @@ impl Accounts {
     }
 
     /// Adds an account, unless another call has added one meanwhile.
-    fn add(&self, key: &Key, account: Arc<Account>) -> Arc<Account> {
+    fn add(&self, key: &AccountKey, account: Arc<Account>) -> Arc<Account> {
         let mut state = self.lock();
         if let Some(account) = state.open.get(key) {
             return account.clone();
@@ -149,7 +149,7 @@ impl Accounts {
     /// once it is removed.
     fn remove_if_idle(
         &self,
-        key: &Key,
+        key: &AccountKey,
         account: &Weak<Account>,
         idle: Duration,
     ) -> Option<Instant> {
@@ -216,7 +216,7 @@ impl Accounts {
         self.lock().open.iter().map(|(_, account)| status(account)).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, AccountState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -231,7 +231,7 @@ fn status(account: &Account) -> AccountStatus {
 }
 
 /// The place of a caller among the child processes.
-enum Place {
+enum ChildPlace {
     /// The account that it has.
     Own(Arc<Account>),
     New(OwnedSemaphorePermit),
@@ -246,14 +246,14 @@ const MAX_CHECKED: usize = 256;
 /// Longest time until it is looked again whether an account in use is idle.
 const MAX_LOOK: Duration = Duration::from_secs(60);
 
-impl State {
+impl AccountState {
     /// Makes room for another account of a caller. Returns those that end.
     fn make_room(&mut self, caller: &Caller) -> Vec<Arc<Account>> {
         let mut ended = self.take_surplus(self.limits.max.saturating_sub(1));
         while let Some(own) =
             self.by_caller.get(caller).filter(|own| own.len() >= self.limits.per_caller)
         {
-            let used = |key: &&Key| self.open.peek(*key).map(|account| account.last_use());
+            let used = |key: &&AccountKey| self.open.peek(*key).map(|account| account.last_use());
             let Some(oldest) = own.iter().min_by_key(used).cloned() else { break };
             ended.extend(self.evict(&oldest));
         }
@@ -273,7 +273,7 @@ impl State {
 
     /// Removes an account to make room for another one. Calls that use it continue, so it can still
     /// be revoked.
-    fn evict(&mut self, key: &Key) -> Option<Arc<Account>> {
+    fn evict(&mut self, key: &AccountKey) -> Option<Arc<Account>> {
         let account = self.remove(key)?;
         self.evicted.retain(|evicted| evicted.strong_count() > 0);
         if Arc::strong_count(&account) > 1 {
@@ -282,7 +282,7 @@ impl State {
         Some(account)
     }
 
-    fn remove(&mut self, key: &Key) -> Option<Arc<Account>> {
+    fn remove(&mut self, key: &AccountKey) -> Option<Arc<Account>> {
         let caller = key.principal.caller();
         if let Some(own) = self.by_caller.get_mut(caller) {
             own.retain(|other| other != key);
@@ -332,11 +332,11 @@ impl State {
 pub(crate) struct UpstreamAccounts {
     accounts: Arc<Accounts>,
     driver: DriverId,
-    upstream: Arc<config::Upstream>,
+    upstream: Arc<config::UpstreamSettings>,
     /// The connector of the gateway itself, from which those of callers are derived.
     connector: Arc<Connector>,
     /// `None`: the upstream is a child process of each caller's own.
-    credential: Option<Arc<CallerCredential>>,
+    credential: Option<Arc<CallerTokenProvider>>,
     /// Places for child processes; `None` over HTTP.
     places: Option<Arc<Semaphore>>,
     /// The time of the last scan for an idle child process that found none.
@@ -371,7 +371,7 @@ impl UpstreamAccounts {
         let credential = upstream.http().and_then(|http| {
             let caller = http.credentials.caller.as_ref()?;
             let (id, ca) = (upstream.id.as_str(), http.ca.as_deref());
-            Some(CallerCredential::new(id, caller, &http.url, ca, audit).map(Arc::new))
+            Some(CallerTokenProvider::new(id, caller, &http.url, ca, audit).map(Arc::new))
         });
         let children = upstream.child_per_caller();
         Ok(Some(Self {
@@ -395,15 +395,15 @@ impl UpstreamAccounts {
     /// [`Kind::Busy`] when all child processes are in use for `queue_wait`; when the account cannot
     /// be opened as it is configured.
     pub(crate) async fn of(&self, caller: &Caller) -> Result<Arc<Account>, Kind> {
-        let key = Key { upstream: self.driver, principal: Principal::new(caller) };
+        let key = AccountKey { upstream: self.driver, principal: Principal::new(caller) };
         if let Some(account) = self.accounts.find(&key) {
             return Ok(account);
         }
         let place = match &self.places {
             None => None,
             Some(places) => match self.place(places, &key).await? {
-                Place::Own(account) => return Ok(account),
-                Place::New(permit) => Some(permit),
+                ChildPlace::Own(account) => return Ok(account),
+                ChildPlace::New(permit) => Some(permit),
             },
         };
         let opened = Arc::new(self.open(caller, place)?);
@@ -423,7 +423,7 @@ impl UpstreamAccounts {
 
     /// Returns the account of a caller, if it has one.
     pub(crate) fn existing(&self, caller: &Caller) -> Option<Arc<Account>> {
-        let key = Key { upstream: self.driver, principal: Principal::new(caller) };
+        let key = AccountKey { upstream: self.driver, principal: Principal::new(caller) };
         self.accounts.lock().open.peek(&key).cloned()
     }
 
@@ -437,16 +437,16 @@ impl UpstreamAccounts {
     ///
     /// # Errors
     /// [`Kind::Busy`] when there is none for `queue_wait`.
-    async fn place(&self, places: &Arc<Semaphore>, key: &Key) -> Result<Place, Kind> {
+    async fn place(&self, places: &Arc<Semaphore>, key: &AccountKey) -> Result<ChildPlace, Kind> {
         if let Ok(permit) = places.clone().try_acquire_owned() {
-            return Ok(Place::New(permit));
+            return Ok(ChildPlace::New(permit));
         }
         let deadline = Instant::now() + self.upstream.settings.queue_wait;
         let mut acquiring = pin!(places.clone().acquire_owned());
         loop {
             // Another call of this caller may have opened it meanwhile.
             if let Some(account) = self.accounts.find(key) {
-                return Ok(Place::Own(account));
+                return Ok(ChildPlace::Own(account));
             }
             if self.may_look_for_idle() && self.accounts.remove_idle_of(self.driver).is_some() {
                 // There may be more idle children, for other calls that wait.
@@ -455,7 +455,7 @@ impl UpstreamAccounts {
             // There is no notification when a child becomes idle, so this polls.
             let until = deadline.min(Instant::now() + LOOK_FOR_IDLE);
             match timeout_at(until, acquiring.as_mut()).await {
-                Ok(permit) => return permit.map(Place::New).map_err(|_| Kind::Busy),
+                Ok(permit) => return permit.map(ChildPlace::New).map_err(|_| Kind::Busy),
                 Err(_) if Instant::now() >= deadline => return Err(Kind::Busy),
                 Err(_) => {}
             }
@@ -533,7 +533,7 @@ impl Drop for UpstreamAccounts {
 /// Ends an account once no call has used it for `idle`.
 async fn end_when_idle(
     accounts: Arc<Accounts>,
-    key: Key,
+    key: AccountKey,
     account: Weak<Account>,
     idle: Duration,
     ended: CancellationToken,

@@ -9,34 +9,34 @@ use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::exchange::Exchange;
-use super::token::{LastTokens, Token};
-use super::vault::Vault;
+use super::exchange::TokenExchange;
+use super::token::{AccessToken, LastTokens};
+use super::vault::VaultClient;
 use super::{REPLACE_PAUSE, RETRY_PAUSE};
 use crate::oauth::client::Refusal;
 use crate::oauth::resource::BearerChallenge;
 use crate::oauth::scope;
 use audit::Audit;
-use audit::record::Event;
+use audit::record::AuditEvent;
 use domain::caller::Caller;
 use domain::fault::{TokenFault, UpstreamFaultKind as Kind};
 use domain::subject_token::SubjectToken;
 
 /// Where the tokens of all callers of one upstream come from.
-pub(crate) struct CallerCredential {
+pub(crate) struct CallerTokenProvider {
     upstream: String,
-    source: Source,
+    source: CallerTokenSource,
     /// Requests at a time: a thousand callers at once are no flood for the authorization server.
     turns: Semaphore,
     audit: Audit,
 }
 
-enum Source {
-    Exchange(Box<Exchange>),
-    Vault(Box<Vault>),
+enum CallerTokenSource {
+    Exchange(Box<TokenExchange>),
+    Vault(Box<VaultClient>),
 }
 
-impl CallerCredential {
+impl CallerTokenProvider {
     /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those
     /// of the system.
     ///
@@ -52,12 +52,13 @@ impl CallerCredential {
         base::seal::jws::install();
         let (source, requests) = match credential {
             config::CallerCredential::Exchange(exchange) => {
-                let source = Exchange::new(exchange, url, ca)?;
-                (Source::Exchange(Box::new(source)), exchange.requests)
+                let source = TokenExchange::new(exchange, url, ca)?;
+                (CallerTokenSource::Exchange(Box::new(source)), exchange.requests)
             }
-            config::CallerCredential::Vault(vault) => {
-                (Source::Vault(Box::new(Vault::new(vault, url, ca)?)), vault.requests)
-            }
+            config::CallerCredential::Vault(vault) => (
+                CallerTokenSource::Vault(Box::new(VaultClient::new(vault, url, ca)?)),
+                vault.requests,
+            ),
         };
         let (upstream, turns) = (upstream.to_owned(), Semaphore::new(requests));
         Ok(Self { upstream, source, turns, audit })
@@ -68,20 +69,20 @@ impl CallerCredential {
         caller: &Caller,
         subject: Option<&SubjectToken>,
         scope: Option<&str>,
-    ) -> Result<Token, Refusal> {
+    ) -> Result<AccessToken, Refusal> {
         let none = |why| Refusal::new(TokenFault::NoSubjectToken, why);
         match &self.source {
-            Source::Exchange(exchange) => {
+            CallerTokenSource::Exchange(exchange) => {
                 let subject = subject.ok_or_else(|| {
                     none("only callers that are authenticated by a JSON Web Token bring one")
                 })?;
                 let _turn = self.turns.acquire().await;
                 exchange.request(subject, scope.or(exchange.scope())).await
             }
-            Source::Vault(_) if caller.is_anonymous() => Err(none(
+            CallerTokenSource::Vault(_) if caller.is_anonymous() => Err(none(
                 "the caller is anonymous, and a vault holds the secrets of callers by their ids",
             )),
-            Source::Vault(vault) => {
+            CallerTokenSource::Vault(vault) => {
                 let _turn = self.turns.acquire().await;
                 vault.request(caller.id()).await
             }
@@ -90,19 +91,19 @@ impl CallerCredential {
 
     fn scope(&self) -> Option<&str> {
         match &self.source {
-            Source::Exchange(exchange) => exchange.scope(),
-            Source::Vault(_) => None,
+            CallerTokenSource::Exchange(exchange) => exchange.scope(),
+            CallerTokenSource::Vault(_) => None,
         }
     }
 
-    fn record(&self, caller: &Caller, event: Event) {
+    fn record(&self, caller: &Caller, event: AuditEvent) {
         self.audit.note(event.text("upstream", &self.upstream).text("caller", caller.id()));
     }
 }
 
 /// The access token of one caller.
 pub struct CallerTokens {
-    credential: Arc<CallerCredential>,
+    credential: Arc<CallerTokenProvider>,
     caller: Caller,
     tokens: LastTokens,
     /// Held during a request: one serves all calls of the caller that wait. Holds the last failure.
@@ -124,7 +125,7 @@ struct Refusals {
 }
 
 impl CallerTokens {
-    pub(crate) fn new(credential: Arc<CallerCredential>, caller: Caller) -> Self {
+    pub(crate) fn new(credential: Arc<CallerTokenProvider>, caller: Caller) -> Self {
         Self {
             credential,
             caller,
@@ -176,7 +177,7 @@ impl CallerTokens {
         match requested {
             Ok(token) => {
                 *failure = None;
-                self.credential.record(&self.caller, Event::new("token_issued"));
+                self.credential.record(&self.caller, AuditEvent::new("token_issued"));
                 let mut refusals = self.refusals();
                 refusals.requested = wider.or(self.credential.scope().map(str::to_owned));
                 self.tokens.replace(Some(Arc::new(token)));
@@ -189,7 +190,7 @@ impl CallerTokens {
                 }
                 let is_known = matches!(failure, Some((_, Kind::NoToken { fault: last, .. })) if *last == fault);
                 if !is_known {
-                    let event = Event::new("token_refused").text("reason", fault.reason());
+                    let event = AuditEvent::new("token_refused").text("reason", fault.reason());
                     self.credential.record(&self.caller, event);
                 }
                 let kind = Kind::NoToken { fault, detail };
@@ -202,9 +203,9 @@ impl CallerTokens {
     /// Revokes the token at the authorization server. Returns whether it was revoked; a failure is
     /// logged.
     pub(crate) async fn revoke(&self) -> bool {
-        let CallerCredential { source, turns, upstream, .. } = &*self.credential;
+        let CallerTokenProvider { source, turns, upstream, .. } = &*self.credential;
         let Some(token) = self.valid(Instant::now()) else { return false };
-        let Source::Exchange(exchange) = source else { return false };
+        let CallerTokenSource::Exchange(exchange) = source else { return false };
         let _turn = turns.acquire().await;
         let told = exchange.revoke(token.access_token()).await;
         told.unwrap_or_else(|Refusal { detail, .. }| {
@@ -303,7 +304,7 @@ impl CallerTokens {
         self.tokens.headers()
     }
 
-    fn valid(&self, now: Instant) -> Option<Arc<Token>> {
+    fn valid(&self, now: Instant) -> Option<Arc<AccessToken>> {
         self.tokens.get().filter(|token| now < token.expires_at)
     }
 

@@ -6,9 +6,9 @@ use arc_swap::ArcSwapOption;
 use http::{HeaderMap, Uri};
 use tokio::time::Instant;
 
-use super::token::Token;
+use super::token::AccessToken;
 use crate::net::egress::{CONNECT, Egress};
-use crate::oauth::client::{Client, Proof, Refusal, address_policy};
+use crate::oauth::client::{ClientAuthentication, OAuthClient, Refusal, address_policy};
 use crate::oauth::token::Issued;
 use crate::oauth::{resource, scope};
 use config::{ClientProof, OAuth};
@@ -20,12 +20,12 @@ pub(super) struct ClientCredentials {
     url: Uri,
     egress: Egress,
     /// Empty until it is configured or discovered.
-    grant: ArcSwapOption<Grant>,
+    grant: ArcSwapOption<GrantParameters>,
 }
 
 /// Parameters of a token request.
 #[derive(Clone)]
-struct Grant {
+struct GrantParameters {
     token_endpoint: Uri,
     /// `aud` of a client assertion (RFC 7523, section 3).
     audience: String,
@@ -45,7 +45,7 @@ impl ClientCredentials {
     /// When `ca` holds no usable certificate.
     pub(super) fn new(oauth: &OAuth, url: &Uri, ca: Option<&str>) -> Result<Self, String> {
         let policy = address_policy(oauth.token_url.is_some(), url);
-        let grant = oauth.token_url.as_ref().map(|endpoint| Grant {
+        let grant = oauth.token_url.as_ref().map(|endpoint| GrantParameters {
             token_endpoint: endpoint.clone(),
             audience: endpoint.to_string(),
             posts_secret: false,
@@ -77,7 +77,7 @@ impl ClientCredentials {
         let token_endpoint = metadata
             .token_endpoint
             .ok_or_else(|| Refusal::other(format!("{issuer} names no token_endpoint")))?;
-        self.grant.store(Some(Arc::new(Grant {
+        self.grant.store(Some(Arc::new(GrantParameters {
             token_endpoint,
             audience: issuer,
             posts_secret,
@@ -97,7 +97,7 @@ impl ClientCredentials {
     pub(super) fn keep_scope(&self, scope: Option<String>) {
         if let Some(grant) = self.grant.load_full() {
             let scope = scope.or_else(|| self.oauth.scope.clone());
-            self.grant.store(Some(Arc::new(Grant { scope, ..(*grant).clone() })));
+            self.grant.store(Some(Arc::new(GrantParameters { scope, ..(*grant).clone() })));
         }
     }
 
@@ -106,10 +106,13 @@ impl ClientCredentials {
     ///
     /// # Errors
     /// When the request fails.
-    pub(super) async fn request(&self, scope: Option<&str>) -> Result<Option<Token>, Refusal> {
+    pub(super) async fn request(
+        &self,
+        scope: Option<&str>,
+    ) -> Result<Option<AccessToken>, Refusal> {
         let Some(grant) = self.grant.load_full() else { return Ok(None) };
         if let Some(scope) = scope {
-            let wider = Grant { scope: Some(scope.to_owned()), ..(*grant).clone() };
+            let wider = GrantParameters { scope: Some(scope.to_owned()), ..(*grant).clone() };
             return self.issue(&wider).await.map(Some);
         }
         let issued = self.issue(&grant).await;
@@ -120,25 +123,33 @@ impl ClientCredentials {
         issued.map(Some)
     }
 
-    async fn issue(&self, grant: &Grant) -> Result<Token, Refusal> {
+    async fn issue(&self, grant: &GrantParameters) -> Result<AccessToken, Refusal> {
         let mut form = vec![("grant_type", "client_credentials".to_owned())];
         form.push(("resource", grant.resource.clone()));
         form.extend(grant.scope.clone().map(|scope| ("scope", scope)));
         let proof = proof(&self.oauth.proof, grant.posts_secret, &grant.audience);
-        let client = Client { id: self.oauth.client_id.clone(), proof };
+        let client = OAuthClient { id: self.oauth.client_id.clone(), proof };
         let sent_at = Instant::now();
         let response = client.request_json(&self.egress, &grant.token_endpoint, form).await?;
         let issued = Issued::read(&response).map_err(Refusal::other)?;
-        Token::new(issued.access_token.expose(), issued.lifetime, sent_at, fastrand::f64())
+        AccessToken::new(issued.access_token.expose(), issued.lifetime, sent_at, fastrand::f64())
     }
 }
 
 /// Returns the proof of the configured client. `audience` is that of an assertion.
-pub(super) fn proof(configured: &ClientProof, posts_secret: bool, audience: &str) -> Proof {
+pub(super) fn proof(
+    configured: &ClientProof,
+    posts_secret: bool,
+    audience: &str,
+) -> ClientAuthentication {
     match configured {
-        ClientProof::Secret(secret) => Proof::of_secret(Some(secret.clone()), posts_secret),
-        ClientProof::Key { algorithm, key, .. } => {
-            Proof::Key { algorithm: *algorithm, key: key.clone(), audience: audience.to_owned() }
+        ClientProof::Secret(secret) => {
+            ClientAuthentication::of_secret(Some(secret.clone()), posts_secret)
         }
+        ClientProof::Key { algorithm, key, .. } => ClientAuthentication::Key {
+            algorithm: *algorithm,
+            key: key.clone(),
+            audience: audience.to_owned(),
+        },
     }
 }

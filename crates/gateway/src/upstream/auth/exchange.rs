@@ -5,11 +5,11 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::client_credentials::proof;
-use super::token::Token;
+use super::token::AccessToken;
 use super::workload::read_token;
 use crate::net::egress::{CONNECT, Egress};
 use crate::net::issuer::discover;
-use crate::oauth::client::{Client, Proof, Refusal, address_policy};
+use crate::oauth::client::{ClientAuthentication, OAuthClient, Refusal, address_policy};
 use crate::oauth::token::Issued;
 use base::platform::wall_clock;
 use domain::fault::TokenFault;
@@ -17,7 +17,7 @@ use domain::subject_token::SubjectToken;
 use domain::unix_time::UnixSeconds;
 
 /// The gateway as the client that exchanges tokens for one upstream.
-pub(super) struct Exchange {
+pub(super) struct TokenExchange {
     config: config::Exchange,
     /// Resource indicator, in place of or beside an audience.
     resource: Option<String>,
@@ -31,7 +31,7 @@ pub(super) struct Exchange {
 const ACCESS_TOKEN: &str = "urn:ietf:params:oauth:token-type:access_token";
 const JWT: &str = "urn:ietf:params:oauth:token-type:jwt";
 
-impl Exchange {
+impl TokenExchange {
     /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those
     /// of the system.
     ///
@@ -65,7 +65,7 @@ impl Exchange {
         &self,
         subject: &SubjectToken,
         scope: Option<&str>,
-    ) -> Result<Token, Refusal> {
+    ) -> Result<AccessToken, Refusal> {
         let form = self.form(subject, scope).await?;
         let client = self.client();
         let sent_at = Instant::now();
@@ -77,17 +77,21 @@ impl Exchange {
             return Err(Refusal::other("issued_token_type is no access token"));
         }
         let issued = Issued::read(&response).map_err(Refusal::other)?;
-        let token =
-            Token::new(issued.access_token.expose(), issued.lifetime, sent_at, fastrand::f64())?;
+        let token = AccessToken::new(
+            issued.access_token.expose(),
+            issued.lifetime,
+            sent_at,
+            fastrand::f64(),
+        )?;
         Ok(token.until(sent_at + left))
     }
 
-    fn client(&self) -> Client {
+    fn client(&self) -> OAuthClient {
         let proof = match &self.config.proof {
             Some(configured) => proof(configured, false, &self.config.token_url.to_string()),
-            None => Proof::None,
+            None => ClientAuthentication::None,
         };
-        Client { id: self.config.client_id.clone(), proof }
+        OAuthClient { id: self.config.client_id.clone(), proof }
     }
 
     /// Revokes a token at the authorization server (RFC 7009). Returns whether it was revoked: some

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tracing::error;
 
-use super::token::Token;
+use super::token::AccessToken;
 use crate::cluster::SharedLogins;
 use crate::logins::store::{LoginLock, LoginStore, StoreError};
 use crate::logins::{LoginState, StoredLogin};
@@ -22,19 +22,19 @@ use domain::fault::{TokenFault, excerpt};
 use domain::unix_time::UnixSeconds;
 
 /// The operator's sign-in for one upstream.
-pub(super) struct Login {
+pub(super) struct OperatorLogin {
     upstream: String,
     /// URL of the upstream.
     url: Uri,
     egress: Egress,
     /// `None` only for a configuration with mistakes.
     store: Option<LoginStore>,
-    state: Mutex<State>,
+    state: Mutex<LoginTokens>,
     tasks: TaskTracker,
 }
 
 #[derive(Default)]
-struct State {
+struct LoginTokens {
     /// Id of the login that the last token is of.
     used: Option<String>,
     /// Its scope, as far as it is known.
@@ -43,7 +43,7 @@ struct State {
     token: String,
     /// The access token that the upstream has refused.
     refused: Option<String>,
-    unwritten: Option<Unwritten>,
+    unwritten: Option<UnwrittenLogin>,
 }
 
 /// The login that counts.
@@ -56,13 +56,13 @@ struct Stored {
 
 /// A renewed login that could not be written: what is stored is out of date.
 #[derive(Clone)]
-struct Unwritten {
+struct UnwrittenLogin {
     login: StoredLogin,
     /// The access token of the stored login that it was renewed from.
     replaces: String,
 }
 
-impl Unwritten {
+impl UnwrittenLogin {
     /// Whether it is still the successor of the stored login: there was no other sign-in since, and
     /// no other process has renewed it.
     fn replaces(&self, stored: &StoredLogin) -> bool {
@@ -77,7 +77,7 @@ const LEAST_LIFETIME: Duration = Duration::from_secs(1);
 /// 70 % of it.
 const RENEWED_WITHIN: f64 = 0.3;
 
-impl Login {
+impl OperatorLogin {
     /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those
     /// of the system. `shared` holds the sign-in, if there is a cluster.
     ///
@@ -107,13 +107,13 @@ impl Login {
     ///
     /// # Errors
     /// There is no login, it has ended, or the provider cannot be reached.
-    pub(super) async fn request(self: &Arc<Self>) -> Result<Token, Refusal> {
+    pub(super) async fn request(self: &Arc<Self>) -> Result<AccessToken, Refusal> {
         let own = self.clone();
         let obtaining = self.tasks.spawn(async move { own.obtain().await });
         obtaining.await.unwrap_or_else(|error| Err(Refusal::other(error.to_string())))
     }
 
-    async fn obtain(&self) -> Result<Token, Refusal> {
+    async fn obtain(&self) -> Result<AccessToken, Refusal> {
         let store =
             self.store.as_ref().ok_or_else(|| self.no_login("server.seal_key is not set"))?;
         let lock = match store.lock(&self.upstream).await {
@@ -143,7 +143,7 @@ impl Login {
         Stored { mut login, replaces }: Stored,
         lock: &LoginLock<'_>,
         sent_at: Instant,
-    ) -> Result<Token, Refusal> {
+    ) -> Result<AccessToken, Refusal> {
         let is_refused = self.note(&login);
         let now = UnixSeconds::from(wall_clock());
         self.check(&login, now)?;
@@ -155,7 +155,7 @@ impl Login {
         }
         let renewed = login.renew(&self.egress, now).await;
         if renewed.is_ok() || login.ended.is_some() {
-            self.keep(lock, Unwritten { login: login.clone(), replaces }).await;
+            self.keep(lock, UnwrittenLogin { login: login.clone(), replaces }).await;
         }
         if let Err(refusal) = renewed {
             let ends = refusal.fault.needs_login();
@@ -170,8 +170,8 @@ impl Login {
         login: StoredLogin,
         lifetime: Option<Duration>,
         sent_at: Instant,
-    ) -> Result<Token, Refusal> {
-        let token = Token::new(&login.access_token, lifetime, sent_at, fastrand::f64());
+    ) -> Result<AccessToken, Refusal> {
+        let token = AccessToken::new(&login.access_token, lifetime, sent_at, fastrand::f64());
         self.lock().token = login.access_token;
         token
     }
@@ -220,7 +220,7 @@ impl Login {
 
     /// Writes a renewed login; keeps it in memory until it can be written. Returns whether it is
     /// written.
-    async fn keep(&self, lock: &LoginLock<'_>, renewed: Unwritten) -> bool {
+    async fn keep(&self, lock: &LoginLock<'_>, renewed: UnwrittenLogin) -> bool {
         let written = lock.write(&renewed.login).await;
         if let Err(error) = &written {
             error!(
@@ -263,7 +263,7 @@ impl Login {
     }
 
     pub(super) fn forget(&self) {
-        *self.lock() = State::default();
+        *self.lock() = LoginTokens::default();
     }
 
     /// Whether another login is stored than the one of the last token.
@@ -288,7 +288,7 @@ impl Login {
         Refusal::new(fault, format!("{why}; run `promptgate login {}`", self.upstream))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, LoginTokens> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -334,7 +334,7 @@ mod tests {
         let stored = stored_login("wiki");
         let renewed = StoredLogin { access_token: "renewed".to_owned(), ..stored.clone() };
         let replaces = stored.access_token.clone();
-        let own = Unwritten { login: renewed.clone(), replaces };
+        let own = UnwrittenLogin { login: renewed.clone(), replaces };
         assert!(own.replaces(&stored));
         let refused = StoredLogin { ended: Some("invalid_grant".to_owned()), ..stored.clone() };
         assert!(
@@ -369,7 +369,7 @@ mod tests {
             kept: Some(Arc::new(kept.clone())),
         };
         let url = Uri::from_static("https://wiki.example/mcp");
-        let login = Login::new(&configured, &url, None, TaskTracker::new(), None).unwrap();
+        let login = OperatorLogin::new(&configured, &url, None, TaskTracker::new(), None).unwrap();
         let login = Arc::new(login);
         let lock = kept.path.join("wiki.lock");
         std::fs::remove_file(&lock).unwrap();

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::oauth::client::{Refusal, sensitive};
 
 /// An access token.
-pub(super) struct Token {
+pub(super) struct AccessToken {
     /// Value of `Authorization`.
     pub header: HeaderValue,
     /// From this time on a call requests another token, while the others still use this one.
@@ -21,8 +21,8 @@ pub(super) struct Token {
 /// The token in use, and the one before it: answers to requests with that one may be under way.
 #[derive(Default)]
 pub(super) struct LastTokens {
-    now: ArcSwapOption<Token>,
-    before: ArcSwapOption<Token>,
+    now: ArcSwapOption<AccessToken>,
+    before: ArcSwapOption<AccessToken>,
 }
 
 const SCHEME: &str = "Bearer ";
@@ -38,12 +38,12 @@ const MAX_LIFETIME: Duration = Duration::from_secs(86_400);
 const RENEWED_AFTER: std::ops::Range<f64> = 0.7..0.85;
 
 impl LastTokens {
-    pub(super) fn get(&self) -> Option<Arc<Token>> {
+    pub(super) fn get(&self) -> Option<Arc<AccessToken>> {
         self.now.load_full()
     }
 
     /// Uses another token, or none, from now on.
-    pub(super) fn replace(&self, token: Option<Arc<Token>>) {
+    pub(super) fn replace(&self, token: Option<Arc<AccessToken>>) {
         if let Some(before) = self.now.load_full() {
             self.before.store(Some(before));
         }
@@ -57,7 +57,7 @@ impl LastTokens {
     }
 }
 
-impl Token {
+impl AccessToken {
     /// `access_token` was requested at `sent_at`. `random` is from 0 to 1.
     ///
     /// # Errors
@@ -95,17 +95,17 @@ mod tests {
         let now = Instant::now();
         let lifetime = Some(Duration::from_secs(100));
         for (random, expected) in [(0.0, 70), (1.0, 85)] {
-            let token = Token::new("t", lifetime, now, random).unwrap();
+            let token = AccessToken::new("t", lifetime, now, random).unwrap();
             assert_eq!(token.header.to_str().unwrap(), "Bearer t");
             assert_eq!(token.access_token(), "t");
             assert!(token.header.is_sensitive());
             assert_eq!(token.renew_at.duration_since(now).as_secs(), expected);
             assert_eq!(token.expires_at.duration_since(now).as_secs(), 100);
         }
-        let endless = Token::new("t", Some(Duration::from_secs(1 << 40)), now, 0.0).unwrap();
+        let endless = AccessToken::new("t", Some(Duration::from_secs(1 << 40)), now, 0.0).unwrap();
         assert_eq!(endless.expires_at.duration_since(now), MAX_LIFETIME);
-        let unknown = Token::new("t", None, now, 0.0).unwrap();
+        let unknown = AccessToken::new("t", None, now, 0.0).unwrap();
         assert_eq!(unknown.expires_at.duration_since(now), DEFAULT_LIFETIME);
-        assert!(Token::new("a\nb", None, now, 0.0).is_err());
+        assert!(AccessToken::new("a\nb", None, now, 0.0).is_err());
     }
 }

@@ -9,9 +9,9 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::client_credentials::ClientCredentials;
-use super::login::Login;
-use super::token::{LastTokens, Token};
-use super::workload::Workload;
+use super::login::OperatorLogin;
+use super::token::{AccessToken, LastTokens};
+use super::workload::WorkloadIdentity;
 use super::{REPLACE_PAUSE, RETRY_PAUSE};
 use crate::cluster::SharedLogins;
 use crate::oauth::client::Refusal;
@@ -24,14 +24,14 @@ pub struct TokenSource {
     credential: Credential,
     tokens: LastTokens,
     /// Held during a token request: one request serves all calls that wait.
-    requests: Mutex<RequestState>,
+    requests: Mutex<TokenRequestState>,
 }
 
 /// The credential with which tokens are requested.
 enum Credential {
     ClientCredentials(Box<ClientCredentials>),
-    Login(Arc<Login>),
-    Workload(Box<Workload>),
+    Login(Arc<OperatorLogin>),
+    Workload(Box<WorkloadIdentity>),
 }
 
 /// Time and fault of a request.
@@ -39,7 +39,7 @@ type Failed = (Instant, Kind);
 
 /// State that token requests hand on.
 #[derive(Default)]
-struct RequestState {
+struct TokenRequestState {
     /// The last request, if it failed.
     failure: Option<Failed>,
     /// The last request for a wider scope, if it failed, with the scope that was needed.
@@ -60,19 +60,18 @@ impl TokenSource {
         shared: Option<Arc<SharedLogins>>,
     ) -> Result<Option<Self>, String> {
         seal::jws::install();
-        let credential =
-            match &http.credentials.token {
-                None => return Ok(None),
-                Some(config::TokenCredential::OAuth(oauth)) => Credential::ClientCredentials(
-                    Box::new(ClientCredentials::new(oauth, &http.url, http.ca.as_deref())?),
-                ),
-                Some(config::TokenCredential::Login(login)) => Credential::Login(Arc::new(
-                    Login::new(login, &http.url, http.ca.as_deref(), tasks, shared)?,
-                )),
-                Some(config::TokenCredential::Workload(workload)) => Credential::Workload(
-                    Box::new(Workload::new(workload, &http.url, http.ca.as_deref())?),
-                ),
-            };
+        let credential = match &http.credentials.token {
+            None => return Ok(None),
+            Some(config::TokenCredential::OAuth(oauth)) => Credential::ClientCredentials(Box::new(
+                ClientCredentials::new(oauth, &http.url, http.ca.as_deref())?,
+            )),
+            Some(config::TokenCredential::Login(login)) => Credential::Login(Arc::new(
+                OperatorLogin::new(login, &http.url, http.ca.as_deref(), tasks, shared)?,
+            )),
+            Some(config::TokenCredential::Workload(workload)) => Credential::Workload(Box::new(
+                WorkloadIdentity::new(workload, &http.url, http.ca.as_deref())?,
+            )),
+        };
         let (tokens, requests) = (LastTokens::default(), Mutex::default());
         Ok(Some(Self { credential, tokens, requests }))
     }
@@ -193,7 +192,7 @@ impl TokenSource {
     /// that is new or has ended.
     pub(crate) async fn forget(&self) {
         let mut state = self.requests.lock().await;
-        *state = RequestState::default();
+        *state = TokenRequestState::default();
         self.tokens.replace(None);
         if let Credential::Login(login) = &self.credential {
             login.forget();
@@ -211,8 +210,8 @@ impl TokenSource {
     /// Requests a token, unless another call has stored one that is newer than `old` meanwhile.
     async fn renew(
         &self,
-        mut state: MutexGuard<'_, RequestState>,
-        old: Option<&Arc<Token>>,
+        mut state: MutexGuard<'_, TokenRequestState>,
+        old: Option<&Arc<AccessToken>>,
     ) -> Result<Option<HeaderValue>, Kind> {
         let now = Instant::now();
         let stored = self.tokens.get().filter(|token| now < token.renew_at);
@@ -234,7 +233,7 @@ impl TokenSource {
     }
 
     /// Takes over a token that was issued. Returns the value of `Authorization`.
-    fn take(&self, state: &mut RequestState, token: Token) -> HeaderValue {
+    fn take(&self, state: &mut TokenRequestState, token: AccessToken) -> HeaderValue {
         (state.failure, state.wider_failure) = (None, None);
         let header = token.header.clone();
         self.tokens.replace(Some(Arc::new(token)));
@@ -245,7 +244,7 @@ impl TokenSource {
 impl Credential {
     /// Requests a token, of another scope than before if one is given; `None` if no endpoint is
     /// known.
-    async fn request(&self, scope: Option<&str>) -> Option<Result<Token, Refusal>> {
+    async fn request(&self, scope: Option<&str>) -> Option<Result<AccessToken, Refusal>> {
         match self {
             Self::ClientCredentials(client) => client.request(scope).await.transpose(),
             Self::Login(login) => Some(login.request().await),
@@ -288,7 +287,7 @@ fn failure(Refusal { fault, detail, .. }: Refusal) -> (Kind, Failed) {
     (kind.clone(), (Instant::now(), kind))
 }
 
-fn fail(state: &mut RequestState, refusal: Refusal) -> Kind {
+fn fail(state: &mut TokenRequestState, refusal: Refusal) -> Kind {
     let (kind, failed) = failure(refusal);
     state.failure = Some(failed);
     kind

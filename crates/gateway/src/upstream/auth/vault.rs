@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::time::Duration;
 use tokio::time::Instant;
 
-use super::token::Token;
+use super::token::AccessToken;
 use crate::net::egress::{CONNECT, Egress, FetchError};
 use crate::oauth::client::{Refusal, address_policy, sensitive};
 use config::CALLER;
@@ -16,13 +16,13 @@ use domain::fault::TokenFault;
 use domain::percent;
 
 /// The vault of one upstream.
-pub(super) struct Vault {
+pub(super) struct VaultClient {
     config: config::Vault,
     headers: HeaderMap,
     egress: Egress,
 }
 
-impl Vault {
+impl VaultClient {
     /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those
     /// of the system.
     ///
@@ -42,7 +42,7 @@ impl Vault {
     ///
     /// # Errors
     /// When the vault has none, refuses, or cannot be reached.
-    pub(super) async fn request(&self, caller: &str) -> Result<Token, Refusal> {
+    pub(super) async fn request(&self, caller: &str) -> Result<AccessToken, Refusal> {
         let mut request = Request::new(Full::<Bytes>::default());
         *request.uri_mut() = url(&self.config.url, caller)?;
         request.headers_mut().clone_from(&self.headers);
@@ -54,7 +54,7 @@ impl Vault {
         })?;
         // A lease of 0 is none: the secret is static.
         let lease = answer.get("lease_duration").and_then(Value::as_u64).filter(|secs| *secs > 0);
-        Token::new(secret, lease.map(Duration::from_secs), sent_at, fastrand::f64())
+        AccessToken::new(secret, lease.map(Duration::from_secs), sent_at, fastrand::f64())
     }
 
     fn refusal(&self, error: &FetchError) -> Refusal {

@@ -8,9 +8,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use http::Uri;
 use tokio::time::Instant;
 
-use super::token::Token;
+use super::token::AccessToken;
 use crate::net::egress::{CONNECT, Egress};
-use crate::oauth::client::{Client, Proof, Refusal, address_policy};
+use crate::oauth::client::{ClientAuthentication, OAuthClient, Refusal, address_policy};
 use crate::oauth::scope;
 use crate::oauth::token::Issued;
 use base::platform::{blocking, disk};
@@ -18,7 +18,7 @@ use config::Secret;
 use domain::fault::TokenFault;
 
 /// The workload of the gateway at an upstream's authorization server.
-pub(super) struct Workload {
+pub(super) struct WorkloadIdentity {
     config: config::Workload,
     resource: String,
     egress: Egress,
@@ -29,7 +29,7 @@ pub(super) struct Workload {
 /// Largest token in a file, in bytes.
 const MAX_TOKEN: usize = 64 * 1024;
 
-impl Workload {
+impl WorkloadIdentity {
     /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those
     /// of the system.
     ///
@@ -54,11 +54,13 @@ impl Workload {
     ///
     /// # Errors
     /// When the file cannot be read, or the request fails.
-    pub(super) async fn request(&self, scope: Option<&str>) -> Result<Token, Refusal> {
+    pub(super) async fn request(&self, scope: Option<&str>) -> Result<AccessToken, Refusal> {
         let assertion = read_token(&self.config.file).await?;
         let (grant, proof) = match &self.config.client_id {
-            Some(_) => ("client_credentials", Proof::Assertion(assertion.clone())),
-            None => ("urn:ietf:params:oauth:grant-type:jwt-bearer", Proof::Anonymous),
+            Some(_) => ("client_credentials", ClientAuthentication::Assertion(assertion.clone())),
+            None => {
+                ("urn:ietf:params:oauth:grant-type:jwt-bearer", ClientAuthentication::Anonymous)
+            }
         };
         let mut form = vec![("grant_type", grant.to_owned())];
         if self.config.client_id.is_none() {
@@ -68,11 +70,11 @@ impl Workload {
         form.extend(self.config.audience.clone().map(|audience| ("audience", audience)));
         let scope = scope.map(str::to_owned).or_else(|| self.scope());
         form.extend(scope.map(|scope| ("scope", scope)));
-        let client = Client { id: self.config.client_id.clone().unwrap_or_default(), proof };
+        let client = OAuthClient { id: self.config.client_id.clone().unwrap_or_default(), proof };
         let sent_at = Instant::now();
         let response = client.request_json(&self.egress, &self.config.token_url, form).await?;
         let issued = Issued::read(&response).map_err(Refusal::other)?;
-        Token::new(issued.access_token.expose(), issued.lifetime, sent_at, fastrand::f64())
+        AccessToken::new(issued.access_token.expose(), issued.lifetime, sent_at, fastrand::f64())
     }
 
     /// Returns the requested scopes with those that are needed.

@@ -265,7 +265,7 @@ impl Correlator {
         Registration(interim.map(|interim| {
             let is_open = !interim.capabilities.is_none();
             self.interim.insert(id.clone(), interim);
-            Entry { correlator: self.clone(), id: id.clone(), is_open }
+            RegisteredCall { correlator: self.clone(), id: id.clone(), is_open }
         }))
     }
 
@@ -429,9 +429,9 @@ impl Correlator {
 /// The registration of a call for interim messages. When it is dropped before
 /// [`Registration::finish`], a call with server requests enabled counts as abandoned.
 #[must_use]
-pub struct Registration(Option<Entry>);
+pub struct Registration(Option<RegisteredCall>);
 
-struct Entry {
+struct RegisteredCall {
     correlator: Arc<Correlator>,
     id: Id,
     /// Whether the upstream may still send server requests for the call.
@@ -447,7 +447,7 @@ impl Registration {
     }
 }
 
-impl Drop for Entry {
+impl Drop for RegisteredCall {
     fn drop(&mut self) {
         self.correlator.interim.remove(&self.id);
         if self.is_open {

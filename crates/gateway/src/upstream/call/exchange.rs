@@ -9,7 +9,7 @@ use tracing::{debug, info, warn};
 
 use super::correlator::{InterimMessage, InterimReceiver};
 use crate::telemetry::ClientOperation;
-use crate::upstream::guard::breaker::{BreakerPermit, Transition};
+use crate::upstream::guard::breaker::{BreakerPermit, BreakerTransition};
 use crate::upstream::guard::concurrency::{ConcurrencyLimit, Permit};
 use domain::document::Document;
 use domain::fair_share::Holder;
@@ -17,10 +17,10 @@ use domain::fault::{UpstreamFault, UpstreamFaultKind as Kind};
 
 type Call = Pin<Box<dyn Future<Output = Result<Document, Kind>> + Send>>;
 
-/// A call in flight. It makes progress only while [`Exchange::next`] or
-/// [`Exchange::wait_for_client`] is polled. When it is dropped before its end, the request is
+/// A call in flight. It makes progress only while [`CallExchange::next`] or
+/// [`CallExchange::wait_for_client`] is polled. When it is dropped before its end, the request is
 /// cancelled upstream.
-pub struct Exchange {
+pub struct CallExchange {
     /// Id of the upstream.
     upstream: String,
     call: Call,
@@ -102,7 +102,7 @@ impl ConcurrencyPermit {
     }
 }
 
-impl Exchange {
+impl CallExchange {
     /// Returns the exchange of a call that has not been polled. `deadline` is the end of the call
     /// without the time in which it waits for its client.
     pub(crate) fn new(
@@ -149,20 +149,20 @@ impl Exchange {
         })
     }
 
-    fn log_transition(&self, transition: Option<Transition>) {
+    fn log_transition(&self, transition: Option<BreakerTransition>) {
         let upstream = &*self.upstream;
         match transition {
-            Some(Transition::Opened { failures, probe_in }) => warn!(
+            Some(BreakerTransition::Opened { failures, probe_in }) => warn!(
                 upstream,
                 next_probe_ms = probe_in.as_millis(),
                 "circuit breaker opened after {failures} failed calls in a row"
             ),
-            Some(Transition::Reopened { probe_in }) => debug!(
+            Some(BreakerTransition::Reopened { probe_in }) => debug!(
                 upstream,
                 next_probe_ms = probe_in.as_millis(),
                 "circuit breaker stays open: the probe failed"
             ),
-            Some(Transition::Closed) => info!(upstream, "circuit breaker closed"),
+            Some(BreakerTransition::Closed) => info!(upstream, "circuit breaker closed"),
             None => {}
         }
     }
@@ -181,7 +181,7 @@ impl Exchange {
     ///
     /// # Cancel safety
     /// Cancel safe: no message of the call is lost. When the future is dropped, the deadline is not
-    /// extended, and the permit stays released until [`Exchange::next`].
+    /// extended, and the permit stays released until [`CallExchange::next`].
     pub(crate) async fn wait_for_client<T>(
         &mut self,
         client: impl Future<Output = T>,
@@ -257,7 +257,7 @@ mod tests {
         call: impl Future<Output = Result<Document, Kind>> + Send + 'static,
         interim: Option<InterimReceiver>,
         concurrency: &Arc<ConcurrencyLimit>,
-    ) -> Exchange {
+    ) -> CallExchange {
         let deadline = Instant::now() + Duration::from_secs(30);
         let permit = ConcurrencyPermit::new(concurrency.clone(), Holder::Caller(Caller::new("ci")));
         let acquired = permit.clone();
@@ -265,7 +265,7 @@ mod tests {
             acquired.acquire().await?;
             call.await
         };
-        Exchange::new("up".into(), Box::pin(call), interim, permit, None, deadline)
+        CallExchange::new("up".into(), Box::pin(call), interim, permit, None, deadline)
     }
 
     fn empty() -> Document {

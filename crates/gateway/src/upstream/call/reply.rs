@@ -4,8 +4,8 @@
 use domain::document::Document;
 use domain::fault::{EXCERPT, UpstreamFaultKind as Kind, sanitised};
 use domain::json::object::ObjectWriter;
-use domain::json::{Json, Kind as JsonKind};
-use domain::jsonrpc::{self, Frame, Id, Outcome};
+use domain::json::{Json, JsonKind};
+use domain::jsonrpc::{self, Frame, Id, ResponseOutcome};
 use domain::method::{CANCELLED, PING};
 use domain::name::is_hidden;
 use domain::server_request::Answer;
@@ -55,14 +55,16 @@ pub(crate) fn read_response(id: &Id, mut message: Document) -> Option<Result<Doc
     match Frame::read(message.json()) {
         Err(error) => Some(Err(Kind::Protocol(error.to_string()))),
         Ok(Frame::Response { id: Some(answered), outcome }) if answered == *id => match outcome {
-            Outcome::Result(result) if result.is_object() => Some(
+            ResponseOutcome::Result(result) if result.is_object() => Some(
                 message
                     .narrow(|m| m.get("result"))
                     .ok_or_else(|| Kind::Internal("a response lost its result".into()))
                     .map(|()| message),
             ),
-            Outcome::Result(_) => Some(Err(Kind::Protocol("the result is not an object".into()))),
-            Outcome::Error { code, message, data } => Some(Err(error(code, message, data))),
+            ResponseOutcome::Result(_) => {
+                Some(Err(Kind::Protocol("the result is not an object".into())))
+            }
+            ResponseOutcome::Error { code, message, data } => Some(Err(error(code, message, data))),
         },
         Ok(_) => None,
     }
@@ -72,9 +74,10 @@ pub(crate) fn read_response(id: &Id, mut message: Document) -> Option<Result<Doc
 /// null, when the upstream could not read the id of the request.
 pub(crate) fn read_error_body(id: &Id, message: &Document) -> Option<Kind> {
     match Frame::read(message.json()) {
-        Ok(Frame::Response { id: answered, outcome: Outcome::Error { code, message, data } }) => {
-            answered.is_none_or(|a| a == *id).then(|| error(code, message, data))
-        }
+        Ok(Frame::Response {
+            id: answered,
+            outcome: ResponseOutcome::Error { code, message, data },
+        }) => answered.is_none_or(|a| a == *id).then(|| error(code, message, data)),
         _ => None,
     }
 }

@@ -15,15 +15,15 @@ use crate::upstream::auth::authorization::Authorization;
 use crate::upstream::auth::caller_tokens::CallerTokens;
 use crate::upstream::auth::token_source::TokenSource;
 use crate::upstream::call::correlator::{Correlator, NotificationSinks};
-use crate::upstream::library::Snapshot;
-use crate::upstream::transport::Transport;
+use crate::upstream::library::LibrarySnapshot;
+use crate::upstream::transport::UpstreamTransport;
 use crate::upstream::transport::http_sse::HttpSse;
-use crate::upstream::transport::stdio::Child;
+use crate::upstream::transport::stdio::UpstreamChild;
 use crate::upstream::transport::streamable_http::HttpEndpoint;
 use base::platform::blocking;
 use base::platform::disk::{self, Watch};
 use base::platform::heap::rare;
-use config::{Stdio, Upstream};
+use config::{Stdio, UpstreamSettings};
 use domain::caller::{Caller, PROBER};
 use domain::fault::{ChildReport, UpstreamFaultKind as Kind};
 use domain::revision::Revision;
@@ -42,16 +42,16 @@ pub(crate) struct DriverSignals {
 
 /// Opens the connections to one upstream, and keeps their shared state.
 pub struct Connector {
-    upstream: Arc<Upstream>,
+    upstream: Arc<UpstreamSettings>,
     sinks: NotificationSinks,
     tasks: TaskTracker,
     start_permits: Arc<Semaphore>,
-    target: Target,
+    target: ConnectTarget,
 }
 
 /// The target of a connector: the configuration of the transport, with the state that one
 /// connection hands on to the next.
-enum Target {
+enum ConnectTarget {
     /// Streamable HTTP, or else HTTP+SSE (2025-11-25, transports, backwards compatibility).
     Http {
         endpoint: Arc<HttpEndpoint>,
@@ -68,9 +68,9 @@ enum Target {
     },
 }
 
-impl Target {
+impl ConnectTarget {
     fn new(
-        upstream: &Upstream,
+        upstream: &UpstreamSettings,
         sinks: &NotificationSinks,
         tasks: &TaskTracker,
         logins: Option<Arc<SharedLogins>>,
@@ -109,13 +109,13 @@ impl Connector {
     /// When the upstream cannot be reached as it is configured: a header, certificate or OAuth key
     /// cannot be used.
     pub fn new(
-        upstream: Arc<Upstream>,
+        upstream: Arc<UpstreamSettings>,
         sinks: NotificationSinks,
         tasks: TaskTracker,
         start_permits: Arc<Semaphore>,
         logins: Option<Arc<SharedLogins>>,
     ) -> Result<Self, String> {
-        let target = Target::new(&upstream, &sinks, &tasks, logins)?;
+        let target = ConnectTarget::new(&upstream, &sinks, &tasks, logins)?;
         Ok(Self { upstream, sinks, tasks, start_permits, target })
     }
 
@@ -139,12 +139,12 @@ impl Connector {
         };
         let target = match &self.upstream.transport {
             config::Transport::Http(http) => {
-                Target::Http { endpoint: endpoint(http)?, revision: http.revision }
+                ConnectTarget::Http { endpoint: endpoint(http)?, revision: http.revision }
             }
-            config::Transport::Sse(http) => Target::Sse(endpoint(http)?),
-            config::Transport::Stdio(stdio) => Target::Stdio(stdio.of_caller(caller.id())),
+            config::Transport::Sse(http) => ConnectTarget::Sse(endpoint(http)?),
+            config::Transport::Stdio(stdio) => ConnectTarget::Stdio(stdio.of_caller(caller.id())),
             config::Transport::Library(folder) => {
-                Target::Library { folder: folder.clone(), _watch: None }
+                ConnectTarget::Library { folder: folder.clone(), _watch: None }
             }
         };
         Ok(Self {
@@ -156,7 +156,7 @@ impl Connector {
         })
     }
 
-    pub(crate) fn upstream(&self) -> &Arc<Upstream> {
+    pub(crate) fn upstream(&self) -> &Arc<UpstreamSettings> {
         &self.upstream
     }
 
@@ -173,8 +173,10 @@ impl Connector {
 
     fn authorization(&self) -> Option<&Authorization> {
         match &self.target {
-            Target::Http { endpoint, .. } | Target::Sse(endpoint) => endpoint.authorization(),
-            Target::Stdio(_) | Target::Library { .. } => None,
+            ConnectTarget::Http { endpoint, .. } | ConnectTarget::Sse(endpoint) => {
+                endpoint.authorization()
+            }
+            ConnectTarget::Stdio(_) | ConnectTarget::Library { .. } => None,
         }
     }
 
@@ -186,18 +188,22 @@ impl Connector {
     pub async fn connect(&self) -> Result<Connection, Kind> {
         // The wait for a permit does not count against the timeout.
         let _permit = match &self.target {
-            Target::Stdio(_) => self.start_permits.acquire().await.ok(),
-            Target::Http { .. } | Target::Sse(_) | Target::Library { .. } => None,
+            ConnectTarget::Stdio(_) => self.start_permits.acquire().await.ok(),
+            ConnectTarget::Http { .. } | ConnectTarget::Sse(_) | ConnectTarget::Library { .. } => {
+                None
+            }
         };
         let connecting = rare(async {
             match &self.target {
-                Target::Http { endpoint, revision } => self.connect_http(endpoint, *revision).await,
-                Target::Sse(endpoint) => {
+                ConnectTarget::Http { endpoint, revision } => {
+                    self.connect_http(endpoint, *revision).await
+                }
+                ConnectTarget::Sse(endpoint) => {
                     let sinks = self.sinks.clone();
                     self.connect_sse(endpoint, sinks, ClientCapabilities::NONE).await
                 }
-                Target::Stdio(stdio) => self.detect_child(stdio).await,
-                Target::Library { folder, .. } => self.load_library(folder.clone()).await,
+                ConnectTarget::Stdio(stdio) => self.detect_child(stdio).await,
+                ConnectTarget::Library { folder, .. } => self.load_library(folder.clone()).await,
             }
         });
         self.within_limit(connecting).await
@@ -218,19 +224,19 @@ impl Connector {
         let revision = like.describe().0;
         let connecting = Box::pin(async {
             match &self.target {
-                Target::Http { endpoint, .. } | Target::Sse(endpoint) => {
-                    if matches!(like.transport(), Some(Transport::Sse(_))) {
+                ConnectTarget::Http { endpoint, .. } | ConnectTarget::Sse(endpoint) => {
+                    if matches!(like.transport(), Some(UpstreamTransport::Sse(_))) {
                         let sinks = self.sinks.without_list_changed();
                         return self.connect_sse(endpoint, sinks, capabilities).await;
                     }
                     let probe = settings.walk_timeout;
                     Connection::open(self.http(endpoint), revision, probe, capabilities).await
                 }
-                Target::Stdio(stdio) => {
+                ConnectTarget::Stdio(stdio) => {
                     let sinks = self.sinks.without_list_changed();
                     self.connect_child(stdio, sinks, revision, capabilities).await
                 }
-                Target::Library { folder, .. } => self.load_library(folder.clone()).await,
+                ConnectTarget::Library { folder, .. } => self.load_library(folder.clone()).await,
             }
         });
         self.within_limit(connecting).await
@@ -241,7 +247,7 @@ impl Connector {
         &self,
         connecting: impl Future<Output = Result<Connection, Kind>> + Unpin,
     ) -> Result<Connection, Kind> {
-        if matches!(self.target, Target::Stdio(_)) {
+        if matches!(self.target, ConnectTarget::Stdio(_)) {
             return connecting.await;
         }
         let limit = self.upstream.settings.walk_timeout;
@@ -292,7 +298,7 @@ impl Connector {
     ) -> Result<Connection, Kind> {
         let revision = Some(Revision::NEWEST_LEGACY);
         let probe = self.upstream.settings.walk_timeout;
-        Connection::open(Transport::Sse(stream), revision, probe, capabilities).await
+        Connection::open(UpstreamTransport::Sse(stream), revision, probe, capabilities).await
     }
 
     /// Starts a child process and finds its era. One that exits on `server/discover` is started
@@ -318,9 +324,9 @@ impl Connector {
         capabilities: ClientCapabilities,
     ) -> Result<Connection, Kind> {
         let settings = &self.upstream.settings;
-        let child = Child::spawn(stdio, settings, sinks, &self.tasks)?;
+        let child = UpstreamChild::spawn(stdio, settings, sinks, &self.tasks)?;
         let stderr_tail = child.stderr_tail().clone();
-        let transport = Transport::Stdio(child);
+        let transport = UpstreamTransport::Stdio(child);
         let opening = Connection::open(transport, revision, settings.probe, capabilities);
         timeout(settings.startup, opening).await.unwrap_or_else(|_| {
             let report = Arc::new(ChildReport { exit: None, stderr: stderr_tail.lines() });
@@ -330,22 +336,22 @@ impl Connector {
 
     async fn load_library(&self, folder: PathBuf) -> Result<Connection, Kind> {
         let upstream = self.upstream.clone();
-        let load = move || Snapshot::load(&folder, upstream.id.as_str(), &upstream.settings);
+        let load = move || LibrarySnapshot::load(&folder, upstream.id.as_str(), &upstream.settings);
         run_loader(&self.upstream, load).await.map(Connection::Library)
     }
 
-    fn http(&self, endpoint: &Arc<HttpEndpoint>) -> Transport {
+    fn http(&self, endpoint: &Arc<HttpEndpoint>) -> UpstreamTransport {
         // A change may be announced on the stream of the call that made it, and only there.
         let correlator = Correlator::new(self.sinks.clone());
-        Transport::Http { endpoint: endpoint.clone(), correlator }
+        UpstreamTransport::Http { endpoint: endpoint.clone(), correlator }
     }
 }
 
 /// Runs the loader of a library on a thread that may block.
 async fn run_loader(
-    upstream: &Upstream,
-    load: impl FnOnce() -> Result<Snapshot, Kind> + Send + 'static,
-) -> Result<Snapshot, Kind> {
+    upstream: &UpstreamSettings,
+    load: impl FnOnce() -> Result<LibrarySnapshot, Kind> + Send + 'static,
+) -> Result<LibrarySnapshot, Kind> {
     blocking(load).await.unwrap_or_else(|failure| {
         // A panic, or the end of the runtime.
         error!(upstream = %upstream.id, error = %failure,

@@ -26,7 +26,7 @@ use domain::server_request::ClientCapabilities;
 /// Pool of the dedicated connections of one upstream.
 pub(crate) struct DedicatedPool {
     connector: Arc<Connector>,
-    upstream: Arc<config::Upstream>,
+    upstream: Arc<config::UpstreamSettings>,
     connections: Mutex<Connections>,
     /// Notified when a connection may be idle or closed.
     freed: Notify,
@@ -36,27 +36,27 @@ pub(crate) struct DedicatedPool {
 
 #[derive(Default)]
 struct Connections {
-    open: HashMap<Key, Arc<PooledConnection>>,
+    open: HashMap<ConnectionKey, Arc<PooledConnection>>,
     /// Connections that were removed from `open` and are not closed yet.
     closing: usize,
     /// The number of calls that look for a connection, for each that they would open.
-    waiting: HashMap<Key, usize>,
+    waiting: HashMap<ConnectionKey, usize>,
 }
 
 /// A call that looks for a connection.
-struct Waiter<'a> {
+struct ConnectionWaiter<'a> {
     pool: &'a DedicatedPool,
-    key: &'a Key,
+    key: &'a ConnectionKey,
 }
 
-impl<'a> Waiter<'a> {
-    fn new(pool: &'a DedicatedPool, key: &'a Key) -> Self {
+impl<'a> ConnectionWaiter<'a> {
+    fn new(pool: &'a DedicatedPool, key: &'a ConnectionKey) -> Self {
         *pool.connections().waiting.entry(key.clone()).or_default() += 1;
         Self { pool, key }
     }
 }
 
-impl Drop for Waiter<'_> {
+impl Drop for ConnectionWaiter<'_> {
     fn drop(&mut self) {
         let mut connections = self.pool.connections();
         if let Some(calls) = connections.waiting.get_mut(self.key) {
@@ -70,18 +70,18 @@ impl Drop for Waiter<'_> {
 
 /// The caller of a connection and the capabilities that it declared.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-struct Key {
+struct ConnectionKey {
     /// Absent where all callers share the connection.
     caller: Option<Caller>,
     capabilities: ClientCapabilities,
 }
 
 struct PooledConnection {
-    key: Key,
+    key: ConnectionKey,
     /// The shared connection beside which it was opened.
     like: Weak<Connection>,
     state: watch::Sender<PooledState>,
-    usage: Mutex<Usage>,
+    usage: Mutex<ConnectionUsage>,
     /// Held by a call where server requests of concurrent calls could not be distinguished.
     exclusive: Arc<AsyncMutex<()>>,
     examiner: Examiner,
@@ -97,7 +97,7 @@ enum PooledState {
 }
 
 #[derive(Clone, Copy)]
-struct Usage {
+struct ConnectionUsage {
     /// Calls that hold a lease.
     calls: usize,
     /// When the number of calls last fell, or the connection was added.
@@ -105,7 +105,7 @@ struct Usage {
 }
 
 /// A call's lease of a connection.
-pub(crate) struct Lease {
+pub(crate) struct ConnectionLease {
     pub connection: Arc<Connection>,
     _exclusive: Option<OwnedMutexGuard<()>>,
     usage: UsageGuard,
@@ -142,7 +142,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 impl DedicatedPool {
     pub(crate) fn new(
         connector: Arc<Connector>,
-        upstream: Arc<config::Upstream>,
+        upstream: Arc<config::UpstreamSettings>,
         tasks: TaskTracker,
         shutdown: CancellationToken,
     ) -> Arc<Self> {
@@ -163,13 +163,13 @@ impl DedicatedPool {
         caller: &Caller,
         capabilities: ClientCapabilities,
         like: &Arc<Connection>,
-    ) -> Result<Option<Lease>, Kind> {
+    ) -> Result<Option<ConnectionLease>, Kind> {
         let settings = &self.upstream.settings;
         let (key, max) = if let Transport::Stdio(_) = self.upstream.transport {
-            (Key { caller: None, capabilities: settings.server_requests }, MAX_CHILDREN)
+            (ConnectionKey { caller: None, capabilities: settings.server_requests }, MAX_CHILDREN)
         } else {
             let caller = Some(caller.clone()).filter(|_| !settings.share_interactive_session);
-            (Key { caller, capabilities }, MAX_CONNECTIONS)
+            (ConnectionKey { caller, capabilities }, MAX_CONNECTIONS)
         };
         loop {
             let Ok(usage) = timeout(TURN, self.acquire(&key, max, like)).await else {
@@ -196,7 +196,7 @@ impl DedicatedPool {
             }
             // It may have been removed during the wait for exclusive use.
             if !usage.pooled.closed.is_cancelled() {
-                return Ok(Some(Lease { connection, _exclusive: exclusive, usage }));
+                return Ok(Some(ConnectionLease { connection, _exclusive: exclusive, usage }));
             }
         }
     }
@@ -205,11 +205,11 @@ impl DedicatedPool {
     /// there are `max` others in use. Cancel safe.
     async fn acquire(
         self: &Arc<Self>,
-        key: &Key,
+        key: &ConnectionKey,
         max: usize,
         like: &Arc<Connection>,
     ) -> UsageGuard {
-        let _waiter = Waiter::new(self, key);
+        let _waiter = ConnectionWaiter::new(self, key);
         loop {
             let mut freed = pin!(self.freed.notified());
             freed.as_mut().enable();
@@ -226,7 +226,7 @@ impl DedicatedPool {
     /// or the connection that is idle longest.
     fn try_acquire(
         self: &Arc<Self>,
-        key: &Key,
+        key: &ConnectionKey,
         max: usize,
         like: &Arc<Connection>,
     ) -> Option<Arc<PooledConnection>> {
@@ -241,7 +241,7 @@ impl DedicatedPool {
             && connections.open.len() + connections.closing >= max
         {
             let idle = connections.open.values().filter_map(|pooled| {
-                let Usage { calls, since } = *pooled.usage();
+                let ConnectionUsage { calls, since } = *pooled.usage();
                 (calls == 0).then(|| ((!pooled.has_failed(), since), pooled.clone()))
             });
             // One for each connection that calls wait for; those calls check again at each change.
@@ -363,12 +363,12 @@ impl DedicatedPool {
     /// Waits until a connection is idle for [`IDLE_TIMEOUT`], and removes it. Cancel safe.
     async fn idle(&self, pooled: &Arc<PooledConnection>) {
         loop {
-            let Usage { calls, since } = *pooled.usage();
+            let ConnectionUsage { calls, since } = *pooled.usage();
             let ends =
                 if calls == 0 { since + IDLE_TIMEOUT } else { Instant::now() + IDLE_TIMEOUT };
             sleep_until(ends).await;
             let mut connections = self.connections();
-            let Usage { calls, since } = *pooled.usage();
+            let ConnectionUsage { calls, since } = *pooled.usage();
             if calls == 0 && Instant::now() >= since + IDLE_TIMEOUT {
                 return Self::remove(&mut connections, pooled);
             }
@@ -414,12 +414,12 @@ async fn receive_server_requests(connection: &Connection, ready: oneshot::Sender
 }
 
 impl PooledConnection {
-    fn new(key: Key, like: &Arc<Connection>) -> Self {
+    fn new(key: ConnectionKey, like: &Arc<Connection>) -> Self {
         Self {
             key,
             like: Arc::downgrade(like),
             state: watch::channel(PooledState::Connecting).0,
-            usage: Mutex::new(Usage { calls: 0, since: Instant::now() }),
+            usage: Mutex::new(ConnectionUsage { calls: 0, since: Instant::now() }),
             exclusive: Arc::default(),
             examiner: Examiner::default(),
             closed: CancellationToken::new(),
@@ -444,7 +444,7 @@ impl PooledConnection {
         }
     }
 
-    fn usage(&self) -> MutexGuard<'_, Usage> {
+    fn usage(&self) -> MutexGuard<'_, ConnectionUsage> {
         self.usage.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -465,7 +465,7 @@ impl Drop for UsageGuard {
     }
 }
 
-impl Lease {
+impl ConnectionLease {
     /// Ends the lease of a call. Where the call has failed and an examination finds the connection
     /// lost, the next call opens another one.
     pub(crate) fn end<T>(self, outcome: &Result<T, Kind>) {

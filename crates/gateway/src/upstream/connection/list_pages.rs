@@ -8,7 +8,7 @@ use crate::upstream::prompt_list::PromptList;
 use config::Settings;
 use domain::cursor::CacheScope;
 use domain::fault::UpstreamFaultKind as Kind;
-use domain::json::{Json, Kind as JsonKind};
+use domain::json::{Json, JsonKind};
 use domain::prompt::Prompt;
 
 /// State of a walk between two pages.

@@ -17,9 +17,9 @@ use super::call::correlator::InterimSender;
 use super::call::request::{RequestParams, UpstreamRequest, write_params};
 use super::connection::handshake::{Conversation, ListenEvent, RpcRequest};
 use super::connection::list_pages::{PageStep, Pagination};
-use super::library::Snapshot;
+use super::library::LibrarySnapshot;
 use super::prompt_list::PromptList;
-use super::transport::{StreamEvent, Transport};
+use super::transport::{UpstreamEvent, UpstreamTransport};
 use crate::policy::Pass;
 use config::Settings;
 use domain::call::ForwardedMeta;
@@ -34,7 +34,7 @@ use domain::server_request::ClientCapabilities;
 /// A connection to an upstream, shared by calls.
 pub enum Connection {
     /// The prompts of a library, as they were read last.
-    Library(Snapshot),
+    Library(LibrarySnapshot),
     Remote(RemoteConnection),
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Negotiated {
 
 /// A connection to an MCP server.
 pub struct RemoteConnection {
-    transport: Transport,
+    transport: UpstreamTransport,
     conversation: Conversation,
     /// Id of the next request: the gateway's own ids, so that those of clients are never sent
     /// upstream.
@@ -69,7 +69,7 @@ impl Connection {
     /// # Errors
     /// When the handshake fails.
     pub async fn open(
-        transport: Transport,
+        transport: UpstreamTransport,
         revision: Option<Revision>,
         probe: Duration,
         capabilities: ClientCapabilities,
@@ -104,8 +104,8 @@ impl Connection {
         match self {
             Connection::Library(_) => std::future::pending().await,
             Connection::Remote(connection) => {
-                let on_event = |event: StreamEvent<'_>| {
-                    if let StreamEvent::Opened = event {
+                let on_event = |event: UpstreamEvent<'_>| {
+                    if let UpstreamEvent::Opened = event {
                         on_open();
                     }
                 };
@@ -147,7 +147,8 @@ impl Connection {
     /// upstream.
     ///
     /// # Errors
-    /// See [`Transport::request`]; for a library, when the prompt is unknown or cannot be rendered.
+    /// See [`UpstreamTransport::request`]; for a library, when the prompt is unknown or cannot be
+    /// rendered.
     pub(crate) async fn perform(
         &self,
         _pass: &Pass,
@@ -226,7 +227,7 @@ impl Connection {
     }
 
     /// Returns the transport; nothing for a library.
-    pub fn transport(&self) -> Option<&Transport> {
+    pub fn transport(&self) -> Option<&UpstreamTransport> {
         match self {
             Connection::Library(_) => None,
             Connection::Remote(connection) => Some(&connection.transport),
@@ -389,7 +390,7 @@ impl RemoteConnection {
         body: String,
         interim: Option<InterimSender>,
     ) -> Result<Document, Kind> {
-        let mut guard = RequestGuard { connection: self, id: &id, is_outstanding: true };
+        let mut guard = RequestInFlight { connection: self, id: &id, is_outstanding: true };
         let response = self.transport.request(&id, headers, body, interim).await;
         guard.is_outstanding = false;
         response.map(|(result, _)| result)
@@ -409,7 +410,7 @@ impl GatewayClient {
     ///
     /// # Errors
     /// When the gateway cannot be reached, or refuses the handshake.
-    pub async fn open(transport: Transport, probe: Duration) -> Result<Self, Kind> {
+    pub async fn open(transport: UpstreamTransport, probe: Duration) -> Result<Self, Kind> {
         let opened = Connection::open(transport, None, probe, ClientCapabilities::NONE).await;
         opened.map(Self)
     }
@@ -442,13 +443,13 @@ impl GatewayClient {
 
 /// Guard of a request in flight. Dropped before the response, at a deadline or because the caller
 /// has cancelled, it cancels the request upstream (MCP 2025-11-25, cancellation).
-struct RequestGuard<'a> {
+struct RequestInFlight<'a> {
     connection: &'a RemoteConnection,
     id: &'a Id,
     is_outstanding: bool,
 }
 
-impl Drop for RequestGuard<'_> {
+impl Drop for RequestInFlight<'_> {
     fn drop(&mut self) {
         if self.is_outstanding
             && let Some(headers) = self.connection.conversation.cancellation_headers()

@@ -10,13 +10,13 @@ use domain::fault::UpstreamFaultKind as Kind;
 
 /// The circuit breaker of one upstream. It reads no clock: the caller passes the time.
 #[derive(Debug)]
-pub(crate) struct Breaker {
+pub(crate) struct CircuitBreaker {
     settings: config::Breaker,
-    state: Mutex<State>,
+    state: Mutex<BreakerState>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct State {
+struct BreakerState {
     /// Failed calls in a row.
     failures: usize,
     /// Openings since the breaker was last closed; the open time doubles with each.
@@ -31,7 +31,7 @@ struct State {
 
 /// A change of state that is worth a log line.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Transition {
+pub(crate) enum BreakerTransition {
     /// Closed to open.
     Opened {
         /// Consecutive failures.
@@ -50,12 +50,12 @@ pub(crate) enum Transition {
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct BreakerPermit {
-    breaker: Arc<Breaker>,
+    breaker: Arc<CircuitBreaker>,
     /// The number of the probe, if the call is a probe.
     probe: Option<u64>,
 }
 
-impl Breaker {
+impl CircuitBreaker {
     /// Returns a closed breaker.
     pub(crate) fn new(settings: config::Breaker) -> Arc<Self> {
         Arc::new(Self { settings, state: Mutex::default() })
@@ -81,12 +81,12 @@ impl Breaker {
     }
 
     /// Closes the breaker and resets its counters: the upstream has answered. Returns
-    /// [`Transition::Closed`] if it was open.
-    pub(crate) fn close(&self) -> Option<Transition> {
+    /// [`BreakerTransition::Closed`] if it was open.
+    pub(crate) fn close(&self) -> Option<BreakerTransition> {
         let mut state = self.lock();
         let before = std::mem::take(&mut *state);
         state.probe = before.probe;
-        before.open_until.map(|_| Transition::Closed)
+        before.open_until.map(|_| BreakerTransition::Closed)
     }
 
     /// When the open circuit breaker admits its next probe; `None` while closed.
@@ -94,7 +94,7 @@ impl Breaker {
         self.lock().open_until
     }
 
-    fn fail(&self, probe: Option<u64>, now: Instant) -> Option<Transition> {
+    fn fail(&self, probe: Option<u64>, now: Instant) -> Option<BreakerTransition> {
         let mut state = self.lock();
         // A probe that began before the breaker was closed in between is outdated.
         let is_probe = state.is_probing && probe == Some(state.probe);
@@ -112,22 +112,22 @@ impl Breaker {
         state.openings += 1;
         state.is_probing = false;
         Some(if is_probe {
-            Transition::Reopened { probe_in }
+            BreakerTransition::Reopened { probe_in }
         } else {
-            Transition::Opened { failures: state.failures, probe_in }
+            BreakerTransition::Opened { failures: state.failures, probe_in }
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, BreakerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl BreakerPermit {
     /// Reports an interim message, which proves that the upstream works. A probe closes the breaker
-    /// at once, since the response may depend on a user's answer. Returns [`Transition::Closed`]
-    /// then.
-    pub(crate) fn confirm_alive(&mut self) -> Option<Transition> {
+    /// at once, since the response may depend on a user's answer. Returns
+    /// [`BreakerTransition::Closed`] then.
+    pub(crate) fn confirm_alive(&mut self) -> Option<BreakerTransition> {
         let is_probe = {
             let state = self.breaker.lock();
             state.is_probing && self.probe == Some(state.probe)
@@ -137,7 +137,7 @@ impl BreakerPermit {
     }
 
     /// Reports the outcome of the call, and returns the change of state that it causes.
-    pub(crate) fn end(self, failure: Option<&Kind>, now: Instant) -> Option<Transition> {
+    pub(crate) fn end(self, failure: Option<&Kind>, now: Instant) -> Option<BreakerTransition> {
         match failure {
             // The upstream was not called, or did not end the call.
             Some(Kind::Busy | Kind::NoToken { .. } | Kind::AccessEnded) => None,
@@ -169,13 +169,13 @@ mod tests {
     use super::*;
     use domain::fault::TokenFault;
 
-    fn breaker() -> Arc<Breaker> {
+    fn breaker() -> Arc<CircuitBreaker> {
         let open_min = Duration::from_secs(1);
         let open_max = Duration::from_secs(5);
-        Breaker::new(config::Breaker { failures: 3, open_min, open_max })
+        CircuitBreaker::new(config::Breaker { failures: 3, open_min, open_max })
     }
 
-    fn fail(breaker: &Arc<Breaker>, now: Instant) -> Option<Transition> {
+    fn fail(breaker: &Arc<CircuitBreaker>, now: Instant) -> Option<BreakerTransition> {
         breaker.admit(now).unwrap().end(Some(&Kind::ChildExited(Arc::default())), now)
     }
 
@@ -193,21 +193,21 @@ mod tests {
         assert_eq!(fail(&breaker, start), None);
         assert_eq!(fail(&breaker, start), None);
         let probe_in = Duration::from_secs(1);
-        let opened = Transition::Opened { failures: 3, probe_in };
+        let opened = BreakerTransition::Opened { failures: 3, probe_in };
         assert_eq!(fail(&breaker, start), Some(opened));
         assert_eq!(breaker.admit(after(999)).unwrap_err(), after(1000));
         let probe = breaker.admit(after(1000)).unwrap();
         assert!(breaker.admit(after(1000)).is_err(), "one at a time");
         drop(probe);
         // The probe was cancelled: the next call probes.
-        let reopened = Transition::Reopened { probe_in: Duration::from_secs(2) };
+        let reopened = BreakerTransition::Reopened { probe_in: Duration::from_secs(2) };
         assert_eq!(fail(&breaker, after(1500)), Some(reopened));
         assert_eq!(breaker.open_until(), Some(after(3500)), "twice as long");
         fail(&breaker, after(3500));
         fail(&breaker, after(7500));
         assert_eq!(breaker.open_until(), Some(after(12_500)), "never longer than open_max");
         let closed = breaker.admit(after(12_500)).unwrap().end(None, after(12_500));
-        assert_eq!(closed, Some(Transition::Closed));
+        assert_eq!(closed, Some(BreakerTransition::Closed));
         assert_eq!(breaker.open_until(), None);
         fail(&breaker, after(12_600));
         assert!(breaker.admit(after(12_600)).is_ok(), "the count starts at zero");

@@ -21,20 +21,20 @@ pub(crate) struct ConcurrencyLimit {
     queue: usize,
     /// Longest wait of a call in the queue.
     queue_wait: Duration,
-    state: Mutex<State>,
+    state: Mutex<ConcurrencyState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ConcurrencyState {
     permits: FairShare<Holder>,
     queued: FairShare<Holder>,
     /// In the order of their arrival.
-    waiting: VecDeque<Waiter>,
+    waiting: VecDeque<QueuedCall>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Waiter {
+struct QueuedCall {
     number: u64,
     holder: Holder,
     /// The permits that the holder may have: its share, or all for a call that had a permit before.
@@ -51,7 +51,7 @@ pub(crate) struct Permit {
 }
 
 /// A call that waits, removed on drop.
-struct Waiting<'a> {
+struct WaitingCall<'a> {
     limit: &'a ConcurrencyLimit,
     number: u64,
     /// The call has a place in the bounded queue.
@@ -62,7 +62,7 @@ impl ConcurrencyLimit {
     /// `in_flight` and `queue` are numbers of calls. Until [`ConcurrencyLimit::set_share`] callers
     /// have no shares.
     pub(crate) fn new(in_flight: usize, queue: usize, queue_wait: Duration) -> Arc<Self> {
-        let state = State {
+        let state = ConcurrencyState {
             permits: FairShare::new(in_flight, in_flight),
             queued: FairShare::new(queue, queue),
             waiting: VecDeque::new(),
@@ -96,7 +96,7 @@ impl ConcurrencyLimit {
             state.queued.take(holder, 1).map_err(|_| Kind::Busy)?;
             let share = state.permits.share();
             let (number, granted) = state.enqueue(holder, share);
-            (Waiting { limit: self, number, queued_by: Some(holder) }, granted)
+            (WaitingCall { limit: self, number, queued_by: Some(holder) }, granted)
         };
         let permit = timeout(self.queue_wait, granted).await;
         drop(waiting);
@@ -114,7 +114,7 @@ impl ConcurrencyLimit {
                 return Some(self.permit(holder));
             }
             let (number, granted) = state.enqueue(holder, all);
-            (Waiting { limit: self, number, queued_by: None }, granted)
+            (WaitingCall { limit: self, number, queued_by: None }, granted)
         };
         granted.await.ok()
     }
@@ -137,7 +137,7 @@ impl ConcurrencyLimit {
     fn grant(self: &Arc<Self>) {
         loop {
             let next = self.lock().next_waiter();
-            let Some(Waiter { holder, granted, .. }) = next else {
+            let Some(QueuedCall { holder, granted, .. }) = next else {
                 return;
             };
             // A call that is gone by now drops the permit, which grants it to the next one.
@@ -145,24 +145,24 @@ impl ConcurrencyLimit {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ConcurrencyState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl ConcurrencyState {
     fn enqueue(&mut self, holder: &Holder, share: usize) -> (u64, oneshot::Receiver<Permit>) {
         let (granted, receiver) = oneshot::channel();
         let number = self.next;
         self.next += 1;
-        self.waiting.push_back(Waiter { number, holder: holder.clone(), share, granted });
+        self.waiting.push_back(QueuedCall { number, holder: holder.clone(), share, granted });
         (number, receiver)
     }
 
     /// Removes the first waiting call whose caller may have a permit, and takes the permit for it.
-    fn next_waiter(&mut self) -> Option<Waiter> {
+    fn next_waiter(&mut self) -> Option<QueuedCall> {
         let Self { permits, waiting, .. } = self;
-        let mut may_have = |waiter: &Waiter| {
+        let mut may_have = |waiter: &QueuedCall| {
             permits.take_below(&waiter.holder, 1, usize::MAX, waiter.share).is_ok()
         };
         let at = waiting.iter().position(&mut may_have)?;
@@ -177,7 +177,7 @@ impl Drop for Permit {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingCall<'_> {
     fn drop(&mut self) {
         let mut state = self.limit.lock();
         if let Some(holder) = self.queued_by {

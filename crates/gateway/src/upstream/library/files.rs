@@ -13,20 +13,20 @@ const MAX_DEPTH: usize = 8;
 
 /// The prompt files of a folder and its subfolders, in the order of their paths.
 #[derive(Debug, Default, Eq, PartialEq)]
-pub(super) struct Files {
-    pub prompts: Vec<File>,
+pub(super) struct PromptFiles {
+    pub prompts: Vec<PromptFile>,
     /// The links that are not followed, each with the reason.
     pub refused: Vec<String>,
 }
 
 /// A file by its name in the library, and by its path without links, from which it is read.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct File {
+pub(super) struct PromptFile {
     pub name: PathBuf,
     pub resolved: PathBuf,
 }
 
-impl Files {
+impl PromptFiles {
     /// Finds every `.md` file; entries whose names begin with a dot are skipped. A file or folder
     /// that several links lead to is found once.
     ///
@@ -35,7 +35,7 @@ impl Files {
     pub(super) fn find(folder: &Path) -> io::Result<Self> {
         let root = disk::canonicalize(folder)?;
         let seen = HashSet::from([root.clone()]);
-        let mut walk = Walk { folder, root, seen, files: Files::default() };
+        let mut walk = Walk { folder, root, seen, files: PromptFiles::default() };
         walk.read(folder, 0)?;
         Ok(walk.files)
     }
@@ -49,7 +49,7 @@ struct Walk<'a> {
     root: PathBuf,
     /// Resolved paths of the files and folders so far.
     seen: HashSet<PathBuf>,
-    files: Files,
+    files: PromptFiles,
 }
 
 impl Walk<'_> {
@@ -86,7 +86,7 @@ impl Walk<'_> {
             } else if kind.is_file() && name.ends_with(".md") && self.seen.insert(resolved.clone())
             {
                 let name = path.strip_prefix(self.folder).unwrap_or(&path).to_owned();
-                self.files.prompts.push(File { name, resolved });
+                self.files.prompts.push(PromptFile { name, resolved });
             }
         }
         Ok(())
@@ -160,7 +160,7 @@ mod tests {
         fs::create_dir(root.join(".git")).unwrap();
         fs::write(root.join(".git/config.md"), "").unwrap();
         symlink(".git/config.md", root.join("hidden.md")).unwrap();
-        let Files { prompts, refused } = Files::find(root).unwrap();
+        let PromptFiles { prompts, refused } = PromptFiles::find(root).unwrap();
         let names: Vec<_> = prompts.iter().map(|file| file.name.to_str().unwrap()).collect();
         assert_eq!(names, ["a.md", "sub/b.md"]);
         assert_eq!(refused[0], "hidden.md: the link leads to a dot-file");

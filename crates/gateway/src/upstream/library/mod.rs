@@ -18,16 +18,16 @@ use domain::json::Json;
 use domain::json::canonical::canonical;
 use domain::json::object::write_object;
 use domain::prompt::{Prompt, PromptSource};
-use files::{Files, Volume};
+use files::{PromptFiles, Volume};
 use render::{Compiled, RenderError};
-use source::Source;
+use source::ParsedSource;
 use tracing::warn;
 
 use super::prompt_list::PromptList;
 
 /// Snapshot of all prompts of a library.
 #[derive(Debug)]
-pub struct Snapshot {
+pub struct LibrarySnapshot {
     prompts: BTreeMap<String, LibraryPrompt>,
     /// The prompt list of the library, with one reason for each file that is no valid prompt.
     pub listed: PromptList,
@@ -44,7 +44,7 @@ struct LibraryPrompt {
 /// Times that a library is read again because its volume was swapped meanwhile.
 const VOLUME_SWAPS: usize = 3;
 
-impl Snapshot {
+impl LibrarySnapshot {
     /// Reads every `.md` file with front matter in `folder` and its subfolders. Dot-files are
     /// skipped; symbolic links are followed as far as their targets stay inside `folder`. A file
     /// that is no valid prompt is omitted with a reason, and the other files are still served.
@@ -65,7 +65,7 @@ impl Snapshot {
     }
 
     fn load_once(folder: &Path, library: &str, settings: &Settings) -> Result<Self, Kind> {
-        let files = Files::find(folder).map_err(|error| {
+        let files = PromptFiles::find(folder).map_err(|error| {
             // The path is for the operator, not for clients.
             warn!(library, folder = %folder.display(), %error, "the library cannot be read");
             Kind::Unavailable("the library's folder cannot be read".to_owned())
@@ -208,7 +208,7 @@ fn read_prompt(
         return Err(format!("larger than max_message ({limit} bytes)"));
     }
     let text = disk::read_to_string(file).map_err(|e| e.to_string())?;
-    let Some(source) = Source::read(&text) else {
+    let Some(source) = ParsedSource::read(&text) else {
         return Ok(None);
     };
     let mut embedded = BTreeMap::new();
@@ -239,14 +239,14 @@ mod tests {
 
     use super::*;
 
-    fn load(files: &[(&str, &str)], settings: &Settings) -> Result<Snapshot, Kind> {
+    fn load(files: &[(&str, &str)], settings: &Settings) -> Result<LibrarySnapshot, Kind> {
         let folder = tempfile::tempdir().unwrap();
         for (name, text) in files {
             let path = folder.path().join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        Snapshot::load(folder.path(), "lib", settings)
+        LibrarySnapshot::load(folder.path(), "lib", settings)
     }
 
     #[test]
@@ -290,7 +290,7 @@ mod tests {
         assert!(load(&files, &settings(2)).is_ok());
         assert!(matches!(load(&files, &settings(1)), Err(Kind::PaginationLimit(_))));
         assert!(matches!(
-            Snapshot::load(Path::new("/nowhere"), "lib", &settings(1)),
+            LibrarySnapshot::load(Path::new("/nowhere"), "lib", &settings(1)),
             Err(Kind::Unavailable(_))
         ));
     }

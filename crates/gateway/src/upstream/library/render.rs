@@ -8,7 +8,9 @@ use std::io;
 use minijinja::{Environment, ErrorKind, UndefinedBehavior};
 use serde_json::{Map, Value, json};
 
-use super::source::{ArgumentSpec, FrontMatter, Piece, Role, Source, Version};
+use super::source::{
+    ArgumentSpec, FrontMatter, MessageRole, ParsedSource, SourcePiece, SourceVersion,
+};
 use base::seal;
 use domain::json::write_str;
 
@@ -20,13 +22,13 @@ pub(crate) struct Compiled {
     arguments: Vec<ArgumentSpec>,
     /// The prompt definition (an element of `prompts` in the list result), as JSON text.
     pub definition: String,
-    messages: Vec<(Role, Content)>,
+    messages: Vec<(MessageRole, MessageContent)>,
     /// The templates, named by the index of their message.
     environment: Environment<'static>,
 }
 
 #[derive(Debug)]
-enum Content {
+enum MessageContent {
     /// The template with the index of the message.
     Template,
     /// A content object as JSON text.
@@ -58,10 +60,10 @@ impl Compiled {
     /// The reason, when a template is invalid or uses an undeclared argument, or an embedded file
     /// cannot be read.
     pub(crate) fn new(
-        source: Source,
+        source: ParsedSource,
         mut embed: impl FnMut(&str) -> Result<String, String>,
     ) -> Result<Self, String> {
-        let Source { front, messages } = source;
+        let ParsedSource { front, messages } = source;
         let mut environment = Environment::new();
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         environment.set_undefined_behavior(UndefinedBehavior::Chainable);
@@ -77,19 +79,19 @@ impl Compiled {
         for (index, (role, piece)) in messages.into_iter().enumerate() {
             sources.push(role.as_str().to_owned());
             let content = match piece {
-                Piece::Embed(name) => {
+                SourcePiece::Embed(name) => {
                     let content = embed(&name)?;
                     sources.push(content.clone());
-                    Content::Embedded(content)
+                    MessageContent::Embedded(content)
                 }
-                Piece::Template(text) => {
+                SourcePiece::Template(text) => {
                     sources.push(text.clone());
                     let name = index.to_string();
                     environment
                         .add_template_owned(name.clone(), text)
                         .map_err(|e| format!("template: {e:#}"))?;
                     check_variables(&environment, &name, &declared)?;
-                    Content::Template
+                    MessageContent::Template
                 }
             };
             contents.push((role, content));
@@ -123,8 +125,8 @@ impl Compiled {
         let mut first = true;
         for (index, (role, content)) in self.messages.iter().enumerate() {
             let content = match content {
-                Content::Embedded(content) => content.clone(),
-                Content::Template => {
+                MessageContent::Embedded(content) => content.clone(),
+                MessageContent::Template => {
                     let text = self.render_text(index, arguments, limit)?;
                     if text.trim().is_empty() {
                         continue;
@@ -167,7 +169,7 @@ impl Compiled {
         arguments: &BTreeMap<String, String>,
         limit: usize,
     ) -> Result<String, RenderError> {
-        let mut out = Bounded { bytes: Vec::new(), limit };
+        let mut out = BoundedOutput { bytes: Vec::new(), limit };
         let template =
             self.environment.get_template(&index.to_string()).map_err(|_| RenderError::Failed)?;
         template.render_captured_to(arguments, &mut out).map_err(|error| match error.kind() {
@@ -218,8 +220,8 @@ fn definition(front: &FrontMatter, text: &[u8; 32]) -> String {
     let mut meta = json!({"digest": seal::digest_text(text)});
     match &front.version {
         None => {}
-        Some(Version::Number(number)) => meta["version"] = number.to_string().into(),
-        Some(Version::Text(text)) => meta["version"] = text.as_str().into(),
+        Some(SourceVersion::Number(number)) => meta["version"] = number.to_string().into(),
+        Some(SourceVersion::Text(text)) => meta["version"] = text.as_str().into(),
     }
     let choices = front.arguments.iter().filter(|argument| !argument.choices.is_empty());
     let choices: Map<String, Value> =
@@ -245,12 +247,12 @@ fn argument(spec: &ArgumentSpec) -> Value {
 }
 
 /// An output buffer that fails when it exceeds its limit, in bytes.
-struct Bounded {
+struct BoundedOutput {
     bytes: Vec<u8>,
     limit: usize,
 }
 
-impl io::Write for Bounded {
+impl io::Write for BoundedOutput {
     fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
         if self.bytes.len() + piece.len() > self.limit {
             return Err(io::ErrorKind::FileTooLarge.into());
@@ -271,7 +273,7 @@ mod tests {
     fn compile(body: &str) -> Result<Compiled, String> {
         let front = "name: greet\nversion: 2\narguments:\n  - name: who\n    required: true\n    \
                      choices: [Ada, Alan, Grace]\n  - name: n\n";
-        let source = Source::read(&format!("---\n{front}---\n{body}")).unwrap().unwrap();
+        let source = ParsedSource::read(&format!("---\n{front}---\n{body}")).unwrap().unwrap();
         Compiled::new(source, |name| Ok(format!("{{\"type\":\"text\",\"text\":\"<{name}>\"}}")))
     }
 

@@ -17,7 +17,7 @@ pub(crate) struct FrontMatter {
     pub arguments: Vec<ArgumentSpec>,
     pub icons: Option<serde_json::Value>,
     /// Clients get it as `_meta.version`.
-    pub version: Option<Version>,
+    pub version: Option<SourceVersion>,
 }
 
 /// A declared argument of a prompt.
@@ -37,21 +37,21 @@ pub(crate) struct ArgumentSpec {
 /// The version of a prompt: `version: 2` means the same as `version: "2"`.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-pub(crate) enum Version {
+pub(crate) enum SourceVersion {
     Number(serde_json::Number),
     Text(String),
 }
 
 /// The role of a message (MCP 2025-11-25, prompts).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Role {
+pub(crate) enum MessageRole {
     Assistant,
     User,
 }
 
 /// One piece of a message's source.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Piece {
+pub(crate) enum SourcePiece {
     /// A template, rendered into text content.
     Template(String),
     /// `{{ embed("file.md") }}`: the file name; the file becomes a message of its own.
@@ -60,21 +60,21 @@ pub(crate) enum Piece {
 
 /// A prompt's source, split into its front matter and its messages.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct ParsedSource {
     pub front: FrontMatter,
-    pub messages: Vec<(Role, Piece)>,
+    pub messages: Vec<(MessageRole, SourcePiece)>,
 }
 
-impl Role {
+impl MessageRole {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
-            Role::Assistant => "assistant",
-            Role::User => "user",
+            MessageRole::Assistant => "assistant",
+            MessageRole::User => "user",
         }
     }
 }
 
-impl Source {
+impl ParsedSource {
     /// Reads a file. `None` if it has no front matter: then it is no prompt, but `embed` may name
     /// it.
     ///
@@ -182,8 +182,8 @@ impl Fence {
 ///
 /// # Errors
 /// When there is text before the first heading.
-fn split_messages(body: &str) -> Result<Vec<(Role, String)>, String> {
-    let mut parts: Vec<(Option<Role>, String)> = vec![(None, String::new())];
+fn split_messages(body: &str) -> Result<Vec<(MessageRole, String)>, String> {
+    let mut parts: Vec<(Option<MessageRole>, String)> = vec![(None, String::new())];
     let mut code: Option<Fence> = None;
     for line in body.split_inclusive('\n') {
         let trimmed = line.trim();
@@ -210,16 +210,16 @@ fn split_messages(body: &str) -> Result<Vec<(Role, String)>, String> {
             None if has_headings => {
                 return Err("text before the first `## user` or `## assistant`".to_owned());
             }
-            role => messages.push((role.unwrap_or(Role::User), part.to_owned())),
+            role => messages.push((role.unwrap_or(MessageRole::User), part.to_owned())),
         }
     }
     Ok(messages)
 }
 
-fn heading(line: &str) -> Option<Role> {
+fn heading(line: &str) -> Option<MessageRole> {
     match line.strip_prefix("##")?.trim().to_ascii_lowercase().as_str() {
-        "user" => Some(Role::User),
-        "assistant" => Some(Role::Assistant),
+        "user" => Some(MessageRole::User),
+        "assistant" => Some(MessageRole::Assistant),
         _ => None,
     }
 }
@@ -228,7 +228,7 @@ fn heading(line: &str) -> Option<Role> {
 ///
 /// # Errors
 /// When an `embed` is not closed, or its argument is not one literal file name.
-fn split_embeds(part: &str) -> Result<Vec<Piece>, String> {
+fn split_embeds(part: &str) -> Result<Vec<SourcePiece>, String> {
     let mut pieces = Vec::new();
     let mut rest = part;
     while let Some(start) = find_embed(rest) {
@@ -241,7 +241,7 @@ fn split_embeds(part: &str) -> Result<Vec<Piece>, String> {
             .and_then(|literal| unquote(literal.trim()))
             .ok_or_else(|| format!("`{inside}`: embed takes one literal file name"))?;
         push_template(&mut pieces, &rest[..start]);
-        pieces.push(Piece::Embed(name.to_owned()));
+        pieces.push(SourcePiece::Embed(name.to_owned()));
         rest = &expression[end + 2..];
     }
     push_template(&mut pieces, rest);
@@ -260,10 +260,10 @@ fn unquote(literal: &str) -> Option<&str> {
     (literal.ends_with(quote) && !inside.contains([quote, '\\'])).then_some(inside)
 }
 
-fn push_template(pieces: &mut Vec<Piece>, text: &str) {
+fn push_template(pieces: &mut Vec<SourcePiece>, text: &str) {
     let text = text.trim();
     if !text.is_empty() {
-        pieces.push(Piece::Template(text.to_owned()));
+        pieces.push(SourcePiece::Template(text.to_owned()));
     }
 }
 
@@ -271,12 +271,12 @@ fn push_template(pieces: &mut Vec<Piece>, text: &str) {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Source, String> {
-        Source::read(text).expect("front matter")
+    fn read(text: &str) -> Result<ParsedSource, String> {
+        ParsedSource::read(text).expect("front matter")
     }
 
-    fn template(text: &str) -> Piece {
-        Piece::Template(text.to_owned())
+    fn template(text: &str) -> SourcePiece {
+        SourcePiece::Template(text.to_owned())
     }
 
     #[test]
@@ -286,8 +286,8 @@ mod tests {
         )
         .unwrap();
         let expected = [
-            (Role::User, template("Hi\n```\n## assistant\n```")),
-            (Role::Assistant, template("Hello")),
+            (MessageRole::User, template("Hi\n```\n## assistant\n```")),
+            (MessageRole::Assistant, template("Hello")),
         ];
         assert_eq!(source.messages, expected);
     }
@@ -296,23 +296,26 @@ mod tests {
     fn code_ends_with_a_fence_that_is_long_enough_and_backticks_in_a_line_open_none() {
         let nested = "````\n```\n## assistant\n```\n````";
         let text = format!("---\nname: a\n---\n## user\n{nested}\n## assistant\nHello\n");
-        let expected = [(Role::User, template(nested)), (Role::Assistant, template("Hello"))];
+        let expected =
+            [(MessageRole::User, template(nested)), (MessageRole::Assistant, template("Hello"))];
         assert_eq!(read(&text).unwrap().messages, expected);
 
         let inline = "```x``` means x\n``` and this too`";
         let text = format!("---\nname: a\n---\n## user\n{inline}\n## assistant\nHello\n");
-        let expected = [(Role::User, template(inline)), (Role::Assistant, template("Hello"))];
+        let expected =
+            [(MessageRole::User, template(inline)), (MessageRole::Assistant, template("Hello"))];
         assert_eq!(read(&text).unwrap().messages, expected);
         let info = "~~~rust ignore\n## assistant\n~~~ not closed by this\n~~~~";
         let text = format!("---\nname: a\n---\n## user\n{info}\n## assistant\nHello\n");
-        let expected = [(Role::User, template(info)), (Role::Assistant, template("Hello"))];
+        let expected =
+            [(MessageRole::User, template(info)), (MessageRole::Assistant, template("Hello"))];
         assert_eq!(read(&text).unwrap().messages, expected);
     }
 
     #[test]
     fn without_headings_the_body_is_one_message() {
         let source = read("---\r\nname: a\r\n---\r\n# Title\r\ntext\r\n").unwrap();
-        assert_eq!(source.messages, [(Role::User, template("# Title\r\ntext"))]);
+        assert_eq!(source.messages, [(MessageRole::User, template("# Title\r\ntext"))]);
     }
 
     #[test]
@@ -322,9 +325,9 @@ mod tests {
         let pieces: Vec<_> = source.unwrap().messages.into_iter().map(|(_, p)| p).collect();
         let expected = [
             template("See"),
-            Piece::Embed("x/y.md".into()),
+            SourcePiece::Embed("x/y.md".into()),
             template("and"),
-            Piece::Embed("z.png".into()),
+            SourcePiece::Embed("z.png".into()),
         ];
         assert_eq!(pieces, expected);
     }
@@ -388,11 +391,13 @@ mod tests {
         ] {
             let found = match read(&format!("---\nname: a\nversion: {yaml}\n---\nx")) {
                 Err(_) => "error".to_owned(),
-                Ok(Source { front: FrontMatter { version: None, .. }, .. }) => "none".to_owned(),
-                Ok(Source { front: FrontMatter { version: Some(version), .. }, .. }) => {
+                Ok(ParsedSource { front: FrontMatter { version: None, .. }, .. }) => {
+                    "none".to_owned()
+                }
+                Ok(ParsedSource { front: FrontMatter { version: Some(version), .. }, .. }) => {
                     match version {
-                        Version::Number(number) => format!("number {number}"),
-                        Version::Text(text) => format!("text {text}"),
+                        SourceVersion::Number(number) => format!("number {number}"),
+                        SourceVersion::Text(text) => format!("text {text}"),
                     }
                 }
             };
@@ -474,7 +479,7 @@ mod tests {
             let error = read(text).unwrap_err();
             assert!(error.contains(said), "{text:?}: {error}");
         }
-        assert!(Source::read("# Just a file\n").is_none());
-        assert!(Source::read("").is_none());
+        assert!(ParsedSource::read("# Just a file\n").is_none());
+        assert!(ParsedSource::read("").is_none());
     }
 }

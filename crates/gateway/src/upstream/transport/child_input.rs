@@ -14,14 +14,14 @@ use domain::fault::UpstreamFaultKind as Kind;
 /// bounded, also by messages whose calls have ended.
 #[derive(Clone)]
 pub(super) struct ChildInput {
-    messages: mpsc::Sender<Message>,
+    messages: mpsc::Sender<QueuedMessage>,
     room: Arc<Semaphore>,
 }
 
 /// The messages that wait to be written.
-pub(super) struct QueuedMessages(mpsc::Receiver<Message>);
+pub(super) struct QueuedMessages(mpsc::Receiver<QueuedMessage>);
 
-struct Message {
+struct QueuedMessage {
     text: String,
     /// `None` for a message of a few bytes.
     _room: Option<OwnedSemaphorePermit>,
@@ -52,7 +52,7 @@ impl ChildInput {
     /// Cancel safe: a message is queued whole or not at all.
     pub(super) async fn send(&self, text: String) -> Result<(), NotQueued> {
         let room = self.room.clone().acquire_many_owned(size(&text)).await;
-        let message = Message { text, _room: Some(room.map_err(|_| NotQueued)?) };
+        let message = QueuedMessage { text, _room: Some(room.map_err(|_| NotQueued)?) };
         self.messages.send(message).await.map_err(|_| NotQueued)
     }
 
@@ -61,7 +61,7 @@ impl ChildInput {
     /// # Errors
     /// When as many wait, or the child is closed.
     pub(super) fn try_send(&self, text: String) -> Result<(), NotQueued> {
-        self.messages.try_send(Message { text, _room: None }).map_err(|_| NotQueued)
+        self.messages.try_send(QueuedMessage { text, _room: None }).map_err(|_| NotQueued)
     }
 }
 
@@ -79,7 +79,7 @@ impl QueuedMessages {
         mut stdin: impl AsyncWrite + Unpin,
         write_timeout: Duration,
     ) -> Kind {
-        while let Some(Message { mut text, _room }) = self.0.recv().await {
+        while let Some(QueuedMessage { mut text, _room }) = self.0.recv().await {
             // JSON allows line feeds between tokens; on this transport a line feed ends the
             // message.
             text.retain(|c| c != '\n' && c != '\r');

@@ -87,7 +87,7 @@ impl HttpSse {
     /// request is cancelled upstream.
     ///
     /// # Errors
-    /// See [`super::Transport::request`].
+    /// See [`super::UpstreamTransport::request`].
     pub async fn request(
         &self,
         id: &Id,
@@ -95,7 +95,7 @@ impl HttpSse {
         body: String,
     ) -> Result<Document, Kind> {
         let response = self.correlator.expect_response(id);
-        let _guard = RequestGuard { session: self, id };
+        let _guard = HttpSseRequest { session: self, id };
         self.post_endpoint.post(headers, body).await?;
         // The stream may have ended before the response was expected.
         if self.closed.is_cancelled() {
@@ -159,12 +159,12 @@ async fn read(
 
 /// Guard of a request in flight. Dropped before the response, it cancels the request upstream
 /// (`notifications/cancelled`).
-struct RequestGuard<'a> {
+struct HttpSseRequest<'a> {
     session: &'a HttpSse,
     id: &'a Id,
 }
 
-impl Drop for RequestGuard<'_> {
+impl Drop for HttpSseRequest<'_> {
     fn drop(&mut self) {
         let session = self.session;
         if session.correlator.forget_response(self.id)

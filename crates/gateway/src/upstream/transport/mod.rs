@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::call::correlator::{Correlator, InterimSender};
 use super::call::reply;
 use super::transport::http_sse::HttpSse;
-use super::transport::stdio::Child;
+use super::transport::stdio::UpstreamChild;
 use super::transport::streamable_http::HttpEndpoint;
 use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
@@ -23,7 +23,7 @@ use domain::jsonrpc::{Frame, Id};
 
 /// An event of a notification stream.
 #[derive(Clone, Copy)]
-pub enum StreamEvent<'a> {
+pub enum UpstreamEvent<'a> {
     Opened,
     Message(Json<'a>),
     /// It has ended. It is opened again after the time for which the upstream asks.
@@ -31,29 +31,29 @@ pub enum StreamEvent<'a> {
 }
 
 /// Transport of one connection to an upstream.
-pub enum Transport {
+pub enum UpstreamTransport {
     /// Streamable HTTP: each request has a response stream of its own.
     Http { endpoint: Arc<HttpEndpoint>, correlator: Arc<Correlator> },
     /// HTTP+SSE (2024-11-05): all requests share one stream.
     Sse(HttpSse),
     /// A child process: all requests share its standard streams.
-    Stdio(Child),
+    Stdio(UpstreamChild),
 }
 
-impl Transport {
+impl UpstreamTransport {
     /// Returns the headers of every message.
     pub fn headers(&self) -> HeaderMap {
         match self {
-            Transport::Http { endpoint, .. } => endpoint.headers().clone(),
-            Transport::Sse(session) => session.headers().clone(),
-            Transport::Stdio(_) => HeaderMap::new(),
+            UpstreamTransport::Http { endpoint, .. } => endpoint.headers().clone(),
+            UpstreamTransport::Sse(session) => session.headers().clone(),
+            UpstreamTransport::Stdio(_) => HeaderMap::new(),
         }
     }
 
-    /// Sends a request and waits for its result. `headers` are those of [`Transport::headers`] and
-    /// of the request; those returned are of the HTTP response. Messages that belong to the call
-    /// and come before its response go to `interim`. Dropped before the response, the call counts
-    /// as abandoned.
+    /// Sends a request and waits for its result. `headers` are those of
+    /// [`UpstreamTransport::headers`] and of the request; those returned are of the HTTP response.
+    /// Messages that belong to the call and come before its response go to `interim`. Dropped
+    /// before the response, the call counts as abandoned.
     ///
     /// # Errors
     /// When the upstream cannot be reached, refuses the request or violates the protocol, when the
@@ -68,14 +68,14 @@ impl Transport {
         let registration = self.correlator().register(id, interim);
         let without_headers = |result: Document| (result, HeaderMap::new());
         let response = match self {
-            Transport::Http { endpoint, correlator } => {
+            UpstreamTransport::Http { endpoint, correlator } => {
                 let reply = endpoint.request(id, headers, body, correlator).await;
                 reply.map(|reply| (reply.result, reply.headers))
             }
-            Transport::Sse(session) => {
+            UpstreamTransport::Sse(session) => {
                 session.request(id, headers, body).await.map(without_headers)
             }
-            Transport::Stdio(child) => child.request(id, body).await.map(without_headers),
+            UpstreamTransport::Stdio(child) => child.request(id, body).await.map(without_headers),
         };
         registration.finish();
         response
@@ -87,16 +87,18 @@ impl Transport {
     /// When the upstream cannot be reached, or the connection is closed.
     pub async fn notify(&self, headers: HeaderMap, body: String) -> Result<(), Kind> {
         match self {
-            Transport::Http { endpoint, .. } => endpoint.notify(headers, body).await,
-            Transport::Sse(session) => session.notify(headers, body).await,
-            Transport::Stdio(child) => child.notify(body).await,
+            UpstreamTransport::Http { endpoint, .. } => endpoint.notify(headers, body).await,
+            UpstreamTransport::Sse(session) => session.notify(headers, body).await,
+            UpstreamTransport::Stdio(child) => child.notify(body).await,
         }
     }
 
     /// Sends `notifications/cancelled` for an abandoned request over Streamable HTTP. HTTP+SSE and
     /// stdio do so when the future of the request is dropped.
     pub fn cancel(&self, id: &Id, headers: HeaderMap) {
-        if let (Transport::Http { endpoint, .. }, Some(body)) = (self, reply::cancellation(id)) {
+        if let (UpstreamTransport::Http { endpoint, .. }, Some(body)) =
+            (self, reply::cancellation(id))
+        {
             endpoint.post_and_forget(endpoint.url(), headers, body);
         }
     }
@@ -110,12 +112,12 @@ impl Transport {
     pub async fn listen(
         &self,
         headers: HeaderMap,
-        mut on_event: impl FnMut(StreamEvent<'_>),
+        mut on_event: impl FnMut(UpstreamEvent<'_>),
     ) -> Result<(), Kind> {
         match self {
-            Transport::Http { endpoint, correlator } => {
-                let dispatch = |event: StreamEvent<'_>| {
-                    if let StreamEvent::Message(message) = event
+            UpstreamTransport::Http { endpoint, correlator } => {
+                let dispatch = |event: UpstreamEvent<'_>| {
+                    if let UpstreamEvent::Message(message) = event
                         && let Ok(frame) = Frame::read(message)
                     {
                         let followup = correlator.dispatch(frame, None);
@@ -125,15 +127,15 @@ impl Transport {
                 };
                 endpoint.listen(Method::GET, headers.clone(), String::new(), dispatch).await
             }
-            Transport::Sse(_) | Transport::Stdio(_) => {
-                on_event(StreamEvent::Opened);
+            UpstreamTransport::Sse(_) | UpstreamTransport::Stdio(_) => {
+                on_event(UpstreamEvent::Opened);
                 std::future::pending().await
             }
         }
     }
 
     /// Reads the notification stream that a request opens (MCP 2026-07-28, subscriptions) to its
-    /// end. Calls `on_event` as [`Transport::listen`] does.
+    /// end. Calls `on_event` as [`UpstreamTransport::listen`] does.
     ///
     /// # Errors
     /// When the upstream refuses the request, or the stream breaks.
@@ -142,20 +144,20 @@ impl Transport {
         id: &Id,
         headers: HeaderMap,
         body: String,
-        mut on_event: impl FnMut(StreamEvent<'_>),
+        mut on_event: impl FnMut(UpstreamEvent<'_>),
     ) -> Result<(), Kind> {
         match self {
-            Transport::Http { endpoint, .. } => {
+            UpstreamTransport::Http { endpoint, .. } => {
                 endpoint.listen(Method::POST, headers, body, on_event).await
             }
-            Transport::Sse(session) => {
+            UpstreamTransport::Sse(session) => {
                 session.correlator().set_subscription(id);
-                on_event(StreamEvent::Opened);
+                on_event(UpstreamEvent::Opened);
                 session.request(id, headers, body).await.map(drop)
             }
-            Transport::Stdio(child) => {
+            UpstreamTransport::Stdio(child) => {
                 child.correlator().set_subscription(id);
-                on_event(StreamEvent::Opened);
+                on_event(UpstreamEvent::Opened);
                 child.request(id, body).await.map(drop)
             }
         }
@@ -167,28 +169,28 @@ impl Transport {
     /// When the upstream cannot be reached.
     pub async fn delete(&self, headers: HeaderMap) -> Result<(), Kind> {
         match self {
-            Transport::Http { endpoint, .. } => endpoint.delete(headers).await,
-            Transport::Sse(_) | Transport::Stdio(_) => Ok(()),
+            UpstreamTransport::Http { endpoint, .. } => endpoint.delete(headers).await,
+            UpstreamTransport::Sse(_) | UpstreamTransport::Stdio(_) => Ok(()),
         }
     }
 
     /// Whether a request without a response means that the upstream does not know the method: so it
     /// is on stdio; over a network a missing response means nothing.
     pub fn times_out_unknown_methods(&self) -> bool {
-        matches!(self, Transport::Stdio(_))
+        matches!(self, UpstreamTransport::Stdio(_))
     }
 
     /// Whether all messages of the upstream come on one stream, whichever request they belong to.
     pub fn is_shared(&self) -> bool {
-        !matches!(self, Transport::Http { .. })
+        !matches!(self, UpstreamTransport::Http { .. })
     }
 
     /// Returns the requests in flight.
     pub fn correlator(&self) -> &Arc<Correlator> {
         match self {
-            Transport::Http { correlator, .. } => correlator,
-            Transport::Sse(session) => session.correlator(),
-            Transport::Stdio(child) => child.correlator(),
+            UpstreamTransport::Http { correlator, .. } => correlator,
+            UpstreamTransport::Sse(session) => session.correlator(),
+            UpstreamTransport::Stdio(child) => child.correlator(),
         }
     }
 
@@ -196,9 +198,9 @@ impl Transport {
     /// lasting connection. Cancel safe.
     pub async fn closed(&self) {
         match self {
-            Transport::Http { .. } => std::future::pending().await,
-            Transport::Sse(session) => session.closed().await,
-            Transport::Stdio(child) => child.closed().await,
+            UpstreamTransport::Http { .. } => std::future::pending().await,
+            UpstreamTransport::Sse(session) => session.closed().await,
+            UpstreamTransport::Stdio(child) => child.closed().await,
         }
     }
 
@@ -206,17 +208,17 @@ impl Transport {
     /// nothing for other transports.
     pub fn terminated(&self) -> Option<CancellationToken> {
         match self {
-            Transport::Stdio(child) => Some(child.terminated()),
-            Transport::Http { .. } | Transport::Sse(_) => None,
+            UpstreamTransport::Stdio(child) => Some(child.terminated()),
+            UpstreamTransport::Http { .. } | UpstreamTransport::Sse(_) => None,
         }
     }
 
     /// Returns the name of the transport as the configuration has it.
     pub fn name(&self) -> &'static str {
         match self {
-            Transport::Http { .. } => "http",
-            Transport::Sse(_) => "sse",
-            Transport::Stdio(_) => "stdio",
+            UpstreamTransport::Http { .. } => "http",
+            UpstreamTransport::Sse(_) => "sse",
+            UpstreamTransport::Stdio(_) => "stdio",
         }
     }
 }

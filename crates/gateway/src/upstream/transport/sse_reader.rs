@@ -20,9 +20,9 @@ const STREAM_FACTOR: usize = 4;
 /// Reader of an event stream. `limit`, in bytes, bounds each event.
 pub struct SseReader {
     body: Incoming,
-    decoder: sse_decoder::Decoder,
+    decoder: sse_decoder::SseDecoder,
     /// Events that are decoded and not returned yet.
-    events: VecDeque<sse_decoder::Event>,
+    events: VecDeque<sse_decoder::SseEvent>,
     /// Messages of a batch that are not returned yet (2025-03-26, batching).
     messages: VecDeque<Document>,
     /// Bytes that may still come before the next event.
@@ -33,7 +33,7 @@ pub struct SseReader {
 
 impl SseReader {
     pub(crate) fn new(body: Incoming, limit: usize) -> Self {
-        let decoder = sse_decoder::Decoder::new(limit);
+        let decoder = sse_decoder::SseDecoder::new(limit);
         let budget = limit.saturating_mul(STREAM_FACTOR);
         let events = VecDeque::new();
         Self { body, decoder, events, messages: VecDeque::new(), budget, limit }
@@ -67,7 +67,7 @@ impl SseReader {
     ///
     /// # Errors
     /// When the connection breaks or an event exceeds the limit.
-    pub async fn next_event(&mut self) -> Result<Option<sse_decoder::Event>, Kind> {
+    pub async fn next_event(&mut self) -> Result<Option<sse_decoder::SseEvent>, Kind> {
         loop {
             if let Some(event) = self.events.pop_front() {
                 self.budget = self.limit.saturating_mul(STREAM_FACTOR);

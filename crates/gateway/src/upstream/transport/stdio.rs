@@ -21,19 +21,19 @@ use crate::upstream::call::reply;
 use crate::upstream::stderr_tail::{self, StderrTail};
 use crate::upstream::transport::child_input::{ChildInput, NotQueued};
 use audit::Audit;
-use audit::record::Event;
+use audit::record::AuditEvent;
 use base::platform::platform;
 use base::platform::processes::{
-    self, Command, Exit, GATEWAY_DEPTH, Process, Signal, gateway_depth,
+    self, Exit, GATEWAY_DEPTH, Process, ProgramCommand, Signal, gateway_depth,
 };
 use config::Settings;
 use domain::document::Document;
 use domain::fault::{ChildExit, ChildReport, UpstreamFaultKind as Kind};
 use domain::jsonrpc::Id;
-use domain::line_decoder::{Decoder, Line};
+use domain::line_decoder::{DecodedLine, LineDecoder};
 
 /// A running child process. Dropping it ends the process and its descendants.
-pub struct Child {
+pub struct UpstreamChild {
     input: ChildInput,
     correlator: Arc<Correlator>,
     /// Why the child is closed; set before `closed` is cancelled.
@@ -64,7 +64,7 @@ const EXIT_AFTER_EOF: Duration = Duration::from_secs(2);
 /// Time that it then has after SIGTERM, before it gets SIGKILL.
 const EXIT_AFTER_SIGTERM: Duration = Duration::from_secs(3);
 
-impl Child {
+impl UpstreamChild {
     /// Starts a child process.
     ///
     /// # Errors
@@ -152,10 +152,10 @@ impl Child {
     /// upstream.
     ///
     /// # Errors
-    /// See [`super::Transport::request`].
+    /// See [`super::UpstreamTransport::request`].
     pub async fn request(&self, id: &Id, body: String) -> Result<Document, Kind> {
         let response = self.correlator.expect_response(id);
-        let _guard = RequestGuard { child: self, id };
+        let _guard = StdioRequest { child: self, id };
         self.notify(body).await?;
         // The child may have been closed before the response was expected.
         if self.closed.is_cancelled() {
@@ -214,7 +214,7 @@ impl ChildRecord {
     }
 
     fn note(&self, event: &'static str) {
-        let event = Event::new(event).text("upstream", &self.upstream);
+        let event = AuditEvent::new(event).text("upstream", &self.upstream);
         self.audit.note(event.number("pid", self.pid));
     }
 }
@@ -227,12 +227,12 @@ impl Drop for ChildRecord {
 
 /// Guard of a request in flight. Dropped before the response, it cancels the request upstream
 /// (`notifications/cancelled`).
-struct RequestGuard<'a> {
-    child: &'a Child,
+struct StdioRequest<'a> {
+    child: &'a UpstreamChild,
     id: &'a Id,
 }
 
-impl Drop for RequestGuard<'_> {
+impl Drop for StdioRequest<'_> {
     fn drop(&mut self) {
         if self.child.correlator.forget_response(self.id)
             && let Some(cancellation) = reply::cancellation(self.id)
@@ -243,7 +243,7 @@ impl Drop for RequestGuard<'_> {
     }
 }
 
-pub(crate) fn command(stdio: &config::Stdio) -> Command {
+pub(crate) fn command(stdio: &config::Stdio) -> ProgramCommand {
     let own = stdio.arguments.iter().map(OsString::from);
     let (program, arguments) = match &stdio.supervisor {
         None => ((&stdio.program).into(), own.collect()),
@@ -258,7 +258,7 @@ pub(crate) fn command(stdio: &config::Stdio) -> Command {
     let configured = stdio.env.iter().map(|(name, value)| (name.into(), value.expose().into()));
     let depth = std::iter::once((GATEWAY_DEPTH.into(), (gateway_depth() + 1).to_string().into()));
     let environment = inherited.chain(configured).chain(depth).collect();
-    Command { program, arguments, folder: stdio.cwd.clone(), environment }
+    ProgramCommand { program, arguments, folder: stdio.cwd.clone(), environment }
 }
 
 /// Bytes that one read of standard output returns at most: the capacity of a pipe on Linux.
@@ -280,14 +280,14 @@ impl StdoutReader {
     /// Delivers messages until the child closes its output, or writes a line beyond the limit.
     /// Returns the cause.
     async fn read(&self, mut stdout: impl AsyncRead + Unpin) -> Kind {
-        let mut decoder = Decoder::new(self.max_message);
+        let mut decoder = LineDecoder::new(self.max_message);
         let mut buffer = vec![0; READ_BUFFER];
         let mut lines = Vec::new();
         let mut skipped = 0_u64;
         while let Ok(length @ 1..) = stdout.read(&mut buffer).await {
             decoder.feed(&buffer[..length], &mut lines);
             for line in lines.drain(..) {
-                let Line::Whole(line) = line else {
+                let DecodedLine::Whole(line) = line else {
                     return self.line_too_long();
                 };
                 if self.deliver_line(line).is_err() {
@@ -402,7 +402,7 @@ mod tests {
     /// Without a supervisor, as on all systems but Linux.
     #[tokio::test]
     async fn s3_descendants_of_a_child_that_exits_by_itself_are_killed() {
-        let command = Command {
+        let command = ProgramCommand {
             program: "sh".into(),
             arguments: vec!["-c".into(), "sleep 1000000 & exit 1".into()],
             folder: ".".into(),

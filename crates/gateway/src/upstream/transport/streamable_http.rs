@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::TaskTracker;
 
-use super::StreamEvent;
+use super::UpstreamEvent;
 use super::sse_reader::{SseReader, next_chunk};
 use crate::net::egress::Egress;
 use crate::net::origin;
@@ -137,7 +137,7 @@ impl HttpEndpoint {
     /// event stream go to the correlator.
     ///
     /// # Errors
-    /// See [`super::Transport::request`].
+    /// See [`super::UpstreamTransport::request`].
     pub async fn request(
         self: &Arc<Self>,
         id: &Id,
@@ -196,7 +196,7 @@ impl HttpEndpoint {
         method: Method,
         headers: HeaderMap,
         body: String,
-        on_event: impl FnMut(StreamEvent<'_>),
+        on_event: impl FnMut(UpstreamEvent<'_>),
     ) -> Result<(), Kind> {
         let ended = self.read_notifications(method, headers, body, on_event).await;
         let retry = Duration::from_millis(self.retry_ms.load(Ordering::Relaxed));
@@ -213,19 +213,19 @@ impl HttpEndpoint {
         method: Method,
         headers: HeaderMap,
         body: String,
-        mut on_event: impl FnMut(StreamEvent<'_>),
+        mut on_event: impl FnMut(UpstreamEvent<'_>),
     ) -> Result<(), Kind> {
         let response = self.send(method, &self.url, &headers, Bytes::from(body)).await?;
         let mut events = self.events(response)?;
-        on_event(StreamEvent::Opened);
+        on_event(UpstreamEvent::Opened);
         let ended = loop {
             match events.next().await {
-                Ok(Some(message)) => on_event(StreamEvent::Message(message.json())),
+                Ok(Some(message)) => on_event(UpstreamEvent::Message(message.json())),
                 Ok(None) => break Ok(()),
                 Err(kind) => break Err(kind),
             }
         };
-        on_event(StreamEvent::Closed);
+        on_event(UpstreamEvent::Closed);
         if let Some(retry) = events.retry() {
             let millis = u64::try_from(retry.as_millis()).unwrap_or(u64::MAX);
             self.retry_ms.store(millis, Ordering::Relaxed);

@@ -16,7 +16,7 @@ use crate::upstream::call::reply::INITIALIZE_ID;
 use crate::upstream::transport::streamable_http::{
     MCP_METHOD, MCP_NAME, PROTOCOL_VERSION, SESSION_ID,
 };
-use crate::upstream::transport::{StreamEvent, Transport};
+use crate::upstream::transport::{UpstreamEvent, UpstreamTransport};
 use base::platform::heap::rare;
 use domain::call::ForwardedMeta;
 use domain::fault::UpstreamFaultKind as Kind;
@@ -27,7 +27,7 @@ use domain::method::{DISCOVER, INITIALIZE, INITIALIZED, LIST_CHANGED, LISTEN, PI
 use domain::revision::{Era, Revision};
 use domain::server_request::ClientCapabilities;
 use domain::{mcp_name, meta};
-use verdict::{Verdict, discover, judge, modern_after_all};
+use verdict::{DiscoveryVerdict, discover, judge, modern_after_all};
 
 /// The negotiated revision and capabilities, and the encoding of messages that they demand.
 #[derive(Clone, Debug)]
@@ -86,7 +86,7 @@ impl Conversation {
     /// # Errors
     /// When the upstream does not respond, refuses the handshake or violates the protocol.
     pub(crate) async fn open(
-        transport: &Transport,
+        transport: &UpstreamTransport,
         revision: Option<Revision>,
         probe: Duration,
         capabilities: ClientCapabilities,
@@ -105,17 +105,17 @@ impl Conversation {
     }
 
     /// Detects the era by `server/discover`.
-    async fn detect(transport: &Transport, probe: Duration) -> Result<Self, Kind> {
+    async fn detect(transport: &UpstreamTransport, probe: Duration) -> Result<Self, Kind> {
         let mut discovering = pin!(discover(transport));
         match timeout(probe, discovering.as_mut()).await {
             Ok(outcome) => match judge(outcome.as_ref().map_err(Clone::clone)) {
-                Verdict::Modern(capabilities) => {
+                DiscoveryVerdict::Modern(capabilities) => {
                     Ok(Self::modern(capabilities, transport.headers()))
                 }
-                Verdict::Legacy => {
+                DiscoveryVerdict::Legacy => {
                     initialize(transport, Revision::NEWEST_LEGACY, ClientCapabilities::NONE).await
                 }
-                Verdict::Undecided(kind) => Err(kind),
+                DiscoveryVerdict::Undecided(kind) => Err(kind),
             },
             Err(_) if !transport.times_out_unknown_methods() => Err(Kind::Timeout),
             // A child process without a response is a legacy server, or is slow to start: a late
@@ -150,7 +150,7 @@ impl Conversation {
     /// declare `listChanged`), or the stream breaks.
     pub(crate) async fn listen(
         &self,
-        transport: &Transport,
+        transport: &UpstreamTransport,
         id: &Id,
         mut on_event: impl FnMut(ListenEvent),
     ) -> Result<(), Kind> {
@@ -161,10 +161,10 @@ impl Conversation {
         // In the legacy era the messages of the stream go to the correlator, as those on the
         // streams of calls do.
         let is_legacy = self.revision.era() == Era::Legacy;
-        let on_stream_event = |event: StreamEvent<'_>| match event {
-            StreamEvent::Opened => on_event(ListenEvent::Opened),
-            StreamEvent::Closed => on_event(ListenEvent::Closed),
-            StreamEvent::Message(message) => {
+        let on_stream_event = |event: UpstreamEvent<'_>| match event {
+            UpstreamEvent::Opened => on_event(ListenEvent::Opened),
+            UpstreamEvent::Closed => on_event(ListenEvent::Closed),
+            UpstreamEvent::Message(message) => {
                 let is_change = message.get("method").is_some_and(|m| m.is(LIST_CHANGED));
                 if is_change && !is_legacy {
                     on_event(ListenEvent::ListChanged);
@@ -189,8 +189,8 @@ impl Conversation {
     /// When the upstream has no such stream, or the stream breaks.
     pub(crate) async fn read_get_stream(
         &self,
-        transport: &Transport,
-        on_event: impl FnMut(StreamEvent<'_>),
+        transport: &UpstreamTransport,
+        on_event: impl FnMut(UpstreamEvent<'_>),
     ) -> Result<(), Kind> {
         transport.listen(self.headers.clone(), on_event).await
     }
@@ -315,7 +315,7 @@ const NO_COMMON_REVISION: &str = "it supports no MCP revision that the gateway s
 
 /// Sends `initialize` and `notifications/initialized` (MCP 2025-11-25, lifecycle).
 async fn initialize(
-    transport: &Transport,
+    transport: &UpstreamTransport,
     offered: Revision,
     capabilities: ClientCapabilities,
 ) -> Result<Conversation, Kind> {

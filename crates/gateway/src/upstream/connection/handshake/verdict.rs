@@ -1,7 +1,7 @@
 //! The era of an upstream, judged by the outcome of `server/discover`.
 
 use super::{Capabilities, Conversation, NO_COMMON_REVISION, RpcRequest};
-use crate::upstream::transport::Transport;
+use crate::upstream::transport::UpstreamTransport;
 use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
@@ -15,7 +15,7 @@ const UNSUPPORTED_VERSION: i64 = -32022;
 
 /// Meaning of the outcome of `server/discover`.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Verdict {
+pub(crate) enum DiscoveryVerdict {
     Modern(Capabilities),
     Legacy,
     /// The outcome does not show the era: the handshake fails and is retried.
@@ -26,15 +26,15 @@ pub(crate) enum Verdict {
 /// among its supported ones, which count (MCP 2026-07-28, `UnsupportedProtocolVersionError`).
 ///
 /// # Errors
-/// See [`Transport::request`].
-pub(crate) async fn discover(transport: &Transport) -> Result<Document, Kind> {
+/// See [`UpstreamTransport::request`].
+pub(crate) async fn discover(transport: &UpstreamTransport) -> Result<Document, Kind> {
     match send_discover(transport, &Id::number(0)).await {
         Err(refusal) if supports_modern(&refusal) => send_discover(transport, &Id::number(2)).await,
         outcome => outcome,
     }
 }
 
-async fn send_discover(transport: &Transport, id: &Id) -> Result<Document, Kind> {
+async fn send_discover(transport: &UpstreamTransport, id: &Id) -> Result<Document, Kind> {
     let conversation = Conversation::modern(Capabilities::default(), transport.headers());
     let rpc = RpcRequest { method: DISCOVER, ..RpcRequest::default() };
     let (headers, body) = conversation.encode(id, rpc);
@@ -53,33 +53,35 @@ fn supports_modern(refusal: &Kind) -> bool {
 /// Decides the era by the outcome of `server/discover`. Legacy servers refuse the unknown method in
 /// many ways. A failure that does not depend on the era, such as a lost connection or a refused
 /// credential, decides nothing.
-pub(crate) fn judge(outcome: Result<&Document, Kind>) -> Verdict {
+pub(crate) fn judge(outcome: Result<&Document, Kind>) -> DiscoveryVerdict {
     match outcome {
         Ok(result) => {
             let versions = result.json().get("supportedVersions");
             match versions.map(newest_era) {
                 Some(SupportedEra::Modern) => {
-                    Verdict::Modern(Capabilities::read(result.json().get("capabilities")))
+                    DiscoveryVerdict::Modern(Capabilities::read(result.json().get("capabilities")))
                 }
                 Some(SupportedEra::None) => {
-                    Verdict::Undecided(Kind::Protocol(NO_COMMON_REVISION.to_owned()))
+                    DiscoveryVerdict::Undecided(Kind::Protocol(NO_COMMON_REVISION.to_owned()))
                 }
-                Some(SupportedEra::Legacy) | None => Verdict::Legacy,
+                Some(SupportedEra::Legacy) | None => DiscoveryVerdict::Legacy,
             }
         }
         Err(Kind::Error { code: UNSUPPORTED_VERSION, data, .. }) => {
             let data = data.unwrap_or_default();
             let supported = Json::parse(data.as_bytes(), 8).ok().and_then(|d| d.get("supported"));
             match supported.map(newest_era) {
-                Some(SupportedEra::Legacy) => Verdict::Legacy,
+                Some(SupportedEra::Legacy) => DiscoveryVerdict::Legacy,
                 Some(SupportedEra::None) => {
-                    Verdict::Undecided(Kind::Protocol(NO_COMMON_REVISION.to_owned()))
+                    DiscoveryVerdict::Undecided(Kind::Protocol(NO_COMMON_REVISION.to_owned()))
                 }
-                Some(SupportedEra::Modern) | None => Verdict::Modern(Capabilities::ASSUMED),
+                Some(SupportedEra::Modern) | None => {
+                    DiscoveryVerdict::Modern(Capabilities::ASSUMED)
+                }
             }
         }
         Err(Kind::Error { code: HEADER_MISMATCH | MISSING_CAPABILITY, .. }) => {
-            Verdict::Modern(Capabilities::ASSUMED)
+            DiscoveryVerdict::Modern(Capabilities::ASSUMED)
         }
         Err(
             kind @ (Kind::Unavailable(_)
@@ -92,21 +94,21 @@ pub(crate) fn judge(outcome: Result<&Document, Kind>) -> Verdict {
             | Kind::NoToken { .. }
             | Kind::RateLimited { .. }
             | Kind::Status { status: 500.. }),
-        ) => Verdict::Undecided(kind),
-        Err(_) => Verdict::Legacy,
+        ) => DiscoveryVerdict::Undecided(kind),
+        Err(_) => DiscoveryVerdict::Legacy,
     }
 }
 
 /// Returns the conversation with a child process whose late outcome shows that it is modern.
 pub(crate) fn modern_after_all(
     late: Result<Document, Kind>,
-    transport: &Transport,
+    transport: &UpstreamTransport,
 ) -> Option<Conversation> {
     match judge(late.as_ref().map_err(Clone::clone)) {
-        Verdict::Modern(capabilities) => {
+        DiscoveryVerdict::Modern(capabilities) => {
             Some(Conversation::modern(capabilities, transport.headers()))
         }
-        Verdict::Legacy | Verdict::Undecided(_) => None,
+        DiscoveryVerdict::Legacy | DiscoveryVerdict::Undecided(_) => None,
     }
 }
 
@@ -152,20 +154,23 @@ mod tests {
             r#"{"supportedVersions":["2026-07-28","x"],"capabilities":{"prompts":{"listChanged":true}}}"#,
         );
         let capabilities = Capabilities { prompts: true, list_changed: true, completions: false };
-        assert_eq!(judge(Ok(&result)), Verdict::Modern(capabilities));
+        assert_eq!(judge(Ok(&result)), DiscoveryVerdict::Modern(capabilities));
         let future = document(r#"{"supportedVersions":["2030-01-01"]}"#);
-        assert!(matches!(judge(Ok(&future)), Verdict::Undecided(Kind::Protocol(_))));
+        assert!(matches!(judge(Ok(&future)), DiscoveryVerdict::Undecided(Kind::Protocol(_))));
         let both = document(r#"{"supportedVersions":["2025-11-25"]}"#);
-        assert_eq!(judge(Ok(&both)), Verdict::Legacy);
+        assert_eq!(judge(Ok(&both)), DiscoveryVerdict::Legacy);
     }
 
     #[test]
     fn errors_that_only_a_modern_server_gives_mean_modern() {
         for code in [-32020, -32021, -32022] {
-            assert_eq!(judge(Err(error(code, None))), Verdict::Modern(Capabilities::ASSUMED));
+            assert_eq!(
+                judge(Err(error(code, None))),
+                DiscoveryVerdict::Modern(Capabilities::ASSUMED)
+            );
         }
         let legacy_only = error(-32022, Some(r#"{"supported":["2025-06-18"],"requested":"x"}"#));
-        assert_eq!(judge(Err(legacy_only)), Verdict::Legacy);
+        assert_eq!(judge(Err(legacy_only)), DiscoveryVerdict::Legacy);
     }
 
     #[test]
@@ -179,7 +184,7 @@ mod tests {
             Kind::Status { status: 405 },
             Kind::Protocol("the response is neither JSON nor an event stream".into()),
         ] {
-            assert_eq!(judge(Err(kind.clone())), Verdict::Legacy, "{kind:?}");
+            assert_eq!(judge(Err(kind.clone())), DiscoveryVerdict::Legacy, "{kind:?}");
         }
     }
 
@@ -195,7 +200,7 @@ mod tests {
             Kind::RateLimited { retry_after_secs: None },
             Kind::Status { status: 503 },
         ] {
-            assert_eq!(judge(Err(kind.clone())), Verdict::Undecided(kind));
+            assert_eq!(judge(Err(kind.clone())), DiscoveryVerdict::Undecided(kind));
         }
     }
 }
