@@ -20,7 +20,7 @@ pub(super) struct Route {
     pub handler: Handler,
 }
 
-/// What answers.
+/// The handler of a route.
 pub(super) enum Handler {
     Livez,
     Readyz,

@@ -170,7 +170,7 @@ impl<H: Clone + Eq + Hash> FairShare<H> {
     /// Panics in debug builds if what is held is not what is in use. A scan is linear in the
     /// holders, so beyond [`MAX_CHECKED`] there is none.
     fn debug_assert_invariants(&self) {
-        // What is given back while a test fails must not end the process.
+        // A lease that is given back while a test fails must not end the process.
         let is_checked = cfg!(debug_assertions) && !std::thread::panicking();
         if !is_checked || self.held.len() > MAX_CHECKED {
             return;

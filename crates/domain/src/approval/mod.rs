@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// A digest as text: `sha256:` and 64 hexadecimal digits.
 pub type DigestText = Arc<str>;
 
-/// What approvals do with prompts that are not approved (`approval`).
+/// The treatment of prompts that are not approved (`approval`).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Mode {
     /// Nothing is compared.

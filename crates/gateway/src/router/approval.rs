@@ -57,7 +57,7 @@ impl ApprovalSettings {
 /// JSON depth of objects: they were accepted before.
 pub(super) const DEPTH: usize = 256;
 
-/// What approvals say of a listed prompt.
+/// The approval of a listed prompt.
 #[derive(Clone, Debug, Default)]
 pub struct PromptApproval {
     pub state: ApprovalState,

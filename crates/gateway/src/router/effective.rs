@@ -22,7 +22,7 @@ use domain::prompt::Prompt;
 #[derive(Debug, Default)]
 pub(crate) struct Effective {
     pub prompts: Vec<Prompt>,
-    /// What approvals say of each of these prompts; empty while approvals are off.
+    /// The approval of each of these prompts; empty while approvals are off.
     pub approvals: Vec<PromptApproval>,
     pub left_out: Vec<LeftOut>,
     /// All prompts that are offered or in the lock file; empty while approvals are off.

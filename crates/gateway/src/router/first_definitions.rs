@@ -154,7 +154,7 @@ mod tests {
         let mut listed = prompts(&[("new", "x")]);
         full.apply(&mut listed);
         assert_eq!((listed.len(), full.blocked().collect::<Vec<_>>()), (0, vec!["new"]));
-        // What is left out takes no memory of what could be kept.
+        // A prompt that is left out takes no memory of what could be kept.
         let (large, small) = (prompts(&[("large", &"x".repeat(100))]), prompts(&[("small", "x")]));
         let mut nearly = FirstDefinitions::new(OnChangedDefinition::Hold);
         nearly.bytes = MAX_BYTES - small[0].size();

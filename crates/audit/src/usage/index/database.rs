@@ -20,7 +20,7 @@ const FILE: &str = "usage.db";
 /// Held by the one process that writes.
 const LOCK_FILE: &str = "lock";
 
-/// What SQLite keeps beside a database.
+/// The files that SQLite keeps beside a database.
 const COMPANIONS: [&str; 3] = ["", "-wal", "-shm"];
 
 /// The version of the tables, in `PRAGMA user_version`. It counts up with each change of them.
@@ -138,7 +138,7 @@ impl Database {
     /// Runs `work` on the connection, alone. Blocks on the file system.
     ///
     /// # Errors
-    /// Those of `work`, with the path of the database.
+    /// The errors of `work`, with the path of the database.
     pub(super) fn with<T>(
         &self,
         work: impl FnOnce(&mut Connection) -> rusqlite::Result<T>,
@@ -162,7 +162,7 @@ impl Database {
     /// Runs `work` in a transaction, alone.
     ///
     /// # Errors
-    /// Those of `work`; nothing is changed then.
+    /// The errors of `work`; nothing is changed then.
     pub(super) fn change<T>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,

@@ -23,7 +23,7 @@ pub struct LoginStore {
     idle: Duration,
 }
 
-/// What holds the sealed logins.
+/// The place of the sealed logins.
 enum Place {
     Folder(Arc<Folder>),
     Cluster(Arc<SharedLogins>),

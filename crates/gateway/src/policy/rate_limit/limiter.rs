@@ -22,7 +22,7 @@ pub struct Limiter<K: Clone + Eq + Hash>(
     RateLimiter<(K, Draw), Arrivals<K>, TokioClock, NoOpMiddleware<Nanos>>,
 );
 
-/// What a look at a bucket does to it.
+/// The effect of a look at a bucket.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 enum Draw {
     Take,

@@ -214,7 +214,7 @@ impl Refresh {
     /// Logs the change, each prompt that is newly left out, and each new pair of look-alikes.
     fn log(&self, content: &CatalogContent) {
         let news = added(&self.content.left_out, &content.left_out);
-        // What overlays and approvals leave out is meant so.
+        // Overlays and approvals leave prompts out on purpose.
         let news: Vec<_> = news.into_iter().filter(|l| l.by == LeftOutBy::Defect).collect();
         for LeftOut { upstream, raw_name, reason, .. } in news.iter().take(LOGGED) {
             warn!(

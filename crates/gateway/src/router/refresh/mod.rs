@@ -80,7 +80,7 @@ struct KnownUpstream {
     version: ListVersion,
     state: ReportState,
     first_definitions: FirstDefinitions,
-    /// What overlays and approvals make of the list; `None` if there are none, and the list is
+    /// The list after overlays and approvals; `None` if there are none, and the list is
     /// served as it is.
     effective: Option<Effective>,
     /// The texts that probes have found.

@@ -298,7 +298,7 @@ impl AccountState {
     /// Panics in debug builds if the accounts by caller are not the open ones. A scan is linear in
     /// the accounts, so beyond [`MAX_CHECKED`] there is none.
     fn debug_assert_invariants(&self) {
-        // What is dropped while a test fails must not end the process.
+        // An account that is dropped while a test fails must not end the process.
         let is_checked = cfg!(debug_assertions) && !std::thread::panicking();
         if !is_checked || self.open.len() > MAX_CHECKED {
             return;
