@@ -93,8 +93,7 @@ pub struct Limits {
     /// Time for the client to answer one server request, such as an elicitation.
     pub server_request_timeout: Duration,
     /// The part of each shared bound that one caller, or one address while the caller is not known,
-    /// may hold
-    /// while others want room.
+    /// may hold while others want room.
     pub share: Share,
     /// The least rate of an upload, in bytes per second, over each window of five seconds; 0 is no
     /// limit.
