@@ -331,7 +331,7 @@ impl AdminServer {
                 "you are no approver: sign in with admin.token, or ask for a group of admin.oidc.approvers"
             }
             Role::Approver => {
-                "the admin API is read-only; set admin.write = true (versions of prompts can also be decided on with `promptgate pins`)"
+                "the admin API is read-only; set admin.write = true (versions of prompts can also be decided on with `promptgate approvals`)"
             }
             Role::Viewer | Role::Tester => {
                 "you are no tester: sign in with admin.token, or ask for a group of admin.oidc.testers"

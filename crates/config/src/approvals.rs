@@ -92,7 +92,7 @@ impl Config {
     }
 }
 
-/// The keys of `[releases]`.
+/// The keys of `[approvals]`.
 const KEYS: &str = r#"
 lock: The lock file, which holds the approvals. The approved versions are in the directory of the
     same name with `.d`. While all modes are `off` it is not read; one that does not exist approves
@@ -103,7 +103,7 @@ mode: Mode of all upstreams without one of their own. `off`: nothing is compared
 snapshot: `true`, with `enforce`: the approved text of a prompt is served for a get without
     arguments while its upstream is gone or offers another text. See docs/approvals.md#snapshots.
 probe_every: Time between two probes of a text that has not changed. See docs/approvals.md#probes.
-probes: More texts that are pinned. Prompts that require no argument need no entry.
+probes: More texts that an approval covers. Prompts that require no argument need no entry.
 "#;
 
 pub(super) fn read(

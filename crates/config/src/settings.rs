@@ -153,8 +153,8 @@ content: Hidden text in messages and links: zero-width and bidirectional marks, 
     passes it. `flag` reports it in `_meta["promptgate/hiddenText"]` and
     `_meta["promptgate/unsafeUris"]`. `strip` removes it and reports where it was. `reject` refuses
     the prompt. Lists never have it.
-on_changed_definition: A prompt whose definition changed under the same name, where no lock file
-    pins it. `allow` serves the new definition, `hold` lists the first one, `block` leaves the
+on_changed_definition: A prompt whose definition changed under the same name, where no
+    lock file covers it. `allow` serves the new definition, `hold` lists the first one, `block` leaves the
     prompt out. `hold` and `block` last until the next start or applied reload, which approves the
     new definition. With approvals it must be `allow`. See docs/operating.md#definition-changes.
 server_requests, such as ["elicitation"]: Server requests that the upstream may send to the client during
