@@ -519,3 +519,35 @@ fn secrets_are_exposed_in_few_places() {
     ];
     assert_eq!(found_outside(&sources, ".expose()", &allowed), Vec::<&str>::new());
 }
+
+/// Types whose methods stand in more files than their own and a `build.rs`. The list may only
+/// become shorter.
+const TORN: [&str; 5] = ["AdminState", "App", "ClusterMember", "Router", "Sessions"];
+
+#[test]
+fn a_type_has_its_methods_in_its_own_file_and_at_most_one_beside_it() {
+    let mut files: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+    let sources = sources();
+    for source in &sources {
+        for line in source.code.lines().filter(|line| line.starts_with("impl")) {
+            if let Some(name) = inherent(line) {
+                files.entry(name.to_owned()).or_default().insert(&source.path);
+            }
+        }
+    }
+    assert!(files.len() > 500, "{} types have methods", files.len());
+    let torn: Vec<_> =
+        files.iter().filter(|(_, files)| files.len() > 2).map(|(name, _)| name).collect();
+    assert_eq!(torn, TORN);
+}
+
+/// The name of the type whose inherent methods begin with this line.
+fn inherent(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("impl")?;
+    let rest = match rest.strip_prefix('<') {
+        Some(parameters) => parameters.split_once("> ")?.1,
+        None => rest.trim_start(),
+    };
+    let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()?;
+    (!rest.contains(" for ") && rest.ends_with('{')).then_some(name)
+}

@@ -91,7 +91,7 @@ fn catalog(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>) {
         });
     };
     single(("promptgate.catalog.prompts", "{prompt}", "Prompts that are listed"), |edition| {
-        edition.router.catalog().content.len() as f64
+        edition.router.catalog().content.prompt_count() as f64
     });
     single(("promptgate.catalog.left_out", "{prompt}", "Prompts that are left out"), |edition| {
         edition.router.catalog().content.left_out.len() as f64

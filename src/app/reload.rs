@@ -81,7 +81,7 @@ impl App {
     /// Not cancel safe: a reload may be half applied. Drop the future only when the gateway ends.
     pub async fn watch_config(&self, source: &ConfigSource, reload: &Notify) {
         let watching = self.follow_files(source, reload);
-        self.shutdown.supervisor.watch("reload", watching).await;
+        Box::pin(self.shutdown.supervisor.watch("reload", watching)).await;
         // It has failed.
         std::future::pending().await
     }

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Config;
-use super::lock::{Lock, LockStore, StoreError, arguments_text};
+use super::lock::{Lock, LockStore, arguments_text};
 use super::reader::{MILLISECOND, Section};
 use super::settings::{COMPARED_TWICE, MODES, OnChangedDefinition};
 use super::upstream::UpstreamSettings;
@@ -62,33 +61,6 @@ impl ApprovalRules {
     /// Whether the file says which mode an upstream has.
     pub(crate) fn is_mode_given(&self, upstream: &UpstreamId) -> bool {
         self.has_mode || self.modes.contains_key(upstream)
-    }
-}
-
-impl Config {
-    /// Prepares a configuration for commands that show or change the lock file: approvals enforce
-    /// nothing more than they do, and are compared for all upstreams where they are off for all. It
-    /// is left to the command what is probed, and how long it waits for upstreams is left to these.
-    /// Reads the file. Returns whether approvals are off for all upstreams.
-    ///
-    /// # Errors
-    /// The lock file cannot be read.
-    pub fn observe_approvals(&mut self) -> Result<bool, StoreError> {
-        let approvals = &mut self.approvals;
-        approvals.lock = Arc::new(approvals.store.read()?);
-        approvals.is_probing = false;
-        let are_off =
-            self.upstreams.iter().all(|upstream| approvals.mode_of(&upstream.id) == Mode::Off);
-        if are_off {
-            approvals.mode = Mode::Warn;
-            approvals.modes.clear();
-        }
-        let patience = self.upstreams.iter().map(|upstream| {
-            let settings = &upstream.settings;
-            settings.startup.max(settings.connect + settings.probe) + settings.walk_timeout
-        });
-        self.listing.deadline = patience.max().unwrap_or_default().max(self.listing.deadline);
-        Ok(are_off)
     }
 }
 
@@ -186,6 +158,7 @@ fn probe(mut section: Section<'_>) -> Option<Probe> {
 mod tests {
     use std::fs;
 
+    use super::super::Config;
     use super::*;
     use crate::schema_check;
 

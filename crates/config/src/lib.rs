@@ -81,6 +81,7 @@ pub use views::View;
 
 use base::platform::disk;
 use base::seal;
+use domain::approval::Mode;
 use domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, UpstreamId, is_separator};
 use domain::overlay::Overlay;
 use reader::schema::Recorder;
@@ -332,6 +333,31 @@ impl Config {
         }
         root.finish();
         config
+    }
+
+    /// Prepares a configuration for commands that show or change the lock file, and reads that file:
+    /// where approvals are off for all upstreams, they are compared for all. The command decides
+    /// which texts are probed; it waits for upstreams as long as their settings say. Returns whether
+    /// approvals are off for all upstreams.
+    ///
+    /// # Errors
+    /// The lock file cannot be read.
+    pub fn observe_approvals(&mut self) -> Result<bool, lock::StoreError> {
+        let approvals = &mut self.approvals;
+        approvals.lock = Arc::new(approvals.store.read()?);
+        approvals.is_probing = false;
+        let are_off =
+            self.upstreams.iter().all(|upstream| approvals.mode_of(&upstream.id) == Mode::Off);
+        if are_off {
+            approvals.mode = Mode::Warn;
+            approvals.modes.clear();
+        }
+        let patience = self.upstreams.iter().map(|upstream| {
+            let settings = &upstream.settings;
+            settings.startup.max(settings.connect + settings.probe) + settings.walk_timeout
+        });
+        self.listing.deadline = patience.max().unwrap_or_default().max(self.listing.deadline);
+        Ok(are_off)
     }
 }
 

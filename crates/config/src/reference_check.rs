@@ -28,8 +28,7 @@ mod tests {
     /// Writes the rows of each `<!-- keys: PLACE -->` in a document anew. A place has the keys of
     /// the tables in it, too, unless they have a marker of their own.
     fn renewed(document: &str, keys: &[Key], shown: &mut BTreeSet<String>) -> String {
-        let places: Vec<_> =
-            document.split("<!-- keys: ").skip(1).map(|rest| first(rest)).collect();
+        let places: Vec<_> = document.split("<!-- keys: ").skip(1).map(first).collect();
         let mut parts = document.split("<!-- keys: ");
         let mut out = parts.next().unwrap_or_default().to_owned();
         for part in parts {

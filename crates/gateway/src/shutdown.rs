@@ -397,7 +397,7 @@ mod tests {
         supervisor.supervise("refresh", async { panic!("a list that nobody expected") });
         supervisor.failed().await;
         let refresh = TaskFailure { task: "refresh", how: TaskEnd::Panicked };
-        assert_eq!(supervisor.failures(), [refresh.clone()]);
+        assert_eq!(supervisor.failures(), std::slice::from_ref(&refresh));
         supervisor.supervise("usage", async {});
         supervisor.supervise_job("export", async { panic!("{}", "formatted") });
         shutdown.background.close();

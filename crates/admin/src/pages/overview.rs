@@ -51,7 +51,7 @@ pub(super) async fn overview(state: &AdminState, request: &PageRequest) -> Overv
     let hour = traffic(state, request, LAST_HOUR, Filter::default()).await;
     Overview {
         attention: attention(state, &catalog, &status, hour.limited, request.rows),
-        prompts: catalog.content.len(),
+        prompts: catalog.content.prompt_count(),
         left_out: catalog.content.left_out.len(),
         upstreams: status.len(),
         upstreams_up: status.iter().filter(|upstream| upstream.state == "up").count(),

@@ -179,7 +179,7 @@ impl CatalogContent {
     }
 
     /// The number of listed prompts.
-    pub fn len(&self) -> usize {
+    pub fn prompt_count(&self) -> usize {
         self.everyone.len()
     }
 

@@ -222,7 +222,7 @@ impl ViewCache {
             return self.count(&private.shared, endpoint);
         }
         let Some(part) = self.parts.get(endpoint) else {
-            return content.len();
+            return content.prompt_count();
         };
         let counted = || part.counted.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, count)) = counted().filter(|(of, _)| *of == content.generation) {

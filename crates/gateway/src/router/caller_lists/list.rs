@@ -260,7 +260,7 @@ impl ListsOf {
         {
             return content.clone();
         }
-        let prompts = shared.len() + self.len();
+        let prompts = shared.prompt_count() + self.len();
         let private = PrivatePart { audience: caller.clone(), shared: shared.clone(), segments };
         let compose = move || Arc::new(CatalogContent::with_private(next_number(), private));
         let content =
@@ -342,7 +342,7 @@ mod tests {
         let lists = ListsOf::none(1).with([(0, Arc::new(first))]);
         let (shared, caller) = (Arc::default(), Principal::new(&Caller::new("ada")));
         let content = lists.content(&shared, &caller).await;
-        assert_eq!(content.len(), 1);
+        assert_eq!(content.prompt_count(), 1);
         let again = lists.with([(0, Arc::new(same))]).content(&shared, &caller).await;
         assert!(Arc::ptr_eq(&content, &again));
         let changed = lists.with([(0, Arc::new(other))]).content(&shared, &caller).await;

@@ -120,7 +120,7 @@ impl Refresh {
             assert!(segments.iter().all(|segment| !segment.is_empty()), "a segment is empty");
             prompts += segments.iter().map(|segment| segment.len()).sum::<usize>();
         }
-        assert_eq!(prompts, self.content.len(), "the groups are the content");
+        assert_eq!(prompts, self.content.prompt_count(), "the groups are the content");
     }
 
     fn made_of(&self, prefix: &Prefix) -> MadeOf {

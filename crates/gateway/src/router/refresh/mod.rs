@@ -325,7 +325,7 @@ impl Refresh {
         };
         // The work grows with all prompts, which the digest covers, and with those left out, which
         // are compared with those left out before.
-        let known = self.content.len() + self.content.left_out.len();
+        let known = self.content.prompt_count() + self.content.left_out.len();
         let now = Instant::now();
         // Approvals read objects.
         let has_approvals =
