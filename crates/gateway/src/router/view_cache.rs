@@ -556,9 +556,9 @@ mod tests {
         let id = UpstreamId::parse(upstream).unwrap();
         let mut segment = SegmentWriter::new(Some(id.clone()));
         for at in 0..prompts {
-            let public_name: Arc<str> = format!("{upstream}__p{at:05}").into();
+            let public_name: Arc<str> = format!("{upstream}__p{at:06}").into();
             let owner = Owner {
-                raw_name: format!("p{at:05}").into(),
+                raw_name: format!("p{at:06}").into(),
                 public_name: public_name.clone(),
                 upstream: id.clone(),
                 arguments: Box::default(),
