@@ -11,8 +11,9 @@ export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
 # features of the dependencies, and build these again.
 gateway_tests() { cargo test --locked --workspace --test gateway "$@"; }
 simulation_tests() { cargo test --locked --workspace --test simulation "$@"; }
+# Optimized, and with the invariants of pure states checked.
+optimized_simulation() { simulation_tests --profile simulation "$@"; }
 # Optimized as the instruction counts are: the profile for published binaries takes minutes to link.
-optimized_simulation() { simulation_tests --profile counts "$@"; }
 optimized_bench() { cargo bench --locked --workspace --profile counts --bench "$@"; }
 
 # What the interoperability steps start.
