@@ -156,8 +156,8 @@ run_replicas() {
         "$binary" "$rmcp_server" "$rmcp_client"
 }
 
-step releases "build peers" "real clients and prompts that are approved, held, changed or renamed"
-run_releases() {
+step approvals "build peers" "real clients and prompts that are approved, held, changed or renamed"
+run_approvals() {
     use_node
     have_schemas
     tests/interop/.venv/bin/python tests/interop/approvals.py "$binary" "$rmcp_client" "$schemas"
