@@ -1,6 +1,6 @@
 """Real clients see held, changed, renamed and preset prompts through the real binary, and hear of each change.
 
-usage: python releases.py BINARY RMCP_CLIENT [SCHEMAS]
+usage: python approvals.py BINARY RMCP_CLIENT [SCHEMAS]
 
 Each client has a gateway of its own, before a library and FastMCP over HTTP, with enforced approvals and with overlays.
 What is offered and what is approved changes step by step; a step comes when the client has seen the one before. With
@@ -244,7 +244,7 @@ def follow(stage, script, mode):
     """A client that hears: it says which step it has seen."""
     file = stage.folder / "steps.json"
     file.write_text(json.dumps([expected for _, expected in STEPS]))
-    command = [*run.program(f"releases_{script}"), stage.url, str(file), *mode]
+    command = [*run.program(f"approvals_{script}"), stage.url, str(file), *mode]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             for line in process.stdout:  # the clients give up by themselves
@@ -273,10 +273,10 @@ def ask(stage, client):
             command = [client, stage.url, str(file), mode]
             while (looked := subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)).returncode != 0:
                 if time.monotonic() > end:
-                    print(f"FAIL releases rmcp-{mode}: step {number}: {looked.stderr}", file=sys.stderr)
+                    print(f"FAIL approvals rmcp-{mode}: step {number}: {looked.stderr}", file=sys.stderr)
                     return False
                 time.sleep(POLL)
-    print(f"ok releases rmcp steps={len(STEPS)}", flush=True)
+    print(f"ok approvals rmcp steps={len(STEPS)}", flush=True)
     return True
 
 
@@ -287,7 +287,7 @@ def approved(binary, schemas, body, *given):
         try:
             is_right = body(stage, *given)
         except (ChangeFailed, subprocess.TimeoutExpired) as failure:
-            print(f"FAIL releases {given}: {failure}", file=sys.stderr)
+            print(f"FAIL approvals {given}: {failure}", file=sys.stderr)
             is_right = False
         finally:
             said, is_valid = stage.stop()

@@ -1,6 +1,6 @@
 // "Sees what is approved": what every TypeScript client does while that changes.
 //
-// main(label, connect): argv URL STEPS [mode], with the steps of releases.py. `connect(url, mode, heard)` connects,
+// main(label, connect): argv URL STEPS [mode], with the steps of approvals.py. `connect(url, mode, heard)` connects,
 // has `heard` called at each notifications/prompts/list_changed, waits until the subscription is up, and returns the
 // peer that check.mjs wants (its list() asks the gateway, not a cache), with close().
 // Prints `seen N` once step N is seen.
@@ -53,7 +53,7 @@ async function look(peer, expect) {
 
 export async function main(label, connect) {
   const [url, file, mode] = process.argv.slice(2);
-  const who = `releases ${label}${mode ? `-${mode}` : ''}`;
+  const who = `approvals ${label}${mode ? `-${mode}` : ''}`;
   const fail = (message) => {
     console.error(`FAIL ${who}: ${message}`);
     process.exit(1);

@@ -133,7 +133,7 @@ async def follow(subscribe: Subscribe, url: str, steps: list[dict[str, Any]], mo
 def main(label: str, subscribe: Subscribe) -> None:
     """argv: URL STEPS legacy|modern. `subscribe(url, mode)` enters once the subscription is up.
 
-    STEPS are those of releases.py. Prints `seen N` once step N is seen.
+    STEPS are those of approvals.py. Prints `seen N` once step N is seen.
     """
     if len(sys.argv) != 4 or sys.argv[3] not in ("legacy", "modern"):
         sys.exit(f"usage: {label} URL STEPS legacy|modern")
@@ -143,5 +143,5 @@ def main(label: str, subscribe: Subscribe) -> None:
     try:
         line = asyncio.run(follow(subscribe, url, steps, mode))
     except Exception as error:
-        sys.exit(f"FAIL releases {label}-{mode}: {describe(error)}")
-    print(f"ok releases {label}-{mode} {line}")
+        sys.exit(f"FAIL approvals {label}-{mode}: {describe(error)}")
+    print(f"ok approvals {label}-{mode} {line}")

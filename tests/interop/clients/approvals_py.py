@@ -11,7 +11,7 @@ from mcp_types import PromptReference
 
 from changed import Legacy
 from check import CONNECT_MODES, check_era, must
-from releases import Peer, main
+from approvals import Peer, main
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 import { standaloneStream } from './changed.mjs';
 import { must } from './check.mjs';
-import { main } from './releases.mjs';
+import { main } from './approvals.mjs';
 import { adapter, connect } from './ts2-connect.mjs';
 
 await main('ts2', async (url, mode, heard) => {
