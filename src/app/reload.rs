@@ -168,7 +168,8 @@ impl App {
     /// were.
     ///
     /// # Errors
-    /// Why the configuration is rejected. Nothing has changed then.
+    /// Why the configuration is rejected. Nothing has changed then, unless the refresh has ended in
+    /// the middle of it: then the audit log and telemetry are the new ones, and the process ends.
     pub async fn reload(&self, mut config: Config) -> Result<Vec<&'static str>, String> {
         let _one = self.reloading.lock().await;
         let before = self.edition.load_full();

@@ -25,7 +25,7 @@ pub async fn beside_calls<T: Send + 'static>(compute: impl FnOnce() -> T + Send 
 }
 
 /// Waits for a permit of a semaphore that is never closed. A computation keeps it to its own end,
-/// also when nothing waits for the result any more.
+/// also when nothing waits for the result.
 pub(super) async fn turn(turns: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
     turns.clone().acquire_owned().await.ok()
 }
