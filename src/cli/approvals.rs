@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
-use super::args::{ApprovalsCommand, ApprovalsDecision, ApprovalsView};
+use super::args::{ApprovalsCommand, ApprovalsDecision, ApprovalsView, SeenTags};
 use super::failure::Failure;
 use super::load::load;
 use super::output::{Column, print, printable, prompts, table};
@@ -69,15 +69,19 @@ impl ApprovalsGateway {
             ApprovalsCommand::Status(view) => self.status(view).await,
             ApprovalsCommand::Diff { prompt, view } => self.diff(prompt.as_deref(), view).await,
             ApprovalsCommand::Check(view) => self.check(view).await,
-            ApprovalsCommand::Approve { prompts, upstream, yes, decision } => {
+            ApprovalsCommand::Approve { prompts, upstream, yes, seen, decision } => {
                 let rows = match upstream {
                     Some(upstream) => self.of_upstream(upstream)?,
                     None => self.named(prompts)?,
                 };
-                self.approve(rows, upstream.as_deref(), *yes, decision).await
+                let examined = self.examine(rows).await?;
+                check_seen(&examined, seen)?;
+                self.approve(examined, upstream.as_deref(), *yes, decision).await
             }
-            ApprovalsCommand::Reject { prompts, decision } => {
+            ApprovalsCommand::Reject { prompts, seen, decision } => {
                 let examined = self.examine(self.named(prompts)?).await?;
+                check_seen(&examined, seen)?;
+                self.show(&examined).await;
                 self.decide(&Action::Reject, examined, decision).await
             }
             ApprovalsCommand::Rollback { prompt, to, decision } => {
@@ -157,12 +161,11 @@ impl ApprovalsGateway {
 
     async fn approve(
         &self,
-        rows: Vec<ApprovalRow>,
+        examined: Vec<Examined>,
         upstream_id: Option<&str>,
         yes: bool,
         decision: &ApprovalsDecision,
     ) -> Result<(), Failure> {
-        let examined = self.examine(rows).await?;
         let (approved, new): (Vec<_>, Vec<_>) =
             examined.into_iter().partition(Examined::is_approved_so);
         let output = &decision.view.output;
@@ -175,12 +178,17 @@ impl ApprovalsGateway {
             return output
                 .print(&json!({"approved": [], "lock": self.router.lock_digest()}), &text);
         }
-        let (_, text) = self.differences(new.iter(), true).await;
-        eprint!("{}", printable(&text));
+        self.show(&new).await;
         if !yes {
             confirm(new.len())?;
         }
         self.decide(&Action::Approve, new, decision).await
+    }
+
+    /// Shows on standard error what is decided on.
+    async fn show(&self, examined: &[Examined]) {
+        let (_, text) = self.differences(examined.iter(), true).await;
+        eprint!("{}", printable(&text));
     }
 
     /// Carries a decision out, and reports it.
@@ -242,7 +250,11 @@ impl ApprovalsGateway {
             let state = row.decision.state.as_str();
             let (name, why) = (printable(&row.public_name), row.decision.reason.as_str());
             let _ = writeln!(text, "{name}: {state}: {why}\n{}", printable(&diff));
+            for seen in &examined.seen_otherwise {
+                let _ = writeln!(text, "{}", printable(&seen.to_string()));
+            }
             let mut row = self.row(examined);
+            row["tag"] = examined.tag().trim_matches('"').into();
             row["diff"] = diff.into();
             rows.push(row);
         }
@@ -302,6 +314,22 @@ fn failure(upstream: &UpstreamStatus) -> Option<String> {
         None => return None,
     };
     Some(printable(&format!("upstream {}: {why}", upstream.id)))
+}
+
+/// # Errors
+/// An upstream offers something else than what `diff` showed with these tags.
+fn check_seen(examined: &[Examined], seen: &SeenTags) -> Result<(), Failure> {
+    let is_seen = |examined: &Examined| {
+        let tag = examined.tag();
+        seen.tags.iter().any(|seen| seen.trim_matches('"') == tag.trim_matches('"'))
+    };
+    match examined.iter().find(|examined| !seen.tags.is_empty() && !is_seen(examined)) {
+        None => Ok(()),
+        Some(other) => Err(Failure::new(printable(&format!(
+            "{}: no --seen names what is offered now; look at `promptgate approvals diff` again. Nothing was decided",
+            other.row.public_name
+        )))),
+    }
 }
 
 const COLUMNS: [Column; 6] = [

@@ -240,6 +240,8 @@ pub(super) enum ApprovalsCommand {
         #[arg(long, short)]
         yes: bool,
         #[command(flatten)]
+        seen: SeenTags,
+        #[command(flatten)]
         decision: ApprovalsDecision,
     },
     /// Reject the versions that upstreams offer; an earlier approved version stays approved
@@ -247,6 +249,8 @@ pub(super) enum ApprovalsCommand {
         /// Public names of prompts
         #[arg(value_name = "PROMPT", required = true)]
         prompts: Vec<String>,
+        #[command(flatten)]
+        seen: SeenTags,
         #[command(flatten)]
         decision: ApprovalsDecision,
     },
@@ -272,6 +276,14 @@ pub(super) struct ApprovalsView {
     pub(super) file: ConfigFile,
     #[command(flatten)]
     pub(super) output: Output,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct SeenTags {
+    /// Decide only if the upstream still offers what `diff` showed with this tag; once for each
+    /// prompt
+    #[arg(long = "seen", value_name = "TAG")]
+    pub(super) tags: Vec<String>,
 }
 
 #[derive(Args, Debug)]

@@ -88,9 +88,10 @@ impl Folder {
         fs::read_to_string(self.path().join("promptgate.lock")).unwrap()
     }
 
-    fn objects(&self) -> Vec<String> {
+    /// The contents of all objects.
+    pub fn objects(&self) -> Vec<String> {
         let entries = fs::read_dir(self.path().join("promptgate.lock.d")).unwrap();
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        entries.map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap()).collect()
     }
 
     /// Runs `promptgate approvals`.

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::json;
 
 use crate::support::client::request;
+use crate::support::gateway::api_key;
 use crate::support::upstream::HANG;
-use crate::support::{Counter, Gateway, Scripted, Upstream, eventually, write_greeting};
+use crate::support::{Client, Counter, Gateway, Scripted, Upstream, eventually, write_greeting};
 
 fn gets(upstream: &Upstream) -> usize {
     upstream.methods().iter().filter(|method| *method == "prompts/get").count()
@@ -41,8 +42,7 @@ async fn u16_after_a_row_of_failures_an_upstream_is_left_alone_and_one_call_trie
     assert_eq!(error["message"], "upstream `up`: not reachable at present");
     assert_eq!(gets(&upstream), 3, "it is left alone");
     let shown = gateway.admin().send("GET", "/api/v1/upstreams", &[], b"").await.json();
-    assert_eq!(shown["upstreams"][0]["breaker"], "open");
-    assert!(shown["upstreams"][0]["nextTryMs"].as_u64().unwrap() <= 3000);
+    assert_eq!(shown["upstreams"][0]["breaker"], "partly open");
     // Its list is served meanwhile.
     assert_eq!(gateway.client().names().await.0, ["up__p"]);
     // It is tried by one call at a time, and found well by the first that succeeds.
@@ -60,6 +60,89 @@ async fn u16_after_a_row_of_failures_an_upstream_is_left_alone_and_one_call_trie
     for _ in 0..5 {
         assert!(get().await.get("result").is_some());
     }
+}
+
+/// Two callers, `a` and `b`.
+pub fn two_keys() -> String {
+    api_key("a", "pg_a") + &api_key("b", "pg_b")
+}
+
+/// Gets `boom` as `a` over and over, and after each of them another prompt as `b`. Returns how often
+/// `boom` was sent.
+pub async fn provoke(gateway: &Gateway, prefix: &str) -> usize {
+    let as_caller = |key: &str| gateway.client().with("X-API-Key", key);
+    let (a, b) = (as_caller("pg_a"), as_caller("pg_b"));
+    let mut sent = 0;
+    for n in 0..20 {
+        let get = |client: &Client, prompt: &str| {
+            let (client, name) = (client.clone(), format!("{prefix}__{prompt}"));
+            async move { client.modern("prompts/get", json!({ "name": name })).await.json() }
+        };
+        let refused = get(&a, "boom").await;
+        let reason = refused["error"]["data"]["reason"].as_str().unwrap().to_owned();
+        sent += usize::from(reason != "upstream_unavailable");
+        let fine = get(&b, "fine").await;
+        assert!(fine.get("result").is_some(), "call {n}, after {reason}: {fine}");
+    }
+    sent
+}
+
+#[tokio::test]
+async fn one_caller_closes_an_upstream_for_nobody_else() {
+    for is_reset in [false, true] {
+        let upstream = Upstream::modern(move |asked| match asked.method() {
+            "prompts/list" => Some(asked.list(&json!([{"name": "boom"}, {"name": "fine"}]))),
+            "prompts/get" if asked.message["params"]["name"] == "boom" && is_reset => {
+                Some(Scripted::Break(vec![]))
+            }
+            "prompts/get" if asked.message["params"]["name"] == "boom" => {
+                Some(Scripted::Http(500, vec![], vec![]))
+            }
+            _ => None,
+        })
+        .await;
+        let toml = two_keys() + &upstream.patient_table("up") + "breaker = { open_min = \"1m\" }\n";
+        let gateway = Gateway::start(&toml).await;
+        let sent = provoke(&gateway, "up").await;
+        assert!((5..=6).contains(&sent), "the upstream is spared what always fails: {sent}");
+        // Another caller has not failed with that prompt.
+        let b = gateway.client().with("X-API-Key", "pg_b");
+        let own = b.modern("prompts/get", json!({"name": "up__boom"})).await.json();
+        assert_ne!(own["error"]["data"]["reason"], "upstream_unavailable");
+    }
+}
+
+#[tokio::test]
+async fn an_upstream_that_answers_nobody_is_refused_to_all_and_found_again_by_the_gateway() {
+    let is_well = Arc::new(AtomicBool::new(true));
+    let well = is_well.clone();
+    let upstream = Upstream::modern(move |asked| {
+        let breaks = asked.method() != "prompts/list" && !well.load(Ordering::SeqCst);
+        breaks.then(|| Scripted::Http(503, vec![], vec![]))
+    })
+    .await;
+    let toml = "[admin]\nlisten = \"127.0.0.1:0\"\n".to_owned()
+        + &two_keys()
+        + &upstream.patient_table("up")
+        + "breaker = { failures = 3, open_min = \"200ms\" }\n";
+    let gateway = Gateway::start(&toml).await;
+    gateway.summary().await;
+    let get = async |key: &str| {
+        let client = gateway.client().with("X-API-Key", key);
+        client.modern("prompts/get", json!({"name": "up__p"})).await.json()
+    };
+    is_well.store(false, Ordering::SeqCst);
+    for _ in 0..3 {
+        get("pg_a").await;
+    }
+    // The gateway has asked by itself: others need not fail first.
+    let shown = async || gateway.admin().send("GET", "/api/v1/upstreams", &[], b"").await.json();
+    eventually(shown, |shown| shown["upstreams"][0]["breaker"] == "open").await;
+    assert_eq!(get("pg_b").await["error"]["data"]["reason"], "upstream_unavailable");
+    is_well.store(true, Ordering::SeqCst);
+    eventually(shown, |shown| shown["upstreams"][0]["breaker"] == "closed").await;
+    assert!(get("pg_b").await.get("result").is_some());
+    assert!(get("pg_a").await.get("result").is_some());
 }
 
 #[tokio::test]

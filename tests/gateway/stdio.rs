@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use crate::health::{provoke, two_keys};
 use crate::support::{Gateway, Pipe, Scripted, Upstream, eventually};
 #[cfg(target_os = "linux")]
 use crate::support::{Process, is_alive};
@@ -14,6 +15,7 @@ refuse() { printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no
 [ "$1" = fails ] && exit 1
 [ "$1" = stderr ] && head -c 2000000 /dev/zero | tr '\0' 'e' >&2
 list='{"prompts":[{"name":"p"}]}'
+[ "$1" = picky ] && list='{"prompts":[{"name":"boom"},{"name":"fine"}]}'
 while read -r line; do
     id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')
     case "$line" in
@@ -39,6 +41,11 @@ while read -r line; do
     *'"prompts/get"'*)
         case "$1" in
         crash) exit 1 ;;
+        picky)
+            case "$line" in
+            *'"boom"'*) exit 1 ;;
+            *) answer '{"messages":[]}' ;;
+            esac ;;
         hang) ;;
         stuck) sleep 300 ;;
         orphan) sleep 300 & exit 1 ;;
@@ -609,4 +616,11 @@ async fn w14_five_hundred_clients_share_one_child_and_get_their_own_answers() {
     for (i, text) in gateway.texts_at_once(500).await.iter().enumerate() {
         assert_eq!(*text, format!("client-{i}"));
     }
+}
+
+#[tokio::test]
+async fn a_child_that_the_call_of_one_caller_ends_is_there_for_the_others() {
+    let gateway = Gateway::start(&(two_keys() + &table("sh", "picky"))).await;
+    gateway.summary().await;
+    provoke(&gateway, "sh").await;
 }

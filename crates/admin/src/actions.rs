@@ -7,6 +7,7 @@ use hyper::body::Incoming;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tokio::time::Instant;
 
 use super::accounts::RevocationRequest;
 use super::answer::AdminAnswer;
@@ -254,6 +255,15 @@ impl AdminServer {
 
     async fn trial_body(&self, head: &Parts, body: Incoming) -> PageResult<TrialBody> {
         self.json_body(head, body, "{\"arguments\": {\"NAME\": \"VALUE\"}}").await
+    }
+
+    /// Shows one prompt as its upstream offers it now.
+    pub(super) async fn examined_over_api(&self, name: &str) -> PageResult<AdminAnswer> {
+        let until = Instant::now() + self.config.render_timeout;
+        let (state, name) = (self.state.clone(), name.to_owned());
+        let making = async move { state.approval_document(&name, until).await };
+        let document = beside_calls_within(&self.permits.pages, until, making).await?;
+        Ok(AdminAnswer::json(StatusCode::OK, &document))
     }
 
     /// Takes a decision on prompts over the API.

@@ -2,21 +2,24 @@
 //! `promptgate approvals`.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
 use http::header::ETAG;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::AdminState;
 use super::answer::AdminAnswer;
+use super::pages::{PageError, PageResult};
 use base::platform::wall_clock;
 use base::seal;
 use gateway::router::approval::ApprovalRow;
 use gateway::router::approvals::json::row_json;
-use gateway::router::approvals::{Action, ApprovalError, Decider, Examined, notes};
+use gateway::router::approvals::{Action, ApprovalError, Decider, Examined, SeenOtherwise, notes};
+use gateway::router::blocking::beside_calls;
 
 /// Longest wait for the configuration with the changed lock file. It is read once its digest is the
 /// same in two polls.
@@ -52,48 +55,72 @@ impl AdminState {
 
     fn document(&self, rows: &[ApprovalRow]) -> Value {
         let row = |row: &ApprovalRow| {
-            let mut document = row_json(&Examined::known(row));
-            document["tag"] = prompt_tag(row).into();
+            let known = Examined::known(row);
+            let mut document = row_json(&known);
+            document["tag"] = known.tag().into();
             document
         };
         let rows: Vec<_> = rows.iter().map(row).collect();
         json!({"lock": self.router.lock_digest(), "prompts": rows})
     }
 
-    /// Carries a decision out. `if_match` is the entity tag of the document on which it is based
-    /// (RFC 9110, section 13.1.1); for one prompt, the `tag` of its row will do.
+    /// Returns the document of `/api/v1/approvals/{name}`: the prompt as its upstream offers it now,
+    /// with the texts, the difference to the approved version, and the tag for a decision on exactly
+    /// that.
     ///
     /// # Errors
-    /// The document has changed, a prompt is unknown, or the lock file cannot be changed.
+    /// There is no such prompt, or it cannot be examined in time.
+    pub(super) async fn approval_document(&self, name: &str, until: Instant) -> PageResult<Value> {
+        let Shown { examined, tag } = self.show(name, until).await?;
+        let mut document = row_json(&examined);
+        document["tag"] = tag.into();
+        let offered = examined.offered.iter().flat_map(|offered| &offered.objects);
+        document["objects"] = offered
+            .map(|(digest, text)| (digest.to_string(), text.as_str().into()))
+            .collect::<serde_json::Map<_, Value>>()
+            .into();
+        document["seenOtherwise"] = examined.seen_otherwise.iter().map(seen_json).collect();
+        let router = self.router.clone();
+        document["diff"] = beside_calls(move || router.diff(&examined)).await.into();
+        Ok(document)
+    }
+
+    /// Examines a prompt for a person who may decide on it.
+    ///
+    /// # Errors
+    /// As [`AdminState::approval_document`].
+    pub(super) async fn show(&self, name: &str, until: Instant) -> PageResult<Shown> {
+        let row = self.router.approval_row(name).ok_or_else(|| {
+            PageError::not_found("prompt with this name that is offered or in the lock file")
+        })?;
+        match timeout_at(until, self.router.examine_to_show(&row)).await {
+            Err(_) => Err(PageError::late()),
+            Ok(Err(error)) => Err(PageError::new(StatusCode::CONFLICT, error.to_string())),
+            Ok(Ok((examined, tag))) => Ok(Shown { examined, tag }),
+        }
+    }
+
+    /// Carries a decision out. `if_match` is the entity tag of the document on which it is based
+    /// (RFC 9110, section 13.1.1); for one prompt, the tag of its row, page or document will do.
+    ///
+    /// # Errors
+    /// What was shown is no longer so, a prompt is unknown, or the lock file cannot be changed.
     pub(super) async fn decide(
         &self,
         action: Action,
         decision: DecisionRequest,
         if_match: Option<&str>,
     ) -> Result<Value, Refusal> {
-        let refuse = |status, error: &str| (status, json!({ "error": error }));
         let Some(if_match) = if_match else {
-            let error = "send the ETag of GET /api/v1/approvals, which shows what is decided on, in If-Match";
-            return Err(refuse(StatusCode::PRECONDITION_REQUIRED, error));
-        };
-        let changed = || {
-            let error =
-                "the approvals or what upstreams offer have changed; read /api/v1/approvals again";
-            refuse(StatusCode::PRECONDITION_FAILED, error)
+            let error = "send the tag of the page or document that shows what is decided on in If-Match: the ETag of \
+                         GET /api/v1/approvals, or `tag` of a prompt";
+            return Err((StatusCode::PRECONDITION_REQUIRED, json!({ "error": error })));
         };
         // One snapshot of the catalog, so that the decision is on the version that the tag names.
         let rows = self.router.approval_rows();
         let chosen = chosen(&rows, &decision.prompts)?;
-        let is_of_prompt = matches!(chosen.as_slice(), [only] if if_match == prompt_tag(only));
-        if !is_of_prompt && if_match != entity_tag(&self.document(&rows)) {
-            return Err(changed());
-        }
         let lock = self.router.lock_digest().to_owned();
-        let seen: Vec<_> = chosen.iter().map(Examined::known).collect();
-        let examined = self.router.examine_all(chosen).await.map_err(refusal)?;
-        if !examined.iter().zip(&seen).all(|(now, seen)| now.is_as_seen(seen)) {
-            return Err(changed());
-        }
+        let examined = self.decided_on(&action, if_match, &rows, chosen).await?;
         let action = match action {
             Action::RollBack { .. } => Action::RollBack { to: decision.to },
             action => action,
@@ -115,6 +142,62 @@ impl AdminState {
             "notes": notes,
         }))
     }
+
+    /// Returns what the tag names: the examination that was shown, or a new one with the same
+    /// digests.
+    ///
+    /// # Errors
+    /// What was shown is no longer so.
+    async fn decided_on(
+        &self,
+        action: &Action,
+        if_match: &str,
+        rows: &[ApprovalRow],
+        chosen: Vec<ApprovalRow>,
+    ) -> Result<Vec<Examined>, Refusal> {
+        if let [only] = chosen.as_slice()
+            && let Some(shown) = self.router.shown(if_match, only)
+        {
+            return Ok(vec![Examined::clone(&shown)]);
+        }
+        let seen: Vec<_> = chosen.iter().map(Examined::known).collect();
+        let is_of_row = matches!(seen.as_slice(), [only] if if_match == only.tag());
+        let is_of_document = is_of_row || if_match == entity_tag(&self.document(rows));
+        // An earlier version needs nothing of its upstream, which may be gone.
+        if is_of_document && matches!(action, Action::RollBack { .. }) {
+            return Ok(seen);
+        }
+        let examined = self.router.examine_all(chosen).await.map_err(refusal)?;
+        let is_as_shown = if is_of_document {
+            examined.iter().zip(&seen).all(|(now, seen)| now.is_as_seen(seen))
+        } else {
+            matches!(examined.as_slice(), [only] if if_match == only.tag())
+        };
+        if is_as_shown {
+            return Ok(examined);
+        }
+        let error =
+            "the approvals or what upstreams offer have changed since; look at the prompt again";
+        Err((StatusCode::PRECONDITION_FAILED, json!({ "error": error })))
+    }
+}
+
+/// What a person sees of a prompt who may decide on it.
+pub(super) struct Shown {
+    pub examined: Arc<Examined>,
+    /// The entity tag that a decision on it names.
+    pub tag: String,
+}
+
+fn seen_json(seen: &SeenOtherwise) -> Value {
+    let arguments = seen.arguments.as_deref();
+    let arguments: Value =
+        arguments.map_or(Value::Null, |json| serde_json::from_str(json).unwrap_or_default());
+    json!({
+        "arguments": arguments,
+        "digest": seen.digest,
+        "at": humantime::format_rfc3339_seconds(seen.at).to_string(),
+    })
 }
 
 /// The prompts with these names, each once.
@@ -133,12 +216,6 @@ fn chosen(rows: &[ApprovalRow], names: &[String]) -> Result<Vec<ApprovalRow>, Re
         row.ok_or_else(|| (StatusCode::NOT_FOUND, error()))
     };
     names.into_iter().map(find).collect()
-}
-
-/// Returns the entity tag of one prompt. It changes with the offered, approved and rejected
-/// versions.
-pub(super) fn prompt_tag(row: &ApprovalRow) -> String {
-    entity_tag(&row_json(&Examined::known(row)))
 }
 
 /// Returns the entity tag of a document (RFC 9110, section 8.8.3).

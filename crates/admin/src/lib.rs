@@ -261,6 +261,7 @@ impl AdminServer {
                 let (document, state) = (*document, self.state.clone());
                 return beside_calls(move || document(&state)).await;
             }
+            Handler::Approval => self.examined_over_api(name).await,
             Handler::Decide(action) => self.decide(action.clone(), head, body, visitor).await,
             Handler::Revoke => self.revoke(head, body, visitor).await,
             Handler::Try => self.try_over_api(head, body, visitor, name).await,

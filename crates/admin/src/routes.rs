@@ -27,6 +27,8 @@ pub(super) enum Handler {
     Metrics,
     OpenApi,
     Document(fn(&AdminState) -> AdminAnswer),
+    /// One prompt as its upstream offers it now.
+    Approval,
     Decide(Action),
     Revoke,
     Try,
@@ -99,7 +101,7 @@ const TESTER: Option<Role> = Some(Role::Tester);
 const APPROVER: Option<Role> = Some(Role::Approver);
 
 /// A path without names comes before one that it matches, too.
-static ROUTES: [Route; 41] = [
+static ROUTES: [Route; 42] = [
     get("/livez", None, Handler::Livez),
     get("/readyz", None, Handler::Readyz),
     get("/metrics", VIEWER, Handler::Metrics),
@@ -114,6 +116,7 @@ static ROUTES: [Route; 41] = [
     post("/api/v1/approvals/approve", APPROVER, Handler::Decide(Action::Approve)),
     post("/api/v1/approvals/reject", APPROVER, Handler::Decide(Action::Reject)),
     post("/api/v1/approvals/rollback", APPROVER, Handler::Decide(Action::RollBack { to: None })),
+    get("/api/v1/approvals/{name}", TESTER, Handler::Approval),
     post("/api/v1/prompts/{name}/try", TESTER, Handler::Try),
     post("/api/v1/prompts/{name}/complete", TESTER, Handler::Complete),
     get("/login", None, Handler::Login(LoginStep::Page)),

@@ -145,7 +145,8 @@ queue: Calls that may wait for a place of `in_flight`. More are refused at once 
 queue_wait: Longest wait for a place.
 breaker: Circuit breaker. While it is open, calls are refused and the list is still served. It
     counts calls without an answer (unreachable, broken connection, timeout, HTTP 5xx), not JSON-RPC
-    errors. Not for calls with `per_caller`.
+    errors. What one caller or one prompt meets is held against these alone. Not for calls with
+    `per_caller`. See docs/operating.md#circuit-breaker.
 validate_arguments: Refuse a get that lacks a required argument, or has a value outside the
     `choices` of an overlay, before the upstream is called.
 content: Hidden text in messages and links: zero-width and bidirectional marks, tags, control
@@ -216,7 +217,7 @@ fn read(section: &mut Section<'_>, base: &Settings) -> Settings {
 /// The keys of `breaker`.
 const BREAKER_KEYS: &str = r#"
 failures: Consecutive failed calls that open it.
-open_min: Time until one call is admitted as a probe. Each failed probe doubles the next wait.
+open_min: Time until the next probe. Each failed probe doubles the next wait.
 open_max: Longest wait. At least as long as `open_min`.
 "#;
 

@@ -139,3 +139,55 @@ async fn nobody_approves_a_difference_of_which_a_part_is_shown() {
     assert!(page.contains("The first 1 of") && page.contains("admin.page_rows"), "{page}");
     assert!(page.contains("value=\"approve\" disabled"), "{page}");
 }
+
+#[tokio::test]
+async fn a_decision_is_on_the_text_that_was_shown_whatever_the_upstream_answers_meanwhile() {
+    let up = Changeable::start().await;
+    let toml = enforced("") + ADMIN + "write = true\n" + &up.upstream.table("up");
+    let folder = Folder::new(&toml);
+    let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
+    let api = with_token(&admin);
+    let known = async |state: &str| {
+        let row = async || document(&api, "/approvals").await["prompts"][0].take();
+        eventually(row, |row| row["state"] == state && row["offered"]["texts"][0].is_object()).await
+    };
+    known("pending").await;
+    let mut browser = Browser::new(&admin);
+    browser.log_in("t0ken").await;
+    let shown = async |browser: &mut Browser, text: &str| {
+        up.offer(|offer| offer.text = text.to_owned());
+        let page = browser.page("/approvals/up__p").await;
+        assert!(page.contains(text), "{page}");
+        (page.contains("Seen at"), hidden(&page, "csrf"), hidden(&page, "tag"))
+    };
+    let decide = async |browser: &mut Browser, action: &str, csrf: &str, tag: &str| {
+        let fields = [("csrf", csrf), ("tag", tag), ("prompt", "up__p"), ("action", action)];
+        browser.submit("/approvals/decide", &fields).await
+    };
+    let offer_evil = || up.offer(|offer| offer.text = "evil".to_owned());
+    // A first approval: the page and the decision ask at different times.
+    let (_, csrf, tag) = shown(&mut browser, "good").await;
+    offer_evil();
+    assert_eq!(decide(&mut browser, "approve", &csrf, &tag).await.status, 303);
+    known("approved").await;
+    let get = async || process.client().modern("prompts/get", json!({"name": "up__p"})).await;
+    eventually(get, |reply| text(reply).contains("not_approved")).await;
+    // The gateway knows the other text by now; the page shows what it got itself, and says so.
+    known("changed").await;
+    let (says_so, csrf, tag) = shown(&mut browser, "nice").await;
+    assert!(says_so);
+    offer_evil();
+    let document = document(&api, "/approvals/up__p").await;
+    assert!(document["diff"].as_str().unwrap().contains("evil"), "{document}");
+    assert_eq!(decide(&mut browser, "approve", &csrf, &tag).await.status, 303);
+    assert!(text(&get().await).contains("not_approved"));
+    // The version that was shown is rejected, too, and a tag is good for one decision.
+    let (_, csrf, tag) = shown(&mut browser, "third").await;
+    offer_evil();
+    assert_eq!(decide(&mut browser, "reject", &csrf, &tag).await.status, 303);
+    assert_eq!(decide(&mut browser, "approve", &csrf, &tag).await.status, 412);
+    let kept: String = folder.objects().concat();
+    let is_kept = ["good", "nice", "third", "evil"].map(|text| kept.contains(text));
+    assert_eq!(is_kept, [true, true, true, false], "{kept}");
+    process.stop().await;
+}

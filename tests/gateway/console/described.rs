@@ -142,6 +142,9 @@ async fn every_answer_is_as_it_is_described() {
         described.get(admin, &path, &path).await;
     }
 
+    let approval = "/api/v1/approvals/{name}";
+    described.get(admin, approval, "/api/v1/approvals/up__p").await;
+
     let accounts = described.get(admin, "/api/v1/accounts", "/api/v1/accounts").await.json();
     assert_eq!(accounts["accounts"][0]["caller"], "ci", "{accounts}");
     let revoked = post(admin, "/accounts/revoke", &json!({"upstream": "own"})).await;

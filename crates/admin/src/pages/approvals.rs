@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use askama::Template;
-use tokio::time::timeout_at;
 
 use super::{Page, PageError, PageResult};
-use crate::approvals::prompt_tag;
+use crate::approvals::Shown;
 use crate::console::ConsoleSection;
 use crate::console::text::filters;
 use crate::request::{PageRequest, Paging, Params};
@@ -14,7 +13,7 @@ use crate::sign_in::{Role, Visitor};
 use crate::state::AdminState;
 use domain::approval;
 use gateway::router::approval::ApprovalRow;
-use gateway::router::approvals::Examined;
+use gateway::router::approvals::{Examined, SeenOtherwise};
 use gateway::router::blocking::beside_calls;
 
 /// The prompts that are offered or in the lock file.
@@ -58,6 +57,8 @@ pub(super) struct ApprovalPage {
     diff: Option<Vec<DiffLine>>,
     /// The lines of the whole diff.
     diff_total: usize,
+    /// Texts that the upstream has given otherwise.
+    seen_otherwise: Vec<SeenOtherwise>,
     previous: Vec<Earlier>,
     can_decide: bool,
     csrf: String,
@@ -84,6 +85,26 @@ impl Page for ApprovalsPage {
 }
 
 impl ApprovalPage {
+    /// The page without texts.
+    fn new(row: &ApprovalRow, visitor: &Visitor) -> Self {
+        let previous = row.approval.iter().flat_map(|approval| &approval.previous);
+        let previous = previous.map(|decided| Earlier {
+            digest: decided.version.definition.to_string(),
+            by: decided.attribution.by.clone(),
+            at: decided.attribution.at.clone(),
+        });
+        Self {
+            line: line(row),
+            tag: String::new(),
+            diff: None,
+            diff_total: 0,
+            seen_otherwise: Vec::new(),
+            previous: previous.collect(),
+            can_decide: visitor.role >= Role::Approver,
+            csrf: visitor.csrf_token(),
+        }
+    }
+
     /// Whether the page shows only a part of the diff, so that approval is disabled.
     fn is_cut(&self) -> bool {
         self.diff.as_ref().is_some_and(|diff| diff.len() < self.diff_total)
@@ -153,29 +174,20 @@ pub(super) async fn approval(
     visitor: &Visitor,
     name: &str,
 ) -> PageResult<ApprovalPage> {
-    let row = state.router.approval_row(name).ok_or_else(|| {
-        PageError::not_found("prompt with this name that is offered or in the lock file")
-    })?;
-    let (diff, diff_total) = if visitor.role >= Role::Tester {
-        let (shown, total) = difference(state, request, &row).await?;
-        (Some(shown), total)
-    } else {
-        (None, 0)
-    };
-    let previous =
-        row.approval.iter().flat_map(|approval| &approval.previous).map(|decided| Earlier {
-            digest: decided.version.definition.to_string(),
-            by: decided.attribution.by.clone(),
-            at: decided.attribution.at.clone(),
-        });
+    if visitor.role < Role::Tester {
+        let row = state.router.approval_row(name).ok_or_else(|| {
+            PageError::not_found("prompt with this name that is offered or in the lock file")
+        })?;
+        return Ok(ApprovalPage::new(&row, visitor));
+    }
+    let Shown { examined, tag } = state.show(name, request.until).await?;
+    let (diff, diff_total) = difference(state, request, examined.clone()).await;
     Ok(ApprovalPage {
-        tag: prompt_tag(&row),
-        diff,
+        tag,
+        diff: Some(diff),
         diff_total,
-        previous: previous.collect(),
-        can_decide: visitor.role >= Role::Approver,
-        csrf: visitor.csrf_token(),
-        line: line(&row),
+        seen_otherwise: examined.seen_otherwise.clone(),
+        ..ApprovalPage::new(&examined.row, visitor)
     })
 }
 
@@ -183,21 +195,13 @@ pub(super) async fn approval(
 async fn difference(
     state: &Arc<AdminState>,
     request: &PageRequest,
-    row: &ApprovalRow,
-) -> PageResult<(Vec<DiffLine>, usize)> {
-    let examined = timeout_at(request.until, state.router.examine(row)).await;
-    let examined: Examined = match examined {
-        Err(_) => return Err(PageError::late()),
-        Ok(Err(error)) => {
-            return Err(PageError::new(http::StatusCode::CONFLICT, error.to_string()));
-        }
-        Ok(Ok(examined)) => examined,
-    };
+    examined: Arc<Examined>,
+) -> (Vec<DiffLine>, usize) {
     let router = state.router.clone();
     let text = beside_calls(move || router.diff(&examined)).await;
     let shown = text.lines().take(request.rows);
     let shown = shown.map(|line| DiffLine { kind: kind(line), text: line.to_owned() }).collect();
-    Ok((shown, text.lines().count()))
+    (shown, text.lines().count())
 }
 
 fn kind(line: &str) -> &'static str {

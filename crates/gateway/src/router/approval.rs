@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use config::ApprovalRules;
 use config::lock::{Lock, LockStore, ObjectError};
@@ -146,6 +147,8 @@ pub struct OfferedPrompt {
     /// The effective definition.
     pub prompt: Arc<Prompt>,
     pub version: Offered,
+    /// When the gateway saw these texts for the first time; `None` before it has asked for them.
+    pub texts_since: Option<SystemTime>,
 }
 
 impl ApprovalRow {

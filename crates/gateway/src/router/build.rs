@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::Router;
 use super::announce::Announcer;
+use super::approvals::Examinations;
 use super::caller_lists::CallerLists;
 use super::catalog::Catalog;
 use super::changes::Published;
@@ -43,6 +44,7 @@ pub(super) struct RouterSharedState {
     pub telemetry: Telemetry,
     reports: mpsc::Sender<DriverReport>,
     pub mismatches: Mismatches,
+    pub examinations: Examinations,
     pub verified: VerifiedTexts,
     /// The digest of the lock file of the newest configuration.
     pub lock: watch::Sender<String>,
@@ -111,6 +113,7 @@ impl Router {
             telemetry: upstream_deps.telemetry.clone(),
             reports,
             mismatches: Mismatches::default(),
+            examinations: Examinations::default(),
             verified: VerifiedTexts::default(),
             lock: watch::Sender::default(),
             texts,

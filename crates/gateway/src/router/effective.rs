@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use super::approval::{
     ApprovalRow, ApprovalSettings, ApprovedTexts, OfferedPrompt, PromptApproval,
@@ -63,6 +64,15 @@ pub(crate) struct TextsOf {
     /// Digest of the effective definition for which they were asked.
     pub definition: Arc<str>,
     pub texts: BTreeMap<Arc<str>, OfferedText>,
+    /// When they were first found to be these.
+    pub since: SystemTime,
+}
+
+impl TextsOf {
+    /// Whether both are the same texts, whenever they were found.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.definition == other.definition && self.texts == other.texts
+    }
 }
 
 /// The texts of one prompt that a probe has found.
@@ -129,6 +139,7 @@ impl Maker<'_> {
         let prompt = Prompt::approved(Json::accepted(&canonical), &prompt).unwrap_or(prompt);
         let known = self.texts.get(prompt.name.as_str());
         let known = known.filter(|known| known.definition == definition);
+        let texts_since = known.map(|known| known.since);
         let offered = Offered {
             definition,
             source: prompt.source.as_ref().map(|source| source.digest.clone()),
@@ -149,7 +160,7 @@ impl Maker<'_> {
         });
         let mut row = self.row(&prompt.name, prompt.listed_name(), decision);
         let prompt = Arc::new(prompt);
-        row.offered = Some(OfferedPrompt { prompt: prompt.clone(), version: offered });
+        row.offered = Some(OfferedPrompt { prompt: prompt.clone(), version: offered, texts_since });
         let served = match (decision.serving, form) {
             (Serving::Offered, _) => Some((*prompt).clone()),
             (Serving::Approved, Some(Ok(form))) => Some(form),

@@ -35,6 +35,8 @@ pub struct UpstreamStatus {
     pub walk: Option<WalkInfo>,
     /// When the open circuit breaker admits its next probe; `None` while closed.
     pub breaker_open_until: Option<Instant>,
+    /// Whether the circuit breaker refuses calls of one prompt or caller.
+    pub is_breaker_partly_open: bool,
     /// Calls in flight, and calls queued for the concurrency limit.
     pub load: (usize, usize),
     /// The last stderr lines of its child process.
@@ -92,6 +94,7 @@ impl Router {
                 listed: counts.get(id).copied().unwrap_or_default(),
                 walk: catalog.walks.get(id).copied().filter(|_| !config.lists_per_caller()),
                 breaker_open_until: upstream.breaker_open_until(),
+                is_breaker_partly_open: upstream.is_breaker_partly_open(),
                 load: upstream.load(),
                 stderr_tail: upstream.stderr_tail().clone(),
                 driver_restarts: upstream.driver_restarts(),

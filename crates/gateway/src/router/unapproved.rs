@@ -3,17 +3,20 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use tokio::sync::watch;
 use tracing::error;
 
-use super::approval::DEPTH;
+use super::approval::{ApprovalRow, DEPTH};
+use super::approvals::SeenOtherwise;
 use super::blocking::beside_calls;
 use super::owner::Owner;
 use super::reply::{self, PromptReply, Reply};
 use super::{RoutedCall, Router, origin};
 use audit::record::AuditEvent;
-use domain::approval::{ApprovalState, NO_ARGUMENTS};
+use base::platform::wall_clock;
+use domain::approval::{ApprovalState, DigestText, NO_ARGUMENTS};
 use domain::document::Document;
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::name::UpstreamId;
@@ -43,9 +46,32 @@ pub(super) struct Mismatches {
     /// By upstream.
     prompts: Mutex<HashMap<UpstreamId, HashSet<Arc<str>>>>,
     added: watch::Sender<()>,
+    /// The last text of each prompt that was not approved: its digest, and when.
+    last: Mutex<HashMap<(UpstreamId, Arc<str>), (DigestText, SystemTime)>>,
 }
 
+/// Prompts whose last text that was not approved is remembered; others then forget theirs.
+const LAST_MISMATCHES: usize = 10_000;
+
 impl Mismatches {
+    /// Remembers the text of a get, to show it to those who decide.
+    fn remember(&self, owner: &Owner, offered: &DigestText) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.len() >= LAST_MISMATCHES {
+            last.clear();
+        }
+        let key = (owner.upstream.clone(), owner.raw_name.clone());
+        last.insert(key, (offered.clone(), wall_clock()));
+    }
+
+    /// The last text of a prompt that a caller's get gave, and that was not approved.
+    pub(super) fn last(&self, row: &ApprovalRow) -> Option<SeenOtherwise> {
+        let key = (row.upstream.clone(), row.raw_name.clone());
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let (digest, at) = last.get(&key)?.clone();
+        Some(SeenOtherwise { arguments: None, digest: Some(digest), at })
+    }
+
     fn add(&self, owner: &Owner) {
         let mut prompts = self.prompts.lock().unwrap_or_else(PoisonError::into_inner);
         prompts.entry(owner.upstream.clone()).or_default().insert(owner.raw_name.clone());
@@ -121,6 +147,7 @@ impl Router {
         if !(outcome == Unapproved::Served && owner.approval.is_tolerated) {
             self.shared.telemetry.metrics().unapproved(upstream, outcome.as_str());
         }
+        self.shared.mismatches.remember(owner, offered);
         // Its state changes with the next probe; once it has, gets cause no more probes.
         if owner.approval.state == ApprovalState::Approved {
             self.shared.mismatches.add(owner);

@@ -17,7 +17,7 @@ use super::client_attributes;
 use super::connection::Connection;
 use super::connection::connect::{Connector, DriverSignals};
 use super::connection::handshake::ListenEvent;
-use super::guard::breaker::CircuitBreaker;
+use super::guard::breaker::{CircuitBreaker, log_transition};
 use super::held_secrets::HeldSecrets;
 use super::prompt_list::{PromptList, emptiness};
 use crate::shutdown::caught;
@@ -209,6 +209,7 @@ impl Driver {
                     tokio::select! {
                         () = Box::pin(self.keep_list(&mut attempts)) => {}
                         () = self.keep_listening() => {}
+                        () = self.keep_checking() => {}
                         () = self.login_changed() => {
                             // The negotiation with the token before ends with that token.
                             reconnects.reset();
@@ -216,8 +217,11 @@ impl Driver {
                         }
                     }
                     self.count_session(connected.elapsed());
-                    // A connection that is lost again and again is opened again with backoff.
-                    if connected.elapsed() > STABLE_AFTER {
+                    // A connection that is lost again and again is opened again with backoff, unless
+                    // a call may have ended it: others do not wait for what one caller provokes,
+                    // against whom the breaker holds it.
+                    let was_in_use = self.connection().is_some_and(|c| c.was_in_use());
+                    if connected.elapsed() > STABLE_AFTER || was_in_use {
                         reconnects.reset();
                     }
                     if !is_snapshot {
@@ -265,8 +269,12 @@ impl Driver {
         let (revision, transport) = connection.describe();
         debug!(upstream = %self.upstream.id, ?revision, transport, "connected");
         let old = self.connection_state.send_replace(ConnectionState::Up(connection));
-        // The failures were those of another connection.
-        if self.breaker.close().is_some() {
+        // The failures were those of another connection, or of a time without one.
+        let transition = match &old {
+            ConnectionState::Up(_) => self.breaker.close(),
+            _ => self.breaker.reset(),
+        };
+        if transition.is_some() {
             info!(upstream = %self.upstream.id, "circuit breaker closed by a new connection");
         }
         // A signal of a call that lost the old session is out of date.
@@ -324,6 +332,19 @@ impl Driver {
             ended
         })
         .await;
+    }
+
+    /// Checks whether the upstream answers whenever calls have failed in a row. Never returns.
+    async fn keep_checking(&self) {
+        let Some(connection) = self.connection() else {
+            return std::future::pending().await;
+        };
+        loop {
+            self.breaker.check_due().await;
+            let ping = connection.ping(self.upstream.settings.page_timeout).await;
+            let transition = self.breaker.checked(ping.err().as_ref(), Instant::now());
+            log_transition(self.upstream.id.as_str(), transition);
+        }
     }
 
     /// Fetches the list and waits for a reason to fetch it again, until a new connection is needed.

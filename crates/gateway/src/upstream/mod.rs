@@ -164,7 +164,7 @@ impl Upstream {
         });
         let restarts: Arc<AtomicU64> = Arc::default();
         let settings = &config.settings;
-        let breaker = CircuitBreaker::new(settings.breaker);
+        let breaker = CircuitBreaker::new(settings.breaker, !config.lists_per_caller());
         let concurrency =
             ConcurrencyLimit::new(settings.in_flight, settings.queue, settings.queue_wait);
         let driving = Driver {
@@ -234,6 +234,11 @@ impl Upstream {
         self.breaker.open_until()
     }
 
+    /// Whether the circuit breaker refuses calls of one prompt or caller.
+    pub(crate) fn is_breaker_partly_open(&self) -> bool {
+        self.breaker.is_partly_open()
+    }
+
     /// Returns the number of calls in flight and the number of queued calls.
     pub(crate) fn load(&self) -> (usize, usize) {
         (self.config.settings.in_flight - self.concurrency.free(), self.concurrency.waiting())
@@ -279,10 +284,13 @@ impl Upstream {
         let upstream = self.clone();
         let held = concurrency.clone();
         // The child process of one caller says nothing about those of the others.
-        let admitted = (!self.has_child_per_caller()).then(|| self.breaker.admit(now)).transpose();
+        let prompt = params.prompt();
+        let admitted = (!self.has_child_per_caller())
+            .then(|| self.breaker.admit(pass.holder(), prompt, now))
+            .transpose();
         let (permit, breaker_open) = match admitted {
             Ok(permit) => (permit, None),
-            Err(until) => (None, Some(breaker_open(until.duration_since(now)))),
+            Err(refusal) => (None, Some(refusal.fault(now))),
         };
         let operation = breaker_open.is_none().then(|| self.operation(&mut request)).flatten();
         let call = pin_in_place(|| async move {
@@ -720,15 +728,6 @@ fn watch_logins(
                 "the sign-ins cannot be watched; a new one is taken over when the token expires, or at a restart");
         })
         .ok()
-}
-
-/// Returns the failure of a call that the open circuit breaker refuses; `wait` is the time to the
-/// next probe.
-fn breaker_open(wait: Duration) -> Kind {
-    Kind::Unavailable(format!(
-        "the circuit breaker is open after failed calls in a row; the next probe is in {} ms",
-        wait.as_millis().max(1)
-    ))
 }
 
 /// Returns the failure of a call from the reason why the driver could not connect.

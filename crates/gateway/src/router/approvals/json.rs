@@ -8,7 +8,7 @@ use domain::approval::{Decided, Version};
 
 /// Returns a prompt with its state, the offered version, and the decisions on it.
 pub fn row_json(examined: &Examined) -> Value {
-    let Examined { row, offered } = examined;
+    let Examined { row, offered, .. } = examined;
     let approval = row.approval.as_ref();
     let approved = approval.and_then(|approval| approval.approved.as_ref());
     let version = approved.map(|decided| &decided.version);

@@ -1,9 +1,14 @@
 //! Approvals: what people and the admin API decide on prompts. One code path changes the lock file.
 
 mod diff;
+mod examined;
 pub mod json;
 pub(crate) mod probe;
 
+pub(crate) use examined::Examinations;
+pub use examined::{Examined, OfferedVersion, SeenOtherwise};
+
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use diff::{VersionPart, write_diff};
-use probe::{Patience, ProbedText, ProbedTexts, offered_texts};
+use probe::{Patience, ProbedText, offered_texts};
 
 use crate::router::Router;
 use crate::router::approval::{ApprovalRow, OfferedPrompt};
@@ -23,75 +28,9 @@ use base::seal;
 use config::Transport;
 use config::lock::{Lock, LockStore, Objects, StoreError, patch};
 use domain::approval::{
-    Approval, ApprovalState, Attribution, DigestText, NO_ARGUMENTS, OfferedText, Reason, Version,
-    decide,
+    Approval, Attribution, DigestText, NO_ARGUMENTS, OfferedText, Reason, Version, decide,
 };
 use domain::name::UpstreamId;
-
-/// A prompt with the texts and the source of its offered version, as far as they could be fetched.
-#[derive(Clone, Debug)]
-pub struct Examined {
-    pub row: ApprovalRow,
-    /// `None` if the upstream does not offer the prompt.
-    pub offered: Option<OfferedVersion>,
-}
-
-impl Examined {
-    /// A prompt as the gateway knows it without a probe.
-    pub fn known(row: &ApprovalRow) -> Self {
-        let offered = row.offered.as_ref().map(|offered| {
-            let texts = offered.version.texts.iter().filter_map(|(arguments, text)| match text {
-                OfferedText::Unstable => Some((arguments.clone(), ProbedText::Unstable)),
-                OfferedText::Known(_) => None,
-            });
-            OfferedVersion {
-                version: offered.version.version(),
-                objects: Objects::new(),
-                texts: texts.collect(),
-            }
-        });
-        Self { row: row.clone(), offered }
-    }
-
-    /// Whether the offered version is not approved.
-    pub fn is_unapproved(&self) -> bool {
-        let state = self.row.decision.state;
-        self.offered.is_some()
-            && !matches!(state, ApprovalState::Approved | ApprovalState::Unchecked)
-    }
-
-    /// Whether exactly the offered version is approved, with all of its texts.
-    pub fn is_approved_so(&self) -> bool {
-        let approved = self.row.approval.as_ref().and_then(|approval| approval.approved.as_ref());
-        let offered = self.offered.as_ref().map(|offered| &offered.version);
-        approved.is_some_and(|approved| Some(&approved.version) == offered)
-    }
-
-    /// Whether this is the version that was shown to the person who decides.
-    pub fn is_as_seen(&self, seen: &Self) -> bool {
-        let version = |examined: &Self| Some(examined.offered.as_ref()?.version.clone());
-        version(self) == version(seen)
-    }
-
-    /// The arguments of a text that the approval covers, and that could not be had now, with
-    /// the reason.
-    pub fn unverified(&self) -> Option<(&str, &str)> {
-        let approved = self.row.approval.as_ref()?.approved.as_ref()?;
-        let texts = &self.offered.as_ref()?.texts;
-        approved.version.texts.keys().find_map(|arguments| match texts.get(arguments) {
-            Some(ProbedText::Failed(why)) => Some((&**arguments, why.as_str())),
-            _ => None,
-        })
-    }
-}
-
-#[derive(Clone, Debug)]
-pub struct OfferedVersion {
-    pub version: Version,
-    /// The canonical texts that belong to it, by their digests.
-    pub objects: Objects,
-    pub texts: ProbedTexts,
-}
 
 /// A decision on prompts.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -177,8 +116,8 @@ impl Router {
     /// # Errors
     /// The source of a library prompt has changed meanwhile, or cannot be read.
     pub async fn examine(&self, row: &ApprovalRow) -> Result<Examined, ApprovalError> {
-        let Some(OfferedPrompt { prompt, version: offered }) = &row.offered else {
-            return Ok(Examined { row: row.clone(), offered: None });
+        let Some(OfferedPrompt { prompt, version: offered, .. }) = &row.offered else {
+            return Ok(Examined::known(row));
         };
         let mut version = Version { texts: Default::default(), ..offered.version() };
         let mut objects = Objects::from([(offered.definition.clone(), prompt.canonical())]);
@@ -200,10 +139,36 @@ impl Router {
         let mut row = row.clone();
         let mut known = offered.clone();
         known.texts = offered_texts(&texts);
+        let mut seen: Vec<_> = seen_otherwise(&row, &known.texts).collect();
+        let refused = self.shared.mismatches.last(&row);
+        seen.extend(refused.filter(|refused| {
+            version.digests().all(|digest| Some(digest) != refused.digest.as_ref())
+        }));
         row.decision = decide(row.mode, row.approval.as_ref(), &known, || {
             row.decision.reason != Reason::ArgumentAdded
         });
-        Ok(Examined { row, offered: Some(OfferedVersion { version, objects, texts }) })
+        let offered = Some(OfferedVersion { version, objects, texts });
+        Ok(Examined { row, offered, seen_otherwise: seen })
+    }
+
+    /// Examines a prompt for a person who may decide on it. Returns what is to be shown, with the
+    /// tag that the decision must name.
+    ///
+    /// # Errors
+    /// As [`Router::examine`].
+    pub async fn examine_to_show(
+        &self,
+        row: &ApprovalRow,
+    ) -> Result<(Arc<Examined>, String), ApprovalError> {
+        let examined = Arc::new(self.examine(row).await?);
+        let tag = self.shared.examinations.keep(&examined);
+        Ok((examined, tag))
+    }
+
+    /// Returns the examination of a prompt that was shown with this tag; `None` if it is not known
+    /// here, or there was a decision on the prompt since.
+    pub fn shown(&self, tag: &str, row: &ApprovalRow) -> Option<Arc<Examined>> {
+        self.shared.examinations.shown(tag, row)
     }
 
     /// Returns notes on configured probes whose prompts are not offered.
@@ -301,7 +266,7 @@ impl Router {
     /// Returns the difference between the approved version of a prompt and the offered one, as a
     /// unified diff; empty if there is none. Blocks.
     pub fn diff(&self, examined: &Examined) -> String {
-        let Examined { row, offered } = examined;
+        let Examined { row, offered, .. } = examined;
         let store = &self.approvals.store;
         let approved = row.approval.as_ref().and_then(|approval| approval.approved.as_ref());
         let approved = approved.map(|decided| &decided.version);
@@ -470,7 +435,7 @@ fn apply(
 /// Returns the consequences of a decision, as notes for people.
 pub fn notes(action: &Action, examined: &[Examined]) -> Vec<String> {
     let mut notes = Vec::new();
-    for Examined { row, offered } in examined {
+    for Examined { row, offered, .. } in examined {
         let name = &row.public_name;
         if *action == Action::Approve {
             for (arguments, text) in offered.iter().flat_map(|offered| &offered.texts) {
@@ -500,6 +465,27 @@ pub fn notes(action: &Action, examined: &[Examined]) -> Vec<String> {
         }
     }
     notes
+}
+
+/// The texts that the gateway knew before, where they differ from those that were fetched now.
+fn seen_otherwise(
+    row: &ApprovalRow,
+    now: &BTreeMap<Arc<str>, OfferedText>,
+) -> impl Iterator<Item = SeenOtherwise> {
+    let known = row.offered.iter().filter_map(|offered| Some((offered, offered.texts_since?)));
+    let known = known.flat_map(|(offered, at)| {
+        offered.version.texts.iter().map(move |(arguments, text)| (arguments, text, at))
+    });
+    let differs = |arguments, text| now.get(arguments).is_some_and(|now| now != text);
+    known.filter(move |(arguments, text, _)| differs(*arguments, *text)).map(
+        |(arguments, text, at)| {
+            let digest = match text {
+                OfferedText::Known(digest) => Some(digest.clone()),
+                OfferedText::Unstable => None,
+            };
+            SeenOtherwise { arguments: Some(arguments.clone()), digest, at }
+        },
+    )
 }
 
 fn refused(row: &ApprovalRow, why: String) -> ApprovalError {

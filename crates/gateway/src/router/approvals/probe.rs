@@ -18,6 +18,7 @@ use crate::router::effective::{TextReport, TextsOf};
 use crate::router::owner::Owner;
 use crate::router::reply::Reply;
 use crate::router::{RoutedCall, Router, effective_arguments, without_presets};
+use base::platform::wall_clock;
 use base::seal;
 use config::ApprovalRules;
 use domain::approval::{DigestText, Mode, NO_ARGUMENTS, OfferedText, canonical_text};
@@ -190,7 +191,7 @@ impl Router {
                 upstream: upstream.clone(),
                 raw_name: key.clone(),
                 failed: failed.collect(),
-                texts: TextsOf { definition: definition.clone(), texts },
+                texts: TextsOf { definition: definition.clone(), texts, since: wall_clock() },
             });
             if reported.elapsed() >= REPORT_INTERVAL {
                 self.report(&mut reports).await;

@@ -2,6 +2,7 @@
 //! probes approve nothing.
 
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -114,7 +115,7 @@ impl World {
         let report = TextReport {
             upstream: UpstreamId::parse("up").unwrap(),
             raw_name: "p".into(),
-            texts: TextsOf { definition, texts },
+            texts: TextsOf { definition, texts, since: SystemTime::UNIX_EPOCH },
             failed,
         };
         self.refresh =

@@ -264,7 +264,7 @@ impl Refresh {
                     failed.iter().filter_map(|arguments| before.texts.get_key_value(arguments));
                 texts.texts.extend(kept.map(|(arguments, text)| (arguments.clone(), text.clone())));
             }
-            if before != Some(&texts) {
+            if !before.is_some_and(|before| before.is_same(&texts)) {
                 known.texts.insert(raw_name, texts);
                 changed.push(at);
             }

@@ -217,6 +217,8 @@ pub struct Correlator {
     has_unassociated_requests: AtomicBool,
     /// A call with server requests enabled was abandoned before its response.
     has_abandoned_calls: AtomicBool,
+    /// Requests were outstanding when the connection was closed.
+    was_in_use: AtomicBool,
     sinks: NotificationSinks,
 }
 
@@ -233,6 +235,7 @@ impl Correlator {
             is_ambiguous: AtomicBool::new(false),
             has_unassociated_requests: AtomicBool::new(false),
             has_abandoned_calls: AtomicBool::new(false),
+            was_in_use: AtomicBool::new(false),
             sinks,
         })
     }
@@ -290,7 +293,14 @@ impl Correlator {
     /// Fails all outstanding requests at once rather than at their deadlines: the connection is
     /// closed.
     pub fn close(&self) {
+        self.was_in_use.store(!self.responses.is_empty(), Ordering::Relaxed);
         self.responses.clear();
+    }
+
+    /// Whether requests were outstanding when the connection was closed: one of them may have ended
+    /// the upstream.
+    pub fn was_in_use(&self) -> bool {
+        self.was_in_use.load(Ordering::Relaxed)
     }
 
     /// Processes a message of the shared stream.

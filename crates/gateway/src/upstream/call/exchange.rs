@@ -5,11 +5,10 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::{Instant, sleep_until};
-use tracing::{debug, info, warn};
 
 use super::correlator::{InterimMessage, InterimReceiver};
 use crate::telemetry::ClientOperation;
-use crate::upstream::guard::breaker::{BreakerPermit, BreakerTransition};
+use crate::upstream::guard::breaker::{BreakerPermit, log_transition};
 use crate::upstream::guard::concurrency::{ConcurrencyLimit, Permit};
 use domain::document::Document;
 use domain::fair_share::Holder;
@@ -139,7 +138,7 @@ impl CallExchange {
         match &step {
             Ok(ExchangeEvent::Interim(_)) => {
                 let transition = self.breaker.as_mut().and_then(BreakerPermit::confirm_alive);
-                self.log_transition(transition);
+                log_transition(&self.upstream, transition);
             }
             step => self.end(step.as_ref().err()),
         }
@@ -149,27 +148,10 @@ impl CallExchange {
         })
     }
 
-    fn log_transition(&self, transition: Option<BreakerTransition>) {
-        let upstream = &*self.upstream;
-        match transition {
-            Some(BreakerTransition::Opened { failures, probe_in }) => warn!(
-                upstream,
-                next_probe_ms = probe_in.as_millis(),
-                "circuit breaker opened after {failures} failed calls in a row"
-            ),
-            Some(BreakerTransition::Reopened { probe_in }) => debug!(
-                upstream,
-                next_probe_ms = probe_in.as_millis(),
-                "circuit breaker stays open: the probe failed"
-            ),
-            Some(BreakerTransition::Closed) => info!(upstream, "circuit breaker closed"),
-            None => {}
-        }
-    }
-
     fn end(&mut self, error: Option<&Kind>) {
         let permit = self.breaker.take();
-        self.log_transition(permit.and_then(|permit| permit.end(error, Instant::now())));
+        let transition = permit.and_then(|permit| permit.end(error, Instant::now()));
+        log_transition(&self.upstream, transition);
         if let Some(operation) = self.operation.take() {
             operation.end(error);
         }

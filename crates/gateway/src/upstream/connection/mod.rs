@@ -276,14 +276,26 @@ impl Connection {
     /// or to `server/discover` in the modern era, if only that it knows no such method. Over a
     /// network a missing response means nothing.
     pub(crate) async fn is_served(&self, patience: Duration) -> bool {
-        let Connection::Remote(connection) = self else { return true };
+        match self.ping(patience).await {
+            Ok(()) | Err(Kind::Error { code: METHOD_NOT_FOUND, .. }) => true,
+            Err(kind) => !self.is_suspect_after(&kind),
+        }
+    }
+
+    /// Sends a ping, or `server/discover` in the modern era.
+    ///
+    /// # Errors
+    /// The upstream does not answer within `patience`, or with an error.
+    pub(crate) async fn ping(&self, patience: Duration) -> Result<(), Kind> {
+        let Connection::Remote(connection) = self else { return Ok(()) };
         let method = connection.conversation.probe();
         let asking = connection.request(RpcRequest { method, ..RpcRequest::default() }, None);
-        match timeout(patience, asking).await {
-            Ok(Ok(_) | Err(Kind::Error { code: METHOD_NOT_FOUND, .. })) => true,
-            Ok(Err(kind)) => !self.is_suspect_after(&kind),
-            Err(_) => !self.breaks_on_timeout(),
-        }
+        timeout(patience, asking).await.unwrap_or(Err(Kind::Timeout)).map(drop)
+    }
+
+    /// Whether requests were outstanding when the connection was closed.
+    pub(crate) fn was_in_use(&self) -> bool {
+        matches!(self, Connection::Remote(connection) if connection.transport.correlator().was_in_use())
     }
 
     /// Whether a request that failed so may have failed because of the connection. A child process

@@ -1,48 +1,106 @@
-//! Circuit breaker: refuses calls for a time after `breaker.failures` failed calls in a row, then
-//! admits one probe.
+//! Circuit breaker: refuses calls for a time after failed calls in a row, as narrowly as the
+//! failures allow.
+//!
+//! What one caller provokes with one prompt is held against calls of that prompt by that caller,
+//! what several callers meet with one prompt against that prompt. All calls are refused only when
+//! several callers failed with several prompts, or calls fail and the upstream does not answer the
+//! gateway itself.
 
+mod circuit;
+
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+use tracing::{debug, info, warn};
 
+use circuit::{Circuit, FailureRow};
+
+use domain::fair_share::Holder;
 use domain::fault::UpstreamFaultKind as Kind;
 
 /// The circuit breaker of one upstream. It reads no clock: the caller passes the time.
 #[derive(Debug)]
 pub(crate) struct CircuitBreaker {
     settings: config::Breaker,
+    /// Whether the gateway itself probes the upstream; otherwise a call does.
+    has_checks: bool,
+    /// Keys of callers and prompts: nobody can choose names whose keys are equal.
+    keys: RandomState,
     state: Mutex<BreakerState>,
+    /// Notified when a check of the upstream is due earlier than before.
+    check_is_due: Notify,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct BreakerState {
-    /// Failed calls in a row.
-    failures: usize,
-    /// Openings since the breaker was last closed; the open time doubles with each.
-    openings: u32,
-    /// When the next probe is admitted; `None` while closed.
-    open_until: Option<Instant>,
-    /// Whether a probe is in flight.
-    is_probing: bool,
-    /// Number of the latest probe. The outcome of an earlier probe is ignored.
+    /// Of all calls.
+    shared: Circuit,
+    /// The failures in a row of all calls.
+    row: FailureRow,
+    /// Of one prompt, or of one prompt and one caller, where calls have failed in a row.
+    narrow: HashMap<BreakerScope, NarrowCircuit>,
+    /// Whether a narrow circuit has opened since the last check.
+    is_suspect: bool,
+    /// Whether a check has failed since the breaker opened for all.
+    has_failed_check: bool,
+    /// Number of the latest probe.
     probe: u64,
 }
+
+/// Calls that are refused together.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(crate) enum BreakerScope {
+    All,
+    Prompt(u64),
+    /// Of one prompt by one caller.
+    Call(CallKey),
+}
+
+#[derive(Debug, Default)]
+struct NarrowCircuit {
+    circuit: Circuit,
+    /// The failures of a prompt.
+    row: FailureRow,
+}
+
+/// The caller and the prompt of a call, as keyed hashes.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(crate) struct CallKey {
+    caller: u64,
+    prompt: u64,
+}
+
+/// Narrow circuits of one upstream. Beyond that, those of the caller who has most are forgotten.
+const MAX_NARROW: usize = 4_096;
 
 /// A change of state that is worth a log line.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum BreakerTransition {
     /// Closed to open.
     Opened {
+        scope: BreakerScope,
         /// Consecutive failures.
         failures: usize,
-        /// Time until the next probe is admitted.
+        /// Time until the next probe.
         probe_in: Duration,
     },
     /// Still open: the probe failed.
-    Reopened { probe_in: Duration },
+    Reopened { scope: BreakerScope, probe_in: Duration },
     /// Open to closed.
-    Closed,
+    Closed { scope: BreakerScope },
+}
+
+/// Why a call is refused.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct BreakerRefusal {
+    pub scope: BreakerScope,
+    /// When the next call may be admitted.
+    pub until: Instant,
 }
 
 /// Permission to call. When it is dropped without an outcome, as for a cancelled call, the state
@@ -51,71 +109,121 @@ pub(crate) enum BreakerTransition {
 #[must_use]
 pub(crate) struct BreakerPermit {
     breaker: Arc<CircuitBreaker>,
-    /// The number of the probe, if the call is a probe.
+    key: CallKey,
+    /// The number of the probe, if the call is one.
     probe: Option<u64>,
 }
 
 impl CircuitBreaker {
-    /// Returns a closed breaker.
-    pub(crate) fn new(settings: config::Breaker) -> Arc<Self> {
-        Arc::new(Self { settings, state: Mutex::default() })
+    /// Returns a closed breaker. `has_checks` says whether the gateway itself checks the upstream
+    /// ([`CircuitBreaker::check_due`]) before calls of all callers are admitted again.
+    pub(crate) fn new(settings: config::Breaker, has_checks: bool) -> Arc<Self> {
+        Arc::new(Self {
+            settings,
+            has_checks,
+            keys: RandomState::new(),
+            state: Mutex::default(),
+            check_is_due: Notify::new(),
+        })
     }
 
     /// Admits a call: every call while closed, one probe at a time after the open time.
     ///
     /// # Errors
-    /// When the breaker is open or a probe is in flight: the time at which it may admit the next
-    /// probe.
-    pub(crate) fn admit(self: &Arc<Self>, now: Instant) -> Result<BreakerPermit, Instant> {
+    /// The breaker refuses such calls, or a probe is in flight.
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        holder: &Holder,
+        prompt: &str,
+        now: Instant,
+    ) -> Result<BreakerPermit, BreakerRefusal> {
+        let key =
+            CallKey { caller: self.keys.hash_one(holder), prompt: self.keys.hash_one(prompt) };
         let mut state = self.lock();
-        let probe = match state.open_until {
-            None => None,
-            Some(until) if now < until || state.is_probing => return Err(until.max(now)),
-            Some(_) => {
-                state.is_probing = true;
-                state.probe += 1;
-                Some(state.probe)
-            }
-        };
-        Ok(BreakerPermit { breaker: self.clone(), probe })
+        if self.has_checks
+            && let Some(until) = state.shared.open_until
+        {
+            return Err(BreakerRefusal { scope: BreakerScope::All, until: until.max(now) });
+        }
+        let probe = state.admit(key, now)?;
+        Ok(BreakerPermit { breaker: self.clone(), key, probe })
     }
 
-    /// Closes the breaker and resets its counters: the upstream has answered. Returns
-    /// [`BreakerTransition::Closed`] if it was open.
+    /// Closes the breaker for all and forgets the failures in a row: there is a new connection. What
+    /// is held against single prompts and callers stays.
     pub(crate) fn close(&self) -> Option<BreakerTransition> {
-        let mut state = self.lock();
-        let before = std::mem::take(&mut *state);
-        state.probe = before.probe;
-        before.open_until.map(|_| BreakerTransition::Closed)
+        self.lock().close()
     }
 
-    /// When the open circuit breaker admits its next probe; `None` while closed.
+    /// Closes the breaker altogether: the upstream was gone, and has come back.
+    pub(crate) fn reset(&self) -> Option<BreakerTransition> {
+        let mut state = self.lock();
+        state.narrow.clear();
+        state.close()
+    }
+
+    /// When the breaker that is open for all may close; `None` while it is closed.
     pub(crate) fn open_until(&self) -> Option<Instant> {
-        self.lock().open_until
+        self.lock().shared.open_until
     }
 
-    fn fail(&self, probe: Option<u64>, now: Instant) -> Option<BreakerTransition> {
+    /// Whether it refuses some calls, of one prompt or caller.
+    pub(crate) fn is_partly_open(&self) -> bool {
+        self.lock().narrow.values().any(|narrow| narrow.circuit.open_until.is_some())
+    }
+
+    /// Waits until the gateway should check whether the upstream answers. Cancel safe.
+    pub(crate) async fn check_due(&self) {
+        loop {
+            let (is_suspect, open_until) = {
+                let state = self.lock();
+                (state.is_suspect, state.shared.open_until)
+            };
+            tokio::select! {
+                () = std::future::ready(()), if is_suspect => return,
+                () = sleep_until(open_until.unwrap_or_else(Instant::now)), if open_until.is_some() => return,
+                () = self.check_is_due.notified() => {}
+            }
+        }
+    }
+
+    /// Takes the outcome of a check. An upstream that does not answer is unavailable for all if
+    /// calls have failed in a row; one that answers is available.
+    pub(crate) fn checked(
+        &self,
+        failure: Option<&Kind>,
+        now: Instant,
+    ) -> Option<BreakerTransition> {
+        let answers = !failure.is_some_and(counts_as_failure);
         let mut state = self.lock();
-        // A probe that began before the breaker was closed in between is outdated.
-        let is_probe = state.is_probing && probe == Some(state.probe);
-        // Calls that were in flight when the breaker opened are outdated, too.
-        if state.open_until.is_some() && !is_probe {
+        state.is_suspect = false;
+        let (scope, is_open) = (BreakerScope::All, state.shared.open_until.is_some());
+        if answers {
+            // All that failed meanwhile failed because the upstream was gone.
+            if is_open && state.has_failed_check {
+                state.narrow.clear();
+            }
+            return is_open.then(|| state.close()).flatten();
+        }
+        let failures = state.row.total;
+        if !is_open && failures < self.settings.failures {
             return None;
         }
-        state.failures += 1;
-        if !is_probe && state.failures < self.settings.failures {
-            return None;
-        }
-        let doubled = self.settings.open_min.saturating_mul(1 << state.openings.min(16));
-        let probe_in = doubled.min(self.settings.open_max);
-        state.open_until = Some(now + probe_in);
-        state.openings += 1;
-        state.is_probing = false;
-        Some(if is_probe {
-            BreakerTransition::Reopened { probe_in }
+        state.has_failed_check = true;
+        let probe_in = state.shared.open(self.settings, now);
+        Some(if is_open {
+            BreakerTransition::Reopened { scope, probe_in }
         } else {
-            BreakerTransition::Opened { failures: state.failures, probe_in }
+            BreakerTransition::Opened { scope, failures, probe_in }
         })
+    }
+
+    fn fail(&self, permit: &BreakerPermit, kind: &Kind, now: Instant) -> Option<BreakerTransition> {
+        let transition = self.lock().fail(self.settings, permit, kind, now);
+        if transition.is_some() {
+            self.check_is_due.notify_one();
+        }
+        transition
     }
 
     fn lock(&self) -> MutexGuard<'_, BreakerState> {
@@ -123,17 +231,173 @@ impl CircuitBreaker {
     }
 }
 
+impl BreakerState {
+    /// # Errors
+    /// A circuit of the call refuses it.
+    fn admit(&mut self, key: CallKey, now: Instant) -> Result<Option<u64>, BreakerRefusal> {
+        if self.shared.open_until.is_none() && self.narrow.is_empty() {
+            return Ok(None);
+        }
+        let mut is_probe = false;
+        for scope in key.scopes() {
+            let Some(circuit) = self.circuit(scope) else { continue };
+            if let Some(until) = circuit.refuses(now) {
+                return Err(BreakerRefusal { scope, until });
+            }
+            is_probe |= circuit.open_until.is_some();
+        }
+        if !is_probe {
+            return Ok(None);
+        }
+        self.probe += 1;
+        let probe = Some(self.probe);
+        for scope in key.scopes() {
+            if let Some(circuit) = self.circuit(scope).filter(|c| c.open_until.is_some()) {
+                circuit.probe = probe;
+            }
+        }
+        Ok(probe)
+    }
+
+    fn circuit(&mut self, scope: BreakerScope) -> Option<&mut Circuit> {
+        match scope {
+            BreakerScope::All => Some(&mut self.shared),
+            narrow => self.narrow.get_mut(&narrow).map(|narrow| &mut narrow.circuit),
+        }
+    }
+
+    fn close(&mut self) -> Option<BreakerTransition> {
+        (self.row, self.has_failed_check) = Default::default();
+        let before = std::mem::take(&mut self.shared);
+        before.open_until.map(|_| BreakerTransition::Closed { scope: BreakerScope::All })
+    }
+
+    /// The upstream has answered a call.
+    fn succeed(&mut self, key: CallKey) -> Option<BreakerTransition> {
+        let mut transition = self.close();
+        if !self.narrow.is_empty() {
+            for scope in key.scopes() {
+                let before = self.narrow.remove(&scope);
+                let was_open = before.is_some_and(|before| before.circuit.open_until.is_some());
+                transition = transition.or(was_open.then_some(BreakerTransition::Closed { scope }));
+            }
+        }
+        transition
+    }
+
+    /// The upstream has not answered a call. Returns the change of the widest scope.
+    fn fail(
+        &mut self,
+        settings: config::Breaker,
+        permit: &BreakerPermit,
+        kind: &Kind,
+        now: Instant,
+    ) -> Option<BreakerTransition> {
+        let (key, most) = (permit.key, settings.failures);
+        let is_probe = permit.probe.is_some() && self.shared.probe == permit.probe;
+        // Calls that were in flight when the breaker opened for all are outdated.
+        if self.shared.open_until.is_some() && !is_probe {
+            return None;
+        }
+        let call = self
+            .fail_narrow(settings, BreakerScope::Call(key), permit, now, |row| row.total >= most);
+        // The end of a child process says who may have caused it, and nothing about what others
+        // want: its driver starts it again.
+        if matches!(kind, Kind::ChildExited(_)) {
+            return call;
+        }
+        let prompt = BreakerScope::Prompt(key.prompt);
+        let prompt =
+            self.fail_narrow(settings, prompt, permit, now, |row| row.is_of_several_callers(most));
+        self.row.push(key);
+        let scope = BreakerScope::All;
+        let all = if is_probe {
+            let probe_in = self.shared.open(settings, now);
+            Some(BreakerTransition::Reopened { scope, probe_in })
+        } else if self.row.has_several_prompts && self.row.is_of_several_callers(most) {
+            let probe_in = self.shared.open(settings, now);
+            Some(BreakerTransition::Opened { scope, failures: self.row.total, probe_in })
+        } else {
+            None
+        };
+        all.or(prompt).or(call)
+    }
+
+    fn fail_narrow(
+        &mut self,
+        settings: config::Breaker,
+        scope: BreakerScope,
+        permit: &BreakerPermit,
+        now: Instant,
+        is_enough: impl FnOnce(&FailureRow) -> bool,
+    ) -> Option<BreakerTransition> {
+        if self.narrow.len() >= MAX_NARROW && !self.narrow.contains_key(&scope) {
+            self.forget_most();
+        }
+        let NarrowCircuit { circuit, row } = self.narrow.entry(scope).or_default();
+        let is_probe = permit.probe.is_some() && circuit.probe == permit.probe;
+        if circuit.open_until.is_some() && !is_probe {
+            return None;
+        }
+        row.push(permit.key);
+        if !is_probe && !is_enough(row) {
+            return None;
+        }
+        let probe_in = circuit.open(settings, now);
+        self.is_suspect = true;
+        Some(if is_probe {
+            BreakerTransition::Reopened { scope, probe_in }
+        } else {
+            BreakerTransition::Opened { scope, failures: row.total, probe_in }
+        })
+    }
+
+    /// Forgets what is held against the caller with most circuits, so that nobody takes the places
+    /// of others.
+    fn forget_most(&mut self) {
+        let mut counts: HashMap<u64, usize> = HashMap::new();
+        for scope in self.narrow.keys() {
+            if let BreakerScope::Call(key) = scope {
+                *counts.entry(key.caller).or_default() += 1;
+            }
+        }
+        let most = counts.into_iter().max_by_key(|(_, count)| *count).map(|(caller, _)| caller);
+        self.narrow.retain(|scope, _| match scope {
+            BreakerScope::Call(key) => Some(key.caller) != most,
+            BreakerScope::Prompt(_) => most.is_some(),
+            BreakerScope::All => false,
+        });
+    }
+}
+
+impl BreakerScope {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::All => "all calls",
+            Self::Prompt(_) => "one prompt",
+            Self::Call(_) => "one prompt of one caller",
+        }
+    }
+}
+
+impl CallKey {
+    /// What can refuse the call, the widest first.
+    fn scopes(self) -> [BreakerScope; 3] {
+        [BreakerScope::All, BreakerScope::Prompt(self.prompt), BreakerScope::Call(self)]
+    }
+}
+
 impl BreakerPermit {
     /// Reports an interim message, which proves that the upstream works. A probe closes the breaker
-    /// at once, since the response may depend on a user's answer. Returns
-    /// [`BreakerTransition::Closed`] then.
+    /// at once, since the response may depend on a user's answer.
     pub(crate) fn confirm_alive(&mut self) -> Option<BreakerTransition> {
-        let is_probe = {
-            let state = self.breaker.lock();
-            state.is_probing && self.probe == Some(state.probe)
-        };
-        self.probe = None;
-        is_probe.then(|| self.breaker.close()).flatten()
+        let probe = self.probe.take()?;
+        let mut state = self.breaker.lock();
+        let is_current =
+            self.key.scopes().into_iter().any(|scope| {
+                state.circuit(scope).is_some_and(|circuit| circuit.probe == Some(probe))
+            });
+        is_current.then(|| state.succeed(self.key)).flatten()
     }
 
     /// Reports the outcome of the call, and returns the change of state that it causes.
@@ -141,18 +405,59 @@ impl BreakerPermit {
         match failure {
             // The upstream was not called, or did not end the call.
             Some(Kind::Busy | Kind::NoToken { .. } | Kind::AccessEnded) => None,
-            Some(kind) if counts_as_failure(kind) => self.breaker.fail(self.probe, now),
-            _ => self.breaker.close(),
+            Some(kind) if counts_as_failure(kind) => self.breaker.fail(&self, kind, now),
+            _ => self.breaker.lock().succeed(self.key),
         }
     }
 }
 
 impl Drop for BreakerPermit {
     fn drop(&mut self) {
+        let Some(probe) = self.probe else { return };
         let mut state = self.breaker.lock();
-        if self.probe == Some(state.probe) {
-            state.is_probing = false;
+        for scope in self.key.scopes() {
+            if let Some(circuit) = state.circuit(scope).filter(|c| c.probe == Some(probe)) {
+                circuit.probe = None;
+            }
         }
+    }
+}
+
+impl BreakerRefusal {
+    /// The fault of the refused call.
+    pub(crate) fn fault(self, now: Instant) -> Kind {
+        let calls = match self.scope {
+            BreakerScope::All => "the circuit breaker is open after failed calls in a row",
+            BreakerScope::Prompt(_) => "calls of this prompt have failed in a row",
+            BreakerScope::Call(_) => "the caller's calls of this prompt have failed in a row",
+        };
+        let wait = self.until.saturating_duration_since(now).as_millis().max(1);
+        Kind::Unavailable(format!("{calls}; the next one is admitted in {wait} ms"))
+    }
+}
+
+/// Logs a change of state, unless it is none.
+pub(crate) fn log_transition(upstream: &str, transition: Option<BreakerTransition>) {
+    match transition {
+        Some(BreakerTransition::Opened { scope, failures, probe_in }) => {
+            let (scope, next_probe_ms) = (scope.as_str(), probe_in.as_millis());
+            warn!(
+                upstream,
+                next_probe_ms,
+                "circuit breaker opened for {scope} after {failures} failed calls in a row"
+            );
+        }
+        Some(BreakerTransition::Reopened { scope, probe_in }) => {
+            let (scope, next_probe_ms) = (scope.as_str(), probe_in.as_millis());
+            debug!(
+                upstream,
+                next_probe_ms, "circuit breaker stays open for {scope}: the probe failed"
+            );
+        }
+        Some(BreakerTransition::Closed { scope }) => {
+            info!(upstream, "circuit breaker closed for {}", scope.as_str());
+        }
+        None => {}
     }
 }
 
@@ -163,150 +468,4 @@ fn counts_as_failure(kind: &Kind) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use domain::fault::TokenFault;
-
-    fn breaker() -> Arc<CircuitBreaker> {
-        let open_min = Duration::from_secs(1);
-        let open_max = Duration::from_secs(5);
-        CircuitBreaker::new(config::Breaker { failures: 3, open_min, open_max })
-    }
-
-    fn fail(breaker: &Arc<CircuitBreaker>, now: Instant) -> Option<BreakerTransition> {
-        breaker.admit(now).unwrap().end(Some(&Kind::ChildExited(Arc::default())), now)
-    }
-
-    #[tokio::test]
-    async fn u16_it_opens_after_failures_in_a_row_and_admits_one_probe() {
-        let breaker = breaker();
-        let start = Instant::now();
-        let after = |ms| start + Duration::from_millis(ms);
-        for _ in 0..2 {
-            fail(&breaker, start);
-        }
-        // One answer, even an error, resets the count.
-        let refused = Kind::AuthFailed { status: 401 };
-        breaker.admit(start).unwrap().end(Some(&refused), start);
-        assert_eq!(fail(&breaker, start), None);
-        assert_eq!(fail(&breaker, start), None);
-        let probe_in = Duration::from_secs(1);
-        let opened = BreakerTransition::Opened { failures: 3, probe_in };
-        assert_eq!(fail(&breaker, start), Some(opened));
-        assert_eq!(breaker.admit(after(999)).unwrap_err(), after(1000));
-        let probe = breaker.admit(after(1000)).unwrap();
-        assert!(breaker.admit(after(1000)).is_err(), "one at a time");
-        drop(probe);
-        // The probe was cancelled: the next call probes.
-        let reopened = BreakerTransition::Reopened { probe_in: Duration::from_secs(2) };
-        assert_eq!(fail(&breaker, after(1500)), Some(reopened));
-        assert_eq!(breaker.open_until(), Some(after(3500)), "twice as long");
-        fail(&breaker, after(3500));
-        fail(&breaker, after(7500));
-        assert_eq!(breaker.open_until(), Some(after(12_500)), "never longer than open_max");
-        let closed = breaker.admit(after(12_500)).unwrap().end(None, after(12_500));
-        assert_eq!(closed, Some(BreakerTransition::Closed));
-        assert_eq!(breaker.open_until(), None);
-        fail(&breaker, after(12_600));
-        assert!(breaker.admit(after(12_600)).is_ok(), "the count starts at zero");
-    }
-
-    #[test]
-    fn u16_a_call_that_is_not_sent_changes_nothing() {
-        let breaker = breaker();
-        let start = Instant::now();
-        let no_token = Kind::NoToken { fault: TokenFault::NoSubjectToken, detail: String::new() };
-        fail(&breaker, start);
-        fail(&breaker, start);
-        for unsent in [&no_token, &Kind::AccessEnded, &Kind::Busy] {
-            assert_eq!(breaker.admit(start).unwrap().end(Some(unsent), start), None);
-        }
-        fail(&breaker, start);
-        let until = breaker.open_until().expect("three failures in a row");
-        assert_eq!(breaker.admit(until).unwrap().end(Some(&no_token), until), None);
-        assert_eq!(breaker.open_until(), Some(until), "nothing was probed");
-        assert!(breaker.admit(until).is_ok(), "the next call is the probe");
-    }
-
-    /// An event of a breaker with calls in flight.
-    #[derive(Clone, Debug)]
-    enum Step {
-        Admit,
-        Wait(u64),
-        /// The outcome of the call at this index.
-        End(usize, Option<Kind>),
-        Cancel(usize),
-    }
-
-    fn step() -> impl Strategy<Value = Step> {
-        let outcomes = prop_oneof![
-            Just(None),
-            Just(Some(Kind::Timeout)),
-            Just(Some(Kind::Busy)),
-            Just(Some(Kind::AuthFailed { status: 401 })),
-        ];
-        prop_oneof![
-            4 => Just(Step::Admit),
-            2 => (0..3_000_u64).prop_map(Step::Wait),
-            4 => (0..8_usize, outcomes).prop_map(|(at, kind)| Step::End(at, kind)),
-            1 => (0..8_usize).prop_map(Step::Cancel),
-        ]
-    }
-
-    proptest! {
-        #[test]
-        fn one_call_probes_at_a_time_and_open_times_stay_within_their_bounds(
-            steps in prop::collection::vec(step(), 1..200),
-        ) {
-            let breaker = breaker();
-            let mut now = Instant::now();
-            let mut permits = Vec::<BreakerPermit>::new();
-            for step in steps {
-                let before = breaker.open_until();
-                match step {
-                    Step::Wait(ms) => now += Duration::from_millis(ms),
-                    Step::Admit => match breaker.admit(now) {
-                        Ok(permit) => permits.push(permit),
-                        Err(until) => prop_assert!(until >= now && before.is_some()),
-                    },
-                    Step::End(at, kind) if at < permits.len() => {
-                        permits.swap_remove(at).end(kind.as_ref(), now);
-                    }
-                    Step::Cancel(at) if at < permits.len() => drop(permits.swap_remove(at)),
-                    Step::End(..) | Step::Cancel(_) => {}
-                }
-                let probe = Some(breaker.lock().probe).filter(|probe| *probe > 0);
-                let probing = permits.iter().filter(|permit| probe.is_some() && permit.probe == probe);
-                prop_assert!(probing.count() <= 1);
-                if let Some(until) = breaker.open_until().filter(|until| before != Some(*until)) {
-                    let wait = until - now;
-                    prop_assert!((Duration::from_secs(1)..=Duration::from_secs(5)).contains(&wait));
-                }
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn calls_in_flight_when_it_opens_extend_nothing() {
-        let breaker = breaker();
-        let now = Instant::now();
-        let in_flight: Vec<_> = (0..10).map(|_| breaker.admit(now).unwrap()).collect();
-        for permit in in_flight {
-            permit.end(Some(&Kind::Timeout), now);
-        }
-        assert_eq!(breaker.open_until(), Some(now + Duration::from_secs(1)));
-        breaker.close();
-        assert!(breaker.admit(now).is_ok(), "a new connection has closed it");
-        // A probe that receives an interim message closes the breaker.
-        for _ in 0..3 {
-            fail(&breaker, now);
-        }
-        let later = now + Duration::from_secs(1);
-        let mut probe = breaker.admit(later).unwrap();
-        assert!(breaker.admit(later).is_err());
-        probe.confirm_alive();
-        assert!(breaker.admit(later).is_ok());
-    }
-}
+mod tests;

@@ -1,0 +1,189 @@
+//! Examinations: what an upstream offers of a prompt, at the moment at which a person looks at it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+use serde_json::json;
+
+use super::json::row_json;
+use super::probe::{ProbedText, ProbedTexts};
+use crate::router::approval::ApprovalRow;
+use base::seal;
+use config::lock::Objects;
+use domain::approval::{ApprovalState, DigestText, NO_ARGUMENTS, OfferedText, Version};
+
+/// A prompt with the texts and the source of its offered version, as far as they could be fetched.
+#[derive(Clone, Debug)]
+pub struct Examined {
+    pub row: ApprovalRow,
+    /// `None` if the upstream does not offer the prompt.
+    pub offered: Option<OfferedVersion>,
+    /// Texts that the gateway has seen by itself, and that this examination did not get.
+    pub seen_otherwise: Vec<SeenOtherwise>,
+}
+
+#[derive(Clone, Debug)]
+pub struct OfferedVersion {
+    pub version: Version,
+    /// The canonical texts that belong to it, by their digests.
+    pub objects: Objects,
+    pub texts: ProbedTexts,
+}
+
+/// A text that an upstream has given at another time.
+#[derive(Clone, Debug)]
+pub struct SeenOtherwise {
+    /// `None`: it went to a caller, whose arguments are not kept.
+    pub arguments: Option<Arc<str>>,
+    /// `None` if two gets in a row gave two texts.
+    pub digest: Option<DigestText>,
+    pub at: SystemTime,
+}
+
+/// A sentence for those who decide.
+impl fmt::Display for SeenOtherwise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = humantime::format_rfc3339_seconds(self.at);
+        write!(f, "Seen at {at}: ")?;
+        match self.arguments.as_deref() {
+            None => write!(f, "a caller got")?,
+            Some(NO_ARGUMENTS) => write!(f, "the gateway got")?,
+            Some(arguments) => write!(f, "the gateway got, with {arguments},")?,
+        }
+        match &self.digest {
+            Some(digest) => write!(
+                f,
+                " another text ({digest}); the decision is on the text that is shown here"
+            ),
+            None => write!(f, " two different texts in a row"),
+        }
+    }
+}
+
+impl Examined {
+    /// A prompt as the gateway knows it without a probe.
+    pub fn known(row: &ApprovalRow) -> Self {
+        let offered = row.offered.as_ref().map(|offered| {
+            let texts = offered.version.texts.iter().filter_map(|(arguments, text)| match text {
+                OfferedText::Unstable => Some((arguments.clone(), ProbedText::Unstable)),
+                OfferedText::Known(_) => None,
+            });
+            OfferedVersion {
+                version: offered.version.version(),
+                objects: Objects::new(),
+                texts: texts.collect(),
+            }
+        });
+        Self { row: row.clone(), offered, seen_otherwise: Vec::new() }
+    }
+
+    /// Whether the offered version is not approved.
+    pub fn is_unapproved(&self) -> bool {
+        let state = self.row.decision.state;
+        self.offered.is_some()
+            && !matches!(state, ApprovalState::Approved | ApprovalState::Unchecked)
+    }
+
+    /// Whether exactly the offered version is approved, with all of its texts.
+    pub fn is_approved_so(&self) -> bool {
+        let approved = self.row.approval.as_ref().and_then(|approval| approval.approved.as_ref());
+        let offered = self.offered.as_ref().map(|offered| &offered.version);
+        approved.is_some_and(|approved| Some(&approved.version) == offered)
+    }
+
+    /// Whether this is the version that was shown to the person who decides.
+    pub fn is_as_seen(&self, seen: &Self) -> bool {
+        let version = |examined: &Self| Some(examined.offered.as_ref()?.version.clone());
+        version(self) == version(seen)
+    }
+
+    /// The arguments of a text that the approval covers, and that could not be had now, with
+    /// the reason.
+    pub fn unverified(&self) -> Option<(&str, &str)> {
+        let approved = self.row.approval.as_ref()?.approved.as_ref()?;
+        let texts = &self.offered.as_ref()?.texts;
+        approved.version.texts.keys().find_map(|arguments| match texts.get(arguments) {
+            Some(ProbedText::Failed(why)) => Some((&**arguments, why.as_str())),
+            _ => None,
+        })
+    }
+
+    /// The entity tag of what this examination shows (RFC 9110, section 8.8.3): the digests of the
+    /// definition, the source and the texts, and the decisions on the prompt. A decision names it.
+    pub fn tag(&self) -> String {
+        let texts = self.offered.iter().flat_map(|offered| &offered.texts);
+        let unknown = texts.filter_map(|(arguments, text)| match text {
+            ProbedText::Stable { .. } => None,
+            ProbedText::Unstable => Some((&**arguments, "unstable")),
+            ProbedText::Failed(_) => Some((&**arguments, "failed")),
+        });
+        let shown = json!([row_json(self), unknown.collect::<Vec<_>>()]);
+        format!("\"{}\"", seal::sha256_text(shown.to_string().as_bytes()))
+    }
+
+    /// Whether the decisions on the prompt are still those of the examination.
+    fn is_current(&self, row: &ApprovalRow) -> bool {
+        self.row.upstream == row.upstream
+            && self.row.raw_name == row.raw_name
+            && self.row.approval == row.approval
+    }
+
+    /// About the memory that it takes, in bytes.
+    fn size(&self) -> usize {
+        let objects = self.offered.iter().flat_map(|offered| offered.objects.values());
+        let texts = self.offered.iter().flat_map(|offered| offered.texts.values());
+        let texts = texts.map(|text| match text {
+            ProbedText::Stable { text, .. } => text.len(),
+            ProbedText::Unstable => 0,
+            ProbedText::Failed(why) => why.len(),
+        });
+        BARE_EXAMINATION + objects.map(String::len).chain(texts).sum::<usize>()
+    }
+}
+
+/// Memory of an examination without texts, in bytes: generous.
+const BARE_EXAMINATION: usize = 4 << 10;
+
+/// Examinations that were shown to a person, by their tags, so that the decision is on the same
+/// objects, whatever the upstream answers meanwhile. The least recently used are forgotten; then the
+/// decision examines again, and demands the same digests.
+pub(crate) struct Examinations(Cache<String, Arc<Examined>, ExaminationSize>);
+
+/// Memory for examinations, in bytes.
+const MEMORY: u64 = 32 << 20;
+
+/// About how many examinations there are; more only cost a resize.
+const EXPECTED: usize = 64;
+
+#[derive(Clone)]
+struct ExaminationSize;
+
+impl Weighter<String, Arc<Examined>> for ExaminationSize {
+    fn weight(&self, tag: &String, examined: &Arc<Examined>) -> u64 {
+        (tag.len() + examined.size()) as u64
+    }
+}
+
+impl Default for Examinations {
+    fn default() -> Self {
+        Self(Cache::with_weighter(EXPECTED, MEMORY, ExaminationSize))
+    }
+}
+
+impl Examinations {
+    /// Keeps what is shown, and returns its tag.
+    pub(crate) fn keep(&self, examined: &Arc<Examined>) -> String {
+        let tag = examined.tag();
+        self.0.insert(tag.clone(), examined.clone());
+        tag
+    }
+
+    /// Returns the examination of a prompt that has this tag, unless it is forgotten or there was a
+    /// decision on the prompt since.
+    pub(crate) fn shown(&self, tag: &str, row: &ApprovalRow) -> Option<Arc<Examined>> {
+        self.0.get(tag).filter(|examined| examined.is_current(row))
+    }
+}

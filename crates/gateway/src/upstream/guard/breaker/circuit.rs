@@ -1,0 +1,74 @@
+//! One circuit of a breaker: when it refuses, and the failures in a row that open it.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::CallKey;
+
+/// Closed by default.
+#[derive(Debug, Default)]
+pub(super) struct Circuit {
+    /// Openings since it was last closed; the open time doubles with each.
+    openings: u32,
+    /// When the next probe is admitted; `None` while closed.
+    pub open_until: Option<Instant>,
+    /// The number of the probe in flight.
+    pub probe: Option<u64>,
+}
+
+impl Circuit {
+    /// Whether it refuses a call now; if so, the time at which it may admit the next one. An open
+    /// circuit whose time has come admits one probe.
+    pub(super) fn refuses(&self, now: Instant) -> Option<Instant> {
+        let until = self.open_until?;
+        (now < until || self.probe.is_some()).then(|| until.max(now))
+    }
+
+    /// Opens it, or keeps it open after a failed probe. Returns the time until the next probe.
+    pub(super) fn open(&mut self, settings: config::Breaker, now: Instant) -> Duration {
+        let doubled = settings.open_min.saturating_mul(1 << self.openings.min(16));
+        let probe_in = doubled.min(settings.open_max);
+        self.open_until = Some(now + probe_in);
+        self.openings += 1;
+        self.probe = None;
+        probe_in
+    }
+}
+
+/// Failures in a row.
+#[derive(Debug, Default)]
+pub(super) struct FailureRow {
+    pub total: usize,
+    /// Failures by caller, of the first ones.
+    callers: Vec<(u64, usize)>,
+    /// Failures of further callers.
+    others: usize,
+    first_prompt: Option<u64>,
+    pub has_several_prompts: bool,
+}
+
+/// Callers whose failures are counted each by itself.
+const COUNTED_CALLERS: usize = 16;
+
+impl FailureRow {
+    pub(super) fn push(&mut self, key: CallKey) {
+        self.total += 1;
+        let first = *self.first_prompt.get_or_insert(key.prompt);
+        self.has_several_prompts |= first != key.prompt;
+        let is_full = self.callers.len() == COUNTED_CALLERS;
+        match self.callers.iter_mut().find(|(caller, _)| *caller == key.caller) {
+            Some((_, count)) => *count += 1,
+            None if is_full => self.others += 1,
+            None => self.callers.push((key.caller, 1)),
+        }
+    }
+
+    /// Whether several callers have met `failures` failures, of which each counts for half at most:
+    /// one who fails at will does not make another's single failure everybody's.
+    pub(super) fn is_of_several_callers(&self, failures: usize) -> bool {
+        let most = failures.div_ceil(2);
+        let counted = self.callers.iter().map(|(_, count)| (*count).min(most));
+        self.callers.len() > 1 && counted.sum::<usize>() + self.others >= failures
+    }
+}
