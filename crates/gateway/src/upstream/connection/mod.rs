@@ -148,13 +148,16 @@ impl Connection {
     ///
     /// # Errors
     /// See [`UpstreamTransport::request`]; for a library, when the prompt is unknown or cannot be
-    /// rendered.
+    /// rendered. [`Kind::SessionLost`] if the connection is closed: nothing was sent.
     pub(crate) async fn perform(
         &self,
         _pass: &Pass,
         request: &UpstreamRequest,
         interim: Option<InterimSender>,
     ) -> Result<Document, Kind> {
+        if self.transport().is_some_and(UpstreamTransport::is_closed) {
+            return Err(Kind::SessionLost);
+        }
         self.send_call(request, interim).await
     }
 

@@ -127,6 +127,11 @@ impl HttpSse {
         &self.correlator
     }
 
+    /// Whether the stream has ended.
+    pub fn is_closed(&self) -> bool {
+        self.closed.is_cancelled()
+    }
+
     /// Waits until the stream has ended. Cancel safe.
     pub async fn closed(&self) {
         self.closed.cancelled().await;

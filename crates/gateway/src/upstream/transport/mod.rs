@@ -204,6 +204,15 @@ impl UpstreamTransport {
         }
     }
 
+    /// Whether the connection is closed.
+    pub fn is_closed(&self) -> bool {
+        match self {
+            UpstreamTransport::Http { .. } => false,
+            UpstreamTransport::Sse(session) => session.is_closed(),
+            UpstreamTransport::Stdio(child) => child.is_closed(),
+        }
+    }
+
     /// Returns a token that is cancelled when the child process and its descendants have ended;
     /// nothing for other transports.
     pub fn terminated(&self) -> Option<CancellationToken> {

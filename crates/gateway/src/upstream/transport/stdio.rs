@@ -184,6 +184,11 @@ impl UpstreamChild {
         self.terminated.clone()
     }
 
+    /// Whether no message can be exchanged with the child.
+    pub fn is_closed(&self) -> bool {
+        self.closed.is_cancelled()
+    }
+
     /// Waits until no message can be exchanged with the child. Cancel safe.
     pub async fn closed(&self) {
         self.closed.cancelled().await;
