@@ -260,9 +260,7 @@ impl AdminServer {
     /// Shows one prompt as its upstream offers it now.
     pub(super) async fn examined_over_api(&self, name: &str) -> PageResult<AdminAnswer> {
         let until = Instant::now() + self.config.render_timeout;
-        let (state, name) = (self.state.clone(), name.to_owned());
-        let making = async move { state.approval_document(&name, until).await };
-        let document = beside_calls_within(&self.permits.pages, until, making).await?;
+        let document = self.state.approval_document(name, until).await?;
         Ok(AdminAnswer::json(StatusCode::OK, &document))
     }
 

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::Bytes;
+use fastrand::Rng;
 use http::{Request, StatusCode, header, request};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
+use tokio::time::sleep;
 use toml_edit::{ArrayOfTables, DocumentMut, Table};
 
 use crate::disk::SimDisk;
@@ -55,49 +58,102 @@ pub async fn metrics(world: &World, replica: usize) -> String {
     answer.map(|answer| String::from_utf8_lossy(&answer.body).into_owned()).unwrap_or_default()
 }
 
-/// Approves everything that is offered and was not approved.
-pub async fn approve(world: &World, replica: usize) {
-    const APPROVALS: &str = "/api/v1/approvals";
-    let Some(approvals) = ask(world, replica, Request::get(APPROVALS), String::new()).await else {
-        return;
-    };
+const APPROVALS: &str = "/api/v1/approvals";
+
+/// Approves everything that is offered and was not approved, by the list of approvals.
+pub async fn approve_all(world: &World, replica: usize) {
+    let Some((names, tag)) = waiting(world, replica).await else { return };
+    approve(world, replica, &names, &tag).await;
+}
+
+/// Approves what is offered of one prompt, as it is shown. Nothing else becomes approved, whatever
+/// the upstream answers meanwhile.
+pub async fn approve_what_is_shown(world: &World, replica: usize, rng: &mut Rng) {
+    let Some((names, _)) = waiting(world, replica).await else { return };
+    let name = rng.choice(names).expect("one waits");
+    let path = format!("{APPROVALS}/{}", name.as_str().unwrap_or_default());
+    let Some(shown) = ask(world, replica, Request::get(path), String::new()).await else { return };
+    let shown: Value = serde_json::from_slice(&shown.body).unwrap_or_default();
+    let Some(tag) = shown["tag"].as_str() else { return };
+    sleep(Duration::from_millis(rng.u64(..2_000))).await;
+    if approve(world, replica, std::slice::from_ref(&name), tag).await {
+        let key =
+            [&shown["upstream"], &shown["rawName"]].map(|part| part.as_str().unwrap_or_default());
+        let approved = entries(&world.machine.disk).into_iter().find(|(names, _)| names == &key);
+        let digests = approved.map(|(_, digests)| digests).unwrap_or_default();
+        if digests.is_empty() || digests.iter().any(|digest| shown["objects"].get(digest).is_none())
+        {
+            let why = format!("{name} was approved with {digests:?}, which was not shown: {shown}");
+            world.violation(why);
+        }
+    }
+}
+
+/// The names of the prompts that wait for a decision, and the tag of their list.
+async fn waiting(world: &World, replica: usize) -> Option<(Vec<Value>, String)> {
+    let approvals = ask(world, replica, Request::get(APPROVALS), String::new()).await?;
     let rows: Value = serde_json::from_slice(&approvals.body).unwrap_or_default();
     let rows = rows["prompts"].as_array().cloned().unwrap_or_default();
     let waiting =
         rows.iter().filter(|row| matches!(row["state"].as_str(), Some("pending" | "changed")));
     let names: Vec<_> = waiting.map(|row| row["name"].clone()).collect();
-    if names.is_empty() {
-        return;
-    }
-    let request =
-        Request::post(format!("{APPROVALS}/approve")).header(header::IF_MATCH, &approvals.tag);
+    (!names.is_empty()).then_some((names, approvals.tag))
+}
+
+/// Sends an approval; returns whether it was carried out.
+async fn approve(world: &World, replica: usize, names: &[Value], tag: &str) -> bool {
+    let request = Request::post(format!("{APPROVALS}/approve")).header(header::IF_MATCH, tag);
     let decision = json!({"prompts": names, "by": "an operator", "why": "it is good"});
-    let Some(answer) = ask(world, replica, request, decision.to_string()).await else { return };
+    let Some(answer) = ask(world, replica, request, decision.to_string()).await else {
+        return false;
+    };
     let text = String::from_utf8_lossy(&answer.body).into_owned();
     trace::note("operator", &format!("approves {names:?}: {} {text}", answer.status));
     // Meanwhile something else may be offered, or a text cannot be had.
     if !matches!(answer.status.as_u16(), 200 | 409 | 412 | 503) {
         world.violation(format!("an approval of {names:?} was answered with {text}"));
     }
+    answer.status == StatusCode::OK
 }
 
 /// The approvals in the lock file.
 pub fn approvals(disk: &SimDisk) -> Approvals {
+    let approved = entries(disk).into_iter().filter_map(|([upstream, name], digests)| {
+        let mut objects = digests.iter().map(|digest| object(disk, digest));
+        let definition = objects.next()?;
+        let description = definition["description"].as_str()?.to_owned();
+        // A library has a source instead of texts.
+        let text = objects.find_map(|object| {
+            let text = object["messages"][0]["content"]["text"].as_str()?;
+            let text = text.strip_prefix(&format!("{upstream} says "))?;
+            Some(text.strip_suffix(" for ").unwrap_or(text).to_owned())
+        });
+        Some(((upstream, name), Approved { description, text }))
+    });
+    approved.collect::<BTreeMap<_, _>>()
+}
+
+/// The object with this digest; null if it is no JSON, as the source of a library.
+fn object(disk: &SimDisk, digest: &str) -> Value {
+    let file = format!("{LOCK}.d/{}", digest.trim_start_matches("sha256:"));
+    let object = disk.read(Path::new(&file)).expect("what is approved is there");
+    serde_json::from_slice(&object).unwrap_or_default()
+}
+
+/// The upstream and raw name of each approved prompt, with the digests of its definition and texts.
+fn entries(disk: &SimDisk) -> Vec<([String; 2], Vec<String>)> {
     let lock = disk.read(Path::new(LOCK)).unwrap_or_default();
     let lock: DocumentMut = String::from_utf8_lossy(&lock).parse().expect("the lock file is whole");
     let prompts = lock.get("prompts").and_then(|prompts| prompts.as_array_of_tables());
     let prompts = prompts.into_iter().flat_map(ArrayOfTables::iter);
-    prompts.filter_map(|prompt| approval(disk, prompt)).collect::<BTreeMap<_, _>>()
-}
-
-fn approval(disk: &SimDisk, prompt: &Table) -> Option<((String, String), Approved)> {
-    let text = |table: &Table, key| table.get(key)?.as_str().map(str::to_owned);
-    let approved = prompt.get("approved")?.as_table()?;
-    let digest = text(approved, "definition")?;
-    let file = format!("{LOCK}.d/{}", digest.trim_start_matches("sha256:"));
-    let definition = disk.read(Path::new(&file)).expect("what is approved is there");
-    let definition: Value = serde_json::from_slice(&definition).expect("a definition");
-    let description = definition["description"].as_str()?.to_owned();
-    let approved = Approved { description, has_text: approved.contains_key("texts") };
-    Some(((text(prompt, "upstream")?, text(prompt, "prompt")?), approved))
+    let entry = |prompt: &Table| {
+        let text = |table: &Table, key| table.get(key)?.as_str().map(str::to_owned);
+        let approved = prompt.get("approved")?.as_table()?;
+        let texts = approved.get("texts").and_then(|texts| texts.as_array_of_tables());
+        let texts = texts.into_iter().flat_map(ArrayOfTables::iter);
+        let digests = [text(approved, "definition")?];
+        let digests = digests.into_iter().chain(texts.filter_map(|table| text(table, "digest")));
+        Some(([text(prompt, "upstream")?, text(prompt, "prompt")?], digests.collect()))
+    };
+    prompts.filter_map(entry).collect()
 }

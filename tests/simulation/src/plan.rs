@@ -77,6 +77,9 @@ pub struct Scenario {
 /// The caller that sends more than its share, and the first part of the names of its clients.
 pub const FLOOD: &str = "flood";
 
+/// The first part of the names of clients whose gets make an upstream fail.
+pub const PROVOKER: &str = "provoker";
+
 /// `server.limits.in_flight`, and the calls of it that one caller may always have in progress. Half
 /// of all remains when others borrow, and is enough for the shares of all callers that have
 /// clients.
@@ -98,10 +101,12 @@ pub struct Faults {
     pub floods: bool,
     pub store: bool,
     pub approvals: bool,
+    /// Tasks of the gateway panic.
+    pub panics: bool,
 }
 
 /// The names of the faults, as the command line has them.
-pub const FAULTS: [&str; 12] = [
+pub const FAULTS: [&str; 13] = [
     "network",
     "moods",
     "disk",
@@ -114,6 +119,7 @@ pub const FAULTS: [&str; 12] = [
     "floods",
     "store",
     "approvals",
+    "panics",
 ];
 
 #[derive(Clone, Debug)]
@@ -165,8 +171,8 @@ pub type Approvals = BTreeMap<(String, String), Approved>;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Approved {
     pub description: String,
-    /// Whether its text without arguments is approved, too.
-    pub has_text: bool,
+    /// Its text without arguments, if that is approved, too.
+    pub text: Option<String>,
 }
 
 impl Rules {
@@ -321,6 +327,7 @@ impl Scenario {
                 floods: happens(rng),
                 store: happens(rng),
                 approvals: rng.u8(..) < 200,
+                panics: rng.u8(..) < 64,
             },
         }
     }
@@ -349,6 +356,7 @@ impl Scenario {
             "floods" => faults.floods = false,
             "store" => faults.store = false,
             "approvals" => faults.approvals = false,
+            "panics" => faults.panics = false,
             "client" => drop(self.clients.pop()),
             "upstream" => drop(self.upstreams.pop()),
             "half" => self.chaos /= 2,

@@ -22,7 +22,7 @@ use crate::disk::Faults as DiskFaults;
 use crate::machine::{Machine, trace};
 use crate::plan::{Approvals, GATEWAY, HOME, IN_FLIGHT, Rules, STORE, Scenario, audit_of, home_of};
 use crate::store::Store;
-use crate::upstream::{Mood, Plan, Transport, Upstream};
+use crate::upstream::{Mood, Plan, Prompt, Transport, Upstream};
 use crate::vault::Vault;
 use crate::world::World;
 
@@ -144,13 +144,14 @@ async fn chaos(gateway: &Arc<Gateway>, rng: &mut Rng) {
     }
     if faults.approvals {
         sleep(Duration::from_millis(rng.u64(..1000))).await;
-        gateway.approve(0).await;
+        gateway.approve(0, rng).await;
     }
     while Instant::now() < until {
         let pause = Duration::from_millis(rng.u64(50..1500));
         sleep(pause.min(until.saturating_duration_since(Instant::now()))).await;
         world.step();
         disturb(gateway, rng, &mut tasks).await;
+        gateway.replace_failed().await;
         gateway.check_bounds().await;
     }
     for task in tasks {
@@ -216,8 +217,13 @@ async fn disturb(gateway: &Arc<Gateway>, rng: &mut Rng, tasks: &mut Vec<JoinHand
             tasks.push(tokio::spawn(Client::flood(world.clone(), rng.fork())));
         }
         84..88 if faults.store && world.scenario.replicas > 1 => disturb_store(gateway, rng),
-        88..95 if faults.approvals => {
-            gateway.approve(rng.usize(..world.scenario.replicas)).await;
+        88..94 if faults.approvals => {
+            gateway.approve(rng.usize(..world.scenario.replicas), rng).await;
+        }
+        94..95 if faults.panics => {
+            let task = if rng.bool() { "driver" } else { "merge" };
+            trace::note("scenario", &format!("a panic in {task}"));
+            world.upstreams()[rng.usize(..world.upstreams().len())].panic_in(task);
         }
         95..100 if faults.intruders => {
             let (world, mut rng) = (world.clone(), rng.fork());
@@ -237,6 +243,7 @@ fn draw_mood(rng: &mut Rng) -> Mood {
         cuts: chance(),
         hangs: chance() * 0.3,
         forgets: chance() * 0.2,
+        flips: chance() * 0.5,
     }
 }
 
@@ -257,6 +264,9 @@ async fn heal(gateway: &Gateway) {
         upstream.set_mood(Mood::default());
     }
     world.vault().heal();
+    sleep(RECOVERY / 2).await;
+    // A walk may have been late to find the prompt at which a task panics.
+    gateway.replace_failed().await;
     sleep(RECOVERY).await;
 }
 
@@ -269,6 +279,7 @@ async fn check_calm(gateway: &Gateway, clients: &[Arc<Mutex<Client>>], rng: &mut
         client.restart();
         check_client(world, &mut client).await;
     }
+    check_provoked(world, clients, rng).await;
     let listeners = listen(world, clients).await;
     sleep(Duration::from_secs(10)).await;
     let before: Vec<_> = listeners.iter().map(Listener::told).collect();
@@ -375,6 +386,34 @@ fn is_servable(world: &World, public: &str) -> bool {
     !needs_approval
         || *transport != Transport::Library
         || approved == offered.as_ref().map(|prompt| &prompt.description)
+}
+
+/// A caller whose gets make an upstream fail closes it for no other.
+async fn check_provoked(world: &Arc<World>, clients: &[Arc<Mutex<Client>>], rng: &mut Rng) {
+    let Some(client) = clients.first() else { return };
+    let mut client = client.lock().await;
+    let rules = world.newest_rules();
+    let provoker = world.scenario.callers.last().expect("the one that floods");
+    for upstream in world.upstreams() {
+        let plan = upstream.plan();
+        if plan.transport != Transport::Http || plan.acts_as_caller {
+            continue;
+        }
+        let seen_by = |caller| rules.visible(caller, plan, &upstream.prompts());
+        let public = |prompt: &Prompt| format!("{}__{}", plan.id, prompt.name);
+        let (theirs, own) = (seen_by(provoker), seen_by(client.caller()));
+        let Some(provoked) = theirs.first() else { continue };
+        Client::provoke(world.clone(), rng.fork(), &public(provoked)).await;
+        // The same prompt, and another one.
+        let same = own.iter().find(|prompt| prompt.name == provoked.name);
+        for name in same.into_iter().chain(own.last()).map(public) {
+            if let Outcome::Error(_, reason) = client.get(&name).await
+                && reason == "upstream_unavailable"
+            {
+                world.violation(format!("another caller closes {} for {name}", plan.id));
+            }
+        }
+    }
 }
 
 /// Tries once more after the buckets of the caller have filled.
@@ -581,8 +620,12 @@ impl Gateway {
     }
 
     /// Approves what one of the replicas offers, and lets all of them know.
-    async fn approve(&self, replica: usize) {
-        admin::approve(&self.world, replica).await;
+    async fn approve(&self, replica: usize, rng: &mut Rng) {
+        if rng.bool() {
+            admin::approve_all(&self.world, replica).await;
+        } else {
+            admin::approve_what_is_shown(&self.world, replica, rng).await;
+        }
         let approved = admin::approvals(&self.world.machine.disk);
         let rules = self.rules().clone();
         if approved != rules.approved {
@@ -635,6 +678,16 @@ impl Gateway {
         set_disk_faults(&self.world, &DiskFaults::default());
         trace::note("scenario", &format!("replica {replica} starts again"));
         self.start(replica).await;
+    }
+
+    /// Starts the replicas again of which a task has failed, as whatever runs them does.
+    async fn replace_failed(&self) {
+        for replica in 0..self.world.scenario.replicas {
+            let app = self.apps.lock().await[replica].clone();
+            if app.is_some_and(|app| app.failure().is_some()) {
+                self.end_and_start(replica).await;
+            }
+        }
     }
 
     async fn end_all(&self) {

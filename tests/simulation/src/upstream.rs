@@ -31,6 +31,7 @@ use crate::disk::SimDisk;
 use crate::machine::network::SimNetwork;
 use crate::machine::processes::Streams;
 use crate::machine::{Machine, trace};
+use crate::plan::PROVOKER;
 use crate::vault::{self, Vault};
 
 type Body = BoxBody<Bytes, io::Error>;
@@ -85,6 +86,8 @@ pub struct Mood {
     pub hangs: f64,
     /// Loses its sessions.
     pub forgets: f64,
+    /// Gives another text from now on to who asks without arguments.
+    pub flips: f64,
 }
 
 /// A prompt as the upstream lists it.
@@ -131,6 +134,8 @@ struct Shared {
 struct State {
     rng: Rng,
     mood: Mood,
+    /// Whether who asks without arguments gets another text.
+    has_other_text: bool,
     version: u64,
     prompts: BTreeMap<String, Prompt>,
     /// List walks under way.
@@ -138,6 +143,8 @@ struct State {
     next_walk: u64,
     /// Whether the list changes once more after the first page of the next walk.
     changes_in_walk: bool,
+    /// A prompt that the next walk has besides, and at whose name a task of the gateway panics.
+    panic: Option<&'static str>,
     /// The lists of all walks that reached their last page.
     offered: Vec<Offer>,
     arrivals: Vec<Arrival>,
@@ -209,11 +216,13 @@ impl Upstream {
             state: Mutex::new(State {
                 rng,
                 mood: Mood::default(),
+                has_other_text: false,
                 version: 0,
                 prompts,
                 walks: BTreeMap::new(),
                 next_walk: 0,
                 changes_in_walk: false,
+                panic: None,
                 offered: Vec::new(),
                 arrivals: Vec::new(),
                 sessions: 0,
@@ -373,10 +382,22 @@ impl Upstream {
             drop(state);
             self.write(&prompt);
         }
+        self.announce();
+    }
+
+    fn announce(&self) {
         if self.0.plan.announces {
             let changed = json!({"jsonrpc": "2.0", "method": "notifications/prompts/list_changed"});
             self.lock().streams.retain(|stream| stream.send(changed.clone()).is_ok());
         }
+    }
+
+    /// Makes a task of the gateway panic at its next walk: `driver`, or `merge`, which ends the
+    /// gateway.
+    pub fn panic_in(&self, task: &'static str) {
+        self.lock().panic =
+            Some(if task == "merge" { "panic-in-merge" } else { "panic-in-driver" });
+        self.announce();
     }
 
     /// The prompts that it has at present.
@@ -459,6 +480,9 @@ impl Upstream {
             return Ok(status(401));
         }
         self.arrived(&message, token, false);
+        // An argument that it cannot bear.
+        let nonce = message["params"]["arguments"]["nonce"].as_str().unwrap_or_default();
+        let fate = if nonce.starts_with(PROVOKER) { Fate::Status(500) } else { fate };
         Ok(match fate {
             Fate::Status(code) => status(code),
             Fate::Garbage(bytes) => json_bytes(Bytes::from_static(bytes)),
@@ -731,7 +755,9 @@ impl Upstream {
             trace::note(&self.0.plan.id, &format!("list walk {walk} ends: {}", offered.list.len()));
             state.offered.push(offered);
         }
-        let prompts: Vec<_> = page.iter().map(Prompt::listed).collect();
+        let panic = state.panic.take_if(|_| after.is_none() && caller.is_none());
+        let panic = panic.map(|name| json!({ "name": name }));
+        let prompts: Vec<_> = page.iter().map(Prompt::listed).chain(panic).collect();
         let mut result = complete(self.0.plan.revision == MODERN, json!({"prompts": prompts}));
         if let (Some(last), false) = (page.last(), is_last) {
             result["nextCursor"] = format!("{walk}/{}", last.name).into();
@@ -752,17 +778,21 @@ impl Upstream {
         let params = &message["params"];
         let name = params["name"].as_str().unwrap_or_default();
         let nonce = params["arguments"]["nonce"].as_str().unwrap_or_default().to_owned();
-        let (prompt, asks) = {
+        let (prompt, asks, other) = {
             let mut state = self.lock();
+            let flips = nonce.is_empty() && state.rng.f64() < state.mood.flips;
+            state.has_other_text ^= flips;
+            let other =
+                if nonce.is_empty() && state.has_other_text { " in other words" } else { "" };
             let asks = self.0.plan.asks && state.rng.u8(..) < 100;
             if asks {
                 state.asked.insert(nonce.clone());
             }
-            (state.prompts.get(name).map(|prompt| prompt.listed_for(caller)), asks)
+            (state.prompts.get(name).map(|prompt| prompt.listed_for(caller)), asks, other)
         };
         let Some(prompt) = prompt else { return Reply::Message(error(message, -32602)) };
         let is_modern = self.0.plan.revision == MODERN;
-        let text = format!("{} says {} for {nonce}", self.0.plan.id, prompt.description);
+        let text = format!("{} says {}{other} for {nonce}", self.0.plan.id, prompt.description);
         let answers = params.get("inputResponses").and_then(Value::as_object);
         match answers {
             Some(answers) => self.check_answer(&nonce, &answers["colour"]),

@@ -330,18 +330,14 @@ impl World {
         is_plain: bool,
         (from, until): (Instant, Instant),
     ) -> bool {
-        let compares = |approved: &Approved| match plan.transport {
-            Transport::Library => true,
-            _ => is_plain && approved.has_text,
+        let is_same = |approved: &Approved| match (plan.transport, &approved.text) {
+            (Transport::Library, _) => approved.description == prompt.description,
+            (_, Some(text)) if is_plain => *text == prompt.description,
+            _ => true,
         };
         let state = self.lock();
         let mut rules = state.rules.iter().filter(|period| period.touches(from, until));
-        rules.any(|period| {
-            let approved = period.value.approval(&plan.id, &prompt.name);
-            approved.is_some_and(|approved| {
-                approved.description == prompt.description || !compares(approved)
-            })
-        })
+        rules.any(|period| period.value.approval(&plan.id, &prompt.name).is_some_and(is_same))
     }
 
     /// A client has received the result of a get.

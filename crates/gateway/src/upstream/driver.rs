@@ -220,8 +220,9 @@ impl Driver {
                     // A connection that is lost again and again is opened again with backoff, unless
                     // a call may have ended it: others do not wait for what one caller provokes,
                     // against whom the breaker holds it.
-                    let was_in_use = self.connection().is_some_and(|c| c.was_in_use());
-                    if connected.elapsed() > STABLE_AFTER || was_in_use {
+                    let is_by_call = attempts.failure.is_none()
+                        && self.connection().is_some_and(|c| c.was_in_use());
+                    if connected.elapsed() > STABLE_AFTER || is_by_call {
                         reconnects.reset();
                     }
                     if !is_snapshot {

@@ -23,7 +23,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::machine::trace;
-use crate::plan::{CallerPlan, ClientPlan, ClientTransport, FLOOD, address_of};
+use crate::plan::{CallerPlan, ClientPlan, ClientTransport, FLOOD, PROVOKER, address_of};
 use crate::upstream::{MODERN, Prompt};
 use crate::world::{Observer, SeenList, World};
 use channel::Channel;
@@ -697,6 +697,23 @@ impl Client {
         });
         let mut tasks: JoinSet<_> = clients.collect();
         while tasks.join_next().await.is_some() {}
+    }
+
+    /// Gets a prompt with an argument that makes its upstream fail, over and over.
+    pub async fn provoke(world: Arc<World>, rng: Rng, name: &str) {
+        const TIMES: usize = 12;
+        let plan = ClientPlan {
+            name: PROVOKER.to_owned(),
+            caller: world.scenario.callers.len() - 1,
+            host: IpAddr::V4(Ipv4Addr::new(127, 0, 6, 0)),
+            transport: ClientTransport::Http,
+            revision: MODERN,
+            answers: false,
+        };
+        let mut client = Self::new(plan, world, rng);
+        for _ in 0..TIMES {
+            client.get(name).await;
+        }
     }
 
     /// Sends bytes that are no request, or half of one, and may leave.
