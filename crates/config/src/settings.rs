@@ -57,6 +57,8 @@ pub struct Settings {
     pub share_interactive_session: bool,
     /// Whether the upstream's id is put in front of the message of an elicitation.
     pub label_elicitations: bool,
+    /// Whether texts with arguments are learnt for approvals, by gets with markers.
+    pub approval_probes: bool,
 }
 
 /// Treatment of a prompt whose definition changes under the same name.
@@ -166,6 +168,8 @@ share_interactive_session: `true`: all callers share one session on which a lega
     requests, instead of one session for each caller.
 label_elicitations: Put the upstream's id in front of the message of an elicitation, so that users see
     which upstream asks.
+approval_probes: Ask prompts for their texts with made-up arguments, so that people approve these as
+    templates. `false` for an upstream whose gets act on the world. See docs/approvals.md#probes.
 "#;
 
 /// Reads the settings of one table. Keys that are not set are as in `base`, except
@@ -211,6 +215,7 @@ fn read(section: &mut Section<'_>, base: &Settings) -> Settings {
         share_interactive_session: section
             .flag("share_interactive_session", base.share_interactive_session),
         label_elicitations: section.flag("label_elicitations", base.label_elicitations),
+        approval_probes: section.flag("approval_probes", base.approval_probes),
     }
 }
 
@@ -282,6 +287,7 @@ impl Default for Settings {
             server_requests_by_default: true,
             share_interactive_session: false,
             label_elicitations: true,
+            approval_probes: true,
         }
     }
 }

@@ -181,6 +181,12 @@ impl CallOverlay {
         Ok(Some(Document::copy_of(Json::accepted(&text))))
     }
 
+    /// Returns the choices of an argument; `None` if it takes any value.
+    pub fn choices(&self, argument: &str) -> Option<&[String]> {
+        let mut changed = self.arguments.iter();
+        changed.find(|changed| changed.name == argument)?.choices.as_deref()
+    }
+
     /// Returns the choices of an argument that start with `typed`; `None` if the upstream completes
     /// the argument.
     pub fn completed(&self, argument: &str, typed: &str) -> Option<Vec<&str>> {

@@ -123,12 +123,16 @@ pub fn approvals(disk: &SimDisk) -> Approvals {
         let definition = objects.next()?;
         let description = definition["description"].as_str()?.to_owned();
         // A library has a source instead of texts.
-        let text = objects.find_map(|object| {
-            let text = object["messages"][0]["content"]["text"].as_str()?;
-            let text = text.strip_prefix(&format!("{upstream} says "))?;
-            Some(text.strip_suffix(" for ").unwrap_or(text).to_owned())
-        });
-        Some(((upstream, name), Approved { description, text }))
+        let texts: Vec<Value> = objects.collect();
+        let text_for = |whom: &str| {
+            texts.iter().find_map(|object| {
+                let text = object["messages"][0]["content"]["text"].as_str()?;
+                let text = text.strip_prefix(&format!("{upstream} says "))?;
+                Some(text.strip_suffix(&format!(" for {whom}"))?.to_owned())
+            })
+        };
+        let (text, template) = (text_for(""), text_for("{{ nonce }}"));
+        Some(((upstream, name), Approved { description, text, template }))
     });
     approved.collect::<BTreeMap<_, _>>()
 }

@@ -173,6 +173,8 @@ pub struct Approved {
     pub description: String,
     /// Its text without arguments, if that is approved, too.
     pub text: Option<String>,
+    /// Its text for any nonce.
+    pub template: Option<String>,
 }
 
 impl Rules {

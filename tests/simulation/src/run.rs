@@ -373,19 +373,20 @@ async fn check_client(world: &World, client: &mut Client) {
     }
 }
 
-/// Whether gets of a prompt with arguments are answered: the text of an approved library prompt may
-/// be one that was not approved.
+/// Whether gets of a prompt with arguments are answered: its text may be one that was not approved.
 fn is_servable(world: &World, public: &str) -> bool {
     let (id, name) = public.split_once("__").unwrap_or_default();
     let mut upstreams = world.upstreams().iter();
     let Some(upstream) = upstreams.find(|upstream| upstream.plan().id == id) else { return true };
-    let Plan { transport, needs_approval, .. } = upstream.plan();
+    let Plan { needs_approval, .. } = upstream.plan();
     let offered = upstream.prompts().into_iter().find(|prompt| prompt.name == name);
     let rules = world.newest_rules();
-    let approved = rules.approval(id, name).map(|approved| &approved.description);
-    !needs_approval
-        || *transport != Transport::Library
-        || approved == offered.as_ref().map(|prompt| &prompt.description)
+    let compared = rules.approval(id, name).and_then(|approved| match upstream.plan().transport {
+        Transport::Library => Some(&approved.description),
+        _ => approved.template.as_ref(),
+    });
+    let offered = offered.map(|prompt| prompt.description);
+    !needs_approval || compared.is_none_or(|compared| offered.as_ref() == Some(compared))
 }
 
 /// A caller whose gets make an upstream fail closes it for no other.

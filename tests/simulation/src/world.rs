@@ -330,10 +330,16 @@ impl World {
         is_plain: bool,
         (from, until): (Instant, Instant),
     ) -> bool {
-        let is_same = |approved: &Approved| match (plan.transport, &approved.text) {
-            (Transport::Library, _) => approved.description == prompt.description,
-            (_, Some(text)) if is_plain => *text == prompt.description,
-            _ => true,
+        let is_same = |approved: &Approved| {
+            let Approved { description, text, template } = approved;
+            let compared = match plan.transport {
+                Transport::Library => Some(description),
+                _ if is_plain => text.as_ref(),
+                _ => template.as_ref(),
+            };
+            // Where templates are approved, nothing else is served.
+            let is_covered = compared.is_some() || template.is_none();
+            is_covered && compared.is_none_or(|compared| *compared == prompt.description)
         };
         let state = self.lock();
         let mut rules = state.rules.iter().filter(|period| period.touches(from, until));

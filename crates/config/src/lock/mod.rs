@@ -138,7 +138,7 @@ impl Lock {
 }
 
 /// Returns arguments in the form in which approvals name them: canonical JSON (RFC 8785).
-pub(crate) fn arguments_text(arguments: &BTreeMap<String, String>) -> Arc<str> {
+pub fn arguments_text(arguments: &BTreeMap<String, String>) -> Arc<str> {
     let mut object = String::new();
     write_object(&mut object, |object| {
         for (name, value) in arguments {

@@ -2,9 +2,11 @@
 //! upstream offers.
 
 pub mod decide;
+pub mod template;
 mod text;
 
 pub use decide::{Decision, Reason, Serving, decide};
+pub use template::TemplateArguments;
 pub use text::canonical_text;
 
 use std::collections::BTreeMap;
@@ -152,6 +154,8 @@ pub enum Coverage {
     Definition,
     /// The definition, and texts for some arguments.
     Text,
+    /// The definition, and texts with places for arguments.
+    Template,
     /// The definition, and the source of a library prompt.
     Source,
 }
@@ -162,6 +166,7 @@ impl Coverage {
         match self {
             Self::Definition => "definition",
             Self::Text => "text",
+            Self::Template => "template",
             Self::Source => "source",
         }
     }
@@ -198,9 +203,15 @@ impl Version {
     pub fn kind(&self) -> Coverage {
         match (&self.source, self.texts.is_empty()) {
             (Some(_), _) => Coverage::Source,
+            (None, false) if self.has_templates() => Coverage::Template,
             (None, false) => Coverage::Text,
             (None, true) => Coverage::Definition,
         }
+    }
+
+    /// Whether one of its texts has places for arguments.
+    pub fn has_templates(&self) -> bool {
+        self.texts.keys().any(|arguments| TemplateArguments::read(arguments).is_some())
     }
 
     /// Returns all digests, which are the names of the objects that belong to the version.

@@ -1,13 +1,15 @@
 //! Approvals in the catalog: which form of each prompt is served, and what a get is compared with.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
+use super::blocking::beside_calls;
 use config::ApprovalRules;
 use config::lock::{Lock, LockStore, ObjectError};
 use domain::approval::{
-    Approval, ApprovalState, Decision, DigestText, Mode, NO_ARGUMENTS, Offered, Serving, Version,
+    Approval, ApprovalState, Decision, DigestText, Mode, NO_ARGUMENTS, Offered, Serving,
+    TemplateArguments, Version,
 };
 use domain::call_overlay::CallOverlay;
 use domain::json::Json;
@@ -78,20 +80,95 @@ pub struct ApprovedTexts {
     /// Whether the text without arguments is served if the upstream does not offer it.
     pub has_snapshot: bool,
     pub version: Version,
-    pub(super) store: Arc<LockStore>,
+    templates: Vec<ApprovedTemplate>,
+    store: Arc<LockStore>,
+}
+
+/// An approved text with places for arguments.
+#[derive(Debug)]
+struct ApprovedTemplate {
+    arguments: TemplateArguments,
+    digest: DigestText,
+    /// Read when it is needed first.
+    text: OnceLock<Arc<str>>,
+}
+
+/// What the text of a get is compared with.
+#[derive(Clone, Debug)]
+pub(super) enum ExpectedText<'a> {
+    /// The text with this digest.
+    Text(&'a DigestText),
+    /// The template, with the arguments in its places.
+    Template { digest: &'a DigestText, template: Arc<str>, arguments: &'a str },
+    /// Nothing is approved for these arguments, but templates are for others, such as this one.
+    Nothing { other: &'a DigestText },
+}
+
+impl ExpectedText<'_> {
+    /// The digest of the approved text.
+    pub(super) fn digest(&self) -> &DigestText {
+        match self {
+            Self::Text(digest)
+            | Self::Template { digest, .. }
+            | Self::Nothing { other: digest } => digest,
+        }
+    }
 }
 
 impl ApprovedTexts {
+    /// The texts of an approved version, as this configuration treats them.
+    pub(super) fn new(version: &Version, settings: &ApprovalSettings) -> Self {
+        let is_enforced = settings.mode == Mode::Enforce;
+        let templates = version.texts.iter().filter_map(|(arguments, digest)| {
+            let arguments = TemplateArguments::read(arguments)?;
+            Some(ApprovedTemplate { arguments, digest: digest.clone(), text: OnceLock::new() })
+        });
+        let mut templates: Vec<_> = templates.collect();
+        templates.sort_by_key(|template| std::cmp::Reverse(template.arguments.values()));
+        Self {
+            is_enforced,
+            has_snapshot: is_enforced
+                && settings.snapshot
+                && version.texts.contains_key(NO_ARGUMENTS),
+            version: version.clone(),
+            templates,
+            store: settings.store.clone(),
+        }
+    }
+
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.is_enforced == other.is_enforced
             && self.has_snapshot == other.has_snapshot
             && self.version == other.version
     }
 
-    /// Returns the digest of the approved text for arguments that [`approval_arguments`] returned;
-    /// `None` where none is approved.
-    pub(super) fn text(&self, arguments: &str) -> Option<&DigestText> {
-        self.version.texts.get(arguments)
+    /// Returns what is approved for arguments that [`approval_arguments`] returned; `None` where
+    /// texts are not compared.
+    ///
+    /// # Errors
+    /// The object of a template cannot be had.
+    pub(super) async fn expected<'a>(
+        &'a self,
+        arguments: &'a str,
+    ) -> Result<Option<ExpectedText<'a>>, ObjectError> {
+        if let Some(digest) = self.version.texts.get(arguments) {
+            return Ok(Some(ExpectedText::Text(digest)));
+        }
+        let given = Json::accepted(arguments);
+        let mut templates = self.templates.iter();
+        let Some(found) = templates.find(|template| template.arguments.cover(given)) else {
+            let other = self.templates.first();
+            return Ok(other.map(|other| ExpectedText::Nothing { other: &other.digest }));
+        };
+        let template = match found.text.get() {
+            Some(text) => text.clone(),
+            None => {
+                let (store, digest) = (self.store.clone(), found.digest.clone());
+                let text = beside_calls(move || store.object(&digest)).await?;
+                found.text.get_or_init(|| text.into()).clone()
+            }
+        };
+        Ok(Some(ExpectedText::Template { digest: &found.digest, template, arguments }))
     }
 
     /// Reads the approved text without arguments. Blocks.

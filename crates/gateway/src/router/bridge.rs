@@ -4,6 +4,7 @@
 
 use tokio::time::Instant;
 
+use super::approval::ExpectedText;
 use super::call_channel::{CallChannel, CallEvent, RequestOrigin};
 use super::reply::{self, InputRequired, Reply, ResultOrigin};
 use super::suspended_calls;
@@ -38,8 +39,8 @@ pub(super) struct Bridge<'a> {
     pub channel: &'a CallChannel,
     /// For the upstream.
     pub arguments: Option<&'a Document>,
-    /// The digest of the approved text for the arguments of the client, where one is approved.
-    pub approved_text: Option<&'a DigestText>,
+    /// What is approved for the arguments of the client, where texts are compared.
+    pub expected: Option<&'a ExpectedText<'a>>,
     /// Extended while a user answers.
     pub deadline: Instant,
     pub now: UnixSeconds,
@@ -207,8 +208,8 @@ impl Bridge<'_> {
     fn checked(&self, result: Document) -> Result<Reply, Fault> {
         let hidden_text = self.routed.upstream.config().settings.content;
         let mut prompt = reply::prompt(result, self.origin(), hidden_text)?;
-        if let Some(approved) = self.approved_text {
-            self.compare(approved, &prompt.result)?;
+        if let Some(expected) = self.expected {
+            self.compare(expected, &prompt.result)?;
         }
         prompt.overlay.clone_from(&self.routed.owner.overlay);
         Ok(Reply::Prompt(prompt))
@@ -218,11 +219,12 @@ impl Bridge<'_> {
     ///
     /// # Errors
     /// [`Kind::NotApproved`] if they differ, and approval is enforced.
-    fn compare(&self, approved: &DigestText, result: &Document) -> Result<(), Fault> {
-        let Err(offered) = self.router.shared.verified.verify(approved, result) else {
+    fn compare(&self, expected: &ExpectedText<'_>, result: &Document) -> Result<(), Fault> {
+        let Err(offered) = self.router.shared.verified.verify(expected, result) else {
             return Ok(());
         };
-        let fault = self.fault(Kind::NotApproved { approved: approved.clone(), offered });
+        let approved = expected.digest().clone();
+        let fault = self.fault(Kind::NotApproved { approved, offered });
         let is_enforced = self
             .routed
             .owner

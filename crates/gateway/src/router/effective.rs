@@ -239,17 +239,7 @@ impl Maker<'_> {
             .and_then(|approval| approval.approved.as_ref())
             .map(|decided| &decided.version);
         let version = version.filter(|version| version.kind() != Coverage::Definition);
-        let approved = version.map(|version| {
-            let is_enforced = self.is_enforced();
-            Arc::new(ApprovedTexts {
-                is_enforced,
-                has_snapshot: is_enforced
-                    && self.approvals.snapshot
-                    && version.texts.contains_key(NO_ARGUMENTS),
-                version: version.clone(),
-                store: self.approvals.store.clone(),
-            })
-        });
+        let approved = version.map(|version| Arc::new(ApprovedTexts::new(version, self.approvals)));
         let is_tolerated = !self.is_enforced() && state != ApprovalState::Approved;
         PromptApproval { state, is_tolerated, is_snapshot_only: false, approved }
     }

@@ -189,12 +189,19 @@ impl Router {
             return Box::pin(self.snapshot_or(routed, key, gone)).await;
         }
         let arguments = effective.as_ref().or(arguments);
+        let expected = match &approved {
+            None => None,
+            Some((approved, key)) => approved.expected(key).await.map_err(|error| {
+                tracing::error!(%error, name = %owner.public_name, "approved text cannot be read");
+                Fault::Internal
+            })?,
+        };
         let bridge = Bridge {
             router: self,
             routed,
             channel,
             arguments,
-            approved_text: approved.as_ref().and_then(|(approved, key)| approved.text(key)),
+            expected: expected.as_ref(),
             deadline,
             now,
             rounds: 0,

@@ -4,7 +4,9 @@
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
+use super::approval::ExpectedText;
 use base::seal;
+use domain::approval::template::fill;
 use domain::approval::{DigestText, canonical_text};
 use domain::document::Document;
 use domain::json::Json;
@@ -35,15 +37,30 @@ impl Default for VerifiedTexts {
 }
 
 impl VerifiedTexts {
-    /// Compares the text of a checked result with the approved one.
+    /// Compares the text of a checked result with what is approved.
     ///
     /// # Errors
     /// The digest of the result's text, if the texts differ.
     pub(super) fn verify(
         &self,
-        approved: &DigestText,
+        expected: &ExpectedText<'_>,
         result: &Document,
     ) -> Result<(), DigestText> {
+        let filled = match expected {
+            ExpectedText::Text(approved) => return self.verify_text(approved, result),
+            ExpectedText::Template { template, arguments, .. } => {
+                Some(fill(template, Json::accepted(arguments)))
+            }
+            ExpectedText::Nothing { .. } => None,
+        };
+        let text = canonical_text(result.json());
+        if filled.is_some_and(|filled| filled == text) {
+            return Ok(());
+        }
+        Err(seal::sha256_text(text.as_bytes()).into())
+    }
+
+    fn verify_text(&self, approved: &DigestText, result: &Document) -> Result<(), DigestText> {
         let known = self.0.get(approved);
         if known.is_some_and(|known| is_same_text(known.json(), result.json())) {
             return Ok(());
@@ -87,10 +104,10 @@ mod tests {
         let text = canonical_text(good.json());
         let approved: DigestText = seal::sha256_text(text.as_bytes()).into();
         for _ in 0..3 {
-            assert_eq!(texts.verify(&approved, &good), Ok(()));
-            assert_eq!(texts.verify(&approved, &spelled), Ok(()));
+            assert_eq!(texts.verify_text(&approved, &good), Ok(()));
+            assert_eq!(texts.verify_text(&approved, &spelled), Ok(()));
             for other in [&described, &evil] {
-                assert_ne!(texts.verify(&approved, other).unwrap_err(), approved);
+                assert_ne!(texts.verify_text(&approved, other).unwrap_err(), approved);
             }
         }
     }

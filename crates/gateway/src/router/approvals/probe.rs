@@ -20,15 +20,19 @@ use crate::router::reply::Reply;
 use crate::router::{RoutedCall, Router, effective_arguments, without_presets};
 use base::platform::wall_clock;
 use base::seal;
-use config::ApprovalRules;
-use domain::approval::{DigestText, Mode, NO_ARGUMENTS, OfferedText, canonical_text};
+use config::lock::arguments_text;
+use domain::approval::template::{placeholder, template};
+use domain::approval::{
+    DigestText, Mode, NO_ARGUMENTS, OfferedText, TemplateArguments, canonical_text,
+};
 use domain::call::{Call, ClientMessages, ForwardedMeta, NameKind, Request};
 use domain::caller::{Caller, PROBER};
 use domain::chunks::Chunks;
 use domain::document::Document;
-use domain::fault::{Fault, TransportFault};
+use domain::fault::{Fault, TransportFault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::json::Json;
 use domain::name::UpstreamId;
+use domain::prompt::{Argument, Prompt};
 use domain::unix_time::UnixSeconds;
 
 /// The endpoint that records of probes name.
@@ -36,6 +40,36 @@ const ENDPOINT: &str = "approvals";
 
 /// Why the approval does not cover a text that an upstream has made with a secret.
 const HOLDS_SECRET: &str = "it holds the value of a preset argument, a secret that must not be written to promptgate.lock.d";
+
+/// Why the approval does not cover a text that looks like a template itself.
+const HOLDS_PLACE: &str = "it holds the name of an argument in double braces, so its arguments cannot be told from its text";
+
+/// The form of the markers that a template is learnt with.
+#[derive(Clone, Copy, Debug)]
+enum MarkerForm {
+    Word,
+    Number,
+    Url,
+}
+
+/// Characters of markers: unlikely to occur in a text, and of two lengths, so that a text that
+/// depends on the length is not taken for a template.
+const SHORT_MARKER: usize = 12;
+const LONG_MARKER: usize = 17;
+
+impl MarkerForm {
+    const ALL: [Self; 3] = [Self::Word, Self::Number, Self::Url];
+
+    /// Letters and digits, which no server has a reason to change.
+    fn marker(self, length: usize) -> String {
+        let some = |length, draw: fn() -> char| (0..length).map(|_| draw()).collect::<String>();
+        match self {
+            Self::Word => format!("Mk{}", some(length - 2, fastrand::alphanumeric)),
+            Self::Number => format!("9{}", some(length - 1, || fastrand::digit(10))),
+            Self::Url => format!("https://example.com/mk{}", some(length, fastrand::alphanumeric)),
+        }
+    }
+}
 
 /// The text that two gets with the same arguments returned.
 #[derive(Clone, Debug)]
@@ -93,8 +127,11 @@ impl Router {
         let Some(offered) = &row.offered else {
             return texts;
         };
-        for arguments in probed_arguments(row, &self.approvals) {
-            let probed = self.probe_twice(row, offered, &arguments, patience).await;
+        for arguments in self.probed_arguments(row) {
+            let probed = match TemplateArguments::read(&arguments) {
+                Some(template) => self.probe_template(row, offered, &template, patience).await,
+                None => self.probe_twice(row, offered, &arguments, patience).await,
+            };
             let text = probed.unwrap_or_else(|fault| ProbedText::Failed(fault.to_string()));
             texts.insert(arguments, text);
         }
@@ -112,15 +149,41 @@ impl Router {
     ) -> Result<ProbedText, Fault> {
         let text = self.probe_once(row, offered, arguments, patience).await?;
         let again = self.probe_once(row, offered, arguments, patience).await?;
-        let holds_secret =
-            || offered.prompt.overlay.as_ref().is_some_and(|overlay| overlay.holds_secret(&text));
-        Ok(if again != text {
-            ProbedText::Unstable
-        } else if holds_secret() {
-            ProbedText::Failed(HOLDS_SECRET.to_owned())
-        } else {
-            ProbedText::Stable { digest: seal::sha256_text(text.as_bytes()).into(), text }
-        })
+        Ok(compared(offered, text, &again))
+    }
+
+    /// Learns a template: two texts for markers of different lengths must have the same constant
+    /// parts. Where an upstream refuses letters, it is asked with digits, and with URLs.
+    ///
+    /// # Errors
+    /// As for a get.
+    async fn probe_template(
+        &self,
+        row: &ApprovalRow,
+        offered: &OfferedPrompt,
+        arguments: &TemplateArguments,
+        patience: Patience,
+    ) -> Result<ProbedText, Fault> {
+        let mut refusal = None;
+        for form in MarkerForm::ALL {
+            let learn = async |length| {
+                let (marked, markers) = arguments.marked(|| form.marker(length));
+                let text = self.probe_once(row, offered, &marked, patience).await?;
+                Ok::<_, Fault>(template(&text, &markers))
+            };
+            let learnt = match learn(SHORT_MARKER).await {
+                Ok(text) => learn(LONG_MARKER).await.map(|again| (text, again)),
+                Err(fault) => Err(fault),
+            };
+            match learnt {
+                Ok((Some(text), Some(again))) => return Ok(compared(offered, text, &again)),
+                Ok(_) => return Ok(ProbedText::Failed(HOLDS_PLACE.to_owned())),
+                Err(fault) if !is_refusal(&fault) => return Err(fault),
+                // The first refusal says what the upstream wants.
+                Err(fault) => refusal = refusal.or(Some(fault)),
+            }
+        }
+        Err(refusal.unwrap_or(Fault::Internal))
     }
 
     /// Probes the prompts of an upstream with approvals: when they change, after a get gave another
@@ -219,7 +282,29 @@ impl Router {
     /// Whether all texts of the offered version are known that can be.
     fn is_probed(&self, row: &ApprovalRow, offered: &OfferedPrompt) -> bool {
         let texts = &offered.version.texts;
-        probed_arguments(row, &self.approvals).all(|arguments| texts.contains_key(&arguments))
+        self.probed_arguments(row).all(|arguments| texts.contains_key(&arguments))
+    }
+
+    /// Returns the arguments of a get without any, in canonical form, places for those that a prompt
+    /// declares, and the arguments of its configured probes.
+    fn probed_arguments<'a>(&'a self, row: &'a ApprovalRow) -> impl Iterator<Item = Arc<str>> + 'a {
+        let offered = row.offered.as_ref();
+        let needs_none =
+            offered.is_some_and(|offered| !offered.prompt.arguments.iter().any(|a| a.required));
+        let without = needs_none.then(|| Arc::from(NO_ARGUMENTS));
+        let upstream = self.upstreams.get(&row.upstream);
+        let is_asked = upstream.is_some_and(|upstream| upstream.config().settings.approval_probes);
+        let asked = offered.filter(|_| is_asked);
+        let templates = asked.into_iter().flat_map(|offered| template_arguments(&offered.prompt));
+        let configured = self.approvals.probes.iter();
+        let configured = configured.filter(|probe| probe.prompt == row.public_name);
+        let configured = configured.filter_map(move |probe| {
+            let prompt = &offered?.prompt;
+            let given = Json::accepted(&probe.arguments);
+            let overlay = prompt.overlay.as_deref();
+            Some(Arc::from(approval_arguments(&prompt.arguments, overlay, Some(given))))
+        });
+        without.into_iter().chain(templates).chain(configured)
     }
 
     /// One get, recorded and limited like any other. Waits where a limit refuses it, if there is
@@ -321,7 +406,7 @@ impl Router {
             routed,
             channel: &channel,
             arguments: effective.as_ref().or(arguments),
-            approved_text: None,
+            expected: None,
             deadline: Instant::now() + self.limits.request,
             now: UnixSeconds::default(),
             rounds: 0,
@@ -333,23 +418,66 @@ impl Router {
     }
 }
 
-/// Returns the arguments of a get without any, in canonical form, and those of the configured
-/// probes of a prompt.
-fn probed_arguments<'a>(
-    row: &'a ApprovalRow,
-    approvals: &'a ApprovalRules,
-) -> impl Iterator<Item = Arc<str>> + 'a {
-    let needs_none = row
-        .offered
-        .as_ref()
-        .is_some_and(|offered| !offered.prompt.arguments.iter().any(|argument| argument.required));
-    let without = needs_none.then(|| Arc::from(NO_ARGUMENTS));
-    let configured = approvals.probes.iter().filter(|probe| probe.prompt == row.public_name);
-    let configured = configured.filter_map(|probe| {
-        let prompt = &row.offered.as_ref()?.prompt;
-        let given = Json::accepted(&probe.arguments);
-        let overlay = prompt.overlay.as_deref();
-        Some(Arc::from(approval_arguments(&prompt.arguments, overlay, Some(given))))
-    });
-    without.into_iter().chain(configured)
+/// Whether the upstream has refused the arguments of a probe.
+fn is_refusal(fault: &Fault) -> bool {
+    matches!(fault, Fault::Upstream(UpstreamFault { kind: Kind::Error { .. }, .. }))
+}
+
+/// What two gets have shown.
+fn compared(offered: &OfferedPrompt, text: String, again: &str) -> ProbedText {
+    let overlay = offered.prompt.overlay.as_ref();
+    if again != text {
+        ProbedText::Unstable
+    } else if overlay.is_some_and(|overlay| overlay.holds_secret(&text)) {
+        ProbedText::Failed(HOLDS_SECRET.to_owned())
+    } else {
+        ProbedText::Stable { digest: seal::sha256_text(text.as_bytes()).into(), text }
+    }
+}
+
+/// Texts with places for arguments that are learnt of one prompt.
+const MAX_TEMPLATES: usize = 16;
+
+/// The sets of arguments with which templates are learnt: those that are required, all, and each of
+/// the others alone; with each value of an argument that has choices. None of a library prompt,
+/// whose source is approved.
+fn template_arguments(prompt: &Prompt) -> Vec<Arc<str>> {
+    let is_asked = prompt.source.is_none() && !prompt.arguments.is_empty();
+    if !is_asked {
+        return Vec::new();
+    }
+    let names = |is_meant: &dyn Fn(&Argument) -> bool| -> Vec<&str> {
+        let meant = prompt.arguments.iter().filter(|argument| is_meant(argument));
+        meant.map(|argument| &*argument.name).collect()
+    };
+    let mut sets = vec![names(&|argument| argument.required), names(&|_| true)];
+    for optional in names(&|argument| !argument.required) {
+        sets.push(names(&|argument| argument.required || argument.name == optional));
+    }
+    let mut all: Vec<Arc<str>> = Vec::new();
+    for set in sets.into_iter().filter(|set| !set.is_empty()) {
+        for arguments in with_choices(prompt, &set) {
+            if all.len() < MAX_TEMPLATES && !all.contains(&arguments) {
+                all.push(arguments);
+            }
+        }
+    }
+    all
+}
+
+/// The arguments of these names with their places, and with each value of those that have choices.
+fn with_choices(prompt: &Prompt, names: &[&str]) -> Vec<Arc<str>> {
+    let mut sets = vec![BTreeMap::<String, String>::new()];
+    for name in names {
+        let choices = prompt.overlay.as_ref().and_then(|overlay| overlay.choices(name));
+        let place = [placeholder(name)];
+        let values = choices.filter(|choices| !choices.is_empty()).unwrap_or(&place);
+        let with = |set: &BTreeMap<String, String>, value: &String| {
+            let own = [((*name).to_owned(), value.clone())];
+            set.clone().into_iter().chain(own).collect()
+        };
+        let more = sets.iter().flat_map(|set| values.iter().map(move |value| with(set, value)));
+        sets = more.take(MAX_TEMPLATES).collect();
+    }
+    sets.iter().map(arguments_text).collect()
 }
