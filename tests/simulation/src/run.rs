@@ -310,6 +310,21 @@ async fn check_calm(gateway: &Gateway, clients: &[Arc<Mutex<Client>>], rng: &mut
     for client in clients {
         check_client(world, &mut *client.lock().await).await;
     }
+    get_changed_prompts(world, clients).await;
+}
+
+/// Gets prompts whose texts have changed since they were approved: what is served must not be these.
+async fn get_changed_prompts(world: &World, clients: &[Arc<Mutex<Client>>]) {
+    let Some(client) = clients.first() else { return };
+    let mut client = client.lock().await;
+    let rules = world.newest_rules();
+    for upstream in world.upstreams().iter().filter(|upstream| upstream.plan().needs_approval) {
+        let visible = rules.visible(client.caller(), upstream.plan(), &upstream.prompts());
+        for Prompt { name, .. } in visible.into_iter().take(3) {
+            upstream.change_prompt(&name);
+            client.get(&format!("{}__{name}", upstream.plan().id)).await;
+        }
+    }
 }
 
 async fn listen(world: &World, clients: &[Arc<Mutex<Client>>]) -> Vec<Listener> {

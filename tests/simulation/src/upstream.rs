@@ -400,6 +400,23 @@ impl Upstream {
         self.announce();
     }
 
+    /// Gives a prompt another description and text from now on.
+    pub fn change_prompt(&self, name: &str) {
+        let changed = {
+            let mut state = self.lock();
+            state.version += 1;
+            let description = format!("{name} of {} in version {}", self.0.plan.id, state.version);
+            state.prompts.get_mut(name).map(|prompt| {
+                prompt.description = description;
+                prompt.clone()
+            })
+        };
+        if let Some(prompt) = changed {
+            self.write(&prompt);
+            self.announce();
+        }
+    }
+
     /// The prompts that it has at present.
     pub fn prompts(&self) -> Vec<Prompt> {
         self.lock().prompts.values().cloned().collect()
