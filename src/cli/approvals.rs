@@ -69,14 +69,15 @@ impl ApprovalsGateway {
             ApprovalsCommand::Status(view) => self.status(view).await,
             ApprovalsCommand::Diff { prompt, view } => self.diff(prompt.as_deref(), view).await,
             ApprovalsCommand::Check(view) => self.check(view).await,
-            ApprovalsCommand::Approve { prompts, upstream, yes, seen, decision } => {
+            ApprovalsCommand::Approve { prompts, upstream, yes, unseen, seen, decision } => {
                 let rows = match upstream {
                     Some(upstream) => self.of_upstream(upstream)?,
                     None => self.named(prompts)?,
                 };
                 let examined = self.examine(rows).await?;
                 check_seen(&examined, seen)?;
-                self.approve(examined, upstream.as_deref(), *yes, decision).await
+                let action = Action::Approve { unseen: *unseen };
+                self.approve(&action, examined, upstream.as_deref(), *yes, decision).await
             }
             ApprovalsCommand::Reject { prompts, seen, decision } => {
                 let examined = self.examine(self.named(prompts)?).await?;
@@ -99,7 +100,7 @@ impl ApprovalsGateway {
         } else {
             table(&COLUMNS, &rows)
         };
-        let mut notes = notes(&Action::Approve, &examined);
+        let mut notes = notes(&Action::Approve { unseen: false }, &examined);
         notes.extend(self.router.unused_probes(&examined));
         for line in notes.iter().map(|note| printable(note)).chain(self.failures()) {
             let _ = write!(text, "\n{line}");
@@ -161,6 +162,7 @@ impl ApprovalsGateway {
 
     async fn approve(
         &self,
+        action: &Action,
         examined: Vec<Examined>,
         upstream_id: Option<&str>,
         yes: bool,
@@ -182,7 +184,7 @@ impl ApprovalsGateway {
         if !yes {
             confirm(new.len())?;
         }
-        self.decide(&Action::Approve, new, decision).await
+        self.decide(action, new, decision).await
     }
 
     /// Shows on standard error what is decided on.
@@ -213,7 +215,7 @@ impl ApprovalsGateway {
             error => Failure::new(error.to_string()),
         })?;
         let verb = match action {
-            Action::Approve => "Approved",
+            Action::Approve { .. } => "Approved",
             Action::Reject => "Rejected",
             Action::RollBack { .. } => "Rolled back",
         };

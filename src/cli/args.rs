@@ -239,6 +239,9 @@ pub(super) enum ApprovalsCommand {
         /// Approve without asking
         #[arg(long, short)]
         yes: bool,
+        /// Approve prompts of which only the definition can be compared, too
+        #[arg(long)]
+        unseen: bool,
         #[command(flatten)]
         seen: SeenTags,
         #[command(flatten)]

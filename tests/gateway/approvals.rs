@@ -360,7 +360,11 @@ async fn texts_are_approved_for_probes_and_not_where_they_are_unstable() {
                  callers = [\"promptgate\"]\nrate = \"50/s\"\nburst = 1\n";
     let table = up.table("up") + "approval_probes = false\n";
     let folder = Folder::new(&(enforced(probes) + limit + &table));
-    let said = folder.approvals(&["approve", "--upstream", "up", "--yes", "--json"]).await.json();
+    let refused = folder.approvals(&["approve", "--upstream", "up", "--yes"]).await;
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("cannot be known: it differs each time"), "{refused:?}");
+    let approve = ["approve", "--upstream", "up", "--yes", "--json", "--unseen"];
+    let said = folder.approvals(&approve).await.json();
     let notes = said["notes"].to_string();
     assert!(notes.contains("up__clock: its text is unstable"), "{said}");
     let status = folder.approvals(&["status", "--json"]).await.json();
@@ -379,7 +383,7 @@ async fn texts_are_approved_for_probes_and_not_where_they_are_unstable() {
     // The lock file is in a stable order, and nothing beside it is left over.
     assert_eq!(folder.objects().len(), 4);
     let before = folder.lock();
-    let again = folder.approvals(&["approve", "--upstream", "up", "--yes"]).await;
+    let again = folder.approvals(&["approve", "--upstream", "up", "--yes", "--unseen"]).await;
     assert_eq!((again.code, folder.lock()), (Some(0), before), "{again:?}");
     up.received_method("prompts/get").await;
 }
@@ -901,7 +905,8 @@ async fn a_template_is_learnt_in_the_form_that_an_upstream_accepts_or_not_at_all
     });
     for (upstream, covers) in [(numbers.await, "template"), (shouting.await, "definition")] {
         let folder = Folder::new(&(enforced("") + &upstream.table("up")));
-        folder.approve().await;
+        let approve = ["approve", "--upstream", "up", "--yes", "--unseen"];
+        assert_eq!(folder.approvals(&approve).await.code, Some(0));
         let status = folder.approvals(&["status", "--json"]).await.json();
         let found = status["prompts"][0]["covers"].as_str().unwrap().to_owned();
         assert!(found.starts_with(covers), "{found}");

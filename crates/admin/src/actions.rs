@@ -302,7 +302,7 @@ impl AdminServer {
     /// Carries out a decision that a form has sent, with the entity tag of the version on its page.
     async fn decide_in_console(&self, visitor: &Visitor, form: &Params) -> PageResult<AdminAnswer> {
         let action = match form.get("action") {
-            "approve" => Action::Approve,
+            "approve" => Action::Approve { unseen: false },
             "reject" => Action::Reject,
             "rollback" => Action::RollBack { to: None },
             _ => return Err(PageError::new(StatusCode::BAD_REQUEST, "Choose what to decide.")),
@@ -313,6 +313,7 @@ impl AdminServer {
             by: Some(visitor.id.clone()),
             why: form.some("why").map(str::to_owned),
             to: form.some("to").map(str::to_owned),
+            unseen: form.some("unseen").is_some(),
         };
         match self.state.decide(action, decision, form.some("tag")).await {
             Ok(_) => {

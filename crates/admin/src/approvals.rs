@@ -36,6 +36,9 @@ pub(super) struct DecisionRequest {
     pub why: Option<String>,
     /// A digest, for a rollback.
     pub to: Option<String>,
+    /// Whether to approve what is known by its definition alone.
+    #[serde(default)]
+    pub unseen: bool,
 }
 
 /// A decision that was not carried out.
@@ -123,6 +126,7 @@ impl AdminState {
         let examined = self.decided_on(&action, if_match, &rows, chosen).await?;
         let action = match action {
             Action::RollBack { .. } => Action::RollBack { to: decision.to },
+            Action::Approve { .. } => Action::Approve { unseen: decision.unseen },
             action => action,
         };
         let notes = notes(&action, &examined);

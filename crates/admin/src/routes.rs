@@ -113,7 +113,7 @@ static ROUTES: [Route; 42] = [
     get("/api/v1/accounts", VIEWER, Handler::Document(|state| ok(&state.accounts()))),
     post("/api/v1/accounts/revoke", APPROVER, Handler::Revoke),
     get("/api/v1/approvals", VIEWER, Handler::Document(AdminState::approvals_answer)),
-    post("/api/v1/approvals/approve", APPROVER, Handler::Decide(Action::Approve)),
+    post("/api/v1/approvals/approve", APPROVER, Handler::Decide(Action::Approve { unseen: false })),
     post("/api/v1/approvals/reject", APPROVER, Handler::Decide(Action::Reject)),
     post("/api/v1/approvals/rollback", APPROVER, Handler::Decide(Action::RollBack { to: None })),
     get("/api/v1/approvals/{name}", TESTER, Handler::Approval),

@@ -185,7 +185,8 @@ async fn a_decision_is_on_the_text_that_was_shown_whatever_the_upstream_answers_
     let (_, csrf, tag) = shown(&mut browser, "third").await;
     offer_evil();
     assert_eq!(decide(&mut browser, "reject", &csrf, &tag).await.status, 303);
-    assert_eq!(decide(&mut browser, "approve", &csrf, &tag).await.status, 412);
+    let again = decide(&mut browser, "approve", &csrf, &tag).await.status;
+    assert!([409, 412].contains(&again), "{again}");
     let kept: String = folder.objects().concat();
     let is_kept = ["good", "nice", "third", "evil"].map(|text| kept.contains(text));
     assert_eq!(is_kept, [true, true, true, false], "{kept}");

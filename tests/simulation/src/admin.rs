@@ -103,7 +103,8 @@ async fn waiting(world: &World, replica: usize) -> Option<(Vec<Value>, String)> 
 /// Sends an approval; returns whether it was carried out.
 async fn approve(world: &World, replica: usize, names: &[Value], tag: &str) -> bool {
     let request = Request::post(format!("{APPROVALS}/approve")).header(header::IF_MATCH, tag);
-    let decision = json!({"prompts": names, "by": "an operator", "why": "it is good"});
+    let decision =
+        json!({"prompts": names, "by": "an operator", "why": "it is good", "unseen": true});
     let Some(answer) = ask(world, replica, request, decision.to_string()).await else {
         return false;
     };

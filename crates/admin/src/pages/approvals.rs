@@ -11,7 +11,7 @@ use crate::console::text::filters;
 use crate::request::{PageRequest, Paging, Params};
 use crate::sign_in::{Role, Visitor};
 use crate::state::AdminState;
-use domain::approval;
+use domain::approval::{self, Coverage};
 use gateway::router::approval::ApprovalRow;
 use gateway::router::approvals::{Examined, SeenOtherwise};
 use gateway::router::blocking::beside_calls;
@@ -57,6 +57,10 @@ pub(super) struct ApprovalPage {
     diff: Option<Vec<DiffLine>>,
     /// The lines of the whole diff.
     diff_total: usize,
+    /// Why an approval would cover the definition alone; `None` if texts are compared, too.
+    unseen: Option<String>,
+    /// What an approval compares.
+    covers: &'static str,
     /// Texts that the upstream has given otherwise.
     seen_otherwise: Vec<SeenOtherwise>,
     previous: Vec<Earlier>,
@@ -98,6 +102,8 @@ impl ApprovalPage {
             tag: String::new(),
             diff: None,
             diff_total: 0,
+            unseen: None,
+            covers: "",
             seen_otherwise: Vec::new(),
             previous: previous.collect(),
             can_decide: visitor.role >= Role::Approver,
@@ -186,6 +192,8 @@ pub(super) async fn approval(
         tag,
         diff: Some(diff),
         diff_total,
+        unseen: examined.unseen_text(),
+        covers: examined.offered.as_ref().map_or("", |offered| covers(offered.version.kind())),
         seen_otherwise: examined.seen_otherwise.clone(),
         ..ApprovalPage::new(&examined.row, visitor)
     })
@@ -202,6 +210,18 @@ async fn difference(
     let shown = text.lines().take(request.rows);
     let shown = shown.map(|line| DiffLine { kind: kind(line), text: line.to_owned() }).collect();
     (shown, text.lines().count())
+}
+
+/// What an approval of a version compares, in words.
+fn covers(kind: Coverage) -> &'static str {
+    match kind {
+        Coverage::Definition => "the definition alone",
+        Coverage::Text => "the definition and the text, at each get",
+        Coverage::Template => {
+            "the definition and the texts, at each get; {{ name }} stands for the value that a client gives"
+        }
+        Coverage::Source => "the definition and the file, at each get",
+    }
 }
 
 fn kind(line: &str) -> &'static str {

@@ -13,7 +13,9 @@ use super::probe::{ProbedText, ProbedTexts};
 use crate::router::approval::ApprovalRow;
 use base::seal;
 use config::lock::Objects;
-use domain::approval::{ApprovalState, DigestText, NO_ARGUMENTS, OfferedText, Version};
+use domain::approval::{
+    Approval, ApprovalState, Coverage, DigestText, Mode, NO_ARGUMENTS, OfferedText, Version,
+};
 
 /// A prompt with the texts and the source of its offered version, as far as they could be fetched.
 #[derive(Clone, Debug)]
@@ -111,6 +113,25 @@ impl Examined {
         })
     }
 
+    /// Why no text of the offered version is known, so that an approval covers the definition alone,
+    /// and how to approve it nevertheless. `None` if a text is known.
+    pub fn unseen_text(&self) -> Option<String> {
+        let offered = self.offered.as_ref()?;
+        if offered.version.kind() != Coverage::Definition || self.row.mode == Mode::Off {
+            return None;
+        }
+        let why = offered.texts.values().find_map(|text| match text {
+            ProbedText::Failed(why) => Some(why.as_str()),
+            ProbedText::Unstable => Some("it differs each time"),
+            ProbedText::Stable { .. } => None,
+        });
+        let why = why.unwrap_or("its arguments are not made up (approval_probes)");
+        Some(format!(
+            "only its definition can be compared, and its upstream can answer with any text, which cannot be known: \
+             {why}. Approve it with --unseen (`unseen` over the API) if that is meant"
+        ))
+    }
+
     /// The entity tag of what this examination shows (RFC 9110, section 8.8.3): the digests of the
     /// definition, the source and the texts, and the decisions on the prompt. A decision names it.
     pub fn tag(&self) -> String {
@@ -124,11 +145,11 @@ impl Examined {
         format!("\"{}\"", seal::sha256_text(shown.to_string().as_bytes()))
     }
 
-    /// Whether the decisions on the prompt are still those of the examination.
-    fn is_current(&self, row: &ApprovalRow) -> bool {
+    /// Whether it is of this prompt, on which the decisions are still the same.
+    fn is_current(&self, row: &ApprovalRow, approval: Option<&Approval>) -> bool {
         self.row.upstream == row.upstream
             && self.row.raw_name == row.raw_name
-            && self.row.approval == row.approval
+            && self.row.approval.as_ref() == approval
     }
 
     /// About the memory that it takes, in bytes.
@@ -183,7 +204,12 @@ impl Examinations {
 
     /// Returns the examination of a prompt that has this tag, unless it is forgotten or there was a
     /// decision on the prompt since.
-    pub(crate) fn shown(&self, tag: &str, row: &ApprovalRow) -> Option<Arc<Examined>> {
-        self.0.get(tag).filter(|examined| examined.is_current(row))
+    pub(crate) fn shown(
+        &self,
+        tag: &str,
+        row: &ApprovalRow,
+        approval: Option<&Approval>,
+    ) -> Option<Arc<Examined>> {
+        self.0.get(tag).filter(|examined| examined.is_current(row, approval))
     }
 }

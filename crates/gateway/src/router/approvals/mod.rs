@@ -35,8 +35,8 @@ use domain::name::UpstreamId;
 /// A decision on prompts.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Action {
-    /// Approves the offered versions.
-    Approve,
+    /// Approves the offered versions. `unseen`: also those of which only the definition is compared.
+    Approve { unseen: bool },
     /// Rejects the offered versions.
     Reject,
     /// Approves versions that were approved before: the newest, or the one with a digest.
@@ -47,7 +47,7 @@ impl Action {
     /// The name of the member that lists the completed decisions.
     pub fn key(&self) -> &'static str {
         match self {
-            Self::Approve => "approved",
+            Self::Approve { .. } => "approved",
             Self::Reject => "rejected",
             Self::RollBack { .. } => "rolledBack",
         }
@@ -168,7 +168,10 @@ impl Router {
     /// Returns the examination of a prompt that was shown with this tag; `None` if it is not known
     /// here, or there was a decision on the prompt since.
     pub fn shown(&self, tag: &str, row: &ApprovalRow) -> Option<Arc<Examined>> {
-        self.shared.examinations.shown(tag, row)
+        // By the lock file itself: the catalog follows it a moment later.
+        let approvals = self.approvals.lock.of_upstream(row.upstream.as_str());
+        let approval = approvals.and_then(|approvals| approvals.get(&*row.raw_name));
+        self.shared.examinations.shown(tag, row, approval)
     }
 
     /// Returns notes on configured probes whose prompts are not offered.
@@ -362,7 +365,9 @@ fn change_lock(
         let approval = lock.approval_mut(upstream, raw_name);
         let approved = approval.approved.as_ref().map(|decided| decided.version.clone());
         let (kind, version) = apply(action, examined, approval, attribution, store)?;
-        if let (Action::Approve | Action::Reject, Some(offered)) = (action, &examined.offered) {
+        if let (Action::Approve { .. } | Action::Reject, Some(offered)) =
+            (action, &examined.offered)
+        {
             objects.extend(offered.objects.clone());
         }
         let event = AuditEvent::new(kind).text("upstream", upstream).text("prompt", raw_name);
@@ -400,12 +405,15 @@ fn apply(
         offered.ok_or_else(|| refused(&examined.row, why))
     };
     match action {
-        Action::Approve => {
+        Action::Approve { unseen } => {
             let version = offered()?;
             if let Some((arguments, why)) = examined.unverified() {
                 let why = format!(
                     "the approval covers its text with {arguments}, which cannot be had now ({why}); approve it when it can"
                 );
+                return Err(refused(&examined.row, why));
+            }
+            if let Some(why) = examined.unseen_text().filter(|_| !unseen) {
                 return Err(refused(&examined.row, why));
             }
             approval.approve(version.clone(), attribution.clone());
@@ -437,7 +445,7 @@ pub fn notes(action: &Action, examined: &[Examined]) -> Vec<String> {
     let mut notes = Vec::new();
     for Examined { row, offered, .. } in examined {
         let name = &row.public_name;
-        if *action == Action::Approve {
+        if let Action::Approve { .. } = action {
             for (arguments, text) in offered.iter().flat_map(|offered| &offered.texts) {
                 let with = match &**arguments {
                     NO_ARGUMENTS => String::new(),
