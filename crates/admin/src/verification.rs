@@ -137,8 +137,7 @@ impl Verified {
 
     /// Missing records beyond those of [`Verified::missing`].
     pub(super) fn missing_beyond(&self) -> u64 {
-        self.missing_records
-            - self.missing.iter().map(|[first, last]| last - first + 1).sum::<u64>()
+        self.missing_records.saturating_sub(records(self.missing.iter().copied()))
     }
 
     fn take(&mut self, report: &VerificationReport) {
@@ -191,5 +190,14 @@ mod tests {
         verified.take(&VerificationReport { missing, ..VerificationReport::default() });
         assert_eq!(verified.missing.len(), MAX_MISSING);
         assert_eq!((verified.missing_records, verified.missing_beyond()), (2 * most + 4, 4));
+    }
+
+    #[test]
+    fn a_forged_log_that_declares_every_number_missing_is_counted() {
+        let mut verified = Verified::default();
+        for missing in [vec![0..=u64::MAX], vec![0..=u64::MAX, 1..=2], vec![5..=4, 0..=u64::MAX]] {
+            verified.take(&VerificationReport { missing, ..VerificationReport::default() });
+            assert_eq!((verified.missing_records, verified.missing_beyond()), (u64::MAX, 0));
+        }
     }
 }
