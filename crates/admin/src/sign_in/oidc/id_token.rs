@@ -54,10 +54,13 @@ const ALGORITHMS: [Algorithm; 9] = [
     Algorithm::EdDSA,
 ];
 
+/// The values of `typ` that an ID token may have, in any case (RFC 7519, section 5.1).
+const TYPES: [&str; 2] = ["JWT", "application/jwt"];
+
 /// Reads the header of a token, of which nothing is trusted yet.
 ///
 /// # Errors
-/// It is too long, no signed token, or signed in a way that is not accepted.
+/// It is too long, no signed token, of another type, or signed in a way that is not accepted.
 pub(super) fn header(token: &str) -> Result<Header, SignInError> {
     if token.len() > MAX_TOKEN {
         return Err(SignInError::IdToken("it is longer than 64 KiB"));
@@ -69,6 +72,11 @@ pub(super) fn header(token: &str) -> Result<Header, SignInError> {
     }
     if !ALGORITHMS.contains(&header.alg) {
         return Err(SignInError::IdToken("its signature algorithm is not accepted"));
+    }
+    // Access tokens (RFC 9068) and logout tokens have types of their own.
+    let is_type = |typ: &str| TYPES.iter().any(|known| typ.eq_ignore_ascii_case(known));
+    if !header.typ.as_deref().is_none_or(is_type) {
+        return Err(SignInError::IdToken("it is a token of another type (typ)"));
     }
     Ok(header)
 }
@@ -178,6 +186,8 @@ fn groups(claims: &Value, claim: &str) -> Result<Vec<String>, SignInError> {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine;
+    use base64::prelude::BASE64_URL_SAFE_NO_PAD;
     use serde_json::json;
 
     use super::*;
@@ -211,6 +221,28 @@ mod tests {
         assert!(both.is_ok());
         let hidden = read(|c| c["email"] = json!("ada\u{202e}\n")).unwrap();
         assert_eq!(hidden.name.as_deref(), Some("ada  "));
+    }
+
+    #[test]
+    fn tokens_of_other_types_are_no_id_tokens() {
+        let read = |header: Value| {
+            let encode = |json: &Value| BASE64_URL_SAFE_NO_PAD.encode(json.to_string());
+            super::header(&format!("{}.{}.c2ln", encode(&header), encode(&json!({}))))
+        };
+        assert!(read(json!({"alg": "RS256"})).is_ok());
+        for (typ, is_accepted) in [
+            ("JWT", true),
+            ("jwt", true),
+            ("application/jwt", true),
+            ("at+jwt", false),
+            ("application/at+jwt", false),
+            ("logout+jwt", false),
+            ("JWT ", false),
+            ("", false),
+        ] {
+            let read = read(json!({"alg": "RS256", "typ": typ}));
+            assert_eq!(read.is_ok(), is_accepted, "{typ:?} {read:?}");
+        }
     }
 
     #[test]
