@@ -88,10 +88,12 @@ impl Folder {
         fs::read_to_string(self.path().join("promptgate.lock")).unwrap()
     }
 
-    /// The contents of all objects.
+    /// The contents of all objects; beside them is the file that writers lock.
     pub fn objects(&self) -> Vec<String> {
         let entries = fs::read_dir(self.path().join("promptgate.lock.d")).unwrap();
-        entries.map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap()).collect()
+        let paths = entries.map(|entry| entry.unwrap().path());
+        let objects = paths.filter(|path| !path.ends_with(".writer"));
+        objects.map(|path| fs::read_to_string(path).unwrap()).collect()
     }
 
     /// Runs `promptgate approvals`.

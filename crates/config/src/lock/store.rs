@@ -55,6 +55,9 @@ pub enum ObjectError {
     Unreadable { digest: DigestText, error: io::Error },
 }
 
+/// The name of the file in the folder of the objects that a writer locks.
+const WRITER: &str = ".writer";
+
 /// The time for another writer to finish. It writes a few files.
 const WRITER_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -138,11 +141,15 @@ impl LockStore {
 
     /// Keeps other writers out until the file is dropped.
     fn hold_writer(&self) -> Result<File, StoreError> {
+        self.hold_writer_within(WRITER_TIMEOUT)
+    }
+
+    fn hold_writer_within(&self, patience: Duration) -> Result<File, StoreError> {
         disk::create_dir_all(&self.objects, Readers::Usual)
             .map_err(|error| self.unwritable(error))?;
         let file = lockable(&self.objects).map_err(|error| self.unwritable(error))?;
         let path = || self.objects.clone();
-        durable_file::lock(&file, WRITER_TIMEOUT).map_err(|error| match error.kind() {
+        durable_file::lock(&file, patience).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => StoreError::Busy(path()),
             _ => StoreError::Io { path: path(), error },
         })?;
@@ -203,17 +210,26 @@ impl LockStore {
     }
 }
 
-/// Opens what writers lock: the folder of the objects.
-#[cfg(unix)]
+/// Opens what writers lock: a file that can be opened by those only who may write the folder of the
+/// objects. Anyone who can open a file, or the folder itself, can hold its lock.
 fn lockable(objects: &Path) -> io::Result<File> {
-    File::open(objects)
-}
-
-/// Opens what writers lock: a file in the folder of the objects, which itself cannot be opened.
-#[cfg(not(unix))]
-fn lockable(objects: &Path) -> io::Result<File> {
-    disk::OpenOptions { create: true, write: true, ..disk::OpenOptions::default() }
-        .open(&objects.join(".writer"))
+    let options = disk::OpenOptions {
+        create: true,
+        write: true,
+        readers: Readers::Owner,
+        refuses_links: true,
+        ..disk::OpenOptions::default()
+    };
+    let file = options.open(&objects.join(WRITER))?;
+    if let Some(folder) = disk::metadata(objects)?.mode {
+        let writers = folder & 0o222;
+        let wanted = writers | writers << 1;
+        if file.metadata()?.mode.is_some_and(|mode| mode != wanted) {
+            // Its owner does it; another writer takes it as it is.
+            let _ = file.set_mode(wanted);
+        }
+    }
+    Ok(file)
 }
 
 /// Returns the name of an object's file: the digest without its algorithm.
@@ -269,7 +285,7 @@ mod tests {
     fn objects(store: &LockStore) -> Vec<String> {
         let entries = fs::read_dir(&store.objects).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<_> = names.filter(|name| name != ".writer").collect();
+        let mut names: Vec<_> = names.filter(|name| name != WRITER).collect();
         names.sort();
         names
     }
@@ -338,6 +354,34 @@ mod tests {
         assert_eq!(outcomes.iter().filter(|won| **won).count(), 1);
         let winner = texts[outcomes.iter().position(|won| *won).unwrap()];
         assert_eq!(objects(&store), [file_name(&digest(winner))]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_those_who_may_write_the_folder_can_hold_the_lock() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let folder = tempfile::tempdir().unwrap();
+        let store = LockStore::at(folder.path().join("promptgate.lock"));
+        let (lock, its_objects) = approving(&Lock::none(), "\"one\"");
+        fs::create_dir(&store.objects).unwrap();
+        let set = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        for (folder, expected) in [(0o755, 0o600), (0o775, 0o660), (0o777, 0o666), (0o700, 0o600)] {
+            set(&store.objects, folder);
+            let writer = store.hold_writer().unwrap();
+            let path = store.objects.join(WRITER);
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, expected);
+            assert!(matches!(store.hold_writer_within(Duration::ZERO), Err(StoreError::Busy(_))));
+            drop(writer);
+            // As version control makes it.
+            set(&path, 0o644);
+        }
+        // A reader of the folder holds what it can open.
+        let reader = fs::File::open(&store.objects).unwrap();
+        reader.try_lock().unwrap();
+        store.replace(NO_FILE, &lock, &its_objects).unwrap();
     }
 
     #[cfg(unix)]
