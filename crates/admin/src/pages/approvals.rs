@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use askama::Template;
+use tokio::sync::Semaphore;
 
 use super::{Page, PageError, PageResult};
 use crate::approvals::Shown;
@@ -206,10 +207,17 @@ async fn difference(
     examined: Arc<Examined>,
 ) -> (Vec<DiffLine>, usize) {
     let router = state.router.clone();
-    let text = beside_calls(move || router.diff(&examined)).await;
+    let turn = DIFFERENCES.acquire().await.ok();
+    let text = beside_calls(move || {
+        let _turn = turn;
+        router.diff(&examined)
+    });
+    let text = text.await;
+    let total = text.lines().count();
+    let is_cut = text.lines().next_back().is_some_and(|line| line.starts_with('\\'));
     let shown = text.lines().take(request.rows);
     let shown = shown.map(|line| DiffLine { kind: kind(line), text: line.to_owned() }).collect();
-    (shown, text.lines().count())
+    (shown, total + usize::from(is_cut))
 }
 
 /// What an approval of a version compares, in words.
@@ -223,6 +231,9 @@ fn covers(kind: Coverage) -> &'static str {
         Coverage::Source => "the definition and the file, at each get",
     }
 }
+
+/// Differences that are computed at once: the versions may have `max_message` bytes each.
+static DIFFERENCES: Semaphore = Semaphore::const_new(1);
 
 fn kind(line: &str) -> &'static str {
     match line.as_bytes() {
