@@ -189,6 +189,7 @@ pub(super) fn get(
             source: None,
         },
         forwarded: ForwardedMeta::default(),
+        overlay: None,
         capabilities: ClientCapabilities::NONE,
         progress: false,
     };

@@ -86,6 +86,49 @@ async fn progress_comes_under_the_clients_own_token_and_only_forward() {
 }
 
 #[tokio::test]
+async fn secrets_that_an_upstream_repeats_on_its_way_do_not_reach_the_client() {
+    let credential = "sk/live+key==";
+    let (sender, mut gets) = mpsc::unbounded_channel();
+    let upstream = Upstream::modern(move |asked| match asked.method() {
+        "prompts/get" => {
+            let (live, scripted) = OpenStream::new();
+            let _ = sender.send((live, asked.clone()));
+            Some(scripted)
+        }
+        "completion/complete" => {
+            let sent = asked.header("authorization").unwrap().to_owned();
+            let completion =
+                json!({"values": ["plain", sent, "SK%2FLIVE%2BKEY%3D%3D", "c2svbGl2ZStrZXk9PQ=="]});
+            Some(asked.result(json!({"resultType": "complete", "completion": completion})))
+        }
+        _ => None,
+    })
+    .await;
+    let credentials = format!("credential = {{ bearer = {{ value = \"{credential}\" }} }}\n");
+    let gateway = Gateway::start(&(upstream.patient_table("up") + &credentials)).await;
+    let client = gateway.client().legacy("2025-11-25").await;
+    let params = json!({"name": "up__p", "_meta": {"progressToken": "mine"}});
+    let body = request(3, "prompts/get", params).to_string();
+    let opening = client.stream("POST", &EVENTS, body.as_bytes());
+    let telling = async {
+        let (live, asked) = next(&mut gets).await;
+        let mut told = progress(&asked, 1.0);
+        told["params"]["message"] = "GET https://a/?k=sk%2Flive%2Bkey%3D%3D failed".into();
+        live.send(&told);
+        live.send(&done(&asked));
+    };
+    let (mut stream, ()) = tokio::join!(opening, telling);
+    let told = stream.event().await.expect("progress").json();
+    assert_eq!(told["params"]["message"], "GET https://a/?k=[redacted] failed");
+    let argument = json!({"name": "a", "value": ""});
+    let completing = json!({"ref": {"type": "ref/prompt", "name": "up__p"}, "argument": argument});
+    let completed = client.ask("completion/complete", completing).await;
+    let values = completed["completion"]["values"].as_array().unwrap();
+    let values: Vec<&str> = values.iter().map(|value| value.as_str().unwrap()).collect();
+    assert_eq!(values, ["plain", "[redacted]", "[redacted]", "[redacted]Q=="]);
+}
+
+#[tokio::test]
 async fn an_answer_before_which_nothing_is_said_is_one_json_object() {
     let (upstream, mut gets) = open_ended(true).await;
     let gateway = Gateway::start(&upstream.patient_table("up")).await;

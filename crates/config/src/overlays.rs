@@ -119,8 +119,8 @@ default, such as "en": Value that is sent where the client gives none. The argum
     required.
 preset, such as "acme": Value that the gateway sets, a text or a secret. The argument is not listed,
     and a client that gives it gets `preset_argument`. The value is sent where the prompt declares
-    the argument, and removed from error texts. If the upstream puts it into a prompt, clients see
-    it.
+    the argument, and removed from error texts; a secret also from progress, completions and
+    questions. If the upstream puts it into a prompt, clients see it.
 choices, such as ["short", "long"]: The only values that are accepted; others get `no_choice`,
     unless `validate_arguments` is `false`. The gateway completes them. Clients get them as
     `_meta.choices`, and tools list them as `enum`.

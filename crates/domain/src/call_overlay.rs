@@ -5,8 +5,9 @@ use std::fmt;
 
 use super::document::Document;
 use super::fault::RequestFault;
+use super::json::Json;
 use super::json::object::{ObjectWriter, write_object};
-use super::json::{Json, write_str};
+use super::redaction::Secrets;
 
 /// The overlays of one prompt, as its calls need them.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -14,6 +15,9 @@ pub struct CallOverlay {
     /// The overlays that apply, by their numbers in the file.
     pub numbers: Vec<usize>,
     presets: Vec<PresetArgument>,
+    /// The values of the preset arguments, and of them those that are secrets.
+    preset_values: Secrets,
+    secrets: Secrets,
     arguments: Vec<ChangedArgument>,
     before: Vec<AddedMessage>,
     after: Vec<AddedMessage>,
@@ -91,6 +95,10 @@ impl CallOverlay {
     }
 
     pub(super) fn add_preset(&mut self, name: &str, value: &Preset, is_declared: bool) {
+        self.preset_values.add(&value.value);
+        if value.is_secret {
+            self.secrets.add(&value.value);
+        }
         let (name, value) = (name.to_owned(), value.clone());
         self.presets.push(PresetArgument { name, value, is_declared });
     }
@@ -196,8 +204,13 @@ impl CallOverlay {
     }
 
     /// Returns the values of the preset arguments, which no text of a fault may hold.
-    pub fn preset_values(&self) -> Vec<&str> {
-        self.presets.iter().map(|preset| preset.value.value.as_str()).collect()
+    pub fn preset_values(&self) -> &Secrets {
+        &self.preset_values
+    }
+
+    /// Returns those of the preset values that are secrets.
+    pub fn secrets(&self) -> &Secrets {
+        &self.secrets
     }
 
     /// Whether a value of an argument is its default.
@@ -209,18 +222,6 @@ impl CallOverlay {
     /// Whether an argument is preset.
     pub fn is_preset(&self, name: &str) -> bool {
         self.presets.iter().any(|preset| preset.name == name)
-    }
-
-    /// Whether a text holds the value of a preset argument that is a secret.
-    pub fn holds_secret(&self, text: &str) -> bool {
-        let secrets = self.presets.iter().map(|preset| &preset.value);
-        let mut secrets = secrets.filter(|preset| preset.is_secret && !preset.value.is_empty());
-        // As it stands in JSON.
-        secrets.any(|preset| {
-            let mut written = String::new();
-            write_str(&preset.value, &mut written);
-            text.contains(&written[1..written.len() - 1])
-        })
     }
 
     /// Returns the messages before those of the upstream.

@@ -5,6 +5,7 @@ use super::document::Document;
 use super::json::object::{ObjectWriter, write_object};
 use super::json::{Json, JsonKind};
 use super::meta;
+use super::redaction::Secrets;
 use super::revision::Revision;
 
 /// The client capabilities for server requests: a bit set of the part of MCP's `ClientCapabilities`
@@ -199,6 +200,14 @@ impl ServerRequest {
             _ => return Err(ServerRequestError::Unknown),
         };
         Ok(Self { kind, params: params.map(Document::copy_of) })
+    }
+
+    /// Returns the server request without secrets in its texts; `None` if it is none without them.
+    pub fn without(mut self, secrets: &Secrets) -> Option<Self> {
+        if let Some(params) = self.params.take() {
+            self.params = Some(secrets.redact_document(params)?);
+        }
+        Some(self)
     }
 
     pub fn kind(&self) -> ServerRequestKind {

@@ -183,7 +183,7 @@ fn completions_know_the_choices_and_send_the_presets() {
     let calls = calls();
     assert_eq!(calls.completed("style", "sh"), Some(vec!["short", "shorter"]));
     assert_eq!(calls.completed("language", ""), None);
-    assert!(calls.holds_secret("for \"acme\"") && !calls.holds_secret("for acm"));
+    assert!(calls.secrets().is_in("for \"acme\"") && !calls.secrets().is_in("for acm"));
     let context = calls.context("language", None).unwrap().unwrap();
     assert_eq!(context.json().text(), r#"{"arguments":{"tenant":"acme"}}"#);
     let given = Json::parse(br#"{"arguments":{"style":"x"},"k":1}"#, 8).unwrap();

@@ -314,6 +314,7 @@ impl Bridge<'_> {
                 source: self.approved_source(),
             },
             forwarded: self.routed.call.forwarded.clone(),
+            overlay: self.routed.owner.overlay.clone(),
             capabilities: self
                 .routed
                 .call

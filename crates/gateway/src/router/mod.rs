@@ -630,6 +630,7 @@ async fn complete(
             context: effective.or_else(|| context.cloned()),
         },
         forwarded: call.forwarded.clone(),
+        overlay: owner.overlay.clone(),
         capabilities: ClientCapabilities::NONE,
         progress: call.client.progress,
     };

@@ -33,6 +33,7 @@ use accounts::{Accounts, IDLE, UpstreamAccounts};
 use audit::Audit;
 use base::platform::disk::{self, Watch};
 use base::platform::heap::{pin_in_place, rare};
+use call::call_secrets::CallSecrets;
 use call::correlator::{InterimSender, NotificationSinks, UrlElicitationComplete};
 use call::exchange::{CallExchange, ConcurrencyPermit};
 use call::request::UpstreamRequest;
@@ -274,6 +275,7 @@ impl Upstream {
             authorized.covers(id, params.method(), params.prompt()),
             "the proof is for another call"
         );
+        let method = params.method();
         let receives_interim = !request.capabilities.is_none() || request.progress;
         let (interim, messages) = receives_interim
             .then(|| InterimSender::channel(request.capabilities, request.progress))
@@ -293,6 +295,9 @@ impl Upstream {
             Err(refusal) => (None, Some(refusal.fault(now))),
         };
         let operation = breaker_open.is_none().then(|| self.operation(&mut request)).flatten();
+        let held_secrets = self.held_secrets.clone();
+        let overlay = request.overlay.clone();
+        let secrets = CallSecrets { held: held_secrets, overlay, method };
         let call = pin_in_place(|| async move {
             match breaker_open {
                 Some(kind) => Err(kind),
@@ -317,7 +322,12 @@ impl Upstream {
         let deadline = deadline.min(now + self.config.settings.timeout);
         let id = self.config.id.to_string();
         let exchange = CallExchange::new(id, call, messages, concurrency, permit, deadline);
-        exchange.measured(operation)
+        exchange.measured(operation).without(secrets)
+    }
+
+    /// Whether a text has a credential in it with which the gateway calls the upstream.
+    pub(crate) fn has_secret_in(&self, text: &str) -> bool {
+        self.held_secrets.are_in(text)
     }
 
     /// Begins the client span and metrics of a call; `None` for a library, which the gateway itself

@@ -39,7 +39,7 @@ use domain::unix_time::UnixSeconds;
 const ENDPOINT: &str = "approvals";
 
 /// Why the approval does not cover a text that an upstream has made with a secret.
-const HOLDS_SECRET: &str = "it holds the value of a preset argument, a secret that must not be written to promptgate.lock.d";
+const HOLDS_SECRET: &str = "it holds a secret (the value of a preset argument, or a credential for the upstream), which must not be written to promptgate.lock.d";
 
 /// Why the approval does not cover a text that looks like a template itself.
 const HOLDS_PLACE: &str = "it holds the name of an argument in double braces, so its arguments cannot be told from its text";
@@ -149,7 +149,7 @@ impl Router {
     ) -> Result<ProbedText, Fault> {
         let text = self.probe_once(row, offered, arguments, patience).await?;
         let again = self.probe_once(row, offered, arguments, patience).await?;
-        Ok(compared(offered, text, &again))
+        Ok(self.compared(row, offered, text, &again))
     }
 
     /// Learns a template: two texts for markers of different lengths must have the same constant
@@ -176,7 +176,9 @@ impl Router {
                 Err(fault) => Err(fault),
             };
             match learnt {
-                Ok((Some(text), Some(again))) => return Ok(compared(offered, text, &again)),
+                Ok((Some(text), Some(again))) => {
+                    return Ok(self.compared(row, offered, text, &again));
+                }
                 Ok(_) => return Ok(ProbedText::Failed(HOLDS_PLACE.to_owned())),
                 Err(fault) if !is_refusal(&fault) => return Err(fault),
                 // The first refusal says what the upstream wants.
@@ -184,6 +186,27 @@ impl Router {
             }
         }
         Err(refusal.unwrap_or(Fault::Internal))
+    }
+
+    /// What two gets have shown.
+    fn compared(
+        &self,
+        row: &ApprovalRow,
+        offered: &OfferedPrompt,
+        text: String,
+        again: &str,
+    ) -> ProbedText {
+        let overlay = offered.prompt.overlay.as_ref();
+        let upstream = self.upstreams.get(&row.upstream);
+        if again != text {
+            ProbedText::Unstable
+        } else if overlay.is_some_and(|overlay| overlay.secrets().is_in(&text))
+            || upstream.is_some_and(|upstream| upstream.has_secret_in(&text))
+        {
+            ProbedText::Failed(HOLDS_SECRET.to_owned())
+        } else {
+            ProbedText::Stable { digest: seal::sha256_text(text.as_bytes()).into(), text }
+        }
     }
 
     /// Probes the prompts of an upstream with approvals: when they change, after a get gave another
@@ -421,18 +444,6 @@ impl Router {
 /// Whether the upstream has refused the arguments of a probe.
 fn is_refusal(fault: &Fault) -> bool {
     matches!(fault, Fault::Upstream(UpstreamFault { kind: Kind::Error { .. }, .. }))
-}
-
-/// What two gets have shown.
-fn compared(offered: &OfferedPrompt, text: String, again: &str) -> ProbedText {
-    let overlay = offered.prompt.overlay.as_ref();
-    if again != text {
-        ProbedText::Unstable
-    } else if overlay.is_some_and(|overlay| overlay.holds_secret(&text)) {
-        ProbedText::Failed(HOLDS_SECRET.to_owned())
-    } else {
-        ProbedText::Stable { digest: seal::sha256_text(text.as_bytes()).into(), text }
-    }
 }
 
 /// Texts with places for arguments that are learnt of one prompt.

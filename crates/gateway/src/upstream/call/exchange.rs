@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::{Instant, sleep_until};
 
+use super::call_secrets::CallSecrets;
 use super::correlator::{InterimMessage, InterimReceiver};
 use crate::telemetry::ClientOperation;
 use crate::upstream::guard::breaker::{BreakerPermit, log_transition};
@@ -33,6 +34,8 @@ pub struct CallExchange {
     deadline: Instant,
     /// `None` where the call is not measured, and after its end.
     operation: Option<ClientOperation>,
+    /// Removed from all but the results of gets.
+    secrets: Option<CallSecrets>,
 }
 
 /// The permit of one call under its upstream's concurrency limit. It is acquired when there is a
@@ -112,8 +115,24 @@ impl CallExchange {
         breaker: Option<BreakerPermit>,
         deadline: Instant,
     ) -> Self {
-        let (response, operation) = (None, None);
-        Self { upstream, call, interim, response, concurrency, breaker, deadline, operation }
+        let (response, operation, secrets) = (None, None, None);
+        Self {
+            upstream,
+            call,
+            interim,
+            response,
+            concurrency,
+            breaker,
+            deadline,
+            operation,
+            secrets,
+        }
+    }
+
+    /// Returns the exchange with the secrets removed from its messages.
+    pub(crate) fn without(mut self, secrets: CallSecrets) -> Self {
+        self.secrets = Some(secrets);
+        self
     }
 
     /// Returns the exchange with the span and metrics that measure it.
@@ -130,9 +149,9 @@ impl CallExchange {
     /// # Cancel safety
     /// Cancel safe: the next call returns a message or response that was received.
     pub(crate) async fn next(&mut self) -> Result<ExchangeEvent, UpstreamFault> {
-        let Self { call, interim, response, concurrency, .. } = self;
+        let Self { call, interim, response, concurrency, secrets, .. } = self;
         let step = tokio::select! {
-            step = step(call, interim, response, concurrency) => step,
+            step = clean_step(call, interim, response, concurrency, secrets.as_ref()) => step,
             () = sleep_until(self.deadline) => Err(Kind::Timeout),
         };
         match &step {
@@ -185,6 +204,31 @@ impl CallExchange {
     /// Extends the deadline of a suspended call to the deadline of the request that resumes it.
     pub(crate) fn extend_to(&mut self, deadline: Instant) {
         self.deadline = self.deadline.max(deadline);
+    }
+}
+
+/// The next event, without secrets.
+async fn clean_step(
+    call: &mut Call,
+    interim: &mut Option<InterimReceiver>,
+    response: &mut Option<Result<Document, Kind>>,
+    concurrency: &ConcurrencyPermit,
+    secrets: Option<&CallSecrets>,
+) -> Result<ExchangeEvent, Kind> {
+    loop {
+        let event = step(call, interim, response, concurrency).await?;
+        let Some(secrets) = secrets else { return Ok(event) };
+        match event {
+            ExchangeEvent::Response(result) => {
+                return secrets.remove_from_response(result).map(ExchangeEvent::Response);
+            }
+            // One of which nothing can be left is dropped.
+            ExchangeEvent::Interim(message) => {
+                if let Some(message) = secrets.remove_from_interim(message) {
+                    return Ok(ExchangeEvent::Interim(message));
+                }
+            }
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use domain::call::ForwardedMeta;
+use domain::call_overlay::CallOverlay;
 use domain::document::Document;
 use domain::json::object::ObjectWriter;
 use domain::method::Method;
@@ -14,6 +15,8 @@ pub struct UpstreamRequest {
     pub params: RequestParams,
     /// Members of `_meta` that the upstream gets.
     pub forwarded: ForwardedMeta,
+    /// The overlays of the prompt, whose secrets callers must not see.
+    pub overlay: Option<Arc<CallOverlay>>,
     /// Which server requests the upstream may send before its response.
     pub capabilities: ClientCapabilities,
     /// Whether the client requested progress notifications.
