@@ -7,7 +7,6 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
 
 use super::files;
-use base::platform::disk;
 use domain::percent;
 
 /// Reads the file that `embed` names, and returns it as a content object in JSON text.
@@ -56,18 +55,8 @@ fn read(folder: &Path, name: &str, limit: usize) -> Result<Vec<u8>, String> {
             _ => return Err("the name must stay inside the folder, without dot-files".to_owned()),
         }
     }
-    let path = files::resolve_inside(folder, &path)?;
-    let size = disk::metadata(&path).map_err(|e| e.to_string())?;
-    if !size.is_file() {
-        return Err("not a file".to_owned());
-    }
     // A file that is not text is sent as base64: four characters for three bytes.
-    let encoded = size.length.div_ceil(3).saturating_mul(4);
-    if usize::try_from(encoded).is_ok_and(|encoded| encoded <= limit) {
-        disk::read(&path).map_err(|e| e.to_string())
-    } else {
-        Err(format!("larger than max_message ({limit} bytes)"))
-    }
+    files::read(&files::resolve_inside(folder, &path)?, limit / 4 * 3)
 }
 
 fn mime_type(name: &str) -> &'static str {

@@ -2,10 +2,10 @@
 //! stay inside the library's folder: the files of a Kubernetes ConfigMap or Secret are such links.
 
 use std::collections::HashSet;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use base::platform::disk::{self, FileKind};
+use base::platform::disk::{self, FileKind, OpenOptions};
 use base::platform::platform;
 
 /// Deepest level of subfolders that is read: a library is a tree that people browse.
@@ -100,6 +100,28 @@ impl Walk<'_> {
 pub(super) fn resolve_inside(folder: &Path, path: &Path) -> Result<PathBuf, String> {
     let root = disk::canonicalize(folder).map_err(|error| error.to_string())?;
     resolve(&root, path)
+}
+
+/// Reads a file by its path without links. A link that has taken its place meanwhile is not
+/// followed, and no more is read than `limit` bytes, whatever its length was before.
+///
+/// # Errors
+/// The reason, if it is larger or cannot be read.
+pub(super) fn read(resolved: &Path, limit: usize) -> Result<Vec<u8>, String> {
+    let options = OpenOptions { read: true, refuses_links: true, ..OpenOptions::default() };
+    let reading = |error: io::Error| error.to_string();
+    // Opening a pipe would wait for its writer.
+    if !disk::metadata(resolved).map_err(reading)?.is_file() {
+        return Err("not a file".to_owned());
+    }
+    let file = options.open(resolved).map_err(reading)?;
+    let mut bytes = Vec::new();
+    let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
+    file.take(most).read_to_end(&mut bytes).map_err(reading)?;
+    if bytes.len() > limit {
+        return Err("larger than max_message".to_owned());
+    }
+    Ok(bytes)
 }
 
 /// Returns a path without links. `root` has none.

@@ -1,26 +1,26 @@
 //! Libraries: folders of Markdown files that the gateway itself serves as prompts.
 
+mod budget;
 mod embed;
 mod files;
+mod reader;
 mod render;
+mod scan;
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use base::platform::disk;
 use base::seal;
 use config::Settings;
 use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
-use domain::json::canonical::canonical;
-use domain::json::object::write_object;
 use domain::prompt::{Prompt, PromptSource};
 use files::{PromptFiles, Volume};
+use reader::LibraryReader;
 use render::{Compiled, RenderError};
-use source::ParsedSource;
 use tracing::warn;
 
 use super::prompt_list::PromptList;
@@ -45,9 +45,10 @@ struct LibraryPrompt {
 const VOLUME_SWAPS: usize = 3;
 
 impl LibrarySnapshot {
-    /// Reads every `.md` file with front matter in `folder` and its subfolders. Dot-files are
-    /// skipped; symbolic links are followed as far as their targets stay inside `folder`. A file
-    /// that is no valid prompt is omitted with a reason, and the other files are still served.
+    /// Reads every `.md` file with front matter in `folder` and its subfolders, at most `max_walk`
+    /// bytes with what they embed. Dot-files are skipped; symbolic links are followed as far as
+    /// their targets stay inside `folder`. A file that is no valid prompt is omitted with a reason,
+    /// and the other files are still served.
     ///
     /// # Errors
     /// [`Kind::Unavailable`] when the folder or a subfolder cannot be read,
@@ -76,8 +77,10 @@ impl LibrarySnapshot {
             max_message: settings.max_message,
         };
         let mut contested = BTreeSet::new();
+        let Settings { max_message, max_walk, .. } = *settings;
+        let mut reader = LibraryReader::new(folder, library, max_message, max_walk);
         for file in &files.prompts {
-            if let Err(reason) = snapshot.add(folder, library, &file.resolved, &mut contested) {
+            if let Err(reason) = snapshot.add(&mut reader, &file.resolved, &mut contested) {
                 snapshot.listed.malformed.push(format!("{}: {reason}", file.name.display()));
             }
             if snapshot.listed.prompts.len() > settings.max_prompts {
@@ -151,15 +154,13 @@ impl LibrarySnapshot {
     /// Why the file is left out.
     fn add(
         &mut self,
-        folder: &Path,
-        library: &str,
+        reader: &mut LibraryReader<'_>,
         file: &Path,
         contested: &mut BTreeSet<String>,
     ) -> Result<(), String> {
-        let Some(read) = read_prompt(folder, library, file, self.max_message)? else {
+        let Some((compiled, object)) = reader.read(file)? else {
             return Ok(());
         };
-        let (compiled, object) = read;
         let definition = document(compiled.definition.clone()).map_err(|e| e.to_string())?;
         let mut prompt = Prompt::read(definition.json()).map_err(|e| e.to_string())?;
         if self.prompts.contains_key(&compiled.name) {
@@ -192,41 +193,8 @@ pub(crate) fn source_object(
     file: &Path,
     limit: usize,
 ) -> Result<String, String> {
-    let read = read_prompt(folder, library, file, limit)?;
+    let read = LibraryReader::new(folder, library, limit, usize::MAX).read(file)?;
     read.map(|(_, object)| object).ok_or_else(|| "the file is no prompt any more".to_owned())
-}
-
-/// Reads one file, and its source as canonical JSON; `None` if it is no prompt.
-fn read_prompt(
-    folder: &Path,
-    library: &str,
-    file: &Path,
-    limit: usize,
-) -> Result<Option<(Compiled, String)>, String> {
-    let size = disk::metadata(file).map_err(|e| e.to_string())?.length;
-    if usize::try_from(size).is_ok_and(|size| size > limit) {
-        return Err(format!("larger than max_message ({limit} bytes)"));
-    }
-    let text = disk::read_to_string(file).map_err(|e| e.to_string())?;
-    let Some(source) = ParsedSource::read(&text) else {
-        return Ok(None);
-    };
-    let mut embedded = BTreeMap::new();
-    let compiled = Compiled::new(source?, |name| {
-        let content = embed::content(folder, library, name, limit)?;
-        embedded.insert(name.to_owned(), content.clone());
-        Ok(content)
-    })?;
-    let mut object = String::with_capacity(text.len() + 64);
-    write_object(&mut object, |object| {
-        object.object("embeds", |embeds| {
-            for (name, content) in &embedded {
-                embeds.json(name, content);
-            }
-        });
-        object.text("source", &text);
-    });
-    Ok(Some((compiled, canonical(Json::accepted(&object)))))
 }
 
 fn document(text: String) -> Result<Document, Kind> {
@@ -277,6 +245,32 @@ mod tests {
         let result = snapshot.get("b", None, None).unwrap();
         assert!(result.json().get("description").unwrap().is("two"));
         assert!(matches!(snapshot.get("x", None, None), Err(Kind::Error { code: -32602, .. })));
+    }
+
+    #[test]
+    fn files_that_many_prompts_embed_are_kept_once_and_all_are_bounded_together() {
+        let names: Vec<String> = (0..60).map(|n| format!("{n}.md")).collect();
+        let texts: Vec<String> = (0..60)
+            .map(|n| format!("---\nname: p{n}\n---\n{{{{ embed(\"big.txt\") }}}}"))
+            .collect();
+        let big = "b".repeat(100_000);
+        let mut files: Vec<(&str, &str)> =
+            names.iter().zip(&texts).map(|(name, text)| (name.as_str(), text.as_str())).collect();
+        files.push(("big.txt", &big));
+        let settings = Settings { max_walk: 110_000, ..Settings::default() };
+        let snapshot = load(&files, &settings).unwrap();
+        assert_eq!((snapshot.prompts.len(), snapshot.listed.malformed.len()), (60, 0));
+        assert!(snapshot.get("p59", None, None).is_ok());
+        let twice = "---\nname: q\n---\n{{ embed(\"other.txt\") }}";
+        files.extend([("other.txt", &*big), ("q.md", twice)]);
+        let snapshot = load(&files, &settings).unwrap();
+        let reasons = &snapshot.listed.malformed;
+        assert_eq!((snapshot.prompts.len(), reasons.len()), (60, 1), "the others stay");
+        assert!(reasons[0].starts_with("q.md: ") && reasons[0].contains("max_walk"), "{reasons:?}");
+        let both = "---\nname: r\n---\n{{ embed(\"big.txt\") }}{{ embed(\"big.txt\") }}";
+        let settings = Settings { max_message: 150_000, ..Settings::default() };
+        let snapshot = load(&[("big.txt", &big), ("r.md", both)], &settings).unwrap();
+        assert!(snapshot.listed.malformed[0].contains("embeds more than max_message"));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 use std::io;
+use std::sync::Arc;
 
 use minijinja::{Environment, ErrorKind, UndefinedBehavior};
 use serde_json::{Map, Value, json};
@@ -11,6 +12,7 @@ use serde_json::{Map, Value, json};
 use super::source::{
     ArgumentSpec, FrontMatter, MessageRole, ParsedSource, SourcePiece, SourceVersion,
 };
+use super::{budget, scan};
 use base::seal;
 use domain::json::write_str;
 
@@ -31,8 +33,8 @@ pub(crate) struct Compiled {
 enum MessageContent {
     /// The template with the index of the message.
     Template,
-    /// A content object as JSON text.
-    Embedded(String),
+    /// A content object as JSON text, which all prompts that embed the file share.
+    Embedded(Arc<str>),
 }
 
 /// Failure of a `prompts/get` of a valid prompt.
@@ -55,49 +57,45 @@ const MAX_VALUES: usize = 100;
 
 impl Compiled {
     /// Compiles a source. `embed` returns the content object of a file by its name, as JSON text.
+    /// `limit` is the longest result, in bytes.
     ///
     /// # Errors
-    /// The reason, when a template is invalid or uses an undeclared argument, or an embedded file
-    /// cannot be read.
+    /// The reason, when a template is invalid, uses an undeclared argument or what is not available
+    /// in a library, or an embedded file cannot be read.
     pub(crate) fn new(
         source: ParsedSource,
-        mut embed: impl FnMut(&str) -> Result<String, String>,
+        limit: usize,
+        mut embed: impl FnMut(&str) -> Result<Arc<str>, String>,
     ) -> Result<Self, String> {
         let ParsedSource { front, messages } = source;
-        let mut environment = Environment::new();
-        environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-        environment.set_undefined_behavior(UndefinedBehavior::Chainable);
-        environment.set_fuel(Some(FUEL));
-        // Filters with a large output for a small input: one filter call could take all memory, and
-        // fuel counts calls only.
-        for filter in ["indent", "join", "replace", "format", "batch", "slice"] {
-            environment.remove_filter(filter);
-        }
+        let mut environment = environment(limit);
         let declared: HashSet<&str> = front.arguments.iter().map(|a| a.name.as_str()).collect();
         let mut contents = Vec::with_capacity(messages.len());
-        let mut sources = Vec::with_capacity(messages.len() * 2);
+        let mut sources: Vec<Arc<str>> = Vec::with_capacity(messages.len() * 2);
+        let mut embedded = 0_usize;
         for (index, (role, piece)) in messages.into_iter().enumerate() {
-            sources.push(role.as_str().to_owned());
+            sources.push(role.as_str().into());
             let content = match piece {
                 SourcePiece::Embed(name) => {
                     let content = embed(&name)?;
+                    embedded += content.len();
+                    if embedded > limit {
+                        return Err(format!("it embeds more than max_message ({limit} bytes)"));
+                    }
                     sources.push(content.clone());
                     MessageContent::Embedded(content)
                 }
                 SourcePiece::Template(text) => {
-                    sources.push(text.clone());
-                    let name = index.to_string();
-                    environment
-                        .add_template_owned(name.clone(), text)
-                        .map_err(|e| format!("template: {e:#}"))?;
-                    check_variables(&environment, &name, &declared)?;
+                    compile(&mut environment, index.to_string(), &text, &declared)
+                        .map_err(|why| format!("template: {why}"))?;
+                    sources.push(text.into());
                     MessageContent::Template
                 }
             };
             contents.push((role, content));
         }
         Ok(Self {
-            definition: definition(&front, &seal::digest(sources.iter().map(String::as_str))),
+            definition: definition(&front, &seal::digest(sources.iter().map(|text| &**text))),
             name: front.name,
             description: front.description,
             arguments: front.arguments,
@@ -124,27 +122,26 @@ impl Compiled {
         out.push_str("\"messages\":[");
         let mut first = true;
         for (index, (role, content)) in self.messages.iter().enumerate() {
+            let text;
             let content = match content {
-                MessageContent::Embedded(content) => content.clone(),
+                MessageContent::Embedded(content) => &**content,
                 MessageContent::Template => {
-                    let text = self.render_text(index, arguments, limit)?;
-                    if text.trim().is_empty() {
-                        continue;
-                    }
-                    let mut content = String::from("{\"type\":\"text\",\"text\":");
-                    write_str(&text, &mut content);
-                    content + "}"
+                    text = self.render_content(index, arguments, limit)?;
+                    &text
                 }
             };
+            if content.is_empty() {
+                continue;
+            }
+            if out.len() + content.len() > limit {
+                return Err(RenderError::TooLarge);
+            }
             let comma = if std::mem::take(&mut first) { "" } else { "," };
             let role = role.as_str();
             let _ = write!(out, "{comma}{{\"role\":\"{role}\",\"content\":{content}}}");
-            if out.len() > limit {
-                return Err(RenderError::TooLarge);
-            }
         }
         out.push_str("]}");
-        Ok(out)
+        if out.len() <= limit { Ok(out) } else { Err(RenderError::TooLarge) }
     }
 
     /// Returns the `CompleteResult` for an argument, as JSON text: the choices that start with
@@ -163,7 +160,8 @@ impl Compiled {
             .to_string()
     }
 
-    fn render_text(
+    /// Returns a text content object as JSON text; nothing for a blank text.
+    fn render_content(
         &self,
         index: usize,
         arguments: &BTreeMap<String, String>,
@@ -172,13 +170,58 @@ impl Compiled {
         let mut out = BoundedOutput { bytes: Vec::new(), limit };
         let template =
             self.environment.get_template(&index.to_string()).map_err(|_| RenderError::Failed)?;
-        template.render_captured_to(arguments, &mut out).map_err(|error| match error.kind() {
+        let rendered = stacker::maybe_grow(RENDER_STACK, STACK, || {
+            template.render_captured_to(arguments, &mut out).map(drop)
+        });
+        rendered.map_err(|error| match error.kind() {
             ErrorKind::WriteFailure => RenderError::TooLarge,
             ErrorKind::OutOfFuel => RenderError::OutOfFuel,
             _ => RenderError::Failed,
         })?;
-        String::from_utf8(out.bytes).map_err(|_| RenderError::Failed)
+        let text = String::from_utf8(out.bytes).map_err(|_| RenderError::Failed)?;
+        let mut content = String::new();
+        if !text.trim().is_empty() {
+            content.push_str("{\"type\":\"text\",\"text\":");
+            write_str(&text, &mut content);
+            content.push('}');
+        }
+        Ok(content)
     }
+}
+
+/// Returns the engine of one prompt, without templates.
+fn environment(limit: usize) -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    environment.set_undefined_behavior(UndefinedBehavior::Chainable);
+    environment.set_fuel(Some(FUEL));
+    budget::install(&mut environment, limit);
+    environment
+}
+
+/// Stack on which templates are parsed and compiled: those that [`scan`] lets through take a few
+/// megabytes of it.
+const STACK: usize = 64 << 20;
+
+/// Stack that is enough to render a template: values nest in each other to a small depth.
+const RENDER_STACK: usize = 256 << 10;
+
+/// Adds a template to the engine.
+///
+/// # Errors
+/// The reason, if it is invalid.
+fn compile(
+    environment: &mut Environment<'static>,
+    name: String,
+    text: &str,
+    declared: &HashSet<&str>,
+) -> Result<(), String> {
+    let counted = scan::counted(text)?;
+    stacker::grow(STACK, || {
+        let added = environment.add_template_owned(name.clone(), counted);
+        added.map_err(|error| format!("{error:#}"))?;
+        check_variables(environment, &name, declared)
+    })
 }
 
 /// Checks that a template uses declared arguments only: without the check, a misspelt variable
@@ -200,6 +243,9 @@ fn check_variables(
         .collect();
     unknown.sort();
     match unknown.first() {
+        Some(name) if budget::NO_FUNCTIONS.contains(&name.as_str()) => {
+            Err(format!("the function `{name}` is not available in a library"))
+        }
         Some(name) => Err(format!("the text uses {{{{ {name} }}}}, which is no argument")),
         None => Ok(()),
     }
@@ -274,12 +320,16 @@ mod tests {
         let front = "name: greet\nversion: 2\narguments:\n  - name: who\n    required: true\n    \
                      choices: [Ada, Alan, Grace]\n  - name: n\n";
         let source = ParsedSource::read(&format!("---\n{front}---\n{body}")).unwrap().unwrap();
-        Compiled::new(source, |name| Ok(format!("{{\"type\":\"text\",\"text\":\"<{name}>\"}}")))
+        Compiled::new(source, LIMIT, |name| {
+            Ok(format!("{{\"type\":\"text\",\"text\":\"<{name}>\"}}").into())
+        })
     }
+
+    const LIMIT: usize = 4096;
 
     fn render(body: &str, arguments: &[(&str, &str)]) -> Result<Value, RenderError> {
         let arguments = arguments.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
-        let text = compile(body).unwrap().render(&arguments, 4096)?;
+        let text = compile(body).unwrap().render(&arguments, LIMIT)?;
         Ok(serde_json::from_str(&text).unwrap())
     }
 
@@ -309,9 +359,6 @@ mod tests {
         let spin =
             "{% for a in range(10000) %}{% for b in range(10000) %}{% endfor %}{% endfor %}x";
         assert_eq!(render(spin, &[]), Err(RenderError::OutOfFuel));
-        let nested = "{% macro spin() %}{% for a in range(10000) %}{% endfor %}{% endmacro %}\
-                      {% for a in range(10000) %}{{ spin() }}{% endfor %}x";
-        assert_eq!(render(nested, &[]), Err(RenderError::OutOfFuel), "macros share the fuel");
         let endless = "{% for a in range(10000) %}{{ who }}{% endfor %}";
         assert_eq!(render(endless, &[("who", "yyyyyyyy")]), Err(RenderError::TooLarge));
         let long = "y".repeat(3000);
@@ -320,17 +367,125 @@ mod tests {
     }
 
     #[test]
-    fn filters_that_make_much_out_of_little_are_not_there() {
-        for filtered in [
-            "who | indent(9)",
-            "who | join('x')",
-            "who | replace('a', 'b')",
-            "'%s' | format(who)",
-            "['a'] | batch(9, 'x')",
-            "['a'] | slice(9)",
+    fn what_cannot_be_bounded_is_refused_by_name_when_the_file_is_read() {
+        for (template, named) in [
+            ("{{ who | indent(9) }}", "`indent`"),
+            ("{{ who | join('x') }}", "`join`"),
+            ("{{ who | replace('a', 'b') }}", "`replace`"),
+            ("{{ '%s' | format(who) }}", "`format`"),
+            ("{{ ['a'] | batch(9, 'x') }}", "`batch`"),
+            ("{{ ['a'] | slice(9) }}", "`slice`"),
+            ("{{ [who, who] | pprint }}", "`pprint`"),
+            ("{{ [who] | map('indent', 9) }}", "`map`"),
+            ("{{ who | tojson }}", "`tojson`"),
+            ("{{ who | counted }}", "`counted`"),
+            ("{{ who * 9 }}", "`*`"),
+            ("{{ 9 ** 9 }}", "`*`"),
+            ("{% set x %}{{ who }}{% endset %}", "`{% set %}`"),
+            ("{% set x | upper %}{{ who }}{% endset %}", "`{% set %}`"),
+            ("{% set x = who, who %}", "brackets"),
+            ("{% set n = namespace(a=who) %}", "`namespace`"),
+            ("{{ dict(a=who) }}", "`dict`"),
+            ("{{ debug() }}", "`debug`"),
+            ("{% macro m(x) %}{{ m(x ~ x) }}{% endmacro %}", "`{% macro %}`"),
+            ("{% call who() %}{% endcall %}", "`{% call %}`"),
+            ("{% filter upper %}x{% endfilter %}", "`{% filter %}`"),
+            ("{% autoescape true %}x{% endautoescape %}", "`{% autoescape %}`"),
+            ("{% include '0' %}", "`{% include %}`"),
+            ("{% for a in [who] recursive %}{{ loop([a ~ a]) }}{% endfor %}", "`recursive`"),
+            ("a\n{{ who ~ if }}", "`if` stands where a value should (line 2)"),
         ] {
-            let rendered = render(&format!("{{{{ {filtered} }}}}"), &[("who", "x")]);
-            assert_eq!(rendered, Err(RenderError::Failed), "{filtered}");
+            let refused = compile(template).unwrap_err();
+            assert!(refused.starts_with("template: "), "{template}: {refused}");
+            assert!(refused.contains(named), "{template}: {refused}");
+        }
+    }
+
+    #[test]
+    fn all_that_a_template_makes_on_its_way_is_bounded() {
+        let doubled =
+            |step: &str| format!("{{% set x = who %}}{}{{{{ x | length }}}}", step.repeat(40));
+        let nested = |begin: &str, end: &str| format!("{}{}", begin.repeat(30), end.repeat(30));
+        for template in [
+            doubled("{% set x = x ~ x %}"),
+            doubled("{% set x = x + x %}"),
+            doubled("{% set x = (x ~ '') ~ (x if x else n) %}"),
+            doubled("{% set x = [x, x] %}") + "{{ x | string }}",
+            doubled("{% set x = (x, x) %}"),
+            doubled("{% set x = {'a': x, 'b': x} %}"),
+            doubled("{% set x = [x] + [x] %}"),
+            doubled("{% set x = x | list + x | list %}"),
+            doubled("{% with y = x ~ x %}{% set x = y ~ y %}{% endwith %}")
+                + &doubled("{% set x = [x ~ x][0] %}"),
+            nested("{% for who in [who ~ who] %}", "{% endfor %}"),
+            nested("{% for who in [[who, who]] %}", "{% endfor %}"),
+            "{% for a in range(9000) %}{% if who ~ a %}{% endif %}{% endfor %}".to_owned(),
+            "{% for a in range(9000) %}{% if who[:] == n %}{% endif %}{% endfor %}".to_owned(),
+            "{% for a in range(9000) %}{% if who | upper == n %}{% endif %}{% endfor %}".to_owned(),
+            "{% for a in who | list %}{% endfor %}".repeat(40),
+        ] {
+            let long = "y".repeat(1000);
+            let rendered = render(&template, &[("who", &long)]);
+            assert_eq!(rendered, Err(RenderError::TooLarge), "{template}");
+        }
+    }
+
+    #[test]
+    fn templates_of_prompts_render_as_they_are_written() {
+        for (template, expected) in [
+            ("{{ who ~ ', ' ~ n }}!", "Ada, 3!"),
+            ("{{ 'a' 'b' ~ who[0:2] | upper }}", "abAD"),
+            ("{{ who[1:].x is defined }}{{ [who][0] }}{{ -1 + 2 - -3 }}", "FalseAda4"),
+            (
+                "{% for a in ['x', who, (n ~ 1)] if a != 'x' %}{{ loop.index + 1 }}{{ a }};{% endfor %}",
+                "2Ada;331;",
+            ),
+            ("{{ {'a': who ~ n}.a if n else 'no' }}{{ who is in ['Ada'] }}", "Ada3True"),
+            ("{% set a, b = [1, who ~ '}}'] %}{{ a }}{{ b -}}   {# x ~ #}.", "1Ada}}."),
+            ("{% set l = range(3) | list + [n] %}{{ l }}{{ l | length }}", "[0, 1, 2, '3']4"),
+            (
+                "{% raw %}{{ x ~ }}{% endraw %}{{ who is string and not n ~ 'x' == '3' }}",
+                "{{ x ~ }}True",
+            ),
+            ("{% with a = n | int + 1, b = 2 %}{{ a / b }}{{ a // b }}{% endwith %}", "2.02"),
+            ("{{ who | default('x') | title }}{{ 7 is divisibleby 7 }}", "AdaTrue"),
+        ] {
+            let rendered = render(template, &[("who", "Ada"), ("n", "3")]);
+            let text = rendered.map(|prompt| prompt["messages"][0]["content"]["text"].clone());
+            assert_eq!(text, Ok(expected.into()), "{template}");
+        }
+    }
+
+    #[test]
+    fn no_template_is_too_deep_for_the_parser() {
+        let many = |count: usize, one: &str| one.repeat(count);
+        for template in [
+            format!("{{{{ {} 1 }}}}", many(8_000, "not ")),
+            format!("{{{{ {} 1 }}}}", many(8_000, "- ")),
+            format!("{{{{ 1{} }}}}", many(8_000, "|string")),
+            format!("{{{{ 1{} }}}}", many(8_000, ".a")),
+            format!("{{{{ 1{} }}}}", many(8_000, " ~ 1")),
+            format!("{{{{ 1{} }}}}", many(8_000, " if 1 else 1")),
+            format!("{{{{ {}{} }}}}", many(8_000, "["), many(8_000, "]")),
+            format!("{{% if n %}}{}{{% endif %}}", many(5_000, "{% elif n %}x")),
+            format!("{}{}", many(5_000, "{% if n %}"), many(5_000, "{% endif %}")),
+            many(20_001, "{{ n }}"),
+        ] {
+            let refused = compile(&template).unwrap_err();
+            assert!(refused.starts_with("template: "), "{refused}");
+        }
+        // As deep as is allowed.
+        for template in [
+            format!("{{{{ {} 1 }}}}x", many(495, "not ")),
+            format!("{{{{ 1{} }}}}", many(248, "|string")),
+            format!("{{{{ 1{} }}}}x", many(248, ".a")),
+            format!("{{% if n %}}{}{{% endif %}}x", many(200, "{% elif n %}x")),
+            format!("{{{{ {}1{} }}}}", many(70, "["), many(70, "]"))
+                .replace('[', "(")
+                .replace(']', ")"),
+        ] {
+            let compiled = compile(&template).unwrap();
+            assert!(compiled.render(&BTreeMap::new(), LIMIT).is_ok(), "{template}");
         }
     }
 

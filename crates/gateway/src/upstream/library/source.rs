@@ -109,11 +109,16 @@ impl ParsedSource {
         }
         if messages.is_empty() {
             Err("the prompt has no text".to_owned())
+        } else if messages.len() > MAX_MESSAGES {
+            Err(format!("the prompt has more than {MAX_MESSAGES} messages"))
         } else {
             Ok(Self { front, messages })
         }
     }
 }
+
+/// Most messages of one prompt, each of which is a template of its own.
+const MAX_MESSAGES: usize = 1_000;
 
 /// First and last line of the front matter.
 const FENCE: &str = "---";

@@ -1,0 +1,301 @@
+//! Templates before they are parsed: what they may use, and how long and deep they are. The parser
+//! calls itself for each operator, filter and branch, so a file of a few kilobytes could overflow
+//! the stack; and the engine counts steps, not bytes, so a template of a line could take all memory.
+//!
+//! An operation that makes a value out of others gets a filter behind each of them, which counts
+//! their bytes ([`super::budget`]). Statements and operators that cannot be counted are refused.
+
+use minijinja::machinery::{Token, tokenize};
+
+use super::budget::{COUNTED, is_filter};
+
+/// Most tokens of one template. The parser takes a few hundred bytes for each.
+const MAX_TOKENS: usize = 20_000;
+
+/// Most tokens of one `{{ … }}` or `{% … %}`: its parser nests with each operator and filter.
+const MAX_TAG: usize = 500;
+
+/// Most `{% elif %}` of one template: each nests in the one before.
+const MAX_ELIFS: usize = 200;
+
+/// Words that stand between values, and never for one.
+const BETWEEN: [&str; 6] = ["and", "else", "if", "in", "is", "or"];
+
+/// Returns the template with the bytes counted of all that it makes.
+///
+/// # Errors
+/// The reason, when it is too long, or uses what is not available in a library.
+pub(super) fn counted(source: &str) -> Result<String, String> {
+    let mut scan = Scan::new(source);
+    for token in tokenize(source, false, Default::default()) {
+        let (token, span) = token.map_err(|error| error.to_string())?;
+        scan.take(&token).map_err(|why| format!("{why} (line {})", span.start_line))?;
+        scan.end = span.end_offset as usize;
+    }
+    Ok(scan.finish())
+}
+
+/// What may come next in a tag.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Place {
+    /// The name of a statement.
+    Statement,
+    /// The beginning of a value.
+    Value,
+    /// The end of a value, or more of it.
+    Operand,
+    /// The name of an attribute.
+    Attribute,
+    /// The name of a filter.
+    Filter,
+    /// The name of a test.
+    Test,
+}
+
+/// What a pair of brackets is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Brackets {
+    /// The tag itself.
+    Tag,
+    Arguments,
+    /// A value in parentheses; a tuple if there is a comma.
+    Group,
+    /// A list or a mapping.
+    Literal,
+    /// An index, or a slice if there is a colon.
+    Index,
+}
+
+#[derive(Debug)]
+struct Level {
+    brackets: Brackets,
+    /// Whether the brackets make a value.
+    is_making: bool,
+    /// Whether the value that is being read has to be counted at its end.
+    is_counted: bool,
+}
+
+impl Level {
+    fn new(brackets: Brackets) -> Self {
+        Self { brackets, is_making: brackets == Brackets::Literal, is_counted: false }
+    }
+}
+
+struct Scan<'a> {
+    source: &'a str,
+    /// The template so far, up to `copied` in the source.
+    out: String,
+    copied: usize,
+    /// The end of the last token.
+    end: usize,
+    tokens: usize,
+    /// Tokens of this tag.
+    tag: usize,
+    elifs: usize,
+    place: Place,
+    levels: Vec<Level>,
+    /// Whether this is `{% set %}`, and whether its `=` was read.
+    set: Option<bool>,
+    /// Whether names are read that get a value: before `=`, or `in` of a loop.
+    is_target: bool,
+}
+
+impl<'a> Scan<'a> {
+    fn new(source: &'a str) -> Self {
+        Self {
+            source,
+            out: String::with_capacity(source.len() + 64),
+            copied: 0,
+            end: 0,
+            tokens: 0,
+            tag: 0,
+            elifs: 0,
+            place: Place::Value,
+            levels: Vec::new(),
+            set: None,
+            is_target: false,
+        }
+    }
+
+    fn take(&mut self, token: &Token<'_>) -> Result<(), String> {
+        self.tokens += 1;
+        self.tag += 1;
+        if self.tokens > MAX_TOKENS {
+            return Err(format!("the template has more than {MAX_TOKENS} parts"));
+        }
+        match token {
+            Token::TemplateData(_) => {}
+            Token::VariableStart => self.begin(Place::Value),
+            Token::BlockStart => self.begin(Place::Statement),
+            Token::VariableEnd | Token::BlockEnd => {
+                self.end_value();
+                if self.set == Some(false) {
+                    return Err("a `{% set %}` without `=` is not available in a library".into());
+                }
+            }
+            _ if self.tag > MAX_TAG => {
+                return Err(format!(
+                    "a `{{{{ … }}}}` or `{{% … %}}` has more than {MAX_TAG} parts"
+                ));
+            }
+            token => return self.inside(token),
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, place: Place) {
+        (self.tag, self.set, self.place, self.is_target) = (0, None, place, false);
+        self.levels = vec![Level::new(Brackets::Tag)];
+    }
+
+    /// Takes a token between the delimiters of a tag.
+    fn inside(&mut self, token: &Token<'_>) -> Result<(), String> {
+        let place = self.place;
+        match (place, token) {
+            (_, Token::Mul | Token::Pow) => return Err(unavailable("`*`")),
+            (Place::Statement, Token::Ident(name)) => return self.statement(name),
+            (Place::Filter, Token::Ident(name)) if !is_filter(name) => {
+                return Err(unavailable(&format!("the filter `{name}`")));
+            }
+            (Place::Test, Token::Ident("not")) => {}
+            (Place::Attribute | Place::Filter | Place::Test, _) => self.place = Place::Operand,
+            (Place::Value, Token::Ident("not") | Token::Minus) => {}
+            (Place::Value, Token::Ident(word)) if BETWEEN.contains(word) => {
+                return Err(format!("`{word}` stands where a value should"));
+            }
+            (Place::Operand, Token::Ident(word)) => return self.word(word),
+            (_, Token::Tilde | Token::Plus) => {
+                self.count();
+                self.level().is_counted = true;
+                self.place = Place::Value;
+            }
+            (_, Token::BracketOpen) => self.open(Brackets::Literal, Brackets::Index),
+            (_, Token::BraceOpen) => self.open(Brackets::Literal, Brackets::Literal),
+            (_, Token::ParenOpen) => self.open(Brackets::Group, Brackets::Arguments),
+            (_, Token::BracketClose | Token::BraceClose | Token::ParenClose) => {
+                return self.close();
+            }
+            (Place::Operand, Token::Dot) => self.place = Place::Attribute,
+            (Place::Operand, Token::Pipe) => self.place = Place::Filter,
+            (_, Token::Comma | Token::Colon | Token::Assign) => return self.separate(token),
+            (
+                _,
+                Token::Ident(_)
+                | Token::Str(_)
+                | Token::String(_)
+                | Token::Int(_)
+                | Token::Int128(_)
+                | Token::Float(_),
+            ) => self.place = Place::Operand,
+            // Any other operator.
+            _ => self.begin_value(),
+        }
+        Ok(())
+    }
+
+    fn statement(&mut self, name: &str) -> Result<(), String> {
+        self.place = match name {
+            "if" | "elif" | "for" | "with" | "set" => Place::Value,
+            "else" | "endif" | "endfor" | "endwith" => Place::Operand,
+            _ => return Err(unavailable(&format!("`{{% {name} %}}`"))),
+        };
+        self.set = (name == "set").then_some(false);
+        self.is_target = matches!(name, "for" | "set" | "with");
+        self.elifs += usize::from(name == "elif");
+        if self.elifs > MAX_ELIFS {
+            return Err(format!("the template has more than {MAX_ELIFS} `{{% elif %}}`"));
+        }
+        Ok(())
+    }
+
+    /// Takes a word behind a value.
+    fn word(&mut self, word: &str) -> Result<(), String> {
+        match word {
+            // Of a test only its outcome is left.
+            "is" => (self.place, self.level().is_counted) = (Place::Test, false),
+            "recursive" => return Err(unavailable("`recursive`")),
+            "not" => self.begin_value(),
+            word if BETWEEN.contains(&word) => {
+                self.begin_value();
+                self.is_target = false;
+            }
+            // The argument of a test.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes what stands between two values.
+    fn separate(&mut self, token: &Token<'_>) -> Result<(), String> {
+        self.begin_value();
+        let is_set = self.set;
+        let level = self.level();
+        match (level.brackets, token) {
+            (Brackets::Group, Token::Comma) | (Brackets::Index, Token::Colon) => {
+                level.is_making = true;
+            }
+            (Brackets::Tag, Token::Comma) if is_set == Some(true) => {
+                return Err("several values of a `{% set %}` need brackets around them".into());
+            }
+            (Brackets::Tag, Token::Assign) => {
+                (self.set, self.is_target) = (is_set.map(|_| true), false);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, at_beginning: Brackets, behind_value: Brackets) {
+        let is_behind = self.place == Place::Operand;
+        self.levels.push(Level::new(if is_behind { behind_value } else { at_beginning }));
+        self.place = Place::Value;
+    }
+
+    fn close(&mut self) -> Result<(), String> {
+        self.end_value();
+        let closed = self.levels.pop().filter(|_| !self.levels.is_empty());
+        let closed = closed.ok_or("a bracket is closed that was not opened")?;
+        let is_value = !self.is_target;
+        self.level().is_counted |= closed.is_making && is_value;
+        self.place = Place::Operand;
+        Ok(())
+    }
+
+    fn begin_value(&mut self) {
+        self.end_value();
+        self.place = Place::Value;
+    }
+
+    /// Ends a value: what was made for it is counted.
+    fn end_value(&mut self) {
+        if std::mem::take(&mut self.level().is_counted) {
+            self.count();
+        }
+    }
+
+    /// Puts the counting filter behind the last token.
+    fn count(&mut self) {
+        self.level().is_counted = false;
+        self.out.push_str(&self.source[self.copied..self.end]);
+        self.out.push('|');
+        self.out.push_str(COUNTED);
+        self.copied = self.end;
+    }
+
+    fn level(&mut self) -> &mut Level {
+        if self.levels.is_empty() {
+            self.levels.push(Level::new(Brackets::Tag));
+        }
+        let last = self.levels.len() - 1;
+        &mut self.levels[last]
+    }
+
+    fn finish(mut self) -> String {
+        self.out.push_str(&self.source[self.copied..]);
+        self.out
+    }
+}
+
+fn unavailable(name: &str) -> String {
+    format!("{name} is not available in a library")
+}
