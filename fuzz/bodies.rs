@@ -1,7 +1,13 @@
 //! Properties that hold for any bytes. The fuzz targets call these, and `cargo test` replays the
 //! corpus through them (`tests/corpus.rs`).
 
+use std::fs;
+
+use access::RuleSet;
+use admin::hosts::{FileEntry, Format, with_entry};
 use base::seal::{SealKeys, Sealer, TokenKind};
+use config::Settings;
+use config::lock::Lock;
 use domain::content;
 use domain::cursor::PagePosition;
 use domain::document::Document;
@@ -14,6 +20,10 @@ use domain::revision::Revision;
 use domain::server_request::{ELICIT, Presentation, ROOTS, SAMPLE, ServerRequest};
 use domain::translate;
 use domain::{line_decoder, sse_decoder};
+use gateway::net::jwks::KeySet;
+use gateway::upstream::library::LibrarySnapshot;
+use opentelemetry_proto::tonic::collector::{logs, metrics, trace};
+use prost::Message;
 
 const DEPTH: usize = 64;
 
@@ -147,4 +157,71 @@ pub fn translate(data: &[u8]) {
             }
         }
     }
+}
+
+/// Policies of any text are read or refused, and those that are read are read again.
+pub fn cedar(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let read = || RuleSet::default().add_file(&text).is_ok();
+    assert_eq!(read(), read());
+}
+
+/// An entry is in a file of a host once, however often it is written.
+pub fn host_file(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    for format in [Format::Json, Format::Toml, Format::Yaml] {
+        let place = FileEntry {
+            file: None,
+            format,
+            container: "servers",
+            entry: serde_json::json!({"url": "http://127.0.0.1/mcp"}),
+            input: None,
+        };
+        if let Ok(written) = with_entry(&text, &place, "prompts") {
+            assert_eq!(with_entry(&written, &place, "prompts").as_ref(), Ok(&written));
+        }
+    }
+}
+
+/// A key set has a key, or is refused.
+pub fn jwks(data: &[u8]) {
+    if let Ok(document) = serde_json::from_slice(data)
+        && let Ok(keys) = KeySet::parse(document)
+    {
+        assert!(!keys.ids().is_empty());
+    }
+}
+
+/// A prompt of any file of an author, with its front matter and templates, is served within
+/// `max_message`, or left out with a reason.
+pub fn library(data: &[u8]) {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("a.md"), data).expect("a file");
+    fs::write(folder.path().join("b.txt"), "embedded").expect("a file");
+    let settings = Settings { max_message: 16 << 10, ..Settings::default() };
+    let snapshot = LibrarySnapshot::load(folder.path(), "lib", &settings).expect("a folder");
+    for prompt in &snapshot.listed.prompts {
+        let names = prompt.arguments.iter().map(|argument| argument.name.clone());
+        let arguments: serde_json::Map<_, _> =
+            names.map(|name| (name, "some words\nof a caller".into())).collect();
+        let arguments = serde_json::Value::from(arguments).to_string();
+        if let Ok(result) = snapshot.get(&prompt.name, Some(Json::accepted(&arguments)), None) {
+            assert!(result.json().text().len() <= settings.max_message);
+        }
+    }
+}
+
+/// A lock file that can be read is read again as it is written.
+pub fn lock(data: &[u8]) {
+    if let Ok(lock) = Lock::parse(&String::from_utf8_lossy(data)) {
+        let written = lock.to_text();
+        assert_eq!(Lock::parse(&written).map(|lock| lock.to_text()), Ok(written));
+    }
+}
+
+/// Answers of a collector are read or refused.
+pub fn otlp(data: &[u8]) {
+    let _ = trace::v1::ExportTraceServiceResponse::decode(data);
+    let _ = metrics::v1::ExportMetricsServiceResponse::decode(data);
+    let _ = logs::v1::ExportLogsServiceResponse::decode(data);
 }

@@ -9,10 +9,16 @@ use std::path::{Path, PathBuf};
 /// A fuzz target: its name, which is also that of its corpus, and its body.
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 7] = [
+const TARGETS: [Target; 13] = [
+    ("cedar", bodies::cedar),
     ("cursor", bodies::cursor),
+    ("host_file", bodies::host_file),
     ("json", bodies::json),
+    ("jwks", bodies::jwks),
+    ("library", bodies::library),
+    ("lock", bodies::lock),
     ("names", bodies::names),
+    ("otlp", bodies::otlp),
     ("sse", bodies::sse),
     ("state", bodies::state),
     ("stdio", bodies::stdio),
@@ -49,6 +55,36 @@ fn every_fuzz_target_has_a_corpus_and_is_replayed() {
     let replayed: BTreeSet<_> = TARGETS.iter().map(|(name, _)| (*name).to_owned()).collect();
     assert_eq!(names(&fuzz("fuzz_targets")), replayed);
     assert_eq!(names(&fuzz("corpus")), replayed);
+}
+
+#[test]
+fn policies_are_read_or_refused() {
+    replay("cedar");
+}
+
+#[test]
+fn an_entry_of_a_host_file_is_there_once() {
+    replay("host_file");
+}
+
+#[test]
+fn a_key_set_has_a_key_or_is_refused() {
+    replay("jwks");
+}
+
+#[test]
+fn no_file_of_an_author_takes_more_than_it_may() {
+    replay("library");
+}
+
+#[test]
+fn a_lock_file_is_written_as_it_was_read() {
+    replay("lock");
+}
+
+#[test]
+fn answers_of_a_collector_are_read_or_refused() {
+    replay("otlp");
 }
 
 #[test]

@@ -46,7 +46,7 @@ impl Lock {
     ///
     /// # Errors
     /// The first mistake, with its line.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         let document: LockDocument = toml_edit::de::from_str(text).map_err(|error| {
             let line = error.span().map(|span| 1 + text[..span.start].matches('\n').count());
             let at = line.map(|line| format!("line {line}: ")).unwrap_or_default();
@@ -84,7 +84,7 @@ impl Lock {
     }
 
     /// Returns the text of the lock file: entries in byte order of upstreams and raw names.
-    pub(crate) fn to_text(&self) -> String {
+    pub fn to_text(&self) -> String {
         let mut out = format!("{HEADER}version = {VERSION}\n");
         for (upstream, prompt, approval) in self.approvals() {
             let (upstream, prompt) = (Value::from(upstream), Value::from(prompt));

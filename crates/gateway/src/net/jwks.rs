@@ -29,7 +29,11 @@ impl KeySet {
         Self::parse(document).map_err(|error| format!("{url}: {error}"))
     }
 
-    fn parse(document: Value) -> Result<Self, String> {
+    /// Reads a key set; keys that cannot be used are left out.
+    ///
+    /// # Errors
+    /// It is no key set, or has no key that can be used.
+    pub fn parse(document: Value) -> Result<Self, String> {
         let set: JwkSet = serde_json::from_value(document).map_err(|error| error.to_string())?;
         let key = |jwk: Jwk| {
             let decoding = DecodingKey::from_jwk(&jwk).ok()?;
