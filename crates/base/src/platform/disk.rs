@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+#[cfg(unix)]
+use std::path::Component;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -20,6 +22,16 @@ pub trait Disk: Send + Sync {
     /// # Errors
     /// As `std::fs::OpenOptions::open`.
     fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<Box<dyn OpenFile>>;
+
+    /// Opens a file below a folder to read it, and follows no link on the way. A pipe is not waited
+    /// for.
+    ///
+    /// # Errors
+    /// As `std::fs::File::open`; also where the path has a link or leads out of the folder.
+    fn open_below(&self, folder: &Path, path: &Path) -> io::Result<Box<dyn OpenFile>> {
+        let options = OpenOptions { read: true, refuses_links: true, ..OpenOptions::default() };
+        self.open(&folder.join(path), &options)
+    }
 
     /// Returns the metadata of a path.
     ///
@@ -198,6 +210,20 @@ impl Disk for System {
         Ok(Box::new(opening.open(path)?))
     }
 
+    #[cfg(unix)]
+    fn open_below(&self, folder: &Path, path: &Path) -> io::Result<Box<dyn OpenFile>> {
+        use rustix::fs::{Mode, OFlags};
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let mut opened = rustix::fs::open(folder, flags | OFlags::DIRECTORY, Mode::empty())?;
+        for part in path.components() {
+            let Component::Normal(part) = part else {
+                return Err(io::ErrorKind::InvalidInput.into());
+            };
+            opened = rustix::fs::openat(&opened, part, flags, Mode::empty())?;
+        }
+        Ok(Box::new(fs::File::from(opened)))
+    }
+
     fn metadata(&self, path: &Path, links: Links) -> io::Result<Metadata> {
         Ok(Metadata::from(&match links {
             Links::Follow => fs::metadata(path)?,
@@ -349,6 +375,14 @@ impl File {
     /// As `std::fs::File::open`.
     pub fn open(path: &Path) -> io::Result<Self> {
         OpenOptions { read: true, ..OpenOptions::default() }.open(path)
+    }
+
+    /// See [`Disk::open_below`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_below(folder: &Path, path: &Path) -> io::Result<Self> {
+        platform().disk.open_below(folder, path).map(Self)
     }
 
     pub fn metadata(&self) -> io::Result<Metadata> {

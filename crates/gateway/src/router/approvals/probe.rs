@@ -188,7 +188,7 @@ impl Router {
         Err(refusal.unwrap_or(Fault::Internal))
     }
 
-    /// What two gets have shown.
+    /// Returns the outcome of two gets.
     fn compared(
         &self,
         row: &ApprovalRow,

@@ -11,7 +11,7 @@ use domain::json::Json;
 use domain::method::Method;
 use domain::redaction::Secrets;
 
-/// What knows the secrets of an upstream at any time.
+/// A source of the secrets of an upstream, as they are at the time.
 pub(crate) trait SecretSource: Send + Sync {
     fn secrets(&self) -> Cow<'_, Secrets>;
 }

@@ -22,7 +22,7 @@ const ELEMENT: usize = 32;
 /// Lists in lists, and mappings: a deeper one would nest the engine as deep.
 const DEPTH: usize = 16;
 
-/// What a filter takes.
+/// The cost of a filter.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Cost {
     /// It returns a number, or a value that was there.

@@ -56,7 +56,7 @@ fn read(folder: &Path, name: &str, limit: usize) -> Result<Vec<u8>, String> {
         }
     }
     // A file that is not text is sent as base64: four characters for three bytes.
-    files::read(&files::resolve_inside(folder, &path)?, limit / 4 * 3)
+    files::read(folder, &files::resolve_inside(folder, &path)?, limit / 4 * 3)
 }
 
 fn mime_type(name: &str) -> &'static str {

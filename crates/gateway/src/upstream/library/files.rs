@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use base::platform::disk::{self, FileKind, OpenOptions};
+use base::platform::disk::{self, File, FileKind};
 use base::platform::platform;
 
 /// Deepest level of subfolders that is read: a library is a tree that people browse.
@@ -102,19 +102,20 @@ pub(super) fn resolve_inside(folder: &Path, path: &Path) -> Result<PathBuf, Stri
     resolve(&root, path)
 }
 
-/// Reads a file by its path without links. A link that has taken its place meanwhile is not
-/// followed, and no more is read than `limit` bytes, whatever its length was before.
+/// Reads a file of a library by its path without links. A link that has taken the place of a part
+/// of the path meanwhile is not followed, and no more is read than `limit` bytes, whatever the
+/// length was before.
 ///
 /// # Errors
 /// The reason, if it is larger or cannot be read.
-pub(super) fn read(resolved: &Path, limit: usize) -> Result<Vec<u8>, String> {
-    let options = OpenOptions { read: true, refuses_links: true, ..OpenOptions::default() };
+pub(super) fn read(folder: &Path, resolved: &Path, limit: usize) -> Result<Vec<u8>, String> {
     let reading = |error: io::Error| error.to_string();
-    // Opening a pipe would wait for its writer.
-    if !disk::metadata(resolved).map_err(reading)?.is_file() {
+    let root = disk::canonicalize(folder).map_err(reading)?;
+    let path = resolved.strip_prefix(&root).map_err(|error| error.to_string())?;
+    let file = File::open_below(&root, path).map_err(reading)?;
+    if !file.metadata().map_err(reading)?.is_file() {
         return Err("not a file".to_owned());
     }
-    let file = options.open(resolved).map_err(reading)?;
     let mut bytes = Vec::new();
     let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
     file.take(most).read_to_end(&mut bytes).map_err(reading)?;
@@ -191,6 +192,37 @@ mod tests {
         assert!(refused[0].starts_with("lost.md: cannot be resolved"), "{refused:?}");
         let out = |name| format!("{name}: the link leads out of the library's folder");
         assert_eq!(refused[1..], [out("out.md"), out("outside")]);
+    }
+
+    #[test]
+    fn a_link_that_takes_the_place_of_a_resolved_path_is_not_followed() {
+        let outside = tempfile::tempdir().unwrap();
+        fs::write(outside.path().join("a"), "secret").unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let (root, sub) = (folder.path(), folder.path().join("sub"));
+        fs::create_dir(&sub).unwrap();
+        fs::write(sub.join("a"), "12345").unwrap();
+        let resolved = resolve_inside(root, &sub.join("a")).unwrap();
+        assert_eq!(read(root, &resolved, 5).unwrap(), b"12345");
+        assert!(read(root, &resolved, 4).unwrap_err().contains("max_message"));
+        fs::rename(&sub, root.join("aside")).unwrap();
+        symlink(outside.path(), &sub).unwrap();
+        assert!(read(root, &resolved, 9).is_err(), "a folder");
+        fs::remove_file(&sub).unwrap();
+        fs::create_dir(&sub).unwrap();
+        symlink(outside.path().join("a"), sub.join("a")).unwrap();
+        assert!(read(root, &resolved, 9).is_err(), "the file");
+        fs::remove_file(sub.join("a")).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            sub.join("a"),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR,
+            0,
+        )
+        .unwrap();
+        assert_eq!(read(root, &resolved, 9).unwrap_err(), "not a file", "a pipe without a writer");
+        assert!(read(root, Path::new("/etc/hostname"), 999).is_err());
     }
 
     #[test]

@@ -38,7 +38,7 @@ impl<'a> LibraryReader<'a> {
     /// # Errors
     /// Why it is no valid prompt.
     pub(super) fn read(&mut self, file: &Path) -> Result<Option<PromptWithSource>, String> {
-        let text = files::read(file, self.max_message)?;
+        let text = files::read(self.folder, file, self.max_message)?;
         let text = String::from_utf8(text).map_err(|_| "not UTF-8".to_owned())?;
         let Some(source) = ParsedSource::read(&text) else {
             return Ok(None);

@@ -35,7 +35,7 @@ pub(super) fn counted(source: &str) -> Result<String, String> {
     Ok(scan.finish())
 }
 
-/// What may come next in a tag.
+/// The part of a tag that may come next.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Place {
     /// The name of a statement.
@@ -52,7 +52,7 @@ enum Place {
     Test,
 }
 
-/// What a pair of brackets is.
+/// The meaning of a pair of brackets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Brackets {
     /// The tag itself.
