@@ -1,6 +1,7 @@
 //! `promptgate check --dial`: connects to each upstream as the gateway would, and reports the
 //! result.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -75,6 +76,8 @@ struct Dialed {
     revision: Option<Revision>,
     /// Whether the upstream announces changes of its list.
     notifies: bool,
+    /// How many repairs of each kind were made to its messages.
+    repairs: BTreeMap<&'static str, u64>,
     outcome: Result<PromptList, Kind>,
 }
 
@@ -132,6 +135,7 @@ async fn dial(
 ) -> Dialed {
     let transport = upstream.transport.name();
     let sinks = NotificationSinks::new(upstream.id.as_str());
+    let repairs = sinks.repairs.clone();
     let starting = Arc::new(Semaphore::new(1));
     let connector = match Connector::new(upstream.clone(), sinks, tasks, starting, logins) {
         Ok(connector) => connector,
@@ -140,7 +144,8 @@ async fn dial(
     if upstream.lists_per_caller() {
         // Only callers have a credential for it.
         let outcome = Ok(PromptList::default());
-        return Dialed { transport, revision: None, notifies: false, outcome };
+        let repairs = BTreeMap::new();
+        return Dialed { transport, revision: None, notifies: false, repairs, outcome };
     }
     let connection = match connector.connect().await {
         Ok(connection) => connection,
@@ -149,12 +154,14 @@ async fn dial(
     let (revision, transport) = connection.describe();
     let outcome = connection.walk(&upstream.settings, &ForwardedMeta::default()).await;
     let _ = timeout(CLOSE_TIMEOUT, connection.close()).await;
-    Dialed { transport, revision, notifies: connection.notifies(), outcome }
+    let repairs = repairs.counted();
+    Dialed { transport, revision, notifies: connection.notifies(), repairs, outcome }
 }
 
 impl Dialed {
     fn failed(transport: &'static str, kind: Kind) -> Self {
-        Self { transport, revision: None, notifies: false, outcome: Err(kind) }
+        let repairs = BTreeMap::new();
+        Self { transport, revision: None, notifies: false, repairs, outcome: Err(kind) }
     }
 
     fn progress_line(&self, upstream: &UpstreamSettings) -> String {
@@ -196,6 +203,9 @@ fn report(config: &Config, dialed: Vec<Dialed>) -> Value {
             "revision": dialed.revision.map(Revision::as_str),
             "listChanged": dialed.notifies,
         });
+        if !dialed.repairs.is_empty() {
+            row["repairs"] = json!(dialed.repairs);
+        }
         match &dialed.outcome {
             Ok(listed) => {
                 row["pages"] = listed.pages.into();
@@ -248,6 +258,11 @@ fn text(report: &Value) -> String {
     for row in rows {
         if let Some(message) = row["error"]["message"].as_str().or(row["note"].as_str()) {
             let _ = writeln!(notes, "{}: {}", text(&row["upstream"]), printable(message));
+        }
+        let repairs = row["repairs"].as_object().into_iter().flatten();
+        let repairs: Vec<_> = repairs.map(|(kind, count)| format!("{count} {kind}")).collect();
+        if !repairs.is_empty() {
+            let _ = writeln!(notes, "{}: repaired: {}", text(&row["upstream"]), repairs.join(", "));
         }
         let stderr = row["stderr"].as_array().map_or(&[][..], Vec::as_slice);
         for line in &stderr[stderr.len().saturating_sub(STDERR_LINES)..] {

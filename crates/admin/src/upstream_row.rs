@@ -1,5 +1,7 @@
 //! The status of one upstream, as the admin API and the console show it.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -30,6 +32,9 @@ pub(crate) struct UpstreamRow {
     pub prompts: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pages: Option<usize>,
+    /// How many repairs of each kind were made to its messages.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub repairs: BTreeMap<&'static str, u64>,
     /// How often its driver has failed and was started again.
     pub driver_restarts: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,6 +88,7 @@ impl UpstreamRow {
             next_try_ms: until.map(whole_millis),
             prompts: status.walk.map(|walk| walk.prompts),
             pages: status.walk.map(|walk| walk.pages),
+            repairs: status.repairs,
             driver_restarts: status.driver_restarts,
             age_secs: status.walk.map(|walk| walk.at.elapsed().as_secs()),
             note,

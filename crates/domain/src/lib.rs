@@ -32,6 +32,7 @@ pub mod subject_token;
 pub mod call;
 pub mod name;
 pub mod call_overlay;
+pub mod repair;
 pub mod prompt;
 pub mod content;
 pub mod translate;

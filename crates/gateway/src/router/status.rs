@@ -1,5 +1,6 @@
 //! Status of the upstreams, for operators.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -41,6 +42,8 @@ pub struct UpstreamStatus {
     pub load: (usize, usize),
     /// The last stderr lines of its child process.
     pub stderr_tail: Arc<StderrTail>,
+    /// How many repairs of each kind were made to its messages.
+    pub repairs: BTreeMap<&'static str, u64>,
     /// How often its driver has failed and was started again.
     pub driver_restarts: u64,
     /// Whether the operator signs in for it.
@@ -97,6 +100,7 @@ impl Router {
                 is_breaker_partly_open: upstream.is_breaker_partly_open(),
                 load: upstream.load(),
                 stderr_tail: upstream.stderr_tail().clone(),
+                repairs: upstream.repairs().counted(),
                 driver_restarts: upstream.driver_restarts(),
                 has_login: config.login().is_some(),
                 failure: down.or(failure),

@@ -36,6 +36,7 @@ pub struct Metrics {
     reloads: Counter<u64>,
     failed_tasks: Counter<u64>,
     driver_restarts: Counter<u64>,
+    repairs: Counter<u64>,
     relayed: Counter<u64>,
     pub(super) prompts: LabelValues,
 }
@@ -180,6 +181,11 @@ impl Metrics {
                 "{restart}",
                 "Drivers of upstreams that have failed and were started again",
             ),
+            repairs: count(
+                "promptgate.repairs",
+                "{repair}",
+                "Repairs to messages of upstreams, by kind",
+            ),
             relayed: count(
                 "promptgate.cluster.relayed",
                 "{message}",
@@ -268,6 +274,11 @@ impl Metrics {
     /// Counts a driver that has failed and is started again.
     pub fn driver_restarted(&self, upstream: &str) {
         self.driver_restarts.add(1, &[by_upstream(upstream)]);
+    }
+
+    /// Counts a repair to a message of an upstream.
+    pub fn repaired(&self, upstream: &str, kind: &'static str) {
+        self.repairs.add(1, &[by_upstream(upstream), KeyValue::new("promptgate.kind", kind)]);
     }
 
     /// Counts a message that was to be handed to another replica.

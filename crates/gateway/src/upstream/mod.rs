@@ -12,6 +12,7 @@ pub mod transport;
 pub mod library;
 pub mod prompt_list;
 pub(crate) mod stderr_tail;
+pub(crate) mod repairs;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,6 +55,7 @@ use driver::{ConnectionState, Driver, DriverId, DriverReport, FetchedList};
 use guard::breaker::CircuitBreaker;
 use guard::concurrency::ConcurrencyLimit;
 use held_secrets::HeldSecrets;
+use repairs::Repairs;
 use stderr_tail::StderrTail;
 
 /// Shared dependencies of all upstreams.
@@ -107,6 +109,7 @@ pub struct Upstream {
     of_callers: Mutex<Option<Negotiated>>,
     telemetry: Telemetry,
     stderr_tail: Arc<StderrTail>,
+    repairs: Arc<Repairs>,
     restarts: Arc<AtomicU64>,
     /// The secrets that it is called with, which callers must not see.
     held_secrets: Arc<HeldSecrets>,
@@ -136,6 +139,7 @@ impl Upstream {
         let stderr_tail: Arc<StderrTail> = Arc::default();
         let measured = telemetry.clone();
         let kept = stderr_tail.clone();
+        let repairs = Repairs::new(config.id.as_str(), telemetry.clone());
         let noted = audit.clone();
         let sinks = NotificationSinks {
             upstream,
@@ -144,6 +148,7 @@ impl Upstream {
             audit,
             telemetry: measured,
             stderr_tail: kept,
+            repairs: repairs.clone(),
         };
         let logins = config
             .login()
@@ -199,6 +204,7 @@ impl Upstream {
             of_callers: Mutex::default(),
             telemetry,
             stderr_tail,
+            repairs,
             restarts,
             held_secrets,
             _needed: needed,
@@ -218,6 +224,11 @@ impl Upstream {
     /// Returns the last lines of its child processes on standard error.
     pub(crate) fn stderr_tail(&self) -> &Arc<StderrTail> {
         &self.stderr_tail
+    }
+
+    /// Returns the counters of the repairs to its messages.
+    pub(crate) fn repairs(&self) -> &Repairs {
+        &self.repairs
     }
 
     /// Returns how often its driver has failed and was started again.

@@ -10,6 +10,7 @@ use tracing::debug;
 
 use super::reply;
 use crate::telemetry::Telemetry;
+use crate::upstream::repairs::Repairs;
 use crate::upstream::stderr_tail::StderrTail;
 use audit::Audit;
 use domain::document::Document;
@@ -78,6 +79,7 @@ pub struct NotificationSinks {
     pub telemetry: Telemetry,
     /// The last lines of a child process on standard error.
     pub stderr_tail: Arc<StderrTail>,
+    pub repairs: Arc<Repairs>,
 }
 
 /// A completed URL elicitation: the user has finished the interaction on the page (MCP 2025-11-25,
@@ -98,13 +100,16 @@ impl NotificationSinks {
     /// Returns sinks that drop all messages.
     pub fn new(upstream: &str) -> Self {
         let (url_completions, _) = broadcast::channel(1);
+        let telemetry = Telemetry::silent();
+        let repairs = Repairs::new(upstream, telemetry.clone());
         Self {
             upstream: upstream.into(),
             list_changed: None,
             url_completions,
             audit: Audit::default(),
-            telemetry: Telemetry::silent(),
+            telemetry,
             stderr_tail: Arc::default(),
+            repairs,
         }
     }
 
@@ -245,6 +250,11 @@ impl Correlator {
     pub fn set_accepts_requests(&self, accepts_requests: bool) {
         self.is_opening.store(false, Ordering::Relaxed);
         self.accepts_requests.store(accepts_requests, Ordering::Relaxed);
+    }
+
+    /// Returns the counters of the repairs to the messages of the upstream.
+    pub(crate) fn repairs(&self) -> &Arc<Repairs> {
+        &self.sinks.repairs
     }
 
     /// Whether calls must run one at a time, so that each server request belongs to exactly one

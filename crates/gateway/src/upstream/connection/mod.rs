@@ -28,6 +28,7 @@ use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::object::write_members;
 use domain::jsonrpc::Id;
 use domain::method::Method;
+use domain::repair::RepairKind;
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
 
@@ -350,7 +351,11 @@ impl RemoteConnection {
             };
             let page = timeout(settings.page_timeout, self.request(rpc, None)).await;
             match walk.page(page.map_err(|_| Kind::Timeout)??.json())? {
-                PageStep::Done(listed) => return Ok(listed),
+                PageStep::Done(listed) => {
+                    let repairs = self.transport.correlator().repairs();
+                    listed.malformed.iter().for_each(|_| repairs.count(RepairKind::PromptLeftOut));
+                    return Ok(listed);
+                }
                 PageStep::Next(cursor) => {
                     params.clear();
                     write_members(&mut params, |params| {
