@@ -27,6 +27,7 @@ mod documents;
 mod drain;
 mod eras;
 mod failed_tasks;
+mod first_contact;
 mod floods;
 mod forwarding;
 mod generated_histories;

@@ -336,25 +336,3 @@ async fn x1_a_server_request_that_cannot_be_answered_any_more_does_not_hold_up_t
     };
     timeout(PATIENCE, async { tokio::join!(gateway.drain(), ending) }).await.expect("it ends");
 }
-
-#[tokio::test]
-async fn a_browser_gets_a_line_of_html_and_no_client_of_mcp_does() {
-    let gateway = Gateway::start(&crate::support::gateway::api_key("alice", "alice")).await;
-    let get = async |accept| gateway.client().send("GET", "/mcp", &[("Accept", accept)], b"").await;
-    let browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
-    let page = get(browser).await;
-    assert_eq!(page.status, 200);
-    assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
-    let text = String::from_utf8(page.body).unwrap();
-    assert!(text.contains("MCP endpoint") && text.lines().count() == 1, "{text}");
-    for accept in [
-        "text/event-stream",
-        "application/json, text/event-stream",
-        "*/*",
-        "text/html, text/event-stream",
-    ] {
-        assert_eq!(get(accept).await.status, 401, "{accept}");
-    }
-    let elsewhere = gateway.client().send("GET", "/other", &[("Accept", browser)], b"").await;
-    assert_eq!(elsewhere.status, 401);
-}

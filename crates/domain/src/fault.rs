@@ -41,8 +41,11 @@ pub enum TransportFault {
     InsufficientScope,
     #[error("tokens cannot be verified at present; try again later")]
     AuthUnavailable,
-    #[error("there is no endpoint at this path")]
-    NotFound,
+    #[error("there is no endpoint at this path{}", listed(.endpoints))]
+    NotFound {
+        /// The paths that the caller may know, separated by commas; empty for a stranger.
+        endpoints: String,
+    },
     #[error("this HTTP method is not allowed at this path")]
     MethodNotAllowed { allow: &'static str },
     #[error("send Content-Type: application/json, without Content-Encoding")]
@@ -94,7 +97,17 @@ pub enum TransportFault {
     ShuttingDown,
 }
 
+/// The endpoints of [`TransportFault::NotFound`] in its words.
+fn listed(endpoints: &str) -> String {
+    if endpoints.is_empty() { String::new() } else { format!("; there is one at: {endpoints}") }
+}
+
 impl TransportFault {
+    /// `not_found` for a stranger, who is not told about any endpoint.
+    pub fn not_found() -> Self {
+        Self::NotFound { endpoints: String::new() }
+    }
+
     /// See [`Fault::reason`].
     pub fn reason(&self) -> &'static str {
         match self {
@@ -103,7 +116,7 @@ impl TransportFault {
             Self::Unauthenticated { .. } | Self::Unauthorized { .. } => "unauthorized",
             Self::InsufficientScope => "insufficient_scope",
             Self::AuthUnavailable => "auth_unavailable",
-            Self::NotFound => "not_found",
+            Self::NotFound { .. } => "not_found",
             Self::MethodNotAllowed { .. } => "method_not_allowed",
             Self::UnsupportedMediaType => "unsupported_media_type",
             Self::NotAcceptable { .. } => "not_acceptable",

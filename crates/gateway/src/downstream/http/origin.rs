@@ -139,8 +139,8 @@ impl AllowedOrigin {
         self.allow(headers);
         let methods = HeaderValue::from_static("GET, POST, DELETE");
         let names = HeaderValue::from_static(
-            "Accept, Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, \
-             Mcp-Method, Mcp-Name, Mcp-Session-Id, X-API-Key",
+            "Accept, Authorization, Baggage, Content-Type, Last-Event-ID, MCP-Protocol-Version, \
+             Mcp-Method, Mcp-Name, Mcp-Session-Id, Traceparent, Tracestate, X-API-Key",
         );
         headers.insert(ACCESS_CONTROL_ALLOW_METHODS, methods);
         headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, names);

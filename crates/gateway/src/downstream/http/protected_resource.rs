@@ -54,6 +54,11 @@ impl ProtectedResources {
         &self.resource(path).uri
     }
 
+    /// Returns the path of an endpoint as clients reach it, which a proxy may have changed.
+    pub(crate) fn public_path(&self, path: &str) -> &str {
+        origin_and_path(&self.resource(path).uri).1
+    }
+
     /// Returns the metadata document at a well-known path (RFC 9728, section 3). `None` for any
     /// other path.
     ///
@@ -61,6 +66,8 @@ impl ProtectedResources {
     /// `not_found` when no endpoint has this well-known path, or no tokens are accepted.
     pub(crate) fn document(&self, path: &str) -> Option<Result<String, TransportFault>> {
         let suffix = path.strip_prefix(WELL_KNOWN)?;
+        // Some clients write the URL of the endpoint with a slash at the end.
+        let suffix = suffix.strip_suffix('/').unwrap_or(suffix);
         if !suffix.is_empty() && !suffix.starts_with('/') {
             return None;
         }
@@ -70,7 +77,11 @@ impl ProtectedResources {
         };
         let found = if suffix.is_empty() { self.0.first() } else { self.0.iter().find(is_named) };
         let metadata = found.and_then(|resource| resource.metadata.as_ref());
-        Some(metadata.map(|metadata| metadata.document.clone()).ok_or(TransportFault::NotFound))
+        Some(
+            metadata
+                .map(|metadata| metadata.document.clone())
+                .ok_or_else(TransportFault::not_found),
+        )
     }
 
     /// Returns the value of `WWW-Authenticate` for a refusal that asks for other credentials (RFC
@@ -100,11 +111,15 @@ impl ProtectedResources {
     }
 }
 
-pub(crate) fn metadata(uri: &str, server: &config::Server, jwt: &config::Jwt) -> ResourceMetadata {
-    // A canonical URI has an origin and usually a path.
+/// Splits a canonical URI, which has an origin and usually a path.
+fn origin_and_path(uri: &str) -> (&str, &str) {
     let after_scheme = uri.find("://").map_or(0, |at| at + 3);
     let path_at = uri[after_scheme..].find('/').map_or(uri.len(), |at| after_scheme + at);
-    let (origin, public_path) = uri.split_at(path_at);
+    uri.split_at(path_at)
+}
+
+pub(crate) fn metadata(uri: &str, server: &config::Server, jwt: &config::Jwt) -> ResourceMetadata {
+    let (origin, public_path) = origin_and_path(uri);
     let mut document = json!({
         "resource": uri,
         "resource_name": server.name,
@@ -151,7 +166,8 @@ mod tests {
             Some(document["resource"].as_str().unwrap().to_owned())
         };
         let well_known = |suffix: &str| resource(&format!("{WELL_KNOWN}{suffix}"));
-        for suffix in ["", "/mcp", "/team/mcp"] {
+        assert_eq!(protected_resources.public_path("/mcp/support"), "/team/mcp/support");
+        for suffix in ["", "/", "/mcp", "/mcp/", "/team/mcp"] {
             assert_eq!(well_known(suffix).as_deref(), Some(main), "{suffix}");
         }
         for suffix in ["/mcp/support", "/team/mcp/support"] {
@@ -176,11 +192,11 @@ mod tests {
         );
         let scope = challenge(TransportFault::InsufficientScope);
         assert_eq!(scope, Some(format!("Bearer error=\"insufficient_scope\", {parameters}")));
-        assert_eq!(challenge(TransportFault::NotFound), None);
+        assert_eq!(challenge(TransportFault::not_found()), None);
         let view = protected_resources.challenge("/mcp/support", &missing).unwrap();
         assert!(view.contains("/team/mcp/support\""), "{view}");
         let without_tokens = self::protected_resources("");
         assert_eq!(without_tokens.challenge("/mcp", &bad).as_deref(), Some("Bearer"));
-        assert_eq!(without_tokens.document(WELL_KNOWN), Some(Err(TransportFault::NotFound)));
+        assert_eq!(without_tokens.document(WELL_KNOWN), Some(Err(TransportFault::not_found())));
     }
 }

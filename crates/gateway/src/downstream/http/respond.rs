@@ -3,6 +3,7 @@
 
 use http::header::{
     ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 
@@ -68,18 +69,28 @@ pub(crate) fn events(stream: EventStream) -> Response<Body> {
 /// Tells a reverse proxy such as nginx whether it may buffer a response.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// Returns 200 with a line for a person who opens the endpoint in a browser.
-pub(crate) fn page() -> Response<Body> {
-    let mut response = Response::new(Body::Complete(Chunks::from(PAGE).into()));
+/// Returns 200 with a page for a person who opens the gateway in a browser. It names the path of
+/// one endpoint, which the configuration has checked, and nothing that is served there.
+pub(crate) fn page(endpoint: &str) -> Response<Body> {
+    let page = PAGE.replace("PATH", endpoint);
+    let mut response = Response::new(Body::Complete(Chunks::from(page).into()));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'"));
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(PAGE_POLICY));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 
-const PAGE: &str = "<!doctype html><title>promptgate</title><p>This is an MCP endpoint, served by promptgate: \
-    give its URL to an MCP client (<code>promptgate connect</code> prints the entry for yours).</p>\n";
+/// Nothing is loaded, sent, or framed.
+const PAGE_POLICY: &str =
+    "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+const PAGE: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
+    <meta name=\"viewport\" content=\"width=device-width\"><title>promptgate</title>\n\
+    <h1>promptgate</h1>\n<p>This is an MCP endpoint: a server of prompts for programs, not a website.</p>\n\
+    <p>To use it, give the address of this host with the path <code>PATH</code> to an MCP client; \
+    <code>promptgate connect</code> prints the entry for yours.</p>\n</html>\n";
 
 /// Returns 200 with a JSON document that caches may keep for an hour: it changes only with the
 /// configuration.
@@ -147,7 +158,7 @@ fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
         Fault::Transport(transport) => match transport {
             T::HostRejected | T::OriginRejected | T::InsufficientScope => StatusCode::FORBIDDEN,
             T::Unauthenticated { .. } | T::Unauthorized { .. } => StatusCode::UNAUTHORIZED,
-            T::NotFound | T::SessionUnknown => StatusCode::NOT_FOUND,
+            T::NotFound { .. } | T::SessionUnknown => StatusCode::NOT_FOUND,
             T::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
             T::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             T::NotAcceptable { .. } => StatusCode::NOT_ACCEPTABLE,

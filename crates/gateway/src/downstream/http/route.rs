@@ -30,6 +30,7 @@ use crate::session::notify::notifications::{NotificationStream, StreamEvent};
 use crate::session::{CallPermits, Dispatch, MessageRefusal, RequestContext, TransportContext};
 use base::platform::heap::rare;
 use config::Limits;
+use domain::caller::{Caller, Proof};
 use domain::fair_share::Holder;
 use domain::fault::{Fault, TransportFault};
 use domain::jsonrpc::Id;
@@ -37,9 +38,58 @@ use domain::method::Countable;
 
 impl Endpoint {
     /// Returns the dialect for a refusal of a request of which only the headers are known.
-    fn dialect_of(&self, head: &Parts) -> Dialect {
+    fn dialect_of(&self, head: &Parts, path: &str) -> Dialect {
         let headers = request_head::read_headers(&head.headers);
-        self.sessions.dialect_of(&headers, head.uri.path(), None)
+        self.sessions.dialect_of(&headers, path, None)
+    }
+
+    /// The paths at which messages are served.
+    fn endpoints(&self) -> impl Iterator<Item = &str> {
+        let http_sse = self.http_sse.as_ref().map(HttpSseEndpoint::path);
+        self.paths.iter().map(String::as_str).chain(http_sse)
+    }
+
+    /// Returns the endpoint that a path means, with more slashes at its ends: clients that join URLs
+    /// write them. Any other path is returned as it is.
+    fn meant<'a>(&'a self, path: &'a str) -> &'a str {
+        let inner = path.trim_matches('/');
+        let is_same = |endpoint: &&str| endpoint.strip_prefix('/') == Some(inner);
+        let exact = self.endpoints().find(|endpoint| *endpoint == path);
+        exact.or_else(|| self.endpoints().find(is_same)).unwrap_or(path)
+    }
+
+    /// Returns what is served at a path before authentication; `None` for an endpoint, and for a
+    /// path of which strangers are told nothing.
+    fn public(&self, head: &Parts, path: &str) -> Option<Result<Response<Body>, RouteRefusal>> {
+        let is_endpoint = self.paths.iter().any(|endpoint| endpoint == path);
+        let is_browser = || request_head::is_of_browser(&head.method, &head.headers);
+        if (is_endpoint || path == "/") && is_browser() {
+            return Some(Ok(respond::page(self.protected_resources.public_path(path))));
+        }
+        if is_endpoint {
+            return None;
+        }
+        // It names the authorization server that issues tokens.
+        let document = self.protected_resources.document(path);
+        let document = document.or_else(|| self.client_document.at(path).map(Ok));
+        if let Some(document) = document {
+            return Some(public_document(&head.method, document));
+        }
+        // Clients of MCP 2025-03-26 look here for an authorization server. A 401 would send them
+        // into a sign-in at the gateway, which has none.
+        let is_of_authorization_server = path == "/register" || path.contains("/.well-known/");
+        is_of_authorization_server.then(|| Err(TransportFault::not_found().into()))
+    }
+
+    /// The refusal of a path that is none of the endpoints. It names those that the caller may use:
+    /// a token is made for one of them.
+    fn no_endpoint(&self, caller: &Caller) -> TransportFault {
+        let count = match caller.proof() {
+            Proof::Token(_) => 1,
+            _ => MAX_NAMED_ENDPOINTS,
+        };
+        let endpoints: Vec<_> = self.endpoints().take(count).collect();
+        TransportFault::NotFound { endpoints: endpoints.join(", ") }
     }
 
     /// Authenticates a request whose host and origin are allowed, and returns its response.
@@ -48,29 +98,20 @@ impl Endpoint {
         head: &Parts,
         body: Incoming,
         peer: &Peer,
+        path: &str,
     ) -> Result<Response<Body>, RouteRefusal> {
-        let path = head.uri.path();
         let address =
             request_head::client_address(peer.address, &head.headers, &self.trusted_proxies);
         self.gate.check_address(address)?;
-        // A person who opens the endpoint in a browser gets a page that only explains what it is.
-        let is_endpoint = self.paths.iter().any(|endpoint| endpoint == path);
-        if is_endpoint && request_head::is_of_browser(&head.method, &head.headers) {
-            return Ok(respond::page());
-        }
-        // Served without authentication: it names the authorization server that issues tokens.
-        if let Some(document) = self.protected_resources.document(path) {
-            return public_document(&head.method, document);
-        }
-        if let Some(document) = self.client_document.at(path) {
-            return public_document(&head.method, Ok(document));
+        if let Some(response) = self.public(head, path) {
+            return response;
         }
         let credentials = request_head::read_credentials(&head.headers, self.subject(peer));
         let audience = self.protected_resources.audience(path);
         let known = self.gate.authenticate(&credentials, audience, address, clock::now());
         let Authenticated { caller, token } = known.await?;
         let sender = Sender { subject_token: token, ..Sender::new(caller, Some(address)) };
-        self.dispatch(head, body, sender).await
+        self.dispatch(head, body, path, sender).await
     }
 
     /// Returns the response to an authenticated request, by its path and method.
@@ -78,6 +119,7 @@ impl Endpoint {
         &self,
         head: &Parts,
         body: Incoming,
+        path: &str,
         sender: Sender,
     ) -> Result<Response<Body>, RouteRefusal> {
         let Parts { method, uri, headers, .. } = head;
@@ -86,12 +128,13 @@ impl Endpoint {
             return Err(TransportFault::UriTooLong { limit }.into());
         }
         if let Some(http_sse) = &self.http_sse
-            && http_sse.path() == uri.path()
+            && http_sse.path() == path
         {
             return rare(self.serve_http_sse(head, body, http_sse, sender)).await;
         }
-        let path = self.paths.iter().find(|path| path.as_str() == uri.path());
-        let path = path.ok_or(TransportFault::NotFound)?;
+        if !self.paths.iter().any(|endpoint| endpoint == path) {
+            return Err(self.no_endpoint(&sender.caller).into());
+        }
         match *method {
             Method::POST => self.post(head, body, path, sender).await,
             Method::GET => rare(self.open_stream(headers, path, sender)).await,
@@ -341,10 +384,11 @@ impl Serve for Endpoint {
         let (head, body) = request.into_parts();
         let protected_resources = &self.protected_resources;
         let telemetry = self.gate.telemetry();
+        let path = self.meant(head.uri.path());
         let refuse = |fault: TransportFault, id: Option<Id>| {
             telemetry.metrics().refused(fault.reason(), fault.limit());
-            let challenge = protected_resources.challenge(head.uri.path(), &fault);
-            let dialect = self.dialect_of(&head);
+            let challenge = protected_resources.challenge(path, &fault);
+            let dialect = self.dialect_of(&head, path);
             let refusal = respond::refusal(&MessageRefusal { fault: fault.into(), id, dialect });
             match challenge {
                 Some(challenge) => respond::with_challenge(refusal, &challenge),
@@ -365,7 +409,7 @@ impl Serve for Endpoint {
             }
             return response;
         }
-        let result = self.authenticate(&head, body, peer).await;
+        let result = self.authenticate(&head, body, peer, path).await;
         let mut response = result.unwrap_or_else(|refused| match refused {
             RouteRefusal::Transport { fault, id } => refuse(fault, id),
             RouteRefusal::Message(refusal) => {
@@ -416,6 +460,9 @@ fn public_document(
 
 /// Bytes of a path, and of a query: the endpoint needs a session id in the query at most.
 const MAX_URI_LENGTH: usize = 8_192;
+
+/// Endpoints that a refusal names: enough to see the right one, and a bound for its length.
+const MAX_NAMED_ENDPOINTS: usize = 10;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
