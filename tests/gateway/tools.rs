@@ -319,7 +319,11 @@ async fn faults_that_a_model_can_act_on_are_results_and_others_are_errors() {
     for (arguments, reason, said) in [
         (json!({}), "invalid_params", "`name` must be a string"),
         (json!({"name": "up__p"}), "missing_argument", "required argument `code` is missing"),
-        (json!({"name": "up__p", "arguments": {"code": 1}}), "invalid_params", "object of strings"),
+        (
+            json!({"name": "up__p", "arguments": {"code": 1}}),
+            "invalid_params",
+            "`arguments.code` must be a string",
+        ),
         (json!({"name": "up__never"}), "unknown_prompt", "unknown prompt"),
         (json!({"name": "up__broken"}), "upstream_error", "out of ink"),
     ] {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::caller::Caller;
 use super::document::Document;
-use super::fault::{Fault, RequestFault};
+use super::fault::{Fault, RequestFault, excerpt};
 use super::json::object::write_members;
 use super::json::{Json, JsonKind};
 use super::meta;
@@ -256,10 +256,14 @@ fn retry(
     };
     let state = text(state).ok_or(RequestFault::InvalidState)?;
     let what = "`inputResponses` must be an object of objects".to_owned();
-    let objects = |r: &Json<'_>| r.is_object() && r.members().all(|(_, answer)| answer.is_object());
-    match responses {
-        Some(responses) if !objects(&responses) => Err(RequestFault::InvalidParams { what }),
-        responses => Ok(Some(InputRetry { state, responses: responses.map(Document::copy_of) })),
+    let objects = |r: &Json<'_>| r.members().all(|(_, answer)| answer.is_object());
+    let read = responses.map(|responses| responses.object().filter(objects));
+    match read {
+        Some(None) => Err(RequestFault::InvalidParams { what }),
+        read => {
+            let responses = read.flatten().map(Document::copy_of);
+            Ok(Some(InputRetry { state, responses }))
+        }
     }
 }
 
@@ -293,9 +297,12 @@ fn strings(value: Option<Json<'_>>, name: &str) -> Result<Option<Document>, Faul
     let Some(value) = value else {
         return Ok(None);
     };
-    let all = |v: Json<'_>| v.members().all(|(_, v)| v.kind() == JsonKind::String);
-    if !value.is_object() || !all(value) {
-        return Err(Fault::invalid_params(format!("`{name}` must be an object of strings")));
+    let not_object = || Fault::invalid_params(format!("`{name}` must be an object of strings"));
+    let value = value.object().ok_or_else(not_object)?;
+    let wrong = value.members().find(|(_, value)| value.kind() != JsonKind::String);
+    if let Some((key, _)) = wrong {
+        let key = excerpt(&key.as_str().unwrap_or_default());
+        return Err(Fault::invalid_params(format!("`{name}.{key}` must be a string")));
     }
     Ok(Some(Document::copy_of(value)))
 }
@@ -333,6 +340,43 @@ mod tests {
         }
         assert!(Request::read(Method::Get, None).is_err());
         assert!(Request::read(Method::List, None).is_ok());
+    }
+
+    #[test]
+    fn an_argument_that_is_no_string_is_named() {
+        let long = format!(r#"{{"name":"a","arguments":{{"{}":1}}}}"#, "x".repeat(1_000));
+        for (method, params, expected) in [
+            (
+                Method::Get,
+                r#"{"name":"a","arguments":{"x":"1","n":5}}"#,
+                "`arguments.n` must be a string",
+            ),
+            (
+                Method::Get,
+                r#"{"name":"a","arguments":7}"#,
+                "`arguments` must be an object of strings",
+            ),
+            (
+                Method::Complete,
+                r#"{"ref":{"type":"ref/prompt","name":"a"},"context":{"arguments":{"\u0007n":{}}}}"#,
+                "`context.arguments. n` must be a string",
+            ),
+        ] {
+            assert_eq!(read(method, params).unwrap_err().to_string(), expected);
+        }
+        assert!(read(Method::Get, &long).unwrap_err().to_string().len() < 400);
+    }
+
+    #[test]
+    fn an_empty_array_of_arguments_is_an_empty_object() {
+        let Ok(Request::Get { arguments, .. }) =
+            read(Method::Get, r#"{"name":"a","arguments":[]}"#)
+        else {
+            panic!()
+        };
+        assert_eq!(arguments.unwrap().json().text(), "{}");
+        let again = r#"{"name":"a","requestState":"s","inputResponses":[]}"#;
+        assert!(read(Method::Get, again).is_ok());
     }
 
     #[test]

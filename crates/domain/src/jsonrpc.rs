@@ -174,6 +174,8 @@ impl<'a> Parts<'a> {
             match key.as_str().as_deref() {
                 // Some peers always write all three members.
                 Some("params" | "result" | "error") if is_null => {}
+                // PHP writes an empty object so.
+                Some("params") if member.is_empty_array() => {}
                 Some("jsonrpc") => parts.version = Some(member),
                 Some("id") => parts.id = Some(member),
                 Some("method") => parts.method = Some(member),
@@ -276,7 +278,7 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":1,"Method":"ping"}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"ping","paramſ":{}}"#,
             r#"{"jsonrpc":"2.0","id":1,"method\u0000":"ping"}"#,
-            r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":[1]}"#,
             r#"{"jsonrpc":"1.0","id":1,"method":"ping"}"#,
             r#"{"id":1,"method":"ping"}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":1}"#,
@@ -284,6 +286,12 @@ mod tests {
         ] {
             assert_eq!(read(text).unwrap_err().id, Some(Id::number(1)), "{text}");
         }
+    }
+
+    #[test]
+    fn an_empty_array_of_params_is_an_empty_object() {
+        let read = read(r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}"#);
+        assert!(matches!(read, Ok(Frame::Request { params: None, .. })), "{read:?}");
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl ClientCapabilities {
 
     /// Reads `ClientCapabilities` by the rules of the revision in which they are declared.
     pub fn declared(capabilities: Option<Json<'_>>, revision: Revision) -> Self {
-        let object = |name: &str| capabilities?.get(name).filter(|c| c.is_object());
+        let object = |name: &str| capabilities?.get(name)?.object();
         let has_modes = revision >= Revision::V2025_11_25;
         let mut capabilities = Self::NONE;
         let mut add = |condition: bool, capability: Self| {
@@ -379,6 +379,8 @@ mod tests {
         assert_eq!(declared(r#"{"sampling":{"tools":{}},"x":{}}"#, november), tools);
         assert_eq!(declared(r#"{"roots":{"listChanged":true}}"#, june), ClientCapabilities::ROOTS);
         assert_eq!(ClientCapabilities::declared(None, november), ClientCapabilities::NONE);
+        assert_eq!(declared(r#"{"elicitation":[]}"#, november), ClientCapabilities::FORM);
+        assert_eq!(declared("[]", november), ClientCapabilities::NONE);
     }
 
     #[test]

@@ -109,6 +109,20 @@ impl<'a> Json<'a> {
         self.kind() == JsonKind::Object
     }
 
+    pub fn is_empty_array(self) -> bool {
+        self.kind() == JsonKind::Array && self.elements().next().is_none()
+    }
+
+    /// Returns an object. An empty array counts as an empty object: PHP writes both alike. `None`
+    /// for any other value.
+    pub fn object(self) -> Option<Self> {
+        match self {
+            object if object.is_object() => Some(object),
+            array if array.is_empty_array() => Some(Json::accepted("{}")),
+            _ => None,
+        }
+    }
+
     /// Iterates over the members of an object in their order; empty for any other kind.
     pub fn members(self) -> Members<'a> {
         Members(Pieces::of(self, JsonKind::Object))

@@ -124,7 +124,7 @@ pub(crate) fn check(
     let member = |key| request_meta.and_then(|m| m.get(key));
     let version = member(meta::PROTOCOL_VERSION).and_then(Json::as_str);
     let version = version.ok_or(RequestFault::MetaMissing { key: meta::PROTOCOL_VERSION })?;
-    let capabilities = member(meta::CLIENT_CAPABILITIES).filter(|c| c.is_object());
+    let capabilities = member(meta::CLIENT_CAPABILITIES).and_then(Json::object);
     if capabilities.is_none() {
         return Err(RequestFault::MetaMissing { key: meta::CLIENT_CAPABILITIES }.into());
     }
