@@ -144,16 +144,21 @@ async fn six_mebibytes_of_image_pass_and_nulls_do_not() {
 
 #[tokio::test]
 async fn what_a_client_would_choke_on_is_a_protocol_error_and_never_half_a_prompt() {
-    for content in [
-        json!({"type": "video", "data": "AAAA", "mimeType": "video/mp4"}),
-        json!({"type": "image", "data": "A", "mimeType": "image/png"}),
-        json!({"type": "text"}),
-        json!("text"),
+    for (content, rule) in [
+        (json!({"type": "video", "data": "AAAA", "mimeType": "video/mp4"}), "`type` must be"),
+        (
+            json!({"type": "image", "data": "A", "mimeType": "image/png"}),
+            "`data` or `blob` must be",
+        ),
+        (json!({"type": "text"}), "text content needs `text`"),
+        (json!("text"), "`content` must be an object"),
     ] {
         let (gateway, _upstream) = answering(content).await;
         let error = gateway.client().ask_error("prompts/get", json!({"name": "up__p"})).await;
         assert_eq!(error["code"], -32603);
-        assert_eq!(error["message"], "upstream `up`: the response violates the protocol");
+        let message = error["message"].as_str().unwrap();
+        let begin = "upstream `up`: the response violates the protocol: message 0: ";
+        assert!(message.starts_with(&format!("{begin}{rule}")), "{message}");
         let data = &error["data"];
         assert_eq!(
             (&data["reason"], &data["upstream"]),

@@ -151,7 +151,7 @@ fn check_content(content: Json<'_>) -> Result<Fields<'_>, &'static str> {
             is_string(fields.name, "a resource link needs `name`")?;
             mime_type(fields.mime_type, MemberPresence::Optional)?;
         }
-        _ => return Err("unknown content type"),
+        _ => return Err("`type` must be text, image, audio, resource or resource_link"),
     }
     fields.annotations.map_or(Ok(()), check_annotations)?;
     Ok(fields)

@@ -513,7 +513,7 @@ impl UpstreamFaultKind {
         )
     }
 
-    /// Whether the diagnosis has details that `Display` leaves out.
+    /// Whether its log line says more than `Display`, or is about a fault of the upstream's code.
     pub fn has_details(&self) -> bool {
         match self {
             Self::Unavailable(_)

@@ -125,7 +125,7 @@ impl Sessions {
         if let Some(events) = events {
             events.finish();
         }
-        let outcome = correlated(outcome);
+        let outcome = correlated(outcome, call.request.prompt_name());
         let recorded = match &outcome {
             CallOutcome::Result(result) => RecordOutcome::Result { result, digest: &digest },
             CallOutcome::Fault(fault) => RecordOutcome::Fault(fault),
@@ -160,12 +160,12 @@ impl Sessions {
 }
 
 /// Logs the details of a fault that callers must not learn, under an id that its error has.
-fn correlated(outcome: CallOutcome) -> CallOutcome {
+fn correlated(outcome: CallOutcome, prompt: Option<&str>) -> CallOutcome {
     match outcome {
         CallOutcome::Fault(Fault::Upstream(fault)) if fault.kind.has_details() => {
             let id = CorrelationId(random());
             let UpstreamFault { upstream, kind, .. } = &fault;
-            info!(upstream, correlation = %id, error = kind.diagnosis(), "call failed");
+            info!(upstream, prompt, correlation = %id, error = kind.diagnosis(), "call failed");
             CallOutcome::Fault(UpstreamFault { correlation: Some(id), ..fault }.into())
         }
         outcome => outcome,
