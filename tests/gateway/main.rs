@@ -40,6 +40,7 @@ mod listing;
 mod logins;
 mod matrix;
 mod oauth_client_credentials;
+mod odd_content;
 #[cfg(target_os = "linux")]
 mod overlays;
 mod overload;

@@ -4,7 +4,7 @@
 use super::hidden_text;
 use super::json::{Json, JsonKind};
 use super::meta;
-use super::uri::{is_scheme, is_unsafe};
+use super::uri::{self, is_unsafe};
 
 /// The reason why a result is refused. The text names the message and never repeats its content.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -147,7 +147,7 @@ fn check_content(content: Json<'_>) -> Result<Fields<'_>, &'static str> {
         }
         Some("resource") => check_resource(fields.resource)?,
         Some("resource_link") => {
-            uri(fields.uri)?;
+            check_uri(fields.uri)?;
             is_string(fields.name, "a resource link needs `name`")?;
             mime_type(fields.mime_type, MemberPresence::Optional)?;
         }
@@ -160,7 +160,7 @@ fn check_content(content: Json<'_>) -> Result<Fields<'_>, &'static str> {
 fn check_resource(resource: Option<Json<'_>>) -> Result<(), &'static str> {
     let resource = resource.filter(|r| r.is_object());
     let fields = Fields::read(resource.ok_or("resource content needs `resource`")?)?;
-    uri(fields.uri)?;
+    check_uri(fields.uri)?;
     mime_type(fields.mime_type, MemberPresence::Optional)?;
     match (fields.text, fields.blob) {
         (Some(text), None) if text.kind() == JsonKind::String => Ok(()),
@@ -275,18 +275,9 @@ fn is_string(value: Option<Json<'_>>, error: &'static str) -> Result<(), &'stati
     value.filter(|v| v.kind() == JsonKind::String).map(drop).ok_or(error)
 }
 
-fn uri(value: Option<Json<'_>>) -> Result<(), &'static str> {
-    let uri = value.and_then(Json::as_str);
-    uri.filter(|uri| is_uri(uri)).map(drop).ok_or("`uri` must be a URI with a scheme")
-}
-
-/// Whether the text has the form `scheme:rest` (RFC 3986, section 3), without spaces and control
-/// characters.
-fn is_uri(text: &str) -> bool {
-    let Some((scheme, rest)) = text.split_once(':') else {
-        return false;
-    };
-    is_scheme(scheme) && !rest.is_empty() && !rest.contains(|c: char| c.is_control() || c == ' ')
+fn check_uri(value: Option<Json<'_>>) -> Result<(), &'static str> {
+    let text = value.and_then(Json::as_str);
+    text.filter(|text| uri::is_valid(text)).map(drop).ok_or("`uri` must be a URI with a scheme")
 }
 
 fn mime_type(value: Option<Json<'_>>, presence: MemberPresence) -> Result<(), &'static str> {
@@ -315,7 +306,7 @@ fn base64(value: Option<Json<'_>>) -> Result<(), &'static str> {
 
 /// Whether the undecoded JSON string is padded base64 of the standard alphabet (RFC 4648, section
 /// 4). JSON may spell `/` as `\/`.
-fn is_base64(raw: &str) -> bool {
+pub(super) fn is_base64(raw: &str) -> bool {
     if raw.contains('\\') {
         return !raw.replace("\\/", "").contains('\\') && is_base64(&raw.replace("\\/", "/"));
     }

@@ -35,6 +35,7 @@ pub mod call_overlay;
 pub mod repair;
 pub mod prompt;
 pub mod content;
+pub mod content_repair;
 pub mod translate;
 pub mod tool;
 pub mod similar;

@@ -22,11 +22,13 @@ pub enum RepairKind {
     EmptyObject,
     /// A list ended with a cursor that names no page.
     Cursor,
+    /// An empty member beside the one that holds the content was left out.
+    EmptyMember,
 }
 
 impl RepairKind {
     /// All kinds, in the order of their declaration.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Text,
         Self::MemberLeftOut,
         Self::PromptLeftOut,
@@ -36,6 +38,7 @@ impl RepairKind {
         Self::MimeType,
         Self::EmptyObject,
         Self::Cursor,
+        Self::EmptyMember,
     ];
 
     /// Returns the name in metrics, in the admin API and in `promptgate check --dial`.
@@ -50,6 +53,7 @@ impl RepairKind {
             Self::MimeType => "mime_type",
             Self::EmptyObject => "empty_object",
             Self::Cursor => "cursor",
+            Self::EmptyMember => "empty_member",
         }
     }
 }

@@ -161,11 +161,11 @@ mod tests {
 
     #[test]
     fn links_become_text_with_title_uri_and_description() {
-        let link = json!({"type": "resource_link", "uri": "https://a.example/\"x\"", "name": "x",
-            "title": "The x", "description": "All\nof it", "size": 3,
+        let link = json!({"type": "resource_link", "uri": "https://a.example/x", "name": "x",
+            "title": "The \"x\"", "description": "All\nof it", "size": 3,
             "annotations": {"audience": ["user"]}});
         let expected = json!({"type": "text", "annotations": {"audience": ["user"]},
-            "text": "The x: https://a.example/\"x\"\nAll\nof it"});
+            "text": "The \"x\": https://a.example/x\nAll\nof it"});
         for revision in [Revision::V2024_11_05, Revision::V2025_03_26] {
             assert_eq!(translated(&link, revision), expected);
         }

@@ -4,6 +4,7 @@ use super::document::Document;
 use super::json::Json;
 use super::json::object::write_object;
 use super::name::is_hidden;
+use super::percent;
 
 /// The media types that a `data:` URI may have: types that clients display and do not run.
 const SAFE_DATA: [&str; 4] = ["image/", "audio/", "video/", "text/plain"];
@@ -19,6 +20,80 @@ pub fn is_scheme(text: &str) -> bool {
     let mut letters = text.chars();
     letters.next().is_some_and(|c| c.is_ascii_alphabetic())
         && letters.all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'))
+}
+
+/// Returns whether the text has the form `scheme:rest`, without a character that no URI has (RFC
+/// 3986, section 2) among those of ASCII. Others are those of an IRI (RFC 3987). The path of a file
+/// on a drive, such as `C:/x`, is no URI.
+pub fn is_valid(text: &str) -> bool {
+    let Some((scheme, rest)) = text.split_once(':') else {
+        return false;
+    };
+    let is_character = |(at, byte): (usize, u8)| match byte {
+        b'%' => is_encoded(&rest[at..]),
+        byte => byte >= 0x80 || !is_foreign(byte),
+    };
+    is_scheme(scheme)
+        && drive(text).is_none()
+        && !rest.is_empty()
+        && rest.bytes().enumerate().all(is_character)
+        && !rest.contains(char::is_control)
+}
+
+/// Whether a byte of ASCII occurs in no URI.
+fn is_foreign(byte: u8) -> bool {
+    byte <= b' '
+        || matches!(byte, b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}' | 0x7f)
+}
+
+/// Whether the text begins with a percent-encoded byte.
+fn is_encoded(text: &str) -> bool {
+    let digits = text.as_bytes().get(1..3);
+    digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+}
+
+/// Splits the absolute path of a file on a drive, such as `C:\x`, into the drive and the rest.
+fn drive(path: &str) -> Option<(&str, &str)> {
+    let (drive, rest) = path.split_once(':')?;
+    let is_letter = drive.len() == 1 && drive.starts_with(|c: char| c.is_ascii_alphabetic());
+    (is_letter && rest.starts_with(['/', '\\'])).then_some((drive, rest))
+}
+
+/// Returns the valid URI that a text means: a URI with characters that must be percent-encoded, or
+/// the absolute path of a file (RFC 8089). `None` where the text is neither, as a relative path.
+pub fn repaired(text: &str) -> Option<String> {
+    // URL parsers ignore them (WHATWG URL, section 4.4), and must not read another URI than
+    // `is_unsafe`.
+    let text: String = text.chars().filter(|c| !matches!(c, '\t' | '\n' | '\r')).collect();
+    let text = text.trim();
+    let path = |path: &str| percent::encoded_path(&path.replace('\\', "/"));
+    let uri = if let Some((drive, rest)) = drive(text) {
+        format!("file:///{drive}:{}", path(rest))
+    } else if text.starts_with("\\\\") {
+        format!("file:{}", path(text))
+    } else if text.starts_with('/') && !text.starts_with("//") {
+        format!("file://{}", path(text))
+    } else {
+        escaped(text)
+    };
+    is_valid(&uri).then_some(uri)
+}
+
+/// Returns a URI in which what no URI has is percent-encoded, but for hidden characters, which
+/// `content` treats. In the URI of a file, backslashes separate segments.
+fn escaped(uri: &str) -> String {
+    let is_file = uri.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:"));
+    let mut out = String::with_capacity(uri.len() + 16);
+    for (at, character) in uri.char_indices() {
+        match character {
+            '\\' if is_file => out.push('/'),
+            '%' if is_encoded(&uri[at..]) => out.push('%'),
+            ' '..='\x7e' if character != '%' && !is_foreign(character as u8) => out.push(character),
+            character if is_hidden(character) => out.push(character),
+            _ => out.push_str(&percent::encoded(&uri[at..at + character.len_utf8()])),
+        }
+    }
+    out
 }
 
 /// Returns whether a client that opens the URI might run its content: a script, or a page in a
@@ -91,6 +166,50 @@ mod tests {
         for good in ["https://a/b", "file:///a", "a:b", "data:image/png;base64,AA", "data:,x", "x"]
         {
             assert!(!is_unsafe(good), "{good}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_means_a_uri_becomes_a_valid_one() {
+        for (text, expected) in [
+            ("file:///home/me/My Notes/todo.md", "file:///home/me/My%20Notes/todo.md"),
+            ("/home/me/100% of it?#1.md", "file:///home/me/100%25%20of%20it%3F%231.md"),
+            ("/home/x", "file:///home/x"),
+            (r"C:\x\y z.md", "file:///C:/x/y%20z.md"),
+            ("c:/x", "file:///c:/x"),
+            (r"file:///C:\x\y.md", "file:///C:/x/y.md"),
+            (r"\\server\share\x", "file://server/share/x"),
+            ("https://a.example/{x}?q=a b#c|d", "https://a.example/%7Bx%7D?q=a%20b#c%7Cd"),
+            ("https://a.example/100%", "https://a.example/100%25"),
+            ("https://a.example/a%20b c", "https://a.example/a%20b%20c"),
+            ("note://é b", "note://%C3%A9%20b"),
+            (" https://a.example/x\n", "https://a.example/x"),
+        ] {
+            assert!(!is_valid(text), "{text}");
+            assert_eq!(repaired(text).as_deref(), Some(expected));
+            assert!(is_valid(expected), "{expected}");
+        }
+        for valid in ["https://é.example/é", "a:b", "urn:x:%20", "file:///C:/x", "data:,[x]"] {
+            assert!(is_valid(valid), "{valid}");
+        }
+        for neither in
+            ["", "notes/todo.md", "no scheme", "//a.example/x", "a:", "a:\u{1}", "java script:x"]
+        {
+            assert_eq!(repaired(neither), None, "{neither}");
+        }
+    }
+
+    #[test]
+    fn u17_a_repair_hides_no_unsafe_uri() {
+        for bad in [
+            "javascript:alert( 1 )",
+            " java\nscript:alert(1)",
+            "data:text/ht\tml,<script>",
+            "data:image/\u{200b}svg+xml,<svg onload=x>",
+            "data:image/sv\ng+xml,<svg>",
+        ] {
+            let repaired = repaired(bad).unwrap();
+            assert!(is_unsafe(&repaired), "{bad}: {repaired}");
         }
     }
 

@@ -208,6 +208,7 @@ impl Bridge<'_> {
     fn checked(&self, result: Document) -> Result<Reply, Fault> {
         let hidden_text = self.routed.upstream.config().settings.content;
         let mut prompt = reply::prompt(result, self.origin(), hidden_text)?;
+        self.routed.upstream.repairs().count_all(prompt.repairs);
         if let Some(expected) = self.expected {
             self.compare(expected, &prompt.result)?;
         }

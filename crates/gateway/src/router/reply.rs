@@ -12,7 +12,8 @@ use super::catalog::Incomplete;
 use super::view_cache::ListKind;
 use crate::policy::ResultDigest;
 use domain::call_overlay::CallOverlay;
-use domain::content;
+use domain::content::{self, ContentError, Findings};
+use domain::content_repair;
 use domain::cursor::CacheScope;
 use domain::document::Document;
 use domain::fault::{Fault, UpstreamFaultKind as Kind};
@@ -20,6 +21,7 @@ use domain::hidden_text;
 use domain::hidden_text::HiddenText;
 use domain::json::{Json, JsonKind, write_str};
 use domain::name::UpstreamId;
+use domain::repair::RepairKinds;
 use domain::server_request::ServerRequest;
 use domain::uri;
 
@@ -50,10 +52,12 @@ impl Reply {
 /// A `GetPromptResult` whose messages were checked.
 #[derive(Debug)]
 pub struct PromptReply {
-    /// As the upstream sent it, without the text that `content` strips.
+    /// As the upstream sent it, but for its repairs, and without the text that `content` strips.
     pub result: Document,
     pub origin: ResultOrigin,
     pub flags: Flags,
+    /// The repairs that made it valid.
+    pub repairs: RepairKinds,
     /// Its messages come before and after those of the result.
     pub overlay: Option<Arc<CallOverlay>>,
     /// Whether the result is an approved snapshot instead of the upstream's.
@@ -63,8 +67,8 @@ pub struct PromptReply {
 impl PromptReply {
     /// A result without findings and overlays.
     pub fn of(result: Document, origin: ResultOrigin) -> Self {
-        let flags = Flags::default();
-        Self { result, origin, flags, overlay: None, is_snapshot: false }
+        let (flags, repairs) = (Flags::default(), RepairKinds::default());
+        Self { result, origin, flags, repairs, overlay: None, is_snapshot: false }
     }
 }
 
@@ -166,17 +170,8 @@ pub(super) fn prompt(
 ) -> Result<PromptReply, Fault> {
     let fault = |what: String| Fault::upstream(origin.upstream.as_str(), Kind::Protocol(what));
     check_complete(result.json()).map_err(&fault)?;
-    let refused = |error: content::ContentError| fault(error.to_string());
-    if mode == HiddenText::Allow {
-        content::check_result(result.json()).map_err(refused)?;
-        return Ok(PromptReply::of(result, origin));
-    }
-    let found = if result.is_plain() {
-        content::inspect_visible_result(result.json())
-    } else {
-        content::inspect_result(result.json())
-    };
-    let found = found.map_err(refused)?;
+    let inspected = inspect_or_repair(result, mode);
+    let (result, found, repairs) = inspected.map_err(|error| fault(error.to_string()))?;
     // Places refer to the result as the upstream sent it.
     let unsafe_uris = uri::report(&found.unsafe_uris);
     let hidden_text = hidden_text::report(&found.hidden_text);
@@ -196,7 +191,32 @@ pub(super) fn prompt(
         (HiddenText::Reject, None, Some(places)) => Err(fault(format!(
             "addresses that run what they hold, which `content` rejects, in messages {places}"
         ))),
-        _ => Ok(PromptReply { flags, ..PromptReply::of(result, origin) }),
+        _ => Ok(PromptReply { flags, repairs, ..PromptReply::of(result, origin) }),
+    }
+}
+
+/// Inspects a result, and once more what a repair has made of a result that was refused.
+fn inspect_or_repair(
+    result: Document,
+    mode: HiddenText,
+) -> Result<(Document, Findings, RepairKinds), ContentError> {
+    let error = match inspect(&result, mode) {
+        Ok(found) => return Ok((result, found, RepairKinds::default())),
+        Err(error) => error,
+    };
+    let (repaired, repairs) = content_repair::repaired(result.json()).ok_or(error)?;
+    let found = inspect(&repaired, mode)?;
+    Ok((repaired, found, repairs))
+}
+
+/// Checks a result, and finds what `mode` treats.
+fn inspect(result: &Document, mode: HiddenText) -> Result<Findings, ContentError> {
+    if mode == HiddenText::Allow {
+        content::check_result(result.json()).map(|()| Findings::default())
+    } else if result.is_plain() {
+        content::inspect_visible_result(result.json())
+    } else {
+        content::inspect_result(result.json())
     }
 }
 
