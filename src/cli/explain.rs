@@ -6,21 +6,36 @@ use super::args::Explain;
 use super::failure::Failure;
 use super::load::load;
 use super::output::{print, printable};
+use super::running::Running;
+use super::runtime::runtime;
+use super::status::fetch_once;
 use access::{AccessVerdict, Decisions, RuleSet, action};
 use config::{Config, UpstreamSettings};
 use domain::approval::ApprovalState;
 use domain::caller::Caller;
+use domain::fault::excerpt;
 use domain::method::Method;
 use domain::overlay;
 use domain::rights::PromptRef;
 
 /// Prints for each method whether the caller may use the prompt, and which overlays change it.
-/// Reads the configuration and the lock file only; no upstream is called.
+/// Reads the configuration and the lock file; no upstream is called. A gateway that runs with the
+/// file is asked whether it leaves the prompt out of its list, which is then said first.
 pub(super) fn run(query: &Explain) -> Result<(), Failure> {
     let config = load(&query.file.config)?;
-    let prompt = target(&config, &query.name)?;
+    let target = target(&config, &query.name);
+    let left_out = Running::find(&query.file.config).and_then(|running| running.admin);
+    let left_out =
+        left_out.map(|admin| left_out_of(&admin, &config, &query.name, target.as_ref().ok()));
+    let mut out = left_out.unwrap_or_default();
+    let prompt = match target {
+        Ok(prompt) => prompt,
+        Err(_) if !out.is_empty() => return print(out.trim_end()),
+        Err(unknown) => return Err(unknown),
+    };
     let caller = caller(&config, &query.caller, &query.groups);
-    let mut out = format!(
+    let _ = write!(
+        out,
         "caller {} in groups {:?}, prompt {} of upstream {}",
         printable(caller.id()),
         caller.groups(),
@@ -34,6 +49,48 @@ pub(super) fn run(query: &Explain) -> Result<(), Failure> {
     }
     explain_overlays(&config, &prompt, &mut out);
     print(&out)
+}
+
+/// Returns a line for each prompt of this name that the running gateway leaves out. Without a known
+/// upstream, the name may be that of several upstreams without a prefix.
+fn left_out_of(
+    admin: &str,
+    config: &Config,
+    name: &str,
+    prompt: Option<&ExplainedPrompt>,
+) -> String {
+    let catalog =
+        runtime().and_then(|runtime| runtime.block_on(fetch_once(admin, "/api/v1/catalog")));
+    // What the file says can be explained without the gateway.
+    let catalog = catalog.unwrap_or_default();
+    let is_bare = |id: &str| {
+        config
+            .upstreams
+            .iter()
+            .any(|upstream| upstream.id.as_str() == id && upstream.prefix.is_bare())
+    };
+    let raw_name = prompt.map_or(name, |prompt| &prompt.raw_name);
+    // A definition that cannot be read is named in the reason only.
+    let quoted = format!("prompt {:?}", excerpt(raw_name));
+    let mut out = String::new();
+    for entry in catalog["leftOut"].as_array().into_iter().flatten() {
+        let text = |member: &str| entry[member].as_str().unwrap_or_default();
+        let (upstream, reason) = (text("upstream"), text("reason"));
+        let is_of = prompt.map_or_else(|| is_bare(upstream), |prompt| prompt.upstream == upstream);
+        let is_named = match text("name") {
+            "" => reason.contains(&quoted),
+            listed => listed == raw_name,
+        };
+        if is_of && is_named {
+            let _ = writeln!(
+                out,
+                "{} is left out of the list, although upstream {upstream} offers it: {}\n",
+                printable(name),
+                printable(reason)
+            );
+        }
+    }
+    out
 }
 
 /// Adds the state of the prompt as the lock file has it.

@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
 use crate::support::client::request;
+use crate::support::process::command;
 use crate::support::upstream::good_legacy;
-use crate::support::{ClientMode, Gateway, ModeClient, Received, Upstream};
+use crate::support::{ClientMode, Gateway, ModeClient, Process, Received, Upstream, eventually};
 
 const CLIENTS: [ClientMode; 6] = [
     ClientMode::Sse("2024-11-05"),
@@ -143,4 +144,53 @@ async fn an_empty_array_of_a_client_is_an_empty_object() {
     output.write_all(format!("{}\n", request(1, "ping", json!([]))).as_bytes()).await.unwrap();
     let line = BufReader::new(input).lines().next_line().await.unwrap().unwrap();
     assert_eq!(serde_json::from_str::<Value>(&line).unwrap()["result"], json!({}));
+}
+
+#[tokio::test]
+async fn explain_says_first_that_a_prompt_is_left_out_and_why() {
+    let twice = json!([{"name": "a"}, {"name": "a"}]);
+    let prompts = json!([{"name": "good"}, {"name": "twice", "arguments": twice},
+        {"name": "hid\u{200b}den"}]);
+    let named = Upstream::modern(move |asked| {
+        (asked.method() == "prompts/list").then(|| asked.list(&prompts))
+    })
+    .await;
+    let (one, other) =
+        (Upstream::with_prompts(&["greet"]).await, Upstream::with_prompts(&["greet"]).await);
+    let bare = "prefix = \"\"\n";
+    let toml = "[audit]\npath = \"\"\n[telemetry]\nlog = \"warn,promptgate::app=info\"\n"
+        .to_owned()
+        + &named.table("up")
+        + &one.table("one")
+        + bare
+        + &other.table("other")
+        + bare;
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("gateway.toml"), toml).unwrap();
+    let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
+    eventually(
+        async || {
+            let catalog = admin.send("GET", "/api/v1/catalog", &[], b"").await.json();
+            catalog["leftOut"].as_array().map_or(0, Vec::len)
+        },
+        |count| *count == 4,
+    )
+    .await;
+    let explain = async |name: &str| {
+        let command = command(folder.path(), &["explain", "ci", name]);
+        let output = tokio::process::Command::from(command).output().await.unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let said = explain("up__twice").await;
+    let first = said.lines().next().unwrap();
+    assert!(first.starts_with("up__twice is left out of the list, although upstream up"), "{said}");
+    assert!(first.contains("declares the same argument twice"), "{said}");
+    assert!(said.contains("every caller may use every prompt"), "{said}");
+    let said = explain("up__hid\u{200b}den").await;
+    assert!(said.starts_with("up__hid\\u{200b}den is left out"), "{said}");
+    let said = explain("greet").await;
+    assert!(said.contains("upstream one offers") && said.contains("upstream other"), "{said}");
+    assert!(explain("up__good").await.starts_with("caller ci"));
+    process.stop().await;
 }
