@@ -45,6 +45,10 @@ enum Caching {
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
     img-src 'self' data:; media-src data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
+/// Which pages may load an answer (Fetch standard): none but those of the console.
+const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
+    HeaderName::from_static("cross-origin-resource-policy");
+
 /// Content of this size and more is compressed.
 const COMPRESSED_FROM: usize = 1024;
 
@@ -147,6 +151,7 @@ impl AdminAnswer {
         headers.insert(VARY, HeaderValue::from_static("Accept, Accept-Encoding, Cookie"));
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         headers.insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+        headers.insert(CROSS_ORIGIN_RESOURCE_POLICY, HeaderValue::from_static("same-origin"));
         headers.insert(REFERRER_POLICY, HeaderValue::from_static("same-origin"));
         headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
         if is_compressed {
@@ -226,6 +231,7 @@ mod tests {
             assert!(policy.contains("frame-ancestors 'none'") && !policy.contains("unsafe"));
             assert!(policy.starts_with("default-src 'none'"));
             assert_eq!(response.headers()[X_CONTENT_TYPE_OPTIONS], "nosniff");
+            assert_eq!(response.headers()[CROSS_ORIGIN_RESOURCE_POLICY], "same-origin");
         }
     }
 

@@ -47,7 +47,7 @@ use pages::{AnyPage, PageError, PageResult};
 pub use reloads::Reloads;
 use request::{PageRequest, Params};
 use routes::{ConsolePage, FoundRoutes, Handler, Route, RoutePart};
-use sign_in::{LocalPath, Role, SignIn, Site, Visitor, is_same_site_post};
+use sign_in::{LocalPath, Role, SignIn, Site, Visitor, is_foreign_subresource, is_same_site_post};
 pub use state::AdminState;
 pub use verification::Verification;
 
@@ -182,6 +182,9 @@ impl AdminServer {
                 "Host or Origin is not allowed for the admin API; see server.allowed_hosts",
             );
         }
+        if is_foreign_subresource(&head.headers) {
+            return AdminAnswer::error(StatusCode::FORBIDDEN, FOREIGN);
+        }
         let path = head.uri.path();
         let found = routes::find(path);
         // Probes of an orchestrator have no token, and learn nothing but liveness and readiness.
@@ -200,7 +203,7 @@ impl AdminServer {
         }
         if path == "/metrics" || path.starts_with("/api/") {
             return match visitor {
-                Some(visitor) => self.api(found, &head, body, &visitor).await,
+                Some(visitor) => self.api(found, &head, body, &visitor, &site).await,
                 None => AdminAnswer::error(StatusCode::UNAUTHORIZED, UNAUTHORIZED),
             };
         }
@@ -241,7 +244,12 @@ impl AdminServer {
         head: &Parts,
         body: Incoming,
         visitor: &Visitor,
+        site: &Site,
     ) -> AdminAnswer {
+        let is_post = head.method == Method::POST;
+        if is_post && visitor.has_cookie() && !is_same_site_post(site, &head.headers) {
+            return AdminAnswer::error(StatusCode::FORBIDDEN, FOREIGN);
+        }
         let Some(found) = found.filter(|found| found.part == RoutePart::Api) else {
             return AdminAnswer::error(StatusCode::NOT_FOUND, NOT_FOUND);
         };
@@ -497,6 +505,8 @@ fn internal(error: &dyn std::error::Error) -> PageError {
 const NOT_FOUND: &str = "not found; GET /api/v1/openapi.json describes the admin API, beside /livez, /readyz and \
     /metrics";
 
+const FOREIGN: &str = "a page of another site has sent this request: open the console itself (a program sends \
+     admin.token, or for a session of the console its Origin)";
 const NO_CONSOLE: &str =
     "not found; the console is switched off (admin.console), the admin API is at /api/v1/";
 

@@ -112,7 +112,12 @@ async fn a_person_approves_rejects_and_goes_back() {
     // Over the API a person is recorded under their own id, too, whatever they say.
     let signed_in = async || {
         let tag = tag().await;
-        let headers = [("Content-Type", "application/json"), ("If-Match", tag.as_str())];
+        let origin = approver.origin();
+        let headers = [
+            ("Content-Type", "application/json"),
+            ("If-Match", tag.as_str()),
+            ("Origin", origin.as_str()),
+        ];
         let body = json!({"prompts": ["up__p"], "by": "grace", "why": "as grace"}).to_string();
         approver.send("POST", "/api/v1/approvals/approve", &headers, body.as_bytes()).await
     };

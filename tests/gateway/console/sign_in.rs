@@ -158,6 +158,58 @@ async fn a_sign_in_leads_nowhere_but_to_this_site() {
 type Headers<'a> = &'a [(&'a str, &'a str)];
 
 #[tokio::test]
+async fn the_api_takes_posts_with_a_cookie_from_the_console_itself_only() {
+    let (_upstream, gateway) = gateway("").await;
+    let mut own = Browser::new(&gateway.admin());
+    own.log_in("t0ken").await;
+    let origin = own.origin();
+    let json = ("Content-Type", "application/json");
+    let path = "/api/v1/prompts/up__p/try";
+    let cases: [(Headers<'_>, u16); 7] = [
+        (&[json, ("Origin", &origin)], 200),
+        (&[json, ("Sec-Fetch-Site", "same-origin")], 200),
+        (&[json], 403),
+        // Browsers send cookies of loopback to each of its ports.
+        (&[json, ("Origin", "http://localhost:3000")], 403),
+        (&[json, ("Origin", "http://127.0.0.1")], 403),
+        (&[json, ("Origin", "https://evil.example")], 403),
+        (&[json, ("Origin", &origin), ("Sec-Fetch-Site", "same-site")], 403),
+    ];
+    for (headers, status) in cases {
+        let reply = own.send("POST", path, headers, b"{}").await;
+        assert_eq!(reply.status, status, "{headers:?}: {}", text(&reply));
+    }
+    // No page can send this header to another origin unasked.
+    let program = gateway.admin().with("Authorization", "Bearer t0ken");
+    assert_eq!(program.send("POST", path, &[json], b"{}").await.status, 200);
+}
+
+#[tokio::test]
+async fn what_pages_of_other_sites_load_is_refused_and_links_work() {
+    let (_upstream, gateway) = gateway("").await;
+    let mut own = Browser::new(&gateway.admin());
+    own.log_in("t0ken").await;
+    for path in ["/", "/api/v1/catalog", "/metrics", "/console.css", "/login", "/livez"] {
+        for site in ["cross-site", "same-site"] {
+            let load = [("Sec-Fetch-Site", site), ("Sec-Fetch-Mode", "no-cors")];
+            let reply = own.send("GET", path, &load, b"").await;
+            assert_eq!(reply.status, 403, "{path} {site}");
+            assert_eq!(reply.header("cross-origin-resource-policy"), Some("same-origin"));
+        }
+    }
+    for dest in ["document", "iframe"] {
+        let link = [
+            ("Sec-Fetch-Site", "cross-site"),
+            ("Sec-Fetch-Mode", "navigate"),
+            ("Sec-Fetch-Dest", dest),
+        ];
+        let reply = own.send("GET", "/", &link, b"").await;
+        assert_eq!(reply.status, if dest == "document" { 200 } else { 403 });
+        assert_eq!(reply.header("cross-origin-resource-policy"), Some("same-origin"));
+    }
+}
+
+#[tokio::test]
 async fn forms_of_other_sites_and_sessions_are_refused() {
     let (_upstream, gateway) = gateway("").await;
     let (mut own, mut other) = (Browser::new(&gateway.admin()), Browser::new(&gateway.admin()));

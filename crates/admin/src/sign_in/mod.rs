@@ -36,7 +36,7 @@ use oidc::{Flow, OidcSignIn, Person, SignInFailure};
 use revoked::Revoked;
 pub(crate) use role::Role;
 use session::{Session, SessionId, SessionOrigin};
-pub(crate) use site::{Site, is_same_site_post};
+pub(crate) use site::{Site, is_foreign_subresource, is_same_site_post};
 pub(crate) use visitor::{TOKEN, Via, Visitor};
 
 /// Knows visitors, and signs people in and out, by one configuration.

@@ -60,6 +60,17 @@ pub(crate) fn is_same_site_post(site: &Site, headers: &HeaderMap) -> bool {
     host.is_some_and(|host| host.eq_ignore_ascii_case(site.host.as_str()))
 }
 
+/// Returns whether a page of another site has asked for the content of the request (Fetch Metadata
+/// Request Headers), as by a script, an image or a frame. A person who follows a link to a page
+/// here navigates.
+#[must_use]
+pub(crate) fn is_foreign_subresource(headers: &HeaderMap) -> bool {
+    let is = |name: &str, value: &str| headers.get(name).is_some_and(|sent| sent == value);
+    let is_foreign = is("sec-fetch-site", "cross-site") || is("sec-fetch-site", "same-site");
+    let is_page = !headers.contains_key("sec-fetch-dest") || is("sec-fetch-dest", "document");
+    is_foreign && !(is("sec-fetch-mode", "navigate") && is_page)
+}
+
 #[cfg(test)]
 pub(super) fn site(host: &str) -> Site {
     let mut headers = HeaderMap::new();
@@ -88,6 +99,35 @@ mod tests {
         assert_eq!(http2.origin(), "https://console.example");
         assert_eq!(Site::of(&Uri::from_static("/"), &HeaderMap::new()), None);
         assert_eq!(Site::of(&Uri::from_static("http://a@b/"), &HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn what_a_page_of_another_site_loads_is_recognised() {
+        let is_foreign = |site: &str, mode: &str, to: &str| {
+            let headers =
+                [("sec-fetch-site", site), ("sec-fetch-mode", mode), ("sec-fetch-dest", to)];
+            let sent = headers.into_iter().filter(|(_, value)| !value.is_empty());
+            let sent = sent.map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+            is_foreign_subresource(&sent.collect())
+        };
+        for (site, mode, to) in [
+            ("cross-site", "no-cors", "script"),
+            ("same-site", "cors", "empty"),
+            ("cross-site", "navigate", "iframe"),
+            ("cross-site", "navigate", "object"),
+            ("same-site", "", ""),
+        ] {
+            assert!(is_foreign(site, mode, to), "{site} {mode} {to}");
+        }
+        for (site, mode, to) in [
+            ("", "", ""),
+            ("same-origin", "cors", "empty"),
+            ("none", "navigate", "document"),
+            ("cross-site", "navigate", "document"),
+            ("same-site", "navigate", ""),
+        ] {
+            assert!(!is_foreign(site, mode, to), "{site} {mode} {to}");
+        }
     }
 
     #[test]

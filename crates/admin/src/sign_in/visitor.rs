@@ -87,6 +87,12 @@ impl Visitor {
     pub(crate) fn shown(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.id)
     }
+    /// Whether the visitor is known by the cookie of a session, which the browser adds to requests of
+    /// any page.
+    pub(crate) fn has_cookie(&self) -> bool {
+        self.expires.is_some()
+    }
+
 
     /// Returns the text that the forms of this visitor carry in a hidden field, against requests
     /// that other sites forge (CSRF); empty for [`Via::Bearer`]. Visible ASCII.
