@@ -33,7 +33,7 @@ use domain::unix_time::UnixSeconds;
 pub(crate) use error::SignInError;
 pub(crate) use local_path::LocalPath;
 use oidc::{Flow, OidcSignIn, Person, SignInFailure};
-use revoked::Revoked;
+use revoked::{EndedSession, Revoked};
 pub(crate) use role::Role;
 use session::{Session, SessionId, SessionOrigin};
 pub(crate) use site::{Site, is_foreign_subresource, is_same_site_post};
@@ -250,8 +250,10 @@ impl SignIn {
     /// Signs out: ends the session of a visitor, and deletes its cookie. Other visitors have no
     /// session that could end.
     pub(crate) fn log_out(&self, site: &Site, visitor: &Visitor, now: UnixSeconds) -> SetCookie {
-        if let (Some(id), Some(expires)) = (visitor.session, visitor.expires) {
-            self.shared.revoked.insert(id, expires, now);
+        if let (Some(id), Some(began), Some(expires)) =
+            (visitor.session, visitor.began, visitor.expires)
+        {
+            self.shared.revoked.insert(&visitor.id, EndedSession { id, began, expires }, now);
             let event = AuditEvent::new("admin_logout").text("by", &visitor.id);
             self.audit.note(event.text("via", visitor.via.name()));
         }
@@ -267,11 +269,14 @@ impl SignIn {
     fn session_visitor(&self, value: &str, now: UnixSeconds) -> Option<Visitor> {
         let (session, role, via) = self.opened(value)?;
         let expires = session.expires(self.admin.session);
-        let is_valid = now < expires && !self.shared.revoked.contains(&session.id);
+        let began = UnixSeconds(session.issued);
+        let has_ended = self.shared.revoked.contains(&session.visitor, &session.id, began);
+        let is_valid = now < expires && !has_ended;
         is_valid.then_some(Visitor {
             role,
             via,
             expires: Some(expires),
+            began: Some(began),
             session: Some(session.id),
             id: session.visitor,
             name: session.name,

@@ -33,6 +33,8 @@ pub(crate) struct Visitor {
     pub via: Via,
     /// End of the session; `None` without one.
     pub expires: Option<UnixSeconds>,
+    /// Begin of the session.
+    pub(super) began: Option<UnixSeconds>,
     /// The session that forms are bound to; `None` for [`Via::Bearer`], which no browser sends by
     /// itself.
     pub(super) session: Option<SessionId>,
@@ -66,6 +68,7 @@ impl Visitor {
             role: Role::Viewer,
             via: Via::Local,
             expires: None,
+            began: None,
             session: Some(process),
         }
     }
@@ -79,20 +82,21 @@ impl Visitor {
             role,
             via: Via::Bearer,
             expires: None,
+            began: None,
             session: None,
         }
     }
 
-    /// Returns the name for people: the one that the provider gives, or else the id.
-    pub(crate) fn shown(&self) -> &str {
-        self.name.as_deref().unwrap_or(&self.id)
-    }
     /// Whether the visitor is known by the cookie of a session, which the browser adds to requests of
     /// any page.
     pub(crate) fn has_cookie(&self) -> bool {
         self.expires.is_some()
     }
 
+    /// Returns the name for people: the one that the provider gives, or else the id.
+    pub(crate) fn shown(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.id)
+    }
 
     /// Returns the text that the forms of this visitor carry in a hidden field, against requests
     /// that other sites forge (CSRF); empty for [`Via::Bearer`]. Visible ASCII.
