@@ -140,6 +140,8 @@ async fn a3_what_is_wrong_with_a_token_makes_it_nobodys() {
         ("an empty subject", key.sign(&with("sub", json!("")))),
         ("a subject with a line feed", key.sign(&with("sub", json!("a\nb")))),
         ("nobody", key.sign(&with("sub", json!("anonymous")))),
+        ("the console", key.sign(&with("sub", json!("console")))),
+        ("a person of the console", key.sign(&with("sub", json!("console/ada")))),
         ("a caller with a key", key.sign(&with("sub", json!("ci")))),
         ("the caller over standard streams", key.sign(&with("sub", json!("local")))),
         ("groups that are no texts", key.sign(&with("groups", json!([1])))),

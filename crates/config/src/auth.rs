@@ -197,7 +197,7 @@ fn stdio(mut section: Section<'_>) -> Identity {
     identity
 }
 
-const ID_RULE: &str = "1 to 128 visible characters without spaces, none of \"anonymous\", \"promptgate\" and \"console\"";
+const ID_RULE: &str = "1 to 128 visible characters without spaces, none of \"anonymous\", \"promptgate\" and \"console\", and not beginning with \"console/\"";
 
 fn id(text: &str) -> Option<String> {
     (is_id(text) && !is_reserved(text)).then(|| text.to_owned())
@@ -240,6 +240,21 @@ mod tests {
         }
         let none = mistakes("[auth]\nrequired = true\n");
         assert!(none[0].contains("no authentication method"), "{none:?}");
+    }
+
+    #[test]
+    fn no_caller_has_an_id_of_the_console() {
+        let hash = format!("sha256:{}", "0".repeat(64));
+        for id in ["console", "console/ada"] {
+            let found = mistakes(&format!(
+                "[[auth.api_keys]]\nid = \"{id}\"\nhash = \"{hash}\"\n\
+                 [[auth.mtls]]\nid = \"{id}\"\nsubject = \"CN=a\"\n\
+                 [auth.stdio]\nid = \"{id}\"\n"
+            ));
+            let named =
+                found.iter().filter(|line| line.contains("not beginning with \"console/\""));
+            assert_eq!(named.count(), 3, "{found:#?}");
+        }
     }
 
     #[test]

@@ -77,9 +77,12 @@ pub const PROBER: &str = "promptgate";
 /// The id of who tries prompts in the console with `admin.token`.
 pub const CONSOLE: &str = "console";
 
+/// Begin of the ids of people who try prompts in the console and are no callers otherwise.
+pub const CONSOLE_PREFIX: &str = "console/";
+
 /// Whether an id is reserved: no credential can name it.
 pub fn is_reserved(id: &str) -> bool {
-    [ANONYMOUS, PROBER, CONSOLE].contains(&id)
+    [ANONYMOUS, PROBER, CONSOLE].contains(&id) || id.starts_with(CONSOLE_PREFIX)
 }
 
 impl Caller {

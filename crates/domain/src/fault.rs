@@ -313,7 +313,8 @@ pub enum UpstreamFaultKind {
     Status { status: u16 },
     #[error("the response is larger than {limit} bytes")]
     TooLarge { limit: usize },
-    #[error("the response violates the protocol")]
+    /// The text names the member or the rule that is violated, and never repeats content.
+    #[error("the response violates the protocol: {0}")]
     Protocol(String),
     #[error("the list exceeds a limit")]
     PaginationLimit(String),

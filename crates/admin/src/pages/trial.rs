@@ -13,8 +13,9 @@ use super::{PageError, PageResult};
 use crate::request::PageRequest;
 use crate::sign_in::{Via, Visitor};
 use crate::state::AdminState;
+use base::seal;
 use domain::call::{Call, ClientMessages, ForwardedMeta, NameKind, Request};
-use domain::caller::{CONSOLE, Caller, is_id};
+use domain::caller::{CONSOLE, CONSOLE_PREFIX, Caller, is_id};
 use domain::document::Document;
 use domain::error_code;
 use domain::hidden_text;
@@ -236,11 +237,21 @@ fn own_caller(state: &AdminState, visitor: &Visitor) -> Caller {
         Via::Oidc if is_same && !TakenIds::new(&state.config.auth).contain(&visitor.id) => {
             visitor.id.clone()
         }
-        Via::Oidc => format!("{CONSOLE}/{}", visitor.id),
+        Via::Oidc => console_id(&visitor.id),
         Via::Local | Via::Bearer | Via::Token => CONSOLE.to_owned(),
     };
-    let id = if is_id(&id) { &*id } else { CONSOLE };
-    Caller::in_groups(id, &visitor.groups)
+    Caller::in_groups(&id, &visitor.groups)
+}
+
+/// Returns the id of a person who is no other caller. The digest stands for a subject that is too
+/// long behind the prefix, and for one that looks like a digest, so that no two people share an id.
+fn console_id(subject: &str) -> String {
+    let id = format!("{CONSOLE_PREFIX}{subject}");
+    if is_id(&id) && !subject.starts_with("sha256:") {
+        id
+    } else {
+        format!("{CONSOLE_PREFIX}{}", seal::sha256_text(subject.as_bytes()))
+    }
 }
 
 fn message(message: Json<'_>) -> TrialMessage {
@@ -295,5 +306,24 @@ fn resource(resource: Option<Json<'_>>) -> TrialContent {
         mime_type: text(resource, "mimeType"),
         bytes: body.as_ref().map_or(text(resource, "blob").len() / 4 * 3, String::len),
         text: body,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_person_of_the_console_has_an_id_of_their_own() {
+        let long = |last: &str| "s".repeat(127) + last;
+        let digest = console_id(&long("a"));
+        let posing = digest.trim_start_matches(CONSOLE_PREFIX);
+        let subjects = ["ada", "console/ada", &long("a"), &long("b"), posing, &"s".repeat(120)];
+        let ids: std::collections::HashSet<_> = subjects.map(console_id).into_iter().collect();
+        assert_eq!(ids.len(), subjects.len(), "{ids:?}");
+        for id in ids {
+            assert!(is_id(&id) && domain::caller::is_reserved(&id), "{id}");
+        }
+        assert_eq!(console_id("ada"), "console/ada");
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::jwt::Tokens;
 use base::seal;
-use domain::caller::{Caller, MAX_ID, Proof};
+use domain::caller::{Caller, MAX_ID, Proof, is_reserved};
 use domain::fault::TransportFault;
 use domain::subject_token::SubjectToken;
 use domain::unix_time::UnixSeconds;
@@ -190,6 +190,9 @@ impl Authenticator {
             return known.ok_or(refused("the certificate's subject is not one of auth.mtls"));
         }
         match subject.chars().count() {
+            _ if is_reserved(subject) => {
+                Err(refused("the certificate's subject is reserved: give it an id in auth.mtls"))
+            }
             0..=MAX_ID => {
                 let proof = Proof::Certificate { subject: subject.to_owned() };
                 Ok(Caller::new(subject).proved_by(proof))
@@ -287,6 +290,16 @@ mod tests {
         assert_eq!(ask(true, Nothing, Nothing), None);
         assert_eq!(ask(false, Nothing, Nothing).as_deref(), Some("anonymous"));
     }
+
+    #[test]
+    fn no_certificate_names_a_person_of_the_console() {
+        let open = Authenticator { subjects: HashMap::new(), ..authenticator(true) };
+        assert_eq!(open.by_subject("CN=a").unwrap().id(), "CN=a");
+        for reserved in ["console", "console/CN=a", "anonymous"] {
+            assert!(open.by_subject(reserved).is_err(), "{reserved}");
+        }
+    }
+
     #[test]
     fn a2_a_certificate_counts_where_no_other_credential_comes() {
         let ask = |authorization, subject| {
