@@ -6,7 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::chunks;
+use super::json::salvage::{RefusedPrompt, without_lone_surrogates, without_refused_prompts};
 use super::json::{Json, JsonError, Outline};
+use super::repair::{RepairKind, RepairKinds};
 
 /// A scanned JSON text without any `null`, and the range of the value of interest in it. Clones
 /// share the text.
@@ -19,6 +21,22 @@ pub struct Document {
     value: Range<usize>,
     /// The number of its span in `outline`.
     first_span: usize,
+    /// `None` for a text that the scan has accepted as it came.
+    repaired: Option<Arc<Repaired>>,
+}
+
+/// What was changed in a text so that the scan accepts it.
+#[derive(Debug, Default)]
+struct Repaired {
+    kinds: RepairKinds,
+    left_out: Vec<RefusedPrompt>,
+}
+
+/// A text that the scan refuses, and why.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct RefusedText {
+    pub text: String,
+    pub error: JsonError,
 }
 
 /// The only ASCII character above the space that is not visible.
@@ -33,13 +51,67 @@ impl Document {
     pub fn parse(bytes: Vec<u8>, max_depth: usize) -> Result<Self, JsonError> {
         let text = String::from_utf8(bytes)
             .map_err(|error| JsonError::NotUtf8 { at: error.utf8_error().valid_up_to() })?;
+        Self::scanned(text, max_depth).map_err(|refused| refused.error)
+    }
+
+    /// Scans `bytes` as [`Document::parse`] does, and repairs a text that is refused: bytes and
+    /// escapes that stand for no character become U+FFFD, a byte order mark is removed, and prompts
+    /// that are refused by themselves are left out of the list in a response.
+    ///
+    /// # Errors
+    /// The text, and why it is refused nevertheless.
+    pub fn parse_repaired(bytes: Vec<u8>, max_depth: usize) -> Result<Self, RefusedText> {
+        let mut repaired = Repaired::default();
+        let text = String::from_utf8(bytes).unwrap_or_else(|error| {
+            repaired.kinds.add(RepairKind::Text);
+            String::from_utf8_lossy(error.as_bytes()).into_owned()
+        });
+        let mut refused = match Self::scanned(text, max_depth) {
+            Ok(document) => return Ok(document.after(repaired)),
+            Err(refused) => refused,
+        };
+        let unmarked = refused.text.strip_prefix('\u{feff}').unwrap_or(&refused.text);
+        let text = without_lone_surrogates(unmarked);
+        if text.len() < refused.text.len() {
+            repaired.kinds.add(RepairKind::Text);
+            refused = match Self::scanned(text, max_depth) {
+                Ok(document) => return Ok(document.after(repaired)),
+                Err(refused) => refused,
+            };
+        }
+        let Some((text, left_out)) = without_refused_prompts(&refused.text, max_depth) else {
+            return Err(refused);
+        };
+        repaired.left_out = left_out;
+        Self::scanned(text, max_depth).map(|document| document.after(repaired))
+    }
+
+    fn scanned(text: String, max_depth: usize) -> Result<Self, RefusedText> {
         let mut outline = Outline::default();
-        Json::parse_outlined(&text, max_depth, &mut outline)?;
+        if let Err(error) = Json::parse_outlined(&text, max_depth, &mut outline) {
+            return Err(RefusedText { text, error });
+        }
         Ok(if outline.has_null() {
             Self::copy_of(Json::accepted(text.trim()))
         } else {
             Self::whole(text, outline)
         })
+    }
+
+    fn after(mut self, repaired: Repaired) -> Self {
+        let is_same = repaired.kinds == RepairKinds::default() && repaired.left_out.is_empty();
+        self.repaired = (!is_same).then(|| Arc::new(repaired));
+        self
+    }
+
+    /// Returns the kinds of repair that were made to the text, without prompts that were left out.
+    pub fn repairs(&self) -> RepairKinds {
+        self.repaired.as_ref().map(|repaired| repaired.kinds).unwrap_or_default()
+    }
+
+    /// Returns the prompts that were left out of the list in the text.
+    pub fn left_out(&self) -> &[RefusedPrompt] {
+        self.repaired.as_ref().map_or(&[], |repaired| &repaired.left_out)
     }
 
     /// Copies a value, without its nulls, out of the text that contains it.
@@ -94,7 +166,8 @@ impl Document {
     fn whole(text: String, outline: Outline) -> Self {
         let end = text.trim_end().len();
         let value = text.len() - text.trim_start().len()..end;
-        Self { text: Arc::new(text), outline: Arc::new(outline), value, first_span: 0 }
+        let (text, outline) = (Arc::new(text), Arc::new(outline));
+        Self { text, outline, value, first_span: 0, repaired: None }
     }
 }
 
@@ -110,6 +183,42 @@ mod tests {
         let mut bytes = Vec::with_capacity(4_096);
         bytes.extend_from_slice(b"{}");
         assert!(Document::parse(bytes, 1).unwrap().size() >= 4_096);
+    }
+
+    #[test]
+    fn what_stands_for_no_character_is_replaced_and_a_clean_text_stays_where_it_is() {
+        let clean = br#"{"a":"\ud83d\ude00"}"#.to_vec();
+        let address = clean.as_ptr();
+        let document = Document::parse_repaired(clean, 8).unwrap();
+        assert_eq!(document.json().text().as_ptr(), address);
+        assert_eq!(document.repairs(), RepairKinds::default());
+        for (bytes, expected) in [
+            (&b"{\"a\":\"x\xff\"}"[..], "{\"a\":\"x\u{fffd}\"}"),
+            (b"{\"a\":\"\\ud83d\xff\"}", "{\"a\":\"\u{fffd}\u{fffd}\"}"),
+            (b"\xef\xbb\xbf{\"a\":1}", "{\"a\":1}"),
+            (b"{\"a\":null,\"b\":\"\\udc00\"}", "{\"b\":\"\u{fffd}\"}"),
+        ] {
+            let document = Document::parse_repaired(bytes.to_vec(), 8).unwrap();
+            assert_eq!(document.json().text(), expected);
+            assert_eq!(document.repairs().iter().collect::<Vec<_>>(), [RepairKind::Text]);
+        }
+        for bytes in
+            [&b"{\"a\":1}\xff"[..], b"{\"\xff\":1,\"\xfe\":2}", b"{\"\\ud83d\":1,\"\\ud83d\":2}"]
+        {
+            assert!(Document::parse_repaired(bytes.to_vec(), 8).is_err());
+        }
+    }
+
+    #[test]
+    fn a_refused_prompt_costs_itself() {
+        let text =
+            br#"{"result":{"prompts":[{"name":"a","a":1,"a":1},{"name":"b","d":"\ud83d"}]}}"#;
+        let mut document = Document::parse_repaired(text.to_vec(), 8).unwrap();
+        document.narrow(|json| json.get("result")).unwrap();
+        assert_eq!(document.json().text(), "{\"prompts\":[{\"name\":\"b\",\"d\":\"\u{fffd}\"}]}");
+        let left_out: Vec<_> =
+            document.left_out().iter().map(|prompt| prompt.name.as_str()).collect();
+        assert_eq!(left_out, ["a"]);
     }
 
     proptest! {

@@ -33,6 +33,7 @@ pub mod call;
 pub mod name;
 pub mod call_overlay;
 pub mod repair;
+mod prompt_shape;
 pub mod prompt;
 pub mod content;
 pub mod content_repair;

@@ -10,8 +10,10 @@ use super::fault::excerpt;
 use super::hidden_text;
 use super::json::canonical::canonical;
 use super::json::object::{ObjectWriter, append_members, write_array, write_members};
-use super::json::{Json, JsonKind};
+use super::json::salvage::RefusedPrompt;
+use super::json::{Json, JsonError, JsonKind};
 use super::meta;
+use super::prompt_shape::{array_of, conforming, is_argument, is_icon, is_string};
 use super::uri::is_unsafe;
 
 /// A checked prompt definition.
@@ -63,6 +65,20 @@ pub enum PromptError {
     ArgumentTwice { name: String },
     #[error("prompt {name:?} has more than {MAX_ARGUMENTS} arguments")]
     TooManyArguments { name: String },
+    #[error("prompt {name:?} cannot be read: {error}")]
+    Refused { name: String, error: JsonError },
+}
+
+impl PromptError {
+    /// The reason for a prompt that the strict scan refuses.
+    pub fn refused(prompt: &RefusedPrompt) -> Self {
+        Self::Refused { name: excerpt(&prompt.name), error: prompt.error }
+    }
+
+    /// Whether the prompt can be read without the members that are malformed.
+    fn is_of_member(&self) -> bool {
+        matches!(self, Self::Shape { .. } | Self::ArgumentTwice { .. })
+    }
 }
 
 impl Prompt {
@@ -106,6 +122,21 @@ impl Prompt {
             append_members(&mut rest, |rest| write_member(key, member, rest));
         }
         Ok(Self { name, renamed: None, title, arguments, rest, overlay: None, source: None })
+    }
+
+    /// Reads one element of `prompts` as [`Prompt::read`] does, without malformed members other than
+    /// the name. Also returns why the first of them was left out.
+    ///
+    /// # Errors
+    /// As [`Prompt::read`], for what cannot be left out.
+    pub fn read_repaired(value: Json<'_>) -> Result<(Self, Option<PromptError>), PromptError> {
+        match Self::read(value) {
+            Err(error) if error.is_of_member() => {
+                let text = conforming(value);
+                Self::read(Json::accepted(&text)).map(|prompt| (prompt, Some(error)))
+            }
+            read => read.map(|prompt| (prompt, None)),
+        }
     }
 
     /// A prompt of which nothing but the raw name is known.
@@ -263,28 +294,6 @@ fn shape(
     ok.then_some(()).ok_or(PromptError::Shape { name, member, expected })
 }
 
-fn array_of(value: Json<'_>, is: fn(Json<'_>) -> bool) -> bool {
-    value.kind() == JsonKind::Array && value.elements().all(is)
-}
-
-fn is_string(value: Json<'_>) -> bool {
-    value.kind() == JsonKind::String
-}
-
-fn is_argument(value: Json<'_>) -> bool {
-    value.get("name").is_some_and(is_string)
-        && value.get("title").is_none_or(is_string)
-        && value.get("description").is_none_or(is_string)
-        && value.get("required").is_none_or(|r| r.kind() == JsonKind::Bool)
-}
-
-fn is_icon(value: Json<'_>) -> bool {
-    value.get("src").is_some_and(is_string)
-        && value.get("mimeType").is_none_or(is_string)
-        && value.get("sizes").is_none_or(|s| array_of(s, is_string))
-        && value.get("theme").is_none_or(|t| t.is("light") || t.is("dark"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -337,6 +346,33 @@ mod tests {
         assert_eq!(prompt.rest, r#","_meta":{"k":1}"#);
         let prompt = read(r#"{"name":"a","_meta":{"promptgate/upstream":"x"}}"#).unwrap();
         assert_eq!(prompt.rest, "");
+    }
+
+    #[test]
+    fn malformed_members_are_left_out_one_by_one() {
+        let repaired = |text: &str| {
+            let (prompt, error) =
+                Prompt::read_repaired(Json::parse(text.as_bytes(), 64).unwrap()).unwrap();
+            (prompt.rest, error.is_some())
+        };
+        let arguments =
+            r#"{"name":"b","required":"yes","title":1},{"required":true},7,{"name":"b"}"#;
+        for (members, rest) in [
+            (r#""title":1,"description":[],"x":1"#, r#","x":1"#),
+            (
+                r#""icons":[{"src":"i"},{"src":"j","sizes":"48x48"},"k"]"#,
+                r#","icons":[{"src":"i"}]"#,
+            ),
+            (r#""icons":{},"arguments":{},"_meta":[]"#, ""),
+            (&format!(r#""arguments":[{arguments}]"#), r#","arguments":[{"name":"b"}]"#),
+        ] {
+            let expected = (rest.to_owned(), true);
+            assert_eq!(repaired(&format!(r#"{{{members},"name":"a"}}"#)), expected, "{members}");
+        }
+        assert!(!repaired(r#"{"name":"a","title":null}"#).1);
+        for lost in [r#"{"name":5}"#, "[]", r#"{"name":"a","arguments":[{"name":"b\u200b"}]}"#] {
+            assert!(Prompt::read_repaired(Json::parse(lost.as_bytes(), 64).unwrap()).is_err());
+        }
     }
 
     #[test]

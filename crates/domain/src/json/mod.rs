@@ -9,6 +9,7 @@
 pub mod canonical;
 pub mod object;
 mod outline;
+pub mod salvage;
 mod scan;
 
 use std::borrow::Cow;
