@@ -50,7 +50,10 @@ fn libraries(config: &Config) -> Vec<Library<'_>> {
         let Transport::Library(folder) = &upstream.transport else { continue };
         let id = upstream.id.as_str();
         let (prompts, invalid) = match LibrarySnapshot::load(folder, id, &upstream.settings) {
-            Ok(snapshot) => (snapshot.listed.prompts.len(), snapshot.listed.malformed),
+            Ok(snapshot) => {
+                let malformed = snapshot.listed.malformed.into_iter();
+                (snapshot.listed.prompts.len(), malformed.map(|prompt| prompt.reason).collect())
+            }
             Err(kind) => (0, vec![kind.diagnosis()]),
         };
         libraries.push(Library { upstream: id, prompts, invalid });

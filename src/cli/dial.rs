@@ -17,7 +17,7 @@ use super::args::Output;
 use super::failure::Failure;
 use super::load::load;
 use super::login::shared_logins;
-use super::output::{Column, printable, prompts, table};
+use super::output::{Column, printable, prompts, repaired, table};
 use super::runtime::runtime;
 use config::{Config, UpstreamSettings};
 use domain::call::ForwardedMeta;
@@ -259,10 +259,9 @@ fn text(report: &Value) -> String {
         if let Some(message) = row["error"]["message"].as_str().or(row["note"].as_str()) {
             let _ = writeln!(notes, "{}: {}", text(&row["upstream"]), printable(message));
         }
-        let repairs = row["repairs"].as_object().into_iter().flatten();
-        let repairs: Vec<_> = repairs.map(|(kind, count)| format!("{count} {kind}")).collect();
-        if !repairs.is_empty() {
-            let _ = writeln!(notes, "{}: repaired: {}", text(&row["upstream"]), repairs.join(", "));
+        let repaired = repaired(row);
+        if !repaired.is_empty() {
+            let _ = writeln!(notes, "{}: {repaired}", text(&row["upstream"]));
         }
         let stderr = row["stderr"].as_array().map_or(&[][..], Vec::as_slice);
         for line in &stderr[stderr.len().saturating_sub(STDERR_LINES)..] {

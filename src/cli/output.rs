@@ -85,6 +85,14 @@ pub(super) fn prompts(count: usize) -> String {
     format!("{count} {}", if count == 1 { "prompt" } else { "prompts" })
 }
 
+/// Describes the repairs to the messages of an upstream, by its row; empty if there are none.
+pub(super) fn repaired(row: &Value) -> String {
+    let repairs = row["repairs"].as_object().into_iter().flatten();
+    let repairs: Vec<_> = repairs.map(|(kind, count)| format!("{count} {kind}")).collect();
+    let mark = if repairs.is_empty() { "" } else { "repaired: " };
+    format!("{mark}{}", printable(&repairs.join(", ")))
+}
+
 /// A column of a table.
 pub(super) struct Column {
     pub(super) heading: &'static str,

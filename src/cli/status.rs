@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::args::AdminApi;
 use super::failure::Failure;
-use super::output::{Column, age, printable, table};
+use super::output::{Column, age, printable, repaired, table};
 use super::reach::Reach;
 use super::runtime::runtime;
 use config::is_https_or_loopback;
@@ -190,6 +190,11 @@ fn text(state: &Value) -> String {
     for row in rows {
         if let Some(message) = row["error"]["message"].as_str().or(row["note"].as_str()) {
             let _ = write!(out, "{separator}{}: {}", word(&row["upstream"]), printable(message));
+            separator = "\n";
+        }
+        let repaired = repaired(row);
+        if !repaired.is_empty() {
+            let _ = write!(out, "{separator}{}: {repaired}", word(&row["upstream"]));
             separator = "\n";
         }
         if let Some(count) = row["driverRestarts"].as_u64().filter(|count| *count > 0) {

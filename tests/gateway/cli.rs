@@ -305,7 +305,7 @@ async fn a_new_user_gets_from_init_to_the_first_prompt() {
 #[tokio::test]
 async fn dialing_reports_each_upstream_and_the_prompts_that_are_left_out() {
     let upstream = crate::support::Upstream::modern(|asked| {
-        let prompts = json!([{"name": "a"}, {"name": ""}, {"name": "b", "title": 7}]);
+        let prompts = json!([{"name": "a"}, {"name": ""}, {"name": "b", "title": 7}, 7]);
         (asked.method() == "prompts/list").then(|| asked.list(&prompts))
     })
     .await;
@@ -325,12 +325,15 @@ async fn dialing_reports_each_upstream_and_the_prompts_that_are_left_out() {
     assert_eq!(headings, expected);
     let row = said.lines().find(|line| line.starts_with("up ")).unwrap();
     let cells: Vec<_> = row.split_whitespace().collect();
-    assert_eq!(cells, ["up", "http", "modern", "2026-07-28", "no", "1", "3", "1"], "{said}");
-    for part in ["dead: not reachable", "the name is empty", "`title` of prompt \"b\""] {
+    assert_eq!(cells, ["up", "http", "modern", "2026-07-28", "no", "1", "4", "2"], "{said}");
+    let repaired = "up: repaired: 1 member_left_out, 1 prompt_left_out";
+    for part in ["dead: not reachable", "the name is empty", "a string `name`", repaired] {
         assert!(said.contains(part), "{part}\n{said}");
     }
     let output = dial(&["check", "--dial", "--json"]).await;
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let repairs = json!({"member_left_out": 1, "prompt_left_out": 1});
+    assert_eq!(report["upstreams"][1]["repairs"], repairs);
     assert_eq!(report["upstreams"][0]["error"]["reason"], "upstream_unavailable");
     assert_eq!(report["leftOut"].as_array().unwrap().len(), 2);
 }

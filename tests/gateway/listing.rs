@@ -130,20 +130,21 @@ async fn a_hundred_pages_of_a_hundred_arrive_complete() {
 }
 
 #[tokio::test]
-async fn one_malformed_prompt_leaves_the_rest() {
+async fn what_is_malformed_in_a_list_leaves_the_rest() {
     let upstream = Upstream::modern(|asked| {
         let prompts = json!([
             {"name": "good", "title": null, "icons": null},
             {"name": "bad", "icons": [{"src": "x", "sizes": "48x48"}]},
             {"name": "hid\u{202e}den"},
             {"title": "nameless"},
+            7,
         ]);
         (asked.method() == "prompts/list").then(|| asked.list(&prompts))
     })
     .await;
     let gateway = Gateway::before(&[("up", &upstream)]).await;
     let list = gateway.client().ask("prompts/list", json!({})).await;
-    assert_eq!(list["prompts"], json!([{"name": "up__good"}]));
+    assert_eq!(list["prompts"], json!([{"name": "up__bad"}, {"name": "up__good"}]));
 }
 
 #[tokio::test]

@@ -46,7 +46,10 @@ fn write_conforming(key: Json<'_>, member: Json<'_>, out: &mut ObjectWriter<'_>)
         Some("_meta") if !member.is_object() => {}
         Some("icons" | "arguments") if !is_array => {}
         Some("icons") => {
-            let icons = member.elements().filter(|icon| is_icon(*icon));
+            let mut icons = member.elements().filter(|icon| is_icon(*icon)).peekable();
+            if icons.peek().is_none() {
+                return;
+            }
             out.rewritten(key, |out| {
                 write_array(out, icons, |icon, out| out.push_str(icon.text()))
             });

@@ -56,6 +56,21 @@ impl RepairKind {
             Self::EmptyMember => "empty_member",
         }
     }
+
+    /// Says what was repaired, for the log.
+    pub fn what(self) -> &'static str {
+        match self {
+            Self::Text => "bytes or escapes that stand for no character",
+            Self::MemberLeftOut => "a member of the wrong type",
+            Self::PromptLeftOut => "a prompt that cannot be listed",
+            Self::SessionRenewed => "a lost session",
+            Self::Base64 => "base64 with line breaks, or without padding",
+            Self::Uri => "a URI with characters that must be percent-encoded",
+            Self::MimeType => "a malformed MIME type",
+            Self::EmptyObject => "an array instead of an empty object",
+            Self::Cursor => "a cursor that names no page",
+        }
+    }
 }
 
 /// The kinds of repair that were made in one message.

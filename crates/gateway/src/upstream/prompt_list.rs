@@ -15,14 +15,28 @@ pub fn emptiness(pages: usize, prompts: usize) -> Option<&'static str> {
     }
 }
 
+/// An element of a list that is no valid prompt.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct MalformedPrompt {
+    /// Empty where it has none that can be read, and for a file of a library.
+    pub name: String,
+    pub reason: String,
+}
+
+impl From<String> for MalformedPrompt {
+    fn from(reason: String) -> Self {
+        Self { name: String::new(), reason }
+    }
+}
+
 /// The complete prompt list of an upstream: all pages of a pagination walk, or all files of a
 /// library.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PromptList {
     /// The valid prompts.
     pub prompts: Vec<Prompt>,
-    /// One reason for each element that is no valid prompt.
-    pub malformed: Vec<String>,
+    /// The elements that are no valid prompts.
+    pub malformed: Vec<MalformedPrompt>,
     /// Number of pages; 1 for a library, 0 for an upstream that declares no prompts.
     pub pages: usize,
     /// Shortest `ttlMs` of all pages (MCP 2026-07-28, caching); `None` where no page has one.

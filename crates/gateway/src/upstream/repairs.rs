@@ -5,6 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tracing::{debug, warn};
+
 use crate::telemetry::Telemetry;
 use domain::repair::{RepairKind, RepairKinds};
 
@@ -22,10 +24,26 @@ impl Repairs {
         Arc::new(Self { upstream: upstream.into(), telemetry, counts: Default::default() })
     }
 
-    /// Counts one repair.
+    /// Counts one repair, and logs what it was: the first of each kind as a warning.
+    pub(crate) fn note(&self, kind: RepairKind, what: &str) {
+        let (upstream, repair) = (&*self.upstream, kind.as_str());
+        if self.add(kind) == 0 {
+            warn!(upstream, repair, "repaired a message of the upstream: {what}");
+        } else {
+            debug!(upstream, repair, "repaired a message of the upstream: {what}");
+        }
+    }
+
+    /// Counts and logs one repair of which nothing but the kind is known.
     pub(crate) fn count(&self, kind: RepairKind) {
-        self.counts[kind as usize].fetch_add(1, Ordering::Relaxed);
+        self.note(kind, kind.what());
+    }
+
+    /// Counts one repair. Returns how many there were before.
+    fn add(&self, kind: RepairKind) -> u64 {
+        let before = self.counts[kind as usize].fetch_add(1, Ordering::Relaxed);
         self.telemetry.metrics().repaired(&self.upstream, kind.as_str());
+        before
     }
 
     /// Counts the repairs to one message, each kind once.
@@ -58,7 +76,7 @@ mod tests {
         let mut kinds = RepairKinds::default();
         kinds.add(RepairKind::Uri);
         repairs.count_all(kinds);
-        repairs.count(RepairKind::Uri);
+        repairs.note(RepairKind::Uri, "a blank");
         assert_eq!(repairs.counted(), BTreeMap::from([("uri", 2)]));
         let metrics = telemetry.prometheus();
         let series = metrics.lines().find(|line| line.starts_with("promptgate_repairs_total{"));

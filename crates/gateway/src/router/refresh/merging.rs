@@ -17,6 +17,7 @@ use crate::router::catalog::{
 use crate::router::owner::Owner;
 use crate::router::segment::{Segment, SegmentWriter};
 use crate::router::source::composed;
+use crate::upstream::prompt_list::MalformedPrompt;
 use base::platform::panics;
 use domain::confusable::{DisplayedText, HashedText, SkeletonIndex, confusables};
 use domain::fault::excerpt;
@@ -374,11 +375,14 @@ static ASCII_SKELETONS: LazyLock<[String; 128]> = LazyLock::new(|| {
 });
 
 impl KnownUpstream {
-    fn malformed<'a>(&'a self, reasons: &'a [String]) -> impl Iterator<Item = LeftOut> + 'a {
-        reasons.iter().map(|reason| LeftOut {
+    fn malformed<'a>(
+        &'a self,
+        malformed: &'a [MalformedPrompt],
+    ) -> impl Iterator<Item = LeftOut> + 'a {
+        malformed.iter().map(|malformed| LeftOut {
             upstream: self.source.id.to_string(),
-            raw_name: String::new(),
-            reason: reason.clone(),
+            raw_name: malformed.name.clone(),
+            reason: malformed.reason.clone(),
             by: LeftOutBy::Defect,
         })
     }

@@ -1,20 +1,26 @@
 //! Pagination walk: an upstream's `prompts/list` from the first page to the last, within limits
 //! (MCP 2025-11-25, pagination).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use crate::upstream::prompt_list::PromptList;
+use crate::upstream::prompt_list::{MalformedPrompt, PromptList};
+use crate::upstream::repairs::Repairs;
 use config::Settings;
 use domain::cursor::CacheScope;
-use domain::fault::UpstreamFaultKind as Kind;
+use domain::document::Document;
+use domain::fault::{UpstreamFaultKind as Kind, excerpt};
 use domain::json::{Json, JsonKind};
-use domain::prompt::Prompt;
+use domain::prompt::{Prompt, PromptError};
+use domain::repair::RepairKind;
 
 /// State of a walk between two pages.
 #[derive(Debug)]
 pub(crate) struct Pagination<'a> {
     limits: &'a Settings,
+    repairs: &'a Repairs,
+    /// Whether an empty cursor ends the list.
+    empty_ends: bool,
     listed: PromptList,
     /// Cursors of the walk so far.
     cursors: HashSet<String>,
@@ -32,44 +38,98 @@ pub(crate) enum PageStep {
 }
 
 impl<'a> Pagination<'a> {
-    pub(crate) fn new(limits: &'a Settings) -> Self {
-        Self { limits, listed: PromptList::default(), cursors: HashSet::new(), bytes: 0 }
+    pub(crate) fn new(limits: &'a Settings, repairs: &'a Repairs, empty_ends: bool) -> Self {
+        let (listed, cursors) = (PromptList::default(), HashSet::new());
+        Self { limits, repairs, empty_ends, listed, cursors, bytes: 0 }
     }
 
-    /// Adds one `ListPromptsResult`. Only an absent `nextCursor` ends the walk.
+    /// Adds one `ListPromptsResult`. The walk ends at an absent `nextCursor`, and at one that names
+    /// no other page: then the list is what was read so far.
     ///
     /// # Errors
-    /// [`Kind::PaginationLimit`] when a cursor repeats, or there are too many pages, prompts or
-    /// bytes: half a list is never served. [`Kind::Protocol`] when the result has another shape.
-    pub(crate) fn page(&mut self, result: Json<'_>) -> Result<PageStep, Kind> {
+    /// [`Kind::PaginationLimit`] when there are too many pages, prompts or bytes: half a list is
+    /// never served. [`Kind::Protocol`] when the result has another shape.
+    pub(crate) fn page(&mut self, page: &Document) -> Result<PageStep, Kind> {
+        let result = page.json();
         let prompts = result.get("prompts").filter(|p| p.kind() == JsonKind::Array);
         let prompts = prompts.ok_or_else(|| protocol("the list result has no array `prompts`"))?;
         if result.get("resultType").is_some_and(|t| !t.is("complete")) {
             return Err(protocol("the resultType of the list result is not \"complete\""));
         }
         self.count_page(result)?;
-        for element in prompts.elements() {
-            if self.listed.prompts.len() + self.listed.malformed.len() >= self.limits.max_prompts {
-                return Err(limit("max_prompts", self.limits.max_prompts));
-            }
-            match Prompt::read(element) {
-                Ok(prompt) => self.listed.prompts.push(prompt),
-                Err(error) => self.listed.malformed.push(error.to_string()),
-            }
+        let before = self.listed.prompts.len();
+        for refused in page.left_out() {
+            self.leave_out(&refused.name, &PromptError::refused(refused))?;
         }
-        let next = match result.get("nextCursor") {
-            None => return Ok(PageStep::Done(std::mem::take(&mut self.listed))),
-            Some(cursor) => {
-                cursor.as_str().ok_or_else(|| protocol("`nextCursor` is not a string"))?
-            }
-        };
-        if !self.cursors.insert(next.clone().into_owned()) {
-            return Err(Kind::PaginationLimit("a cursor repeats".to_owned()));
+        for element in prompts.elements() {
+            self.add(element)?;
+        }
+        let Some(next) = result.get("nextCursor") else { return Ok(self.done()) };
+        let cursor = next.as_str().filter(|cursor| !self.empty_ends || !cursor.is_empty());
+        let Some(cursor) = cursor else { return Ok(self.done_at(next)) };
+        if !self.cursors.insert(cursor.clone().into_owned()) {
+            self.drop_repeated(before);
+            return Ok(self.done_at(next));
         }
         if self.listed.pages >= self.limits.max_pages {
             return Err(limit("max_pages", self.limits.max_pages));
         }
-        Ok(PageStep::Next(next.into_owned()))
+        Ok(PageStep::Next(cursor.into_owned()))
+    }
+
+    /// Adds one element of `prompts`.
+    fn add(&mut self, element: Json<'_>) -> Result<(), Kind> {
+        match Prompt::read_repaired(element) {
+            Ok((prompt, left_out)) => {
+                self.check_count()?;
+                if let Some(why) = left_out {
+                    self.repairs.note(RepairKind::MemberLeftOut, &why.to_string());
+                }
+                self.listed.prompts.push(prompt);
+                Ok(())
+            }
+            Err(error) => {
+                let name = element.get("name").and_then(Json::as_str).unwrap_or_default();
+                self.leave_out(&name, &error)
+            }
+        }
+    }
+
+    fn leave_out(&mut self, name: &str, error: &PromptError) -> Result<(), Kind> {
+        self.check_count()?;
+        let malformed = MalformedPrompt { name: excerpt(name), reason: error.to_string() };
+        self.repairs.note(RepairKind::PromptLeftOut, &malformed.reason);
+        self.listed.malformed.push(malformed);
+        Ok(())
+    }
+
+    fn check_count(&self) -> Result<(), Kind> {
+        if self.listed.prompts.len() + self.listed.malformed.len() >= self.limits.max_prompts {
+            return Err(limit("max_prompts", self.limits.max_prompts));
+        }
+        Ok(())
+    }
+
+    /// Drops the prompts of the last page that were listed before: an upstream that does not know
+    /// the cursor sends a page again. `first` is the first prompt of that page.
+    fn drop_repeated(&mut self, first: usize) {
+        let last = self.listed.prompts.split_off(first);
+        let known: HashMap<_, _> =
+            self.listed.prompts.iter().map(|prompt| (prompt.name.as_str(), prompt)).collect();
+        let is_new = |prompt: &Prompt| known.get(prompt.name.as_str()) != Some(&prompt);
+        let new: Vec<_> = last.into_iter().filter(is_new).collect();
+        self.listed.prompts.extend(new);
+    }
+
+    fn done(&mut self) -> PageStep {
+        PageStep::Done(std::mem::take(&mut self.listed))
+    }
+
+    /// Ends the walk at a cursor that names no other page.
+    fn done_at(&mut self, cursor: Json<'_>) -> PageStep {
+        let what = format!("the list ends at `nextCursor` = {}", excerpt(cursor.text()));
+        self.repairs.note(RepairKind::Cursor, &what);
+        self.done()
     }
 
     /// Counts a page and takes in its cache hints.
@@ -100,81 +160,123 @@ fn limit(key: &str, most: usize) -> Kind {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::telemetry::Telemetry;
 
     fn page(
         walk: &mut Pagination<'_>,
         names: &[&str],
-        next: Option<&str>,
+        next: impl Into<serde_json::Value>,
     ) -> Result<PageStep, Kind> {
         let prompts: Vec<_> = names.iter().map(|n| serde_json::json!({"name": n})).collect();
-        let mut result = serde_json::json!({"prompts": prompts});
-        if let Some(next) = next {
-            result["nextCursor"] = next.into();
-        }
-        walk.page(Json::parse(result.to_string().as_bytes(), 64).unwrap())
+        let result = serde_json::json!({"prompts": prompts, "nextCursor": next.into()});
+        walk.page(&document(&result.to_string()))
+    }
+
+    fn document(text: &str) -> Document {
+        Document::parse_repaired(text.as_bytes().to_vec(), 64).unwrap()
     }
 
     fn limits() -> Settings {
         Settings { max_pages: 3, max_prompts: 4, max_walk: 1024, ..Settings::default() }
     }
 
+    fn repairs() -> Arc<Repairs> {
+        Repairs::new("up", Telemetry::silent())
+    }
+
+    fn names(step: Result<PageStep, Kind>) -> Vec<String> {
+        let Ok(PageStep::Done(listed)) = step else { panic!("{step:?}") };
+        listed.prompts.into_iter().map(|prompt| prompt.name).collect()
+    }
+
     #[test]
-    fn u9_an_empty_cursor_is_followed_and_only_absence_ends() {
-        let limits = limits();
-        let mut walk = Pagination::new(&limits);
-        assert_eq!(page(&mut walk, &["a"], Some("")), Ok(PageStep::Next(String::new())));
-        assert_eq!(page(&mut walk, &[], Some("2")), Ok(PageStep::Next("2".into())));
-        let Ok(PageStep::Done(listed)) = page(&mut walk, &["b"], None) else { panic!() };
-        assert_eq!((listed.prompts.len(), listed.pages), (2, 3));
+    fn u9_an_empty_cursor_is_followed_unless_it_ends_the_list() {
+        let (limits, repairs) = (limits(), repairs());
+        let mut walk = Pagination::new(&limits, &repairs, false);
+        assert_eq!(page(&mut walk, &["a"], ""), Ok(PageStep::Next(String::new())));
+        assert_eq!(page(&mut walk, &[], "2"), Ok(PageStep::Next("2".into())));
+        assert_eq!(names(page(&mut walk, &["b"], None::<&str>)), ["a", "b"]);
+        assert!(repairs.counted().is_empty());
+        let mut walk = Pagination::new(&limits, &repairs, true);
+        assert_eq!(names(page(&mut walk, &["a"], "")), ["a"]);
+        assert_eq!(repairs.counted()["cursor"], 1);
+    }
+
+    #[test]
+    fn a_cursor_that_names_no_other_page_ends_the_list() {
+        let (limits, repairs) = (limits(), repairs());
+        for empty_ends in [true, false] {
+            let walk = || Pagination::new(&limits, &repairs, empty_ends);
+            assert_eq!(names(page(&mut walk(), &["a"], 7)), ["a"]);
+            let mut same = walk();
+            assert!(page(&mut same, &["a", "b"], "x").is_ok());
+            assert_eq!(names(page(&mut same, &["a", "b"], "x")), ["a", "b"]);
+            let mut last = walk();
+            assert!(page(&mut last, &["a"], "x").is_ok());
+            assert_eq!(names(page(&mut last, &["b"], "x")), ["a", "b"]);
+        }
+        assert_eq!(repairs.counted()["cursor"], 6);
     }
 
     #[test]
     fn u9_an_endless_list_fails_at_each_limit() {
-        let limits = limits();
+        let (limits, repairs) = (limits(), repairs());
+        let walk = || Pagination::new(&limits, &repairs, false);
         let failed = |result| matches!(result, Err(Kind::PaginationLimit(_)));
-        let mut walk = Pagination::new(&limits);
-        assert!(page(&mut walk, &[], Some("a")).is_ok());
-        assert!(page(&mut walk, &[], Some("b")).is_ok());
-        assert!(failed(page(&mut walk, &[], Some("a"))), "A, B, A");
+        let mut endless = walk();
+        assert!(page(&mut endless, &[], "a").is_ok());
+        assert!(page(&mut endless, &[], "b").is_ok());
+        assert!(failed(page(&mut endless, &[], "c")), "a fourth page");
 
-        let mut walk = Pagination::new(&limits);
-        assert!(page(&mut walk, &[], Some("a")).is_ok());
-        assert!(page(&mut walk, &[], Some("b")).is_ok());
-        assert!(failed(page(&mut walk, &[], Some("c"))), "a fourth page");
+        let mut endless = walk();
+        assert!(page(&mut endless, &["a", "b", "c", "d"], "a").is_ok());
+        assert!(failed(page(&mut endless, &["e"], "b")), "a fifth prompt");
 
-        let mut walk = Pagination::new(&limits);
-        assert!(page(&mut walk, &["a", "b", "c", "d"], Some("a")).is_ok());
-        assert!(failed(page(&mut walk, &["e"], None)), "a fifth prompt");
-
-        let mut walk = Pagination::new(&limits);
+        let mut endless = walk();
         let long = "x".repeat(980);
-        assert!(page(&mut walk, &[&long], Some("a")).is_ok());
-        assert!(failed(page(&mut walk, &["y"], None)), "too many bytes");
+        assert!(page(&mut endless, &[&long], "a").is_ok());
+        assert!(failed(page(&mut endless, &["y"], "b")), "too many bytes");
     }
 
     #[test]
-    fn a_malformed_prompt_is_left_out_and_the_rest_are_listed() {
-        let limits = limits();
-        let result = r#"{"prompts":[{"name":"a","title":7},{"name":"b"}],"ttlMs":500,"cacheScope":"private"}"#;
-        let step = Pagination::new(&limits).page(Json::parse(result.as_bytes(), 64).unwrap());
+    fn what_is_malformed_costs_itself() {
+        let (limits, repairs) = (limits(), repairs());
+        let text = r#"{"prompts":[{"name":"a","title":7},{"title":"x"},{"name":"b"}],"ttlMs":500,"cacheScope":"private"}"#;
+        let step = Pagination::new(&limits, &repairs, false).page(&document(text));
         let Ok(PageStep::Done(listed)) = step else { panic!("{step:?}") };
-        assert_eq!(listed.prompts[0].name, "b");
-        assert_eq!(listed.malformed, ["`title` of prompt \"a\" must be a string"]);
+        let names: Vec<_> = listed.prompts.iter().map(|prompt| prompt.name.as_str()).collect();
+        assert_eq!(names, ["a", "b"]);
+        let expected = "a prompt must be an object with a string `name`".to_owned();
+        assert_eq!(listed.malformed, [MalformedPrompt { name: String::new(), reason: expected }]);
         assert_eq!(listed.ttl, Some(Duration::from_millis(500)));
         assert_eq!(listed.scope, CacheScope::Private);
+        let counted: Vec<_> = repairs.counted().into_iter().collect();
+        assert_eq!(counted, [("member_left_out", 1), ("prompt_left_out", 1)]);
+    }
+
+    #[test]
+    fn a_prompt_that_the_scan_refuses_is_left_out_by_its_name() {
+        let (limits, repairs) = (limits(), repairs());
+        let text = r#"{"result":{"prompts":[{"name":"a"},{"name":"b","x":1,"x":2}]}}"#;
+        let mut result = document(text);
+        result.narrow(|message| message.get("result")).unwrap();
+        let step = Pagination::new(&limits, &repairs, false).page(&result);
+        let Ok(PageStep::Done(listed)) = step else { panic!("{step:?}") };
+        assert_eq!(listed.prompts[0].name, "a");
+        let reason = "prompt \"b\" cannot be read: duplicate member at byte 18".to_owned();
+        assert_eq!(listed.malformed, [MalformedPrompt { name: "b".to_owned(), reason }]);
     }
 
     #[test]
     fn u6_a_list_of_another_shape_is_an_error() {
-        let limits = limits();
-        for result in [
-            r#"{}"#,
-            r#"{"prompts":{}}"#,
-            r#"{"prompts":[],"nextCursor":1}"#,
-            r#"{"prompts":[],"resultType":"input_required"}"#,
-        ] {
-            let step = Pagination::new(&limits).page(Json::parse(result.as_bytes(), 64).unwrap());
+        let (limits, repairs) = (limits(), repairs());
+        for result in
+            [r#"{}"#, r#"{"prompts":{}}"#, r#"{"prompts":[],"resultType":"input_required"}"#]
+        {
+            let step = Pagination::new(&limits, &repairs, false).page(&document(result));
             assert!(matches!(step, Err(Kind::Protocol(_))), "{result}");
         }
     }

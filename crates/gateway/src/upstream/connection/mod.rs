@@ -28,7 +28,6 @@ use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::object::write_members;
 use domain::jsonrpc::Id;
 use domain::method::Method;
-use domain::repair::RepairKind;
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
 
@@ -339,7 +338,8 @@ impl RemoteConnection {
         settings: &Settings,
         forwarded: &ForwardedMeta,
     ) -> Result<PromptList, Kind> {
-        let mut walk = Pagination::new(settings);
+        let repairs = self.transport.correlator().repairs();
+        let mut walk = Pagination::new(settings, repairs, self.conversation.empty_cursor_ends());
         let mut params = String::new();
         loop {
             let method = Method::List.as_str();
@@ -350,12 +350,8 @@ impl RemoteConnection {
                 ..RpcRequest::default()
             };
             let page = timeout(settings.page_timeout, self.request(rpc, None)).await;
-            match walk.page(page.map_err(|_| Kind::Timeout)??.json())? {
-                PageStep::Done(listed) => {
-                    let repairs = self.transport.correlator().repairs();
-                    listed.malformed.iter().for_each(|_| repairs.count(RepairKind::PromptLeftOut));
-                    return Ok(listed);
-                }
+            match walk.page(&page.map_err(|_| Kind::Timeout)??)? {
+                PageStep::Done(listed) => return Ok(listed),
                 PageStep::Next(cursor) => {
                     params.clear();
                     write_members(&mut params, |params| {

@@ -73,7 +73,11 @@ impl LibrarySnapshot {
         })?;
         let mut snapshot = Self {
             prompts: BTreeMap::new(),
-            listed: PromptList { pages: 1, malformed: files.refused, ..PromptList::default() },
+            listed: PromptList {
+                pages: 1,
+                malformed: files.refused.into_iter().map(Into::into).collect(),
+                ..PromptList::default()
+            },
             max_message: settings.max_message,
         };
         let mut contested = BTreeSet::new();
@@ -81,7 +85,8 @@ impl LibrarySnapshot {
         let mut reader = LibraryReader::new(folder, library, max_message, max_walk);
         for file in &files.prompts {
             if let Err(reason) = snapshot.add(&mut reader, &file.resolved, &mut contested) {
-                snapshot.listed.malformed.push(format!("{}: {reason}", file.name.display()));
+                let reason = format!("{}: {reason}", file.name.display());
+                snapshot.listed.malformed.push(reason.into());
             }
             if snapshot.listed.prompts.len() > settings.max_prompts {
                 let limit = format!("more than max_prompts = {}", settings.max_prompts);
@@ -92,7 +97,7 @@ impl LibrarySnapshot {
             let Some(prompt) = snapshot.leave_out(&name) else { continue };
             let file = files.prompts.iter().find(|file| file.resolved == prompt.source.path);
             let file = file.map(|file| file.name.display().to_string()).unwrap_or_default();
-            snapshot.listed.malformed.push(format!("{file}: {}", claimed_twice(&name)));
+            snapshot.listed.malformed.push(format!("{file}: {}", claimed_twice(&name)).into());
         }
         Ok(snapshot)
     }
@@ -234,7 +239,8 @@ mod tests {
         let snapshot = load(&files, &Settings::default()).unwrap();
         let names: Vec<_> = snapshot.listed.prompts.iter().map(|p| p.name.as_str()).collect();
         assert_eq!(names, ["b", "a"]);
-        let reasons = &snapshot.listed.malformed;
+        let malformed = snapshot.listed.malformed.iter();
+        let reasons: Vec<_> = malformed.map(|prompt| prompt.reason.as_str()).collect();
         assert_eq!(reasons.len(), 5, "{reasons:?}");
         assert!(reasons[0].starts_with("bad.md: front matter"));
         assert!(reasons[1].starts_with("icon.md: `icons`"));
