@@ -41,6 +41,8 @@ mod logins;
 mod matrix;
 mod oauth_client_credentials;
 mod odd_content;
+#[cfg(unix)]
+mod odd_upstreams;
 #[cfg(target_os = "linux")]
 mod overlays;
 mod overload;

@@ -47,6 +47,11 @@ impl LineDecoder {
         self.extend(last, lines);
     }
 
+    /// Returns the incomplete last line.
+    pub fn rest(&self) -> &[u8] {
+        &self.line
+    }
+
     fn extend(&mut self, part: &[u8], lines: &mut Vec<DecodedLine>) {
         if self.skipping || part.is_empty() {
             return;
@@ -96,6 +101,13 @@ mod tests {
         assert_eq!(decode(&[b"12345678\r", b"9\n{}\n"]), ["too long", "{}"]);
         assert_eq!(decode(&[b"123456789\n{}\n"]), ["too long", "{}"]);
         assert_eq!(decode(&[b"1234", b"56789", b"0000000000000", b"0\n{}\n"]), ["too long", "{}"]);
+    }
+
+    #[test]
+    fn the_incomplete_last_line_is_kept() {
+        let mut decoder = LineDecoder::new(8);
+        decoder.feed(b"{}\nusage", &mut Vec::new());
+        assert_eq!(decoder.rest(), b"usage");
     }
 
     proptest! {

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-/// An incremental decoder from bytes to events. It keeps only the fields that MCP uses: name, data
-/// and the last reconnection time.
+/// An incremental decoder from bytes to events. It keeps only the fields that MCP uses: name, data,
+/// the last event id and the last reconnection time.
 #[derive(Debug)]
 pub struct SseDecoder {
     /// The received bytes of the incomplete line.
@@ -12,6 +12,10 @@ pub struct SseDecoder {
     name: String,
     data: Vec<u8>,
     has_data: bool,
+    /// The id of the event that is being received; `None` where it has none.
+    id: Option<Vec<u8>>,
+    /// The last event id of the stream; empty where there is none.
+    last_id: Vec<u8>,
     retry: Option<Duration>,
     /// Whether the last byte was a CR, so that an LF directly after it belongs to the same line
     /// end.
@@ -38,6 +42,9 @@ pub struct TooLarge {
     pub limit: usize,
 }
 
+/// Longest event id that is kept, in bytes: it is sent as a header.
+const MAX_ID: usize = 1024;
+
 impl SseDecoder {
     /// Returns a decoder for events and lines of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
@@ -46,6 +53,8 @@ impl SseDecoder {
             name: String::new(),
             data: Vec::new(),
             has_data: false,
+            id: None,
+            last_id: Vec::new(),
             retry: None,
             after_cr: false,
             at_start: true,
@@ -81,6 +90,11 @@ impl SseDecoder {
         self.retry
     }
 
+    /// The id after which the stream is to be resumed; empty if the upstream has given none.
+    pub fn last_id(&self) -> &[u8] {
+        &self.last_id
+    }
+
     fn extend_line(&mut self, bytes: &[u8]) -> Result<(), TooLarge> {
         if self.line.len() + self.data.len() + bytes.len() > self.limit {
             return Err(TooLarge { limit: self.limit });
@@ -114,6 +128,7 @@ impl SseDecoder {
                 self.data.extend_from_slice(value);
             }
             b"event" => self.name = String::from_utf8_lossy(value).into_owned(),
+            b"id" if value.len() <= MAX_ID && !value.contains(&0) => self.id = Some(value.to_vec()),
             b"retry" if value.iter().all(u8::is_ascii_digit) => {
                 let millis = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
                 self.retry = millis.map(Duration::from_millis).or(self.retry);
@@ -124,6 +139,8 @@ impl SseDecoder {
     }
 
     fn dispatch(&mut self, events: &mut Vec<SseEvent>) {
+        // Also that of a priming event, which has no data.
+        self.last_id = self.id.take().unwrap_or(std::mem::take(&mut self.last_id));
         let name = std::mem::take(&mut self.name);
         let data = std::mem::take(&mut self.data);
         // An event without data is a priming event or a comment block: it is not reported.
@@ -167,6 +184,21 @@ mod tests {
         let stream = b"retry: 3000\n\nretry:250\nretry: -1\nretry: 1s\nretry\n\n";
         decoder.feed(stream, &mut Vec::new()).unwrap();
         assert_eq!(decoder.retry(), Some(Duration::from_millis(250)));
+    }
+
+    #[test]
+    fn the_last_id_counts_once_its_event_is_complete() {
+        let mut decoder = SseDecoder::new(4096);
+        let mut last_id_after = |stream: &str| {
+            decoder.feed(stream.as_bytes(), &mut Vec::new()).unwrap();
+            String::from_utf8(decoder.last_id().to_vec()).unwrap()
+        };
+        assert_eq!(last_id_after("data: {}\n\nid: 1\n"), "");
+        assert_eq!(last_id_after("data:\n\n"), "1");
+        assert_eq!(last_id_after("data: {}\n\nid: a\0b\n\n"), "1");
+        assert_eq!(last_id_after(&format!("id: {}\n\n", "x".repeat(MAX_ID + 1))), "1");
+        assert_eq!(last_id_after("id: 2\ndata: {}\n\nid: 3\ndata: {"), "2");
+        assert_eq!(last_id_after("\n\nid\n\n"), "");
     }
 
     #[test]

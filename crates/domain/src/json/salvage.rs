@@ -98,13 +98,13 @@ fn name(element: &str) -> String {
 }
 
 /// Returns the text of the `id` of a response that the strict scan refuses, as far as it can be
-/// found. `None` for a request or notification.
-pub fn response_id(text: &str) -> Option<&str> {
+/// found, and whether it is a request or notification instead.
+pub fn response_id(text: &str) -> (Option<&str>, bool) {
     let start = skip_space(text.as_bytes(), 0);
     if member(text, start, "method").is_some() {
-        return None;
+        return (None, true);
     }
-    text.get(member(text, start, "id")?)
+    (member(text, start, "id").and_then(|id| text.get(id)), false)
 }
 
 /// Finds the first member of this name in the object that begins at an offset.
@@ -244,7 +244,7 @@ mod tests {
             ("[7]", None),
             ("usage: id", None),
         ] {
-            assert_eq!(response_id(text), id, "{text}");
+            assert_eq!(response_id(text).0, id, "{text}");
         }
     }
 

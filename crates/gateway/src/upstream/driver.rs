@@ -25,6 +25,7 @@ use crate::telemetry::{ClientOperation, Telemetry};
 use audit::Audit;
 use audit::record::AuditEvent;
 use base::platform::disk::Watch;
+use base::platform::heap::rare;
 use base::platform::panics;
 use config::{Settings, Transport, UpstreamSettings};
 use domain::backoff::{Backoff, jittered};
@@ -145,7 +146,7 @@ impl Driver {
     /// anew, since one upstream must not end the gateway for the others.
     pub(crate) async fn run(self) {
         let shutdown = self.shutdown.clone();
-        shutdown.run_until_cancelled(self.drive_again_and_again()).await;
+        shutdown.run_until_cancelled(rare(self.drive_again_and_again())).await;
         self.disconnect(Kind::Unavailable("the gateway is shutting down".to_owned())).await;
     }
 

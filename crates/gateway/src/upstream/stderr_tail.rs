@@ -1,5 +1,5 @@
-//! Standard error of child processes: it is always read, so that no child process blocks on it, and
-//! the last lines are kept for the operator (`stderr` in `/api/v1/upstreams`).
+//! Standard error of child processes: it is always read, so that no child process blocks on it. The
+//! last lines, and those on standard output that are no messages, are kept for the operator (`stderr` in `/api/v1/upstreams`).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -28,7 +28,8 @@ const DRAIN: Duration = Duration::from_millis(500);
 const MAX_LINES: usize = 50;
 
 impl StderrTail {
-    fn push(&self, bytes: &[u8]) {
+    /// Keeps bytes that follow those before.
+    pub(super) fn push(&self, bytes: &[u8]) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.extend(&bytes[bytes.len().saturating_sub(MAX_BYTES)..]);
         let surplus = kept.len().saturating_sub(MAX_BYTES);

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dashmap::DashMap;
+use http::HeaderValue;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot};
 use tracing::debug;
 
-use super::reply;
+use super::reply::{self, Unreadable};
 use crate::telemetry::Telemetry;
 use crate::upstream::repairs::Repairs;
 use crate::upstream::stderr_tail::StderrTail;
@@ -18,6 +19,7 @@ use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
 use domain::jsonrpc::{Frame, Id};
 use domain::method::{CANCELLED, ELICITATION_COMPLETE, LIST_CHANGED, PING, PROGRESS};
+use domain::repair::RepairKind;
 use domain::server_request::{Answer, ClientCapabilities, ServerRequest, ServerRequestError};
 
 /// A message of an upstream before its response to a call.
@@ -224,6 +226,7 @@ pub struct Correlator {
     has_abandoned_calls: AtomicBool,
     /// Requests were outstanding when the connection was closed.
     was_in_use: AtomicBool,
+    session: SessionUse,
     sinks: NotificationSinks,
 }
 
@@ -241,6 +244,7 @@ impl Correlator {
             has_unassociated_requests: AtomicBool::new(false),
             has_abandoned_calls: AtomicBool::new(false),
             was_in_use: AtomicBool::new(false),
+            session: SessionUse::default(),
             sinks,
         })
     }
@@ -255,6 +259,23 @@ impl Correlator {
     /// Returns the counters of the repairs to the messages of the upstream.
     pub(crate) fn repairs(&self) -> &Arc<Repairs> {
         &self.sinks.repairs
+    }
+
+    /// Whether the upstream may send requests, as in the legacy era.
+    pub(crate) fn accepts_requests(&self) -> bool {
+        self.accepts_requests.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the upstream has lost the session, and has said so otherwise than by a 404.
+    pub(crate) fn note_lost_session(&self) {
+        if self.session.lose() {
+            self.repairs().note(RepairKind::SessionRenewed, "it has lost the session");
+        }
+    }
+
+    /// Returns the use of the session of the connection.
+    pub(crate) fn session(&self) -> &SessionUse {
+        &self.session
     }
 
     /// Whether calls must run one at a time, so that each server request belongs to exactly one
@@ -318,6 +339,7 @@ impl Correlator {
         match Frame::read(message.json()) {
             Ok(Frame::Response { .. }) | Err(_) => {
                 let id = message.json().get("id").and_then(Id::read);
+                let id = id.or_else(|| self.request_of_error(message.json()));
                 if let Some((id, caller)) = id.and_then(|id| self.responses.remove(&id))
                     && let Some(response) = reply::read_response(&id, message)
                 {
@@ -328,6 +350,23 @@ impl Correlator {
             }
             Ok(frame) => self.dispatch(frame, None),
         }
+    }
+
+    /// Fails at once the request whose response on the shared stream cannot be read.
+    pub(crate) fn deliver_unreadable(&self, unreadable: Unreadable) {
+        let caller = unreadable.id.as_ref().and_then(|id| self.responses.remove(id));
+        if let Some((_, caller)) = caller {
+            let _ = caller.send(Err(unreadable.into()));
+        }
+    }
+
+    /// Returns the only request in flight, if the message is an error without an id.
+    fn request_of_error(&self, message: Json<'_>) -> Option<Id> {
+        message.get("error")?;
+        let subscription = self.subscription().clone();
+        let mut requests = self.responses.iter().map(|entry| entry.key().clone());
+        let mut requests = requests.by_ref().filter(|id| Some(id) != subscription.as_ref());
+        requests.next().filter(|_| requests.next().is_none())
     }
 
     /// Processes a request or notification of the upstream. `call` is the id of the request on
@@ -353,7 +392,7 @@ impl Correlator {
         if method == PING && self.is_opening.load(Ordering::Relaxed) {
             return Followup::Reply(reply::to_other_request(&id, method));
         }
-        if !self.accepts_requests.load(Ordering::Relaxed) {
+        if !self.accepts_requests() {
             debug!(
                 upstream = &*self.sinks.upstream,
                 method = method.escape_debug().to_string(),
@@ -443,6 +482,49 @@ impl Correlator {
             }
             None => self.interim.iter().next().map(|entry| entry.clone()),
         }
+    }
+}
+
+/// How far the session of a connection has come.
+#[derive(Debug, Default)]
+pub(crate) struct SessionUse {
+    /// A request with the session id has succeeded.
+    has_worked: AtomicBool,
+    is_lost: AtomicBool,
+    /// `Last-Event-ID` for the next GET of the notification stream.
+    last_event_id: Mutex<Option<HeaderValue>>,
+}
+
+impl SessionUse {
+    /// Notes a request with the session id that has succeeded.
+    pub(crate) fn note_success(&self) {
+        // Most requests only read the flag, which many threads share.
+        if !self.has_worked() {
+            self.has_worked.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn has_worked(&self) -> bool {
+        self.has_worked.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the upstream has lost the session. Returns whether that is new.
+    fn lose(&self) -> bool {
+        !self.is_lost.swap(true, Ordering::Relaxed)
+    }
+
+    /// Returns where the notification stream is to be resumed.
+    pub(crate) fn last_event_id(&self) -> Option<HeaderValue> {
+        self.last_event_id.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_last_event_id(&self, id: HeaderValue) {
+        *self.last_event_id.lock().unwrap_or_else(PoisonError::into_inner) = Some(id);
+    }
+
+    /// Notes that the notification stream cannot be resumed.
+    pub(crate) fn forget_last_event_id(&self) {
+        *self.last_event_id.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 

@@ -1,9 +1,10 @@
 //! Codec of replies: the responses of upstreams to the gateway's requests, and the gateway's
 //! responses to server requests.
 
-use domain::document::Document;
-use domain::fault::{EXCERPT, UpstreamFaultKind as Kind, sanitised};
+use domain::document::{Document, RefusedText};
+use domain::fault::{EXCERPT, UpstreamFaultKind as Kind, excerpt, sanitised};
 use domain::json::object::ObjectWriter;
+use domain::json::salvage::response_id;
 use domain::json::{Json, JsonKind};
 use domain::jsonrpc::{self, Frame, Id, ResponseOutcome};
 use domain::method::{CANCELLED, PING};
@@ -18,33 +19,73 @@ const DEPTH: usize = 64;
 /// its shortest text.
 const BATCH_ITEMS: usize = 1_000;
 
-/// Parses the bytes of one message.
+/// A message of an upstream that cannot be read, or a text that is none.
+#[derive(Debug)]
+pub(crate) struct Unreadable {
+    /// The id of the request that it responds to, as far as it can be found.
+    pub id: Option<Id>,
+    /// Whether it may be a response whose id cannot be found.
+    pub may_be_response: bool,
+    /// Why it cannot be read. Has the beginning of a text that is no message.
+    pub why: String,
+}
+
+impl Unreadable {
+    fn new(RefusedText { text, error }: RefusedText) -> Self {
+        // A log line or a page begins otherwise.
+        let is_message = text.trim_start().starts_with(['{', '[']);
+        let why = match text.trim() {
+            "" => "an empty text instead of a message".to_owned(),
+            // What a message holds is not for logs.
+            _ if is_message => error.to_string(),
+            noise => format!("a text that is no message: {}", excerpt(noise)),
+        };
+        let (id, has_method) = response_id(&text);
+        let id = id.and_then(|id| Id::read(Json::accepted(id)));
+        Self { id, may_be_response: is_message && !has_method, why }
+    }
+
+    /// Whether it is the response to `id`, as far as that can be known on the request's own stream.
+    pub(crate) fn is_response_to(&self, id: &Id) -> bool {
+        self.id.as_ref().map_or(self.may_be_response, |found| found == id)
+    }
+}
+
+impl From<Unreadable> for Kind {
+    fn from(unreadable: Unreadable) -> Self {
+        Self::Protocol(unreadable.why)
+    }
+}
+
+/// Parses the bytes of one message, and repairs its text; see [`Document::parse_repaired`].
 ///
 /// # Errors
-/// [`Kind::Protocol`] if the bytes are not strict JSON.
-pub(crate) fn document(bytes: Vec<u8>) -> Result<Document, Kind> {
-    Document::parse(bytes, DEPTH).map_err(|e| Kind::Protocol(e.to_string()))
+/// If the bytes are not strict JSON.
+pub(crate) fn document(bytes: Vec<u8>) -> Result<Document, Unreadable> {
+    Document::parse_repaired(bytes, DEPTH).map_err(Unreadable::new)
 }
 
 /// Parses one message, or the messages of a batch.
 ///
 /// # Errors
-/// [`Kind::Protocol`] if the bytes are not strict JSON, or a batch has more than [`BATCH_ITEMS`]
-/// messages.
-pub(crate) fn messages(bytes: Vec<u8>) -> Result<Vec<Document>, Kind> {
+/// If the bytes are not strict JSON, or a batch has more than [`BATCH_ITEMS`] messages.
+pub(crate) fn messages(bytes: Vec<u8>) -> Result<Vec<Document>, Unreadable> {
     let message = document(bytes)?;
     if message.json().kind() != JsonKind::Array {
         return Ok(vec![message]);
     }
     let batch = message.json();
     if batch.elements().nth(BATCH_ITEMS).is_some() {
-        return Err(Kind::Protocol(format!("a batch has more than {BATCH_ITEMS} messages")));
+        let why = format!("a batch has more than {BATCH_ITEMS} messages");
+        return Err(Unreadable { id: None, may_be_response: true, why });
     }
     Ok(batch.elements().map(Document::copy_of).collect())
 }
 
 /// Returns the outcome of the request `id` if the message is its response, or a batch that contains
-/// the response (legacy upstreams); `None` for all other messages.
+/// the response (legacy upstreams); `None` for all other messages. An error without an id is that of
+/// a request whose id the upstream could not read: the message must be from the request's own HTTP
+/// response, or for the only request in flight.
 pub(crate) fn read_response(id: &Id, mut message: Document) -> Option<Result<Document, Kind>> {
     if message.json().kind() == JsonKind::Array {
         let is_ours = |m: &Json<'_>| {
@@ -54,31 +95,23 @@ pub(crate) fn read_response(id: &Id, mut message: Document) -> Option<Result<Doc
     }
     match Frame::read(message.json()) {
         Err(error) => Some(Err(Kind::Protocol(error.to_string()))),
-        Ok(Frame::Response { id: Some(answered), outcome }) if answered == *id => match outcome {
-            ResponseOutcome::Result(result) if result.is_object() => Some(
-                message
-                    .narrow(|m| m.get("result"))
-                    .ok_or_else(|| Kind::Internal("a response lost its result".into()))
-                    .map(|()| message),
-            ),
-            ResponseOutcome::Result(_) => {
-                Some(Err(Kind::Protocol("the result is not an object".into())))
+        Ok(Frame::Response { id: of, outcome }) if of.as_ref().is_none_or(|of| of == id) => {
+            match outcome {
+                ResponseOutcome::Result(result) if result.is_object() => Some(
+                    message
+                        .narrow(|m| m.get("result"))
+                        .ok_or_else(|| Kind::Internal("a response lost its result".into()))
+                        .map(|()| message),
+                ),
+                ResponseOutcome::Result(_) => {
+                    Some(Err(Kind::Protocol("the result is not an object".into())))
+                }
+                ResponseOutcome::Error { code, message, data } => {
+                    Some(Err(error(code, message, data)))
+                }
             }
-            ResponseOutcome::Error { code, message, data } => Some(Err(error(code, message, data))),
-        },
+        }
         Ok(_) => None,
-    }
-}
-
-/// Returns the JSON-RPC error in the body of an HTTP error response. Its `id` may be missing or
-/// null, when the upstream could not read the id of the request.
-pub(crate) fn read_error_body(id: &Id, message: &Document) -> Option<Kind> {
-    match Frame::read(message.json()) {
-        Ok(Frame::Response {
-            id: answered,
-            outcome: ResponseOutcome::Error { code, message, data },
-        }) => answered.is_none_or(|a| a == *id).then(|| error(code, message, data)),
-        _ => None,
     }
 }
 
@@ -214,10 +247,44 @@ mod tests {
     }
 
     #[test]
+    fn an_error_without_an_id_is_the_response_and_a_result_is_not() {
+        for id in [r#""id":null,"#, ""] {
+            let text =
+                format!(r#"{{"jsonrpc":"2.0",{id}"error":{{"code":-32602,"message":"x"}}}}"#);
+            let Some(Err(Kind::Error { code: -32602, message, .. })) = answer(&text) else {
+                panic!("{text}")
+            };
+            assert_eq!(message, "x");
+        }
+        let result = r#"{"jsonrpc":"2.0","id":null,"result":{}}"#;
+        assert!(matches!(answer(result), Some(Err(Kind::Protocol(_)))));
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_why_and_repeats_no_message() {
+        let why = |text: &str| document(text.as_bytes().to_vec()).unwrap_err().why;
+        assert_eq!(why(r#"{"id":7,"a":"SECRET","a":1}"#), "duplicate member at byte 21");
+        assert_eq!(why("<h1>Bad\u{1b} gateway"), "a text that is no message: <h1>Bad  gateway");
+        assert_eq!(why(" "), "an empty text instead of a message");
+        let broken = document(br#"{"id":7,"result":"#.to_vec()).unwrap_err();
+        assert_eq!(broken.id, Some(Id::number(7)));
+        for (text, is_response) in [
+            (r#"{"id":7,"a":}"#, true),
+            (r#"{"id":8,"a":}"#, false),
+            (r#"{"a":}"#, true),
+            (r#"{"method":"x","a":}"#, false),
+            ("ping", false),
+        ] {
+            let unreadable = document(text.as_bytes().to_vec()).unwrap_err();
+            assert_eq!(unreadable.is_response_to(&Id::number(7)), is_response, "{text}");
+        }
+    }
+
+    #[test]
     fn u8_a_batch_of_very_many_messages_is_refused() {
         let batch = |items: usize| format!("[{}1]", "1,".repeat(items - 1)).into_bytes();
         assert_eq!(messages(batch(BATCH_ITEMS)).unwrap().len(), BATCH_ITEMS);
-        assert!(matches!(messages(batch(BATCH_ITEMS + 1)), Err(Kind::Protocol(_))));
+        assert!(messages(batch(BATCH_ITEMS + 1)).is_err());
 
         let response = r#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
         let last_of = |items: usize| format!("[{}{response}]", "1,".repeat(items - 1));

@@ -96,7 +96,11 @@ impl HttpSse {
     ) -> Result<Document, Kind> {
         let response = self.correlator.expect_response(id);
         let _guard = HttpSseRequest { session: self, id };
-        self.post_endpoint.post(headers, body).await?;
+        self.post_endpoint.post(headers, body).await.inspect_err(|kind| {
+            if *kind == Kind::SessionLost {
+                self.correlator.note_lost_session();
+            }
+        })?;
         // The stream may have ended before the response was expected.
         if self.closed.is_cancelled() {
             return Err(self.cause());
@@ -157,7 +161,13 @@ async fn read(
 ) -> Result<(), Kind> {
     while let Some(message) = reader.next().await? {
         let PostEndpoint { endpoint, url } = target;
-        endpoint.send_followup(url, endpoint.headers().clone(), correlator.deliver(message));
+        match message {
+            Ok(message) => {
+                let followup = correlator.deliver(message);
+                endpoint.send_followup(url, endpoint.headers().clone(), followup);
+            }
+            Err(unreadable) => correlator.deliver_unreadable(unreadable),
+        }
     }
     Ok(())
 }

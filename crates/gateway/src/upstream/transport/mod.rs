@@ -5,10 +5,11 @@ pub(crate) mod http_sse;
 pub(crate) mod sse_reader;
 pub(crate) mod stdio;
 mod child_input;
+mod lost_session;
 
 use std::sync::Arc;
 
-use http::{HeaderMap, Method};
+use http::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
 use super::call::correlator::{Correlator, InterimSender};
@@ -78,6 +79,9 @@ impl UpstreamTransport {
             UpstreamTransport::Stdio(child) => child.request(id, body).await.map(without_headers),
         };
         registration.finish();
+        if let Ok((result, _)) = &response {
+            self.correlator().repairs().count_all(result.repairs());
+        }
         response
     }
 
@@ -125,7 +129,7 @@ impl UpstreamTransport {
                     }
                     on_event(event);
                 };
-                endpoint.listen(Method::GET, headers.clone(), String::new(), dispatch).await
+                endpoint.listen(headers.clone(), correlator, dispatch).await
             }
             UpstreamTransport::Sse(_) | UpstreamTransport::Stdio(_) => {
                 on_event(UpstreamEvent::Opened);
@@ -148,7 +152,7 @@ impl UpstreamTransport {
     ) -> Result<(), Kind> {
         match self {
             UpstreamTransport::Http { endpoint, .. } => {
-                endpoint.listen(Method::POST, headers, body, on_event).await
+                endpoint.subscribe(headers, body, on_event).await
             }
             UpstreamTransport::Sse(session) => {
                 session.correlator().set_subscription(id);

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderValue;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use crate::net::egress::reset;
-use crate::upstream::call::reply;
+use crate::upstream::call::reply::{self, Unreadable};
 use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::sse_decoder;
@@ -39,22 +40,33 @@ impl SseReader {
         Self { body, decoder, events, messages: VecDeque::new(), budget, limit }
     }
 
-    /// Returns the next JSON-RPC message; nothing at the end of the stream. Cancel safe.
+    /// Returns the next JSON-RPC message, or one that cannot be read; nothing at the end of the
+    /// stream. Cancel safe.
     ///
     /// # Errors
-    /// When the connection breaks, an event exceeds the limit, or a message is not acceptable JSON.
-    pub async fn next(&mut self) -> Result<Option<Document>, Kind> {
+    /// When the connection breaks, or an event exceeds the limit.
+    pub(crate) async fn next(&mut self) -> Result<Option<Result<Document, Unreadable>>, Kind> {
         loop {
             if let Some(message) = self.messages.pop_front() {
-                return Ok(Some(message));
+                return Ok(Some(Ok(message)));
             }
             let Some(event) = self.next_event().await? else {
                 return Ok(None);
             };
             if event.name == "message" {
-                self.messages.extend(reply::messages(event.data)?);
+                match reply::messages(event.data) {
+                    Ok(messages) => self.messages.extend(messages),
+                    Err(unreadable) => return Ok(Some(Err(unreadable))),
+                }
             }
         }
+    }
+
+    /// Returns the id after which the stream is to be resumed (MCP 2025-11-25, transports,
+    /// resumability); `None` if the upstream has given none.
+    pub(super) fn last_event_id(&self) -> Option<HeaderValue> {
+        let id = Some(self.decoder.last_id()).filter(|id| !id.is_empty());
+        id.and_then(|id| HeaderValue::from_bytes(id).ok())
     }
 
     /// The time after which the upstream wants the stream to be opened again (MCP 2025-11-25,

@@ -28,7 +28,7 @@ use base::platform::processes::{
 };
 use config::Settings;
 use domain::document::Document;
-use domain::fault::{ChildExit, ChildReport, UpstreamFaultKind as Kind};
+use domain::fault::{ChildExit, ChildReport, EXCERPT, UpstreamFaultKind as Kind};
 use domain::jsonrpc::Id;
 use domain::line_decoder::{DecodedLine, LineDecoder};
 
@@ -90,6 +90,7 @@ impl UpstreamChild {
         let correlator = Correlator::new(sinks);
         let (input, mut queue) = ChildInput::channel();
         let reader = StdoutReader {
+            tails: tails.clone(),
             correlator: correlator.clone(),
             input: input.clone(),
             tasks: tasks.clone(),
@@ -273,6 +274,8 @@ const READ_BUFFER: usize = 64 << 10;
 struct StdoutReader {
     correlator: Arc<Correlator>,
     input: ChildInput,
+    /// Keep what is no message: a program that does not start says here, too, why.
+    tails: [Arc<StderrTail>; 2],
     /// Tasks that wait for a client's answer to a server request.
     tasks: TaskTracker,
     /// Bytes of the longest line.
@@ -288,19 +291,16 @@ impl StdoutReader {
         let mut decoder = LineDecoder::new(self.max_message);
         let mut buffer = vec![0; READ_BUFFER];
         let mut lines = Vec::new();
-        let mut skipped = 0_u64;
         while let Ok(length @ 1..) = stdout.read(&mut buffer).await {
             decoder.feed(&buffer[..length], &mut lines);
             for line in lines.drain(..) {
                 let DecodedLine::Whole(line) = line else {
                     return self.line_too_long();
                 };
-                if self.deliver_line(line).is_err() {
-                    skipped += 1;
-                    debug!(upstream = %self.upstream, skipped, "a line of the child process is no message");
-                }
+                self.deliver_line(line);
             }
         }
+        self.keep(decoder.rest());
         Kind::ChildExited(Arc::default())
     }
 
@@ -310,13 +310,30 @@ impl StdoutReader {
         Kind::Reset(format!("a line is longer than max_message = {limit} bytes"))
     }
 
-    /// # Errors
-    /// When the line is not acceptable JSON.
-    fn deliver_line(&self, line: Vec<u8>) -> Result<(), Kind> {
-        for message in reply::messages(line)? {
-            self.deliver(message);
+    fn deliver_line(&self, line: Vec<u8>) {
+        let noise = (!line.starts_with(b"{")).then(|| line[..line.len().min(EXCERPT)].to_vec());
+        match reply::messages(line) {
+            Ok(messages) => {
+                // Some write log lines that are JSON.
+                for message in messages {
+                    if message.json().get("jsonrpc").is_none() {
+                        self.keep(message.json().text().as_bytes());
+                    }
+                    self.deliver(message);
+                }
+            }
+            Err(unreadable) => {
+                debug!(upstream = %self.upstream, why = unreadable.why, "a line of the child process is no message");
+                self.keep(noise.as_deref().unwrap_or(unreadable.why.as_bytes()));
+                self.correlator.deliver_unreadable(unreadable);
+            }
         }
-        Ok(())
+    }
+
+    /// Keeps a line that is no message beside those of standard error.
+    fn keep(&self, line: &[u8]) {
+        let line = [&line[..line.len().min(EXCERPT)], b"\n"].concat();
+        self.tails.iter().for_each(|tail| tail.push(&line));
     }
 
     fn deliver(&self, message: Document) {

@@ -19,8 +19,10 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::TaskTracker;
+use tracing::debug;
 
 use super::UpstreamEvent;
+use super::lost_session;
 use super::sse_reader::{SseReader, next_chunk};
 use crate::net::egress::Egress;
 use crate::net::origin;
@@ -29,8 +31,9 @@ use crate::upstream::call::correlator::{Correlator, Followup};
 use crate::upstream::call::reply;
 use base::platform::heap::rare;
 use domain::document::Document;
-use domain::fault::UpstreamFaultKind as Kind;
-use domain::jsonrpc::{Frame, Id};
+use domain::fault::{UpstreamFaultKind as Kind, excerpt};
+use domain::jsonrpc::{self, Frame, Id};
+use domain::method::PING;
 
 /// HTTP endpoint of an upstream.
 pub struct HttpEndpoint {
@@ -57,6 +60,16 @@ pub struct HttpEndpoint {
 /// Longest time until a stream is opened again, whatever the upstream asks for.
 const LONGEST_RETRY: Duration = Duration::from_secs(3600);
 
+/// Time until a response stream is resumed, if the upstream does not say: as in the SDKs.
+const DEFAULT_RETRY: Duration = Duration::from_secs(1);
+
+/// Shortest time until a response stream is resumed: an upstream that ends it at once must not keep
+/// the gateway busy until the deadline of the call.
+const SHORTEST_RETRY: Duration = Duration::from_millis(100);
+
+/// Attempts to resume a response stream that fail one after another.
+const MAX_FAILED_RESUMPTIONS: usize = 3;
+
 /// Time to post a message whose outcome is not awaited.
 const BACKGROUND_POST_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -73,6 +86,7 @@ pub struct HttpReply {
 pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub(crate) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 pub(crate) const MCP_METHOD: HeaderName = HeaderName::from_static("mcp-method");
+pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 pub(crate) const MCP_NAME: HeaderName = HeaderName::from_static("mcp-name");
 
 /// Room for the headers of a request, so that they are not moved when those of one call are added.
@@ -137,7 +151,8 @@ impl HttpEndpoint {
     /// event stream go to the correlator.
     ///
     /// # Errors
-    /// See [`super::UpstreamTransport::request`].
+    /// See [`super::UpstreamTransport::request`]. [`Kind::SessionLost`] also where the upstream says
+    /// so in other words than by a 404, if the session has worked before.
     pub async fn request(
         self: &Arc<Self>,
         id: &Id,
@@ -146,7 +161,31 @@ impl HttpEndpoint {
         correlator: &Correlator,
     ) -> Result<HttpReply, Kind> {
         let has_session = headers.contains_key(SESSION_ID);
-        let (head, body) = self.post(&headers, body).await?.into_parts();
+        let reply = self.exchange(id, &headers, body, correlator).await;
+        match &reply {
+            Ok(_) if has_session => correlator.session().note_success(),
+            Err(Kind::Error { code, message, .. })
+                if lost_session::may_be_of_session(*code)
+                    && has_working_session(&headers, correlator)
+                    && lost_session::is_said_by(message)
+                    && rare(self.has_lost_session(id, &headers, correlator)).await =>
+            {
+                correlator.note_lost_session();
+                return Err(Kind::SessionLost);
+            }
+            _ => {}
+        }
+        reply
+    }
+
+    async fn exchange(
+        self: &Arc<Self>,
+        id: &Id,
+        headers: &HeaderMap,
+        body: String,
+        correlator: &Correlator,
+    ) -> Result<HttpReply, Kind> {
+        let (head, body) = self.post(headers, body).await?.into_parts();
         if head.headers.get(CONTENT_ENCODING).is_some_and(|e| e != "identity") {
             return Err(Kind::Protocol("the response has a Content-Encoding".into()));
         }
@@ -155,50 +194,125 @@ impl HttpEndpoint {
                 Err(Kind::Protocol(format!("HTTP {} to a request", head.status.as_u16())))
             }
             (status, Some("text/event-stream")) if status.is_success() => {
-                rare(self.read_stream(id, &headers, body, correlator)).await
+                rare(self.read_stream(id, headers, body, correlator)).await
             }
             (status, Some("application/json")) if status.is_success() => {
-                reply::read_response(id, self.read_body(body).await?)
+                let message = reply::document(self.read_body(body).await?)?;
+                reply::read_response(id, message)
                     .ok_or_else(|| Kind::Protocol("the response has another id".into()))?
             }
             (status, _) if status.is_success() => {
-                Err(Kind::Protocol("the response is neither JSON nor an event stream".into()))
+                let said = head.headers.get(CONTENT_TYPE).and_then(|said| said.to_str().ok());
+                let said = excerpt(said.unwrap_or("of no media type"));
+                let what = format!("the response is {said}, neither JSON nor an event stream");
+                Err(Kind::Protocol(what))
             }
-            (StatusCode::NOT_FOUND, _) if has_session => Err(Kind::SessionLost),
-            _ => Err(Box::pin(self.read_refusal(id, &head, body)).await),
+            (StatusCode::NOT_FOUND, _) if headers.contains_key(SESSION_ID) => {
+                Err(Kind::SessionLost)
+            }
+            _ => {
+                let has_session = has_working_session(headers, correlator);
+                let refusal = Box::pin(self.read_refusal(id, &head, body, has_session)).await;
+                if refusal == Kind::SessionLost {
+                    correlator.note_lost_session();
+                }
+                Err(refusal)
+            }
         };
         Ok(HttpReply { result: result?, headers: head.headers })
     }
 
     /// Reads a response with an error status. A JSON-RPC error in the body of a 4xx is more precise
     /// than the status; a 5xx may come from a proxy, whose body is not about the request.
-    async fn read_refusal(&self, id: &Id, head: &Parts, body: Incoming) -> Kind {
+    async fn read_refusal(&self, id: &Id, head: &Parts, body: Incoming, has_session: bool) -> Kind {
         let refusal = refusal(head.status, &head.headers);
-        let has_json = media_type(&head.headers) == Some("application/json");
-        let is_precise = !matches!(refusal, Kind::Status { .. });
-        if !has_json || is_precise || !head.status.is_client_error() {
+        let may_be_lost = has_session && lost_session::may_be_meant(head);
+        let has_error = media_type(&head.headers) == Some("application/json")
+            && matches!(refusal, Kind::Status { .. })
+            && head.status.is_client_error();
+        if !has_error && !may_be_lost {
             return refusal;
         }
-        match self.read_body(body).await {
-            Ok(error) => reply::read_error_body(id, &error).unwrap_or(refusal),
-            Err(_) => refusal,
+        let Ok(body) = self.read_body(body).await else { return refusal };
+        if may_be_lost && lost_session::is_said_by(&String::from_utf8_lossy(&body)) {
+            return Kind::SessionLost;
+        }
+        match reply::document(body).ok().and_then(|error| reply::read_response(id, error)) {
+            Some(Err(error @ Kind::Error { .. })) if has_error => error,
+            _ => refusal,
         }
     }
 
-    /// Opens a notification stream, by GET or by a POSTed request, and reads it to its end. Returns
-    /// once it may be opened again: that time holds until the upstream sends another one (WHATWG
-    /// HTML, section 9.2.6).
+    /// Whether the upstream has lost the session, and not only says so about something of its own:
+    /// then it answers a ping alike. `id` is that of the request before.
+    async fn has_lost_session(
+        self: &Arc<Self>,
+        id: &Id,
+        headers: &HeaderMap,
+        correlator: &Correlator,
+    ) -> bool {
+        let id = Id::of_text(&format!("ping after {id}"));
+        let ping = jsonrpc::request(&id, PING, 0, |_| {});
+        match self.exchange(&id, headers, ping, correlator).await {
+            Err(Kind::SessionLost) => true,
+            Err(Kind::Error { message, .. }) => lost_session::is_said_by(&message),
+            _ => false,
+        }
+    }
+
+    /// Opens the notification stream of a session by GET, and reads it to its end. A stream that
+    /// has ended is resumed by the next GET. Returns once it may be opened again.
     ///
     /// # Errors
     /// When the upstream has no such stream, or the stream breaks.
-    pub async fn listen(
+    pub(crate) async fn listen(
+        self: &Arc<Self>,
+        mut headers: HeaderMap,
+        correlator: &Correlator,
+        on_event: impl FnMut(UpstreamEvent<'_>),
+    ) -> Result<(), Kind> {
+        let session = correlator.session();
+        let last_event_id = session.last_event_id();
+        let is_resumed = last_event_id.is_some();
+        headers.extend(last_event_id.map(|id| (LAST_EVENT_ID, id)));
+        let response = self.send(Method::GET, &self.url, &headers, Bytes::new()).await?;
+        let ended = match self.events(response) {
+            Ok(mut events) => {
+                let ended = self.read_notifications(&mut events, on_event).await;
+                // Without a new id, the stream goes on after the one before.
+                events.last_event_id().into_iter().for_each(|id| session.set_last_event_id(id));
+                ended
+            }
+            Err(_) if is_resumed => {
+                session.forget_last_event_id();
+                Err(Kind::Reset("the notification stream cannot be resumed".to_owned()))
+            }
+            Err((head, body)) => Err(self.refused_stream(&head, body, &headers, correlator).await),
+        };
+        self.wait_to_reopen(ended).await
+    }
+
+    /// Opens the notification stream of a POSTed request, and reads it to its end. Returns once it
+    /// may be opened again.
+    ///
+    /// # Errors
+    /// When the upstream refuses the request, or the stream breaks.
+    pub(crate) async fn subscribe(
         &self,
-        method: Method,
         headers: HeaderMap,
         body: String,
         on_event: impl FnMut(UpstreamEvent<'_>),
     ) -> Result<(), Kind> {
-        let ended = self.read_notifications(method, headers, body, on_event).await;
+        let ended = match self.events(self.post(&headers, body).await?) {
+            Ok(mut events) => self.read_notifications(&mut events, on_event).await,
+            Err((head, _)) => Err(refusal(head.status, &head.headers)),
+        };
+        self.wait_to_reopen(ended).await
+    }
+
+    /// Waits until a notification stream may be opened again: that time holds until the upstream
+    /// sends another one (WHATWG HTML, section 9.2.6).
+    async fn wait_to_reopen(&self, ended: Result<(), Kind>) -> Result<(), Kind> {
         let retry = Duration::from_millis(self.retry_ms.load(Ordering::Relaxed));
         let is_final =
             ended.as_ref().is_err_and(|kind| *kind == Kind::SessionLost || kind.refuses_streams());
@@ -210,17 +324,19 @@ impl HttpEndpoint {
 
     async fn read_notifications(
         &self,
-        method: Method,
-        headers: HeaderMap,
-        body: String,
+        events: &mut SseReader,
         mut on_event: impl FnMut(UpstreamEvent<'_>),
     ) -> Result<(), Kind> {
-        let response = self.send(method, &self.url, &headers, Bytes::from(body)).await?;
-        let mut events = self.events(response)?;
         on_event(UpstreamEvent::Opened);
         let ended = loop {
             match events.next().await {
-                Ok(Some(message)) => on_event(UpstreamEvent::Message(message.json())),
+                Ok(Some(Ok(message))) => on_event(UpstreamEvent::Message(message.json())),
+                Ok(Some(Err(unreadable))) => {
+                    debug!(
+                        why = unreadable.why,
+                        "an event of the notification stream is no message"
+                    );
+                }
                 Ok(None) => break Ok(()),
                 Err(kind) => break Err(kind),
             }
@@ -233,13 +349,38 @@ impl HttpEndpoint {
         ended
     }
 
+    /// Returns the fault of a GET that is refused. A 404 is no [`Kind::SessionLost`]: many servers
+    /// answer so because they have no such stream, and the next request shows whether the session
+    /// exists.
+    async fn refused_stream(
+        self: &Arc<Self>,
+        head: &Parts,
+        body: Incoming,
+        headers: &HeaderMap,
+        correlator: &Correlator,
+    ) -> Kind {
+        let refusal = refusal(head.status, &head.headers);
+        if !has_working_session(headers, correlator) || !lost_session::may_be_meant(head) {
+            return refusal;
+        }
+        let said = self.read_body(body).await.unwrap_or_default();
+        let get = Id::of_text("GET");
+        if lost_session::is_said_by(&String::from_utf8_lossy(&said))
+            && rare(self.has_lost_session(&get, headers, correlator)).await
+        {
+            correlator.note_lost_session();
+            return Kind::SessionLost;
+        }
+        refusal
+    }
+
     /// Opens the event stream of HTTP+SSE (MCP 2024-11-05, transports).
     ///
     /// # Errors
     /// When the upstream has no such stream.
     pub async fn open_stream(&self) -> Result<SseReader, Kind> {
         let get = self.send(Method::GET, &self.url, &self.headers, Bytes::new());
-        self.events(get.await?)
+        self.events(get.await?).map_err(|(head, _)| refusal(head.status, &head.headers))
     }
 
     /// Resolves a URL reference of the upstream; nothing unless the target has the same origin.
@@ -247,16 +388,17 @@ impl HttpEndpoint {
         origin::resolve(&self.url, reference)
     }
 
-    /// Returns the reader of an event stream. A 404 is no [`Kind::SessionLost`] here: many servers
-    /// answer so because they have no such stream, and the next request shows whether the session
-    /// exists.
-    fn events(&self, response: Response<Incoming>) -> Result<SseReader, Kind> {
+    /// Returns the reader of an event stream.
+    ///
+    /// # Errors
+    /// The response, if it is none.
+    fn events(&self, response: Response<Incoming>) -> Result<SseReader, (Box<Parts>, Incoming)> {
         let (head, body) = response.into_parts();
         match (head.status, media_type(&head.headers)) {
             (status, Some("text/event-stream")) if status.is_success() => {
                 Ok(SseReader::new(body, self.max_message))
             }
-            (status, _) => Err(refusal(status, &head.headers)),
+            _ => Err((Box::new(head), body)),
         }
     }
 
@@ -271,14 +413,28 @@ impl HttpEndpoint {
     /// Posts a message to `url`, such as the endpoint that an HTTP+SSE upstream names.
     ///
     /// # Errors
-    /// [`Kind::SessionLost`] for a 404; otherwise when the upstream cannot be reached or refuses.
+    /// [`Kind::SessionLost`] for a 404, or where the upstream says so; otherwise when the upstream cannot be reached or refuses.
     pub async fn post_to(&self, url: &Uri, headers: HeaderMap, body: String) -> Result<(), Kind> {
         let response = self.send(Method::POST, url, &headers, Bytes::from(body)).await?;
         match response.status() {
             status if status.is_success() => Ok(()),
             // The upstream does not know the event stream that carries the responses.
             StatusCode::NOT_FOUND => Err(Kind::SessionLost),
-            status => Err(refusal(status, response.headers())),
+            _ => Err(rare(self.refused_post(response)).await),
+        }
+    }
+
+    async fn refused_post(&self, response: Response<Incoming>) -> Kind {
+        let (head, body) = response.into_parts();
+        let refusal = refusal(head.status, &head.headers);
+        if !lost_session::may_be_meant(&head) {
+            return refusal;
+        }
+        let said = self.read_body(body).await.unwrap_or_default();
+        if lost_session::is_said_by(&String::from_utf8_lossy(&said)) {
+            Kind::SessionLost
+        } else {
+            refusal
         }
     }
 
@@ -404,8 +560,8 @@ impl HttpEndpoint {
         Err(Kind::Protocol("more than two redirects".into()))
     }
 
-    /// Reads a body to its end, and parses it.
-    async fn read_body(&self, mut body: Incoming) -> Result<Document, Kind> {
+    /// Reads a body to its end.
+    async fn read_body(&self, mut body: Incoming) -> Result<Vec<u8>, Kind> {
         // The announced length is untrusted: it bounds the first buffer only.
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
         let first_buffer = announced.min(self.max_message).min(MAX_FIRST_BUFFER);
@@ -419,11 +575,11 @@ impl HttpEndpoint {
             }
             bytes.extend_from_slice(&chunk);
         }
-        reply::document(bytes)
+        Ok(bytes)
     }
 
-    /// Reads events until the response to `id`. Requests and notifications go to the correlator;
-    /// malformed messages with another id are skipped.
+    /// Reads events until the response to `id`. A stream that ends before it is resumed, if the
+    /// upstream has given it an event id.
     async fn read_stream(
         self: &Arc<Self>,
         id: &Id,
@@ -432,7 +588,46 @@ impl HttpEndpoint {
         correlator: &Correlator,
     ) -> Result<Document, Kind> {
         let mut events = SseReader::new(body, self.max_message);
+        let mut resumption = Resumption { headers: None, retry: DEFAULT_RETRY };
+        loop {
+            let ended = match self.read_events(id, headers, &mut events, correlator).await {
+                Ok(response) => return response,
+                Err(kind @ Kind::Reset(_)) => kind,
+                Err(kind) => return Err(kind),
+            };
+            resumption.note(&events, headers);
+            // Modern streams cannot be resumed.
+            events = match resumption.headers.as_ref().filter(|_| correlator.accepts_requests()) {
+                Some(headers) => self.resume(headers, resumption.retry, ended).await?,
+                None => return Err(ended),
+            };
+        }
+    }
+
+    /// Returns the response to `id`. Requests and notifications go to the correlator; malformed
+    /// messages with another id are skipped.
+    ///
+    /// # Errors
+    /// [`Kind::Reset`] at the end of the stream.
+    async fn read_events(
+        self: &Arc<Self>,
+        id: &Id,
+        headers: &HeaderMap,
+        events: &mut SseReader,
+        correlator: &Correlator,
+    ) -> Result<Result<Document, Kind>, Kind> {
+        let mut ended = "the event stream ended without the response".to_owned();
         while let Some(message) = events.next().await? {
+            let message = match message {
+                Ok(message) => message,
+                Err(unreadable) if unreadable.is_response_to(id) => {
+                    return Ok(Err(unreadable.into()));
+                }
+                Err(unreadable) => {
+                    ended = format!("the event stream ended after {}", unreadable.why);
+                    continue;
+                }
+            };
             match Frame::read(message.json()) {
                 Ok(Frame::Response { .. }) => {}
                 Err(error) if error.id.as_ref() == Some(id) => {}
@@ -444,11 +639,58 @@ impl HttpEndpoint {
                 }
             }
             if let Some(response) = reply::read_response(id, message) {
-                return response;
+                return Ok(response);
             }
         }
-        Err(Kind::Reset("the event stream ended without the response".to_owned()))
+        Err(Kind::Reset(ended))
     }
+
+    /// Opens a response stream again by GET, `retry` after its end (MCP 2025-11-25, transports,
+    /// resumability). The deadline of the call bounds how often; `ended` is the fault if the
+    /// upstream cannot resume it.
+    async fn resume(
+        &self,
+        headers: &HeaderMap,
+        retry: Duration,
+        ended: Kind,
+    ) -> Result<SseReader, Kind> {
+        for _ in 0..MAX_FAILED_RESUMPTIONS {
+            sleep(retry.clamp(SHORTEST_RETRY, LONGEST_RETRY)).await;
+            let Ok(response) = self.send(Method::GET, &self.url, headers, Bytes::new()).await
+            else {
+                continue;
+            };
+            match self.events(response) {
+                Ok(events) => return Ok(events),
+                Err((head, _)) if refusal(head.status, &head.headers).refuses_streams() => break,
+                Err(_) => {}
+            }
+        }
+        Err(ended)
+    }
+}
+
+/// How a response stream is resumed.
+struct Resumption {
+    /// Those of the GET; `None` before the first event id.
+    headers: Option<HeaderMap>,
+    /// The time to wait before it.
+    retry: Duration,
+}
+
+impl Resumption {
+    /// Notes where a stream has ended; `headers` are those of its request.
+    fn note(&mut self, ended: &SseReader, headers: &HeaderMap) {
+        if let Some(id) = ended.last_event_id() {
+            self.headers.get_or_insert_with(|| headers.clone()).insert(LAST_EVENT_ID, id);
+        }
+        self.retry = ended.retry().unwrap_or(self.retry);
+    }
+}
+
+/// Whether the request has a session with which one has succeeded before.
+fn has_working_session(headers: &HeaderMap, correlator: &Correlator) -> bool {
+    headers.contains_key(SESSION_ID) && correlator.session().has_worked()
 }
 
 /// Returns `Host` for the requests to a URL (RFC 9110, section 7.2), which the HTTP client would
