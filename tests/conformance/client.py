@@ -20,6 +20,7 @@ import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
+import tool_relay
 from gate import REVISIONS, gateway_toml, start
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -28,6 +29,7 @@ ALL = {"2025-11-25": 19, "2026-07-28": 33, "extension": 10}
 # What runs, and how many different checks must pass. The others of a scenario are of what we never send.
 RUN = {
     ("2025-11-25", "initialize"): 1,
+    ("2025-11-25", "sse-retry"): 3,
     ("2026-07-28", "request-metadata"): 5,
     ("2026-07-28", "http-standard-headers"): 3,
     ("2025-11-25", "auth/pre-registration"): 5,
@@ -82,6 +84,8 @@ AS_ITSELF = {
 NOT_SIGNED_IN = {"auth/iss-supported-missing", "auth/iss-wrong-issuer", "auth/iss-unexpected", "auth/iss-normalized"}
 # The upstream has another authorization server after its first answer.
 MOVES = {"auth/authorization-server-migration"}
+# The mock server answers a tool only, on a stream that it ends.
+TOOLS = {"sse-retry": "test_reconnection"}
 # The id of the upstream in gateway_toml, and what the gateway says when it needs a sign-in.
 UPSTREAM = "fixture"
 LOGIN = re.compile(rf'promptgate login {UPSTREAM}(?: --scope "([^"]*)")?')
@@ -185,6 +189,8 @@ def drive(binary, told, url):
     """Makes the gateway ask the mock server all that it asks an upstream."""
     scenario = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
     os.environ["PROMPTGATE_SEAL_KEY"] = base64.b64encode(os.urandom(32)).decode()
+    if scenario in TOOLS:
+        url = tool_relay.start(url, TOOLS[scenario])
     with tempfile.TemporaryDirectory() as folder:
         config = str(pathlib.Path(folder) / "gateway.toml")
         pathlib.Path(config).write_text(gateway_toml(url, told) + credential(scenario, folder))
