@@ -395,7 +395,12 @@ impl Driver {
                     } else {
                         (LIST_CHANGED_DEBOUNCE, started + MIN_WALK_INTERVAL)
                     };
-                    sleep_until((Instant::now() + debounce).max(earliest)).await;
+                    tokio::select! {
+                        () = sleep_until((Instant::now() + debounce).max(earliest)) => {}
+                        // Calls wait for a new connection meanwhile.
+                        () = self.signals.session_lost.notified() => return,
+                        () = connection.closed() => return,
+                    }
                 }
                 () = self.signals.session_lost.notified() => return,
                 () = connection.closed() => return,
