@@ -181,6 +181,8 @@ pub(crate) fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpAdd
     // From the last hop to the first. As bytes: a value that is not text has hops, too.
     let values = headers.get_all("x-forwarded-for").iter().rev();
     let hops = values.flat_map(|value| value.as_bytes().rsplit(|&byte| byte == b','));
+    // An empty element of a list is none (RFC 9110, section 5.6.1.2).
+    let hops = hops.filter(|hop| !hop.trim_ascii().is_empty());
     let mut client = peer;
     for hop in hops {
         let Some(address) = hop_address(hop) else {
@@ -318,7 +320,11 @@ mod tests {
         assert_eq!(client(&[b"5.5.5.5, \xff, 6.6.6.6"]), "6.6.6.6");
         assert_eq!(client(&[b"6.6.6.6", b"\xff"]), "10.0.0.1", "an unreadable hop ends the search");
         assert_eq!(client(&[b"5.5.5.5", b"\xff, 10.0.0.1"]), "10.0.0.1");
-        assert_eq!(client(&[b"6.6.6.6", b""]), "10.0.0.1");
+        for empty in [&b"6.6.6.6, "[..], b"6.6.6.6,,\t, 10.0.0.1", b" , 6.6.6.6 ,"] {
+            assert_eq!(client(&[b"5.5.5.5", empty]), "6.6.6.6", "an empty element is no hop");
+        }
+        assert_eq!(client(&[b"6.6.6.6", b""]), "6.6.6.6");
+        assert_eq!(client(&[b" , "]), "10.0.0.1");
         for (hop, expected) in [
             ("6.6.6.6:1234", "6.6.6.6"),
             ("[2001:db8::6]:1234", "2001:db8::6"),
