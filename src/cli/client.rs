@@ -275,7 +275,8 @@ fn call<T>(
     send: impl AsyncFnOnce(GatewayClient) -> Result<T, Kind>,
 ) -> Result<T, Failure> {
     let uri: Uri = url.parse().map_err(|_| Failure::usage(format!("{url} is not a URL")))?;
-    let key = std::env::var(KEY_VARIABLE).ok().map(|key| Secret::new(format!("Bearer {key}")));
+    let key = std::env::var(KEY_VARIABLE).ok();
+    let key = key.map(|key| Secret::new(format!("Bearer {}", key.trim())));
     let headers = key.into_iter().map(|key| (AUTHORIZATION, key)).collect();
     let http = Http {
         url: uri,

@@ -9,6 +9,7 @@ use super::failure::Failure;
 use super::output::print;
 use super::reach::Reach;
 use admin::hosts::{self, FileEntry, GatewayEndpoint, Host, Plan, with_entry};
+use base::platform::disk;
 
 /// Prints the entry, or writes it into the host's file.
 ///
@@ -93,7 +94,7 @@ fn write(file: &Path, place: &FileEntry, gateway: &GatewayEndpoint<'_>) -> Resul
     let failed = |what: &str, error: io::Error| {
         Failure::new(format!("{} cannot be {what}: {error}", file.display()))
     };
-    let before = match fs::read_to_string(file) {
+    let before = match disk::read_text(file) {
         Ok(text) => Some(text),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(failed("read", error)),

@@ -2,7 +2,6 @@
 
 mod entry;
 
-use std::fs;
 use std::path::Path;
 
 use jsonc_parser::ParseOptions;
@@ -10,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::failure::Failure;
 use super::output::{print, printable};
+use base::platform::disk;
 use entry::Converter;
 
 /// The tables for gateway.toml, and the steps that are left to a person.
@@ -36,7 +36,7 @@ pub(super) fn run(file: &Path) -> Result<(), Failure> {
 /// servers.
 pub(super) fn read(file: &Path) -> Result<Imported, Failure> {
     let shown = file.display();
-    let text = fs::read_to_string(file)
+    let text = disk::read_text(file)
         .map_err(|error| Failure::new(format!("{shown} cannot be read: {error}")))?;
     convert(&text).map_err(|why| Failure::new(format!("{shown}: {why}")))
 }
@@ -73,6 +73,19 @@ mod tests {
 
     fn imported(text: &str) -> Imported {
         convert(text).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    #[test]
+    fn a_file_is_read_as_windows_writes_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("mcp.json");
+        let text = "\u{feff}{\"mcpServers\":\r\n{\"a\": {\"url\": \"https://a.example/mcp\"}}}\r\n";
+        for bytes in
+            [text.as_bytes().to_vec(), text.encode_utf16().flat_map(u16::to_le_bytes).collect()]
+        {
+            std::fs::write(&file, bytes).unwrap();
+            assert!(read(&file).unwrap().toml.contains("https://a.example/mcp"));
+        }
     }
 
     #[test]

@@ -83,7 +83,7 @@ async fn request_once(
         }
         let invalid =
             format!("{TOKEN_VARIABLE} contains characters that an HTTP header must not contain");
-        let value = HeaderValue::from_str(&format!("Bearer {token}"));
+        let value = HeaderValue::from_str(&format!("Bearer {}", token.trim()));
         let value = value.map_err(|_| Failure::usage(invalid))?;
         request.headers_mut().insert(AUTHORIZATION, value);
     }

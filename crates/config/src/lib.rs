@@ -84,6 +84,7 @@ use base::seal;
 use domain::approval::Mode;
 use domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, UpstreamId, is_separator};
 use domain::overlay::Overlay;
+use domain::text_file;
 use reader::schema::Recorder;
 use reader::{Context, Section};
 use upstream::Upstreams;
@@ -215,7 +216,12 @@ impl Config {
     /// All mistakes in the configuration, or that the file cannot be read.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let file = path.display().to_string();
-        let text = disk::read_to_string(path).map_err(|error| unreadable(path, &error))?;
+        let bytes = disk::read(path).map_err(|error| unreadable(path, &error))?;
+        // Of the bytes, as when it is looked at again.
+        let digest = SourceFile::digest(Ok(&bytes));
+        let text = text_file::decode(bytes).map_err(|error| {
+            ConfigError::whole_file(file.clone(), Origin::Unknown, error.to_string())
+        })?;
         let base = path.parent().unwrap_or(Path::new(""));
         Self::parse(&file, &text, base, &environment())
     }
@@ -552,6 +558,78 @@ mod tests {
             label_values: 1000,
         };
         assert_eq!(telemetry, expected);
+    }
+
+    #[test]
+    fn files_are_read_as_windows_writes_them_and_count_by_their_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: &[u8]| {
+            std::fs::write(folder.path().join(name), bytes).unwrap();
+        };
+        let toml = "[upstreams.a]\r\ntransport = \"http\"\r\nurl = \"https://a.example/mcp\"\r\n\
+                    credential = { bearer = { file = \"token\" } }\r\n[end]\r\n";
+        let utf16: Vec<u8> =
+            format!("\u{feff}{toml}").encode_utf16().flat_map(u16::to_le_bytes).collect();
+        write("token", b"\xef\xbb\xbft0ken\r\n");
+        let file = folder.path().join("gateway.toml");
+        for bytes in [toml.as_bytes(), &utf16] {
+            write("gateway.toml", bytes);
+            let config = Config::load(&file).unwrap();
+            let credentials = &config.upstreams[0].http().unwrap().credentials;
+            assert_eq!(credentials.header.as_ref().unwrap().1.expose(), "Bearer t0ken");
+            assert_eq!(config.digest, seal::sha256_text(bytes), "or each poll would reload it");
+        }
+        write("gateway.toml", b"# \xe4\n");
+        let mistake = Config::load(&file).unwrap_err().to_string();
+        assert!(
+            mistake.contains("is not UTF-8 text, from byte 2 on: save it as UTF-8"),
+            "{mistake}"
+        );
+    }
+
+    #[test]
+    fn places_of_variables_are_reported_with_the_spelling_that_works() {
+        let upstream = |rest: &str| {
+            format!(
+                "[upstreams.a]\ntransport = \"http\"\nurl = \"https://a.example/mcp\"\n{rest}\n"
+            )
+        };
+        let secret = "write { env = \"KEY\" }, with the whole value in the variable";
+        let url = "set the whole value by the variable PROMPTGATE__";
+        for (toml, key, remedy) in [
+            (upstream("headers = { X-Key = \"${KEY}\" }"), "upstreams.a.headers.X-Key", secret),
+            (
+                upstream("credential = { bearer = { value = \"$KEY\" } }"),
+                "upstreams.a.credential.bearer",
+                secret,
+            ),
+            ("[net]\nproxy = \"%KEY%\"\n".to_owned(), "net.proxy", secret),
+            (
+                upstream("").replace("a.example", "${HOST}"),
+                "upstreams.a.url",
+                "PROMPTGATE__UPSTREAMS__A__URL",
+            ),
+            (upstream("").replace("/mcp", "/${TENANT}/mcp"), "upstreams.a.url", url),
+            ("[telemetry]\notlp_endpoint = \"$OTLP\"\n".to_owned(), "telemetry.otlp_endpoint", url),
+        ] {
+            let found = parse(&toml).unwrap_err().to_string();
+            assert!(found.contains(&format!("{key}: has a place for the variable")), "{found}");
+            assert!(found.contains(remedy), "{found}");
+        }
+        let plain = upstream("headers = { X-Price = \"5$\", X-Note = \"a $KEY b\" }");
+        assert!(parse(&plain).is_ok());
+    }
+
+    #[test]
+    fn white_space_around_a_variable_is_not_part_of_it() {
+        let toml = "[upstreams.a]\ntransport = \"http\"\nurl = \"https://a.example/mcp\"\n\
+                    credential = { bearer = { env = \"KEY\" } }\n";
+        let env = [("KEY", " t0ken \r\n"), ("PROMPTGATE__UPSTREAMS__A__TIMEOUT", " 7s\n")];
+        let env = env.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let config = schema_check::parse("g", toml, Path::new(""), &env).unwrap();
+        let credentials = &config.upstreams[0].http().unwrap().credentials;
+        assert_eq!(credentials.header.as_ref().unwrap().1.expose(), "Bearer t0ken");
+        assert_eq!(config.upstreams[0].settings.timeout, Duration::from_secs(7));
     }
 
     #[test]

@@ -116,6 +116,7 @@ fn key_of(variable: &str) -> String {
 /// Parses the value of a variable. Arrays and inline tables are written as in TOML; anything else
 /// stays a string, which the reader of the key converts.
 fn env_value(text: &str) -> Value {
+    let text = text.trim();
     let structured = text.starts_with(['[', '{']);
     let parsed = structured.then(|| format!("v = {text}")).and_then(|toml| {
         let source = config::File::from_str(&toml, FileFormat::Toml);

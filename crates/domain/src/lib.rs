@@ -18,6 +18,7 @@ pub mod revision;
 pub mod method;
 pub mod unix_time;
 pub mod percent;
+pub mod text_file;
 pub mod millis;
 pub mod caller;
 pub mod chunks;

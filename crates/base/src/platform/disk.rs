@@ -14,6 +14,7 @@ use std::time::SystemTime;
 use tokio::sync::Notify;
 
 use super::{System, platform};
+use domain::text_file;
 
 /// The disk of the machine.
 pub trait Disk: Send + Sync {
@@ -489,6 +490,15 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(file.length_hint());
     file.read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// Reads a whole file that people or other programs write, as [`text_file::decode`] does.
+///
+/// # Errors
+/// As [`read`]; or the file is no text.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    let text = text_file::decode(read(path)?);
+    text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 /// Reads a whole file as text.

@@ -3,6 +3,7 @@
 //! too.
 
 mod meaning;
+mod placeholder;
 pub(super) mod schema;
 mod secrets;
 
@@ -19,10 +20,12 @@ use serde_json::{Value as Json, json};
 use super::SourceFile;
 use super::error::{Mistakes, Origin};
 use super::key::{ELEMENTS, NAMED};
-use super::raw::join;
+use super::raw::{ENV_PREFIX, LEVELS, join};
 use super::units;
 use base::platform::disk;
 use domain::similar::is_typing_error;
+use domain::text_file;
+use placeholder::placeholder;
 use schema::Recorder;
 
 /// Keys that were renamed, with their new names in the same table. `grants` became two tables.
@@ -74,7 +77,8 @@ impl<'a> Context<'a> {
         // Of the bytes, as when it is looked at again: it need not be text.
         let digest = SourceFile::digest(bytes.as_deref());
         self.files.borrow_mut().push(SourceFile { path, digest });
-        String::from_utf8(bytes?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+        let text = text_file::decode(bytes?);
+        text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
 }
 
@@ -164,10 +168,11 @@ impl<'a> Section<'a> {
         self.context.mistakes.count()
     }
 
-    /// Returns the value of an environment variable.
+    /// Returns the value of an environment variable, without white space around it, as files often
+    /// give it to variables.
     pub(super) fn variable(&self, name: &str) -> Option<String> {
         self.context.variables.borrow_mut().insert(name.to_owned());
-        (self.context.env)(name)
+        (self.context.env)(name).map(|value| value.trim().to_owned())
     }
 
     /// Returns whether a key is set that was not read yet.
@@ -200,7 +205,23 @@ impl<'a> Section<'a> {
         parse: impl FnOnce(&str) -> Option<T>,
     ) -> Option<T> {
         self.record(key, || json!({"type": "string", "description": allowed}));
-        self.read(key, allowed, |value, _| parse(&into_text(value.kind)?))
+        let mut expected = None;
+        let parsed = self.read(key, allowed, |value, _| {
+            let text = into_text(value.kind)?;
+            let parsed = parse(&text);
+            let counts = parsed.is_none() || text.contains("://");
+            expected = placeholder(&text).filter(|_| counts).map(str::to_owned);
+            parsed
+        });
+        if let Some(name) = expected {
+            let own = self.path(key).to_uppercase().replace('.', LEVELS);
+            let message = format!(
+                "has a place for the variable {name}, which is not expanded in this file: set the whole value by \
+                 the variable {ENV_PREFIX}{own}"
+            );
+            self.mistake(key, message);
+        }
+        parsed
     }
 
     /// As [`Section::parsed`], for a key that must be set.

@@ -3,6 +3,7 @@
 use config::{Map, Value, ValueKind};
 use serde_json::json;
 
+use super::placeholder::placeholder;
 use super::{Section, into_text};
 use crate::secret::Secret;
 
@@ -23,7 +24,7 @@ impl Section<'_> {
         for (name, value) in entries {
             let secret = match value.kind {
                 ValueKind::Table(table) => self.secret_table(&name, table),
-                ValueKind::String(text) => Some(Secret::plain(text)),
+                ValueKind::String(text) => Some(self.plain(&name, text)),
                 _ => {
                     self.mistake(&name, format!("must be a string, {ALLOWED}"));
                     None
@@ -47,7 +48,7 @@ impl Section<'_> {
         self.record(key, || json!({"anyOf": [{"type": "string"}, {"$ref": "#/$defs/secret"}]}));
         let allowed = format!("a string, {ALLOWED}");
         match self.read(key, &allowed, |value, _| Some(value.kind))? {
-            ValueKind::String(text) => Some(Secret::plain(text)),
+            ValueKind::String(text) => Some(self.plain(key, text)),
             ValueKind::Table(table) => self.secret_table(key, table),
             _ => {
                 self.mistake(key, format!("must be {allowed}"));
@@ -75,6 +76,22 @@ impl Section<'_> {
         self.secret_table(key, table).or(variable)
     }
 
+    fn plain(&self, key: &str, text: String) -> Secret {
+        self.check_plain(key, &text);
+        Secret::plain(text)
+    }
+
+    /// Adds a mistake for a text in which another program would expand a variable.
+    fn check_plain(&self, key: &str, text: &str) {
+        if let Some(name) = placeholder(text) {
+            let message = format!(
+                "has a place for the variable {name}, which is not expanded in this file: write \
+                 {{ env = \"{name}\" }}, with the whole value in the variable"
+            );
+            self.mistake(key, message);
+        }
+    }
+
     /// Reads the table of a secret; an empty one is none.
     fn secret_table(&self, key: &str, table: Map<String, Value>) -> Option<Secret> {
         if table.is_empty() {
@@ -87,7 +104,10 @@ impl Section<'_> {
             return None;
         };
         let secret = match field.as_str() {
-            "value" => Ok(text.clone()),
+            "value" => {
+                self.check_plain(key, text);
+                Ok(text.clone())
+            }
             "env" => self.variable(text).ok_or_else(|| {
                 format!(
                     "environment variable {text} is not set: set it, or use {{ file = \"path\" }}"

@@ -107,7 +107,7 @@ pub(super) async fn read_token(file: &Path) -> Result<Secret, Refusal> {
     let refusal =
         |why: &str| Refusal::new(TokenFault::Failed, format!("{}: {why}", file.display()));
     let path = file.to_owned();
-    let read = blocking(move || disk::read_to_string(&path)).await;
+    let read = blocking(move || disk::read_text(&path)).await;
     let read = read.map_err(|error| io::Error::other(error.to_string()));
     let text = read.flatten().map_err(|error| refusal(&error.to_string()))?;
     match text.trim() {
