@@ -353,7 +353,11 @@ fn sentence(why: &NoCode) -> String {
     match why {
         NoCode::Malformed => "This address is not that of an answer".to_owned(),
         NoCode::OtherRequest => "This answer belongs to another sign-in".to_owned(),
-        NoCode::OtherIssuer => "This answer is of another authorization server".to_owned(),
+        NoCode::OtherIssuer { named, expected } => {
+            format!(
+                "This answer is of another authorization server, {named:?}, not of {expected:?}"
+            )
+        }
         NoCode::Denied => "Access was denied".to_owned(),
         NoCode::Refused(_) => "The authorization server refused".to_owned(),
     }

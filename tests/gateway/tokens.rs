@@ -75,6 +75,39 @@ async fn a3_good_tokens_of_each_kind_are_callers_with_groups_and_scopes() {
 }
 
 #[tokio::test]
+async fn a_uri_at_the_root_is_accepted_in_both_spellings_and_a_refusal_says_what_came() {
+    let key = SigningKey::ec("e");
+    let provider = Provider::start(&[&key]).await;
+    for public in ["https://prompts.example.com/", "https://prompts.example.com"] {
+        let toml = format!("[server]\npublic_url = \"{public}\"\n") + &provider.table();
+        let gateway = Gateway::start(&toml).await;
+        let token = |audience: Value, issuer: String| {
+            let mut claims = provider.claims("");
+            (claims["aud"], claims["iss"]) = (audience, issuer.into());
+            key.sign(&claims)
+        };
+        let good = "https://prompts.example.com";
+        for audience in [json!(good), json!("HTTPS://Prompts.example.com:443/"), json!(["x", good])]
+        {
+            ready(&gateway, &token(audience, provider.issuer() + "/")).await;
+        }
+        let why = async |audience: &str, issuer: String| {
+            let token = token(json!(audience), issuer);
+            let reply = bearer(&gateway, &token).modern("prompts/list", json!({})).await;
+            assert_eq!(reply.status, 401);
+            reply.json()["error"]["message"].as_str().unwrap().to_owned()
+        };
+        let said = why("https://prompts.example.com/mcp", provider.issuer()).await;
+        let expected = "another audience: \"https://prompts.example.com/mcp\", not \"https://prompts.example.com\"";
+        assert!(said.contains(expected), "{said}");
+        let said = why(good, "https://evil.example".to_owned()).await;
+        let expected =
+            format!("another issuer: \"https://evil.example\", not {:?}", provider.issuer());
+        assert!(said.contains(&expected), "{said}");
+    }
+}
+
+#[tokio::test]
 async fn a3_what_is_wrong_with_a_token_makes_it_nobodys() {
     let (key, other) = (SigningKey::ec("e"), SigningKey::ec("e"));
     let rsa = SigningKey::rsa("r");
@@ -124,7 +157,7 @@ async fn a3_what_is_wrong_with_a_token_makes_it_nobodys() {
         ("a tampered claim", admin),
         ("a cut signature", whole[..whole.len() - 4].to_owned()),
         ("another issuer", key.sign(&with("iss", json!("https://evil.example")))),
-        ("the issuer with a slash", key.sign(&with("iss", json!(provider.issuer() + "/")))),
+        ("a path of the issuer", key.sign(&with("iss", json!(provider.issuer() + "/x")))),
         ("no issuer", key.sign(&with("iss", Value::Null))),
         ("another audience", key.sign(&with("aud", json!("https://other.example/mcp")))),
         ("part of the audience", key.sign(&with("aud", json!("https://prompts.example.com")))),

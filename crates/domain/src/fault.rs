@@ -1,6 +1,7 @@
 //! Faults: errors by their cause (transport, request, upstream, gateway). Only `downstream` writes
 //! them as HTTP statuses and JSON-RPC errors.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +37,7 @@ pub enum TransportFault {
         wanted: &'static str,
     },
     #[error("authentication failed: {why}")]
-    Unauthorized { why: &'static str },
+    Unauthorized { why: Cow<'static, str> },
     #[error("the token lacks scopes; WWW-Authenticate names the scopes that are needed")]
     InsufficientScope,
     #[error("tokens cannot be verified at present; try again later")]

@@ -20,6 +20,7 @@ use domain::document::Document;
 use domain::error_code;
 use domain::hidden_text;
 use domain::json::Json;
+use gateway::net::origin::is_same_uri;
 use gateway::policy::TakenIds;
 use gateway::session::CallOutcome;
 
@@ -231,8 +232,10 @@ fn caller(state: &AdminState, visitor: &Visitor, as_who: Option<&str>) -> PageRe
 /// provider than that of callers, or is the id of a caller with another credential: it is no other
 /// caller's id.
 fn own_caller(state: &AdminState, visitor: &Visitor) -> Caller {
-    let issuer = state.admin.oidc.as_ref().map(|oidc| oidc.issuer.as_str());
-    let is_same = state.config.auth.jwt.as_ref().map(|jwt| jwt.issuer.as_str()) == issuer;
+    let is_same = match (&state.admin.oidc, &state.config.auth.jwt) {
+        (Some(oidc), Some(jwt)) => is_same_uri(&oidc.issuer, &jwt.issuer),
+        _ => false,
+    };
     let id = match visitor.via {
         Via::Oidc if is_same && !TakenIds::new(&state.config.auth).contain(&visitor.id) => {
             visitor.id.clone()

@@ -71,7 +71,7 @@ impl From<NoCode> for SignInError {
         match why {
             NoCode::Malformed => Self::Malformed,
             NoCode::OtherRequest => Self::NotBegunHere,
-            NoCode::OtherIssuer => Self::OtherIssuer,
+            NoCode::OtherIssuer { .. } => Self::OtherIssuer,
             NoCode::Denied => Self::Cancelled,
             NoCode::Refused(_) => Self::Refused,
         }

@@ -9,6 +9,7 @@ use http::Uri;
 use serde::{Deserialize, Serialize};
 
 use crate::net::egress::Egress;
+use crate::net::origin::is_same_uri;
 use crate::oauth::client::{ClientAuthentication, Form, OAuthClient, Refusal};
 use crate::oauth::token::Issued;
 use config::Secret;
@@ -84,7 +85,7 @@ impl StoredLogin {
     /// Returns the state as of `now` for an upstream with this URL.
     pub fn state(&self, url: &Uri, now: UnixSeconds) -> LoginState {
         let is_over = |at: Option<u64>| at.is_some_and(|at| at <= now.0);
-        if *url != self.url.as_str() {
+        if !is_same_uri(&url.to_string(), &self.url) {
             LoginState::OtherUrl
         } else if self.ended.is_some() {
             LoginState::Ended

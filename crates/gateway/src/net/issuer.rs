@@ -4,14 +4,17 @@ use http::Uri;
 use serde_json::Value;
 
 use super::egress::{Egress, FetchError};
-use super::origin::with_path;
+use super::origin::{is_same_uri, with_path};
 use config::is_https_or_loopback;
 use domain::fault::excerpt;
 
 /// The members of authorization server metadata that the gateway uses.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct IssuerMetadata {
-    /// `None` also for an unsafe URL: most uses of metadata do not need it.
+    /// As the document spells it.
+    pub issuer: String,
+    /// This endpoint and those below are `None` also for an unsafe URL (neither `https` nor on this
+    /// machine): most uses of metadata need one or two of them.
     pub authorization_endpoint: Option<Uri>,
     pub jwks_uri: Option<Uri>,
     pub token_endpoint: Option<Uri>,
@@ -86,35 +89,26 @@ fn metadata_urls(issuer: &str) -> Vec<Uri> {
 
 fn parse(document: &Value, issuer: &str) -> Result<IssuerMetadata, String> {
     let text = |name: &str| document.get(name).and_then(Value::as_str);
-    match text("issuer") {
-        Some(named) if named == issuer => {}
-        named => {
-            let named = excerpt(named.unwrap_or_default());
-            return Err(format!("its issuer is {named:?}, not {issuer:?}"));
-        }
+    let named = text("issuer").unwrap_or_default();
+    if !is_same_uri(named, issuer) {
+        return Err(format!("its issuer is {:?}, not {issuer:?}", excerpt(named)));
     }
-    let url = |name: &str| match text(name) {
-        None => Ok(None),
-        Some(text) => {
-            let url = safe_url(text).map(Some);
-            url.ok_or_else(|| format!("its {name} must be an https URL, or a URL on this machine"))
-        }
-    };
     let texts = |name: &str| {
         let texts = document.get(name).and_then(Value::as_array).into_iter().flatten();
         texts.filter_map(Value::as_str).map(str::to_owned).collect()
     };
     let flag = |name: &str| document.get(name).and_then(Value::as_bool).unwrap_or_default();
-    let optional_url = |name: &str| text(name).and_then(safe_url);
+    let url = |name: &str| text(name).and_then(safe_url);
     Ok(IssuerMetadata {
-        authorization_endpoint: optional_url("authorization_endpoint"),
-        registration_endpoint: optional_url("registration_endpoint"),
-        device_authorization_endpoint: optional_url("device_authorization_endpoint"),
-        revocation_endpoint: optional_url("revocation_endpoint"),
+        issuer: named.to_owned(),
+        authorization_endpoint: url("authorization_endpoint"),
+        registration_endpoint: url("registration_endpoint"),
+        device_authorization_endpoint: url("device_authorization_endpoint"),
+        revocation_endpoint: url("revocation_endpoint"),
         challenge_methods: texts("code_challenge_methods_supported"),
         reads_client_documents: flag("client_id_metadata_document_supported"),
-        jwks_uri: url("jwks_uri")?,
-        token_endpoint: url("token_endpoint")?,
+        jwks_uri: url("jwks_uri"),
+        token_endpoint: url("token_endpoint"),
         auth_methods: texts("token_endpoint_auth_methods_supported"),
         scopes: texts("scopes_supported"),
         sends_issuer: flag("authorization_response_iss_parameter_supported"),
@@ -162,7 +156,9 @@ mod tests {
         let metadata = parse(&good, "https://a").unwrap();
         assert_eq!(metadata.jwks_uri.unwrap(), "https://a/k");
         assert_eq!(metadata.auth_methods, ["client_secret_post"]);
-        assert!(parse(&good, "https://a/").unwrap_err().contains("its issuer is \"https://a\""));
+        assert_eq!(parse(&good, "https://A:443/").unwrap().issuer, "https://a");
+        let other = parse(&good, "https://a/b").unwrap_err();
+        assert_eq!(other, "its issuer is \"https://a\", not \"https://a/b\"");
         let with = |name: &str, value: &str| {
             let mut document = good.clone();
             document[name] = json!(value);
@@ -171,8 +167,11 @@ mod tests {
         let script = with("authorization_endpoint", "javascript:alert(1)").unwrap();
         assert_eq!(script.authorization_endpoint, None);
         for unsafe_url in ["http://a/k", "file:///etc/passwd", "http://169.254.169.254/", "k"] {
-            assert!(with("jwks_uri", unsafe_url).is_err(), "{unsafe_url}");
-            assert!(with("token_endpoint", unsafe_url).is_err(), "{unsafe_url}");
+            let metadata = with("jwks_uri", unsafe_url).unwrap();
+            assert_eq!(metadata.jwks_uri, None, "{unsafe_url}");
+            assert!(metadata.token_endpoint.is_some(), "one odd member spoils no other");
+            let metadata = with("token_endpoint", unsafe_url).unwrap();
+            assert_eq!(metadata.token_endpoint, None, "{unsafe_url}");
         }
         assert!(with("issuer", "https://b").is_err());
     }

@@ -4,5 +4,6 @@
 pub mod egress;
 pub mod issuer;
 pub mod jwks;
-pub(crate) mod origin;
+pub mod origin;
+pub mod proxy;
 pub(crate) mod tls;

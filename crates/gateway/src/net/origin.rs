@@ -3,6 +3,8 @@
 use http::Uri;
 use url::Url;
 
+use domain::fault::excerpt;
+
 /// Returns whether two URLs have the same scheme, host and port, where an absent port is the
 /// scheme's default one (RFC 6454, section 5).
 pub(crate) fn is_same_origin(a: &Uri, b: &Uri) -> bool {
@@ -18,6 +20,45 @@ pub(crate) fn resolve(base: &Uri, reference: &str) -> Option<Uri> {
     let user_info = |url: &Url| (url.username().to_owned(), url.password().map(str::to_owned));
     let is_same = target.origin() == base.origin() && user_info(&target) == user_info(&base);
     target.as_str().parse().ok().filter(|_| is_same)
+}
+
+/// Returns the target of a URL reference for operators: resolved against `base`, without user
+/// information, query and fragment, which may be secret.
+pub(crate) fn shown(base: &Uri, reference: &str) -> String {
+    let target = parse(base).and_then(|base| base.join(reference).ok());
+    let Some(mut target) = target else {
+        return excerpt(reference.split(['?', '#']).next().unwrap_or_default());
+    };
+    let _ = target.set_username("");
+    let _ = target.set_password(None);
+    target.set_query(None);
+    target.set_fragment(None);
+    excerpt(target.as_str())
+}
+
+/// Returns whether two URIs are the same after normalisation (RFC 3986, sections 6.2.2.1 and
+/// 6.2.3): case of scheme and host, the default port, and `/` for no path. Libraries write either
+/// spelling of one URI. Texts that are no URL of `http` or `https` are compared as they are.
+pub fn is_same_uri(a: &str, b: &str) -> bool {
+    a == b || matches!((normalised(a), normalised(b)), (Some(a), Some(b)) if a == b)
+}
+
+fn normalised(text: &str) -> Option<String> {
+    let is_plain = !text.contains(['#', '@']);
+    let uri: Uri = text.parse().ok().filter(|_| is_plain)?;
+    let authority = uri.authority()?;
+    let scheme = uri.scheme_str()?.to_ascii_lowercase();
+    let default = match scheme.as_str() {
+        "https" => 443,
+        "http" => 80,
+        _ => return None,
+    };
+    let port = match authority.as_str().strip_prefix(authority.host())? {
+        "" | ":" => default,
+        _ => authority.port_u16()?,
+    };
+    let host = authority.host().to_ascii_lowercase();
+    Some(format!("{scheme}://{host}:{port}{}", uri.path_and_query()?))
 }
 
 /// Returns the URL of another path at the same origin.
@@ -59,6 +100,41 @@ mod tests {
             "data:,m",
         ] {
             assert_eq!(resolve(foreign), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn a12_a_uri_is_itself_in_each_spelling_and_no_other() {
+        let same = [
+            ("https://a.example", "https://a.example/"),
+            ("https://a.example", "HTTPS://A.example:443/"),
+            ("https://a.example:/mcp", "https://a.example/mcp"),
+            ("http://[::1]:80/x?a=B", "http://[::1]/x?a=B"),
+            ("promptgate", "promptgate"),
+            ("https://a.example/#x", "https://a.example/#x"),
+        ];
+        for (a, b) in same {
+            assert!(is_same_uri(a, b) && is_same_uri(b, a), "{a} {b}");
+        }
+        let others = [
+            ("https://a.example/mcp", "https://a.example/mcp/"),
+            ("https://a.example/mcp", "https://a.example/MCP"),
+            ("https://a.example", "http://a.example"),
+            ("https://a.example", "https://a.example:80"),
+            ("https://a.example", "https://a.example:99999"),
+            ("https://a.example", "https://a.example.evil"),
+            ("https://a.example", "https://evil@a.example"),
+            ("https://a.example", "https://a.example/#x"),
+            ("https://a.example/", "https://a.example/?x"),
+            ("https://a.example", "https:a.example"),
+            ("https://a.example", "https:\\\\a.example"),
+            ("https://a.example", "\thttps://a.example"),
+            ("urn:a", "URN:a"),
+            ("promptgate", "Promptgate"),
+            ("", "/"),
+        ];
+        for (a, b) in others {
+            assert!(!is_same_uri(a, b) && !is_same_uri(b, a), "{a} {b}");
         }
     }
 

@@ -6,7 +6,9 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use subtle::ConstantTimeEq;
 use url::form_urlencoded;
 
+use crate::net::origin::is_same_uri;
 use base::seal::{random, sha256};
+use domain::fault::excerpt;
 
 /// Returns a new `state`: it binds the answer to the request (RFC 6749, section 10.12). 22
 /// characters.
@@ -46,12 +48,12 @@ pub enum NoCode {
     #[error("the answer is for another request")]
     OtherRequest,
     /// A mix-up attack (RFC 9207, section 1), or a provider that changed its name.
-    #[error("the answer is of another authorization server")]
-    OtherIssuer,
+    #[error("the answer is of another authorization server: {named:?}, not {expected:?}")]
+    OtherIssuer { named: String, expected: String },
     #[error("access was denied")]
     Denied,
     /// The code of the error (RFC 6749, section 4.1.2.1), as the query has it.
-    #[error("the authorization server refused: {}", domain::fault::excerpt(.0))]
+    #[error("the authorization server refused: {}", excerpt(.0))]
     Refused(String),
 }
 
@@ -67,9 +69,12 @@ pub fn read_code(query: &str, expected: ExpectedAnswer<'_>) -> Result<String, No
         return Err(NoCode::OtherRequest);
     }
     match answer.iss {
-        Some(named) if named == expected.issuer => {}
+        Some(named) if is_same_uri(&named, expected.issuer) => {}
         None if !expected.must_name_issuer => {}
-        _ => return Err(NoCode::OtherIssuer),
+        named => {
+            let named = excerpt(&named.unwrap_or_default());
+            return Err(NoCode::OtherIssuer { named, expected: expected.issuer.to_owned() });
+        }
     }
     match (answer.error, answer.code) {
         (None, Some(code)) => Ok(code),
@@ -138,6 +143,10 @@ mod tests {
         assert_eq!(code(&format!("code=a%2Bb&state={state}"), false).as_deref(), Ok("a+b"));
         let named = format!("code=c&state={state}&{iss}&session_state=x");
         assert_eq!(code(&named, true).as_deref(), Ok("c"));
+        let slash = format!("code=c&state={state}&{iss}%2F");
+        assert_eq!(code(&slash, true).as_deref(), Ok("c"), "the same URI");
+        let other =
+            |named: &str| OtherIssuer { named: named.to_owned(), expected: issuer.to_owned() };
         use NoCode::{Denied, Malformed, OtherIssuer, OtherRequest, Refused};
         for (query, must, expected) in [
             (String::new(), false, Malformed),
@@ -147,9 +156,13 @@ mod tests {
             (format!("state={state}"), false, Malformed),
             (format!("code=c&code=d&state={state}"), false, Malformed),
             (format!("code=c&state={state}&state={state}"), false, Malformed),
-            (format!("code=c&state={state}"), true, OtherIssuer),
-            (format!("code=c&state={state}&iss=https%3A%2F%2Fevil.example"), false, OtherIssuer),
-            (format!("code=c&state={state}&{iss}%2F"), false, OtherIssuer),
+            (format!("code=c&state={state}"), true, other("")),
+            (
+                format!("code=c&state={state}&iss=https%3A%2F%2Fevil.example"),
+                false,
+                other("https://evil.example"),
+            ),
+            (format!("code=c&state={state}&{iss}%2Fx"), false, other("https://id.example/x")),
             (format!("error=access_denied&state={state}"), false, Denied),
             (
                 format!("error=%3Cscript%3E&code=c&state={state}"),

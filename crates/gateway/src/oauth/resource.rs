@@ -103,9 +103,8 @@ pub(crate) async fn discover(
 }
 
 impl UpstreamResource {
-    /// Fetches the metadata of the authorization server. An issuer without a path may stand with a
-    /// slash here and without one there: servers that normalise URLs write one. The issuer is as
-    /// the metadata has it afterwards.
+    /// Fetches the metadata of the authorization server. The issuer is as the metadata spells it
+    /// afterwards.
     ///
     /// # Errors
     /// See [`issuer::discover`].
@@ -113,17 +112,9 @@ impl UpstreamResource {
         &mut self,
         egress: &Egress,
     ) -> Result<IssuerMetadata, String> {
-        let found = issuer::discover(egress, &self.issuer).await;
-        let bare = self.issuer.strip_suffix('/').map(str::to_owned);
-        let is_root = |bare: &String| bare.matches('/').count() == 2;
-        match (found, bare.filter(is_root)) {
-            (Err(why), Some(bare)) => {
-                let metadata = issuer::discover(egress, &bare).await.map_err(|_| why)?;
-                self.issuer = bare;
-                Ok(metadata)
-            }
-            (found, _) => found,
-        }
+        let metadata = issuer::discover(egress, &self.issuer).await?;
+        metadata.issuer.clone_into(&mut self.issuer);
+        Ok(metadata)
     }
 }
 
@@ -131,8 +122,9 @@ impl UpstreamResource {
 /// upstream (RFC 9728, section 3).
 async fn named_metadata(egress: &Egress, upstream: &Uri, named: &str) -> Result<Value, String> {
     let url = safe_url(named).filter(|url| is_same_origin(url, upstream));
-    let url =
-        url.ok_or_else(|| format!("{:?} is not at the upstream's own origin", excerpt(named)))?;
+    let url = url.ok_or_else(|| {
+        format!("{:?} is not at the upstream's own origin, {upstream}", excerpt(named))
+    })?;
     egress.get_json(&url).await.map_err(|error| format!("{url}: {error}"))
 }
 

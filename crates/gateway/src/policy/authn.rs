@@ -159,7 +159,7 @@ impl Authenticator {
         &'a self,
         credentials: &RequestCredentials<'a>,
     ) -> Result<Claim<'a>, TransportFault> {
-        let refused = |why| TransportFault::Unauthorized { why };
+        let refused = |why: &'static str| TransportFault::Unauthorized { why: why.into() };
         let caller = match (credentials.authorization, credentials.api_key) {
             (CredentialHeader::Nothing, CredentialHeader::Nothing) => match credentials.subject {
                 Some(subject) => self.by_subject(subject),
@@ -184,7 +184,7 @@ impl Authenticator {
     }
 
     fn by_subject(&self, subject: &str) -> Result<Caller, TransportFault> {
-        let refused = |why| TransportFault::Unauthorized { why };
+        let refused = |why: &'static str| TransportFault::Unauthorized { why: why.into() };
         if !self.subjects.is_empty() {
             let known = self.subjects.get(subject).cloned();
             return known.ok_or(refused("the certificate's subject is not one of auth.mtls"));
@@ -208,7 +208,7 @@ impl Authenticator {
 
     fn by_api_key(&self, key: &str) -> Result<Caller, TransportFault> {
         let known = self.api_keys.get(&seal::sha256(key.as_bytes())).cloned();
-        known.ok_or(TransportFault::Unauthorized { why: "the key is not known here" })
+        known.ok_or(TransportFault::Unauthorized { why: "the key is not known here".into() })
     }
 }
 

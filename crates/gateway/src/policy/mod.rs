@@ -337,7 +337,7 @@ impl Gate {
         }
         let by = match fault {
             TransportFault::RateLimited { limit, .. } => limit.clone(),
-            TransportFault::Unauthorized { why } => (*why).to_owned(),
+            TransportFault::Unauthorized { why } => why.clone().into_owned(),
             TransportFault::Unauthenticated { .. } => "no credential".to_owned(),
             _ => String::new(),
         };

@@ -3,12 +3,14 @@
 use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation, decode, decode_header};
 use serde_json::Value;
 use subtle::ConstantTimeEq;
+use tracing::warn;
 
 use crate::sign_in::error::SignInError;
 use crate::sign_in::visitor::{LOCAL, TOKEN};
 use domain::caller::{ANONYMOUS, PROBER, is_id};
-use domain::fault::sanitised;
+use domain::fault::{excerpt, sanitised};
 use domain::unix_time::UnixSeconds;
+use gateway::net::origin::is_same_uri;
 
 /// The person whom an ID token names.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -113,7 +115,10 @@ pub(super) fn person(claims: &Value, expected: ExpectedClaims<'_>) -> Result<Per
     };
     check_audience(claims, &oidc.client_id)?;
     check_time(claims, now)?;
-    if !is("iss", &oidc.issuer) {
+    let named = text("iss").unwrap_or_default();
+    if !is_same_uri(named, &oidc.issuer) {
+        let (named, expected) = (excerpt(named), &oidc.issuer);
+        warn!(named, expected, "an ID token of the console is of another issuer");
         return Err(SignInError::IdToken("it is of another issuer"));
     }
     if !is("nonce", nonce) {
@@ -258,7 +263,7 @@ mod tests {
     #[test]
     fn every_wrong_claim_is_refused() {
         for (name, value) in [
-            ("iss", json!("https://id.example/")),
+            ("iss", json!("https://id.example/x")),
             ("iss", json!(["https://id.example"])),
             ("iss", Value::Null),
             ("aud", json!("other")),

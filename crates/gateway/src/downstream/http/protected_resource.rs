@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn a7_a_challenge_names_the_metadata_and_the_scopes() {
         let protected_resources = protected_resources(JWT);
-        let bad = TransportFault::Unauthorized { why: "" };
+        let bad = TransportFault::Unauthorized { why: "".into() };
         let missing = TransportFault::Unauthenticated { wanted: "" };
         let parameters = "resource_metadata=\"https://prompts.example.com\
             /.well-known/oauth-protected-resource/team/mcp\", scope=\"a b\"";

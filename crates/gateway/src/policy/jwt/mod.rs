@@ -13,10 +13,11 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::net::origin::is_same_uri;
 use base::seal;
 use config::Jwt;
 use domain::caller::{Caller, Proof, TokenProof, is_id, is_reserved};
-use domain::fault::TransportFault;
+use domain::fault::{TransportFault, excerpt};
 use domain::unix_time::UnixSeconds;
 use keys::{IssuerKeys, NoKey};
 
@@ -145,14 +146,44 @@ impl Tokens {
             NoKey::Unavailable => TransportFault::AuthUnavailable,
         })?;
         let mut validation = Validation::new(header.alg);
-        validation.set_issuer(&[&self.jwt.issuer]);
-        validation.set_audience(&[&[audience.to_owned()], self.jwt.audience.as_slice()].concat());
+        // The issuer and the audience are compared below, as URIs.
+        validation.validate_aud = false;
         validation.leeway = self.jwt.leeway.as_secs();
         validation.validate_nbf = true;
         validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
         let claims =
             decode::<Value>(token, &key, &validation).map_err(|error| why(error.kind()))?;
+        self.check_parties(&claims.claims, audience)?;
         Ok((self.caller(&claims.claims)?, generation))
+    }
+
+    /// Checks that validated claims are of the issuer, and for the endpoint or another accepted
+    /// audience.
+    fn check_parties(&self, claims: &Value, audience: &str) -> Result<(), TransportFault> {
+        let Jwt { issuer, audience: further, .. } = &self.jwt;
+        let named = claims.get("iss").cloned().unwrap_or_default();
+        // A list that contains the issuer does not count.
+        if !named.as_str().is_some_and(|named| is_same_uri(named, issuer)) {
+            let named = excerpt(&named.to_string());
+            let why = format!("the token is of another issuer: {named}, not {issuer:?}");
+            return Err(TransportFault::Unauthorized { why: why.into() });
+        }
+        let audiences = claims.get("aud").cloned().unwrap_or_default();
+        let is_accepted = |given: &str| {
+            let mut accepted = std::iter::once(audience).chain(further.iter().map(String::as_str));
+            accepted.any(|accepted| is_same_uri(given, accepted))
+        };
+        let is_for_us = match &audiences {
+            Value::Array(all) => all.iter().filter_map(Value::as_str).any(is_accepted),
+            one => one.as_str().is_some_and(is_accepted),
+        };
+        if is_for_us {
+            return Ok(());
+        }
+        let given = excerpt(&audiences.to_string());
+        let or = if further.is_empty() { "" } else { " or one of auth.jwt.audience" };
+        let why = format!("the token was made for another audience: {given}, not {audience:?}{or}");
+        Err(TransportFault::Unauthorized { why: why.into() })
     }
 
     /// Whether `auth.jwt.typ` has this type. Types are media types: without regard to case, and
@@ -168,10 +199,6 @@ impl Tokens {
     /// The caller named by validated claims.
     fn caller(&self, claims: &Value) -> Result<Caller, TransportFault> {
         let text = |name: &str| claims.get(name).and_then(Value::as_str);
-        // The validation also accepts a list that contains the issuer.
-        if text("iss") != Some(&self.jwt.issuer) {
-            return Err(bad("the token is of another issuer"));
-        }
         if claims.get("cnf").is_some() {
             return Err(bad(
                 "the token is bound to a key (cnf), of which no proof is checked here",
@@ -220,15 +247,13 @@ impl TakenIds {
 }
 
 fn bad(why: &'static str) -> TransportFault {
-    TransportFault::Unauthorized { why }
+    TransportFault::Unauthorized { why: why.into() }
 }
 
 fn why(kind: &ErrorKind) -> TransportFault {
     bad(match kind {
         ErrorKind::ExpiredSignature => "the token has expired",
         ErrorKind::ImmatureSignature => "the token is not valid yet",
-        ErrorKind::InvalidAudience => "the token was made for another audience",
-        ErrorKind::InvalidIssuer => "the token is of another issuer",
         ErrorKind::InvalidSignature => "the signature of the token is wrong",
         ErrorKind::MissingRequiredClaim(_) => "the token lacks one of iss, aud, sub and exp",
         _ => "the token is no JWT that can be checked",

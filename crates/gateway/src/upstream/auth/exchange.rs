@@ -9,6 +9,7 @@ use super::token::AccessToken;
 use super::workload::read_token;
 use crate::net::egress::{CONNECT, Egress};
 use crate::net::issuer::discover;
+use crate::net::origin::is_same_uri;
 use crate::oauth::client::{ClientAuthentication, OAuthClient, Refusal, address_policy};
 use crate::oauth::token::Issued;
 use base::platform::wall_clock;
@@ -120,8 +121,12 @@ impl TokenExchange {
         let mut problem = None;
         for issuer in [issuer, &origin_of(token_url)] {
             match discover(&self.egress, issuer).await {
-                Ok(metadata) if metadata.token_endpoint.as_ref() == Some(token_url) => {
-                    return Ok(metadata.revocation_endpoint);
+                Ok(metadata) => {
+                    let endpoint = metadata.token_endpoint.map(|url| url.to_string());
+                    let token_url = token_url.to_string();
+                    if endpoint.is_some_and(|endpoint| is_same_uri(&endpoint, &token_url)) {
+                        return Ok(metadata.revocation_endpoint);
+                    }
                 }
                 Ok(_) => {}
                 Err(why) => problem = Some(why),
