@@ -507,6 +507,7 @@ fn secrets_are_exposed_in_few_places() {
     let allowed = [
         "config/",
         "gateway/cluster/store/connect.rs",
+        "gateway/net/proxy.rs",
         "gateway/upstream/transport/streamable_http.rs",
         "gateway/upstream/transport/stdio.rs",
         "gateway/upstream/auth/client_credentials.rs",

@@ -18,7 +18,7 @@ use super::reach::Reach;
 use super::runtime::runtime;
 use super::status::fetch_once;
 use admin::hosts::KEY_VARIABLE;
-use config::{Credentials, Http, Secret, Settings};
+use config::{Credentials, Http, Proxies, Secret, Settings};
 use domain::address_policy::AddressPolicy;
 use domain::call::ForwardedMeta;
 use domain::document::Document;
@@ -285,6 +285,7 @@ fn call<T>(
         credentials: Credentials::default(),
         ca: None,
         address_policy: AddressPolicy::NotLinkLocal,
+        proxies: Some(Proxies::of_environment()),
     };
     runtime()?.block_on(async {
         let endpoint = HttpEndpoint::new(&http, None, &Settings::default(), TaskTracker::new())
@@ -317,10 +318,9 @@ fn failure(url: &str, kind: Kind) -> Failure {
         Kind::AuthFailed { .. } => format!(
             "{url} requires a valid credential: set {KEY_VARIABLE} to your API key or token"
         ),
-        Kind::Unavailable(why) if why.contains("certificate") => format!(
-            "The certificate of {url} is not trusted: {why}. Set SSL_CERT_FILE to a PEM file with the \
-             certificate of the authority."
-        ),
+        Kind::Unavailable(why) if why.contains("certificate") => {
+            format!("The certificate of {url} is not trusted: {why}.")
+        }
         Kind::Unavailable(why) => format!(
             "No gateway answers at {url}: {why}. Start one with `promptgate serve`, or give another URL \
              with --url."

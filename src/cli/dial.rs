@@ -19,11 +19,12 @@ use super::load::load;
 use super::login::shared_logins;
 use super::output::{Column, printable, prompts, repaired, table};
 use super::runtime::runtime;
-use config::{Config, UpstreamSettings};
+use config::{Config, Http, UpstreamSettings};
 use domain::call::ForwardedMeta;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::revision::Revision;
 use gateway::cluster::{ClusterMember, SharedLogins};
+use gateway::net::proxy::ProxyRoutes;
 use gateway::router::refresh::Refresh;
 use gateway::router::source::UpstreamSource;
 use gateway::upstream::call::correlator::NotificationSinks;
@@ -202,6 +203,7 @@ fn report(config: &Config, dialed: Vec<Dialed>) -> Value {
             "era": dialed.revision.map(Revision::era_name),
             "revision": dialed.revision.map(Revision::as_str),
             "listChanged": dialed.notifies,
+            "via": upstream.http().map(way),
         });
         if !dialed.repairs.is_empty() {
             row["repairs"] = json!(dialed.repairs);
@@ -236,10 +238,18 @@ fn report(config: &Config, dialed: Vec<Dialed>) -> Value {
     json!({"upstreams": rows, "leftOut": left_out, "lookAlikes": look_alikes})
 }
 
+/// Returns the proxy that leads to an upstream, or `direct`.
+fn way(http: &Http) -> String {
+    let routes = http.proxies.as_ref().map(ProxyRoutes::new);
+    let proxy = routes.and_then(|routes| routes.way(&http.url));
+    proxy.unwrap_or_else(|| "direct".to_owned())
+}
+
 /// The columns of the table of upstreams.
-const COLUMNS: [Column; 8] = [
+const COLUMNS: [Column; 9] = [
     Column::new("UPSTREAM", "upstream"),
     Column::new("TRANSPORT", "transport"),
+    Column::new("VIA", "via"),
     Column::new("ERA", "era"),
     Column::new("REVISION", "revision"),
     Column::new("NOTIFIES", "listChanged"),

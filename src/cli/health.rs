@@ -13,8 +13,7 @@ use super::failure::Failure;
 use super::output::print;
 use super::reach::Reach;
 use super::runtime::runtime;
-use domain::address_policy::AddressPolicy;
-use gateway::net::egress::{CONNECT, Egress};
+use super::status::egress;
 
 /// Longest wait for the answer: checks of containers give up after a few seconds, too.
 const TIMEOUT: Duration = Duration::from_secs(4);
@@ -30,8 +29,7 @@ pub(super) fn run(health: &Health) -> Result<(), Failure> {
     let url = format!("{admin}{path}");
     let uri: Uri = url.parse().map_err(|_| Failure::usage(format!("{url} is not a URL")))?;
     let answer = runtime()?.block_on(async {
-        let egress =
-            Egress::new(CONNECT, None, AddressPolicy::NotLinkLocal).map_err(Failure::new)?;
+        let egress = egress()?;
         let mut request = Request::new(Full::default());
         *request.uri_mut() = uri;
         let answer = timeout(TIMEOUT, egress.json(request)).await;

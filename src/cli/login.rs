@@ -202,7 +202,7 @@ async fn remove(store: &LoginStore, id: &str) -> Result<Option<StoredLogin>, Fai
 
 async fn revoke(login: &StoredLogin, http: &Http) -> Result<bool, String> {
     let policy = address_policy(false, &http.url);
-    let egress = Egress::new(CONNECT, http.ca.as_deref(), policy)?;
+    let egress = Egress::new(CONNECT, http.ca.as_deref(), policy, http.proxies.as_ref())?;
     match timeout(REVOCATION, login.revoke(&egress)).await {
         Ok(told) => told.map_err(|refusal| refusal.detail),
         Err(_) => Err("no response in time".to_owned()),
@@ -395,7 +395,8 @@ fn host(url: &Url) -> String {
 
 /// Whether the client document is served at its URL: an authorization server would read it there.
 async fn is_served(url: &str, http: &Http) -> bool {
-    let Ok(egress) = Egress::new(CONNECT, http.ca.as_deref(), AddressPolicy::NotLinkLocal) else {
+    let (ca, proxies) = (http.ca.as_deref(), http.proxies.as_ref());
+    let Ok(egress) = Egress::new(CONNECT, ca, AddressPolicy::NotLinkLocal, proxies) else {
         return false;
     };
     let Ok(uri) = url.parse() else { return false };

@@ -13,7 +13,7 @@ use super::failure::Failure;
 use super::output::{Column, age, printable, repaired, table};
 use super::reach::Reach;
 use super::runtime::runtime;
-use config::is_https_or_loopback;
+use config::{Proxies, is_https_or_loopback};
 use domain::address_policy::AddressPolicy;
 use gateway::net::egress::{CONNECT, Egress, FetchError};
 
@@ -24,8 +24,7 @@ const TOKEN_VARIABLE: &str = "PROMPTGATE_ADMIN_TOKEN";
 pub(super) fn run(admin: &AdminApi) -> Result<(), Failure> {
     let url = Reach::find(&admin.file).admin(admin.url.as_deref())?;
     let state = runtime()?.block_on(async {
-        let egress =
-            Egress::new(CONNECT, None, AddressPolicy::NotLinkLocal).map_err(Failure::new)?;
+        let egress = egress()?;
         let status = fetch(&egress, &url, "/api/v1/status").await?;
         let upstreams = fetch(&egress, &url, "/api/v1/upstreams").await?;
         let cluster = fetch(&egress, &url, "/api/v1/replicas").await;
@@ -47,8 +46,7 @@ pub(super) fn run(admin: &AdminApi) -> Result<(), Failure> {
 /// # Errors
 /// It cannot be had; the message says what to do.
 pub(super) async fn fetch_once(url: &str, path: &str) -> Result<Value, Failure> {
-    let egress = Egress::new(CONNECT, None, AddressPolicy::NotLinkLocal).map_err(Failure::new)?;
-    fetch(&egress, url, path).await
+    fetch(&egress()?, url, path).await
 }
 
 /// Posts a JSON document to the admin API, and returns the answer.
@@ -56,10 +54,16 @@ pub(super) async fn fetch_once(url: &str, path: &str) -> Result<Value, Failure> 
 /// # Errors
 /// It cannot be sent, or is refused; the message says what to do.
 pub(super) async fn send_once(url: &str, path: &str, body: &Value) -> Result<Value, Failure> {
-    let egress = Egress::new(CONNECT, None, AddressPolicy::NotLinkLocal).map_err(Failure::new)?;
     let mut request = Request::post(path).body(Full::from(body.to_string())).unwrap_or_default();
     request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    request_once(&egress, url, path, request).await
+    request_once(&egress()?, url, path, request).await
+}
+
+/// Returns a client for the admin API, with the proxies of the environment.
+pub(super) fn egress() -> Result<Egress, Failure> {
+    let proxies = Proxies::of_environment();
+    let egress = Egress::new(CONNECT, None, AddressPolicy::NotLinkLocal, Some(&proxies));
+    egress.map_err(Failure::new)
 }
 
 async fn fetch(egress: &Egress, url: &str, path: &str) -> Result<Value, Failure> {

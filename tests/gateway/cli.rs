@@ -320,12 +320,21 @@ async fn dialing_reports_each_upstream_and_the_prompts_that_are_left_out() {
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stdout);
     let headings: Vec<_> = said.lines().next().unwrap().split_whitespace().collect();
-    let expected =
-        ["UPSTREAM", "TRANSPORT", "ERA", "REVISION", "NOTIFIES", "PAGES", "PROMPTS", "LISTED"];
+    let expected = [
+        "UPSTREAM",
+        "TRANSPORT",
+        "VIA",
+        "ERA",
+        "REVISION",
+        "NOTIFIES",
+        "PAGES",
+        "PROMPTS",
+        "LISTED",
+    ];
     assert_eq!(headings, expected);
     let row = said.lines().find(|line| line.starts_with("up ")).unwrap();
     let cells: Vec<_> = row.split_whitespace().collect();
-    assert_eq!(cells, ["up", "http", "modern", "2026-07-28", "no", "1", "4", "2"], "{said}");
+    assert_eq!(cells, ["up", "http", "direct", "modern", "2026-07-28", "no", "1", "4", "2"], "{said}");
     let repaired = "up: repaired: 1 member_left_out, 1 prompt_left_out";
     for part in ["dead: not reachable", "the name is empty", "a string `name`", repaired] {
         assert!(said.contains(part), "{part}\n{said}");
@@ -336,6 +345,21 @@ async fn dialing_reports_each_upstream_and_the_prompts_that_are_left_out() {
     assert_eq!(report["upstreams"][1]["repairs"], repairs);
     assert_eq!(report["upstreams"][0]["error"]["reason"], "upstream_unavailable");
     assert_eq!(report["leftOut"].as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn dialing_says_which_way_was_taken_without_the_password_of_the_proxy() {
+    let proxy = crate::support::Upstream::with_prompts(&["p"]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let toml = "[upstreams.far]\ntransport = \"http\"\nurl = \"http://prompts.invalid/mcp\"\n";
+    std::fs::write(folder.path().join("gateway.toml"), toml).unwrap();
+    let mut check = command(folder.path(), &["check", "--dial"]);
+    check.env("http_proxy", format!(" http://ada:hunter2@{}\n", proxy.addr));
+    let output = tokio::task::spawn_blocking(move || check.output().unwrap()).await.unwrap();
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains(&format!(" http://{} ", proxy.addr)), "{said}");
+    assert!(!said.contains("hunter2"), "{said}");
 }
 
 #[test]

@@ -124,9 +124,34 @@ async fn s1_a_child_sees_few_variables_and_the_configured_ones() {
     // other variable of the gateway.
     let of_shell = ["PWD", "OLDPWD", "SHLVL", "_"];
     let known = ["GIVEN", "TOKEN", "PATH", "HOME", "LANG", "TMPDIR", "PROMPTGATE_DEPTH"];
-    let is_known = |name: &&str| known.contains(name) || of_shell.contains(name);
+    let of_network = |name: &str| {
+        let name = name.to_uppercase();
+        ["_PROXY", "_CA_CERTS", "_CA_BUNDLE", "_CERT_FILE", "_CERT_DIR"]
+            .iter()
+            .any(|end| name.ends_with(end))
+    };
+    let is_known =
+        |name: &&str| known.contains(name) || of_shell.contains(name) || of_network(name);
     let foreign: Vec<_> = seen.split_whitespace().filter(|name| !is_known(name)).collect();
     assert!(foreign.is_empty(), "{foreign:?}");
+}
+
+#[tokio::test]
+async fn s1_a_child_inherits_what_the_defaults_and_its_upstream_name() {
+    let given = |name: &&str| std::env::var_os(name).is_some();
+    // Cargo sets these for its tests, and most shells the others.
+    let names: Vec<_> =
+        ["CARGO_PKG_NAME", "CARGO_MANIFEST_DIR", "USER", "OLDPWD", "SHELL", "TERM", "LOGNAME"]
+            .into_iter()
+            .filter(given)
+            .collect();
+    let [of_defaults, own, ..] = names[..] else { panic!("{names:?}") };
+    let toml = format!("[defaults]\ninherit = [\"{of_defaults}\"]\n")
+        + &table("sh", "env")
+        + &format!("inherit = [\"{own}\", \"NOT_SET_ANYWHERE\"]\n");
+    let seen = text(&Gateway::start(&toml).await).await;
+    let has = |name: &str| seen.split_whitespace().any(|seen| seen == name);
+    assert!(has(of_defaults) && has(own) && !has("NOT_SET_ANYWHERE"), "{seen}");
 }
 
 /// A gateway before a child whose starts are counted.

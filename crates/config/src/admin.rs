@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::jwt::{URL_RULE, url};
+use super::net::Proxies;
 use super::reader::{MILLISECOND, Section, optional};
 use super::secret::Secret;
 use base::seal;
@@ -50,7 +51,7 @@ pub struct Usage {
 /// Sign-in of people at an OpenID provider.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Oidc {
-    /// `iss` of the ID tokens and of the provider's metadata, compared character for character.
+    /// `iss` of the ID tokens and of the provider's metadata, compared as URIs.
     pub issuer: String,
     pub client_id: String,
     /// `None`: a public client, which PKCE alone protects.
@@ -63,6 +64,7 @@ pub struct Oidc {
     pub testers: Vec<String>,
     /// The groups whose members may decide on prompts, too.
     pub approvers: Vec<String>,
+    pub proxies: Proxies,
 }
 
 impl Admin {
@@ -109,7 +111,7 @@ oidc: Sign-in of people at an OpenID provider. See docs/console.md#at-an-openid-
 "#;
 
 /// Returns `None` if `listen` is `""`.
-pub(super) fn read(mut section: Section<'_>) -> Option<Admin> {
+pub(super) fn read(mut section: Section<'_>, proxies: &Proxies) -> Option<Admin> {
     section.explain(KEYS);
     let parse = |text: &str| optional(text, |text| text.parse().ok());
     let configured = section.parsed("listen", LISTEN_RULE, parse);
@@ -133,7 +135,7 @@ pub(super) fn read(mut section: Section<'_>) -> Option<Admin> {
         usage: read_usage(section.section("usage")),
         render_timeout: section.duration("render_timeout", Duration::from_secs(2), MILLISECOND),
         page_rows: section.count("page_rows", 1000, 1..=100_000),
-        oidc: read_oidc(section.section("oidc")),
+        oidc: read_oidc(section.section("oidc"), proxies),
     };
     for (key, is_set, what) in
         [("write", admin.write, "decide"), ("try_as", admin.try_as, "use prompts as somebody else")]
@@ -178,7 +180,7 @@ fn read_usage(mut section: Section<'_>) -> Usage {
 /// The keys of `[admin.oidc]`.
 const OIDC_KEYS: &str = r#"
 issuer = "", such as "https://id.example.com": `issuer` of the provider's metadata and `iss` of its
-    ID tokens, character for character. `""`: people sign in with the token.
+    ID tokens. A slash at the end of a host does not count. `""`: people sign in with the token.
 client_id: Id of the console at the provider. Required with `issuer`.
 client_secret: Secret of the console at the provider, sent as its metadata says. Not set: a public
     client, which PKCE alone protects.
@@ -189,7 +191,7 @@ approvers = []: Groups whose members may decide on prompts, too, with `admin.wri
 "#;
 
 /// Returns `None` if `issuer` is `""`.
-fn read_oidc(mut section: Section<'_>) -> Option<Oidc> {
+fn read_oidc(mut section: Section<'_>, proxies: &Proxies) -> Option<Oidc> {
     section.explain(OIDC_KEYS);
     let rule = format!("\"\" or {URL_RULE}");
     let issuer = section
@@ -202,6 +204,7 @@ fn read_oidc(mut section: Section<'_>) -> Option<Oidc> {
         viewers: section.texts("viewers"),
         testers: section.texts("testers"),
         approvers: section.texts("approvers"),
+        proxies: proxies.clone(),
     };
     let is_set = !oidc.issuer.is_empty();
     if is_set && oidc.client_id.is_empty() {

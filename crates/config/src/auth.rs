@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::jwt::{self, Jwt};
+use super::net::Proxies;
 use super::reader::Section;
 use base::seal::hex::from_hex;
 use domain::caller::{Caller, Proof, is_id, is_reserved};
@@ -84,7 +85,11 @@ stdio: The caller over `serve --stdio`, where no credential is checked.
 jwt: Tokens (JWT) of an identity provider. The caller's id is `sub`.
 "#;
 
-pub(super) fn read(mut section: Section<'_>, client_ca: Option<PathBuf>) -> Auth {
+pub(super) fn read(
+    mut section: Section<'_>,
+    client_ca: Option<PathBuf>,
+    proxies: &Proxies,
+) -> Auth {
     section.explain(KEYS);
     let choices = [("auto", None), ("true", Some(true)), ("false", Some(false))];
     let required = section.flag_or("required", None, &choices);
@@ -104,7 +109,7 @@ pub(super) fn read(mut section: Section<'_>, client_ca: Option<PathBuf>) -> Auth
     let certificates = certificates(&mut section, client_ca.as_deref());
     let takes_all_by_choice = section.was_read("mtls") && certificates.is_empty();
     let stdio = stdio(section.section("stdio"));
-    let jwt = jwt::read(&mut section);
+    let jwt = jwt::read(&mut section, proxies);
     let mut auth = Auth {
         required: true,
         is_open_by_choice: required == Some(false),

@@ -5,13 +5,14 @@ use std::time::Duration;
 use http::Uri;
 use jsonwebtoken::Algorithm;
 
+use super::net::Proxies;
 use super::reader::{Section, optional};
 use domain::address_policy::is_loopback;
 
 /// The issuer of accepted tokens, and the checks of a token.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Jwt {
-    /// `iss` of the tokens and of the issuer's metadata, compared character for character.
+    /// `iss` of the tokens and of the issuer's metadata, compared as URIs (RFC 3986, section 6.2.3).
     pub issuer: String,
     /// Accepted `aud` values, beside the URI of the endpoint that is called.
     pub audience: Vec<String>,
@@ -33,6 +34,7 @@ pub struct Jwt {
     pub max_stale: Duration,
     /// Minimum time between two fetches, where a token with an unknown key id triggers one.
     pub cooldown: Duration,
+    pub proxies: Proxies,
 }
 
 /// The signature algorithms. All are asymmetric, and each uses one kind of key: a public key, which
@@ -51,7 +53,7 @@ pub(super) const ALGORITHMS: [(&str, Algorithm); 9] = [
 
 /// The keys of `[auth.jwt]`.
 const KEYS: &str = r#"
-issuer, such as "https://id.example.com/": `iss` of the tokens, character for character. Its
+issuer, such as "https://id.example.com/": `iss` of the tokens; a slash behind a bare host does not count. Its
     metadata (OAuth or OpenID Connect discovery) gives the URL of its keys.
 audience = [], such as ["promptgate"]: Accepted `aud` values, beside the URI of the endpoint:
     `server.public_url`, and for a view the path `/NAME` below it.
@@ -72,7 +74,7 @@ max_stale: Time after `refresh` in which old keys are still used while fetching 
     with tokens get 503.
 "#;
 
-pub(super) fn read(section: &mut Section<'_>) -> Option<Jwt> {
+pub(super) fn read(section: &mut Section<'_>, proxies: &Proxies) -> Option<Jwt> {
     if !section.has("jwt") {
         return None;
     }
@@ -106,6 +108,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Jwt> {
         refresh: section.duration("refresh", secs(600), secs(1)),
         max_stale: section.duration("max_stale", secs(3600), Duration::ZERO),
         cooldown: section.duration("cooldown", secs(30), Duration::from_millis(1)),
+        proxies: proxies.clone(),
     };
     if jwt.audience.iter().any(String::is_empty) {
         let message = "must not contain an empty string: such a token is for no particular service";
@@ -175,6 +178,7 @@ mod tests {
             refresh: secs(600),
             max_stale: secs(3600),
             cooldown: secs(30),
+            proxies: Proxies::default(),
         };
         assert_eq!(jwt, Some(expected));
         assert!(parse("[auth.jwt]\nissuer = \"https://id.example.com/\"\n").unwrap().auth.required);

@@ -17,6 +17,7 @@ pub mod error;
 pub mod durable_file;
 mod exposure;
 mod logins;
+mod net;
 pub(crate) mod raw;
 mod in_use;
 mod jwt;
@@ -67,6 +68,7 @@ pub use in_use::{Setting, SettingChange, changes};
 pub use jwt::{Jwt, is_https_or_loopback};
 pub use limits::{Limit, Per, default_limit_name};
 pub use logins::{AccountLimits, Login, Logins};
+pub use net::Proxies;
 pub use oauth::{ClientProof, OAuth};
 pub use records::{Records, load_audit};
 pub use secret::Secret;
@@ -223,7 +225,8 @@ impl Config {
             ConfigError::whole_file(file.clone(), Origin::Unknown, error.to_string())
         })?;
         let base = path.parent().unwrap_or(Path::new(""));
-        Self::parse(&file, &text, base, &environment())
+        let config = Self::parse(&file, &text, base, &environment())?;
+        Ok(Self { digest, ..config })
     }
 
     /// Sets the program that supervises child processes: the gateway's own binary, whose
@@ -283,10 +286,12 @@ impl Config {
         root.explain(KEYS);
         let naming = naming(root.section("naming"));
         let Upstreams { list: mut upstreams, disabled, modes } = upstream::read_all(&mut root);
+        let proxies = net::read(root.section("net"));
+        upstream::use_proxies(&mut upstreams, &proxies);
         let mut server = root.section("server");
         let tls = tls::read(&mut server);
         let client_ca = tls.as_ref().and_then(|tls| tls.client_ca.clone());
-        let auth = auth::read(root.section("auth"), client_ca);
+        let auth = auth::read(root.section("auth"), client_ca, &proxies);
         let access = access::read(root.section("access"), &upstreams, &disabled, &auth);
         let server = server::read(server, tls, &auth);
         let login = upstream::first_login(&upstreams);
@@ -315,7 +320,7 @@ impl Config {
             access,
             limits: limits::read_all(&mut root),
             audit: audit::read(root.section("audit"), server.limits.share),
-            admin: admin::read(root.section("admin")),
+            admin: admin::read(root.section("admin"), &proxies),
             listing: listing(root.section("listing")),
             accounts,
             logins,
@@ -326,7 +331,7 @@ impl Config {
             server,
             disabled_upstreams: disabled,
             upstreams,
-            telemetry: telemetry::read(root.section("telemetry")),
+            telemetry: telemetry::read(root.section("telemetry"), proxies),
             naming,
             has_end: end(&mut root, text),
             settings: Arc::default(),
@@ -379,6 +384,7 @@ audit: The audit log.
 naming: Public names of prompts: the prefix of the upstream, the separator, and the name at the
     upstream.
 listing: How lists are merged and served.
+net: The way to servers beyond the own network.
 defaults: Settings of all upstreams. Each upstream may override each of them.
 upstreams: The prompt servers. The name of each table is the id of the upstream, 1 to 64 characters
     of `a-z`, `0-9` and `-`, the first a letter or a digit.
@@ -556,6 +562,7 @@ mod tests {
             trace_sample: 1.0,
             service_name: "promptgate".into(),
             label_values: 1000,
+            proxies: Proxies::default(),
         };
         assert_eq!(telemetry, expected);
     }

@@ -93,6 +93,7 @@ mod tests {
             "docs/hosts.md",
             "docs/first-hour.md",
             "docs/proxies.md",
+            "docs/company-network.md",
         ] {
             examples.extend(blocks(path));
         }

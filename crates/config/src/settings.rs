@@ -59,6 +59,8 @@ pub struct Settings {
     pub label_elicitations: bool,
     /// Whether texts with arguments are learnt for approvals, by gets with markers.
     pub approval_probes: bool,
+    /// Environment variables that a child process inherits beside those that each inherits.
+    pub inherit: Vec<String>,
 }
 
 /// Treatment of a prompt whose definition changes under the same name.
@@ -170,6 +172,9 @@ label_elicitations: Put the upstream's id in front of the message of an elicitat
     which upstream asks.
 approval_probes: Ask prompts for their texts with made-up arguments, so that people approve these as
     templates. `false` for an upstream whose gets act on the world. See docs/approvals.md#probes.
+inherit, such as ["NPM_TOKEN"]: Environment variables of the gateway that a child process inherits
+    beside `PATH`, `HOME`, `LANG`, `TMPDIR` and those of proxies and certificates. See
+    docs/company-network.md.
 "#;
 
 /// Reads the settings of one table. Keys that are not set are as in `base`, except
@@ -216,7 +221,17 @@ fn read(section: &mut Section<'_>, base: &Settings) -> Settings {
             .flag("share_interactive_session", base.share_interactive_session),
         label_elicitations: section.flag("label_elicitations", base.label_elicitations),
         approval_probes: section.flag("approval_probes", base.approval_probes),
+        inherit: inherit(section, &base.inherit),
     }
+}
+
+/// Reads `inherit`, beside the names in the defaults.
+fn inherit(section: &mut Section<'_>, base: &[String]) -> Vec<String> {
+    let own = section.texts("inherit");
+    if own.iter().any(|name| name.is_empty() || name.contains(['=', '\0', '*'])) {
+        section.mistake("inherit", "must be names of variables, such as \"NPM_TOKEN\"");
+    }
+    base.iter().cloned().chain(own).collect()
 }
 
 /// The keys of `breaker`.
@@ -288,6 +303,7 @@ impl Default for Settings {
             share_interactive_session: false,
             label_elicitations: true,
             approval_probes: true,
+            inherit: Vec::new(),
         }
     }
 }

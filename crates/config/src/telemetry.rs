@@ -2,6 +2,7 @@
 
 use http::Uri;
 
+use super::net::Proxies;
 use super::reader::{Section, optional};
 
 /// The configuration of log, spans and metrics.
@@ -18,6 +19,7 @@ pub struct TelemetrySettings {
     pub service_name: String,
     /// Maximum number of prompts with their own metric label.
     pub label_values: usize,
+    pub proxies: Proxies,
 }
 
 /// Format of the log on standard error.
@@ -48,7 +50,7 @@ service_name: `service.name` of all telemetry.
 label_values: Prompts with a metric label of their own. The rest is counted as `other`.
 "#;
 
-pub(super) fn read(mut section: Section<'_>) -> TelemetrySettings {
+pub(super) fn read(mut section: Section<'_>, proxies: Proxies) -> TelemetrySettings {
     section.explain(KEYS);
     let formats = [("auto", LogFormat::Auto), ("json", LogFormat::Json), ("text", LogFormat::Text)];
     let filter = |text: &str| {
@@ -68,6 +70,7 @@ pub(super) fn read(mut section: Section<'_>) -> TelemetrySettings {
         trace_sample: section.fraction("trace_sample", 1.0),
         service_name: section.text("service_name", "promptgate"),
         label_values: section.count("label_values", 1_000, 1..=100_000),
+        proxies,
     };
     section.finish();
     telemetry

@@ -13,6 +13,7 @@ use super::credential::{
 };
 use super::jwt::is_https_or_loopback;
 use super::logins::{Login, Logins};
+use super::net::Proxies;
 use super::reader::{MILLISECOND, Section};
 use super::secret::Secret;
 use super::settings::{OnChangedDefinition, Settings, approval, server_requests, settings};
@@ -118,8 +119,10 @@ pub struct Http {
     pub credentials: Credentials,
     /// Certificates that are trusted beside those of the system, in PEM.
     pub ca: Option<Arc<str>>,
-    /// Allowed addresses of the host.
+    /// Allowed addresses of the host. Behind a proxy, the proxy finds those of a name.
     pub address_policy: AddressPolicy,
+    /// `None`: called directly, as are its authorization server and vault.
+    pub proxies: Option<Proxies>,
 }
 
 impl UpstreamSettings {
@@ -164,11 +167,15 @@ impl UpstreamSettings {
         }
     }
 
-    fn credentials_mut(&mut self) -> Option<&mut Credentials> {
+    fn http_mut(&mut self) -> Option<&mut Http> {
         match &mut self.transport {
-            Transport::Http(http) | Transport::Sse(http) => Some(&mut http.credentials),
+            Transport::Http(http) | Transport::Sse(http) => Some(http),
             Transport::Stdio(_) | Transport::Library(_) => None,
         }
+    }
+
+    fn credentials_mut(&mut self) -> Option<&mut Credentials> {
+        self.http_mut().map(|http| &mut http.credentials)
     }
 
     /// Returns the secrets that the upstream, or its authorization server, is called with, in plain
@@ -211,8 +218,8 @@ url, such as "https://prompts.example.com/mcp": `http` and `sse`: the server. Re
     any other redirect `upstream_http_error`.
 command, such as ["uvx", "mcp-server-git"]: `stdio`: program and arguments, which no shell
     interprets. Required.
-env, such as { GIT_PAGER = "cat" }: `stdio`: environment variables, texts or secrets. Only `PATH`,
-    `HOME`, `LANG` and `TMPDIR` are inherited.
+env, such as { GIT_PAGER = "cat" }: `stdio`: environment variables, texts or secrets. See `inherit` for
+    those that are inherited.
 cwd, such as "work": `stdio`: working directory. Not set: the directory of the file.
 prefix, such as "git": Prefix of the public names. Not set: the id. `""` lists names without a
     prefix: a name that two such upstreams claim is dropped from both, and one that falls under the
@@ -236,7 +243,10 @@ ca = "", such as "upstream-ca.pem": PEM file of certificates that are trusted be
     system.
 allow_private: `false` refuses hosts at addresses that are not public (loopback, private networks,
     the rest of IANA's special-purpose registries). Link-local addresses and metadata services of
-    clouds are always refused. The address of the actual connection is checked.
+    clouds are always refused. The address of the actual connection is checked; behind a proxy, the
+    proxy finds it, and only addresses in URLs are checked.
+proxy: `false` calls the upstream, its authorization server and its vault directly, without the
+    proxy of `[net]` or of the environment.
 "#;
 
 pub(super) fn read_all(root: &mut Section<'_>) -> Upstreams {
@@ -291,6 +301,15 @@ pub(super) fn keep_logins(upstreams: &mut [UpstreamSettings], logins: Option<&Ar
         {
             login.upstream = id;
             login.kept = logins.cloned();
+        }
+    }
+}
+
+/// Sets the proxies of the upstreams that are not called directly.
+pub(super) fn use_proxies(upstreams: &mut [UpstreamSettings], proxies: &Proxies) {
+    for http in upstreams.iter_mut().filter_map(UpstreamSettings::http_mut) {
+        if let Some(own) = &mut http.proxies {
+            proxies.clone_into(own);
         }
     }
 }
@@ -421,7 +440,8 @@ fn http_server(section: &mut Section<'_>, revision: Option<Revision>) -> Option<
         section.mistake("url", error.to_string());
     }
     let ca = certificate_authorities(section);
-    Some(Http { url: url?, revision, headers, credentials, ca, address_policy })
+    let proxies = section.flag("proxy", true).then(Proxies::default);
+    Some(Http { url: url?, revision, headers, credentials, ca, address_policy, proxies })
 }
 
 /// Reads the PEM file in `ca`.

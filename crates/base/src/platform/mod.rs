@@ -20,7 +20,7 @@ use self::disk::Disk;
 use self::network::Network;
 use self::processes::Processes;
 use self::threads::Threads;
-pub use network::{Acceptor, Connect, ConnectError, Dialling, Stream};
+pub use network::{Acceptor, Connect, ConnectError, Connecting, Dialling, Stream};
 pub use threads::{BlockingError, Condvar, blocking, sleep, spawn_thread, yield_now};
 
 /// The machine of this process.

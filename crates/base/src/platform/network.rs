@@ -24,17 +24,26 @@ pub trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
 
 /// A connection of any network.
-pub struct Stream(Box<dyn Socket>);
+pub struct Stream {
+    socket: Box<dyn Socket>,
+    /// Whether an HTTP proxy at its end forwards requests, which then name the whole URL.
+    is_forwarded: bool,
+}
 
 impl Stream {
     pub fn new(socket: impl Socket + 'static) -> Self {
-        Self(Box::new(socket))
+        Self { socket: Box::new(socket), is_forwarded: false }
+    }
+
+    /// The same as a connection to an HTTP proxy that forwards requests (RFC 9112, section 3.2.2).
+    pub fn forwarded(self) -> Self {
+        Self { is_forwarded: true, ..self }
     }
 }
 
 impl Connection for Stream {
     fn connected(&self) -> Connected {
-        Connected::new()
+        Connected::new().proxy(self.is_forwarded)
     }
 }
 
@@ -44,7 +53,7 @@ impl AsyncRead for Stream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(context, buffer)
+        Pin::new(&mut self.socket).poll_read(context, buffer)
     }
 }
 
@@ -54,15 +63,15 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(context, bytes)
+        Pin::new(&mut self.socket).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(context)
+        Pin::new(&mut self.socket).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(context)
+        Pin::new(&mut self.socket).poll_shutdown(context)
     }
 
     fn poll_write_vectored(
@@ -70,11 +79,11 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(context, slices)
+        Pin::new(&mut self.socket).poll_write_vectored(context, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
+        self.socket.is_write_vectored()
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,15 +9,17 @@ use http::header::ACCEPT;
 use http::{HeaderValue, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
+use hyper::rt::Executor;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde_json::Value;
 use tokio::time::timeout;
-use tower_service::Service;
 
-use crate::net::tls;
-use base::platform::{Connect, ConnectError, Dialling, Stream, platform};
+use crate::net::proxy::{EgressConnector, ViaProxy};
+use crate::net::{root_cause, tls};
+use base::platform::{Dialling, platform};
+use config::Proxies;
 use domain::address_policy::AddressPolicy;
 use domain::fault::{UpstreamFaultKind, excerpt};
 
@@ -30,6 +31,7 @@ use domain::fault::{UpstreamFaultKind, excerpt};
 pub struct Egress {
     client: Client<HttpsConnector<EgressConnector>, Full<Bytes>>,
     address_policy: AddressPolicy,
+    proxies: Option<Arc<ViaProxy>>,
 }
 
 /// Idle connections that are kept for the few requests at a time of authorization servers and
@@ -57,8 +59,9 @@ impl Egress {
         connect: Duration,
         ca: Option<&str>,
         address_policy: AddressPolicy,
+        proxies: Option<&Proxies>,
     ) -> Result<Self, String> {
-        Self::pooled(FEW_CONNECTIONS, connect, ca, address_policy)
+        Self::pooled(FEW_CONNECTIONS, connect, ca, address_policy, proxies)
     }
 
     /// Creates a client that keeps up to `connections` idle ones for the next requests: as many as
@@ -71,22 +74,48 @@ impl Egress {
         connect: Duration,
         ca: Option<&str>,
         address_policy: AddressPolicy,
+        proxies: Option<&Proxies>,
     ) -> Result<Self, String> {
+        let executor = TokioExecutor::new();
+        Self::on(executor, connections, connect, ca, address_policy, proxies)
+    }
+
+    /// As [`Egress::pooled`]; `executor` runs the tasks of the connections.
+    ///
+    /// # Errors
+    /// As [`Egress::new`].
+    pub(crate) fn on<E>(
+        executor: E,
+        connections: usize,
+        connect: Duration,
+        ca: Option<&str>,
+        address_policy: AddressPolicy,
+        proxies: Option<&Proxies>,
+    ) -> Result<Self, String>
+    where
+        E: Executor<Pin<Box<dyn Future<Output = ()> + Send>>> + Clone + Send + Sync + 'static,
+    {
         let tls = tls::client(ca)?;
-        let dialling = Dialling {
-            timeout: connect,
-            // A notification stream may be silent for hours: only keepalive detects a dead
-            // connection.
-            keepalive: PING_INTERVAL,
-            keepalive_timeout: PING_TIMEOUT,
-            address_policy,
+        let connector = |address_policy| {
+            platform().network.http(Dialling {
+                timeout: connect,
+                // A notification stream may be silent for hours: only keepalive detects a dead
+                // connection.
+                keepalive: PING_INTERVAL,
+                keepalive_timeout: PING_TIMEOUT,
+                address_policy,
+            })
         };
+        // The operator's proxies are trusted, and are in the own network.
+        let to_proxy = || connector(AddressPolicy::NotLinkLocal);
+        let proxies = ViaProxy::new(proxies, to_proxy, &tls);
+        let direct = connector(address_policy);
         let https = HttpsConnectorBuilder::new()
             .with_tls_config(tls)
             .https_or_http()
             .enable_all_versions()
-            .wrap_connector(EgressConnector(platform().network.http(dialling)));
-        let client = Client::builder(TokioExecutor::new())
+            .wrap_connector(EgressConnector { direct, proxies: proxies.clone() });
+        let client = Client::builder(executor)
             .timer(TokioTimer::new())
             .http2_keep_alive_interval(PING_INTERVAL)
             .http2_keep_alive_timeout(PING_TIMEOUT)
@@ -94,7 +123,7 @@ impl Egress {
             .pool_idle_timeout(IDLE_TIMEOUT)
             .pool_max_idle_per_host(connections)
             .build(https);
-        Ok(Self { client, address_policy })
+        Ok(Self { client, address_policy, proxies })
     }
 
     /// Sends one request and waits for the head of the response. Dropping the future or the
@@ -105,21 +134,41 @@ impl Egress {
     /// refused, [`UpstreamFaultKind::Reset`] when an open connection fails.
     pub(crate) async fn send(
         &self,
-        request: Request<Full<Bytes>>,
+        mut request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, UpstreamFaultKind> {
         // The resolver sees names only: an IP address in the URL is checked here.
         let host = request.uri().host().unwrap_or_default();
         self.address_policy
             .check_host(host)
             .map_err(|e| UpstreamFaultKind::Unavailable(e.to_string()))?;
-        self.client.request(request).await.map_err(|error| {
+        let refused = self.proxies.as_ref().and_then(|proxies| proxies.authorize(&mut request));
+        let response = self.client.request(request).await.map_err(|error| {
             if error.is_connect() {
-                UpstreamFaultKind::Unavailable(excerpt(&root_cause(&error)))
+                UpstreamFaultKind::Unavailable(explained(&root_cause(&error)))
             } else {
                 reset(&error)
             }
-        })
+        })?;
+        match refused {
+            Some(why) if response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
+                Err(UpstreamFaultKind::Unavailable(why.to_string()))
+            }
+            _ => Ok(response),
+        }
     }
+}
+
+/// Returns why a connection cannot be opened, with the remedy where the authority of a certificate
+/// is not known, as in networks whose proxy reads TLS.
+fn explained(cause: &str) -> String {
+    let cause = excerpt(cause);
+    if !cause.contains("UnknownIssuer") {
+        return cause;
+    }
+    format!(
+        "{cause}: name a PEM file with the certificate of its authority in the variable SSL_CERT_FILE, or in \
+         the upstream's `ca` (docs/company-network.md)"
+    )
 }
 
 /// Time to connect to an authorization server.
@@ -157,10 +206,13 @@ impl Egress {
     /// # Errors
     /// When the server cannot be reached, responds with another status than 200 or 201, or exceeds
     /// a bound.
-    pub(crate) async fn fetch(&self, request: Request<Full<Bytes>>) -> Result<Bytes, FetchError> {
+    pub(crate) async fn fetch(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Bytes, FetchError> {
         let broken = |what: &str| FetchError::Broken(what.to_owned());
         let reading = async {
-            let response = self.send(request).await.map_err(|e| broken(&e.to_string()))?;
+            let response = self.send(request).await.map_err(|e| broken(&e.diagnosis()))?;
             let status = response.status();
             let body = Limited::new(response.into_body(), MAX_DOCUMENT).collect().await;
             let body = body.map_err(|error| {
@@ -206,38 +258,9 @@ impl Egress {
     }
 }
 
-/// Opens connections over the network of the machine. The client clones it for each request.
-#[derive(Clone)]
-struct EgressConnector(Arc<dyn Connect>);
-
-impl Service<Uri> for EgressConnector {
-    type Response = TokioIo<Stream>;
-    type Error = ConnectError;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ConnectError>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ConnectError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, url: Uri) -> Self::Future {
-        let connecting = self.0.connect(url);
-        Box::pin(async { Ok(TokioIo::new(connecting.await?)) })
-    }
-}
-
 /// Returns the fault for an HTTP client error on an open connection.
 pub(crate) fn reset(error: &dyn std::error::Error) -> UpstreamFaultKind {
     UpstreamFaultKind::Reset(excerpt(&root_cause(error)))
-}
-
-/// Returns the text of the innermost error: "Connection refused" rather than "client error
-/// (Connect)".
-pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
 }
 
 #[cfg(test)]
@@ -257,7 +280,7 @@ mod tests {
         port: u16,
         address_policy: AddressPolicy,
     ) -> Result<(), UpstreamFaultKind> {
-        let egress = Egress::new(Duration::from_secs(5), None, address_policy).unwrap();
+        let egress = Egress::new(Duration::from_secs(5), None, address_policy, None).unwrap();
         let request = Request::get(format!("http://{host}:{port}/")).body(Full::default()).unwrap();
         egress.send(request).await.map(drop)
     }
@@ -324,7 +347,7 @@ mod tests {
         const AT_ONCE: usize = 40;
         let (port, accepted) = answer_in_groups(AT_ONCE).await;
         let (timeout, policy) = (Duration::from_secs(20), AddressPolicy::NotLinkLocal);
-        let egress = Arc::new(Egress::pooled(AT_ONCE, timeout, None, policy).unwrap());
+        let egress = Arc::new(Egress::pooled(AT_ONCE, timeout, None, policy, None).unwrap());
         for _ in 0..20 {
             let requests: JoinSet<_> = (0..AT_ONCE)
                 .map(|_| {

@@ -1,5 +1,5 @@
 //! Outgoing HTTP: the client for upstreams, authorization servers and collectors, its TLS and
-//! address policy, origins of URLs, authorization server metadata and key sets.
+//! address policy and proxies, origins of URLs, authorization server metadata and key sets.
 
 pub mod egress;
 pub mod issuer;
@@ -7,3 +7,13 @@ pub mod jwks;
 pub mod origin;
 pub mod proxy;
 pub(crate) mod tls;
+
+/// Returns the text of the innermost error: "Connection refused" rather than "client error
+/// (Connect)".
+pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}

@@ -2,17 +2,13 @@
 //! URL.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioTimer;
 use opentelemetry::Context;
 use opentelemetry::context::FutureExt;
 use opentelemetry_http::{HttpClient, HttpError};
@@ -20,20 +16,25 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use super::health::{ExportHealth, HealthChange};
-use crate::net::egress::root_cause;
-use crate::net::tls;
+use crate::net::egress::Egress;
+use crate::net::root_cause;
+use config::Proxies;
+use domain::address_policy::AddressPolicy;
 
 /// The HTTP client that the OpenTelemetry SDK sends its requests with. The SDK calls it from
 /// threads of its own, which have no tokio runtime, so each request runs on the runtime of the
 /// gateway.
 pub(super) struct Exporter {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: Arc<Egress>,
     runtime: Handle,
     health: Mutex<ExportHealth>,
 }
 
 /// The timeout of one attempt. The SDK retries a few times, and has no timeout of its own.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Idle connections that are kept: one for each kind of data.
+const CONNECTIONS: usize = 3;
 
 /// The limit of a response of the collector, in bytes: far above the largest partial-success
 /// message.
@@ -44,20 +45,13 @@ impl Exporter {
     ///
     /// # Errors
     /// When there is no current runtime, or no trusted root certificates are found.
-    pub(crate) fn new() -> Result<Self, String> {
+    pub(crate) fn new(proxies: &Proxies) -> Result<Self, String> {
         let runtime = Handle::try_current().map_err(|error| error.to_string())?;
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_connect_timeout(Some(ATTEMPT_TIMEOUT));
-        let https = HttpsConnectorBuilder::new()
-            .with_tls_config(tls::client(None)?)
-            .https_or_http()
-            .enable_all_versions()
-            .wrap_connector(tcp);
-        let client = Client::builder(SuppressedExecutor(runtime.clone()))
-            .pool_timer(TokioTimer::new())
-            .build(https);
-        Ok(Self { client, runtime, health: Mutex::default() })
+        let executor = SuppressedExecutor(runtime.clone());
+        let policy = AddressPolicy::NotLinkLocal;
+        let client =
+            Egress::on(executor, CONNECTIONS, ATTEMPT_TIMEOUT, None, policy, Some(proxies))?;
+        Ok(Self { client: Arc::new(client), runtime, health: Mutex::default() })
     }
 
     /// Returns the change in the health of the export since the last call.
@@ -77,7 +71,8 @@ impl HttpClient for Exporter {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let client = self.client.clone();
         let sending = async move {
-            let (head, body) = client.request(request.map(Full::new)).await?.into_parts();
+            let sent = client.send(request.map(Full::new)).await;
+            let (head, body) = sent.map_err(|fault| fault.diagnosis())?.into_parts();
             let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await?.to_bytes();
             Ok::<_, HttpError>(Response::from_parts(head, body))
         };

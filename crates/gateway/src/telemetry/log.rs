@@ -121,7 +121,7 @@ fn is_json(telemetry: &TelemetrySettings) -> bool {
 /// Creates the exporter of lines to a collector.
 fn otlp_provider(telemetry: &TelemetrySettings, otlp: &str) -> Result<SdkLoggerProvider, String> {
     let exporter = LogExporter::builder().with_http();
-    let exporter = exporter.with_shared_http_client(Arc::new(Exporter::new()?));
+    let exporter = exporter.with_shared_http_client(Arc::new(Exporter::new(&telemetry.proxies)?));
     let exporter = exporter.with_endpoint(format!("{otlp}/v1/logs")).build();
     let exporter = exporter.map_err(|error| error.to_string())?;
     let provider = SdkLoggerProvider::builder().with_batch_exporter(exporter);
@@ -157,7 +157,9 @@ impl Control {
         config: &TelemetrySettings,
         before: &TelemetrySettings,
     ) -> Result<RenewedLog, String> {
-        let is_same = config.otlp == before.otlp && config.service_name == before.service_name;
+        let is_same = config.otlp == before.otlp
+            && config.service_name == before.service_name
+            && config.proxies == before.proxies;
         let open = || config.otlp.as_ref().map(|otlp| otlp_provider(config, otlp)).transpose();
         let otlp = (!is_same).then(open).transpose()?;
         Ok(RenewedLog { filter: filter(config), is_json: is_json(config), otlp })

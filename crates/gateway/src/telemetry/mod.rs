@@ -114,8 +114,10 @@ impl Telemetry {
             config;
         let is_same_service = *service_name == before.service_name;
         let keeps_metrics = is_same_service && *label_values == before.label_values;
-        let keeps_otlp =
-            is_same_service && *otlp == before.otlp && *trace_sample == before.trace_sample;
+        let keeps_otlp = is_same_service
+            && *otlp == before.otlp
+            && *trace_sample == before.trace_sample
+            && config.proxies == before.proxies;
         let metrics = (!keeps_metrics).then(|| Metrics::new(resource(config), *label_values));
         let otlp = (!keeps_otlp).then(|| OtlpPipeline::new(config)).transpose()?;
         Ok(RenewedTelemetry { metrics, otlp })

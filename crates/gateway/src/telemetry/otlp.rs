@@ -40,7 +40,7 @@ impl OtlpPipeline {
         let Some(otlp) = &config.otlp else {
             return Ok(None);
         };
-        let exporter = Arc::new(Exporter::new()?);
+        let exporter = Arc::new(Exporter::new(&config.proxies)?);
         let failed = |error: ExporterBuildError| error.to_string();
         let spans = SpanExporter::builder().with_http();
         let spans = spans.with_shared_http_client(exporter.clone());

@@ -69,7 +69,7 @@ impl OidcProvider {
         Self {
             oidc: oidc.clone(),
             // The operator's issuer is trusted, and may be in the own network.
-            egress: Egress::new(CONNECT, None, AddressPolicy::NotLinkLocal),
+            egress: Egress::new(CONNECT, None, AddressPolicy::NotLinkLocal, Some(&oidc.proxies)),
             known: ArcSwapOption::empty(),
             fetches: Mutex::new(None),
         }
@@ -126,9 +126,9 @@ impl OidcProvider {
     async fn fetch(&self) -> Result<KnownProvider, String> {
         let egress = self.egress.as_ref()?;
         let metadata = discover(egress, &self.oidc.issuer).await?;
-        let lacks = |name: &str| format!("its metadata names no {name}");
+        let lacks = |name: &str| format!("its metadata names no https {name}");
         let endpoint = metadata.authorization_endpoint.as_ref();
-        let endpoint = endpoint.ok_or_else(|| lacks("authorization_endpoint of https"))?;
+        let endpoint = endpoint.ok_or_else(|| lacks("authorization_endpoint"))?;
         let authorization = Url::parse(&endpoint.to_string()).map_err(|error| error.to_string())?;
         let token = metadata.token_endpoint.clone().ok_or_else(|| lacks("token_endpoint"))?;
         let url = metadata.jwks_uri.as_ref().ok_or_else(|| lacks("jwks_uri"))?;

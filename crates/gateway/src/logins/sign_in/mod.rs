@@ -54,8 +54,9 @@ impl Provider {
     pub async fn discover(http: &config::Http) -> Result<Self, String> {
         let upstream = http.url.clone();
         let policy = address_policy(false, &upstream);
-        let own = Egress::new(CONNECT, http.ca.as_deref(), http.address_policy)?;
-        let egress = Egress::new(CONNECT, http.ca.as_deref(), policy)?;
+        let (ca, proxies) = (http.ca.as_deref(), http.proxies.as_ref());
+        let own = Egress::new(CONNECT, ca, http.address_policy, proxies)?;
+        let egress = Egress::new(CONNECT, ca, policy, proxies)?;
         let response = challenge(&own, &upstream).await?;
         let found = resource::discover(&egress, &upstream, response.headers()).await;
         let mut resource = found.map_err(|why| match response.status() {
@@ -69,8 +70,8 @@ impl Provider {
         })?;
         let metadata = resource.authorization_server(&egress).await?;
         let token_endpoint = metadata.token_endpoint.clone();
-        let token_endpoint =
-            token_endpoint.ok_or_else(|| format!("{} names no token_endpoint", resource.issuer))?;
+        let token_endpoint = token_endpoint
+            .ok_or_else(|| format!("{} names no https token_endpoint", resource.issuer))?;
         Ok(Self { upstream, resource, metadata, token_endpoint, egress })
     }
 

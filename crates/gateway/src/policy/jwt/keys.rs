@@ -66,7 +66,12 @@ impl IssuerKeys {
 
     /// Fetches the keys now and whenever they expire or an unknown one is named, until `stop`.
     pub(super) async fn keep(&self, stop: CancellationToken) {
-        let egress = match Egress::new(CONNECT, None, AddressPolicy::NotLinkLocal) {
+        let egress = match Egress::new(
+            CONNECT,
+            None,
+            AddressPolicy::NotLinkLocal,
+            Some(&self.jwt.proxies),
+        ) {
             Ok(egress) => egress,
             Err(error) => {
                 return warn!(error, "no HTTP client for the issuer's keys; tokens are refused");
@@ -175,7 +180,9 @@ async fn fetch(egress: &Egress, jwt: &Jwt) -> Result<KeySet, String> {
         Some(url) => url.clone(),
         None => {
             let metadata = discover(egress, &jwt.issuer).await?;
-            metadata.jwks_uri.ok_or("its metadata names no jwks_uri: set auth.jwt.jwks_url")?
+            metadata
+                .jwks_uri
+                .ok_or("its metadata names no https jwks_uri: set auth.jwt.jwks_url")?
         }
     };
     KeySet::fetch(egress, &url).await

@@ -370,8 +370,8 @@ impl UpstreamAccounts {
         }
         let credential = upstream.http().and_then(|http| {
             let caller = http.credentials.caller.as_ref()?;
-            let (id, ca) = (upstream.id.as_str(), http.ca.as_deref());
-            Some(CallerTokenProvider::new(id, caller, &http.url, ca, audit).map(Arc::new))
+            let id = upstream.id.as_str();
+            Some(CallerTokenProvider::new(id, caller, http, audit).map(Arc::new))
         });
         let children = upstream.child_per_caller();
         Ok(Some(Self {

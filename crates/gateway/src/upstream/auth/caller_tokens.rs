@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, Uri};
+use http::{HeaderMap, HeaderValue};
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::time::Instant;
 use tracing::warn;
@@ -45,20 +45,18 @@ impl CallerTokenProvider {
     pub(crate) fn new(
         upstream: &str,
         credential: &config::CallerCredential,
-        url: &Uri,
-        ca: Option<&str>,
+        http: &config::Http,
         audit: Audit,
     ) -> Result<Self, String> {
         base::seal::jws::install();
         let (source, requests) = match credential {
             config::CallerCredential::Exchange(exchange) => {
-                let source = TokenExchange::new(exchange, url, ca)?;
+                let source = TokenExchange::new(exchange, http)?;
                 (CallerTokenSource::Exchange(Box::new(source)), exchange.requests)
             }
-            config::CallerCredential::Vault(vault) => (
-                CallerTokenSource::Vault(Box::new(VaultClient::new(vault, url, ca)?)),
-                vault.requests,
-            ),
+            config::CallerCredential::Vault(vault) => {
+                (CallerTokenSource::Vault(Box::new(VaultClient::new(vault, http)?)), vault.requests)
+            }
         };
         let (upstream, turns) = (upstream.to_owned(), Semaphore::new(requests));
         Ok(Self { upstream, source, turns, audit })

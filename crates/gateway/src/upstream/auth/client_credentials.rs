@@ -43,7 +43,9 @@ impl ClientCredentials {
     ///
     /// # Errors
     /// When `ca` holds no usable certificate.
-    pub(super) fn new(oauth: &OAuth, url: &Uri, ca: Option<&str>) -> Result<Self, String> {
+    pub(super) fn new(oauth: &OAuth, http: &config::Http) -> Result<Self, String> {
+        let url = &http.url;
+        let (ca, proxies) = (http.ca.as_deref(), http.proxies.as_ref());
         let policy = address_policy(oauth.token_url.is_some(), url);
         let grant = oauth.token_url.as_ref().map(|endpoint| GrantParameters {
             token_endpoint: endpoint.clone(),
@@ -55,7 +57,7 @@ impl ClientCredentials {
         Ok(Self {
             oauth: oauth.clone(),
             url: url.clone(),
-            egress: Egress::new(CONNECT, ca, policy)?,
+            egress: Egress::new(CONNECT, ca, policy, proxies)?,
             grant: ArcSwapOption::from_pointee(grant),
         })
     }
@@ -76,7 +78,7 @@ impl ClientCredentials {
         let posts_secret = metadata.posts_secret();
         let token_endpoint = metadata
             .token_endpoint
-            .ok_or_else(|| Refusal::other(format!("{issuer} names no token_endpoint")))?;
+            .ok_or_else(|| Refusal::other(format!("{issuer} names no https token_endpoint")))?;
         self.grant.store(Some(Arc::new(GrantParameters {
             token_endpoint,
             audience: issuer,

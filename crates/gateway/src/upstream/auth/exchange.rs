@@ -38,15 +38,13 @@ impl TokenExchange {
     ///
     /// # Errors
     /// When `ca` holds no usable certificate.
-    pub(super) fn new(
-        config: &config::Exchange,
-        url: &Uri,
-        ca: Option<&str>,
-    ) -> Result<Self, String> {
+    pub(super) fn new(config: &config::Exchange, http: &config::Http) -> Result<Self, String> {
+        let url = &http.url;
+        let (ca, proxies) = (http.ca.as_deref(), http.proxies.as_ref());
         let of_upstream = || config.audience.is_none().then(|| url.to_string());
         Ok(Self {
             resource: config.resource.clone().or_else(of_upstream),
-            egress: Egress::new(CONNECT, ca, address_policy(true, url))?,
+            egress: Egress::new(CONNECT, ca, address_policy(true, url), proxies)?,
             config: config.clone(),
             revocation_endpoint: OnceCell::new(),
         })
@@ -128,7 +126,6 @@ impl TokenExchange {
                         return Ok(metadata.revocation_endpoint);
                     }
                 }
-                Ok(_) => {}
                 Err(why) => problem = Some(why),
             }
         }

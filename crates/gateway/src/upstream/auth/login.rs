@@ -85,16 +85,18 @@ impl OperatorLogin {
     /// When `ca` holds no usable certificate.
     pub(super) fn new(
         login: &config::Login,
-        url: &Uri,
-        ca: Option<&str>,
+        http: &config::Http,
         tasks: TaskTracker,
         shared: Option<Arc<SharedLogins>>,
     ) -> Result<Self, String> {
+        let url = &http.url;
+        let (ca, proxies) = (http.ca.as_deref(), http.proxies.as_ref());
+        let egress = Egress::new(CONNECT, ca, address_policy(false, url), proxies)?;
         let store = login.kept.as_deref().map(|kept| LoginStore::new(kept, shared));
         Ok(Self {
             upstream: login.upstream.clone(),
             url: url.clone(),
-            egress: Egress::new(CONNECT, ca, address_policy(false, url))?,
+            egress,
             store,
             state: Mutex::default(),
             tasks,
@@ -368,8 +370,10 @@ mod tests {
             client_secret: None,
             kept: Some(Arc::new(kept.clone())),
         };
-        let url = Uri::from_static("https://wiki.example/mcp");
-        let login = OperatorLogin::new(&configured, &url, None, TaskTracker::new(), None).unwrap();
+        let toml = "[upstreams.wiki]\ntransport = \"http\"\nurl = \"https://wiki.example/mcp\"\n";
+        let config = config::Config::parse("g", toml, std::path::Path::new(""), &[]).unwrap();
+        let http = config.upstreams[0].http().unwrap();
+        let login = OperatorLogin::new(&configured, http, TaskTracker::new(), None).unwrap();
         let login = Arc::new(login);
         let lock = kept.path.join("wiki.lock");
         std::fs::remove_file(&lock).unwrap();

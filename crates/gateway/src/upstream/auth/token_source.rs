@@ -62,15 +62,15 @@ impl TokenSource {
         seal::jws::install();
         let credential = match &http.credentials.token {
             None => return Ok(None),
-            Some(config::TokenCredential::OAuth(oauth)) => Credential::ClientCredentials(Box::new(
-                ClientCredentials::new(oauth, &http.url, http.ca.as_deref())?,
-            )),
-            Some(config::TokenCredential::Login(login)) => Credential::Login(Arc::new(
-                OperatorLogin::new(login, &http.url, http.ca.as_deref(), tasks, shared)?,
-            )),
-            Some(config::TokenCredential::Workload(workload)) => Credential::Workload(Box::new(
-                WorkloadIdentity::new(workload, &http.url, http.ca.as_deref())?,
-            )),
+            Some(config::TokenCredential::OAuth(oauth)) => {
+                Credential::ClientCredentials(Box::new(ClientCredentials::new(oauth, http)?))
+            }
+            Some(config::TokenCredential::Login(login)) => {
+                Credential::Login(Arc::new(OperatorLogin::new(login, http, tasks, shared)?))
+            }
+            Some(config::TokenCredential::Workload(workload)) => {
+                Credential::Workload(Box::new(WorkloadIdentity::new(workload, http)?))
+            }
         };
         let (tokens, requests) = (LastTokens::default(), Mutex::default());
         Ok(Some(Self { credential, tokens, requests }))

@@ -28,13 +28,15 @@ impl VaultClient {
     ///
     /// # Errors
     /// When a header or certificate cannot be used.
-    pub(crate) fn new(config: &config::Vault, url: &Uri, ca: Option<&str>) -> Result<Self, String> {
+    pub(crate) fn new(config: &config::Vault, http: &config::Http) -> Result<Self, String> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         for (name, value) in &config.headers {
             headers.insert(name, sensitive(value.expose())?);
         }
-        let egress = Egress::new(CONNECT, ca, address_policy(true, url))?;
+        let policy = address_policy(true, &http.url);
+        let (ca, proxies) = (http.ca.as_deref(), http.proxies.as_ref());
+        let egress = Egress::new(CONNECT, ca, policy, proxies)?;
         Ok(Self { config: config.clone(), headers, egress })
     }
 

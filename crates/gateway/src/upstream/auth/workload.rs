@@ -5,7 +5,6 @@ use std::io;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use http::Uri;
 use tokio::time::Instant;
 
 use super::token::AccessToken;
@@ -35,14 +34,12 @@ impl WorkloadIdentity {
     ///
     /// # Errors
     /// When `ca` holds no usable certificate.
-    pub(super) fn new(
-        config: &config::Workload,
-        url: &Uri,
-        ca: Option<&str>,
-    ) -> Result<Self, String> {
+    pub(super) fn new(config: &config::Workload, http: &config::Http) -> Result<Self, String> {
+        let url = &http.url;
+        let (ca, proxies) = (http.ca.as_deref(), http.proxies.as_ref());
         Ok(Self {
             resource: config.resource.clone().unwrap_or_else(|| url.to_string()),
-            egress: Egress::new(CONNECT, ca, address_policy(true, url))?,
+            egress: Egress::new(CONNECT, ca, address_policy(true, url), proxies)?,
             config: config.clone(),
             wider: Mutex::default(),
         })

@@ -50,9 +50,24 @@ pub struct UpstreamChild {
 /// The failure of a child whose program is missing. Clients must not see its path.
 const NOT_FOUND: &str = "`command` was not found in PATH or is not executable; give its full path";
 
-/// Environment variables that a child inherits: enough to find programs and a home directory, none
-/// of the gateway's secrets.
-const INHERITED: [&str; 4] = ["PATH", "HOME", "LANG", "TMPDIR"];
+/// Environment variables that a child inherits: enough to find programs and a home directory, and
+/// the proxies and certificates of its network. None of the gateway's own secrets.
+const INHERITED: [&str; 14] = [
+    "PATH",
+    "HOME",
+    "LANG",
+    "TMPDIR",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "NODE_EXTRA_CA_CERTS",
+    "REQUESTS_CA_BUNDLE",
+];
 
 /// Time for which the output of a child is still read after its exit.
 const OUTPUT_DRAIN: Duration = Duration::from_millis(500);
@@ -78,7 +93,7 @@ impl UpstreamChild {
         let failed = |error: String| Kind::Unavailable(format!("cannot be started: {error}"));
         find_program(stdio).map_err(|_| failed(NOT_FOUND.to_owned()))?;
         // The system's error text has no path that clients must not see.
-        let started = platform().processes.spawn(&command(stdio));
+        let started = platform().processes.spawn(&command(stdio, &settings.inherit));
         let processes::Child { process, stdin, stdout, stderr } =
             started.map_err(|error| failed(error.to_string()))?;
         let record = ChildRecord::start(&sinks, process.id());
@@ -249,7 +264,7 @@ impl Drop for StdioRequest<'_> {
     }
 }
 
-pub(crate) fn command(stdio: &config::Stdio) -> ProgramCommand {
+fn command(stdio: &config::Stdio, inherit: &[String]) -> ProgramCommand {
     let own = stdio.arguments.iter().map(OsString::from);
     let (program, arguments) = match &stdio.supervisor {
         None => ((&stdio.program).into(), own.collect()),
@@ -259,8 +274,8 @@ pub(crate) fn command(stdio: &config::Stdio) -> ProgramCommand {
             (supervisor.into(), supervising.into_iter().map(OsString::from).chain(own).collect())
         }
     };
-    let inherited =
-        INHERITED.iter().filter_map(|name| Some((name.into(), std::env::var_os(name)?)));
+    let names = INHERITED.into_iter().chain(inherit.iter().map(String::as_str));
+    let inherited = names.filter_map(|name| Some((name.into(), std::env::var_os(name)?)));
     let configured = stdio.env.iter().map(|(name, value)| (name.into(), value.expose().into()));
     let depth = std::iter::once((GATEWAY_DEPTH.into(), (gateway_depth() + 1).to_string().into()));
     let environment = inherited.chain(configured).chain(depth).collect();
