@@ -329,7 +329,7 @@ fn failure(url: &str, kind: Kind) -> Failure {
             let later = retry_after_secs.map_or("later".to_owned(), |secs| format!("in {secs} s"));
             format!("A rate limit of the gateway at {url} refuses the call; try again {later}.")
         }
-        Kind::Status { status: 300..400 } => format!(
+        Kind::Moved { .. } | Kind::Status { status: 300..400 } => format!(
             "{url} leads elsewhere: give the URL of the endpoint (server.listen, not admin.listen) with --url"
         ),
         Kind::Status { status } => format!("{url} answers with HTTP {status}"),

@@ -54,6 +54,7 @@ mod reload_follow;
 mod reload_sinks;
 mod server_requests;
 mod stdio;
+mod strangers;
 mod streams;
 mod telemetry;
 mod tls;

@@ -297,7 +297,7 @@ pub enum UpstreamFaultKind {
     Timeout,
     #[error("the upstream limits the rate of calls (HTTP 429)")]
     RateLimited {
-        /// Seconds from `Retry-After`; `None` if the header is absent or holds a date.
+        /// Seconds until the time in `Retry-After`; `None` without one.
         retry_after_secs: Option<u64>,
     },
     #[error("too many concurrent calls (in_flight, queue, queue_wait)")]
@@ -312,6 +312,16 @@ pub enum UpstreamFaultKind {
     },
     #[error("the upstream responded with HTTP {status}")]
     Status { status: u16 },
+    /// It is unavailable for a time that it names (RFC 9110, section 10.2.3).
+    #[error("the upstream is unavailable for {retry_after_secs} s (HTTP 503)")]
+    Paused { retry_after_secs: u64 },
+    /// A redirect that is not followed.
+    #[error("the upstream responded with HTTP {status}")]
+    Moved {
+        status: u16,
+        /// Where it leads to, without what may be secret. For operators.
+        location: String,
+    },
     #[error("the response is larger than {limit} bytes")]
     TooLarge { limit: usize },
     /// The text names the member or the rule that is violated, and never repeats content.
@@ -465,6 +475,12 @@ impl UpstreamFaultKind {
                 return format!("{self}: approved {approved}, offered {offered}");
             }
             Self::Protocol(detail) => return format!("protocol violation: {detail}"),
+            Self::Moved { location, .. } => {
+                return format!(
+                    "{self}, which leads to {location:?}: only 307 and 308 to the same origin are followed; set url \
+                     to where the server is"
+                );
+            }
             Self::Reset(detail) | Self::Internal(detail) | Self::PaginationLimit(detail) => {
                 return format!("{self}: {detail}");
             }
@@ -526,6 +542,7 @@ impl UpstreamFaultKind {
             | Self::Internal(_)
             | Self::NoToken { .. }
             | Self::Protocol(_)
+            | Self::Moved { .. }
             | Self::NotApproved { .. }
             | Self::PaginationLimit(_) => true,
             Self::Timeout
@@ -533,6 +550,7 @@ impl UpstreamFaultKind {
             | Self::Busy
             | Self::AuthFailed { .. }
             | Self::Status { .. }
+            | Self::Paused { .. }
             | Self::TooLarge { .. }
             | Self::Error { .. }
             | Self::UrlElicitationRequired { .. }
@@ -561,7 +579,7 @@ impl UpstreamFaultKind {
             Self::RateLimited { .. } => "upstream_rate_limited",
             Self::AuthFailed { .. } => "upstream_auth_failed",
             Self::NoToken { fault, .. } => fault.reason(),
-            Self::Status { .. } => "upstream_http_error",
+            Self::Status { .. } | Self::Paused { .. } | Self::Moved { .. } => "upstream_http_error",
             Self::TooLarge { .. } => "upstream_too_large",
             Self::Protocol(_) => "upstream_protocol_error",
             Self::PaginationLimit(_) => "pagination_limit",

@@ -69,6 +69,7 @@ impl RepairKind {
             Self::MimeType => "a malformed MIME type",
             Self::EmptyObject => "an array instead of an empty object",
             Self::Cursor => "a cursor that names no page",
+            Self::EmptyMember => "an empty member beside the content",
         }
     }
 }

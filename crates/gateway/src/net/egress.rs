@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::ACCEPT;
-use http::{HeaderValue, Request, Response, StatusCode, Uri};
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::rt::Executor;
@@ -211,9 +211,13 @@ impl Egress {
         mut request: Request<Full<Bytes>>,
     ) -> Result<Bytes, FetchError> {
         let broken = |what: &str| FetchError::Broken(what.to_owned());
+        request.headers_mut().insert(ACCEPT_ENCODING, UNENCODED);
         let reading = async {
             let response = self.send(request).await.map_err(|e| broken(&e.diagnosis()))?;
             let status = response.status();
+            if status.is_success() {
+                check_encoding(response.headers()).map_err(FetchError::Broken)?;
+            }
             let body = Limited::new(response.into_body(), MAX_DOCUMENT).collect().await;
             let body = body.map_err(|error| {
                 if error.is::<LengthLimitError>() {

@@ -173,5 +173,12 @@ fn is_gone(kind: &Kind, as_caller: bool) -> bool {
     kind.is_no_answer()
         || matches!(kind, Kind::SessionLost)
         || !as_caller
-            && matches!(kind, Kind::AuthFailed { .. } | Kind::NoToken { .. } | Kind::Status { .. })
+            && matches!(
+                kind,
+                Kind::AuthFailed { .. }
+                    | Kind::NoToken { .. }
+                    | Kind::Status { .. }
+                    | Kind::Paused { .. }
+                    | Kind::Moved { .. }
+            )
 }

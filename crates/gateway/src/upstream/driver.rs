@@ -443,6 +443,7 @@ impl Driver {
         let backoff = attempts.backoff.next(fastrand::f64());
         let retry_after = match &kind {
             Kind::RateLimited { retry_after_secs } => retry_after_secs.map(Duration::from_secs),
+            Kind::Paused { retry_after_secs } => Some(Duration::from_secs(*retry_after_secs)),
             _ => None,
         };
         let wait = backoff.max(retry_after.unwrap_or_default().min(MAX_RETRY_AFTER));

@@ -271,7 +271,8 @@ impl Connector {
             {
                 // A server that means the refusal may open a stream all the same, on which nothing
                 // comes.
-                let opening = HttpSse::open(endpoint.clone(), self.sinks.clone(), &self.tasks);
+                let opening =
+                    HttpSse::open(endpoint.for_session(), self.sinks.clone(), &self.tasks);
                 match timeout(self.upstream.settings.connect, opening).await {
                     Ok(Ok(stream)) => self.open_sse(stream, ClientCapabilities::NONE).await,
                     Ok(Err(_)) | Err(_) => Err(refusal),
@@ -287,7 +288,7 @@ impl Connector {
         sinks: NotificationSinks,
         capabilities: ClientCapabilities,
     ) -> Result<Connection, Kind> {
-        let stream = HttpSse::open(endpoint.clone(), sinks, &self.tasks).await?;
+        let stream = HttpSse::open(endpoint.for_session(), sinks, &self.tasks).await?;
         self.open_sse(stream, capabilities).await
     }
 
@@ -343,7 +344,7 @@ impl Connector {
     fn http(&self, endpoint: &Arc<HttpEndpoint>) -> UpstreamTransport {
         // A change may be announced on the stream of the call that made it, and only there.
         let correlator = Correlator::new(self.sinks.clone());
-        UpstreamTransport::Http { endpoint: endpoint.clone(), correlator }
+        UpstreamTransport::Http { endpoint: endpoint.for_session(), correlator }
     }
 }
 

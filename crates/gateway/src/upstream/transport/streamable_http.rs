@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::header::{
-    ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST, LOCATION, RETRY_AFTER,
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, COOKIE, HOST, LOCATION, RETRY_AFTER,
 };
 use http::response::Parts;
 use http::uri::Scheme;
@@ -22,28 +22,33 @@ use tokio_util::task::TaskTracker;
 use tracing::debug;
 
 use super::UpstreamEvent;
+use super::cookies::CookieJar;
 use super::lost_session;
 use super::sse_reader::{SseReader, next_chunk};
-use crate::net::egress::Egress;
+use crate::net::egress::{Egress, UNENCODED, check_encoding};
 use crate::net::origin;
 use crate::upstream::auth::authorization::Authorization;
 use crate::upstream::call::correlator::{Correlator, Followup};
 use crate::upstream::call::reply;
 use base::platform::heap::rare;
+use base::platform::wall_clock;
 use domain::document::Document;
 use domain::fault::{UpstreamFaultKind as Kind, excerpt};
 use domain::jsonrpc::{self, Frame, Id};
 use domain::method::PING;
+use domain::unix_time::UnixSeconds;
 
-/// HTTP endpoint of an upstream.
+/// HTTP endpoint of an upstream, as one session uses it.
+#[derive(Clone)]
 pub struct HttpEndpoint {
-    egress: Egress,
+    egress: Arc<Egress>,
     url: Uri,
     /// The headers of each request: media types, and the configured ones, the credential among
     /// them.
     headers: HeaderMap,
     /// Access tokens, where requests are sent with some.
-    authorization: Option<Authorization>,
+    authorization: Option<Arc<Authorization>>,
+    cookies: Arc<CookieJar>,
     /// Bytes of the largest message.
     max_message: usize,
     /// Tasks that post cancellations and responses to server requests.
@@ -54,7 +59,7 @@ pub struct HttpEndpoint {
     answer_timeout: Duration,
     /// Milliseconds until a notification stream that has ended is opened again; 0 where the
     /// upstream has not said so.
-    retry_ms: AtomicU64,
+    retry_ms: Arc<AtomicU64>,
 }
 
 /// Longest time until a stream is opened again, whatever the upstream asks for.
@@ -90,7 +95,7 @@ pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event
 pub(crate) const MCP_NAME: HeaderName = HeaderName::from_static("mcp-name");
 
 /// Room for the headers of a request, so that they are not moved when those of one call are added.
-const COMMON_HEADERS: usize = 12;
+const COMMON_HEADERS: usize = 13;
 
 /// Bytes that are allocated at most because of the length that an upstream announces.
 const MAX_FIRST_BUFFER: usize = 4 << 20;
@@ -116,6 +121,7 @@ impl HttpEndpoint {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let accept = HeaderValue::from_static("application/json, text/event-stream");
         headers.insert(ACCEPT, accept);
+        headers.insert(ACCEPT_ENCODING, UNENCODED);
         let is_of_caller = matches!(authorization, Some(Authorization::Caller(_)));
         let credential = http.credentials.header.as_ref().filter(|_| !is_of_caller);
         for (name, secret) in http.headers.iter().chain(credential) {
@@ -124,17 +130,24 @@ impl HttpEndpoint {
             headers.insert(name, value);
         }
         let (in_flight, ca) = (settings.in_flight, http.ca.as_deref());
+        let (policy, proxies) = (http.address_policy, http.proxies.as_ref());
         Ok(Self {
-            authorization,
-            egress: Egress::pooled(in_flight, settings.connect, ca, http.address_policy)?,
+            authorization: authorization.map(Arc::new),
+            cookies: Arc::default(),
+            egress: Egress::pooled(in_flight, settings.connect, ca, policy, proxies)?.into(),
             url: http.url.clone(),
             headers,
             max_message: settings.max_message,
             tasks,
             background_posts: Arc::new(Semaphore::new(MAX_BACKGROUND_POSTS)),
-            retry_ms: AtomicU64::new(0),
+            retry_ms: Arc::default(),
             answer_timeout: settings.timeout,
         })
+    }
+
+    /// Returns the endpoint for another session, which has no cookies yet.
+    pub(crate) fn for_session(&self) -> Arc<Self> {
+        Arc::new(Self { cookies: Arc::default(), ..self.clone() })
     }
 
     /// Returns the headers of each request.
@@ -144,7 +157,7 @@ impl HttpEndpoint {
 
     /// Returns the access tokens, where requests are sent with some.
     pub(crate) fn authorization(&self) -> Option<&Authorization> {
-        self.authorization.as_ref()
+        self.authorization.as_deref()
     }
 
     /// Posts a request and waits for the response to `id`. Messages that come before it on its
@@ -186,8 +199,8 @@ impl HttpEndpoint {
         correlator: &Correlator,
     ) -> Result<HttpReply, Kind> {
         let (head, body) = self.post(headers, body).await?.into_parts();
-        if head.headers.get(CONTENT_ENCODING).is_some_and(|e| e != "identity") {
-            return Err(Kind::Protocol("the response has a Content-Encoding".into()));
+        if head.status.is_success() {
+            check_encoding(&head.headers).map_err(Kind::Protocol)?;
         }
         let result = match (head.status, media_type(&head.headers)) {
             (StatusCode::ACCEPTED | StatusCode::NO_CONTENT, _) => {
@@ -201,12 +214,7 @@ impl HttpEndpoint {
                 reply::read_response(id, message)
                     .ok_or_else(|| Kind::Protocol("the response has another id".into()))?
             }
-            (status, _) if status.is_success() => {
-                let said = head.headers.get(CONTENT_TYPE).and_then(|said| said.to_str().ok());
-                let said = excerpt(said.unwrap_or("of no media type"));
-                let what = format!("the response is {said}, neither JSON nor an event stream");
-                Err(Kind::Protocol(what))
-            }
+            (status, _) if status.is_success() => Err(Kind::Protocol(other_media(&head.headers))),
             (StatusCode::NOT_FOUND, _) if headers.contains_key(SESSION_ID) => {
                 Err(Kind::SessionLost)
             }
@@ -225,7 +233,7 @@ impl HttpEndpoint {
     /// Reads a response with an error status. A JSON-RPC error in the body of a 4xx is more precise
     /// than the status; a 5xx may come from a proxy, whose body is not about the request.
     async fn read_refusal(&self, id: &Id, head: &Parts, body: Incoming, has_session: bool) -> Kind {
-        let refusal = refusal(head.status, &head.headers);
+        let refusal = self.refusal(head.status, &head.headers);
         let may_be_lost = has_session && lost_session::may_be_meant(head);
         let has_error = media_type(&head.headers) == Some("application/json")
             && matches!(refusal, Kind::Status { .. })
@@ -305,7 +313,7 @@ impl HttpEndpoint {
     ) -> Result<(), Kind> {
         let ended = match self.events(self.post(&headers, body).await?) {
             Ok(mut events) => self.read_notifications(&mut events, on_event).await,
-            Err((head, _)) => Err(refusal(head.status, &head.headers)),
+            Err((head, _)) => Err(self.refusal(head.status, &head.headers)),
         };
         self.wait_to_reopen(ended).await
     }
@@ -359,7 +367,7 @@ impl HttpEndpoint {
         headers: &HeaderMap,
         correlator: &Correlator,
     ) -> Kind {
-        let refusal = refusal(head.status, &head.headers);
+        let refusal = self.refusal(head.status, &head.headers);
         if !has_working_session(headers, correlator) || !lost_session::may_be_meant(head) {
             return refusal;
         }
@@ -380,7 +388,7 @@ impl HttpEndpoint {
     /// When the upstream has no such stream.
     pub async fn open_stream(&self) -> Result<SseReader, Kind> {
         let get = self.send(Method::GET, &self.url, &self.headers, Bytes::new());
-        self.events(get.await?).map_err(|(head, _)| refusal(head.status, &head.headers))
+        self.events(get.await?).map_err(|(head, _)| self.refusal(head.status, &head.headers))
     }
 
     /// Resolves a URL reference of the upstream; nothing unless the target has the same origin.
@@ -396,10 +404,15 @@ impl HttpEndpoint {
         let (head, body) = response.into_parts();
         match (head.status, media_type(&head.headers)) {
             (status, Some("text/event-stream")) if status.is_success() => {
+                check_encoding(&head.headers).map_err(Kind::Protocol)?;
                 Ok(SseReader::new(body, self.max_message))
             }
             _ => Err((Box::new(head), body)),
         }
+    }
+
+    fn refusal(&self, status: StatusCode, headers: &HeaderMap) -> Kind {
+        refusal(&self.url, status, headers, wall_clock())
     }
 
     /// Posts a notification or a response, and waits until the upstream has accepted it.
@@ -426,7 +439,7 @@ impl HttpEndpoint {
 
     async fn refused_post(&self, response: Response<Incoming>) -> Kind {
         let (head, body) = response.into_parts();
-        let refusal = refusal(head.status, &head.headers);
+        let refusal = self.refusal(head.status, &head.headers);
         if !lost_session::may_be_meant(&head) {
             return refusal;
         }
@@ -551,7 +564,12 @@ impl HttpEndpoint {
             *request.method_mut() = method.clone();
             *request.uri_mut() = url.clone();
             *request.headers_mut() = headers.clone();
+            let now = UnixSeconds::from(wall_clock());
+            if let Some(cookies) = self.cookies.header(&url, headers.get(COOKIE), now) {
+                request.headers_mut().insert(COOKIE, cookies);
+            }
             let response = self.egress.send(request).await?;
+            self.cookies.keep(&url, response.headers(), now);
             match same_origin_redirect(&url, &response) {
                 Some(next) => url = next,
                 None => return Ok(response),
@@ -662,7 +680,7 @@ impl HttpEndpoint {
             };
             match self.events(response) {
                 Ok(events) => return Ok(events),
-                Err((head, _)) if refusal(head.status, &head.headers).refuses_streams() => break,
+                Err((head, _)) if self.refusal(head.status, &head.headers).refuses_streams() => break,
                 Err(_) => {}
             }
         }
@@ -705,18 +723,43 @@ fn host(url: &Uri) -> Option<HeaderValue> {
     HeaderValue::try_from(host).ok()
 }
 
-/// Returns the fault for an error status.
-fn refusal(status: StatusCode, headers: &HeaderMap) -> Kind {
-    match status {
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+/// Returns the fault for an error status of a response from `url`.
+fn refusal(url: &Uri, status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Kind {
+    let retry_after_secs = retry_after(headers, now);
+    let location = headers.get(LOCATION).filter(|_| status.is_redirection());
+    match (status, retry_after_secs, location) {
+        (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, ..) => {
             Kind::AuthFailed { status: status.as_u16() }
         }
-        StatusCode::TOO_MANY_REQUESTS => {
-            let value = headers.get(RETRY_AFTER).and_then(|v| v.to_str().ok());
-            Kind::RateLimited { retry_after_secs: value.and_then(|v| v.trim().parse().ok()) }
+        (StatusCode::TOO_MANY_REQUESTS, retry_after_secs, _) => {
+            Kind::RateLimited { retry_after_secs }
+        }
+        (StatusCode::SERVICE_UNAVAILABLE, Some(retry_after_secs), _) => {
+            Kind::Paused { retry_after_secs }
+        }
+        (_, _, Some(location)) => {
+            let location = origin::shown(url, &String::from_utf8_lossy(location.as_bytes()));
+            Kind::Moved { status: status.as_u16(), location }
         }
         _ => Kind::Status { status: status.as_u16() },
     }
+}
+
+/// Returns the seconds in `Retry-After`, or until the time in it (RFC 9110, section 10.2.3).
+fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<u64> {
+    let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    value.parse().ok().or_else(|| {
+        let until = httpdate::parse_http_date(value).ok()?;
+        Some(until.duration_since(now).unwrap_or_default().as_secs())
+    })
+}
+
+/// Returns what is wrong with the media type of a response.
+fn other_media(headers: &HeaderMap) -> String {
+    let media = headers.get(CONTENT_TYPE).map(|value| String::from_utf8_lossy(value.as_bytes()));
+    let media =
+        media.map_or("no Content-Type".to_owned(), |m| format!("Content-Type {:?}", excerpt(&m)));
+    format!("the response is neither JSON nor an event stream: it has {media}")
 }
 
 /// Returns the media type without parameters, if it is one of the two that MCP uses.
@@ -739,6 +782,45 @@ fn same_origin_redirect(url: &Uri, response: &Response<Incoming>) -> Option<Uri>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_server_says_with_a_status_is_in_the_fault() {
+        let url = Uri::from_static("https://a.example/mcp");
+        let at = |text: &str| httpdate::parse_http_date(text).unwrap();
+        let now = at("Sun, 06 Nov 1994 08:49:37 GMT");
+        let fault = |status: u16, name: HeaderName, value: &'static str| {
+            let headers = HeaderMap::from_iter([(name, HeaderValue::from_static(value))]);
+            refusal(&url, StatusCode::from_u16(status).unwrap(), &headers, now)
+        };
+        let limited = |retry_after_secs| Kind::RateLimited { retry_after_secs };
+        for (value, expected) in [
+            ("120", Some(120)),
+            ("Sun, 06 Nov 1994 08:50:37 GMT", Some(60)),
+            ("Sunday, 06-Nov-94 08:48:37 GMT", Some(0)),
+            ("soon", None),
+        ] {
+            assert_eq!(fault(429, RETRY_AFTER, value), limited(expected), "{value}");
+        }
+        assert_eq!(fault(503, RETRY_AFTER, "7"), Kind::Paused { retry_after_secs: 7 });
+        assert_eq!(fault(503, RETRY_AFTER, "soon"), Kind::Status { status: 503 });
+        for (value, expected) in [
+            ("/mcp/", "https://a.example/mcp/"),
+            ("https://u:p@login.example/in?token=x#y", "https://login.example/in"),
+            ("//[", "//["),
+        ] {
+            let moved = Kind::Moved { status: 301, location: expected.to_owned() };
+            assert_eq!(fault(301, LOCATION, value), moved);
+            assert!(moved.diagnosis().contains("set url"), "{}", moved.diagnosis());
+            assert!(!moved.to_string().contains("login"), "callers are not told");
+        }
+        assert_eq!(fault(400, LOCATION, "/x"), Kind::Status { status: 400 });
+    }
+
+    #[test]
+    fn a_response_without_a_media_type_says_so() {
+        let none = other_media(&HeaderMap::new());
+        assert!(none.ends_with("it has no Content-Type"), "{none}");
+    }
 
     #[test]
     fn the_host_has_a_port_unless_it_is_that_of_http_and_is_left_to_the_client_over_tls() {

@@ -93,6 +93,8 @@ pub(crate) fn judge(outcome: Result<&Document, Kind>) -> DiscoveryVerdict {
             | Kind::AuthFailed { .. }
             | Kind::NoToken { .. }
             | Kind::RateLimited { .. }
+            | Kind::Paused { .. }
+            | Kind::Moved { .. }
             | Kind::Status { status: 500.. }),
         ) => DiscoveryVerdict::Undecided(kind),
         Err(_) => DiscoveryVerdict::Legacy,
