@@ -34,7 +34,14 @@ pub enum LogFormat {
 
 /// Environment variable with the collector, for all programs that use OpenTelemetry (OTLP exporter
 /// specification).
-const ENDPOINT_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+pub(super) const ENDPOINT_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+
+/// Environment variable that switches off the export of all such programs (OpenTelemetry, general
+/// SDK configuration).
+const DISABLED_VARIABLE: &str = "OTEL_SDK_DISABLED";
+
+/// The paths of the kinds of data, which follow the base URL (OTLP specification).
+const SIGNAL_PATHS: [&str; 3] = ["/v1/traces", "/v1/metrics", "/v1/logs"];
 
 /// The keys of `[telemetry]`.
 const KEYS: &str = r#"
@@ -43,7 +50,8 @@ log = "info", such as "promptgate=debug,info": Filter of the log on standard err
 log_format: `text`, `json`, or `auto`: text on a terminal, JSON elsewhere.
 otlp_endpoint, such as "http://127.0.0.1:4318": Base URL of an OpenTelemetry collector (OTLP over
     HTTP, protobuf) for traces, metrics and logs. Not set: the variable
-    `OTEL_EXPORTER_OTLP_ENDPOINT`. `""` exports nothing.
+    `OTEL_EXPORTER_OTLP_ENDPOINT`. `/v1/traces` at its end is understood. `""`, or
+    `OTEL_SDK_DISABLED=true` in the environment, exports nothing.
 trace_sample: Part of the recorded traces among those that start at the gateway. For others the
     client has decided.
 service_name: `service.name` of all telemetry.
@@ -62,7 +70,9 @@ pub(super) fn read(mut section: Section<'_>, proxies: Proxies) -> TelemetrySetti
                 \"http://127.0.0.1:4318\"";
     let configured = section.parsed("otlp_endpoint", rule, |text| optional(text, collector));
     let from_variable = || section.variable(ENDPOINT_VARIABLE).and_then(|text| collector(&text));
-    let otlp = configured.unwrap_or_else(from_variable);
+    let is_off =
+        section.variable(DISABLED_VARIABLE).is_some_and(|v| v.eq_ignore_ascii_case("true"));
+    let otlp = configured.unwrap_or_else(from_variable).filter(|_| !is_off);
     let telemetry = TelemetrySettings {
         log: section.parsed("log", filter_rule, filter).unwrap_or_else(|| "info".to_owned()),
         log_format: section.choice("log_format", LogFormat::Auto, &formats),
@@ -79,7 +89,9 @@ pub(super) fn read(mut section: Section<'_>, proxies: Proxies) -> TelemetrySetti
 fn collector(text: &str) -> Option<String> {
     let url: Uri = text.parse().ok()?;
     let is_http = matches!(url.scheme_str(), Some("http" | "https")) && url.host().is_some();
-    is_http.then(|| text.trim_end_matches('/').to_owned())
+    let base = text.trim_end_matches('/');
+    let base = SIGNAL_PATHS.iter().find_map(|path| base.strip_suffix(path)).unwrap_or(base);
+    is_http.then(|| base.trim_end_matches('/').to_owned())
 }
 
 #[cfg(test)]
@@ -97,6 +109,12 @@ mod tests {
         let otlp = |toml: &str, env: &[(String, String)]| parse(toml, env).unwrap().telemetry.otlp;
         assert_eq!(otlp("", &[]), None);
         assert_eq!(otlp("", &env).as_deref(), Some("http://env:4318"));
+        for path in ["/v1/traces", "/v1/metrics/", "//v1/logs", "/"] {
+            let toml = format!("otlp_endpoint = \"http://c:4318/otlp{path}\"\n");
+            assert_eq!(otlp(&toml, &env).as_deref(), Some("http://c:4318/otlp"), "{path}");
+        }
+        let off = ("OTEL_SDK_DISABLED".to_owned(), " TRUE".to_owned());
+        assert_eq!(otlp("otlp_endpoint = \"http://c:4318\"\n", &[off]), None);
         assert_eq!(otlp("otlp_endpoint = \"\"\n", &env), None, "the export is disabled");
         let file = "otlp_endpoint = \"https://file:4318/x\"\ntrace_sample = 0.25\n";
         assert_eq!(otlp(file, &env).as_deref(), Some("https://file:4318/x"));

@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 
 use super::raw::{ENV_PREFIX, LEVELS};
+use super::telemetry::ENDPOINT_VARIABLE;
 use base::platform::processes::GATEWAY_DEPTH;
 
 /// Prefix of all variables of the gateway.
@@ -11,6 +12,9 @@ const PREFIX: &str = "PROMPTGATE_";
 
 /// With the value `true`, debuggers may read the memory of the gateway (`cli::process`).
 pub const ALLOW_PTRACE: &str = "PROMPTGATE_ALLOW_PTRACE";
+
+/// The protocol of a collector, for all programs that use OpenTelemetry. One is spoken here.
+const PROTOCOL_VARIABLE: &str = "OTEL_EXPORTER_OTLP_PROTOCOL";
 
 /// Variables that commands read, whatever the configuration.
 pub(crate) const COMMAND_VARIABLES: [&str; 7] = [
@@ -26,6 +30,10 @@ pub(crate) const COMMAND_VARIABLES: [&str; 7] = [
 /// Returns the names in `env` that nothing reads, sorted. `looked_up` are the variables that the
 /// configuration names. Overrides with unknown keys are mistakes, and not reported here.
 pub(super) fn unused(env: &[(String, String)], looked_up: &HashSet<String>) -> Vec<String> {
+    let has_collector = env.iter().any(|(name, _)| name == ENDPOINT_VARIABLE);
+    let is_other_protocol = |(name, value): &&(String, String)| {
+        name == PROTOCOL_VARIABLE && has_collector && value.trim() != "http/protobuf"
+    };
     let is_unused = |name: &&String| {
         name.starts_with(PREFIX)
             && !name.starts_with(ENV_PREFIX)
@@ -33,13 +41,21 @@ pub(super) fn unused(env: &[(String, String)], looked_up: &HashSet<String>) -> V
             && !looked_up.contains(*name)
             && !is_of_kubernetes(name)
     };
-    let mut unused: Vec<_> = env.iter().map(|(name, _)| name).filter(is_unused).cloned().collect();
+    let protocol = env.iter().filter(is_other_protocol).map(|(name, _)| name);
+    let names = env.iter().map(|(name, _)| name).filter(is_unused);
+    let mut unused: Vec<_> = names.chain(protocol).cloned().collect();
     unused.sort();
     unused
 }
 
 /// Returns the remedy for an unused variable.
 pub fn hint(name: &str) -> String {
+    if name == PROTOCOL_VARIABLE {
+        return format!(
+            "{name} has no effect: telemetry is exported over HTTP with protobuf; let {ENDPOINT_VARIABLE} be the \
+             port of the collector for that, which is 4318"
+        );
+    }
     let key = name.strip_prefix(PREFIX).unwrap_or(name).replacen('_', LEVELS, 1);
     format!(
         "{name} has no effect: it is no variable of promptgate, and no secret names it; an override has two \
@@ -92,6 +108,13 @@ mod tests {
         let expected =
             ["PROMPTGATE_PORT_8080_TCP_X", "PROMPTGATE_SERVER_LISTEN", "PROMPTGATE_UNNAMED_TOKEN"];
         assert_eq!(unused(&env, &looked_up), expected);
+        let otel = |protocol: &str| {
+            let env = [(ENDPOINT_VARIABLE, "http://c:4317"), (PROTOCOL_VARIABLE, protocol)];
+            unused(&env.map(|(name, value)| (name.to_owned(), value.to_owned())), &looked_up)
+        };
+        assert_eq!(otel("grpc"), [PROTOCOL_VARIABLE]);
+        assert_eq!(otel("http/protobuf"), Vec::<String>::new());
+        assert!(hint(PROTOCOL_VARIABLE).contains("4318"));
         assert!(hint("PROMPTGATE_SERVER_LISTEN").contains("PROMPTGATE__SERVER__LISTEN"));
     }
 }

@@ -185,11 +185,13 @@ const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(10);
 pub enum FetchError {
     /// The server responded with another status than 200 or 201; the document may be at another
     /// URL.
-    #[error("HTTP {}{}", status.as_u16(), error.as_ref().map(|e| format!(", {e}")).unwrap_or_default())]
+    #[error("HTTP {}{}{}", status.as_u16(), with(", ", error), with(": ", description))]
     Status {
         status: StatusCode,
         /// Member `error` of the response (RFC 6749, section 5.2).
         error: Option<String>,
+        /// What the response says about it, for operators.
+        description: Option<String>,
     },
     #[error("no response within ten seconds")]
     Timeout,
@@ -198,6 +200,42 @@ pub enum FetchError {
     #[error("{0}")]
     Broken(String),
 }
+
+fn with(separator: &str, text: &Option<String>) -> String {
+    text.as_ref().map(|text| format!("{separator}{text}")).unwrap_or_default()
+}
+
+impl FetchError {
+    /// The failure that a document describes: by `error` and `error_description` (RFC 6749, section
+    /// 5.2), or in a form that is common in other interfaces. Texts are excerpts.
+    pub(crate) fn of(status: StatusCode, document: &Value) -> Self {
+        let text = |pointer: &str| Some(excerpt(document.pointer(pointer)?.as_str()?));
+        let places = ["/error_description", "/error/message", "/errors/0", "/message", "/detail"];
+        let description = places.into_iter().find_map(text);
+        Self::Status { status, error: text("/error"), description }
+    }
+}
+
+/// Checks that a response is not encoded, as requests ask.
+///
+/// # Errors
+/// The reason, with the encoding.
+pub(crate) fn check_encoding(headers: &HeaderMap) -> Result<(), String> {
+    let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
+    match encodings.find(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        None => Ok(()),
+        Some(encoding) => {
+            let encoding = excerpt(&String::from_utf8_lossy(encoding.as_bytes()));
+            Err(format!(
+                "the response has Content-Encoding {encoding:?}, although the request has Accept-Encoding: identity"
+            ))
+        }
+    }
+}
+
+/// Asks for responses without an encoding: with no such header a server may choose any (RFC 9110,
+/// section 12.5.3).
+pub(crate) const UNENCODED: HeaderValue = HeaderValue::from_static("identity");
 
 impl Egress {
     /// Sends a request and reads the body of a successful response, of up to 1 MiB within ten
@@ -233,9 +271,7 @@ impl Egress {
             if matches!(status, StatusCode::OK | StatusCode::CREATED) {
                 return Ok(body);
             }
-            let document: Option<Value> = serde_json::from_slice(&body).ok();
-            let error = document.and_then(|d| Some(excerpt(d.get("error")?.as_str()?)));
-            Err(FetchError::Status { status, error })
+            Err(FetchError::of(status, &serde_json::from_slice(&body).unwrap_or_default()))
         };
         timeout(DOCUMENT_TIMEOUT, reading).await.unwrap_or(Err(FetchError::Timeout))
     }
@@ -246,7 +282,8 @@ impl Egress {
     /// See [`Egress::fetch`]; or the response is no JSON.
     pub async fn json(&self, request: Request<Full<Bytes>>) -> Result<Value, FetchError> {
         let body = self.fetch(request).await?;
-        serde_json::from_slice(&body).map_err(|_| FetchError::NotJson)
+        let json = body.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&body);
+        serde_json::from_slice(json).map_err(|_| FetchError::NotJson)
     }
 
     /// Fetches the JSON document at `url`.
@@ -344,6 +381,39 @@ mod tests {
             }
         });
         (port, accepted)
+    }
+
+    #[test]
+    fn an_encoding_that_was_not_asked_for_is_named() {
+        let check = |values: &[&'static str]| {
+            let values = values.iter().map(|v| (CONTENT_ENCODING, HeaderValue::from_static(v)));
+            check_encoding(&values.collect())
+        };
+        assert_eq!(check(&[]), Ok(()));
+        assert_eq!(check(&["Identity"]), Ok(()));
+        assert!(check(&["identity", "gzip"]).unwrap_err().contains("Content-Encoding \"gzip\""));
+    }
+
+    #[test]
+    fn what_a_provider_says_about_a_failure_is_shown_bounded_and_cleaned() {
+        use serde_json::json;
+        let shown =
+            |document: Value| FetchError::of(StatusCode::BAD_REQUEST, &document).to_string();
+        for (document, expected) in [
+            (json!(null), "HTTP 400"),
+            (json!({"error": "invalid_grant"}), "HTTP 400, invalid_grant"),
+            (
+                json!({"error": "invalid_grant", "error_description": "expired\n\u{1b}[1m"}),
+                "HTTP 400, invalid_grant: expired  [1m",
+            ),
+            (json!({"error": {"code": 403, "message": "no"}}), "HTTP 400: no"),
+            (json!({"errors": ["permission denied"]}), "HTTP 400: permission denied"),
+            (json!({"error": null, "message": "no"}), "HTTP 400: no"),
+        ] {
+            assert_eq!(shown(document), expected);
+        }
+        let long = shown(json!({"error_description": "x".repeat(10_000)}));
+        assert!(long.len() < 300, "{}", long.len());
     }
 
     #[tokio::test]

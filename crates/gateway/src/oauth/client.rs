@@ -89,7 +89,26 @@ impl Refusal {
         };
         Self { fault: fault(error), error: code, detail: format!("{endpoint}: {error}") }
     }
+
+    /// The same without secrets that the answer repeats.
+    fn without(self, secrets: &[String]) -> Self {
+        let secrets = secrets.iter().filter(|secret| !secret.is_empty());
+        let detail = secrets.fold(self.detail, |text, secret| text.replace(secret, "[redacted]"));
+        Self { detail, ..self }
+    }
 }
+
+/// The parameters whose values are secrets.
+const SECRET_PARAMETERS: [&str; 8] = [
+    "actor_token",
+    "assertion",
+    "code",
+    "code_verifier",
+    "device_code",
+    "refresh_token",
+    "subject_token",
+    "token",
+];
 
 /// Lifetime of a client assertion in seconds: enough for one request and a clock that is a little
 /// off.
@@ -106,8 +125,15 @@ impl OAuthClient {
         endpoint: &Uri,
         form: Form,
     ) -> Result<Value, Refusal> {
+        let secrets = self.secrets(&form);
         let request = self.request(endpoint, form).map_err(Refusal::other)?;
-        egress.json(request).await.map_err(|error| Refusal::of(endpoint, &error))
+        let document = egress.json(request).await.and_then(|document| {
+            // Some providers refuse with the status 200.
+            let is_refusal = document.get("error").is_some_and(Value::is_string)
+                && document.get("access_token").is_none_or(Value::is_null);
+            if is_refusal { Err(FetchError::of(StatusCode::OK, &document)) } else { Ok(document) }
+        });
+        document.map_err(|error| Refusal::of(endpoint, &error).without(&secrets))
     }
 
     /// Sends a request whose answer is its status.
@@ -120,9 +146,24 @@ impl OAuthClient {
         endpoint: &Uri,
         form: Form,
     ) -> Result<(), Refusal> {
+        let secrets = self.secrets(&form);
         let request = self.request(endpoint, form).map_err(Refusal::other)?;
         let told = egress.fetch(request).await;
-        told.map(drop).map_err(|error| Refusal::of(endpoint, &error))
+        told.map(drop).map_err(|error| Refusal::of(endpoint, &error).without(&secrets))
+    }
+
+    /// Returns the secrets of a request, which a provider may repeat in its answer.
+    fn secrets(&self, form: &Form) -> Vec<String> {
+        let in_form = form.iter().filter(|(name, _)| SECRET_PARAMETERS.contains(name));
+        let own = match &self.proof {
+            ClientAuthentication::Secret(secret)
+            | ClientAuthentication::PostedSecret(secret)
+            | ClientAuthentication::Assertion(secret) => Some(secret.expose().to_owned()),
+            ClientAuthentication::None
+            | ClientAuthentication::Key { .. }
+            | ClientAuthentication::Anonymous => None,
+        };
+        in_form.map(|(_, value)| value.clone()).chain(own).collect()
     }
 
     fn request(&self, endpoint: &Uri, mut form: Form) -> Result<Request<Full<Bytes>>, String> {
@@ -223,6 +264,7 @@ mod tests {
         let status = |status, error: &str| FetchError::Status {
             status: StatusCode::from_u16(status).unwrap(),
             error: Some(error.to_owned()),
+            description: None,
         };
         for (error, expected) in [
             (status(400, "invalid_grant"), TokenFault::LoginRefused),
@@ -235,6 +277,18 @@ mod tests {
         ] {
             assert_eq!(fault(&error), expected, "{error}");
         }
+    }
+
+    #[test]
+    fn k5_a_refusal_does_not_repeat_the_secrets_of_its_request() {
+        let proof = ClientAuthentication::PostedSecret(Secret::new("hunter2"));
+        let client = OAuthClient { id: "a".to_owned(), proof };
+        let form = vec![("refresh_token", "r-123".to_owned()), ("scope", "read".to_owned())];
+        let document = json!({"error_description": "r-123 of hunter2 may not read"});
+        let error = FetchError::of(StatusCode::BAD_REQUEST, &document);
+        let refusal = Refusal::of(&"https://id.example", &error).without(&client.secrets(&form));
+        let expected = "https://id.example: HTTP 400: [redacted] of [redacted] may not read";
+        assert_eq!(refusal.detail, expected);
     }
 
     #[test]

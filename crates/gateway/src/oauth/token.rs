@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use config::Secret;
+use domain::fault::excerpt;
 
 /// The tokens in the response of a token endpoint.
 pub(crate) struct Issued {
@@ -35,13 +36,11 @@ impl Issued {
             text.filter(|text| !text.is_empty())
         };
         let access_token = text("access_token").ok_or("the token response has no access_token")?;
-        if !text("token_type").is_some_and(|kind| kind.eq_ignore_ascii_case("bearer")) {
-            return Err("token_type is not Bearer".to_owned());
+        let kind = text("token_type").unwrap_or_default();
+        if !kind.eq_ignore_ascii_case("bearer") {
+            return Err(format!("token_type is {:?}, not Bearer", excerpt(kind)));
         }
-        let duration = |name| {
-            let seconds = response.get(name).and_then(Value::as_u64);
-            seconds.map(|seconds| Duration::from_secs(seconds).min(LONGEST))
-        };
+        let duration = |name| response.get(name).and_then(seconds);
         let refresh_lifetime =
             duration("refresh_expires_in").or(duration("refresh_token_expires_in"));
         Ok(Self {
@@ -50,9 +49,32 @@ impl Issued {
             refresh_token: text("refresh_token").map(Secret::new),
             // 0 stands for one that does not expire.
             refresh_lifetime: refresh_lifetime.filter(|lifetime| !lifetime.is_zero()),
-            scope: text("scope").map(str::to_owned),
+            scope: response.get("scope").and_then(scope),
         })
     }
+}
+
+/// Reads a number of seconds, which some providers write as a text or with a fraction: from 0 to
+/// [`LONGEST`].
+pub(crate) fn seconds(value: &Value) -> Option<Duration> {
+    let number = match value {
+        Value::String(text) => text.trim().parse().ok()?,
+        value => value.as_f64()?,
+    };
+    // What is no number counts as 0.
+    Some(Duration::from_secs(number.clamp(0.0, LONGEST.as_secs_f64()) as u64))
+}
+
+/// Reads a scope, which some providers write as a list.
+fn scope(value: &Value) -> Option<String> {
+    match value {
+        Value::Array(scopes) => {
+            let scopes: Vec<_> = scopes.iter().filter_map(Value::as_str).collect();
+            Some(scopes.join(" "))
+        }
+        value => value.as_str().map(str::to_owned),
+    }
+    .filter(|scope| !scope.is_empty())
 }
 
 #[cfg(test)]
@@ -78,9 +100,27 @@ mod tests {
             (in_millis.lifetime, in_millis.refresh_lifetime),
             (Some(LONGEST), Some(LONGEST))
         );
+        for (expires_in, expected) in [
+            (json!("3600"), Some(3600)),
+            (json!(3599.9), Some(3599)),
+            (json!(-1), Some(0)),
+            (json!(null), None),
+            (json!("soon"), None),
+            (json!([60]), None),
+        ] {
+            let odd = read(
+                json!({"access_token": "a", "token_type": "Bearer", "scope": ["x", "y", 1],
+                "expires_in": expires_in, "refresh_token": null, "refresh_expires_in": "60", "extra": {}}),
+            );
+            let odd = odd.unwrap();
+            assert_eq!(odd.lifetime, expected.map(Duration::from_secs), "{expires_in}");
+            assert_eq!(odd.scope.as_deref(), Some("x y"));
+            assert_eq!(odd.refresh_lifetime, Some(Duration::from_secs(60)));
+        }
         assert!(read(json!({"access_token": "a"})).is_err());
         assert!(read(json!({"access_token": "", "token_type": "Bearer"})).is_err());
-        assert!(read(json!({"access_token": "a", "token_type": "DPoP"})).is_err());
+        let other = read(json!({"access_token": "a", "token_type": "DPoP"})).err();
+        assert_eq!(other.as_deref(), Some("token_type is \"DPoP\", not Bearer"));
         let plain = read(json!({"access_token": "a", "token_type": "Bearer"})).unwrap();
         assert_eq!((plain.lifetime, plain.refresh_token.is_none()), (None, true));
     }

@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Provider, Registered};
 use crate::logins::StoredLogin;
+use crate::oauth::token::seconds;
 use domain::fault::TokenFault;
 
 /// A sign-in that waits for the operator.
@@ -60,7 +61,7 @@ impl DeviceFlow {
             let text = response.get(name).and_then(Value::as_str).map(str::to_owned);
             text.ok_or_else(|| format!("{endpoint}: the response has no {name}"))
         };
-        let seconds = |name| response.get(name).and_then(Value::as_u64).map(Duration::from_secs);
+        let seconds = |name| response.get(name).and_then(seconds);
         let is_web = |uri: &String| {
             let uri: Option<Uri> = uri.parse().ok();
             uri.is_some_and(|uri| matches!(uri.scheme_str(), Some("https" | "http")))

@@ -5,12 +5,12 @@ use http::header::ACCEPT;
 use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri};
 use http_body_util::Full;
 use serde_json::Value;
-use std::time::Duration;
 use tokio::time::Instant;
 
 use super::token::AccessToken;
 use crate::net::egress::{CONNECT, Egress, FetchError};
 use crate::oauth::client::{Refusal, address_policy, sensitive};
+use crate::oauth::token::seconds;
 use config::CALLER;
 use domain::fault::TokenFault;
 use domain::percent;
@@ -55,8 +55,8 @@ impl VaultClient {
             Refusal::new(TokenFault::NoSecret, format!("the answer of the vault has no {field:?}"))
         })?;
         // A lease of 0 is none: the secret is static.
-        let lease = answer.get("lease_duration").and_then(Value::as_u64).filter(|secs| *secs > 0);
-        AccessToken::new(secret, lease.map(Duration::from_secs), sent_at, fastrand::f64())
+        let lease = answer.get("lease_duration").and_then(seconds).filter(|lease| !lease.is_zero());
+        AccessToken::new(secret, lease, sent_at, fastrand::f64())
     }
 
     fn refusal(&self, error: &FetchError) -> Refusal {
