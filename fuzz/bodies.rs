@@ -186,7 +186,7 @@ pub fn host_file(data: &[u8]) {
 /// A key set has a key, or is refused.
 pub fn jwks(data: &[u8]) {
     if let Ok(document) = serde_json::from_slice(data)
-        && let Ok(keys) = KeySet::parse(document)
+        && let Ok(keys) = KeySet::parse(&document)
     {
         assert!(!keys.ids().is_empty());
     }
