@@ -11,11 +11,17 @@ use super::args::{LineOrder, UsageBy, UsageQuery};
 use super::failure::Failure;
 use super::load::demand;
 use super::output::{Column, print, printable, table};
+use admin::sheet::cell;
 use audit::usage::{Dimension, Filter, GatewayUsage, Query, Report, Sort};
 use config::Records;
+use domain::similar::suggestion;
 
 /// The time for an answer: people wait for it.
 const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Periods that begin at most this long ago are counted by minute: the one before is in the minutes
+/// of a day, too.
+const BY_MINUTE: Duration = Duration::from_secs(11 * 3600);
 
 /// Prints the uses in a period, or the prompts without uses.
 pub(super) fn run(args: &UsageQuery) -> Result<(), Failure> {
@@ -24,6 +30,11 @@ pub(super) fn run(args: &UsageQuery) -> Result<(), Failure> {
     let now = SystemTime::now();
     let (from, to) = args.period.range("7d", now)?;
     let usage = open(&records)?;
+    let begins = now.duration_since(from).unwrap_or_default();
+    if let Some(log) = records.audit_log.as_deref().filter(|_| begins <= BY_MINUTE) {
+        // Without its minutes the hours answer.
+        let _ = usage.read_minutes(log, now);
+    }
     let until = Instant::now() + PATIENCE;
     if args.unused {
         return unused(args, &usage, from, now, until);
@@ -40,6 +51,9 @@ pub(super) fn run(args: &UsageQuery) -> Result<(), Failure> {
     let query =
         Query { by, from, to, filter, limit: limit.saturating_add(1), sort: args.sort.into() };
     let mut report = usage.report_now(&query, now, until);
+    if report.rows.is_empty() {
+        unknown_names(&query, &usage, now, until);
+    }
     let is_more = report.rows.len() > limit;
     report.rows.truncate(limit);
     if args.csv {
@@ -94,6 +108,28 @@ fn open(records: &Records) -> Result<GatewayUsage, Failure> {
     })
 }
 
+/// Says on standard error which names of a filter were never used.
+fn unknown_names(query: &Query, usage: &GatewayUsage, now: SystemTime, until: Instant) {
+    let Filter { prompt, caller, upstream, endpoint } = &query.filter;
+    let named = [
+        (Dimension::Prompt, "prompt", prompt),
+        (Dimension::Caller, "caller", caller),
+        (Dimension::Upstream, "upstream", upstream),
+        (Dimension::View, "path", endpoint),
+    ];
+    for (by, noun, name) in named {
+        let Some(name) = name else { continue };
+        let (filter, limit) = (Filter::default(), usize::MAX);
+        let from = SystemTime::UNIX_EPOCH;
+        let all = Query { by, from, to: now, filter, limit, sort: Sort::Uses };
+        let rows = usage.report_now(&all, now, until).rows;
+        if !rows.iter().any(|row| row.key == *name) {
+            let near = suggestion(name, rows.iter().map(|row| row.key.as_str()));
+            eprintln!("{}", printable(&format!("no use of the {noun} `{name}` is known{near}")));
+        }
+    }
+}
+
 /// Prints the prompts that were used at some time, but not since `from`.
 fn unused(
     args: &UsageQuery,
@@ -137,6 +173,10 @@ fn text(by: UsageBy, report: &Report) -> String {
         Column { heading: "P95", member: "p95Ms", format: millis },
         Column::new("LAST USE", "last"),
     ]);
+    // The index has no distribution by prompt, caller and group.
+    if report.rows.iter().all(|row| row.p95_ms.is_none()) {
+        columns.retain(|column| column.member != "p95Ms");
+    }
     let rows: Vec<_> = report.rows.iter().map(|row| json!(row)).collect();
     let mut out = table(&columns, &rows);
     if report.partial {
@@ -163,18 +203,13 @@ fn csv(by: UsageBy, report: &Report) -> String {
     out
 }
 
-/// Returns a value as one cell. A text that a spreadsheet would take for a formula is written
-/// behind an apostrophe.
+/// Returns a value as one cell.
 fn csv_cell(value: &Value) -> String {
-    let text = match value {
-        Value::Null => return String::new(),
-        Value::String(text) => printable(text),
-        other => return other.to_string(),
-    };
-    let is_formula = text.starts_with(['=', '+', '-', '@', '\t']);
-    let text = if is_formula { format!("'{text}") } else { text };
-    let needs_quotes = text.contains(['"', ',', '\n', '\r']);
-    if needs_quotes { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => cell(text),
+        other => other.to_string(),
+    }
 }
 
 fn millis(value: &Value) -> String {
@@ -222,13 +257,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cell_of_a_spreadsheet_is_text_whatever_the_name() {
-        let cell = |text: &str| csv_cell(&json!(text));
-        assert_eq!(cell("a__b"), "a__b");
-        assert_eq!(cell("=HYPERLINK(\"x\")"), "\"'=HYPERLINK(\"\"x\"\")\"");
-        assert_eq!(cell("a,b"), "\"a,b\"");
-        assert_eq!(cell("\u{1b}[2J"), "\\u{1b}[2J");
-        assert_eq!(csv_cell(&json!(1.5)), "1.5");
-        assert_eq!(csv_cell(&Value::Null), "");
+    fn a_column_that_is_empty_in_each_line_is_left_out() {
+        let row = |p95_ms| audit::usage::Row { key: "a".into(), p95_ms, ..Default::default() };
+        let report = |p95| Report { rows: vec![row(None), row(p95)], ..Report::default() };
+        assert!(!text(UsageBy::Caller, &report(None)).contains("P95"));
+        assert!(text(UsageBy::Upstream, &report(Some(2.0))).contains("P95"));
     }
 }

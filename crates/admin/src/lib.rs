@@ -16,6 +16,7 @@ mod approvals;
 mod reloads;
 mod request;
 mod routes;
+pub mod sheet;
 mod sign_in;
 mod state;
 mod upstream_row;

@@ -45,11 +45,6 @@ pub(super) const SPANS: [TimeSpan; 6] = [
 pub(super) const LAST_HOUR: TimeSpan = SPANS[0];
 pub(super) const LAST_DAY: TimeSpan = SPANS[1];
 
-/// The span with a key; the last day for any other.
-pub(super) fn span(key: &str) -> TimeSpan {
-    SPANS.into_iter().find(|span| span.key == key).unwrap_or(LAST_DAY)
-}
-
 /// Returns the traffic that a filter admits, in the span that ends now.
 pub(super) async fn traffic(
     state: &AdminState,

@@ -4,12 +4,14 @@ use std::fmt::Write as _;
 use std::time::SystemTime;
 
 use askama::Template;
+use http::StatusCode;
 
-use super::traffic::{SPANS, TimeSpan, Traffic, of_report, span};
-use super::{Page, PageResult};
+use super::traffic::{LAST_DAY, SPANS, TimeSpan, Traffic, of_report};
+use super::{Page, PageError, PageResult};
 use crate::console::ConsoleSection;
 use crate::console::text::filters;
 use crate::request::{PageRequest, Paging, Params};
+use crate::sheet::cell;
 use crate::state::AdminState;
 use audit::usage::{Dimension, Filter, Query, Row, Sort};
 
@@ -66,8 +68,8 @@ impl Page for UsagePage {
             let _ = write!(
                 out,
                 "{},{},{},{},{},{},{},{},{},{}\r\n",
-                field(&row.key),
-                field(row.upstream.as_deref().unwrap_or_default()),
+                cell(&row.key),
+                cell(row.upstream.as_deref().unwrap_or_default()),
                 row.uses,
                 row.failures,
                 row.denied,
@@ -111,28 +113,18 @@ impl UsagePage {
     }
 }
 
-/// A text as a field (RFC 4180). A text that a spreadsheet would take for a formula begins with an
-/// apostrophe.
-fn field(text: &str) -> String {
-    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
-    let text = if is_formula { format!("'{text}") } else { text.to_owned() };
-    if text.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text
-    }
-}
-
 /// Returns the usage for the parameters `by`, `span`, `sort`, `prompt`, `caller`, `upstream` and
 /// `view`.
 ///
 /// # Errors
-/// None; the result has the form of the other pages.
+/// `by`, `span` or `sort` is none of its choices.
 pub(super) async fn usage(state: &AdminState, request: &PageRequest) -> PageResult<UsagePage> {
     let params = &request.params;
-    let (by_key, by) = chosen(&DIMENSIONS, params.get("by"));
-    let span: TimeSpan = span(params.get("span"));
-    let sort = SORTS.iter().find(|(key, _, _)| *key == params.get("sort"));
+    let (by_key, by) = chosen("by", &DIMENSIONS, params.get("by"))?;
+    let wanted = params.some("span").unwrap_or(LAST_DAY.key);
+    let (_, span) = chosen("span", &SPANS.map(|span| (span.key, span)), wanted)?;
+    let orders = SORTS.map(|(key, _, sort)| (key, sort));
+    let (_, sort) = chosen("sort", &orders, params.get("sort"))?;
     let from = request.now.checked_sub(span.length).unwrap_or(SystemTime::UNIX_EPOCH);
     let owned = |name: &str| params.some(name).map(str::to_owned);
     let endpoint = params.some("view").map(|view| endpoint(state, view));
@@ -147,7 +139,7 @@ pub(super) async fn usage(state: &AdminState, request: &PageRequest) -> PageResu
             endpoint,
         },
         limit: request.rows,
-        sort: sort.map(|(_, _, sort)| *sort).unwrap_or_default(),
+        sort,
     };
     let mut report = state.usage.report(query, request.until).await;
     let rows = std::mem::take(&mut report.rows);
@@ -172,9 +164,21 @@ pub(super) async fn usage(state: &AdminState, request: &PageRequest) -> PageResu
     })
 }
 
-/// The choice with a key; the first one for any other.
-fn chosen<T: Copy>(choices: &[(&'static str, T)], key: &str) -> (&'static str, T) {
-    choices.iter().find(|(own, _)| *own == key).copied().unwrap_or(choices[0])
+/// The choice with a key; the first one without a key.
+///
+/// # Errors
+/// There is no such choice: a link with it would show something else than was asked for.
+fn chosen<T: Copy>(
+    name: &str,
+    choices: &[(&'static str, T)],
+    key: &str,
+) -> PageResult<(&'static str, T)> {
+    let found = choices.iter().find(|(own, _)| key.is_empty() || *own == key);
+    found.copied().ok_or_else(|| {
+        let keys: Vec<_> = choices.iter().map(|(key, _)| *key).collect();
+        let message = format!("{name}={key} is none of {}.", keys.join(", "));
+        PageError::new(StatusCode::BAD_REQUEST, message)
+    })
 }
 
 /// The path of the endpoint of a view; `main` stands for the main one.
@@ -201,10 +205,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_quoted_and_no_formula_reaches_a_spreadsheet() {
-        assert_eq!(field("plain"), "plain");
-        assert_eq!(field("a,\"b\""), "\"a,\"\"b\"\"\"");
-        assert_eq!(field("=cmd|x"), "'=cmd|x");
-        assert_eq!(field("+1,2"), "\"'+1,2\"");
+    fn a_choice_that_does_not_exist_is_refused_with_those_that_do() {
+        assert_eq!(chosen("by", &DIMENSIONS, "").unwrap().0, "prompt");
+        assert_eq!(chosen("by", &DIMENSIONS, "group").unwrap().0, "group");
+        let refused = chosen("by", &DIMENSIONS, "banana").unwrap_err();
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+        assert!(refused.message.contains("by=banana"), "{}", refused.message);
+        assert!(refused.message.contains("prompt, upstream, caller, group, view"));
     }
 }

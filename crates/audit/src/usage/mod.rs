@@ -36,7 +36,7 @@ use domain::name::UpstreamId;
 use follower::Follower;
 use index::{DAY, IndexSnapshot, is_damage};
 use minutes::Minutes;
-use query::{Sums, secs};
+use query::{Rounding, Sums, secs};
 use records::{OpenCalls, Record};
 
 pub use query::{Dimension, Filter, Point, Query, Report, Row, Sort};
@@ -142,6 +142,17 @@ impl GatewayUsage {
         let follower = Some(Follower::read(index, log)?);
         let history = Mutex::new(History { follower, ..History::default() });
         Ok(Self { history, ..Self::default() })
+    }
+
+    /// Reads the minutes of the last day from a log, as far as memory permits: without them an
+    /// index answers by the hour. Blocks on the file system.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn read_minutes(&self, log: &Path, now: SystemTime) -> io::Result<()> {
+        let last = tail::last_seq(log)?;
+        // The second that has begun has calls, too.
+        self.seed_from(log, last, now + Duration::from_secs(1))
     }
 
     /// Counts a call ([`Used::is_counted`]). It waits for no other work than that of other calls
@@ -300,9 +311,9 @@ impl GatewayUsage {
     pub fn report_now(&self, query: &Query, now: SystemTime, until: Instant) -> Report {
         self.drain(now);
         let (from, to) = (secs(query.from), secs(query.to));
-        let (sums, source) = self.sums(query, (from, to), until);
+        let (sums, source) = self.sums(query, (from, to), Rounding::Outwards, until);
         let earlier = (from.saturating_sub(to.saturating_sub(from)), from);
-        let (before, _) = self.sums(query, earlier, until);
+        let (before, _) = self.sums(query, earlier, Rounding::Earlier, until);
         let report = sums.report(&before, query, source.seconds());
         let uncounted = self.uncounted.load(Ordering::Relaxed);
         Report { uncounted, from_index: matches!(source, SumSource::Index(_)), ..report }
@@ -337,7 +348,8 @@ impl GatewayUsage {
         self.drain(now);
         let (by, filter, sort) = (Dimension::Prompt, Filter::default(), Sort::Uses);
         let query = Query { by, from, to: now, filter, limit: usize::MAX, sort };
-        let (sums, source) = self.sums(&query, (secs(from), secs(now) + 1), until);
+        let range = (secs(from), secs(now) + 1);
+        let (sums, source) = self.sums(&query, range, Rounding::Outwards, until);
         let mut used: HashSet<String> = sums.used().map(str::to_owned).collect();
         if let SumSource::Index(_) = source {
             // The index is some seconds behind.
@@ -351,7 +363,13 @@ impl GatewayUsage {
 
     /// Returns the sums of a period, in seconds since the Unix epoch, from memory as far as it goes
     /// back, else from the index.
-    fn sums(&self, query: &Query, (from, to): (u64, u64), until: Instant) -> (Sums, SumSource) {
+    fn sums(
+        &self,
+        query: &Query,
+        (from, to): (u64, u64),
+        rounding: Rounding,
+        until: Instant,
+    ) -> (Sums, SumSource) {
         let mut sums = Sums::default();
         let length = to.saturating_sub(from);
         let is_short = length <= BY_MINUTE;
@@ -361,12 +379,13 @@ impl GatewayUsage {
         let snapshot = if is_short && is_known { None } else { self.snapshot() };
         let Some(snapshot) = snapshot else {
             let step = if length <= 5 * 3600 { 1 } else { 5 };
-            let range = (from / 60, to.div_ceil(60));
+            let range = rounding.points((from, to), 60);
             lock(&self.minutes).collect(query.by, range, &query.filter, step, &mut sums);
             sums.partial |= !is_known;
             return (sums, SumSource::Memory(step * 60));
         };
-        let step = snapshot.collect(query, (from, to), until, &mut sums).unwrap_or_else(|error| {
+        let step = snapshot.collect(query, (from, to), rounding, until, &mut sums);
+        let step = step.unwrap_or_else(|error| {
             warn!(%error, "the usage index cannot be read");
             sums.partial = true;
             if is_damage(&error) {

@@ -63,6 +63,30 @@ pub struct Query {
     pub sort: Sort,
 }
 
+/// How the ends of a period are rounded to points: an hour counts once, in the period or in the one
+/// before.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Rounding {
+    /// Outwards, so that no call of the period is missing.
+    Outwards,
+    /// To earlier points: the next one belongs to the period that follows. At least one point.
+    Earlier,
+}
+
+impl Rounding {
+    /// Rounds times to multiples of `step`, both in seconds, and returns the numbers of the first
+    /// point and of the one behind the last.
+    pub(super) fn points(self, (from, to): (u64, u64), step: u64) -> (u64, u64) {
+        match self {
+            Self::Outwards => (from / step, to.div_ceil(step)),
+            Self::Earlier => {
+                let end = to / step;
+                ((from / step).min(end.saturating_sub(1)), end)
+            }
+        }
+    }
+}
+
 /// The answer to a [`Query`].
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -89,6 +89,32 @@ fn a_gateway_that_was_restarted_knows_the_last_day() {
     assert_eq!(report.series.len(), 2);
 }
 
+#[test]
+fn a_call_is_in_a_period_or_in_the_one_before() {
+    let mut log = Log::new("i0");
+    // 15:04:30.
+    let now = query::at(20_800 * 86_400 + 15 * 3600 + 4 * 60 + 30);
+    // Eight minutes ago in the hour before, eleven, and ninety.
+    for ago in [8 * 60, 8 * 60, 11 * 60, 90 * 60] {
+        log.call(Call { secs: secs(now) - ago, prompt: 0, caller: 0, outcome: "ok" });
+    }
+    let counts = |usage: &GatewayUsage, period: u64| {
+        let report = report(usage, Dimension::Caller, MINUTE * u32::try_from(period).unwrap(), now);
+        let row = report.rows.first();
+        (row.map_or(0, |row| row.uses), row.map_or(0, |row| row.before), report.from_index)
+    };
+    let minutes = Mutex::new(Minutes::new(MEMORY, minute(now)));
+    let usage = GatewayUsage::read(None, Some(log.path())).unwrap();
+    let usage = GatewayUsage { minutes, ..usage };
+    // By the hour, outwards; the hour in which the period begins is not in the one before, too.
+    assert_eq!(counts(&usage, 10), (3, 1, true));
+    assert_eq!(counts(&usage, 60), (3, 1, true));
+    usage.read_minutes(log.path(), now).unwrap();
+    assert_eq!(counts(&usage, 10), (2, 1, false));
+    assert_eq!(counts(&usage, 60), (3, 1, false));
+    assert_eq!(counts(&usage, 100), (4, 0, false));
+}
+
 /// `cargo test --release --lib a_count -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]

@@ -11,7 +11,7 @@ use super::batch::{ALL, CALLER, ENDPOINT, NO_NAME, NameId, PROMPT, UPSTREAM, cou
 use super::database::Database;
 use super::{DAY, HOUR};
 use crate::usage::counts::{Counts, Histogram};
-use crate::usage::query::{Dimension, Filter, Query, SumPart, Sums};
+use crate::usage::query::{Dimension, Filter, Query, Rounding, SumPart, Sums};
 
 /// Periods up to this length are answered by hour, in seconds.
 const BY_HOUR: u64 = 7 * DAY;
@@ -24,8 +24,7 @@ pub(in crate::usage) struct IndexSnapshot(pub(super) Vec<Database>);
 
 impl IndexSnapshot {
     /// Adds what was counted in `from..to`, in seconds since the Unix epoch, newest first until
-    /// `until`. Returns the seconds of one point, an hour or a day; the times are rounded outwards
-    /// to it.
+    /// `until`. Returns the seconds of one point, an hour or a day, to which the times are rounded.
     ///
     /// # Errors
     /// When a database cannot be read; see [`is_damage`](super::is_damage).
@@ -33,13 +32,15 @@ impl IndexSnapshot {
         &self,
         query: &Query,
         (from, to): (u64, u64),
+        rounding: Rounding,
         until: Instant,
         sums: &mut Sums,
     ) -> io::Result<u64> {
         // SQLite has no greater numbers.
         let range = (from, to.min(u64::from(u32::MAX) * DAY));
         let step = self.step(query, range, sums)?;
-        let range = (from / step * step, range.1.div_ceil(step) * step);
+        let (first, end) = rounding.points(range, step);
+        let range = (first * step, end * step);
         for database in &self.0 {
             database.with(|db| match DatabaseQuery::new(db, query, step, range)? {
                 Some(reading) => reading.collect(until, sums),

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 use super::*;
-use crate::usage::query::{Dimension, Filter, Query, Report, Sort, Sums, at};
+use crate::usage::query::{Dimension, Filter, Query, Report, Rounding, Sort, Sums, at};
 
 /// Noon of a day in 2026.
 const NOON: u64 = 20_800 * DAY + 12 * HOUR;
@@ -124,7 +124,11 @@ fn report(index: &mut Index, query: &Query) -> Report {
     let range = (crate::usage::query::secs(query.from), crate::usage::query::secs(query.to));
     let mut sums = Sums::default();
     let until = Instant::now() + FOREVER;
-    let step = index.snapshot().unwrap().collect(query, range, until, &mut sums).unwrap();
+    let step = index
+        .snapshot()
+        .unwrap()
+        .collect(query, range, Rounding::Outwards, until, &mut sums)
+        .unwrap();
     sums.report(&Sums::default(), query, step)
 }
 
@@ -305,7 +309,13 @@ fn a_database_that_cannot_be_used_is_set_aside_and_built_anew() {
         let reader = Index::reader(Some(folder.path())).and_then(|mut reader| {
             let query = query(Dimension::Prompt, Filter::default(), (0, 2 * NOON));
             let (range, until) = ((0, 2 * NOON), Instant::now() + FOREVER);
-            reader.snapshot()?.collect(&query, range, until, &mut Sums::default())
+            reader.snapshot()?.collect(
+                &query,
+                range,
+                Rounding::Outwards,
+                until,
+                &mut Sums::default(),
+            )
         });
         assert!(is_damage(&reader.unwrap_err()), "{name}");
         let mut index = open(folder.path());
