@@ -43,12 +43,42 @@ pub(super) fn run(args: &FindQuery) -> Result<(), Failure> {
     let found = find(&dir, &wanted, args.limit, None, Instant::now() + PATIENCE);
     let mut found = found.map_err(unreadable)?;
     found.entries.reverse();
+    if found.entries.is_empty() && found.complete {
+        for filter in unmatched(&dir, &wanted).map_err(unreadable)? {
+            eprintln!("{}", printable_line(&filter));
+        }
+    }
     if !args.json {
         print(&text(&found))?;
     } else if !found.entries.is_empty() {
         print(&json_lines(&found.entries))?;
     }
     live.map_or(Ok(()), |live| follow(live, &wanted, args))
+}
+
+/// Returns a line for each criterion that no entry of the period has: it may be misspelt.
+///
+/// # Errors
+/// The log cannot be read.
+fn unmatched(dir: &Path, wanted: &Find) -> io::Result<Vec<String>> {
+    let period = || Find { from: wanted.from, to: wanted.to, ..Find::default() };
+    let Find { caller, prompt, upstream, outcome, event, .. } = wanted.clone();
+    let criteria = [
+        ("caller", &wanted.caller, Find { caller, ..period() }),
+        ("prompt", &wanted.prompt, Find { prompt, ..period() }),
+        ("upstream", &wanted.upstream, Find { upstream, ..period() }),
+        ("outcome", &wanted.outcome, Find { outcome, ..period() }),
+        ("event", &wanted.event, Find { event, ..period() }),
+    ];
+    let mut lines = Vec::new();
+    let until = Instant::now() + PATIENCE;
+    for (noun, value, alone) in criteria {
+        let Some(value) = value else { continue };
+        if find(dir, &alone, 1, None, until)?.entries.is_empty() {
+            lines.push(format!("no entry of this time has the {noun} `{value}`"));
+        }
+    }
+    Ok(lines)
 }
 
 /// Prints new entries until standard output is closed.
@@ -126,6 +156,9 @@ fn text(found: &SearchResult) -> String {
 fn row(entry: &LogEntry) -> Value {
     let mut row = json!(entry);
     row["time"] = entry.time.get(..19).unwrap_or(&entry.time).into();
+    if let Some(method) = &entry.method {
+        row["event"] = method.as_str().into();
+    }
     row["what"] = entry.name.as_ref().or(entry.prompt.as_ref()).map(String::as_str).into();
     row["details"] = details(entry).into();
     row

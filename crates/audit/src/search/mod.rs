@@ -36,7 +36,8 @@ pub struct Find {
     /// Public name of a prompt, or its name at its upstream.
     pub prompt: Option<String>,
     pub upstream: Option<String>,
-    /// `ok`, `cancelled`, or the reason of a fault.
+    /// `ok`, `cancelled`, the reason of a fault, or `denied` for calls that rules denied: their
+    /// fault is that of an unknown prompt.
     pub outcome: Option<String>,
     /// Type of a record; `call` for calls.
     pub event: Option<String>,
@@ -60,6 +61,9 @@ pub struct SearchResult {
     /// Whether everything asked for was read: neither the limit nor the deadline was reached.
     pub complete: bool,
 }
+
+/// The decision of rules against a call.
+const DENIED: &str = "denied";
 
 /// Calls whose end was read and whose begin is still to come.
 #[derive(Default)]
@@ -229,8 +233,10 @@ impl<'a> SearchCriteria<'a> {
         };
         let finder = |text: &str| memmem::Finder::new(text).into_owned();
         let whole = [&find.caller, &find.prompt, &find.upstream].into_iter().flatten();
-        let needles = whole.map(|text| finder(&encoded(text))).collect();
-        let outcome = find.outcome.as_deref().map(|outcome| finder(&encoded(outcome)));
+        let denied = find.outcome.as_ref().filter(|outcome| *outcome == DENIED);
+        let needles = whole.chain(denied).map(|text| finder(&encoded(text))).collect();
+        let outcome = find.outcome.as_deref().filter(|outcome| *outcome != DENIED);
+        let outcome = outcome.map(|outcome| finder(&encoded(outcome)));
         let time = |time: SystemTime| humantime::format_rfc3339_micros(time).to_string();
         Self { find, needles, outcome, from: find.from.map(time), to: find.to.map(time) }
     }
@@ -303,11 +309,12 @@ impl<'a> SearchCriteria<'a> {
 
     fn admits(&self, entry: &LogEntry) -> bool {
         let Find { caller, prompt, upstream, outcome, text, .. } = self.find;
+        let is_denied = |outcome: &Option<String>| outcome.as_deref() == Some(DENIED);
         let is =
             |wanted: &Option<String>, found: &Option<String>| wanted.is_none() || wanted == found;
         is(caller, &entry.caller)
             && is(upstream, &entry.upstream)
-            && is(outcome, &entry.outcome)
+            && (is(outcome, &entry.outcome) || is_denied(outcome) && outcome == &entry.decision)
             && (prompt.is_none() || *prompt == entry.name || *prompt == entry.prompt)
             && text.as_deref().is_none_or(|text| entry.contains(text))
     }

@@ -105,6 +105,23 @@ fn short(entries: &[LogEntry]) -> Vec<(u64, Option<String>)> {
     entries.iter().map(|entry| (entry.seq, entry.outcome.clone())).collect()
 }
 
+#[test]
+fn calls_that_rules_denied_are_found_by_that_outcome() {
+    let mut log = Log::new();
+    let allowed = log.begin("denied");
+    log.end(allowed, "ok");
+    let event = AuditEvent::new("received").number("call", 7).text("caller", "bob");
+    log.note(&event.text("name", "up__p").text("decision", "denied"));
+    log.end(7, "unknown_prompt");
+    let find = |outcome: &str| {
+        let find = Find { outcome: Some(outcome.to_owned()), ..Find::default() };
+        all(&log, &find, 10).into_iter().filter_map(|entry| entry.caller).collect::<Vec<_>>()
+    };
+    assert_eq!(find("denied"), ["bob"]);
+    assert_eq!(find("unknown_prompt"), ["bob"]);
+    assert_eq!(find("ok"), ["denied"]);
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Begin(u8),
