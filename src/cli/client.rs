@@ -307,7 +307,7 @@ fn failure(url: &str, kind: Kind) -> Failure {
     let no_endpoint = || {
         format!(
             "There is no endpoint at {url}: give the path of the endpoint (server.path, by default /mcp) \
-             with --url"
+             with --url, at the port of server.listen, not of admin.listen"
         )
     };
     Failure::new(match kind {
