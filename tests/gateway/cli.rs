@@ -334,7 +334,11 @@ async fn dialing_reports_each_upstream_and_the_prompts_that_are_left_out() {
     assert_eq!(headings, expected);
     let row = said.lines().find(|line| line.starts_with("up ")).unwrap();
     let cells: Vec<_> = row.split_whitespace().collect();
-    assert_eq!(cells, ["up", "http", "direct", "modern", "2026-07-28", "no", "1", "4", "2"], "{said}");
+    assert_eq!(
+        cells,
+        ["up", "http", "direct", "modern", "2026-07-28", "no", "1", "4", "2"],
+        "{said}"
+    );
     let repaired = "up: repaired: 1 member_left_out, 1 prompt_left_out";
     for part in ["dead: not reachable", "the name is empty", "a string `name`", repaired] {
         assert!(said.contains(part), "{part}\n{said}");

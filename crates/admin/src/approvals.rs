@@ -13,7 +13,6 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::AdminState;
 use super::answer::AdminAnswer;
-use super::pages::{PageError, PageResult};
 use base::platform::wall_clock;
 use base::seal;
 use gateway::router::approval::ApprovalRow;
@@ -73,7 +72,11 @@ impl AdminState {
     ///
     /// # Errors
     /// There is no such prompt, or it cannot be examined in time.
-    pub(super) async fn approval_document(&self, name: &str, until: Instant) -> PageResult<Value> {
+    pub(super) async fn approval_document(
+        &self,
+        name: &str,
+        until: Instant,
+    ) -> Result<Value, NotShown> {
         let Shown { examined, tag } = self.show(name, until).await?;
         let mut document = row_json(&examined);
         document["tag"] = tag.into();
@@ -92,13 +95,11 @@ impl AdminState {
     ///
     /// # Errors
     /// As [`AdminState::approval_document`].
-    pub(super) async fn show(&self, name: &str, until: Instant) -> PageResult<Shown> {
-        let row = self.router.approval_row(name).ok_or_else(|| {
-            PageError::not_found("prompt with this name that is offered or in the lock file")
-        })?;
+    pub(super) async fn show(&self, name: &str, until: Instant) -> Result<Shown, NotShown> {
+        let row = self.router.approval_row(name).ok_or(NotShown::Unknown)?;
         match timeout_at(until, self.router.examine_to_show(&row)).await {
-            Err(_) => Err(PageError::late()),
-            Ok(Err(error)) => Err(PageError::new(StatusCode::CONFLICT, error.to_string())),
+            Err(_) => Err(NotShown::Late),
+            Ok(Err(error)) => Err(NotShown::Failed(error)),
             Ok(Ok((examined, tag))) => Ok(Shown { examined, tag }),
         }
     }
@@ -191,6 +192,16 @@ pub(super) struct Shown {
     pub examined: Arc<Examined>,
     /// The entity tag that a decision on it names.
     pub tag: String,
+}
+
+/// Why a prompt cannot be shown to a person who may decide on it.
+#[derive(Debug)]
+pub(super) enum NotShown {
+    /// It is neither offered nor in the lock file.
+    Unknown,
+    /// Its texts cannot be had in time.
+    Late,
+    Failed(ApprovalError),
 }
 
 fn seen_json(seen: &SeenOtherwise) -> Value {

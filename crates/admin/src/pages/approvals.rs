@@ -5,8 +5,8 @@ use std::sync::Arc;
 use askama::Template;
 use tokio::sync::Semaphore;
 
-use super::{Page, PageError, PageResult};
-use crate::approvals::Shown;
+use super::{Page, PageResult};
+use crate::approvals::{NotShown, Shown};
 use crate::console::ConsoleSection;
 use crate::console::text::filters;
 use crate::request::{PageRequest, Paging, Params};
@@ -182,9 +182,7 @@ pub(super) async fn approval(
     name: &str,
 ) -> PageResult<ApprovalPage> {
     if visitor.role < Role::Tester {
-        let row = state.router.approval_row(name).ok_or_else(|| {
-            PageError::not_found("prompt with this name that is offered or in the lock file")
-        })?;
+        let row = state.router.approval_row(name).ok_or(NotShown::Unknown)?;
         return Ok(ApprovalPage::new(&row, visitor));
     }
     let Shown { examined, tag } = state.show(name, request.until).await?;

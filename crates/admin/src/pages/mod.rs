@@ -20,6 +20,7 @@ use std::sync::Arc;
 use askama::Template;
 use http::StatusCode;
 
+use super::approvals::NotShown;
 use super::console::ConsoleSection;
 use super::request::PageRequest;
 use super::routes;
@@ -73,6 +74,18 @@ pub(super) struct PageError {
     pub status: StatusCode,
     /// A sentence for people that says what to do next.
     pub message: String,
+}
+
+impl From<NotShown> for PageError {
+    fn from(why: NotShown) -> Self {
+        match why {
+            NotShown::Unknown => {
+                Self::not_found("prompt with this name that is offered or in the lock file")
+            }
+            NotShown::Late => Self::late(),
+            NotShown::Failed(error) => Self::new(StatusCode::CONFLICT, error.to_string()),
+        }
+    }
 }
 
 impl PageError {

@@ -47,8 +47,11 @@ pub(super) struct Mismatches {
     prompts: Mutex<HashMap<UpstreamId, HashSet<Arc<str>>>>,
     added: watch::Sender<()>,
     /// The last text of each prompt that was not approved: its digest, and when.
-    last: Mutex<HashMap<(UpstreamId, Arc<str>), (DigestText, SystemTime)>>,
+    last: Mutex<HashMap<PromptKey, (DigestText, SystemTime)>>,
 }
+
+/// The upstream and raw name of a prompt.
+type PromptKey = (UpstreamId, Arc<str>);
 
 /// Prompts whose last text that was not approved is remembered; others then forget theirs.
 const LAST_MISMATCHES: usize = 10_000;

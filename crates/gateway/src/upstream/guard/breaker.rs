@@ -352,21 +352,19 @@ impl BreakerState {
         })
     }
 
-    /// Forgets what is held against the caller with most circuits, so that nobody takes the places
-    /// of others.
+    /// Forgets what the caller with most circuits has met alone, so that nobody takes the places of
+    /// others; where each was met by several callers, all of it.
     fn forget_most(&mut self) {
         let mut counts: HashMap<u64, usize> = HashMap::new();
-        for scope in self.narrow.keys() {
-            if let BreakerScope::Call(key) = scope {
-                *counts.entry(key.caller).or_default() += 1;
-            }
+        for caller in self.narrow.values().filter_map(|narrow| narrow.row.only_caller()) {
+            *counts.entry(caller).or_default() += 1;
         }
-        let most = counts.into_iter().max_by_key(|(_, count)| *count).map(|(caller, _)| caller);
-        self.narrow.retain(|scope, _| match scope {
-            BreakerScope::Call(key) => Some(key.caller) != most,
-            BreakerScope::Prompt(_) => most.is_some(),
-            BreakerScope::All => false,
-        });
+        match counts.into_iter().max_by_key(|(_, count)| *count) {
+            Some((most, _)) => {
+                self.narrow.retain(|_, narrow| narrow.row.only_caller() != Some(most));
+            }
+            None => self.narrow.clear(),
+        }
     }
 }
 

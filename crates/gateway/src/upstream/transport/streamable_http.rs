@@ -403,8 +403,9 @@ impl HttpEndpoint {
     fn events(&self, response: Response<Incoming>) -> Result<SseReader, (Box<Parts>, Incoming)> {
         let (head, body) = response.into_parts();
         match (head.status, media_type(&head.headers)) {
-            (status, Some("text/event-stream")) if status.is_success() => {
-                check_encoding(&head.headers).map_err(Kind::Protocol)?;
+            (status, Some("text/event-stream"))
+                if status.is_success() && check_encoding(&head.headers).is_ok() =>
+            {
                 Ok(SseReader::new(body, self.max_message))
             }
             _ => Err((Box::new(head), body)),
@@ -412,7 +413,10 @@ impl HttpEndpoint {
     }
 
     fn refusal(&self, status: StatusCode, headers: &HeaderMap) -> Kind {
-        refusal(&self.url, status, headers, wall_clock())
+        match check_encoding(headers) {
+            Err(what) if status.is_success() => Kind::Protocol(what),
+            _ => refusal(&self.url, status, headers, wall_clock()),
+        }
     }
 
     /// Posts a notification or a response, and waits until the upstream has accepted it.
@@ -680,7 +684,9 @@ impl HttpEndpoint {
             };
             match self.events(response) {
                 Ok(events) => return Ok(events),
-                Err((head, _)) if self.refusal(head.status, &head.headers).refuses_streams() => break,
+                Err((head, _)) if self.refusal(head.status, &head.headers).refuses_streams() => {
+                    break;
+                }
                 Err(_) => {}
             }
         }

@@ -64,6 +64,14 @@ impl FailureRow {
         }
     }
 
+    /// The caller who has met all of them, if it is one.
+    pub(super) fn only_caller(&self) -> Option<u64> {
+        match self.callers.as_slice() {
+            [(caller, _)] => Some(*caller),
+            _ => None,
+        }
+    }
+
     /// Whether several callers have met `failures` failures, of which each counts for half at most:
     /// one who fails at will does not make another's single failure everybody's.
     pub(super) fn is_of_several_callers(&self, failures: usize) -> bool {
