@@ -81,6 +81,7 @@ pub struct NotificationSinks {
     pub telemetry: Telemetry,
     /// The last lines of a child process on standard error.
     pub stderr_tail: Arc<StderrTail>,
+    /// The counters of the repairs to its messages.
     pub repairs: Arc<Repairs>,
 }
 
@@ -364,8 +365,8 @@ impl Correlator {
     fn request_of_error(&self, message: Json<'_>) -> Option<Id> {
         message.get("error")?;
         let subscription = self.subscription().clone();
-        let mut requests = self.responses.iter().map(|entry| entry.key().clone());
-        let mut requests = requests.by_ref().filter(|id| Some(id) != subscription.as_ref());
+        let requests = self.responses.iter().map(|entry| entry.key().clone());
+        let mut requests = requests.filter(|id| Some(id) != subscription.as_ref());
         requests.next().filter(|_| requests.next().is_none())
     }
 
