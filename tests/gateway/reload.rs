@@ -301,17 +301,22 @@ async fn a_connection_that_lasts_follows_the_configuration() {
 }
 
 #[tokio::test]
-async fn a_definition_that_was_held_is_let_go_by_a_reload() {
-    let library = tempfile::tempdir().unwrap();
+async fn a_held_definition_is_released_by_naming_its_upstream_and_by_no_other_reload() {
+    let (library, secrets) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let write = |text: &str| write_greeting(library.path(), text);
+    let rotate = |text: &str| fs::write(secrets.path().join("key"), text).unwrap();
     write("one");
-    let log = Log::new();
-    let toml = log.table()
-        + &format!(
-            "[upstreams.lib]\ntransport = \"library\"\npath = {:?}\non_changed_definition = \"hold\"\n",
-            library.path()
-        );
-    let gateway = Gateway::start(&toml).await;
+    rotate("first");
+    let (log, other) = (Log::new(), Upstream::with_prompts(&["p"]).await);
+    let secret = format!("headers = {{ X-Key = {{ file = {:?} }} }}\n", secrets.path().join("key"));
+    let usual = other.table("up") + &secret;
+    let changed = usual.clone() + "probe = \"9s\"\n";
+    let toml = |held: &str, other: &str| {
+        let library =
+            format!("[upstreams.lib]\ntransport = \"library\"\npath = {:?}\n", library.path());
+        log.table() + other + &library + &format!("on_changed_definition = \"{held}\"\n")
+    };
+    let gateway = Gateway::start(&toml("hold", &usual)).await;
     gateway.summary().await;
     write("two");
     log.wait_for("definition_changed").await;
@@ -320,8 +325,18 @@ async fn a_definition_that_was_held_is_let_go_by_a_reload() {
         list["prompts"][0]["description"].as_str().unwrap().to_owned()
     };
     assert_eq!(description().await, "one");
-    gateway.reload(&toml).await;
-    eventually(async || description().await, |seen| *seen == "two").await;
+    // The same file, a rotated secret, another upstream.
+    gateway.reload(&toml("hold", &usual)).await;
+    rotate("second");
+    gateway.reload(&toml("hold", &usual)).await;
+    gateway.reload(&toml("hold", &changed)).await;
+    assert_eq!(description().await, "one");
+    // What is new is walked, and what is held stays so.
+    write("three");
+    eventually(async || log.of("definition_changed").len(), |told| *told == 2).await;
+    assert_eq!(description().await, "one");
+    gateway.reload(&toml("allow", &changed)).await;
+    eventually(async || description().await, |seen| *seen == "three").await;
 }
 
 #[tokio::test]

@@ -160,8 +160,8 @@ content: Hidden text in messages and links: zero-width and bidirectional marks, 
     the prompt. Lists never have it.
 on_changed_definition: A prompt whose definition changed under the same name, where no
     lock file covers it. `allow` serves the new definition, `hold` lists the first one, `block` leaves the
-    prompt out. `hold` and `block` last until the next start or applied reload, which approves the
-    new definition. With approvals it must be `allow`. See docs/operating.md#definition-changes.
+    prompt out. `hold` and `block` last until the next start, or until `allow` for the upstream. With
+    approvals it must be `allow`. See docs/operating.md#definition-changes.
 server_requests, such as ["elicitation"]: Server requests that the upstream may send to the client during
     a get: `elicitation` (a form), `elicitation-url` (a page to visit), `sampling`, `roots`. Not
     set: `["elicitation"]` with `transport = "http"`, else none. See

@@ -28,7 +28,7 @@ use crate::upstream::call::correlator::{NotificationSinks, UrlElicitationComplet
 use crate::upstream::driver::{DriverId, DriverReport};
 use crate::upstream::{Upstream, UpstreamDeps};
 use base::seal::Sealer;
-use config::{Config, OnChangedDefinition};
+use config::Config;
 use domain::name::UpstreamId;
 
 /// State that the routers of all editions share.
@@ -185,10 +185,6 @@ impl Router {
             let Some(kept) = kept(upstream) else {
                 return self.shared.upstream(driver, upstream);
             };
-            if upstream.settings.on_changed_definition != OnChangedDefinition::Allow {
-                // A reload releases held definitions, so the list is walked again.
-                kept.request_walk();
-            }
             (upstream.id.clone(), kept.clone())
         });
         let upstreams = upstreams.collect();

@@ -47,6 +47,12 @@ impl FirstDefinitions {
         Self { mode, first: HashMap::new(), bytes: 0, beyond: Vec::new() }
     }
 
+    /// The first definitions after a reload. Only [`OnChangedDefinition::Allow`] forgets them: a
+    /// reload for another reason, such as a rotated secret, must not release what is held.
+    pub(crate) fn with_mode(self, mode: OnChangedDefinition) -> Self {
+        if mode == OnChangedDefinition::Allow { Self::new(mode) } else { Self { mode, ..self } }
+    }
+
     /// Replaces changed definitions by their first ones, or removes them; returns those that
     /// changed since the last report. With `Allow`, nothing is kept.
     pub(crate) fn apply(&mut self, prompts: &mut Vec<Prompt>) -> Vec<ChangedDefinition> {

@@ -236,9 +236,9 @@ impl Upstream {
         self.restarts.load(Ordering::Relaxed)
     }
 
-    /// Requests a pagination walk, as `list_changed` does.
-    pub(crate) fn request_walk(&self) {
-        self.signals.list_changed.notify_one();
+    /// Returns the seconds that walks wait because the list changes again and again.
+    pub(crate) fn walk_pause(&self) -> u64 {
+        self.walk_pause.load(Ordering::Relaxed)
     }
 
     /// When the open circuit breaker admits its next probe; `None` while closed.

@@ -14,6 +14,7 @@ use crate::router::effective::TextsOf;
 use crate::upstream::driver::DriverId;
 use crate::upstream::prompt_list::PromptList;
 use base::seal;
+use config::OnChangedDefinition;
 use config::lock::{Lock, LockStore, Objects};
 use domain::approval::{ApprovalState, Attribution, NO_ARGUMENTS, OfferedText, Version};
 use domain::json::Json;

@@ -28,7 +28,7 @@ use super::first_definitions::FirstDefinitions;
 use super::source::UpstreamSource;
 use super::view_cache::ViewCache;
 use crate::upstream::driver::{DriverReport, FetchedList};
-use config::{OnChangedDefinition, OnFailure};
+use config::OnFailure;
 use domain::approval::{self, Mode};
 use domain::fault::{Fault, UpstreamFaultKind as Kind};
 use domain::name::{Naming, UpstreamId};
@@ -215,7 +215,7 @@ impl Refresh {
     }
 
     /// Applies another set of upstreams. The state of kept drivers stays; the last list of an
-    /// upstream with a new driver is served until its first report. Held definitions are released.
+    /// upstream with a new driver is served until its first report.
     fn renewed(mut self, sources: Vec<UpstreamSource>) -> Self {
         let mut before = std::mem::take(&mut self.upstreams);
         let known = |source: UpstreamSource| {
@@ -230,8 +230,9 @@ impl Refresh {
                 known.version = old.version;
                 known.texts = old.texts;
                 known.effective = old.effective;
-                if known.source.on_changed_definition != OnChangedDefinition::Allow {
-                    // Names that were blocked are no longer.
+                let mode = known.source.on_changed_definition;
+                if old.source.on_changed_definition != mode {
+                    // Names that were blocked may no longer be.
                     known.version.number = next_number();
                 }
             }
@@ -241,6 +242,8 @@ impl Refresh {
         self.with_effective_lists()
     }
 
+                // Only an act that names the upstream releases what is held.
+                known.first_definitions = old.first_definitions.with_mode(mode);
     /// Makes the effective lists of all upstreams.
     fn with_effective_lists(mut self) -> Self {
         for at in 0..self.upstreams.len() {
@@ -572,6 +575,7 @@ mod tests {
     fn refresh(ids: &[&str], on_failure: OnFailure) -> Refresh {
         let sources = ids.iter().map(|id| source(id)).collect();
         Refresh::new(sources, Naming::new("__", 128), on_failure)
+    use config::OnChangedDefinition;
     }
 
     fn source(id: &str) -> UpstreamSource {
