@@ -22,7 +22,7 @@ use crate::support::h2::{ACK, GOAWAY, Http2, PING, SETTINGS, frame};
 use crate::support::provider::{Provider, SigningKey};
 use crate::support::session_layer::SessionLayer;
 use crate::support::upstream::HANG;
-use crate::support::{Client, Gateway, PATIENCE, Scripted, Upstream, eventually};
+use crate::support::{Client, Counter, Gateway, PATIENCE, Scripted, Upstream, eventually};
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 const EVENTS: (&str, &str) = ("Accept", "text/event-stream");
@@ -358,6 +358,54 @@ async fn f10_errors_tell_callers_a_sentence_and_an_id_and_operators_the_rest() {
     assert!(error["message"].as_str().unwrap().contains("bad key: [redacted]"), "{error}");
     gateway.drain().await;
     assert!(!log.text().contains("canary"), "{}", log.text());
+}
+
+#[tokio::test]
+async fn an_upstream_that_changes_all_of_its_prompts_again_and_again_has_a_share_of_the_log() {
+    for mode in ["off", "warn", "enforce"] {
+        let walks = Counter::new();
+        let counted = walks.clone();
+        let flood = Upstream::modern(move |asked| {
+            (asked.method() == "prompts/list").then(|| {
+                counted.increment();
+                let walk = counted.get();
+                let prompt = |n| json!({"name": format!("p{n}"), "description": walk.to_string()});
+                let prompts: Vec<_> = (0..1_500).map(prompt).collect();
+                asked.result(json!({"resultType": "complete", "ttlMs": 1,
+                    "cacheScope": "public", "prompts": prompts}))
+            })
+        })
+        .await;
+        let lock = tempfile::tempdir().unwrap();
+        let path = lock.path().join("promptgate.lock");
+        let log = Log::new();
+        let toml = log.table()
+            + &format!("[approvals]\nmode = {mode:?}\nlock = {path:?}\n")
+            + &flood.table("up");
+        let gateway = Gateway::start(&toml).await;
+        walks.reaches(4).await;
+        gateway.drain().await;
+        let (own, count) = match mode {
+            "off" => ("definition_changed", "definitions_changed"),
+            _ => ("prompt_state", "prompt_states"),
+        };
+        assert_eq!(log.of(own).len(), 1_000, "{mode}");
+        let counts = log.of(count);
+        assert_eq!((counts.len(), &counts[0]["upstream"]), (1, &json!("up")), "{mode}: {counts:?}");
+        assert!(counts[0]["count"].as_u64().unwrap() >= 1_500, "{mode}: {counts:?}");
+        assert!(counts[0]["digest"].as_str().unwrap().starts_with("sha256:"), "{counts:?}");
+    }
+}
+
+#[tokio::test]
+async fn lists_that_need_a_credential_are_private_for_caches() {
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    for (required, scope) in [(true, "private"), (false, "public")] {
+        let toml = format!("[auth]\nrequired = {required}\n") + &api_key("ci", "pg_ci");
+        let gateway = Gateway::start(&(toml + &upstream.table("up"))).await;
+        let list = key(gateway.client(), "pg_ci").ask("prompts/list", json!({})).await;
+        assert_eq!(list["cacheScope"], scope, "{list}");
+    }
 }
 
 #[tokio::test]

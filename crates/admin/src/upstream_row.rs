@@ -1,5 +1,6 @@
 //! The status of one upstream, as the admin API and the console show it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -40,7 +41,7 @@ pub(crate) struct UpstreamRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age_secs: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub note: Option<&'static str>,
+    pub note: Option<Cow<'static, str>>,
     /// The last lines of its child processes on standard error.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stderr: Vec<String>,

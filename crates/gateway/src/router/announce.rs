@@ -8,6 +8,7 @@ use tracing::{info, warn};
 
 use super::caller_lists::CallerLists;
 use super::catalog::{Catalog, CatalogContent};
+use super::change_shares::ChangeShares;
 use super::changes::Published;
 use super::debounce::Debounce;
 use super::view_cache::ViewCache;
@@ -33,6 +34,7 @@ pub(crate) struct Announcer {
     /// The endpoints whose prompts exceed `tools_max`, as they were logged.
     pub beyond_tools_max: Vec<String>,
     pub audit: Audit,
+    pub(super) shares: ChangeShares,
     pub telemetry: Telemetry,
 }
 
@@ -62,10 +64,6 @@ pub(crate) struct PromptTransition {
     pub offered: Option<String>,
     pub approved: Option<String>,
 }
-
-/// Changed definitions that get a record of their own after one merge; the others are recorded as a
-/// count, so that an upstream that changes everything does not fill the log.
-const RECORDED: usize = 1_000;
 
 /// Changed states that are logged after one merge.
 const LOGGED: usize = 20;
@@ -131,13 +129,14 @@ impl Announcer {
         self.beyond_tools_max = beyond.into_iter().map(str::to_owned).collect();
     }
 
-    /// Records and logs prompts whose definitions changed under the same names.
-    pub(crate) fn record(&self, redefined: &[Redefined]) {
-        let metrics = self.telemetry.metrics();
-        redefined.iter().for_each(|redefined| metrics.definition_changed(&redefined.upstream));
-        for Redefined { upstream, raw_name, before, now, overlays } in
-            redefined.iter().take(RECORDED)
-        {
+    /// Records and logs prompts whose definitions changed under the same names, within the shares
+    /// of their upstreams.
+    pub(crate) fn record(&mut self, redefined: &[Redefined]) {
+        for Redefined { upstream, raw_name, before, now, overlays } in redefined {
+            self.telemetry.metrics().definition_changed(upstream);
+            if !self.shares.take(upstream, "definitions_changed", raw_name, [before, now]) {
+                continue;
+            }
             let keys: Vec<_> = overlays.iter().map(|number| overlay::key(*number)).collect();
             let keys = (!keys.is_empty()).then(|| keys.join(", "));
             warn!(upstream, name = excerpt(raw_name), overlays = keys, "prompt definition changed");
@@ -145,28 +144,22 @@ impl Announcer {
             let event = event.text("prompt", raw_name).text("before", before).text("now", now);
             self.audit.note(event.optional_text("overlays", keys.as_deref()));
         }
-        if let Some(more) = redefined.len().checked_sub(RECORDED).filter(|more| *more > 0) {
-            self.audit.note(AuditEvent::new("definitions_changed").number("more", more as u64));
-        }
     }
 
-    /// Records and logs prompts whose states changed.
-    pub(crate) fn record_transitions(&self, transitions: &[PromptTransition]) {
-        for (index, transition) in transitions.iter().take(RECORDED).enumerate() {
+    /// Records and logs prompts whose states changed, within the shares of their upstreams.
+    pub(crate) fn record_transitions(&mut self, transitions: &[PromptTransition]) {
+        let mut logged = 0;
+        for transition in transitions {
             let PromptTransition {
                 upstream, raw_name, before, now, reason, offered, approved, ..
             } = transition;
-            // As `promptgate approvals` knows it.
-            let name = excerpt(&transition.public_name);
-            match now.as_str() {
-                _ if index >= LOGGED => {}
-                _ if *now == ApprovalState::Approved => {
-                    info!(upstream, name, reason, "prompt approved")
-                }
-                state => warn!(
-                    upstream,
-                    name, state, reason, "prompt is not approved; see promptgate approvals diff"
-                ),
+            let what = [now.as_str(), offered.as_deref().unwrap_or_default()];
+            if !self.shares.take(upstream, "prompt_states", raw_name, what) {
+                continue;
+            }
+            if logged < LOGGED {
+                logged += 1;
+                transition.log();
             }
             let event = AuditEvent::new("prompt_state").text("upstream", upstream);
             let event = event.text("prompt", raw_name).text("state", now.as_str());
@@ -174,8 +167,46 @@ impl Announcer {
             let event = event.text("reason", reason).optional_text("offered", offered.as_deref());
             self.audit.note(event.optional_text("approved", approved.as_deref()));
         }
-        if let Some(more) = transitions.len().checked_sub(RECORDED).filter(|more| *more > 0) {
-            self.audit.note(AuditEvent::new("prompt_states").number("more", more as u64));
+    }
+
+    /// Resolves when counts of changes are due to be recorded. Cancel safe.
+    pub(crate) async fn counts_due(&self) {
+        match self.shares.due() {
+            Some(due) => sleep_until(due).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Records and logs the counts of changes that are due.
+    pub(crate) fn record_counts(&mut self) {
+        for event in self.shares.take_due() {
+            warn!(
+                "an upstream changes its prompts so often that the changes are only counted; see the audit log"
+            );
+            self.audit.note(event);
+        }
+    }
+
+    /// Records all counts, at the end.
+    pub(crate) fn record_rest(&mut self) {
+        self.shares.rest().into_iter().for_each(|event| self.audit.note(event));
+    }
+}
+
+impl PromptTransition {
+    fn log(&self) {
+        // As `promptgate approvals` knows it.
+        let Self { upstream, reason, .. } = self;
+        let name = excerpt(&self.public_name);
+        match self.now {
+            ApprovalState::Approved => info!(upstream, name, reason, "prompt approved"),
+            state => warn!(
+                upstream,
+                name,
+                state = state.as_str(),
+                reason,
+                "prompt is not approved; see promptgate approvals diff"
+            ),
         }
     }
 }

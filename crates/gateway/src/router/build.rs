@@ -12,6 +12,7 @@ use super::announce::Announcer;
 use super::approvals::Examinations;
 use super::caller_lists::CallerLists;
 use super::catalog::Catalog;
+use super::change_shares::ChangeShares;
 use super::changes::Published;
 use super::debounce::Debounce;
 use super::effective::TextReport;
@@ -97,6 +98,7 @@ impl Router {
             beyond_tools_max: Vec::new(),
             audit: upstream_deps.audit.clone(),
             telemetry: upstream_deps.telemetry.clone(),
+            shares: ChangeShares::default(),
         };
         let (reports, reported) = mpsc::channel(REPORTS);
         let (texts, learned) = mpsc::channel(REPORTS);

@@ -4,6 +4,7 @@
 pub(crate) mod announce;
 pub mod source;
 mod caller_lists;
+mod change_shares;
 pub(crate) mod changes;
 pub mod blocking;
 mod build;

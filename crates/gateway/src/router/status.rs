@@ -1,5 +1,6 @@
 //! Status of the upstreams, for operators.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -46,6 +47,8 @@ pub struct UpstreamStatus {
     pub repairs: BTreeMap<&'static str, u64>,
     /// How often its driver has failed and was started again.
     pub driver_restarts: u64,
+    /// The seconds that walks of its list wait because it changes again and again; 0 if they do not.
+    pub walk_pause: u64,
     /// Whether the operator signs in for it.
     pub has_login: bool,
     /// Why the upstream cannot be called, or its list is stale or missing.
@@ -53,13 +56,19 @@ pub struct UpstreamStatus {
 }
 
 impl UpstreamStatus {
-    /// The note for an operator on an upstream that works and has no prompts.
-    pub fn note(&self) -> Option<&'static str> {
+    /// The note for an operator on an upstream that works and has no prompts, or whose list changes
+    /// again and again.
+    pub fn note(&self) -> Option<Cow<'static, str>> {
         if self.state == PER_CALLER {
-            return Some("lists for each caller, on connections of the caller's own");
+            return Some("lists for each caller, on connections of the caller's own".into());
+        }
+        if self.walk_pause > 0 {
+            let seconds = self.walk_pause;
+            let note = "changes its list again and again, so it is fetched at most every";
+            return Some(format!("{note} {seconds} s").into());
         }
         let walk = self.walk.filter(|_| self.failure.is_none())?;
-        emptiness(walk.pages, walk.prompts)
+        emptiness(walk.pages, walk.prompts).map(Cow::Borrowed)
     }
 }
 
@@ -102,6 +111,7 @@ impl Router {
                 stderr_tail: upstream.stderr_tail().clone(),
                 repairs: upstream.repairs().counted(),
                 driver_restarts: upstream.driver_restarts(),
+                walk_pause: upstream.walk_pause(),
                 has_login: config.login().is_some(),
                 failure: down.or(failure),
             }

@@ -20,6 +20,7 @@ use super::connection::handshake::ListenEvent;
 use super::guard::breaker::{CircuitBreaker, log_transition};
 use super::held_secrets::HeldSecrets;
 use super::prompt_list::{PromptList, emptiness};
+use super::walk_pace::{self, WalkPace};
 use crate::shutdown::caught;
 use crate::telemetry::{ClientOperation, Telemetry};
 use audit::Audit;
@@ -95,6 +96,8 @@ pub(super) struct Driver {
     pub audit: Audit,
     /// How often it has failed and was started again.
     pub restarts: Arc<AtomicU64>,
+    /// The seconds that walks wait because the list changes again and again.
+    pub walk_pause: Arc<AtomicU64>,
     /// Signals `logins_changed`; absent where no operator signs in for the upstream, or the sign-in
     /// is in the store of the cluster.
     pub _logins: Option<Watch>,
@@ -132,6 +135,7 @@ struct FetchAttempts {
     failure: Option<&'static str>,
     /// The note that was logged about a list without prompts.
     note: Option<&'static str>,
+    pace: WalkPace,
 }
 
 /// Why an upstream cannot be called while its driver is started again.
@@ -358,14 +362,15 @@ impl Driver {
         loop {
             let started = Instant::now();
             let walking = walk(&self.upstream, &connection, &self.telemetry);
-            let wait = match walking.await {
+            let (wait, pause) = match walking.await {
                 Ok(listed) => {
                     self.note_success(attempts);
                     has_walked = true;
-                    let wait = self.next_walk(listed.ttl);
+                    let pause = self.pace(&listed, attempts);
+                    let wait = self.next_walk(listed.ttl, pause);
                     let fresh_for = listed.ttl.or((!connection.is_snapshot()).then_some(wait));
                     self.report_list(FetchedList { listed, fresh_for }, attempts).await;
-                    wait
+                    (wait, pause)
                 }
                 // The session has expired, which is no failure: connect again at once.
                 Err(Kind::SessionLost) if has_walked => return,
@@ -390,13 +395,13 @@ impl Driver {
             tokio::select! {
                 () = sleep(wait) => {}
                 () = self.signals.list_changed.notified() => {
-                    let (debounce, earliest) = if connection.is_snapshot() {
-                        (EDIT_DEBOUNCE, started)
+                    let (debounce, least) = if connection.is_snapshot() {
+                        (EDIT_DEBOUNCE, pause)
                     } else {
-                        (LIST_CHANGED_DEBOUNCE, started + MIN_WALK_INTERVAL)
+                        (LIST_CHANGED_DEBOUNCE, pause.max(MIN_WALK_INTERVAL))
                     };
                     tokio::select! {
-                        () = sleep_until((Instant::now() + debounce).max(earliest)) => {}
+                        () = sleep_until((Instant::now() + debounce).max(started + least)) => {}
                         // Calls wait for a new connection meanwhile.
                         () = self.signals.session_lost.notified() => return,
                         () = connection.closed() => return,
@@ -411,9 +416,25 @@ impl Driver {
         }
     }
 
-    /// Returns the time until the list is walked again, if nothing else causes a walk.
-    fn next_walk(&self, ttl: Option<Duration>) -> Duration {
-        next_walk(&self.upstream.settings, ttl, self.listening.load(Ordering::Relaxed))
+    /// Returns the time until the list is walked again, if nothing else causes a walk. One that is
+    /// slowed is walked soon, to find it calm.
+    fn next_walk(&self, ttl: Option<Duration>, pause: Duration) -> Duration {
+        let is_listening = self.listening.load(Ordering::Relaxed);
+        let wait = next_walk(&self.upstream.settings, ttl, is_listening);
+        if pause.is_zero() { wait } else { wait.clamp(pause, 2 * walk_pace::LONGEST) }
+    }
+
+    /// Returns how long the next walk waits because the list changes again and again, for operators
+    /// to see.
+    fn pace(&self, listed: &PromptList, attempts: &mut FetchAttempts) -> Duration {
+        let pause = attempts.pace.walked(listed, Instant::now());
+        let before = self.walk_pause.swap(pause.as_secs(), Ordering::Relaxed);
+        if before == 0 && !pause.is_zero() {
+            warn!(upstream = %self.upstream.id, "the list of the upstream changes again and again; it is fetched less often");
+            let event = AuditEvent::new("list_slowed");
+            self.audit.note(event.text("upstream", self.upstream.id.as_str()));
+        }
+        pause
     }
 
     async fn report_list(&self, walked: FetchedList, attempts: &mut FetchAttempts) {

@@ -13,6 +13,7 @@ pub mod library;
 pub mod prompt_list;
 pub(crate) mod stderr_tail;
 pub(crate) mod repairs;
+mod walk_pace;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -111,6 +112,7 @@ pub struct Upstream {
     stderr_tail: Arc<StderrTail>,
     repairs: Arc<Repairs>,
     restarts: Arc<AtomicU64>,
+    walk_pause: Arc<AtomicU64>,
     /// The secrets that it is called with, which callers must not see.
     held_secrets: Arc<HeldSecrets>,
     /// Ends the driver and the dedicated connections when the handle is dropped.
@@ -169,6 +171,7 @@ impl Upstream {
             DedicatedPool::new(connector.clone(), config.clone(), tasks.clone(), shutdown.clone())
         });
         let restarts: Arc<AtomicU64> = Arc::default();
+        let walk_pause: Arc<AtomicU64> = Arc::default();
         let settings = &config.settings;
         let breaker = CircuitBreaker::new(settings.breaker, !config.lists_per_caller());
         let concurrency =
@@ -187,6 +190,7 @@ impl Upstream {
             shutdown,
             listening: AtomicBool::new(false),
             restarts: restarts.clone(),
+            walk_pause: walk_pause.clone(),
             held_secrets: held_secrets.clone(),
         };
         let span = tracing::info_span!("upstream", id = %config.id);
@@ -206,6 +210,7 @@ impl Upstream {
             stderr_tail,
             repairs,
             restarts,
+            walk_pause,
             held_secrets,
             _needed: needed,
         }

@@ -2,12 +2,15 @@
 //! call, as the caller `promptgate`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use crate::policy::gcra::Quota;
+use crate::policy::limiter::Limiter;
 use crate::policy::{CallTarget, RecordOutcome, Resolution, ResultDigest};
 use crate::router::approval::{
     ApprovalRow, DEPTH, OfferedPrompt, PromptApproval, approval_arguments,
@@ -111,6 +114,11 @@ pub(super) fn offered_texts(texts: &ProbedTexts) -> BTreeMap<Arc<str>, OfferedTe
 /// again.
 const REPORT_INTERVAL: Duration = Duration::from_millis(500);
 
+/// Probes of new versions of one upstream: an upstream that offers others again and again must not
+/// fill the audit log with gets.
+const NEW_VERSIONS: Quota =
+    Quota { interval: Duration::from_secs(30), burst: NonZeroU32::new(10_000).expect("not zero") };
+
 /// When a prompt was probed last, and which version of it.
 struct Done {
     definition: DigestText,
@@ -213,11 +221,12 @@ impl Router {
     /// text than the approved one, and every `probe_every`; until `stop`.
     pub async fn keep_probing(self: Arc<Self>, upstream: UpstreamId, stop: CancellationToken) {
         let mut done: HashMap<Arc<str>, Done> = HashMap::new();
+        let new_versions = Limiter::new(NEW_VERSIONS, 1);
         let mut published = self.shared.published.clone();
         let mut mismatched = self.shared.mismatches.added();
         loop {
             published.mark_unchanged();
-            let probing = self.probe_due(&upstream, &mut done);
+            let probing = self.probe_due(&upstream, &mut done, &new_versions);
             let next = tokio::select! {
                 () = stop.cancelled() => return,
                 next = probing => next,
@@ -245,6 +254,7 @@ impl Router {
         &self,
         upstream: &UpstreamId,
         done: &mut HashMap<Arc<str>, Done>,
+        new_versions: &Limiter<()>,
     ) -> Instant {
         let every = self.approvals.probe_every;
         let catalog = self.catalog();
@@ -259,6 +269,7 @@ impl Router {
             let (definition, source) = (version.definition.clone(), version.source.clone());
             let known = done.get(&key);
             let known = known.filter(|done| done.definition == definition && done.source == source);
+            let is_new = known.is_none();
             let at = match known {
                 Some(done) => done.at,
                 // Under an earlier configuration.
@@ -268,6 +279,10 @@ impl Router {
             if let Some(at) = at.filter(|at| at.elapsed() < every) {
                 done.insert(key, Done { definition, source, at: Some(at) });
                 next = next.min(at + every);
+                continue;
+            }
+            if is_new && let Err(wait) = new_versions.take(()) {
+                next = next.min(Instant::now() + wait);
                 continue;
             }
             let probed = self.probe(row, Patience::Unbounded).await;

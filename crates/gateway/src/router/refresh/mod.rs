@@ -140,7 +140,14 @@ impl Refresh {
         loop {
             let mut done = None;
             tokio::select! {
-                () = shutdown.cancelled() => return,
+                () = shutdown.cancelled() => {
+                    announce.record_rest();
+                    return;
+                }
+                () = announce.counts_due() => {
+                    announce.record_counts();
+                    continue;
+                }
                 () = announce.due(), if held.is_none() => {
                     announce.tell(&self.content).await;
                     continue;
@@ -235,6 +242,8 @@ impl Refresh {
                     // Names that were blocked may no longer be.
                     known.version.number = next_number();
                 }
+                // Only an act that names the upstream releases what is held.
+                known.first_definitions = old.first_definitions.with_mode(mode);
             }
             known
         };
@@ -242,8 +251,6 @@ impl Refresh {
         self.with_effective_lists()
     }
 
-                // Only an act that names the upstream releases what is held.
-                known.first_definitions = old.first_definitions.with_mode(mode);
     /// Makes the effective lists of all upstreams.
     fn with_effective_lists(mut self) -> Self {
         for at in 0..self.upstreams.len() {
@@ -568,6 +575,7 @@ mod tests {
     use crate::router::approval::ApprovalSettings;
     use crate::upstream::driver::DriverId;
     use crate::upstream::prompt_list::PromptList;
+    use config::OnChangedDefinition;
     use config::lock::LockStore;
     use domain::json::Json;
     use domain::name::Prefix;
@@ -575,7 +583,6 @@ mod tests {
     fn refresh(ids: &[&str], on_failure: OnFailure) -> Refresh {
         let sources = ids.iter().map(|id| source(id)).collect();
         Refresh::new(sources, Naming::new("__", 128), on_failure)
-    use config::OnChangedDefinition;
     }
 
     fn source(id: &str) -> UpstreamSource {
