@@ -57,19 +57,21 @@ struct RejectedConfig {
 struct RejectionReason {
     /// One mistake on each line.
     why: String,
+    /// The digest of the file, if it looks as if it had lost its end.
+    held: Option<String>,
     /// The other files that were read with it: the mistake may be in one of them.
     files: Vec<SourceFile>,
 }
 
 impl From<String> for RejectionReason {
     fn from(why: String) -> Self {
-        Self { why, files: Vec::new() }
+        Self { why, held: None, files: Vec::new() }
     }
 }
 
 impl From<ConfigError> for RejectionReason {
     fn from(error: ConfigError) -> Self {
-        Self { why: error.to_string(), files: error.files }
+        Self { why: error.to_string(), held: None, files: error.files }
     }
 }
 
@@ -91,16 +93,19 @@ impl App {
         let mut digests_of = FileDigests::default();
         let mut rejected = None::<RejectedConfig>;
         loop {
-            let is_requested = tokio::select! {
-                () = reload.notified() => true,
-                () = sleep(POLL_INTERVAL) => false,
+            let (is_signalled, is_requested) = tokio::select! {
+                () = reload.notified() => (true, true),
+                () = self.reloads.requested() => (false, true),
+                () = sleep(POLL_INTERVAL) => (false, false),
             };
+            let requested = self.reloads.take_requested();
             let files = rejected.as_ref().map_or(&[][..], |rejected| &rejected.rejection.files);
             let Polled { is_used, digests } = self.poll(source, files, &mut digests_of).await;
             let polled_before = digests.len().saturating_sub(files.len());
-            if is_requested {
+            if is_signalled {
                 self.audit.rotate();
-            } else {
+            }
+            if !is_requested {
                 let is_settled = std::mem::replace(&mut seen, digests.clone()) == digests;
                 let is_known = rejected.as_ref().is_some_and(|rejected| {
                     rejected.polled == digests && rejected.at.elapsed() < RETRY_INTERVAL
@@ -117,7 +122,7 @@ impl App {
                     continue;
                 }
             }
-            let rejection = self.reload_from(source).await.err();
+            let rejection = self.reload_from(source, requested.accepted.as_deref()).await.err();
             let Some(rejection) = rejection else {
                 rejected = None;
                 continue;
@@ -126,7 +131,7 @@ impl App {
                 before.polled == digests && before.rejection.why == rejection.why && !is_requested
             });
             if !is_logged {
-                self.reject(rejection.why.clone());
+                self.reject(&rejection);
             }
             // As they were when they were read: a correction may have been saved meanwhile.
             let others = rejection.files.iter().map(|file| file.digest.clone());
@@ -137,23 +142,35 @@ impl App {
         }
     }
 
-    /// Reads the configuration and applies it.
+    /// Reads the configuration and applies it. A file that looks as if it had lost its end is held
+    /// back, unless it has the digest `accepted`.
     ///
     /// # Errors
     /// Why the configuration is rejected.
-    async fn reload_from(&self, source: &ConfigSource) -> Result<(), RejectionReason> {
+    async fn reload_from(
+        &self,
+        source: &ConfigSource,
+        accepted: Option<&str>,
+    ) -> Result<(), RejectionReason> {
         let ConfigSource { path, load, logs } = source.clone();
         let before = self.edition.load_full();
         let control = logs.clone();
+        let accepted = accepted.map(str::to_owned);
         let loading = blocking(move || {
             let config = load(&path)?;
+            if accepted.as_ref() != Some(&config.digest)
+                && let Some(why) = config.lost_end(&before.config)
+            {
+                let held = Some(config.digest);
+                return Err(RejectionReason { why, held, files: config.files });
+            }
             let written = control.prepare(&config.telemetry, &before.config.telemetry)?;
             Ok::<_, RejectionReason>((config, written))
         });
         let loaded =
             loading.await.map_err(|error| format!("the configuration cannot be read: {error}"))?;
         let (config, written) = loaded?;
-        match self.reload(config).await {
+        match self.apply(config).await {
             Ok(_) => logs.apply(written).await,
             Err(why) => {
                 // Dropping the unused exporter blocks for a moment.
@@ -168,9 +185,18 @@ impl App {
     /// were.
     ///
     /// # Errors
-    /// Why the configuration is rejected. Nothing has changed then, unless the refresh has ended in
-    /// the middle of it: then the audit log and telemetry are the new ones, and the process ends.
-    pub async fn reload(&self, mut config: Config) -> Result<Vec<&'static str>, String> {
+    /// Why the configuration is rejected: also one without the table `[end]` that the one before
+    /// has. Nothing has changed then, unless the refresh has ended in the middle of it: then the
+    /// audit log and telemetry are the new ones, and the process ends.
+    pub async fn reload(&self, config: Config) -> Result<Vec<&'static str>, String> {
+        let before = self.edition.load_full();
+        match config.lost_end(&before.config).filter(|_| before.config.has_end) {
+            Some(why) => Err(why),
+            None => self.apply(config).await,
+        }
+    }
+
+    async fn apply(&self, mut config: Config) -> Result<Vec<&'static str>, String> {
         let _one = self.reloading.lock().await;
         let before = self.edition.load_full();
         let removals = config.unspoken_removals(&before.config);
@@ -291,11 +317,12 @@ impl App {
     }
 
     /// Logs, records and counts a rejected configuration.
-    fn reject(&self, why: String) {
+    fn reject(&self, RejectionReason { why, held, .. }: &RejectionReason) {
         error!(%why, "configuration rejected; the previous one stays in use");
         let mistakes = why.lines().count() as u64;
-        self.audit.note(AuditEvent::new("config_rejected").number("mistakes", mistakes));
-        self.reloads.rejected(why);
+        let event = AuditEvent::new("config_rejected").number("mistakes", mistakes);
+        self.audit.note(event.optional_text("held", held.as_deref()));
+        self.reloads.rejected(why.clone(), held.clone());
         self.telemetry.metrics().reload_rejected();
     }
 

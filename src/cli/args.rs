@@ -148,6 +148,17 @@ pub(super) enum Command {
     /// one is required. Needs no other secret, and works even if the file has mistakes. Exit code:
     /// 1 if the gateway is not ready.
     Status(AdminApi),
+    /// Make a running gateway read its configuration file again, as SIGHUP does (needs admin.write)
+    ///
+    /// Exit code: 1 if the file is rejected, with the reasons.
+    Reload {
+        /// Accept a file that is held back because it looks as if it had lost its end: see
+        /// `promptgate status`
+        #[arg(long)]
+        accept: bool,
+        #[command(flatten)]
+        admin: AdminApi,
+    },
     /// Check that a running gateway is ready: exit code 0 or 1
     ///
     /// For container checks: needs neither a shell nor a token. Without an admin API, it checks

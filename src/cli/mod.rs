@@ -8,6 +8,7 @@ mod output;
 mod period;
 mod process;
 mod reach;
+mod reload;
 mod running;
 mod runtime;
 
@@ -80,6 +81,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Usage(query) => usage::run(&query)?,
         Command::Key(KeyCommand::New) => key::new()?,
         Command::Status(admin) => status::run(&admin)?,
+        Command::Reload { accept, admin } => reload::run(accept, &admin)?,
         Command::Health(check) => health::run(&check)?,
         Command::List { pattern, upstream, long, gateway } => {
             let choice = client::Choice { pattern, upstream };

@@ -127,6 +127,49 @@ async fn f6_a_file_that_lost_its_end_is_rejected_and_an_explicit_removal_is_show
     followed.process.stop().await;
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn a_file_that_is_cut_anywhere_is_held_back_until_it_is_accepted_or_has_an_end() {
+    let prompts = tempfile::tempdir().unwrap();
+    library(prompts.path(), "p");
+    let log = Log::new();
+    let open = log.table()
+        + &library_table("one", prompts.path())
+        + "[[access.rules]]\nallow = [\"list\", \"get\"]\n";
+    let whole = open.clone() + "[[access.rules]]\ndeny = [\"list\"]\nprompts = [\"*\"]\n";
+    let with = "[admin]\nwrite = true\ntoken = { value = \"t0ken\" }\n".to_owned();
+    let mut followed = ConfiguredProcess::start(&(with.clone() + &whole)).await;
+    followed.admin = followed.admin.with("Authorization", "Bearer t0ken");
+    let none = Vec::<String>::new();
+    assert_eq!(followed.names().await, none);
+    // By the watch, and by the signal.
+    fs::write(followed.file(), with.clone() + &open).unwrap();
+    let reloads = followed.has(0, 1).await;
+    let why = reloads["mistakes"].to_string();
+    assert!(why.contains("access.rules.2.deny") && why.contains("reload --accept"), "{why}");
+    followed.process.signal(rustix::process::Signal::HUP);
+    let reloads = followed.has(0, 2).await;
+    assert_eq!(followed.names().await, none);
+    assert_eq!(log.of("config_rejected")[0]["held"], reloads["held"]);
+    // What is accepted is what was seen.
+    let accept = async |digest: &Value| {
+        let (headers, body) =
+            ([("Content-Type", "application/json")], json!({"accept": digest}).to_string());
+        followed.admin.send("POST", "/api/v1/reload", &headers, body.as_bytes()).await.json()
+    };
+    assert!(!accept(&json!("sha256:0")).await["held"].is_null());
+    assert_eq!(followed.names().await, none);
+    let reloads = accept(&reloads["held"]).await;
+    assert_eq!((&reloads["applied"], &reloads["held"]), (&json!(1), &Value::Null), "{reloads}");
+    assert_eq!(followed.names().await, ["one__p"]);
+    let requested = log.of("reload_requested");
+    assert_eq!((requested.len(), &requested[1]["by"]), (2, &json!("token")), "{requested:?}");
+    // A file that ends with [end] is whole.
+    fs::write(followed.file(), with + &open + "[end]\n").unwrap();
+    followed.has(2, 3).await;
+    followed.process.stop().await;
+}
+
 #[tokio::test]
 async fn k2_a_repaired_file_clears_the_mistakes_at_once() {
     let prompts = tempfile::tempdir().unwrap();

@@ -7,7 +7,8 @@ use hyper::body::Incoming;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tokio::time::Instant;
+use std::time::Duration;
+use tokio::time::{Instant, timeout};
 
 use super::accounts::RevocationRequest;
 use super::answer::AdminAnswer;
@@ -22,6 +23,7 @@ use super::sign_in::{LocalPath, Redirect, SignInError, SignedIn, Via, Visitor, i
 use super::{
     AdminServer, AdminState, ClientOrigin, LOGIN_FORM, beside_calls_within, has_type, html,
 };
+use audit::record::AuditEvent;
 use domain::percent;
 use gateway::downstream::clock::now;
 use gateway::router::approvals::Action;
@@ -37,6 +39,17 @@ struct TrialBody {
     /// The argument to complete.
     argument: Option<String>,
 }
+
+/// The body of a request to reload.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReloadRequest {
+    /// Digest of the file that is held back, and is accepted.
+    accept: Option<String>,
+}
+
+/// Longest wait for a reload: it may open another audit log, and wait for the lists of upstreams.
+const RELOAD: Duration = Duration::from_secs(30);
 
 impl AdminServer {
     /// The login form, and what it leads to.
@@ -297,6 +310,26 @@ impl AdminServer {
         let what = r#"{"caller": "ID", "upstream": "ID"}"#;
         let revocation: RevocationRequest = self.json_body(head, body, what).await?;
         Ok(AdminAnswer::json(StatusCode::OK, &self.state.revoke(revocation, visitor).await))
+    }
+
+    /// Requests a reload of the configuration.
+    pub(super) async fn reload(
+        &self,
+        head: &Parts,
+        body: Incoming,
+        visitor: &Visitor,
+    ) -> PageResult<AdminAnswer> {
+        let what = r#"{"accept": null}"#;
+        let request: ReloadRequest = self.json_body(head, body, what).await?;
+        let AdminState { reloads, audit, .. } = &*self.state;
+        let event = AuditEvent::new("reload_requested").text("by", &visitor.id);
+        audit.note(event.optional_text("accepted", request.accept.as_deref()));
+        let done = reloads.request(request.accept);
+        if timeout(RELOAD, done).await.is_err() {
+            let message = "the reload takes too long; see /api/v1/status for its outcome";
+            return Err(PageError::new(StatusCode::GATEWAY_TIMEOUT, message));
+        }
+        Ok(AdminAnswer::json(StatusCode::OK, &reloads.to_json()))
     }
 
     /// Carries out a decision that a form has sent, with the entity tag of the version on its page.

@@ -45,7 +45,7 @@ use gateway::downstream::clock::now;
 use gateway::downstream::{Body, OriginGuard, Peer, RequestGuard, Serve, TlsServer};
 use gateway::router::blocking::beside_calls;
 use pages::{AnyPage, PageError, PageResult};
-pub use reloads::Reloads;
+pub use reloads::{Reloads, RequestedReload};
 use request::{PageRequest, Params};
 use routes::{ConsolePage, FoundRoutes, Handler, Route, RoutePart};
 use sign_in::{LocalPath, Role, SignIn, Site, Visitor, is_foreign_subresource, is_same_site_post};
@@ -273,6 +273,7 @@ impl AdminServer {
             Handler::Approval => self.examined_over_api(name).await,
             Handler::Decide(action) => self.decide(action.clone(), head, body, visitor).await,
             Handler::Revoke => self.revoke(head, body, visitor).await,
+            Handler::Reload => self.reload(head, body, visitor).await,
             Handler::Try => self.try_over_api(head, body, visitor, name).await,
             Handler::Complete => self.complete_over_api(head, body, visitor, name).await,
             _ => Err(PageError::not_found("document at this address")),

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use base::platform::wall_clock;
@@ -17,6 +18,16 @@ pub struct Reloads {
     /// The start on the wall clock.
     pub started_at: SystemTime,
     state: Mutex<ReloadState>,
+    /// Signalled when a reload is requested over the admin API.
+    requested: Notify,
+}
+
+/// Requests for a reload. Dropped when it is done, which those who wait notice.
+#[derive(Default)]
+pub struct RequestedReload {
+    /// Digest of the file that is accepted though it looks as if it had lost its end.
+    pub accepted: Option<String>,
+    waiting: Vec<oneshot::Sender<()>>,
 }
 
 #[derive(Default)]
@@ -26,6 +37,9 @@ pub(crate) struct ReloadState {
     last: Option<SystemTime>,
     /// The mistakes of the newest configuration, one on each line, if it was rejected.
     mistakes: Option<String>,
+    /// The digest of the file, if it is held back until an operator accepts it.
+    held: Option<String>,
+    request: RequestedReload,
     /// The keys whose values in the file need a restart.
     needs_restart: Vec<&'static str>,
     /// The protections that the last applied configuration has removed, by their keys.
@@ -53,7 +67,12 @@ const MAX_CHANGES: usize = 200;
 
 impl Default for Reloads {
     fn default() -> Self {
-        Self { started: Instant::now(), started_at: wall_clock(), state: Mutex::default() }
+        Self {
+            started: Instant::now(),
+            started_at: wall_clock(),
+            state: Mutex::default(),
+            requested: Notify::default(),
+        }
     }
 }
 
@@ -70,18 +89,19 @@ impl Reloads {
         state.keep("applied", changes, Vec::new());
         state.applied += 1;
         state.last = Some(wall_clock());
-        state.mistakes = None;
+        (state.mistakes, state.held) = (None, None);
         state.needs_restart = needs_restart.to_vec();
         state.removed = removed;
     }
 
-    /// Counts a rejected configuration. `why` has one mistake on each line.
-    pub fn rejected(&self, why: String) {
+    /// Counts a rejected configuration. `why` has one mistake on each line; `held` is the digest of
+    /// a file that an operator may accept.
+    pub fn rejected(&self, why: String, held: Option<String>) {
         let mut state = self.lock();
         state.rejected += 1;
         state.keep("rejected", Vec::new(), why.lines().map(str::to_owned).collect());
         state.last = Some(wall_clock());
-        state.mistakes = Some(why);
+        (state.mistakes, state.held) = (Some(why), held);
     }
 
     /// Notes that the file is again the one of the configuration in use, after it was rejected.
@@ -89,7 +109,31 @@ impl Reloads {
         let mut state = self.lock();
         state.keep("restored", Vec::new(), Vec::new());
         state.last = Some(wall_clock());
-        state.mistakes = None;
+        (state.mistakes, state.held) = (None, None);
+    }
+
+    /// Requests a reload, and accepts the file of this digest. Resolves when it is done.
+    pub(super) fn request(&self, accept: Option<String>) -> impl Future<Output = ()> + use<> {
+        let (waiting, done) = oneshot::channel();
+        let mut state = self.lock();
+        state.request.accepted = accept.or(state.request.accepted.take());
+        state.request.waiting.push(waiting);
+        drop(state);
+        self.requested.notify_one();
+        async {
+            // Nothing is sent.
+            let _ = done.await;
+        }
+    }
+
+    /// Resolves when a reload is requested. Cancel safe.
+    pub async fn requested(&self) {
+        self.requested.notified().await;
+    }
+
+    /// Takes the requests for a reload.
+    pub fn take_requested(&self) -> RequestedReload {
+        std::mem::take(&mut self.lock().request)
     }
 
     /// Returns the last reloads, the newest first.
@@ -117,6 +161,7 @@ impl Reloads {
             "rejected": state.rejected,
             "lastAt": state.last.map(|at| humantime::format_rfc3339_seconds(at).to_string()),
             "mistakes": mistakes,
+            "held": state.held,
             "needsRestart": state.needs_restart,
             "removed": state.removed,
         })

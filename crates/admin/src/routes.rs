@@ -31,6 +31,7 @@ pub(super) enum Handler {
     Approval,
     Decide(Action),
     Revoke,
+    Reload,
     Try,
     Complete,
     Login(LoginStep),
@@ -101,7 +102,7 @@ const TESTER: Option<Role> = Some(Role::Tester);
 const APPROVER: Option<Role> = Some(Role::Approver);
 
 /// A path without names comes before one that it matches, too.
-static ROUTES: [Route; 42] = [
+static ROUTES: [Route; 43] = [
     get("/livez", None, Handler::Livez),
     get("/readyz", None, Handler::Readyz),
     get("/metrics", VIEWER, Handler::Metrics),
@@ -112,6 +113,7 @@ static ROUTES: [Route; 42] = [
     get("/api/v1/replicas", VIEWER, Handler::Document(|state| ok(&state.replicas()))),
     get("/api/v1/accounts", VIEWER, Handler::Document(|state| ok(&state.accounts()))),
     post("/api/v1/accounts/revoke", APPROVER, Handler::Revoke),
+    post("/api/v1/reload", APPROVER, Handler::Reload),
     get("/api/v1/approvals", VIEWER, Handler::Document(AdminState::approvals_answer)),
     post("/api/v1/approvals/approve", APPROVER, Handler::Decide(Action::Approve { unseen: false })),
     post("/api/v1/approvals/reject", APPROVER, Handler::Decide(Action::Reject)),

@@ -97,7 +97,7 @@ listen = "127.0.0.1:9877": Address of the admin API, apart from `server.listen`.
 token: A secret, sent as `Authorization: Bearer TOKEN` or typed into the sign-in page of the
     console. Required beyond loopback, and with `write` and `try_as`. Sessions that began with it
     end when it changes.
-write: `true` accepts decisions on prompts and the end of accounts. Needs `token`: who has it can
+write: `true` accepts decisions on prompts, the end of accounts, and reloads. Needs `token`: who has it can
     approve prompts.
 console: `false` serves no pages for people. The API stays.
 try_as: `true` lets testers try prompts with the rights of other callers and groups. Needs `token`.

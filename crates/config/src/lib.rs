@@ -129,6 +129,8 @@ pub struct Config {
     pub telemetry: TelemetrySettings,
     /// Whether the file ends with the table `[end]`.
     pub has_end: bool,
+    /// The text of the file, with the secrets that stand in it.
+    text: Secret,
     /// The keys of the file and of the environment, and the defaults of the rest.
     pub settings: Arc<[Setting]>,
 }
@@ -334,6 +336,7 @@ impl Config {
             telemetry: telemetry::read(root.section("telemetry"), proxies),
             naming,
             has_end: end(&mut root, text),
+            text: Secret::new(text),
             settings: Arc::default(),
         };
         for key in ["mcpServers", "servers", "mcp_servers"] {
@@ -395,8 +398,8 @@ views: More endpoints, each with a part of the catalog. The name of the table en
 overlays: Changes of prompts before clients see them. Several for one prompt apply in their order.
 approvals: Which versions of prompts may be served.
 telemetry: Log, metrics and traces.
-end: Always the last table, without keys. Once a gateway has it, a reload of a file without it is
-    rejected: for files that a program writes.
+end: Always the last table, without keys: the file has not lost its end. Once a gateway has it, a
+    reload of a file without it is held back.
 "#;
 
 /// One table of every kind, from which the schema is recorded.
@@ -429,7 +432,7 @@ icons = [{}]
 fn end(root: &mut Section<'_>, text: &str) -> bool {
     let has_end = root.has("end");
     if has_end && !text.is_empty() && !protection::ends_with_end(text) {
-        root.mistake("end", "must be the last table, without anything but comments behind it");
+        root.mistake("end", "must be the last table: move what is behind it in front of it");
     }
     root.section("end").finish();
     has_end

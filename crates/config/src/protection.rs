@@ -2,8 +2,8 @@
 //! was full or a template failed, must not open a closed endpoint or console: a reload that removes
 //! a protection is rejected, unless the file removes it explicitly.
 
-use super::Config;
 use super::lock::NO_FILE;
+use super::{Config, in_use};
 use domain::approval::Mode;
 use domain::name::UpstreamId;
 
@@ -57,11 +57,6 @@ impl Config {
                     && self.upstreams.iter().any(|up| self.approvals.mode_of(&up.id) != Mode::Off),
                 "approvals.lock: the lock file is gone; restore it, or restart the gateway if that is meant",
             ),
-            (
-                before.has_end && !self.has_end,
-                "end: the file has no table [end] any more, so it may have lost its end; restore it, or restart the \
-                 gateway if that is meant",
-            ),
         ];
         removals.into_iter().filter(|(is_removed, _)| *is_removed).map(|(_, why)| why).collect()
     }
@@ -73,6 +68,28 @@ impl Config {
             (before.access.is_some() && self.access.is_none(), "access"),
             (before.has_policy_file() && !self.has_policy_file(), "access.cedar"),
             (
+    /// Returns why this file looks as if it were `before` without its end, because the disk was full
+    /// or a template failed: it has lost the table `[end]`, or has none and is the beginning of the
+    /// file before. Any cut can open something, such as one that takes the last line of a rule.
+    pub fn lost_end(&self, before: &Self) -> Option<String> {
+        let is_beginning = || before.text.expose().starts_with(self.text.expose().trim_end());
+        if self.has_end || !(before.has_end || is_beginning()) {
+            return None;
+        }
+        let changes = in_use::changes(&before.settings, &self.settings);
+        let gone: Vec<_> = changes.iter().map(|change| change.key.as_str()).collect();
+        if gone.is_empty() && !before.has_end {
+            // Comments are gone.
+            return None;
+        }
+        let more = if gone.len() > NAMED { ", …" } else { "" };
+        let gone = gone[..gone.len().min(NAMED)].join(", ");
+        Some(format!(
+            "end: the file may have lost its end ({gone}{more}); restore it, or, if that is meant, end it with \
+             the table [end], or run `promptgate reload --accept`"
+        ))
+    }
+
                 before.needs_sign_in() == Some(true) && self.needs_sign_in() == Some(false),
                 "admin.token",
             ),
@@ -118,6 +135,9 @@ pub(super) fn ends_with_end(text: &str) -> bool {
     let header = last.split('#').next().unwrap_or_default().trim_end();
     header.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).map(str::trim) == Some("end")
 }
+/// Keys that a cut file has lost and that are named.
+const NAMED: usize = 5;
+
 
 #[cfg(test)]
 mod tests {
@@ -152,7 +172,8 @@ mod tests {
             starts.iter().filter(|at| whole[..**at].ends_with('\n') || **at == 0).collect();
         assert!(cuts.len() > 4, "{cuts:?}");
         for cut in cuts {
-            assert!(removals(&whole, &whole[..*cut]).contains(&"end"), "{}", &whole[..*cut]);
+            let why = parse(&whole[..*cut]).lost_end(&parse(&whole));
+            assert!(why.is_some(), "{}", &whole[..*cut]);
         }
         let without_end = whole.replace("[end]\n", "");
         assert_eq!(removals(&without_end, ""), ["access", "auth"]);
@@ -186,6 +207,97 @@ mod tests {
         let after = format!("[auth]\nrequired = false\n{open_rule}[audit]\npath = \"\"\n");
         assert_eq!(removals(&before, &after), Vec::<&str>::new());
         assert_eq!(parse(&after).removals(&parse(&before)), ["auth", "audit"]);
+    /// A file in the order of the documentation: each of its last lines closes something.
+    const ORDERED: &str = r#"
+[server]
+expose = ["prompts"]
+[upstreams.hr]
+transport = "library"
+path = "."
+[upstreams.lib]
+transport = "library"
+path = "."
+[[auth.api_keys]]
+id = "ci"
+hash = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
+[[access.rules]]
+allow = ["list", "get"]
+groups = ["staff"]
+upstreams = ["hr"]
+[[access.rules]]
+deny = ["list", "get"]
+prompts = ["lib__draft*"]
+[[access.rules]]
+allow = ["list", "get"]
+upstreams = ["lib"]
+groups = ["guests"]
+[views.pub]
+upstreams = ["lib"]
+prompts = ["lib__*"]
+[[overlays]]
+upstream = "hr"
+prompt = "salary"
+arguments.tenant = { preset = "acme" }
+[[overlays]]
+upstream = "lib"
+prompt = "old"
+drop = true
+[[limits]]
+name = "calls"
+rate = "100/m"
+"#;
+
+    #[test]
+    fn a_file_that_is_the_beginning_of_the_one_in_use_has_lost_its_end_wherever_it_was_cut() {
+        let whole = parse(ORDERED);
+        let parsed = |text: &str| Config::parse("g", text, Path::new(""), &[]);
+        let ends = (0..ORDERED.trim_end().len()).filter(|at| ORDERED.is_char_boundary(*at));
+        let cuts: Vec<_> = ends.filter_map(|at| parsed(&ORDERED[..at]).ok()).collect();
+        assert!(cuts.len() > 30, "{}", cuts.len());
+        for cut in &cuts {
+            let why = cut.lost_end(&whole);
+            assert!(why.is_some(), "{}", cut.text.expose());
+        }
+        // A line feed more behind the cut.
+        let cut = parse(
+            &(ORDERED.split("[[overlays]]").next().unwrap().to_owned()
+                + "
+ 
+"),
+        );
+        let why = cut.lost_end(&whole).unwrap();
+        assert!(why.contains("(limits.1.name") && why.contains("reload --accept"), "{why}");
+    }
+
+    #[test]
+    fn a_file_with_an_end_or_with_anything_else_and_one_without_its_comments_has_lost_none() {
+        let whole = parse(&format!(
+            "{ORDERED}# The end.
+"
+        ));
+        let cut = ORDERED.split("[[limits]]").next().unwrap();
+        assert_eq!(
+            parse(&format!(
+                "{cut}[end]
+"
+            ))
+            .lost_end(&whole),
+            None
+        );
+        assert_eq!(
+            parse(&format!(
+                "{cut}[listing]
+page_size = 7
+"
+            ))
+            .lost_end(&whole),
+            None
+        );
+        assert_eq!(parse(ORDERED).lost_end(&whole), None, "a comment");
+        assert_eq!(whole.lost_end(&whole), None);
+        assert_eq!(parse(&ORDERED.replace("guests", "all")).lost_end(&whole), None);
+    }
+
         assert_eq!(
             removals(&before, &format!("[auth]\nrequired = \"auto\"\n{open_rule}")),
             ["auth"]

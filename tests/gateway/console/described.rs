@@ -151,6 +151,10 @@ async fn every_answer_is_as_it_is_described() {
     described.check("POST", "/api/v1/accounts/revoke", &revoked);
     assert_eq!(revoked.json()["revoked"].as_array().unwrap().len(), 1);
 
+    let reloaded = post(admin, "/reload", &json!({})).await;
+    described.check("POST", "/api/v1/reload", &reloaded);
+    assert_eq!(reloaded.json()["mistakes"], json!([]));
+
     tries(&mut described, &everything).await;
     decisions(&mut described, &everything).await;
     refusals(&mut described, &everything).await;

@@ -126,6 +126,10 @@ fn config(toml: &str) -> Config {
 /// A free port; neither audit log nor admin side, unless the test is about one.
 fn with_port(toml: &str) -> String {
     let listen = "listen = \"127.0.0.1:0\"";
+    let (toml, end) = match toml.strip_suffix("[end]\n") {
+        Some(before) => (before, "\n[end]\n"),
+        None => (toml, ""),
+    };
     let with_port = match toml.split_once("[server]\n") {
         Some((before, after)) => format!("{before}[server]\n{listen}\n{after}"),
         None => format!("[server]\n{listen}\n{toml}"),
@@ -136,5 +140,5 @@ fn with_port(toml: &str) -> String {
     // Without a folder of its own, tests would share one.
     let keeps_none = has("[admin]\n") && !has("[admin.usage]\n");
     let usage = if keeps_none { "\n[admin.usage]\npath = \"\"\n" } else { "" };
-    format!("{with_port}{audit}{admin}{usage}")
+    format!("{with_port}{audit}{admin}{usage}{end}")
 }

@@ -1,0 +1,37 @@
+//! `promptgate reload`: makes a running gateway read its files again.
+
+use serde_json::{Value, json};
+
+use super::args::AdminApi;
+use super::failure::Failure;
+use super::output::printable;
+use super::reach::Reach;
+use super::runtime::runtime;
+use super::status::{fetch_once, send_once};
+
+/// Asks for a reload; accepts the file that is held back if `accept` is set.
+///
+/// # Errors
+/// The gateway cannot be reached or refuses, or the file is rejected.
+pub(super) fn run(accept: bool, admin: &AdminApi) -> Result<(), Failure> {
+    let url = Reach::find(&admin.file).admin(admin.url.as_deref())?;
+    let reloads = runtime()?.block_on(async {
+        // What is accepted is the file that the gateway has seen, not one that has replaced it.
+        let held = match accept {
+            true => fetch_once(&url, "/api/v1/status").await?["reloads"]["held"].clone(),
+            false => Value::Null,
+        };
+        if accept && held.is_null() {
+            return Err(Failure::new(
+                "no configuration file is held back: see `promptgate status`",
+            ));
+        }
+        send_once(&url, "/api/v1/reload", &json!({"accept": held})).await
+    })?;
+    let mistakes: Vec<_> =
+        reloads["mistakes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if !mistakes.is_empty() {
+        return Err(Failure::new(printable(&mistakes.join("\n"))));
+    }
+    admin.output.print(&reloads, "The configuration is reloaded.")
+}
