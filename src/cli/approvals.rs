@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::args::{ApprovalsCommand, ApprovalsDecision, ApprovalsView, SeenTags};
 use super::failure::Failure;
-use super::load::load;
+use super::load::{demand, load};
 use super::output::{Column, print, printable, prompts, table};
 use super::runtime::runtime;
 use crate::app::App;
@@ -33,6 +33,7 @@ use gateway::router::{Router, UpstreamStatus};
 /// 1 if upstreams offer versions that are not approved (`check`), or nothing could be decided.
 pub(super) fn run(command: &ApprovalsCommand) -> Result<(), Failure> {
     let view = match command {
+        ApprovalsCommand::Rewrite(view) => return rewrite(view),
         ApprovalsCommand::Status(view)
         | ApprovalsCommand::Check(view)
         | ApprovalsCommand::Diff { view, .. } => view,
@@ -55,6 +56,16 @@ pub(super) fn run(command: &ApprovalsCommand) -> Result<(), Failure> {
     done
 }
 
+/// Writes the lock file anew.
+fn rewrite(view: &ApprovalsView) -> Result<(), Failure> {
+    demand(&view.file.config)?;
+    let store = config::lock_store(&view.file.config)?;
+    let lock = store.rewrite().map_err(|error| Failure::usage(error.to_string()))?;
+    let (path, decided) = (store.path().display(), prompts(lock.len()));
+    let text = format!("{path} is written anew, with the decisions on {decided}.");
+    view.output.print(&json!({"lock": lock.digest, "prompts": lock.len()}), &text)
+}
+
 /// The gateway of a command, with the state of its upstreams.
 struct ApprovalsGateway {
     router: Arc<Router>,
@@ -66,6 +77,7 @@ struct ApprovalsGateway {
 impl ApprovalsGateway {
     async fn run(&self, command: &ApprovalsCommand) -> Result<(), Failure> {
         match command {
+            ApprovalsCommand::Rewrite(view) => rewrite(view),
             ApprovalsCommand::Status(view) => self.status(view).await,
             ApprovalsCommand::Diff { prompt, view } => self.diff(prompt.as_deref(), view).await,
             ApprovalsCommand::Check(view) => self.check(view).await,

@@ -268,6 +268,11 @@ pub(super) enum ApprovalsCommand {
         #[command(flatten)]
         decision: ApprovalsDecision,
     },
+    /// Write the lock file anew, after its entries were reviewed
+    ///
+    /// A lock file ends with the digest of its entries, so that a lost part is noticed. A merge or
+    /// an edit by hand makes the digest wrong.
+    Rewrite(ApprovalsView),
     /// Approve a version that was approved before
     ///
     /// An upstream does not serve an old text because of it: gets of another text are refused, or

@@ -426,7 +426,9 @@ async fn a_lock_file_that_is_broken_or_gone_changes_nothing_and_is_reported() {
         status["reloads"].to_string()
     };
     for (text, expected) in [
-        (Some(whole.replace("version = 1", "<<<<<<< ours")), "approvals.lock"),
+        (Some(whole.replace("version = 2", "<<<<<<< ours")), "approvals.lock"),
+        // All that is compared of a text is gone.
+        (whole.split("\n[[prompts.approved.texts]]").next().map(str::to_owned), "rewrite"),
         (Some(whole[..whole.len() - 30].to_owned()), "approvals.lock"),
         (None, "the lock file is gone"),
     ] {
@@ -439,6 +441,12 @@ async fn a_lock_file_that_is_broken_or_gone_changes_nothing_and_is_reported() {
         fs::write(&path, &whole).unwrap();
         eventually(mistakes, |said| !said.contains(expected)).await;
     }
+    // Who has reviewed it says so.
+    fs::write(&path, whole.replace("by = \"alice\"", "by = \"merged\"")).unwrap();
+    eventually(mistakes, |said| said.contains("rewrite")).await;
+    let said = folder.approvals(&["rewrite"]).await;
+    assert!(said.code == Some(0) && said.stdout.contains("1 prompt"), "{said:?}");
+    eventually(mistakes, |said| !said.contains("rewrite")).await;
     // A gateway does not start with it, and commands do not touch it.
     fs::write(&path, "version = 1\nversion = 2\n").unwrap();
     let said = folder.approvals(&["approve", "--upstream", "up", "--yes"]).await;

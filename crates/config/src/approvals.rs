@@ -84,11 +84,7 @@ pub(super) fn read(
     modes: BTreeMap<UpstreamId, Mode>,
 ) -> ApprovalRules {
     section.explain(KEYS);
-    let lock = section.text("lock", "promptgate.lock");
-    let store = LockStore::at(section.beside(&lock));
-    if lock.is_empty() {
-        section.mistake("lock", "must be the path of a file");
-    }
+    let store = store(&mut section);
     let mode = section.choice("mode", Mode::Off, &MODES);
     let mut approvals = ApprovalRules {
         lock: Arc::new(Lock::none()),
@@ -127,6 +123,15 @@ pub(super) fn read(
     }
     section.finish();
     approvals
+}
+
+/// The place of the lock file.
+pub(super) fn store(section: &mut Section<'_>) -> LockStore {
+    let lock = section.text("lock", "promptgate.lock");
+    if lock.is_empty() {
+        section.mistake("lock", "must be the path of a file");
+    }
+    LockStore::at(section.beside(&lock))
 }
 
 /// Reads the lock file, so that a change of it is a change of the configuration.

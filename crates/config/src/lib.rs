@@ -70,7 +70,7 @@ pub use limits::{Limit, Per, default_limit_name};
 pub use logins::{AccountLimits, Login, Logins};
 pub use net::Proxies;
 pub use oauth::{ClientProof, OAuth};
-pub use records::{Records, load_audit};
+pub use records::{Records, load_audit, lock_store};
 pub use secret::Secret;
 pub use server::Limits;
 pub use server::{Server, from_here};

@@ -52,6 +52,13 @@ impl Config {
                  would be served; if that is meant, set approvals.mode, or approval of the upstream",
             ),
             (
+                !self.approvals.lock.has_end
+                    && self.approvals.lock.approves_less_than(&before.approvals.lock)
+                    && self.upstreams.iter().any(|up| self.approvals.mode_of(&up.id) != Mode::Off),
+                "approvals.lock: the lock file approves less than the one in use, and has no digest of its entries, so it may \
+                 have lost its end; restore it, or review it and run `promptgate approvals rewrite`",
+            ),
+            (
                 self.approvals.lock.digest == NO_FILE
                     && !before.approvals.lock.is_empty()
                     && self.upstreams.iter().any(|up| self.approvals.mode_of(&up.id) != Mode::Off),
@@ -61,13 +68,6 @@ impl Config {
         removals.into_iter().filter(|(is_removed, _)| *is_removed).map(|(_, why)| why).collect()
     }
 
-    /// Returns the protections that `before` has and this configuration has not, by their keys. The
-    /// audit log is removed only by `audit.path = ""`, which is explicit.
-    pub fn removals(&self, before: &Self) -> Vec<&'static str> {
-        let removals = [
-            (before.access.is_some() && self.access.is_none(), "access"),
-            (before.has_policy_file() && !self.has_policy_file(), "access.cedar"),
-            (
     /// Returns why this file looks as if it were `before` without its end, because the disk was full
     /// or a template failed: it has lost the table `[end]`, or has none and is the beginning of the
     /// file before. Any cut can open something, such as one that takes the last line of a rule.
@@ -90,6 +90,13 @@ impl Config {
         ))
     }
 
+    /// Returns the protections that `before` has and this configuration has not, by their keys. The
+    /// audit log is removed only by `audit.path = ""`, which is explicit.
+    pub fn removals(&self, before: &Self) -> Vec<&'static str> {
+        let removals = [
+            (before.access.is_some() && self.access.is_none(), "access"),
+            (before.has_policy_file() && !self.has_policy_file(), "access.cedar"),
+            (
                 before.needs_sign_in() == Some(true) && self.needs_sign_in() == Some(false),
                 "admin.token",
             ),
@@ -128,6 +135,9 @@ impl Config {
     }
 }
 
+/// Keys that a cut file has lost and that are named.
+const NAMED: usize = 5;
+
 /// Whether the table `[end]` of a file is its last one: only blank lines and comments follow.
 pub(super) fn ends_with_end(text: &str) -> bool {
     let content = |line: &&str| !line.is_empty() && !line.starts_with('#');
@@ -135,9 +145,6 @@ pub(super) fn ends_with_end(text: &str) -> bool {
     let header = last.split('#').next().unwrap_or_default().trim_end();
     header.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).map(str::trim) == Some("end")
 }
-/// Keys that a cut file has lost and that are named.
-const NAMED: usize = 5;
-
 
 #[cfg(test)]
 mod tests {
@@ -200,13 +207,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn f6_each_protection_can_be_removed_explicitly() {
-        let before = key() + RULE;
-        let open_rule = "[[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\n";
-        let after = format!("[auth]\nrequired = false\n{open_rule}[audit]\npath = \"\"\n");
-        assert_eq!(removals(&before, &after), Vec::<&str>::new());
-        assert_eq!(parse(&after).removals(&parse(&before)), ["auth", "audit"]);
     /// A file in the order of the documentation: each of its last lines closes something.
     const ORDERED: &str = r#"
 [server]
@@ -298,6 +298,13 @@ page_size = 7
         assert_eq!(parse(&ORDERED.replace("guests", "all")).lost_end(&whole), None);
     }
 
+    #[test]
+    fn f6_each_protection_can_be_removed_explicitly() {
+        let before = key() + RULE;
+        let open_rule = "[[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\n";
+        let after = format!("[auth]\nrequired = false\n{open_rule}[audit]\npath = \"\"\n");
+        assert_eq!(removals(&before, &after), Vec::<&str>::new());
+        assert_eq!(parse(&after).removals(&parse(&before)), ["auth", "audit"]);
         assert_eq!(
             removals(&before, &format!("[auth]\nrequired = \"auto\"\n{open_rule}")),
             ["auth"]
@@ -377,7 +384,11 @@ page_size = 7
         assert_eq!(removals(&own.unwrap()), 0);
         assert_eq!(parse("").removals(&enforced), ["approvals"]);
         std::fs::remove_file(&lock).unwrap();
-        let why = parse("[approvals]\nmode = \"enforce\"\n").unspoken_removals(&enforced);
+        let enforce = "[approvals]\nmode = \"enforce\"\n";
+        let why = parse(enforce).unspoken_removals(&enforced);
         assert!(why[0].starts_with("approvals.lock: the lock file is gone"), "{why:?}");
+        std::fs::write(&lock, "version = 1\n").unwrap();
+        let why = parse(enforce).unspoken_removals(&enforced);
+        assert!(why[0].starts_with("approvals.lock: the lock file approves less"), "{why:?}");
     }
 }

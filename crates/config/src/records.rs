@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use super::audit::{self, Audit};
 use super::error::ConfigError;
+use super::lock::LockStore;
 use super::raw::Raw;
 use super::reader::{Context, Section};
-use super::{admin, environment, lookup, text_or_empty};
+use super::{admin, approvals, environment, lookup, text_or_empty};
 use domain::fair_share::Share;
 
 /// The folders of the records.
@@ -47,6 +48,20 @@ impl Records {
 /// The file cannot be read or is not TOML, or the table has a mistake.
 pub fn load_audit(path: &Path) -> Result<Option<Audit>, ConfigError> {
     read(path, &environment(), |root| audit::read(root.section("audit"), Share::WHOLE))
+}
+
+/// Finds the lock file that the file at `path` names, as [`Records::load`]: it may have mistakes
+/// itself.
+///
+/// # Errors
+/// The file cannot be read or is not TOML, or `approvals.lock` has a mistake.
+pub fn lock_store(path: &Path) -> Result<LockStore, ConfigError> {
+    read(path, &environment(), |root| {
+        let mut section = root.section("approvals");
+        let store = approvals::store(&mut section);
+        section.ignore_rest();
+        store
+    })
 }
 
 fn read<T>(

@@ -23,6 +23,8 @@ use domain::json::object::write_object;
 pub struct Lock {
     /// `sha256:…` of the file, or [`NO_FILE`].
     pub digest: String,
+    /// Whether a lost entry would be noticed: the file has the digest of its entries.
+    pub has_end: bool,
     /// By upstream and raw name.
     approvals: BTreeMap<String, BTreeMap<String, Approval>>,
 }
@@ -31,7 +33,15 @@ pub struct Lock {
 pub const NO_FILE: &str = "none";
 
 /// The version of the format.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+
+/// The version before, which has no digest of its entries.
+const WITHOUT_END: u32 = 1;
+
+/// Why a lock file is not used that has lost a part, or was changed by something else than a
+/// decision.
+const NOT_WHOLE: &str = "it has not the digest of its entries: it was merged or edited, or has lost a part; review it, then run \
+                         `promptgate approvals rewrite` (docs/approvals.md#review-in-git-and-ci)";
 
 /// The beginning of each lock file.
 const HEADER: &str = "# The approved versions of prompts, written by `promptgate approvals`. Review changes like code (docs/approvals.md).\n";
@@ -39,27 +49,42 @@ const HEADER: &str = "# The approved versions of prompts, written by `promptgate
 impl Lock {
     /// The content of a lock file that does not exist: nothing is approved.
     pub(crate) fn none() -> Self {
-        Self { digest: NO_FILE.to_owned(), approvals: BTreeMap::new() }
+        Self { digest: NO_FILE.to_owned(), has_end: true, approvals: BTreeMap::new() }
     }
 
     /// Reads the text of a lock file.
     ///
     /// # Errors
-    /// The first mistake, with its line.
+    /// The first mistake, with its line; or that it has not the digest of its entries.
     pub fn parse(text: &str) -> Result<Self, String> {
+        match Self::parse_entries(text)? {
+            (lock, _) if !lock.has_end => Ok(lock),
+            (lock, Some(end)) if end.digest == seal::sha256_text(lock.entries().as_bytes()) => {
+                Ok(lock)
+            }
+            _ => Err(NOT_WHOLE.to_owned()),
+        }
+    }
+
+    /// Reads the text of a lock file whose entries a person has reviewed, so that their digest does
+    /// not matter.
+    fn parse_entries(text: &str) -> Result<(Self, Option<LockEnd>), String> {
+        let digest = seal::sha256_text(text.as_bytes());
+        // As git may have converted it.
+        let text = &text.replace("\r\n", "\n");
         let document: LockDocument = toml_edit::de::from_str(text).map_err(|error| {
             let line = error.span().map(|span| 1 + text[..span.start].matches('\n').count());
             let at = line.map(|line| format!("line {line}: ")).unwrap_or_default();
             format!("{at}{}", error.message().trim())
         })?;
-        if document.version != VERSION {
-            let version = document.version;
+        let version = document.version;
+        if !(WITHOUT_END..=VERSION).contains(&version) {
             return Err(format!(
                 "its version is {version}; this promptgate reads version {VERSION}"
             ));
         }
-        let mut lock =
-            Self { digest: seal::sha256_text(text.as_bytes()), approvals: BTreeMap::new() };
+        let has_end = version != WITHOUT_END;
+        let mut lock = Self { digest, has_end, approvals: BTreeMap::new() };
         for entry in document.prompts {
             let LockEntry { upstream, prompt, approved, rejected, previous } = entry;
             let at = |why: String| format!("prompt {prompt:?} of upstream {upstream:?}: {why}");
@@ -80,11 +105,33 @@ impl Lock {
                 return Err(at("it is there twice".to_owned()));
             }
         }
-        Ok(lock)
+        Ok((lock, document.end))
     }
 
-    /// Returns the text of the lock file: entries in byte order of upstreams and raw names.
+    /// Returns the text of the lock file, which ends with the digest of its entries.
     pub fn to_text(&self) -> String {
+        let entries = self.entries();
+        let digest = seal::sha256_text(entries.as_bytes());
+        format!("{entries}\n[end]\ndigest = \"{digest}\"\n")
+    }
+
+    /// Whether an approval of `before` is gone, or covers a text less.
+    pub(crate) fn approves_less_than(&self, before: &Self) -> bool {
+        let is_covered = |(upstream, prompt, approval): (&str, &str, &Approval)| {
+            let Some(Decided { version: before, .. }) = &approval.approved else { return true };
+            let now = self.approvals.get(upstream).and_then(|prompts| prompts.get(prompt));
+            let Some(Decided { version: now, .. }) = now.and_then(|now| now.approved.as_ref())
+            else {
+                return false;
+            };
+            now.definition != before.definition
+                || before.texts.keys().all(|arguments| now.texts.contains_key(arguments))
+        };
+        !before.approvals().all(is_covered)
+    }
+
+    /// Returns the text without its end: entries in byte order of upstreams and raw names.
+    fn entries(&self) -> String {
         let mut out = format!("{HEADER}version = {VERSION}\n");
         for (upstream, prompt, approval) in self.approvals() {
             let (upstream, prompt) = (Value::from(upstream), Value::from(prompt));
@@ -126,8 +173,13 @@ impl Lock {
             .or_default()
     }
 
+    /// Returns the number of prompts that were decided on.
+    pub fn len(&self) -> usize {
+        self.approvals().count()
+    }
+
     /// Whether nothing was ever decided.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.approvals.is_empty()
     }
 
@@ -154,6 +206,15 @@ struct LockDocument {
     version: u32,
     #[serde(default)]
     prompts: Vec<LockEntry>,
+    end: Option<LockEnd>,
+}
+
+/// The last table of the file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LockEnd {
+    /// `sha256:…` of the entries, as [`Lock::entries`] writes them.
+    digest: String,
 }
 
 #[derive(Deserialize)]
@@ -287,6 +348,52 @@ mod tests {
         assert!(text.find("upstream = \"a\"").unwrap() < text.find("upstream = \"b\"").unwrap());
         assert_eq!(read.digests().count(), 11);
         assert_eq!(Lock::parse("version = 1\n").unwrap().approvals, BTreeMap::new());
+        let windows = text.replace('\n', "\r\n");
+        assert_eq!(Lock::parse(&windows).unwrap().approvals, lock.approvals, "as git converts it");
+        // As it was before there was an end.
+        let old = lock.entries().replacen("version = 2", "version = 1", 1);
+        let old = Lock::parse(&old).unwrap();
+        assert!(old.approvals == lock.approvals && !old.has_end && read.has_end);
+    }
+
+    #[test]
+    fn a_lock_that_was_cut_anywhere_or_merged_is_not_whole() {
+        let mut lock = Lock::none();
+        for prompt in ["x", "y"] {
+            *lock.approval_mut("a", prompt) = Approval {
+                approved: Some(decided(2, &[("k", "v")])),
+                rejected: Some(decided(3, &[])),
+                previous: vec![decided(4, &[])],
+            };
+        }
+        let text = lock.to_text();
+        for cut in 0..text.trim_end().len() {
+            assert!(Lock::parse(&text[..cut]).is_err(), "{}", &text[..cut]);
+        }
+        let end = text.find("\n[end]").unwrap();
+        for cut in text[..end].match_indices("\n[").map(|(at, _)| at) {
+            let merged = format!("{}{}", &text[..cut], &text[end..]);
+            assert!(Lock::parse(&merged).is_err(), "{merged}");
+        }
+        let why = Lock::parse(&text[..end]).unwrap_err();
+        assert!(why.contains("promptgate approvals rewrite"), "{why}");
+    }
+
+    #[test]
+    fn a_lock_approves_less_without_an_approval_or_a_text_of_it() {
+        let with = |texts: &[(&str, &str)]| {
+            let mut lock = Lock::none();
+            let approved = Some(decided(1, texts));
+            *lock.approval_mut("a", "p") = Approval { approved, ..Approval::default() };
+            lock
+        };
+        let (two, one, none) = (with(&[("a", "1"), ("b", "2")]), with(&[("a", "1")]), with(&[]));
+        assert!(one.approves_less_than(&two) && none.approves_less_than(&one));
+        assert!(Lock::none().approves_less_than(&none));
+        assert!(!two.approves_less_than(&one) && !two.approves_less_than(&two));
+        let mut other = Lock::none();
+        other.approval_mut("a", "p").approved = Some(decided(7, &[]));
+        assert!(!other.approves_less_than(&two), "another version");
     }
 
     #[test]
@@ -299,7 +406,8 @@ mod tests {
         assert!(Lock::parse(&entry(&record)).is_ok());
         for (text, expected) in [
             (String::new(), "missing field `version`"),
-            ("version = 2\n".to_owned(), "its version is 2"),
+            ("version = 3\n".to_owned(), "its version is 3"),
+            ("version = 2\n".to_owned(), "it has not the digest of its entries"),
             ("version = 1\n<<<<<<< ours\n".to_owned(), "line 2: "),
             (entry(""), "prompt \"p\" of upstream \"a\": it has neither"),
             (entry(&record.replace("sha256:0", "sha256:x")), "is no digest"),

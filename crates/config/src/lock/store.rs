@@ -136,7 +136,25 @@ impl LockStore {
         self.swap(lock)?;
         // The change is done; objects that stay behind are removed by the next change.
         let _ = self.collect(lock);
-        Ok(Lock { digest: seal::sha256_text(lock.to_text().as_bytes()), ..lock.clone() })
+        let digest = seal::sha256_text(lock.to_text().as_bytes());
+        Ok(Lock { digest, has_end: true, ..lock.clone() })
+    }
+
+    /// Writes the lock file anew with the digest of its entries, which a person has reviewed.
+    /// Objects that they do not need stay. Blocks.
+    ///
+    /// # Errors
+    /// [`StoreError::Broken`] if it cannot be read, also apart from the digest; or it cannot be
+    /// written.
+    pub fn rewrite(&self) -> Result<Lock, StoreError> {
+        let _writer = self.hold_writer()?;
+        let path = || self.lock.clone();
+        let text = disk::read_to_string(&self.lock)
+            .map_err(|error| StoreError::Io { path: path(), error })?;
+        let entries = Lock::parse_entries(&text);
+        let (lock, _) = entries.map_err(|why| StoreError::Broken { path: path(), why })?;
+        self.swap(&lock)?;
+        self.read()
     }
 
     /// Keeps other writers out until the file is dropped.
@@ -334,6 +352,29 @@ mod tests {
         assert_eq!((store.read().unwrap(), objects(&store).len()), (Lock::none(), 0));
         store.replace(NO_FILE, &lock, &its_objects).unwrap();
         assert!(store.replace(NO_FILE, &lock, &its_objects).is_err());
+    }
+
+    #[test]
+    fn a_lock_that_was_reviewed_gets_its_digest_and_keeps_its_objects() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = LockStore::at(folder.path().join("promptgate.lock"));
+        let (lock, its_objects) = approving(&Lock::none(), "\"one\"");
+        let known = store.replace(NO_FILE, &lock, &its_objects).unwrap();
+        let text = fs::read_to_string(store.path()).unwrap();
+        // As a merge leaves it.
+        fs::write(store.path(), text.replace("by = \"a\"", "by = \"other\"")).unwrap();
+        let why = store.read().unwrap_err().to_string();
+        assert!(why.contains("has not the digest of its entries"), "{why}");
+        let rewritten = store.rewrite().unwrap();
+        assert!(rewritten != known && store.read().unwrap() == rewritten && rewritten.has_end);
+        // As an older version wrote it.
+        let old = text.split("\n[end]").next().unwrap().replacen("version = 2", "version = 1", 1);
+        fs::write(store.path(), old).unwrap();
+        assert!(!store.read().unwrap().has_end);
+        assert_eq!(store.rewrite().unwrap(), known);
+        assert_eq!(objects(&store), [file_name(&digest("\"one\""))]);
+        fs::write(store.path(), text + "<<<<<<< ours\n").unwrap();
+        assert!(matches!(store.rewrite(), Err(StoreError::Broken { .. })));
     }
 
     #[test]
