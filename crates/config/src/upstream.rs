@@ -234,7 +234,7 @@ list_as: `service`: one list for all callers. `caller`: each caller has a privat
     its own credential. See docs/credentials.md#private-lists.
 per_caller: `stdio`: each caller has a child process of its own, beside the one that lists the
     prompts. See docs/credentials.md#child-processes-of-callers.
-max_children: Child processes of callers. Beyond it the one that was idle longest is ended. If all
+max_children: Child processes of callers, with a share for each (`server.limits.share`). Beyond it the one that was idle longest is ended. If all
     are in use, a call waits for `queue_wait`, then it is `upstream_busy`.
 child_idle: Time without a call until the child process of a caller is ended.
 headers, such as { X-Team = "platform" }: Additional headers, texts or secrets. Secrets are removed

@@ -136,6 +136,9 @@ pub enum NameKind {
     Tool,
 }
 
+/// Longest query of `find_prompt`, in bytes: each word is looked for in all prompts.
+const MAX_QUERY: usize = 1024;
+
 impl Request {
     /// Reads the parameters of a method.
     ///
@@ -184,10 +187,13 @@ impl Request {
     /// Reads the arguments of `find_prompt`. Models fill in what they leave out as `null` or `""`.
     ///
     /// # Errors
-    /// -32602 that names the invalid argument.
+    /// -32602 that names the invalid argument, such as a query of more than 1,024 bytes.
     pub fn read_find(arguments: Option<Json<'_>>) -> Result<Self, Fault> {
         let member = |name: &str| given(arguments?.get(name));
         let query = member("query").map(|query| required(Some(query), "query")).transpose()?;
+        if query.as_ref().is_some_and(|query: &String| query.len() > MAX_QUERY) {
+            return Err(Fault::invalid_params("`query` must have at most 1,024 bytes"));
+        }
         let cursor = cursor(member("cursor"))?.filter(|cursor| !cursor.is_empty());
         Ok(Self::Find { query: query.unwrap_or_default(), cursor })
     }
@@ -387,5 +393,16 @@ mod tests {
             panic!()
         };
         assert_eq!(cursor.as_deref(), Some(""));
+    }
+
+    #[test]
+    fn a_query_of_find_prompt_is_bounded() {
+        let find = |bytes: usize| {
+            let arguments = format!("{{\"query\":\"{}\"}}", "x".repeat(bytes));
+            Request::read_find(Some(Json::parse(arguments.as_bytes(), 8).unwrap()))
+        };
+        assert!(find(MAX_QUERY).is_ok());
+        let fault = find(MAX_QUERY + 1).unwrap_err();
+        assert!(fault.to_string().contains("1,024 bytes"), "{fault}");
     }
 }

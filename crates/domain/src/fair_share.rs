@@ -48,6 +48,9 @@ impl Share {
     /// The whole resource: no holder is limited.
     pub const WHOLE: Self = Self(1000);
 
+    /// A quarter: four holders may have all.
+    pub const QUARTER: Self = Self(250);
+
     /// No share at all, which no valid configuration has.
     pub const NONE: Self = Self(0);
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tokio::sync::{Semaphore, broadcast, mpsc, oneshot, watch};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::Router;
@@ -17,7 +17,7 @@ use super::changes::Published;
 use super::debounce::Debounce;
 use super::effective::TextReport;
 use super::refresh::{Inputs, Refresh, Renewal};
-use super::search::SEARCHES;
+use super::search::{SEARCH_WAIT, SEARCHES, SEARCHES_QUEUED};
 use super::source::UpstreamSource;
 use super::suspended_calls::SuspendedCalls;
 use super::unapproved::Mismatches;
@@ -27,6 +27,7 @@ use crate::policy::Gate;
 use crate::telemetry::Telemetry;
 use crate::upstream::call::correlator::{NotificationSinks, UrlElicitationComplete};
 use crate::upstream::driver::{DriverId, DriverReport};
+use crate::upstream::guard::concurrency::ConcurrencyLimit;
 use crate::upstream::{Upstream, UpstreamDeps};
 use base::seal::Sealer;
 use config::Config;
@@ -41,7 +42,7 @@ pub(super) struct RouterSharedState {
     pub url_completions: broadcast::Sender<UrlElicitationComplete>,
     pub suspended: SuspendedCalls,
     /// Permits to search a large view (`find_prompt`).
-    pub searches: Arc<Semaphore>,
+    pub searches: Arc<ConcurrencyLimit>,
     pub telemetry: Telemetry,
     reports: mpsc::Sender<DriverReport>,
     pub mismatches: Mismatches,
@@ -97,8 +98,8 @@ impl Router {
             debounce: debounce(config),
             beyond_tools_max: Vec::new(),
             audit: upstream_deps.audit.clone(),
-            telemetry: upstream_deps.telemetry.clone(),
             shares: ChangeShares::default(),
+            telemetry: upstream_deps.telemetry.clone(),
         };
         let (reports, reported) = mpsc::channel(REPORTS);
         let (texts, learned) = mpsc::channel(REPORTS);
@@ -111,7 +112,7 @@ impl Router {
             changes,
             url_completions: NotificationSinks::url_completions(),
             suspended: SuspendedCalls::new(supervisor.tasks().clone(), shutdown.clone()),
-            searches: Arc::new(Semaphore::new(SEARCHES)),
+            searches: ConcurrencyLimit::new(SEARCHES, SEARCHES_QUEUED, SEARCH_WAIT),
             telemetry: upstream_deps.telemetry.clone(),
             reports,
             mismatches: Mismatches::default(),
@@ -208,6 +209,7 @@ impl Router {
         let listing = config.listing.clone();
         let limits = config.server.limits.clone();
         upstreams.values().for_each(|upstream| upstream.set_share(limits.share));
+        shared.searches.set_share(limits.share);
         shared.upstream_deps.accounts.set_limits(config.accounts);
         if let Some(lists) = &caller_lists {
             lists.connect(upstreams.iter());

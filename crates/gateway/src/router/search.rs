@@ -1,17 +1,19 @@
 //! `find_prompt`: the prompts that a caller sees at an endpoint, ranked by the words of a query.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::Router;
-use super::blocking::{in_turn, within};
+use super::blocking::{beside_calls, within};
 use super::reply::{FoundReply, Reply};
 use super::view::ListView;
 use base::seal::{self, TokenKind};
 use domain::call::Call;
 use domain::cursor::{CacheScope, PagePosition};
-use domain::fault::{Fault, RequestFault};
+use domain::fair_share::Holder;
+use domain::fault::{Fault, RequestFault, TransportFault};
 use domain::tool::result::write_found;
 use domain::tool::search::{Score, SearchQuery};
 use domain::unix_time::UnixSeconds;
@@ -24,6 +26,11 @@ const SEARCHED_AT_ONCE: usize = 256 << 10;
 
 /// Most searches of larger views at once, so that they leave the other threads to calls.
 pub(super) const SEARCHES: usize = 4;
+
+/// Most searches that wait for others, and how long: a caller sees a full queue at once, and the
+/// searches of one caller leave room for those of others.
+pub(super) const SEARCHES_QUEUED: usize = 64;
+pub(super) const SEARCH_WAIT: Duration = Duration::from_secs(5);
 
 impl Router {
     pub(super) async fn search(
@@ -50,7 +57,13 @@ impl Router {
             page(&view, &query, after)
         } else {
             // Each search reads the whole view: only so many at once.
-            let searching = in_turn(&self.shared.searches, move || page(&view, &query, after));
+            let holder = Holder::of(&call.caller, call.address);
+            let turn = within(deadline, self.shared.searches.acquire(&holder)).await?;
+            let turn = turn.map_err(|_| TransportFault::Overloaded)?;
+            let searching = beside_calls(move || {
+                let _turn = turn;
+                page(&view, &query, after)
+            });
             within(deadline, searching).await?
         };
         let next_cursor = more_after.map(|last| {

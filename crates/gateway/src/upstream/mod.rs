@@ -265,6 +265,9 @@ impl Upstream {
     /// want some.
     pub(crate) fn set_share(&self, share: Share) {
         self.concurrency.set_share(share);
+        if let Some(accounts) = &self.accounts {
+            accounts.set_share(share);
+        }
     }
 
     /// Returns the state of the shared connection.

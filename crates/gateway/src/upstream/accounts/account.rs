@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use http::HeaderValue;
-use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedSemaphorePermit, oneshot};
+use tokio::sync::{Mutex as AsyncMutex, Notify, oneshot};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -15,6 +15,7 @@ use crate::upstream::connection::Connection;
 use crate::upstream::connection::connect::Connector;
 use crate::upstream::connection::dedicated::DedicatedPool;
 use crate::upstream::connection::examiner::Examiner;
+use crate::upstream::guard::concurrency::Permit;
 use crate::upstream::held_secrets::HeldSecrets;
 use domain::caller::Caller;
 use domain::fault::UpstreamFaultKind as Kind;
@@ -45,7 +46,7 @@ pub(crate) struct Account {
     pub examiner: Examiner,
     pub used: Mutex<Instant>,
     /// The place among the child processes of callers.
-    pub _place: Option<OwnedSemaphorePermit>,
+    pub _place: Option<Permit>,
 }
 
 /// The connection that the calls of a caller share.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use lru::LruCache;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -21,10 +21,12 @@ use super::connection::connect::Connector;
 use super::connection::dedicated::DedicatedPool;
 use super::connection::examiner::Examiner;
 use super::driver::DriverId;
+use super::guard::concurrency::{ConcurrencyLimit, Permit};
 use super::held_secrets::HeldSecrets;
 use audit::Audit;
 use config::AccountLimits;
 use domain::caller::{Caller, Principal};
+use domain::fair_share::{Holder, Share};
 use domain::fault::UpstreamFaultKind as Kind;
 
 /// The accounts of all callers at all upstreams, bounded by caller and in all. Beyond a bound the
@@ -133,14 +135,15 @@ impl Accounts {
         account
     }
 
-    /// Removes the least recently used account of an upstream that no call uses.
-    fn remove_idle_of(&self, upstream: DriverId) -> Option<Arc<Account>> {
+    /// Removes the least recently used account of an upstream, or of one caller there, that no call
+    /// uses.
+    fn remove_idle_of(&self, upstream: DriverId, of: Option<&Caller>) -> Option<Arc<Account>> {
         let mut state = self.lock();
-        let idle = state
-            .open
-            .iter()
-            .rev()
-            .find(|(key, account)| key.upstream == upstream && Arc::strong_count(account) == 1);
+        let idle = state.open.iter().rev().find(|(key, account)| {
+            key.upstream == upstream
+                && of.is_none_or(|caller| key.principal.caller() == caller)
+                && Arc::strong_count(account) == 1
+        });
         let key = idle.map(|(key, _)| key.clone())?;
         state.remove(&key)
     }
@@ -234,7 +237,7 @@ fn status(account: &Account) -> AccountStatus {
 enum ChildPlace {
     /// The account that it has.
     Own(Arc<Account>),
-    New(OwnedSemaphorePermit),
+    New(Permit),
 }
 
 /// Time until a call that waits for a child process looks again for one that is idle.
@@ -338,7 +341,7 @@ pub(crate) struct UpstreamAccounts {
     /// `None`: the upstream is a child process of each caller's own.
     credential: Option<Arc<CallerTokenProvider>>,
     /// Places for child processes; `None` over HTTP.
-    places: Option<Arc<Semaphore>>,
+    places: Option<Arc<ConcurrencyLimit>>,
     /// The time of the last scan for an idle child process that found none.
     looked_at: Mutex<Option<Instant>>,
     /// Time without a call until an account ends.
@@ -378,7 +381,7 @@ impl UpstreamAccounts {
             accounts,
             driver,
             credential: credential.transpose()?,
-            places: children.map(|children| Arc::new(Semaphore::new(children.max))),
+            places: children.map(|children| ConcurrencyLimit::new(children.max, 0, Duration::ZERO)),
             looked_at: Mutex::default(),
             idle: children.map_or(IDLE, |children| children.idle),
             connector: connector.clone(),
@@ -421,6 +424,13 @@ impl UpstreamAccounts {
         Ok(account)
     }
 
+    /// Sets the part of the child processes that one caller may have while others want some.
+    pub(crate) fn set_share(&self, share: Share) {
+        if let Some(places) = &self.places {
+            places.set_share(share);
+        }
+    }
+
     /// Returns the account of a caller, if it has one.
     pub(crate) fn existing(&self, caller: &Caller) -> Option<Arc<Account>> {
         let key = AccountKey { upstream: self.driver, principal: Principal::new(caller) };
@@ -437,25 +447,33 @@ impl UpstreamAccounts {
     ///
     /// # Errors
     /// [`Kind::Busy`] when there is none for `queue_wait`.
-    async fn place(&self, places: &Arc<Semaphore>, key: &AccountKey) -> Result<ChildPlace, Kind> {
-        if let Ok(permit) = places.clone().try_acquire_owned() {
+    async fn place(
+        &self,
+        places: &Arc<ConcurrencyLimit>,
+        key: &AccountKey,
+    ) -> Result<ChildPlace, Kind> {
+        // A caller counts once, however many tokens it has.
+        let holder = Holder::Caller(key.principal.caller().clone());
+        if let Some(permit) = places.try_acquire(&holder) {
             return Ok(ChildPlace::New(permit));
         }
         let deadline = Instant::now() + self.upstream.settings.queue_wait;
-        let mut acquiring = pin!(places.clone().acquire_owned());
+        let mut acquiring = pin!(places.turn(&holder));
         loop {
             // Another call of this caller may have opened it meanwhile.
             if let Some(account) = self.accounts.find(key) {
                 return Ok(ChildPlace::Own(account));
             }
-            if self.may_look_for_idle() && self.accounts.remove_idle_of(self.driver).is_some() {
+            // Beyond its share, only its own idle children make room for it.
+            let of = places.has_share(&holder).then(|| key.principal.caller());
+            if self.may_look_for_idle() && self.accounts.remove_idle_of(self.driver, of).is_some() {
                 // There may be more idle children, for other calls that wait.
                 *self.looked_at() = None;
             }
             // There is no notification when a child becomes idle, so this polls.
             let until = deadline.min(Instant::now() + LOOK_FOR_IDLE);
             match timeout_at(until, acquiring.as_mut()).await {
-                Ok(permit) => return permit.map(ChildPlace::New).map_err(|_| Kind::Busy),
+                Ok(permit) => return permit.map(ChildPlace::New).ok_or(Kind::Busy),
                 Err(_) if Instant::now() >= deadline => return Err(Kind::Busy),
                 Err(_) => {}
             }
@@ -477,7 +495,7 @@ impl UpstreamAccounts {
         self.looked_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn open(&self, caller: &Caller, place: Option<OwnedSemaphorePermit>) -> Result<Account, Kind> {
+    fn open(&self, caller: &Caller, place: Option<Permit>) -> Result<Account, Kind> {
         let tokens = self
             .credential
             .as_ref()
@@ -566,7 +584,7 @@ mod tests {
         let config = Config::parse("g", &toml, Path::new("."), &[]);
         let config = config.unwrap_or_else(|mistakes| panic!("{mistakes}"));
         let (tasks, sinks) = (TaskTracker::new(), NotificationSinks::new(id));
-        let starting = Arc::new(Semaphore::new(1));
+        let starting = Arc::new(tokio::sync::Semaphore::new(1));
         let upstream = Arc::new(config.upstreams[0].clone());
         let connector = Connector::new(upstream, sinks, tasks.clone(), starting, None).unwrap();
         let own = UpstreamAccounts::new(
@@ -578,6 +596,24 @@ mod tests {
             CancellationToken::new(),
         );
         own.unwrap().unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_with_many_tokens_leaves_a_child_process_for_others() {
+        let accounts = Arc::new(Accounts::default());
+        let upstream = upstream(&accounts, "a");
+        upstream.set_share(Share::QUARTER);
+        let mut of_ada = Vec::new();
+        for scope in 0..8 {
+            let ada = Caller::new("ada").with_scopes(vec![scope.to_string()]);
+            of_ada.extend(upstream.of(&ada).await.ok());
+        }
+        assert_eq!(of_ada.len(), 3);
+        assert!(upstream.of(&Caller::new("bob")).await.is_ok());
+        // Of what is idle, it may take its own only.
+        let other = Caller::new("ada").with_scopes(vec!["other".to_owned()]);
+        assert_eq!(upstream.of(&other).await.err(), Some(Kind::Busy));
+        assert!(accounts.list().iter().any(|open| open.caller.id() == "bob"));
     }
 
     proptest! {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
-use tokio::sync::{Mutex as AsyncMutex, Semaphore};
+use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 use tracing::warn;
 
@@ -17,21 +17,27 @@ use crate::oauth::client::Refusal;
 use crate::oauth::resource::BearerChallenge;
 use crate::oauth::scope;
 use audit::Audit;
+use crate::upstream::guard::concurrency::{ConcurrencyLimit, Permit};
 use audit::record::AuditEvent;
 use domain::caller::Caller;
 use domain::fault::{TokenFault, UpstreamFaultKind as Kind};
+use domain::fair_share::{Holder, Share};
 use domain::subject_token::SubjectToken;
 
 /// Where the tokens of all callers of one upstream come from.
 pub(crate) struct CallerTokenProvider {
     upstream: String,
     source: CallerTokenSource,
-    /// Requests at a time: a thousand callers at once are no flood for the authorization server.
-    turns: Semaphore,
+    /// Requests at a time, with a share for each caller: a thousand callers at once are no flood
+    /// for the authorization server, and one with many tokens does not delay the others.
+    turns: Arc<ConcurrencyLimit>,
     audit: Audit,
 }
 
 enum CallerTokenSource {
+/// The part of the requests at a time that one caller may have while others wait.
+const SHARE: Share = Share::QUARTER;
+
     Exchange(Box<TokenExchange>),
     Vault(Box<VaultClient>),
 }
@@ -58,8 +64,10 @@ impl CallerTokenProvider {
                 (CallerTokenSource::Vault(Box::new(VaultClient::new(vault, http)?)), vault.requests)
             }
         };
-        let (upstream, turns) = (upstream.to_owned(), Semaphore::new(requests));
-        Ok(Self { upstream, source, turns, audit })
+        // Requests that wait end with their calls, and are not counted.
+        let turns = ConcurrencyLimit::new(requests, 0, Duration::ZERO);
+        turns.set_share(SHARE);
+        Ok(Self { upstream: upstream.to_owned(), source, turns, audit })
     }
 
     async fn request(
@@ -74,20 +82,25 @@ impl CallerTokenProvider {
                 let subject = subject.ok_or_else(|| {
                     none("only callers that are authenticated by a JSON Web Token bring one")
                 })?;
-                let _turn = self.turns.acquire().await;
+                let _turn = self.turn(caller).await;
                 exchange.request(subject, scope.or(exchange.scope())).await
             }
             CallerTokenSource::Vault(_) if caller.is_anonymous() => Err(none(
                 "the caller is anonymous, and a vault holds the secrets of callers by their ids",
             )),
             CallerTokenSource::Vault(vault) => {
-                let _turn = self.turns.acquire().await;
+                let _turn = self.turn(caller).await;
                 vault.request(caller.id()).await
             }
         }
     }
 
     fn scope(&self) -> Option<&str> {
+    /// Waits until the caller may send a request.
+    async fn turn(&self, caller: &Caller) -> Option<Permit> {
+        self.turns.turn(&Holder::Caller(caller.clone())).await
+    }
+
         match &self.source {
             CallerTokenSource::Exchange(exchange) => exchange.scope(),
             CallerTokenSource::Vault(_) => None,
@@ -201,10 +214,10 @@ impl CallerTokens {
     /// Revokes the token at the authorization server. Returns whether it was revoked; a failure is
     /// logged.
     pub(crate) async fn revoke(&self) -> bool {
-        let CallerTokenProvider { source, turns, upstream, .. } = &*self.credential;
+        let CallerTokenProvider { source, upstream, .. } = &*self.credential;
         let Some(token) = self.valid(Instant::now()) else { return false };
         let CallerTokenSource::Exchange(exchange) = source else { return false };
-        let _turn = turns.acquire().await;
+        let _turn = self.credential.turn(&self.caller).await;
         let told = exchange.revoke(token.access_token()).await;
         told.unwrap_or_else(|Refusal { detail, .. }| {
             let caller = self.caller.id();

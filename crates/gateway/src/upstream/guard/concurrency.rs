@@ -106,17 +106,43 @@ impl ConcurrencyLimit {
     /// Acquires a permit for a call that was admitted and has released its permit. The wait has no
     /// bound of its own: the deadline of the call ends it. Cancel safe.
     pub(crate) async fn reacquire(self: &Arc<Self>, holder: &Holder) -> Option<Permit> {
+        // It waits for no share: newcomers would come before it again and again.
+        self.wait(holder, |_| self.in_flight).await
+    }
+
+    /// Waits for a permit within the share of the caller. Neither the wait nor the queue has a
+    /// bound of its own: the deadline of each call ends it. Cancel safe.
+    pub(crate) async fn turn(self: &Arc<Self>, holder: &Holder) -> Option<Permit> {
+        self.wait(holder, FairShare::share).await
+    }
+
+    async fn wait(
+        self: &Arc<Self>,
+        holder: &Holder,
+        share: impl FnOnce(&FairShare<Holder>) -> usize,
+    ) -> Option<Permit> {
         let (_waiting, granted) = {
             let mut state = self.lock();
-            // It waits for no share: newcomers would come before it again and again.
-            let all = self.in_flight;
-            if state.permits.take_below(holder, 1, all, all).is_ok() {
+            let share = share(&state.permits);
+            if state.permits.take_below(holder, 1, self.in_flight, share).is_ok() {
                 return Some(self.permit(holder));
             }
-            let (number, granted) = state.enqueue(holder, all);
+            let (number, granted) = state.enqueue(holder, share);
             (WaitingCall { limit: self, number, queued_by: None }, granted)
         };
         granted.await.ok()
+    }
+
+    /// Returns a permit, if there is one for the caller.
+    pub(crate) fn try_acquire(self: &Arc<Self>, holder: &Holder) -> Option<Permit> {
+        self.lock().permits.take(holder, 1).ok()?;
+        Some(self.permit(holder))
+    }
+
+    /// Whether the caller has its share of the permits, or more.
+    pub(crate) fn has_share(&self, holder: &Holder) -> bool {
+        let permits = &self.lock().permits;
+        permits.held(holder) >= permits.share()
     }
 
     /// Returns the number of free permits.
@@ -281,5 +307,22 @@ mod tests {
         drop(permit);
         assert!(resumed.await.unwrap());
         assert_eq!(concurrency.free(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_caller_with_many_turns_leaves_some_for_others() {
+        let limit = ConcurrencyLimit::new(16, 0, Duration::ZERO);
+        limit.set_share(Share::QUARTER);
+        let turn = |id: &str| {
+            let (limit, holder) = (limit.clone(), holder(id));
+            tokio::spawn(async move { limit.turn(&holder).await })
+        };
+        let turns: Vec<_> = (0..40).map(|_| turn("a")).collect();
+        tokio::task::yield_now().await;
+        assert_eq!((limit.free(), limit.has_share(&holder("a"))), (7, true));
+        let of_b = turn("b").await.unwrap();
+        assert_eq!((of_b.is_some(), limit.free()), (true, 6));
+        let got: Vec<_> = turns.into_iter().filter(|turn| turn.is_finished()).collect();
+        assert_eq!(got.len(), 9);
     }
 }
