@@ -54,6 +54,9 @@ pub struct TokenProof {
     pub client: Option<String>,
     /// `sha256:…` of `jti`.
     pub id_hash: Option<String>,
+    /// `sha256:…` of `aud` and `acr`: an authorization server may exchange tokens for one resource,
+    /// or of one strength, and not those for another.
+    pub context_hash: Option<String>,
     /// End of validity: `exp` plus the configured leeway.
     pub expires: UnixSeconds,
 }
@@ -177,7 +180,8 @@ impl Hash for Caller {
 }
 
 /// A caller with all that its token allows: a response to a token with more scopes is never served
-/// to a token with fewer scopes, or of another client.
+/// to a token with fewer scopes, of another client, for another audience or of another strength.
+/// Tokens that differ in `jti` alone are alike: with each renewal all would be requested anew.
 #[derive(Clone, Debug)]
 pub struct Principal(Caller);
 
@@ -198,10 +202,11 @@ impl Principal {
             + texts.map(|text| text.len() + size_of::<String>()).sum::<usize>()
     }
 
-    fn client(&self) -> Option<&str> {
+    /// The client of its token, and the hash of what else the token is bound to.
+    fn binding(&self) -> (Option<&str>, Option<&str>) {
         match self.0.proof() {
-            Proof::Token(token) => token.client.as_deref(),
-            _ => None,
+            Proof::Token(token) => (token.client.as_deref(), token.context_hash.as_deref()),
+            _ => (None, None),
         }
     }
 }
@@ -209,7 +214,7 @@ impl Principal {
 impl PartialEq for Principal {
     fn eq(&self, other: &Self) -> bool {
         self.0 == other.0
-            && self.client() == other.client()
+            && self.binding() == other.binding()
             && self.0.scopes() == other.0.scopes()
             && self.0.groups() == other.0.groups()
     }
@@ -220,7 +225,26 @@ impl Eq for Principal {}
 impl Hash for Principal {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.hash(state);
-        self.client().hash(state);
+        self.binding().hash(state);
         self.0.scopes().hash(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_for_another_audience_or_of_another_strength_are_another_principal() {
+        let principal = |jti: &str, context: &str| {
+            let proof = TokenProof {
+                id_hash: Some(jti.to_owned()),
+                context_hash: Some(context.to_owned()),
+                ..TokenProof::default()
+            };
+            Principal::new(&Caller::new("ada").proved_by(Proof::Token(Box::new(proof))))
+        };
+        assert_eq!(principal("1", "a"), principal("2", "a"), "a renewed token");
+        assert_ne!(principal("1", "a"), principal("1", "b"));
     }
 }

@@ -229,6 +229,7 @@ impl Router {
             listing,
             limits,
             has_callers: config.auth.has_method(),
+            needs_credential: config.auth.required,
             approvals,
             overlays,
             shared,

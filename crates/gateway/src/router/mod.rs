@@ -98,6 +98,8 @@ pub struct Router {
     limits: Limits,
     /// Whether a method of authentication is configured, so that callers have different cursors.
     has_callers: bool,
+    /// Whether lists are only for those who have a credential.
+    needs_credential: bool,
     approvals: ApprovalRules,
     overlays: Vec<Overlay>,
     shared: Arc<RouterSharedState>,
@@ -394,10 +396,12 @@ impl Router {
                 within(deadline, viewing).await?
             }
         };
-        // A response that depends on the caller must not be cached for others: its list does, and
-        // so does a cursor, which is sealed for its caller.
+        // A response that depends on the caller must not be cached for others, who may be nobody's
+        // callers: its list does, and so does a cursor, which is sealed for its caller.
         let has_cursors = place.is_some() || view.len() > self.listing.page_size;
-        let is_of_caller = self.views.differ(&call.caller) || has_cursors && self.has_callers;
+        let is_of_caller = self.needs_credential
+            || self.views.differ(&call.caller)
+            || has_cursors && self.has_callers;
         let scope = if is_of_caller { CacheScope::Private } else { catalog.scope };
         // All pages of one list have one scope (2026-07-28, caching).
         if place.as_ref().is_some_and(|place| place.scope != scope) {
@@ -437,7 +441,7 @@ impl Router {
         Ok(Reply::List(ListReply {
             kind: ListKind::Tools,
             digest: *view.digest(),
-            scope: CacheScope::Public,
+            scope: if self.needs_credential { CacheScope::Private } else { CacheScope::Public },
             incomplete: Vec::new(),
             elements: view.page(None, view.len()).pieces,
             next_cursor: None,

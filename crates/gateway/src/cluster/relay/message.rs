@@ -71,7 +71,7 @@ struct EnvelopeHeader {
 enum HeaderContent {
     Response { session: [u8; 16] },
     Cancelled { session: [u8; 16], request: String },
-    Post { session_id: String, caller: SentCaller, address: Option<IpAddr> },
+    Post { session_id: String, caller: Box<SentCaller>, address: Option<IpAddr> },
     Acknowledgement { handling: Handling },
 }
 
@@ -98,6 +98,9 @@ enum SentProof {
         subject: String,
         client: Option<String>,
         id_hash: Option<String>,
+        /// Absent in messages of older replicas.
+        #[serde(default)]
+        context_hash: Option<String>,
         expires: u64,
     },
     Stdio,
@@ -125,7 +128,7 @@ impl Envelope {
                 (HeaderContent::Cancelled { session, request }, Vec::new())
             }
             EnvelopeContent::Message(RelayMessage::Post { session_id, caller, address, body }) => {
-                (HeaderContent::Post { session_id, caller: sent(&caller), address }, body)
+                (HeaderContent::Post { session_id, caller: Box::new(sent(&caller)), address }, body)
             }
             EnvelopeContent::Acknowledgement(handling) => {
                 (HeaderContent::Acknowledgement { handling }, Vec::new())
@@ -156,7 +159,7 @@ impl Envelope {
                 EnvelopeContent::Message(RelayMessage::Cancelled { session, request })
             }
             HeaderContent::Post { session_id, caller, address } => {
-                let (caller, body) = (received(caller), body.to_vec());
+                let (caller, body) = (received(*caller), body.to_vec());
                 EnvelopeContent::Message(RelayMessage::Post { session_id, caller, address, body })
             }
             HeaderContent::Acknowledgement { handling } => {
@@ -202,8 +205,10 @@ fn sent(caller: &Caller) -> SentCaller {
         Proof::ApiKey { hash } => SentProof::ApiKey { hash: *hash },
         Proof::Certificate { subject } => SentProof::Certificate { subject: subject.clone() },
         Proof::Token(token) => {
-            let TokenProof { issuer, subject, client, id_hash, expires } = (**token).clone();
-            SentProof::Token { issuer, subject, client, id_hash, expires: expires.0 }
+            let TokenProof { issuer, subject, client, id_hash, context_hash, expires } =
+                (**token).clone();
+            let expires = expires.0;
+            SentProof::Token { issuer, subject, client, id_hash, context_hash, expires }
         }
         Proof::Stdio => SentProof::Stdio,
     };
@@ -216,9 +221,10 @@ fn received(SentCaller { id, groups, scopes, proof }: SentCaller) -> Caller {
         SentProof::None => Proof::None,
         SentProof::ApiKey { hash } => Proof::ApiKey { hash },
         SentProof::Certificate { subject } => Proof::Certificate { subject },
-        SentProof::Token { issuer, subject, client, id_hash, expires } => {
+        SentProof::Token { issuer, subject, client, id_hash, context_hash, expires } => {
             let expires = UnixSeconds(expires);
-            Proof::Token(Box::new(TokenProof { issuer, subject, client, id_hash, expires }))
+            let token = TokenProof { issuer, subject, client, id_hash, context_hash, expires };
+            Proof::Token(Box::new(token))
         }
         SentProof::Stdio => Proof::Stdio,
     };
@@ -247,6 +253,7 @@ mod tests {
             subject: "s".to_owned(),
             client: None,
             id_hash: Some("sha256:00".to_owned()),
+            context_hash: Some("sha256:01".to_owned()),
             expires: UnixSeconds(9),
         };
         let caller = Caller::in_groups("a", &["g".to_owned()])

@@ -219,6 +219,7 @@ impl Tokens {
             subject: subject.to_owned(),
             client: text("client_id").or_else(|| text("azp")).map(str::to_owned),
             id_hash: text("jti").map(|id| seal::sha256_text(id.as_bytes())),
+            context_hash: Some(context_hash(claims)),
             expires: UnixSeconds(expires(claims).saturating_add(self.jwt.leeway.as_secs())),
         };
         let missing = self.jwt.scopes.iter().any(|needed| !scopes.contains(needed));
@@ -228,6 +229,11 @@ impl Tokens {
         let caller = Caller::in_groups(subject, &groups).with_scopes(scopes);
         Ok(caller.proved_by(Proof::Token(Box::new(proof))))
     }
+}
+
+fn context_hash(claims: &Value) -> String {
+    let claim = |name: &str| claims.get(name).unwrap_or(&Value::Null);
+    seal::sha256_text(format!("{}\n{}", claim("aud"), claim("acr")).as_bytes())
 }
 
 impl TakenIds {

@@ -12,16 +12,17 @@ use tracing::warn;
 use super::exchange::TokenExchange;
 use super::token::{AccessToken, LastTokens};
 use super::vault::VaultClient;
+use super::wider_requests::WiderRequests;
 use super::{REPLACE_PAUSE, RETRY_PAUSE};
 use crate::oauth::client::Refusal;
 use crate::oauth::resource::BearerChallenge;
 use crate::oauth::scope;
-use audit::Audit;
 use crate::upstream::guard::concurrency::{ConcurrencyLimit, Permit};
+use audit::Audit;
 use audit::record::AuditEvent;
 use domain::caller::Caller;
-use domain::fault::{TokenFault, UpstreamFaultKind as Kind};
 use domain::fair_share::{Holder, Share};
+use domain::fault::{TokenFault, UpstreamFaultKind as Kind};
 use domain::subject_token::SubjectToken;
 
 /// Where the tokens of all callers of one upstream come from.
@@ -34,10 +35,10 @@ pub(crate) struct CallerTokenProvider {
     audit: Audit,
 }
 
-enum CallerTokenSource {
 /// The part of the requests at a time that one caller may have while others wait.
 const SHARE: Share = Share::QUARTER;
 
+enum CallerTokenSource {
     Exchange(Box<TokenExchange>),
     Vault(Box<VaultClient>),
 }
@@ -95,12 +96,12 @@ impl CallerTokenProvider {
         }
     }
 
-    fn scope(&self) -> Option<&str> {
     /// Waits until the caller may send a request.
     async fn turn(&self, caller: &Caller) -> Option<Permit> {
         self.turns.turn(&Holder::Caller(caller.clone())).await
     }
 
+    fn scope(&self) -> Option<&str> {
         match &self.source {
             CallerTokenSource::Exchange(exchange) => exchange.scope(),
             CallerTokenSource::Vault(_) => None,
@@ -131,6 +132,7 @@ struct Refusals {
     barred_until: Option<Instant>,
     /// The scopes to request, where the upstream needs more than the configured ones.
     wider: Option<String>,
+    wider_requests: WiderRequests,
     /// The scopes that were requested for the token in use.
     requested: Option<String>,
 }
@@ -279,7 +281,9 @@ impl CallerTokens {
         let mut refusals = self.refusals();
         let known = refusals.wider.as_deref().or(self.credential.scope());
         let is_requested = self.is_current(sent) && refusals.requested.as_deref() == known;
-        match scope::wider(known, &needed) {
+        let wider = scope::wider(known, &needed)
+            .and_then(|wider| refusals.wider_requests.admit(Instant::now()).map(|()| wider));
+        match wider {
             Ok(wider) => refusals.wider = Some(wider),
             // Another call needs the same, and has not got its token yet.
             Err(_) if !is_requested => {}

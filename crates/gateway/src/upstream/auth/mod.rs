@@ -8,6 +8,7 @@ pub(crate) mod login;
 mod token;
 pub(crate) mod token_source;
 mod vault;
+mod wider_requests;
 mod workload;
 
 use std::time::Duration;

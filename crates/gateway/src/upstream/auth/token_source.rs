@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 use super::client_credentials::ClientCredentials;
 use super::login::OperatorLogin;
 use super::token::{AccessToken, LastTokens};
+use super::wider_requests::WiderRequests;
 use super::workload::WorkloadIdentity;
 use super::{REPLACE_PAUSE, RETRY_PAUSE};
 use crate::cluster::SharedLogins;
@@ -44,6 +45,7 @@ struct TokenRequestState {
     failure: Option<Failed>,
     /// The last request for a wider scope, if it failed, with the scope that was needed.
     wider_failure: Option<(String, Failed)>,
+    wider_requests: WiderRequests,
     /// Time of the last request that replaced a refused token.
     replaced: Option<Instant>,
 }
@@ -167,7 +169,11 @@ impl TokenSource {
         }
         // Until the wider token is there, and if it is refused, other calls go on with the one that
         // they have.
-        let requested = match self.credential.wider(&scope) {
+        let wider = self.credential.wider(&scope).and_then(|wider| {
+            state.wider_requests.admit(Instant::now())?;
+            Ok(wider)
+        });
+        let requested = match wider {
             Ok(wider) => match self.credential.request(wider.as_deref()).await {
                 Some(Ok(token)) => {
                     self.credential.keep_scope(wider);
