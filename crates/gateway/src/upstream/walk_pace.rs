@@ -63,7 +63,7 @@ impl WalkPace {
             prompt.write(&prompt.name, &mut text);
             hasher.write(text.as_bytes());
         }
-        list.malformed.iter().for_each(|reason| hasher.write(reason.as_bytes()));
+        list.malformed.iter().for_each(|left_out| hasher.write(left_out.reason.as_bytes()));
         hasher.finish()
     }
 }
