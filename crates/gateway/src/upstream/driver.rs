@@ -136,6 +136,8 @@ struct FetchAttempts {
     /// The note that was logged about a list without prompts.
     note: Option<&'static str>,
     pace: WalkPace,
+    /// The remarks on the files of a library that were logged.
+    remarks: Vec<String>,
 }
 
 /// Why an upstream cannot be called while its driver is started again.
@@ -448,6 +450,11 @@ impl Driver {
         } else if note.is_none() {
             attempts.note = None;
         }
+        let remarks = walked.listed.remarks.clone();
+        for remark in remarks.iter().filter(|remark| !attempts.remarks.contains(remark)) {
+            info!(upstream = %self.upstream.id, "{remark}");
+        }
+        attempts.remarks = remarks;
         self.report(Ok(walked)).await;
     }
 

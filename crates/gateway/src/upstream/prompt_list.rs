@@ -37,6 +37,9 @@ pub struct PromptList {
     pub prompts: Vec<Prompt>,
     /// The elements that are no valid prompts.
     pub malformed: Vec<MalformedPrompt>,
+    /// What the authors of a library may not have meant, one sentence each behind the path of the
+    /// file; empty for other upstreams.
+    pub remarks: Vec<String>,
     /// Number of pages; 1 for a library, 0 for an upstream that declares no prompts.
     pub pages: usize,
     /// Shortest `ttlMs` of all pages (MCP 2026-07-28, caching); `None` where no page has one.

@@ -17,12 +17,14 @@ pub(super) struct PromptFiles {
     pub prompts: Vec<PromptFile>,
     /// The links that are not followed, each with the reason.
     pub refused: Vec<String>,
+    /// Files whose names end almost as those of prompts.
+    pub ignored: Vec<PromptFile>,
 }
 
-/// A file by its name in the library, and by its path without links, from which it is read.
+/// A file by its path in the library, and by its path without links, from which it is read.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct PromptFile {
-    pub name: PathBuf,
+    pub path: PathBuf,
     pub resolved: PathBuf,
 }
 
@@ -35,24 +37,28 @@ impl PromptFiles {
     pub(super) fn find(folder: &Path) -> io::Result<Self> {
         let root = disk::canonicalize(folder)?;
         let seen = HashSet::from([root.clone()]);
-        let mut walk = Walk { folder, root, seen, files: PromptFiles::default() };
+        let mut walk = Walk { root, seen, files: PromptFiles::default() };
         walk.read(folder, 0)?;
         Ok(walk.files)
     }
 }
 
+/// Whether a name has another usual ending of Markdown, or `.md` in capitals.
+fn is_nearly_markdown(name: &str) -> bool {
+    let ending = name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
+    !name.ends_with(".md") && matches!(ending.as_deref(), Some("md" | "markdown"))
+}
+
 /// A walk through the folders of a library.
-struct Walk<'a> {
-    /// The library's folder, as it is configured.
-    folder: &'a Path,
-    /// The same without links.
+struct Walk {
+    /// The library's folder without links.
     root: PathBuf,
     /// Resolved paths of the files and folders so far.
     seen: HashSet<PathBuf>,
     files: PromptFiles,
 }
 
-impl Walk<'_> {
+impl Walk {
     fn read(&mut self, folder: &Path, depth: usize) -> io::Result<()> {
         let mut names = disk::read_dir(folder)?;
         names.sort();
@@ -69,8 +75,7 @@ impl Walk<'_> {
                     let is_link = disk::symlink_metadata(&path)
                         .is_ok_and(|entry| entry.kind == FileKind::Link);
                     if is_link && (name.ends_with(".md") || disk::is_folder(&path)) {
-                        let shown = path.strip_prefix(self.folder).unwrap_or(&path);
-                        self.files.refused.push(format!("{}: {reason}", shown.display()));
+                        self.files.refused.push(format!("{}: {reason}", path.display()));
                     }
                     continue;
                 }
@@ -85,8 +90,9 @@ impl Walk<'_> {
                 }
             } else if kind.is_file() && name.ends_with(".md") && self.seen.insert(resolved.clone())
             {
-                let name = path.strip_prefix(self.folder).unwrap_or(&path).to_owned();
-                self.files.prompts.push(PromptFile { name, resolved });
+                self.files.prompts.push(PromptFile { path, resolved });
+            } else if kind.is_file() && is_nearly_markdown(&name) {
+                self.files.ignored.push(PromptFile { path, resolved });
             }
         }
         Ok(())
@@ -183,15 +189,25 @@ mod tests {
         fs::create_dir(root.join(".git")).unwrap();
         fs::write(root.join(".git/config.md"), "").unwrap();
         symlink(".git/config.md", root.join("hidden.md")).unwrap();
-        let PromptFiles { prompts, refused } = PromptFiles::find(root).unwrap();
-        let names: Vec<_> = prompts.iter().map(|file| file.name.to_str().unwrap()).collect();
-        assert_eq!(names, ["a.md", "sub/b.md"]);
+        for name in ["c.markdown", "D.MD", "e.mdx", "f.txt"] {
+            fs::write(root.join(name), "").unwrap();
+        }
+        let PromptFiles { prompts, refused, ignored } = PromptFiles::find(root).unwrap();
+        let names = |files: Vec<PromptFile>| {
+            let names = files.iter().map(|file| file.path.strip_prefix(root).unwrap());
+            let names = names.map(|name| name.to_str().unwrap());
+            names.map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(names(prompts), ["a.md", "sub/b.md"]);
+        assert_eq!(names(ignored), ["D.MD", "c.markdown"]);
+        let refused: Vec<_> =
+            refused.iter().map(|why| &why[root.to_str().unwrap().len() + 1..]).collect();
         assert_eq!(refused[0], "hidden.md: the link leads to a dot-file");
         let refused = &refused[1..];
         assert_eq!(refused.len(), 3, "{refused:?}");
         assert!(refused[0].starts_with("lost.md: cannot be resolved"), "{refused:?}");
         let out = |name| format!("{name}: the link leads out of the library's folder");
-        assert_eq!(refused[1..], [out("out.md"), out("outside")]);
+        assert_eq!(refused[1..], [out("out.md"), out("outside")].each_ref().map(String::as_str));
     }
 
     #[test]

@@ -3,13 +3,15 @@
 mod budget;
 mod embed;
 mod files;
+mod place;
 mod reader;
 mod render;
 mod scan;
 mod source;
+mod template;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::seal;
@@ -18,7 +20,8 @@ use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
 use domain::prompt::{Prompt, PromptSource};
-use files::{PromptFiles, Volume};
+use files::{PromptFile, PromptFiles, Volume};
+use place::Remark;
 use reader::LibraryReader;
 use render::{Compiled, RenderError};
 use tracing::warn;
@@ -29,7 +32,8 @@ use super::prompt_list::PromptList;
 #[derive(Debug)]
 pub struct LibrarySnapshot {
     prompts: BTreeMap<String, LibraryPrompt>,
-    /// The prompt list of the library, with one reason for each file that is no valid prompt.
+    /// The prompt list of the library, with one reason for each file that is no valid prompt. The
+    /// reasons and the remarks begin with the path of the file, and the line and column in it.
     pub listed: PromptList,
     /// Longest result, in bytes (`max_message`).
     max_message: usize,
@@ -38,6 +42,8 @@ pub struct LibrarySnapshot {
 #[derive(Debug)]
 struct LibraryPrompt {
     compiled: Compiled,
+    /// Path of the file in the library.
+    path: PathBuf,
     source: Arc<PromptSource>,
 }
 
@@ -80,25 +86,31 @@ impl LibrarySnapshot {
             },
             max_message: settings.max_message,
         };
-        let mut contested = BTreeSet::new();
+        let mut contested = BTreeMap::new();
         let Settings { max_message, max_walk, .. } = *settings;
         let mut reader = LibraryReader::new(folder, library, max_message, max_walk);
         for file in &files.prompts {
-            if let Err(reason) = snapshot.add(&mut reader, &file.resolved, &mut contested) {
-                let reason = format!("{}: {reason}", file.name.display());
-                snapshot.listed.malformed.push(reason.into());
+            if let Err(reason) = snapshot.add(&mut reader, file, &mut contested) {
+                snapshot.listed.malformed.push(reason.on(&file.path).into());
             }
             if snapshot.listed.prompts.len() > settings.max_prompts {
                 let limit = format!("more than max_prompts = {}", settings.max_prompts);
                 return Err(Kind::PaginationLimit(limit));
             }
         }
-        for name in contested {
+        for (name, other) in contested {
             let Some(prompt) = snapshot.leave_out(&name) else { continue };
-            let file = files.prompts.iter().find(|file| file.resolved == prompt.source.path);
-            let file = file.map(|file| file.name.display().to_string()).unwrap_or_default();
-            snapshot.listed.malformed.push(format!("{file}: {}", claimed_twice(&name)).into());
+            snapshot.listed.malformed.push(claimed_twice(&name, &other).on(&prompt.path).into());
         }
+        for LibraryPrompt { compiled, path, .. } in snapshot.prompts.values() {
+            let remarks = compiled.remarks.iter().map(|remark| remark.on(path));
+            snapshot.listed.remarks.extend(remarks);
+        }
+        let ignored = files.ignored.iter().take(MAX_IGNORED);
+        let ignored = ignored.filter(|file| has_front_matter(folder, file));
+        snapshot.listed.remarks.extend(ignored.map(|file| {
+            Remark::from("is not read: the name of a prompt file ends in .md").on(&file.path)
+        }));
         Ok(snapshot)
     }
 
@@ -153,39 +165,54 @@ impl LibrarySnapshot {
         self.prompts.remove(name)
     }
 
-    /// Adds the prompt of a file. The name of one that another file has, too, goes to `contested`.
+    /// Adds the prompt of a file. The name of one that another file has, too, goes to `contested`,
+    /// with one of the other files.
     ///
     /// # Errors
     /// Why the file is left out.
     fn add(
         &mut self,
         reader: &mut LibraryReader<'_>,
-        file: &Path,
-        contested: &mut BTreeSet<String>,
-    ) -> Result<(), String> {
-        let Some((compiled, object)) = reader.read(file)? else {
+        file: &PromptFile,
+        contested: &mut BTreeMap<String, PathBuf>,
+    ) -> Result<(), Remark> {
+        let path = file.path.clone();
+        let Some((compiled, object)) = reader.read(&file.resolved)? else {
             return Ok(());
         };
         let definition = document(compiled.definition.clone()).map_err(|e| e.to_string())?;
         let mut prompt = Prompt::read(definition.json()).map_err(|e| e.to_string())?;
-        if self.prompts.contains_key(&compiled.name) {
-            let why = claimed_twice(&compiled.name);
-            contested.insert(compiled.name);
+        if let Some(other) = self.prompts.get(&compiled.name) {
+            let why = claimed_twice(&compiled.name, &other.path);
+            contested.insert(compiled.name, path);
             return Err(why);
         }
         let digest = seal::sha256_text(object.as_bytes()).into();
-        let source = Arc::new(PromptSource { digest, path: file.to_owned() });
+        let source = Arc::new(PromptSource { digest, path: file.resolved.clone() });
         prompt.source = Some(source.clone());
         self.listed.prompts.push(prompt);
         let name = compiled.name.clone();
-        self.prompts.insert(name, LibraryPrompt { compiled, source });
+        self.prompts.insert(name, LibraryPrompt { compiled, path, source });
         Ok(())
     }
 }
 
-fn claimed_twice(name: &str) -> String {
-    format!("prompt {name:?} is in another file, too; none of them is served")
+fn claimed_twice(name: &str, other: &Path) -> Remark {
+    let other = other.display();
+    format!("prompt {name:?} is in {other}, too; none of them is served").into()
 }
+
+/// Whether a file begins as a prompt does; one that is large or cannot be read does not.
+fn has_front_matter(folder: &Path, file: &PromptFile) -> bool {
+    let text = files::read(folder, &file.resolved, IGNORED_LENGTH);
+    text.is_ok_and(|text| text.starts_with(b"---"))
+}
+
+/// Most files that are read only to say that they are ignored.
+const MAX_IGNORED: usize = 20;
+
+/// Largest of these files, in bytes.
+const IGNORED_LENGTH: usize = 1 << 20;
 
 /// Reads the source of a library prompt as canonical JSON (RFC 8785): the text of the file, and the
 /// content of the files that it embeds. Its SHA-256 hash is [`PromptSource::digest`]. Blocks.
@@ -198,7 +225,9 @@ pub(crate) fn source_object(
     file: &Path,
     limit: usize,
 ) -> Result<String, String> {
-    let read = LibraryReader::new(folder, library, limit, usize::MAX).read(file)?;
+    let read = LibraryReader::new(folder, library, limit, usize::MAX).read(file);
+    // The reason stands behind the path, which the caller knows.
+    let read = read.map_err(|why| why.to_string().trim_start_matches([':', ' ']).to_owned())?;
     read.map(|(_, object)| object).ok_or_else(|| "the file is no prompt any more".to_owned())
 }
 
@@ -212,14 +241,31 @@ mod tests {
 
     use super::*;
 
+    /// Returns the lines without the path of the library.
+    fn named(lines: &[String]) -> Vec<String> {
+        let temporary = std::env::temp_dir();
+        let bare = |line: &String| {
+            let parts = line.split(temporary.to_str().unwrap());
+            parts.map(|part| part.split_once("/in/").map_or(part, |(_, rest)| rest)).collect()
+        };
+        lines.iter().map(bare).collect()
+    }
+
+    fn malformed(snapshot: &LibrarySnapshot) -> Vec<String> {
+        snapshot.listed.malformed.iter().map(|prompt| prompt.reason.clone()).collect()
+    }
+
     fn load(files: &[(&str, &str)], settings: &Settings) -> Result<LibrarySnapshot, Kind> {
         let folder = tempfile::tempdir().unwrap();
+        let library = folder.path().join("in");
         for (name, text) in files {
-            let path = folder.path().join(name);
+            let path = library.join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
+            // Latin-1: what is not ASCII is one byte, which is not UTF-8.
+            let latin: Vec<u8> = text.chars().map(|c| c as u8).collect();
+            fs::write(path, latin).unwrap();
         }
-        LibrarySnapshot::load(folder.path(), "lib", settings)
+        LibrarySnapshot::load(&library, "lib", settings)
     }
 
     #[test]
@@ -234,20 +280,32 @@ mod tests {
             ("plain.md", "# no front matter"),
             (".hidden.md", "---\nname: h\n---\nx"),
             ("note.txt", "---\nname: t\n---\nx"),
+            ("latin.md", "---\nname: l\n---\nx\ncaf\u{e9}"),
+            ("old.markdown", "---\nname: o\n---\nx"),
+            ("README.MD", "# no front matter"),
             ("icon.md", "---\nname: i\nicons: [{src: x, sizes: 48x48}]\n---\nx"),
         ];
         let snapshot = load(&files, &Settings::default()).unwrap();
         let names: Vec<_> = snapshot.listed.prompts.iter().map(|p| p.name.as_str()).collect();
         assert_eq!(names, ["b", "a"]);
-        let malformed = snapshot.listed.malformed.iter();
-        let reasons: Vec<_> = malformed.map(|prompt| prompt.reason.as_str()).collect();
-        assert_eq!(reasons.len(), 5, "{reasons:?}");
-        assert!(reasons[0].starts_with("bad.md: front matter"));
+        let reasons = named(&malformed(&snapshot));
+        assert_eq!(reasons.len(), 6, "{reasons:?}");
+        assert!(reasons[0].starts_with("bad.md:2:7: front matter"), "{reasons:?}");
         assert!(reasons[1].starts_with("icon.md: `icons`"));
-        let twins: Vec<_> = reasons[2..].iter().map(|reason| reason.split_once(": ")).collect();
-        let why = "prompt \"twin\" is in another file, too; none of them is served";
-        let expected = ["triplet.md", "twin.md", "one.md"].map(|file| Some((file, why)));
-        assert_eq!(twins, expected, "none takes the name from the others");
+        assert_eq!(reasons[2], "latin.md:5: is not UTF-8; save the file in this encoding");
+        let twin = |file, other| {
+            format!("{file}: prompt \"twin\" is in {other}, too; none of them is served")
+        };
+        let expected = [("triplet.md", "one.md"), ("twin.md", "one.md"), ("one.md", "twin.md")];
+        let expected = expected.map(|(file, other)| twin(file, other));
+        assert_eq!(reasons[3..], expected, "none takes the name from the others");
+        assert_eq!(
+            named(&snapshot.listed.remarks),
+            [
+                "sub/a.md: has no description: lists show its name only",
+                "old.markdown: is not read: the name of a prompt file ends in .md"
+            ]
+        );
         let result = snapshot.get("b", None, None).unwrap();
         assert!(result.json().get("description").unwrap().is("two"));
         assert!(matches!(snapshot.get("x", None, None), Err(Kind::Error { code: -32602, .. })));
@@ -270,13 +328,16 @@ mod tests {
         let twice = "---\nname: q\n---\n{{ embed(\"other.txt\") }}";
         files.extend([("other.txt", &*big), ("q.md", twice)]);
         let snapshot = load(&files, &settings).unwrap();
-        let reasons = &snapshot.listed.malformed;
+        let reasons = named(&malformed(&snapshot));
         assert_eq!((snapshot.prompts.len(), reasons.len()), (60, 1), "the others stay");
-        assert!(reasons[0].starts_with("q.md: ") && reasons[0].contains("max_walk"), "{reasons:?}");
+        assert!(
+            reasons[0].starts_with("q.md:4:1: ") && reasons[0].contains("max_walk"),
+            "{reasons:?}"
+        );
         let both = "---\nname: r\n---\n{{ embed(\"big.txt\") }}{{ embed(\"big.txt\") }}";
         let settings = Settings { max_message: 150_000, ..Settings::default() };
         let snapshot = load(&[("big.txt", &big), ("r.md", both)], &settings).unwrap();
-        assert!(snapshot.listed.malformed[0].contains("embeds more than max_message"));
+        assert!(malformed(&snapshot)[0].contains("embeds more than max_message"));
     }
 
     #[test]

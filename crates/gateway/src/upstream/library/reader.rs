@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::place::{Remark, line};
 use super::render::Compiled;
 use super::source::ParsedSource;
 use super::{embed, files};
@@ -37,9 +38,12 @@ impl<'a> LibraryReader<'a> {
     ///
     /// # Errors
     /// Why it is no valid prompt.
-    pub(super) fn read(&mut self, file: &Path) -> Result<Option<PromptWithSource>, String> {
+    pub(super) fn read(&mut self, file: &Path) -> Result<Option<PromptWithSource>, Remark> {
         let text = files::read(self.folder, file, self.max_message)?;
-        let text = String::from_utf8(text).map_err(|_| "not UTF-8".to_owned())?;
+        let text = String::from_utf8(text).map_err(|error| {
+            let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+            Remark::on_line(line(valid), "is not UTF-8; save the file in this encoding")
+        })?;
         let Some(source) = ParsedSource::read(&text) else {
             return Ok(None);
         };

@@ -9,16 +9,18 @@ use std::sync::Arc;
 use minijinja::{Environment, ErrorKind, UndefinedBehavior};
 use serde_json::{Map, Value, json};
 
+use super::place::{Remark, line};
 use super::source::{
-    ArgumentSpec, FrontMatter, MessageRole, ParsedSource, SourcePiece, SourceVersion,
+    ArgumentSpec, FrontMatter, MessageRole, ParsedSource, SourceMessage, SourcePiece, SourceVersion,
 };
+use super::template::{Slip, check, mistake, single_braces};
 use super::{budget, scan};
 use base::seal;
 use domain::json::write_str;
 
 /// A compiled library prompt.
 #[derive(Debug)]
-pub(crate) struct Compiled {
+pub(super) struct Compiled {
     pub name: String,
     description: Option<String>,
     arguments: Vec<ArgumentSpec>,
@@ -27,6 +29,8 @@ pub(crate) struct Compiled {
     messages: Vec<(MessageRole, MessageContent)>,
     /// The templates, named by the index of their message.
     environment: Environment<'static>,
+    /// What the author may not have meant.
+    pub remarks: Vec<Remark>,
 }
 
 #[derive(Debug)]
@@ -52,6 +56,9 @@ pub(crate) enum RenderError {
 /// words; an endless loop ends within milliseconds.
 const FUEL: u64 = 200_000;
 
+/// Most remarks on one file: its author reads no more at once.
+const MAX_REMARKS: usize = 20;
+
 /// Most values in a completion result (MCP 2025-11-25, completion).
 const MAX_VALUES: usize = 100;
 
@@ -62,38 +69,53 @@ impl Compiled {
     /// # Errors
     /// The reason, when a template is invalid, uses an undeclared argument or what is not available
     /// in a library, or an embedded file cannot be read.
-    pub(crate) fn new(
-        source: ParsedSource,
+    pub(super) fn new(
+        source: ParsedSource<'_>,
         limit: usize,
         mut embed: impl FnMut(&str) -> Result<Arc<str>, String>,
-    ) -> Result<Self, String> {
-        let ParsedSource { front, messages } = source;
+    ) -> Result<Self, Remark> {
+        let ParsedSource { front, messages, text } = source;
         let mut environment = environment(limit);
         let declared: HashSet<&str> = front.arguments.iter().map(|a| a.name.as_str()).collect();
+        let mut remarks = front_remarks(&front);
+        let mut used = HashSet::new();
         let mut contents = Vec::with_capacity(messages.len());
         let mut sources: Vec<Arc<str>> = Vec::with_capacity(messages.len() * 2);
         let mut embedded = 0_usize;
-        for (index, (role, piece)) in messages.into_iter().enumerate() {
+        for (index, SourceMessage { role, piece, start }) in messages.into_iter().enumerate() {
             sources.push(role.as_str().into());
             let content = match piece {
                 SourcePiece::Embed(name) => {
-                    let content = embed(&name)?;
+                    let wrong = |why: String| Remark::at(text, start, why);
+                    let content = embed(&name).map_err(wrong)?;
                     embedded += content.len();
                     if embedded > limit {
-                        return Err(format!("it embeds more than max_message ({limit} bytes)"));
+                        let why = format!("it embeds more than max_message ({limit} bytes)");
+                        return Err(wrong(why));
                     }
                     sources.push(content.clone());
                     MessageContent::Embedded(content)
                 }
-                SourcePiece::Template(text) => {
-                    compile(&mut environment, index.to_string(), &text, &declared)
-                        .map_err(|why| format!("template: {why}"))?;
-                    sources.push(text.into());
+                SourcePiece::Template(template) => {
+                    let place = (text, start);
+                    used.extend(compile(&mut environment, index, &template, place, &declared)?);
+                    let left = MAX_REMARKS.saturating_sub(remarks.len());
+                    for (offset, name) in single_braces(&template, &declared).into_iter().take(left)
+                    {
+                        let what = format!("{{{name}}} stays as it is; write {{{{ {name} }}}}");
+                        remarks.push(Remark::at(text, start + offset, what));
+                    }
+                    sources.push(template.into());
                     MessageContent::Template
                 }
             };
             contents.push((role, content));
         }
+        let unused = front.arguments.iter().filter(|argument| !used.contains(&argument.name));
+        remarks.extend(unused.map(|argument| {
+            Remark::from(format!("the text does not use the argument `{}`", argument.name))
+        }));
+        remarks.truncate(MAX_REMARKS);
         Ok(Self {
             definition: definition(&front, &seal::digest(sources.iter().map(|text| &**text))),
             name: front.name,
@@ -101,6 +123,7 @@ impl Compiled {
             arguments: front.arguments,
             messages: contents,
             environment,
+            remarks,
         })
     }
 
@@ -206,49 +229,39 @@ const STACK: usize = 64 << 20;
 /// Stack that is enough to render a template: values nest in each other to a small depth.
 const RENDER_STACK: usize = 256 << 10;
 
-/// Adds a template to the engine.
+/// Adds the template of a message, which begins at `start` of the file's `text`. Returns the
+/// variables that it uses and does not set.
 ///
 /// # Errors
-/// The reason, if it is invalid.
+/// The first slip.
 fn compile(
     environment: &mut Environment<'static>,
-    name: String,
-    text: &str,
+    index: usize,
+    template: &str,
+    (text, start): (&str, usize),
     declared: &HashSet<&str>,
-) -> Result<(), String> {
-    let counted = scan::counted(text)?;
-    stacker::grow(STACK, || {
-        let added = environment.add_template_owned(name.clone(), counted);
-        added.map_err(|error| format!("{error:#}"))?;
-        check_variables(environment, &name, declared)
-    })
+) -> Result<HashSet<String>, Remark> {
+    let place = |slip: Slip| Remark::at(text, start + slip.offset, slip.message);
+    let counted = scan::counted(template).map_err(place)?;
+    let name = index.to_string();
+    let used = stacker::grow(STACK, || {
+        environment.add_template_owned(name.clone(), counted)?;
+        Ok(environment.get_template(&name)?.undeclared_variables(false))
+    });
+    // Counting moves columns, not lines.
+    let used = used.map_err(|error: minijinja::Error| {
+        let first = line(&text.as_bytes()[..start.min(text.len())]);
+        Remark::on_line(first + error.line().unwrap_or(1).saturating_sub(1), mistake(&error))
+    })?;
+    check(environment, template, &used, declared).map_err(place)?;
+    Ok(used)
 }
 
-/// Checks that a template uses declared arguments only: without the check, a misspelt variable
-/// would render as an empty string.
-///
-/// # Errors
-/// The name of an undeclared variable.
-fn check_variables(
-    environment: &Environment<'_>,
-    template: &str,
-    declared: &HashSet<&str>,
-) -> Result<(), String> {
-    let template = environment.get_template(template).map_err(|e| e.to_string())?;
-    let globals: HashSet<&str> = environment.globals().map(|(name, _)| name).collect();
-    let mut unknown: Vec<_> = template
-        .undeclared_variables(false)
-        .into_iter()
-        .filter(|name| !declared.contains(name.as_str()) && !globals.contains(name.as_str()))
-        .collect();
-    unknown.sort();
-    match unknown.first() {
-        Some(name) if budget::NO_FUNCTIONS.contains(&name.as_str()) => {
-            Err(format!("the function `{name}` is not available in a library"))
-        }
-        Some(name) => Err(format!("the text uses {{{{ {name} }}}}, which is no argument")),
-        None => Ok(()),
-    }
+/// Remarks on what is missing in the front matter.
+fn front_remarks(front: &FrontMatter) -> Vec<Remark> {
+    let is_described = front.description.is_some() || front.title.is_some();
+    let missing = "has no description: lists show its name only";
+    (!is_described).then(|| missing.into()).into_iter().collect()
 }
 
 /// Returns the prompt definition for `prompts/list`. It contains the digest of the text, so that an
@@ -317,12 +330,12 @@ mod tests {
     use super::*;
 
     fn compile(body: &str) -> Result<Compiled, String> {
-        let front = "name: greet\nversion: 2\narguments:\n  - name: who\n    required: true\n    \
+        let front = "name: greet\ntitle: Greet\nversion: 2\narguments:\n  - name: who\n    required: true\n    \
                      choices: [Ada, Alan, Grace]\n  - name: n\n";
-        let source = ParsedSource::read(&format!("---\n{front}---\n{body}")).unwrap().unwrap();
-        Compiled::new(source, LIMIT, |name| {
-            Ok(format!("{{\"type\":\"text\",\"text\":\"<{name}>\"}}").into())
-        })
+        let text = format!("---\n{front}---\n{body}");
+        let source = ParsedSource::read(&text).unwrap().unwrap();
+        let embed = |name: &str| Ok(format!("{{\"type\":\"text\",\"text\":\"<{name}>\"}}").into());
+        Compiled::new(source, LIMIT, embed).map_err(|remark| remark.to_string())
     }
 
     const LIMIT: usize = 4096;
@@ -393,10 +406,10 @@ mod tests {
             ("{% autoescape true %}x{% endautoescape %}", "`{% autoescape %}`"),
             ("{% include '0' %}", "`{% include %}`"),
             ("{% for a in [who] recursive %}{{ loop([a ~ a]) }}{% endfor %}", "`recursive`"),
-            ("a\n{{ who ~ if }}", "`if` stands where a value should (line 2)"),
+            ("a\n{{ who ~ if }}", ":12:10: `if` stands where a value should"),
         ] {
             let refused = compile(template).unwrap_err();
-            assert!(refused.starts_with("template: "), "{template}: {refused}");
+            assert!(refused.starts_with(":1"), "{template}: {refused}");
             assert!(refused.contains(named), "{template}: {refused}");
         }
     }
@@ -472,7 +485,7 @@ mod tests {
             many(20_001, "{{ n }}"),
         ] {
             let refused = compile(&template).unwrap_err();
-            assert!(refused.starts_with("template: "), "{refused}");
+            assert!(refused.starts_with(":11:"), "{refused}");
         }
         // As deep as is allowed.
         for template in [
@@ -493,7 +506,42 @@ mod tests {
     fn a_slip_in_a_variable_is_told_at_load() {
         assert!(compile("Hi {{ hwo }}").unwrap_err().contains("hwo"));
         assert!(compile("Hi {{ who").unwrap_err().contains("template"));
+        // The front matter and its fences are ten lines.
+        for (body, said) in [
+            ("a\n{{ who | nope }}", ":12:10: there is no filter `nope`"),
+            ("{{ who | join }}", ":11:10: the filter `join` is not available in a library"),
+            ("{% filter nope %}x{% endfilter %}", ":11:4: `{% filter %}` is not available"),
+            ("{% if who is not nope %}x{% endif %}", ":11:18: there is no test `nope`"),
+            ("é {{ nope(who) }}", ":11:6: there is no function `nope`"),
+            ("{{ who.upper() }}", ":11:8: `who.upper(…)`: an argument is a text"),
+            ("{{ who.upper() }}", "write {{ who | upper }}"),
+            ("## user\na\n{% if who %}", ":13: template: syntax error: unexpected end"),
+            ("{{ who }}\n\n{{ whom }}", ":13:4: the text uses {{ whom }}"),
+        ] {
+            let why = compile(body).unwrap_err();
+            assert!(why.contains(said), "{body}: {why}");
+        }
+        let good = "{% set x = who | default('y') | upper %}{{ x }}{% if who is in ['a'] %}{% endif %}\
+            {% if n is not defined %}{{ range(3) | list | length }}{% endif %}{{ ' | nope' }}\
+            {# who | nope #}{% raw %}{{ who | nope }}{% endraw %}\
+            {% for a in [1] %}{{ loop.cycle(1, 2) }}{% endfor %}";
+        assert!(compile(good).is_ok(), "{:?}", compile(good));
         assert!(compile("{% for x in range(3) %}{{ x }}{{ who }}{% endfor %}").is_ok());
+    }
+
+    #[test]
+    fn what_the_author_may_not_have_meant_is_remarked() {
+        let remarks = |body| {
+            let remarks = compile(body).unwrap().remarks;
+            remarks.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let expected = [
+            ":11:4: {who} stays as it is; write {{ who }}",
+            ": the text does not use the argument `who`",
+            ": the text does not use the argument `n`",
+        ];
+        assert_eq!(remarks("Hi {who} {other} {{ '{n}' }}"), expected);
+        assert!(remarks("{{ who }}{{ n }}").is_empty());
     }
 
     #[test]

@@ -5,9 +5,11 @@
 //! An operation that makes a value out of others gets a filter behind each of them, which counts
 //! their bytes ([`super::budget`]). Statements and operators that cannot be counted are refused.
 
+use minijinja::Environment;
 use minijinja::machinery::{Token, tokenize};
 
 use super::budget::{COUNTED, is_filter};
+use super::template::{Slip, has_filter, mistake};
 
 /// Most tokens of one template. The parser takes a few hundred bytes for each.
 const MAX_TOKENS: usize = 20_000;
@@ -24,12 +26,14 @@ const BETWEEN: [&str; 6] = ["and", "else", "if", "in", "is", "or"];
 /// Returns the template with the bytes counted of all that it makes.
 ///
 /// # Errors
-/// The reason, when it is too long, or uses what is not available in a library.
-pub(super) fn counted(source: &str) -> Result<String, String> {
+/// The first slip, when it is too long, or uses what is not available in a library.
+pub(super) fn counted(source: &str) -> Result<String, Slip> {
     let mut scan = Scan::new(source);
     for token in tokenize(source, false, Default::default()) {
-        let (token, span) = token.map_err(|error| error.to_string())?;
-        scan.take(&token).map_err(|why| format!("{why} (line {})", span.start_line))?;
+        let (token, span) =
+            token.map_err(|error| Slip { offset: scan.end, message: mistake(&error) })?;
+        let offset = span.start_offset as usize;
+        scan.take(&token).map_err(|message| Slip { offset, message })?;
         scan.end = span.end_offset as usize;
     }
     Ok(scan.finish())
@@ -155,7 +159,7 @@ impl<'a> Scan<'a> {
             (_, Token::Mul | Token::Pow) => return Err(unavailable("`*`")),
             (Place::Statement, Token::Ident(name)) => return self.statement(name),
             (Place::Filter, Token::Ident(name)) if !is_filter(name) => {
-                return Err(unavailable(&format!("the filter `{name}`")));
+                return Err(refused_filter(name));
             }
             (Place::Test, Token::Ident("not")) => {}
             (Place::Attribute | Place::Filter | Place::Test, _) => self.place = Place::Operand,
@@ -294,6 +298,14 @@ impl<'a> Scan<'a> {
         self.out.push_str(&self.source[self.copied..]);
         self.out
     }
+}
+
+/// Tells a filter that a library has not from a slip in its name.
+fn refused_filter(name: &str) -> String {
+    if has_filter(&Environment::new(), name) {
+        return unavailable(&format!("the filter `{name}`"));
+    }
+    format!("there is no filter `{name}`")
 }
 
 fn unavailable(name: &str) -> String {

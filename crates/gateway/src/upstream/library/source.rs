@@ -2,9 +2,18 @@
 //!
 //! The *source* is split before it is rendered, so no argument can forge a message.
 
+use std::fmt;
+use std::ops::Range;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_saphyr::options::{DuplicateKeyPolicy, MergeKeyPolicy, NonFiniteFloatPolicy};
-use serde_saphyr::{Options, SnippetMode, UserMessageFormatter};
+use serde_saphyr::{Error as YamlError, Options, SnippetMode, UserMessageFormatter};
+
+use super::place::Remark;
+use super::template::open_block;
+use domain::similar::is_typing_error;
 
 /// The front matter of a file: the YAML between two `---` lines.
 #[derive(Debug, Deserialize)]
@@ -13,15 +22,24 @@ pub(crate) struct FrontMatter {
     pub name: String,
     pub title: Option<String>,
     pub description: Option<String>,
-    #[serde(default, deserialize_with = "list")]
+    #[serde(default, deserialize_with = "arguments")]
     pub arguments: Vec<ArgumentSpec>,
     pub icons: Option<serde_json::Value>,
     /// Clients get it as `_meta.version`.
     pub version: Option<SourceVersion>,
+    /// `None`: `## system` starts no message.
+    pub system: Option<SystemRole>,
+}
+
+/// The role of messages under `## system`, which MCP does not know.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum SystemRole {
+    AsUser,
 }
 
 /// A declared argument of a prompt.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ArgumentSpec {
     pub name: String,
@@ -58,11 +76,22 @@ pub(crate) enum SourcePiece {
     Embed(String),
 }
 
+/// A message of a source.
+#[derive(Debug)]
+pub(crate) struct SourceMessage {
+    pub role: MessageRole,
+    pub piece: SourcePiece,
+    /// Place in the text of the file, in bytes.
+    pub start: usize,
+}
+
 /// A prompt's source, split into its front matter and its messages.
 #[derive(Debug)]
-pub(crate) struct ParsedSource {
+pub(crate) struct ParsedSource<'a> {
     pub front: FrontMatter,
-    pub messages: Vec<(MessageRole, SourcePiece)>,
+    pub messages: Vec<SourceMessage>,
+    /// The text of the file.
+    pub text: &'a str,
 }
 
 impl MessageRole {
@@ -74,45 +103,43 @@ impl MessageRole {
     }
 }
 
-impl ParsedSource {
+impl<'a> ParsedSource<'a> {
     /// Reads a file. `None` if it has no front matter: then it is no prompt, but `embed` may name
     /// it.
     ///
     /// # Errors
     /// The reason, when a file with front matter is no valid prompt.
-    pub(crate) fn read(text: &str) -> Option<Result<Self, String>> {
+    pub(super) fn read(text: &'a str) -> Option<Result<Self, Remark>> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let mut lines = text.split_inclusive('\n');
-        if lines.next()?.trim_end() != FENCE {
+        let opening = text.split_inclusive('\n').next()?;
+        if opening.trim_end() != FENCE {
             return None;
         }
-        let mut front = String::new();
-        let closed = lines.by_ref().any(|line| {
-            let ends = line.trim_end() == FENCE;
-            if !ends {
-                front.push_str(line);
+        let mut end = opening.len();
+        for line in text[end..].split_inclusive('\n') {
+            if line.trim_end() == FENCE {
+                let front = &text[opening.len()..end];
+                return Some(Self::parse(text, front, end + line.len()));
             }
-            ends
-        });
-        if !closed {
-            return Some(Err("the front matter has no closing ---".to_owned()));
+            end += line.len();
         }
-        let body: String = lines.collect();
-        Some(Self::parse(&front, &body))
+        Some(Err("the front matter has no closing ---".into()))
     }
 
-    fn parse(front: &str, body: &str) -> Result<Self, String> {
+    /// Reads the front matter, and the body from an offset on.
+    fn parse(text: &'a str, front: &str, body: usize) -> Result<Self, Remark> {
         let front = read_front_matter(front)?;
         let mut messages = Vec::new();
-        for (role, part) in split_messages(body)? {
-            messages.extend(split_embeds(&part)?.into_iter().map(|piece| (role, piece)));
+        for (role, part) in split_messages(text, body, front.system)? {
+            let pieces = split_embeds(text, part)?.into_iter();
+            messages.extend(pieces.map(|(piece, start)| SourceMessage { role, piece, start }));
         }
         if messages.is_empty() {
-            Err("the prompt has no text".to_owned())
+            Err("the prompt has no text".into())
         } else if messages.len() > MAX_MESSAGES {
-            Err(format!("the prompt has more than {MAX_MESSAGES} messages"))
+            Err(format!("the prompt has more than {MAX_MESSAGES} messages").into())
         } else {
-            Ok(Self { front, messages })
+            Ok(Self { front, messages, text })
         }
     }
 }
@@ -128,20 +155,76 @@ const FENCE: &str = "---";
 /// fail before they take much memory.
 const MAX_NODES: usize = 20_000;
 
-fn read_front_matter(yaml: &str) -> Result<FrontMatter, String> {
-    // Line numbers are those of the file, whose first line is the fence.
+fn read_front_matter(yaml: &str) -> Result<FrontMatter, Remark> {
+    serde_saphyr::from_str_with_options(yaml, options()).map_err(|error| {
+        let text = format!("front matter: {}", yaml_mistake(&error));
+        let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        match error.location() {
+            // The line before the front matter is the fence.
+            Some(place) => Remark::placed(number(place.line()) + 1, number(place.column()), text),
+            None => text.into(),
+        }
+    })
+}
+
+/// Describes a mistake of the front matter, without its place.
+fn yaml_mistake(error: &YamlError) -> String {
+    if let YamlError::SerdeUnknownField { field, expected, .. } = error {
+        let near = expected.iter().find(|known| is_typing_error(known, field));
+        return match near {
+            Some(near) => format!("unknown key `{field}`; did you mean `{near}`?"),
+            None => format!("unknown key `{field}`; the keys are {}", expected.join(", ")),
+        };
+    }
     let rendering = serde_saphyr::render_options! {
         formatter: &UserMessageFormatter,
         snippets: SnippetMode::Off,
-        line_offset: 1,
     };
-    serde_saphyr::from_str_with_options(yaml, options())
-        .map_err(|error| format!("front matter: {}", error.render_with_options(rendering)))
+    let text = error.render_with_options(rendering);
+    // The place stands before the text already.
+    let place =
+        error.location().map(|at| format!(" at line {}, column {}", at.line(), at.column()));
+    let bare = place.and_then(|place| text.strip_suffix(place.as_str()).map(str::to_owned));
+    let text = bare.unwrap_or(text);
+    // The words of the parser's inside.
+    text.replace("expected sequence start", "expected a list, such as [code, language]")
+        .replace("expected mapping start", "expected keys with values, such as name: code")
 }
 
 /// Reads a list; a key without a value is an empty list.
 fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(yaml: D) -> Result<Vec<T>, D::Error> {
     Option::deserialize(yaml).map(Option::unwrap_or_default)
+}
+
+/// Reads the arguments: a name alone is an argument without more.
+fn arguments<'de, D: Deserializer<'de>>(yaml: D) -> Result<Vec<ArgumentSpec>, D::Error> {
+    let arguments = Option::<Vec<ArgumentForm>>::deserialize(yaml)?.unwrap_or_default();
+    Ok(arguments.into_iter().map(|argument| argument.0).collect())
+}
+
+/// An argument as a mapping, or as its name alone.
+struct ArgumentForm(ArgumentSpec);
+
+impl<'de> Deserialize<'de> for ArgumentForm {
+    fn deserialize<D: Deserializer<'de>>(yaml: D) -> Result<Self, D::Error> {
+        struct Forms;
+        impl<'de> Visitor<'de> for Forms {
+            type Value = ArgumentForm;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an argument, such as `code` or `{name: code, required: true}`")
+            }
+
+            fn visit_str<E>(self, name: &str) -> Result<ArgumentForm, E> {
+                Ok(ArgumentForm(ArgumentSpec { name: name.to_owned(), ..ArgumentSpec::default() }))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ArgumentForm, A::Error> {
+                ArgumentSpec::deserialize(MapAccessDeserializer::new(map)).map(ArgumentForm)
+            }
+        }
+        yaml.deserialize_any(Forms)
+    }
 }
 
 /// Returns the parser options for the core schema of YAML 1.2: `yes` and `007` are text. Duplicate
@@ -182,74 +265,123 @@ impl Fence {
     }
 }
 
-/// Splits the body at `## user` and `## assistant` headings outside fenced code. Without such a
-/// heading the body is one message of the user.
+/// Splits the body, which begins at an offset, at `## user` and `## assistant` headings outside
+/// fenced code. Without such a heading the body is one message of the user.
 ///
 /// # Errors
 /// When there is text before the first heading.
-fn split_messages(body: &str) -> Result<Vec<(MessageRole, String)>, String> {
-    let mut parts: Vec<(Option<MessageRole>, String)> = vec![(None, String::new())];
+fn split_messages(
+    text: &str,
+    body: usize,
+    system: Option<SystemRole>,
+) -> Result<Vec<(MessageRole, Range<usize>)>, Remark> {
+    let mut parts: Vec<(Option<MessageRole>, Range<usize>)> = vec![(None, body..body)];
     let mut code: Option<Fence> = None;
-    for line in body.split_inclusive('\n') {
+    let mut unknown_role = None;
+    let mut at = body;
+    for line in text[body..].split_inclusive('\n') {
+        let start = at;
+        at += line.len();
         let trimmed = line.trim();
         code = match code {
             None => Fence::opened_by(trimmed),
             Some(open) if open.is_closed_by(trimmed) => None,
             open => open,
         };
-        match heading(trimmed).filter(|_| code.is_none()) {
-            Some(role) => parts.push((Some(role), String::new())),
-            None => {
-                if let Some((_, part)) = parts.last_mut() {
-                    part.push_str(line);
-                }
+        let role = match heading(trimmed).filter(|_| code.is_none()) {
+            Some(Heading::System) if system.is_none() => {
+                unknown_role.get_or_insert(start);
+                None
             }
+            Some(Heading::User | Heading::System) => Some(MessageRole::User),
+            Some(Heading::Assistant) => Some(MessageRole::Assistant),
+            None => None,
+        };
+        match (role, parts.last_mut()) {
+            (None, Some((_, part))) => part.end = at,
+            (role, _) => parts.push((role, at..at)),
         }
     }
     let has_headings = parts.len() > 1;
     let mut messages = Vec::new();
     for (role, part) in parts {
-        let part = part.trim();
+        let part = trimmed(text, part);
         match role {
             _ if part.is_empty() => {}
-            None if has_headings => {
-                return Err("text before the first `## user` or `## assistant`".to_owned());
-            }
-            role => messages.push((role.unwrap_or(MessageRole::User), part.to_owned())),
+            None if has_headings => return Err(before_first(text, &part, unknown_role)),
+            role => messages.push((role.unwrap_or(MessageRole::User), part)),
         }
     }
     Ok(messages)
 }
 
-fn heading(line: &str) -> Option<MessageRole> {
+/// The mistake of a text before the first heading; `system` is the place of a `## system`.
+fn before_first(text: &str, part: &Range<usize>, system: Option<usize>) -> Remark {
+    match system.filter(|system| part.contains(system)) {
+        Some(at) => Remark::at(
+            text,
+            at,
+            "`## system`: MCP knows the roles user and assistant only; `system: as_user` in the \
+             front matter makes it a message of the user",
+        ),
+        None => Remark::at(text, part.start, "text before the first `## user` or `## assistant`"),
+    }
+}
+
+/// A heading that may start a message.
+enum Heading {
+    User,
+    Assistant,
+    System,
+}
+
+fn heading(line: &str) -> Option<Heading> {
     match line.strip_prefix("##")?.trim().to_ascii_lowercase().as_str() {
-        "user" => Some(MessageRole::User),
-        "assistant" => Some(MessageRole::Assistant),
+        "user" => Some(Heading::User),
+        "assistant" => Some(Heading::Assistant),
+        "system" => Some(Heading::System),
         _ => None,
     }
 }
 
-/// Splits a message's source into templates and `{{ embed("…") }}`.
+/// Returns a part of a text without white space around it.
+fn trimmed(text: &str, part: Range<usize>) -> Range<usize> {
+    let whole = &text[part.clone()];
+    let start = part.start + (whole.len() - whole.trim_start().len());
+    start..start + whole.trim().len()
+}
+
+/// Splits a message's source into templates and `{{ embed("…") }}`, each with its place.
 ///
 /// # Errors
-/// When an `embed` is not closed, or its argument is not one literal file name.
-fn split_embeds(part: &str) -> Result<Vec<SourcePiece>, String> {
+/// When an `embed` is not closed, is inside of a block, or its argument is not one literal file
+/// name.
+fn split_embeds(text: &str, part: Range<usize>) -> Result<Vec<(SourcePiece, usize)>, Remark> {
     let mut pieces = Vec::new();
-    let mut rest = part;
-    while let Some(start) = find_embed(rest) {
-        let expression = &rest[start..];
-        let end = expression.find("}}").ok_or("an `{{ embed(` is not closed")?;
+    let mut rest = part.clone();
+    while let Some(start) = find_embed(&text[rest.clone()]).map(|at| rest.start + at) {
+        let wrong = |message: String| Remark::at(text, start, message);
+        let expression = &text[start..part.end];
+        let end =
+            expression.find("}}").ok_or_else(|| wrong("an `{{ embed(` is not closed".into()))?;
         let inside = expression[2..end].trim().trim_matches('-').trim();
         let name = inside
             .strip_prefix("embed(")
             .and_then(|call| call.strip_suffix(')'))
             .and_then(|literal| unquote(literal.trim()))
-            .ok_or_else(|| format!("`{inside}`: embed takes one literal file name"))?;
-        push_template(&mut pieces, &rest[..start]);
-        pieces.push(SourcePiece::Embed(name.to_owned()));
-        rest = &expression[end + 2..];
+            .ok_or_else(|| wrong(format!("`{inside}`: embed takes one literal file name")))?;
+        // Before an embed that was read, all blocks are closed.
+        if let Some(block) = open_block(&text[rest.start..start]) {
+            return Err(wrong(format!(
+                "`{inside}` is inside of a `{{% {block} %}}`; an embed must be outside of blocks, \
+                 because the file becomes a message of its own"
+            )));
+        }
+        push_template(&mut pieces, text, rest.start..start);
+        pieces.push((SourcePiece::Embed(name.to_owned()), start));
+        rest.start = start + end + 2;
     }
-    push_template(&mut pieces, rest);
+    push_template(&mut pieces, text, rest);
     Ok(pieces)
 }
 
@@ -265,10 +397,10 @@ fn unquote(literal: &str) -> Option<&str> {
     (literal.ends_with(quote) && !inside.contains([quote, '\\'])).then_some(inside)
 }
 
-fn push_template(pieces: &mut Vec<SourcePiece>, text: &str) {
-    let text = text.trim();
-    if !text.is_empty() {
-        pieces.push(SourcePiece::Template(text.to_owned()));
+fn push_template(pieces: &mut Vec<(SourcePiece, usize)>, text: &str, part: Range<usize>) {
+    let part = trimmed(text, part);
+    if !part.is_empty() {
+        pieces.push((SourcePiece::Template(text[part.clone()].to_owned()), part.start));
     }
 }
 
@@ -276,8 +408,14 @@ fn push_template(pieces: &mut Vec<SourcePiece>, text: &str) {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<ParsedSource, String> {
-        ParsedSource::read(text).expect("front matter")
+    fn read(text: &str) -> Result<ParsedSource<'_>, String> {
+        let read = ParsedSource::read(text).expect("front matter");
+        read.map_err(|remark| remark.to_string())
+    }
+
+    fn messages(text: &str) -> Vec<(MessageRole, SourcePiece)> {
+        let messages = read(text).unwrap().messages.into_iter();
+        messages.map(|message| (message.role, message.piece)).collect()
     }
 
     fn template(text: &str) -> SourcePiece {
@@ -286,15 +424,14 @@ mod tests {
 
     #[test]
     fn headings_split_messages_but_not_inside_code() {
-        let source = read(
+        let source = messages(
             "---\nname: a\n---\n## user\nHi\n```\n## assistant\n```\n## Assistant\nHello\n## user\n\n",
-        )
-        .unwrap();
+        );
         let expected = [
             (MessageRole::User, template("Hi\n```\n## assistant\n```")),
             (MessageRole::Assistant, template("Hello")),
         ];
-        assert_eq!(source.messages, expected);
+        assert_eq!(source, expected);
     }
 
     #[test]
@@ -303,31 +440,31 @@ mod tests {
         let text = format!("---\nname: a\n---\n## user\n{nested}\n## assistant\nHello\n");
         let expected =
             [(MessageRole::User, template(nested)), (MessageRole::Assistant, template("Hello"))];
-        assert_eq!(read(&text).unwrap().messages, expected);
+        assert_eq!(messages(&text), expected);
 
         let inline = "```x``` means x\n``` and this too`";
         let text = format!("---\nname: a\n---\n## user\n{inline}\n## assistant\nHello\n");
         let expected =
             [(MessageRole::User, template(inline)), (MessageRole::Assistant, template("Hello"))];
-        assert_eq!(read(&text).unwrap().messages, expected);
+        assert_eq!(messages(&text), expected);
         let info = "~~~rust ignore\n## assistant\n~~~ not closed by this\n~~~~";
         let text = format!("---\nname: a\n---\n## user\n{info}\n## assistant\nHello\n");
         let expected =
             [(MessageRole::User, template(info)), (MessageRole::Assistant, template("Hello"))];
-        assert_eq!(read(&text).unwrap().messages, expected);
+        assert_eq!(messages(&text), expected);
     }
 
     #[test]
     fn without_headings_the_body_is_one_message() {
-        let source = read("---\r\nname: a\r\n---\r\n# Title\r\ntext\r\n").unwrap();
-        assert_eq!(source.messages, [(MessageRole::User, template("# Title\r\ntext"))]);
+        let source = messages("---\r\nname: a\r\n---\r\n# Title\r\ntext\r\n");
+        assert_eq!(source, [(MessageRole::User, template("# Title\r\ntext"))]);
     }
 
     #[test]
     fn embeds_are_cut_out() {
         let source =
-            read("---\nname: a\n---\nSee {{ embed(\"x/y.md\") }} and\n{{embed('z.png')}}\n");
-        let pieces: Vec<_> = source.unwrap().messages.into_iter().map(|(_, p)| p).collect();
+            messages("---\nname: a\n---\nSee {{ embed(\"x/y.md\") }} and\n{{embed('z.png')}}\n");
+        let pieces: Vec<_> = source.into_iter().map(|(_, piece)| piece).collect();
         let expected = [
             template("See"),
             SourcePiece::Embed("x/y.md".into()),
@@ -335,6 +472,30 @@ mod tests {
             SourcePiece::Embed("z.png".into()),
         ];
         assert_eq!(pieces, expected);
+    }
+
+    #[test]
+    fn an_argument_may_be_its_name_alone() {
+        let source = read("---\nname: a\narguments: [code, {name: lang, required: true}]\n---\nx");
+        let arguments = source.unwrap().front.arguments;
+        let shown: Vec<_> = arguments.iter().map(|a| (a.name.as_str(), a.required)).collect();
+        assert_eq!(shown, [("code", false), ("lang", true)]);
+    }
+
+    #[test]
+    fn a_system_heading_is_a_message_of_the_user_where_the_file_says_so() {
+        let body = "## system\nBe brief.\n## user\nHi";
+        let text = format!("---\nname: a\nsystem: as_user\n---\n{body}");
+        let user = |text| (MessageRole::User, template(text));
+        assert_eq!(messages(&text), [user("Be brief."), user("Hi")]);
+        let chapter = "Install it.\n## System\nLinux";
+        assert_eq!(messages(&format!("---\nname: a\n---\n{chapter}")), [user(chapter)]);
+    }
+
+    #[test]
+    fn an_embed_after_a_closed_block_is_outside_of_it() {
+        let body = "{# {% if #}{% if a %}x{% endif %}{% set b = 1 %}{{ embed('b.md') }}";
+        assert_eq!(messages(&format!("---\nname: a\n---\n{body}")).len(), 2);
     }
 
     #[test]
@@ -418,7 +579,7 @@ mod tests {
         };
         assert_eq!((required("true"), required("False")), (Ok(true), Ok(false)));
         for flag in ["yes", "on", "y", "1", "", "~"] {
-            assert!(required(flag).unwrap_err().contains("line 5"), "{flag}");
+            assert!(required(flag).unwrap_err().starts_with(":5:"), "{flag}");
         }
     }
 
@@ -448,7 +609,7 @@ mod tests {
             let inner = vec![format!("*a{}", level - 1); 9].join(", ");
             bomb.push_str(&format!("- &a{level} [{inner}]\n"));
         }
-        assert!(read(&(bomb + "---\nx")).unwrap_err().starts_with("front matter: "));
+        assert!(read(&(bomb + "---\nx")).unwrap_err().contains("front matter: "));
         let long = format!(
             "---\nname: &n {}\nicons: [{}]\n---\nx",
             "n".repeat(100_000),
@@ -466,20 +627,42 @@ mod tests {
         for (text, said) in [
             ("---\nname: a\n", "closing"),
             ("---\ntitle: a\n---\nx", "missing field `name`"),
-            ("---\nname: a\nnmae: b\n---\nx", "unknown field `nmae`"),
-            ("---\nname: a\nnmae: b\n---\nx", "line 3, column 1"),
-            ("---\nname: a\narguments:\n- {name: x, must: true}\n---\nx", "unknown field `must`"),
-            ("---\nname: a\nname: b\n---\nx", "`name` is not allowed here at line 3"),
-            ("---\nname: a\narguments:\n- name: x\n  \"name\": y\n---\nx", "at line 5"),
+            (
+                "---\nname: a\nnmae: b\n---\nx",
+                ":3:1: front matter: unknown key `nmae`; did you mean `name`?",
+            ),
+            (
+                "---\nname: a\narguments:\n- {name: x, must: true}\n---\nx",
+                "unknown key `must`; the keys are",
+            ),
+            (
+                "---\nname: a\narguments:\n- name: x\n  requred: true\n---\nx",
+                "did you mean `required`?",
+            ),
+            ("---\nname: a\narguments:\n- [x]\n---\nx", "such as `code` or `{name: code"),
+            (
+                "---\nname: a\narguments: {code: x}\n---\nx",
+                ":3:12: front matter: expected a list, such as",
+            ),
+            ("---\nname: a\nname: b\n---\nx", ":3:1: front matter: duplicate mapping key `name`"),
+            ("---\nname: a\narguments:\n- name: x\n  \"name\": y\n---\nx", ":5:3: "),
             ("---\nname: a\nicons: [{src: x, src: y}]\n---\nx", "duplicate"),
             ("---\nname: a\n<<: {title: b}\n---\nx", "merge key"),
-            ("---\nname: a\ntitle: *b\n---\nx", "line 3"),
+            ("---\nname: a\ntitle: *b\n---\nx", ":3:"),
             ("---\nname:\n---\nx", "null"),
-            ("---\nname: a\ntitle: [b]\n---\nx", "line 3, column 8"),
+            ("---\nname: a\ntitle: [b]\n---\nx", ":3:8: "),
             ("---\nname: a\n---\n \n", "no text"),
             ("---\nname: a\n---\nx\n## user\ny", "before the first"),
             ("---\nname: a\n---\n{{ embed(file) }}", "literal"),
             ("---\nname: a\n---\n{{ embed(\"a\"", "not closed"),
+            (
+                "---\nname: a\n---\n\n## system\nBe brief.\n## user\ny",
+                ":5:1: `## system`: MCP knows",
+            ),
+            (
+                "---\nname: a\n---\nHi\n {% if a %}{{ embed('b.md') }}{% endif %}",
+                ":5:12: `embed('b.md')` is inside of a `{% if %}`",
+            ),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(said), "{text:?}: {error}");

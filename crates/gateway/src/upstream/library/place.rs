@@ -1,0 +1,59 @@
+//! Places in the files of a library, in the form that editors and terminals open.
+
+use std::fmt;
+use std::path::Path;
+
+/// A remark on a file: why it is no prompt, or what its author may not have meant. `Display` writes
+/// what follows the path: `:LINE:COLUMN: text`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Remark {
+    /// The line, counted from 1.
+    line: Option<usize>,
+    /// The column, counted from 1, in characters.
+    column: Option<usize>,
+    text: String,
+}
+
+impl Remark {
+    /// A remark on the place at `offset` (in bytes) of the file's text.
+    pub(super) fn at(file: &str, offset: usize, text: impl Into<String>) -> Self {
+        let before = file.get(..offset).unwrap_or(file);
+        let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+        Self::placed(line(before.as_bytes()), column, text)
+    }
+
+    /// A remark on a line and a column, both counted from 1.
+    pub(super) fn placed(line: usize, column: usize, text: impl Into<String>) -> Self {
+        Self { line: Some(line), column: Some(column), text: text.into() }
+    }
+
+    /// A remark on a line, counted from 1.
+    pub(super) fn on_line(line: usize, text: impl Into<String>) -> Self {
+        Self { line: Some(line), column: None, text: text.into() }
+    }
+
+    /// Writes the remark behind the path of its file.
+    pub(super) fn on(&self, file: &Path) -> String {
+        format!("{}{self}", file.display())
+    }
+}
+
+/// Returns the line, counted from 1, on which a text ends.
+pub(super) fn line(text: &[u8]) -> usize {
+    text.iter().filter(|byte| **byte == b'\n').count() + 1
+}
+
+impl<T: Into<String>> From<T> for Remark {
+    fn from(text: T) -> Self {
+        Self { line: None, column: None, text: text.into() }
+    }
+}
+
+impl fmt::Display for Remark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for number in [self.line, self.column].into_iter().flatten() {
+            write!(f, ":{number}")?;
+        }
+        write!(f, ": {}", self.text)
+    }
+}
