@@ -1,5 +1,6 @@
 //! `promptgate import`: converts the MCP servers of a host to upstreams.
 
+mod bridge;
 mod entry;
 
 use std::path::Path;
@@ -10,6 +11,7 @@ use serde_json::{Map, Value};
 use super::failure::Failure;
 use super::output::{print, printable};
 use base::platform::disk;
+use domain::name::is_hidden;
 use entry::Converter;
 
 /// The tables for gateway.toml, and the steps that are left to a person.
@@ -43,8 +45,10 @@ pub(super) fn read(file: &Path) -> Result<Imported, Failure> {
 
 fn convert(text: &str) -> Result<Imported, String> {
     let options = ParseOptions::default();
-    let parsed: Value = jsonc_parser::parse_to_serde_value(text, &options)
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut parsed: Value = jsonc_parser::parse_to_serde_value(text, &options)
         .map_err(|error| format!("is not JSON: {error}"))?;
+    let has_hidden = drop_hidden(&mut parsed);
     let servers = servers(&parsed).ok_or_else(|| {
         format!(
             "lists no servers: one of {} is expected",
@@ -52,11 +56,40 @@ fn convert(text: &str) -> Result<Imported, String> {
         )
     })?;
     let mut converter = Converter::default();
+    if has_hidden {
+        converter.note_file("invisible characters in its texts were left out");
+    }
     servers.values().for_each(|entry| converter.reserve(entry));
     for (name, entry) in servers {
         converter.add(name, entry);
     }
     Ok(converter.finish())
+}
+
+/// Drops control and hidden characters from all texts, but line feeds and tabs: in a configuration
+/// they would show other text than is there. Returns whether there were any.
+fn drop_hidden(value: &mut Value) -> bool {
+    let is_dropped = |c: char| is_hidden(c) && !matches!(c, '\n' | '\t' | '\r');
+    match value {
+        Value::String(text) if text.contains(is_dropped) => {
+            text.retain(|c| !is_dropped(c));
+            true
+        }
+        Value::Array(values) => {
+            values.iter_mut().fold(false, |found, value| drop_hidden(value) | found)
+        }
+        Value::Object(members) => {
+            let mut found = false;
+            let clean = |(mut name, mut value): (String, Value)| {
+                found |= name.contains(is_dropped) | drop_hidden(&mut value);
+                name.retain(|c| !is_dropped(c));
+                (name, value)
+            };
+            *members = std::mem::take(members).into_iter().map(clean).collect();
+            found
+        }
+        _ => false,
+    }
 }
 
 /// Returns the servers. VS Code keeps them below `mcp` in its settings.
@@ -197,6 +230,56 @@ mod tests {
         let env: Vec<_> = variables.map(|name| (name.to_owned(), "t".to_owned())).collect();
         let config = Config::parse("g", &toml, Path::new("."), &env);
         assert!(config.is_ok(), "{}\n{toml}", config.unwrap_err());
+    }
+
+    #[test]
+    fn a_server_behind_a_bridge_is_reached_without_it() {
+        let host = r#"{"mcpServers": {
+            "npx": {"command": "npx", "args": ["-y", "mcp-remote@0.1.29", "https://a.example/mcp", "3334",
+                "--header", "Authorization: Bearer s3cret", "--allow-http"]},
+            "cmd": {"command": "cmd", "args": ["/c", "npx", "mcp-remote", "https://b.example/sse", "--transport",
+                "sse-only", "--header", "Authorization:${AUTH}", "--header=X-Team:platform"],
+                "env": {"AUTH": "Bearer s3cret"}},
+            "py": {"command": "/usr/bin/mcp-proxy", "args": ["--transport", "streamablehttp", "--headers",
+                "X-Api-Key", "s3cret", "https://c.example/mcp"], "env": {"API_ACCESS_TOKEN": "s3cret-2"}},
+            "super": {"command": "npx", "args": ["-y", "supergateway", "--streamableHttp", "https://d.example/mcp",
+                "--oauth2Bearer", "s3cret-3"]},
+            "plain": {"command": "bunx", "args": ["mcp-remote", "https://e.example/mcp", "--static-oauth-client-info",
+                "s3cret"]},
+            "serves": {"command": "mcp-proxy", "args": ["--port", "8080", "uvx", "mcp-server-fetch"]}}}"#;
+        let Imported { toml, notes } = imported(host);
+        let notes = notes.join("\n");
+        assert!(!toml.contains("s3cret") && !notes.contains("s3cret"), "{toml}\n{notes}");
+        for table in [
+            "[upstreams.npx]\ntransport = \"http\"\nurl = \"https://a.example/mcp\"\n\
+             credential = { bearer = { env = \"NPX_TOKEN\" } }\n",
+            "[upstreams.cmd]\ntransport = \"sse\"\nurl = \"https://b.example/sse\"\n\
+             credential = { bearer = { env = \"CMD_TOKEN\" } }\nheaders = { X-Team = \"platform\" }\n",
+            "[upstreams.py]\ntransport = \"http\"\nurl = \"https://c.example/mcp\"\n",
+            "headers = { X-Api-Key = { env = \"PY_X_API_KEY\" } }\n",
+            "credential = { bearer = { env = \"SUPER_TOKEN\" } }\n",
+            "[upstreams.plain]\ntransport = \"http\"\nurl = \"https://e.example/mcp\"\n",
+            "[upstreams.serves]\ntransport = \"stdio\"\n",
+        ] {
+            assert!(toml.contains(table), "{table}\n{toml}");
+        }
+        assert!(notes.contains("plain: mcp-remote signs in by itself"), "{notes}");
+        assert!(notes.contains("--static-oauth-client-info"), "{notes}");
+        let variables = toml.split("{ env = \"").skip(1).filter_map(|rest| rest.split('"').next());
+        let env: Vec<_> = variables.map(|name| (name.to_owned(), "t".to_owned())).collect();
+        let config = Config::parse("g", &toml, Path::new("."), &env);
+        assert!(config.is_ok(), "{}\n{toml}", config.unwrap_err());
+    }
+
+    #[test]
+    fn invisible_characters_of_a_host_do_not_reach_the_configuration() {
+        let host = "\u{feff}{\"mcpServers\": {\"a\u{202e}\": {\"command\": \"x\u{202e}\u{2028}\u{200b}\", \"args\": \
+            [\"b\\u001b[2J\", \"c\\nd\"], \"env\": {\"LOG\u{2066}\": \"debug\"}}}}";
+        let Imported { toml, notes } = imported(host);
+        assert!(!toml.chars().any(|c| is_hidden(c) && c != '\n'), "{toml:?}");
+        assert!(toml.contains("command = [\"x\", \"b[2J\","), "{toml}");
+        assert!(toml.contains("LOG = \"debug\""), "{toml}");
+        assert!(notes.join("").contains("invisible"), "{notes:?}");
     }
 
     #[test]

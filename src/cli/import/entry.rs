@@ -5,11 +5,12 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use http::HeaderName;
-use serde_json::{Map, Value};
+use serde_json::{Value, json};
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, Value as Toml};
 use url::Url;
 
 use super::Imported;
+use super::bridge::{Bridged, ServerCommand, bridged};
 use config::is_reserved_header;
 use domain::uri::is_scheme;
 
@@ -50,7 +51,10 @@ impl Converter {
             (Some(command), _) if is_gateway(&command) => {
                 return self.note(&id, "starts promptgate itself; left out");
             }
-            (Some(command), _) => self.stdio(&id, &command, entry, &mut table),
+            (Some(command), _) => match bridged(&command) {
+                Some(bridged) => self.bridge(&id, bridged, &mut table),
+                None => self.stdio(&id, &command, entry, &mut table),
+            },
             (None, Some(url)) if url.starts_with("http://") || url.starts_with("https://") => {
                 let transport = if text("type") == Some("sse") { "sse" } else { "http" };
                 self.http(&id, transport, url, entry, &mut table);
@@ -112,6 +116,29 @@ impl Converter {
         let numbered = (2..).map(|number| format!("{id}-{number}"));
         let mut candidates = std::iter::once(id.clone()).chain(numbered);
         candidates.find(|candidate| !is_used(candidate)).unwrap_or(id)
+    }
+
+    /// Writes the server behind a bridge, which the gateway reaches itself.
+    fn bridge(&mut self, id: &str, bridged: Bridged, table: &mut Table) {
+        let Bridged { bridge, url, transport, headers, dropped } = bridged;
+        let is_known = headers.keys().any(|name| name.eq_ignore_ascii_case("authorization"));
+        self.http(id, transport, &url, &json!({"headers": headers}), table);
+        self.note(id, &format!("{bridge} is left out: the gateway reaches its server itself"));
+        if bridge == "mcp-remote" && !is_known {
+            self.note(
+                id,
+                "mcp-remote signs in by itself where the server wants it; set credential = { login = {} }, \
+                 and run `promptgate login`",
+            );
+        }
+        if !dropped.is_empty() {
+            self.note(id, &format!("options of {bridge} are left out: {}", dropped.join(", ")));
+        }
+    }
+
+    /// Adds a note on the file as a whole.
+    pub(super) fn note_file(&mut self, what: &str) {
+        self.notes.push(what.to_owned());
     }
 
     fn stdio(&mut self, id: &str, command: &ServerCommand<'_>, entry: &Value, table: &mut Table) {
@@ -271,13 +298,6 @@ fn exportable(name: &str) -> String {
 
 /// Most characters of an id, with room for a number.
 const MAX_ID: usize = 60;
-
-/// The command of a server over standard streams.
-struct ServerCommand<'a> {
-    program: &'a str,
-    arguments: Vec<String>,
-    env: Option<&'a Map<String, Value>>,
-}
 
 /// Whether a command serves a gateway, as the entry that `promptgate connect` writes does.
 fn is_gateway(command: &ServerCommand<'_>) -> bool {
