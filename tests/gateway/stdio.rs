@@ -282,7 +282,7 @@ async fn u13_operators_read_how_the_last_attempt_of_a_child_ended_and_clients_do
     for (end, expected) in [
         ("echo 'no such table' >&2; exit 3", "exited with code 3: no such table"),
         ("echo 'no such table' >&2; kill -9 $$", "was ended by signal 9: no such table"),
-        ("exit 0", "exited with code 0, and wrote nothing to standard error"),
+        ("exit 0", "exited with code 0, and wrote nothing that says why"),
     ] {
         let toml = ADMIN.to_owned() + &script(&format!("{asked}{end}"));
         let gateway = Gateway::start(&toml).await;

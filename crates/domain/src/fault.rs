@@ -379,7 +379,7 @@ pub enum ChildExit {
 }
 
 impl ChildReport {
-    /// Returns the line on standard error that says most: the last one that names an error and is
+    /// Returns the line of its output that says most: the last one that names an error and is
     /// not indented, as the frames of a stack trace are, or else the last one.
     fn telling_line(&self) -> Option<&str> {
         let names_error = |line: &&String| {
@@ -500,7 +500,7 @@ impl UpstreamFaultKind {
         };
         match report.telling_line() {
             Some(line) => format!("{what}: {line}"),
-            None => format!("{what}, and wrote nothing to standard error"),
+            None => format!("{what}, and wrote nothing that says why"),
         }
     }
 
@@ -713,7 +713,7 @@ mod tests {
                 "exited with code 1: Error: Cannot find module '/x'",
             ),
             (exited(Some(ChildExit::Signal(9)), &["bye"]), "was ended by signal 9: bye"),
-            (exited(None, &[]), "closed its input or output, and wrote nothing to standard error"),
+            (exited(None, &[]), "closed its input or output, and wrote nothing that says why"),
         ] {
             assert_eq!(fault.diagnosis(), expected);
             assert_eq!(

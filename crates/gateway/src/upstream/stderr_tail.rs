@@ -1,5 +1,6 @@
-//! Standard error of child processes: it is always read, so that no child process blocks on it. The
-//! last lines, and those on standard output that are no messages, are kept for the operator (`stderr` in `/api/v1/upstreams`).
+//! Standard error of child processes: it is always read, so that no child process blocks on it, and
+//! the last lines are kept for the operator (`stderr` in `/api/v1/upstreams`), together with lines
+//! on standard output that are no messages.
 
 use std::collections::VecDeque;
 use std::fmt;

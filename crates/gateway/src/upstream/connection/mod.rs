@@ -76,6 +76,9 @@ impl Connection {
     ) -> Result<Self, Kind> {
         let conversation = Conversation::open(&transport, revision, probe, capabilities).await?;
         transport.correlator().set_accepts_requests(conversation.accepts_requests());
+        if let UpstreamTransport::Stdio(child) = &transport {
+            child.put_in_service();
+        }
         // The handshake has used the ids 0 to 2.
         Ok(Self::Remote(RemoteConnection { transport, conversation, next_id: AtomicU64::new(3) }))
     }

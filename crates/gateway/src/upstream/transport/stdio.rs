@@ -7,6 +7,7 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -44,11 +45,10 @@ pub struct UpstreamChild {
     terminated: CancellationToken,
     /// The last lines that this child wrote to standard error.
     stderr_tail: Arc<StderrTail>,
+    /// Whether the handshake has succeeded.
+    in_service: Arc<AtomicBool>,
     _stop: DropGuard,
 }
-
-/// The failure of a child whose program is missing. Clients must not see its path.
-const NOT_FOUND: &str = "`command` was not found in PATH or is not executable; give its full path";
 
 /// Environment variables that a child inherits: enough to find programs and a home directory, and
 /// the proxies and certificates of its network. None of the gateway's own secrets.
@@ -91,10 +91,12 @@ impl UpstreamChild {
         tasks: &TaskTracker,
     ) -> Result<Self, Kind> {
         let failed = |error: String| Kind::Unavailable(format!("cannot be started: {error}"));
-        find_program(stdio).map_err(|_| failed(NOT_FOUND.to_owned()))?;
+        let missing =
+            || format!("`{}` is not installed or not on PATH, or not executable", stdio.program);
+        find_program(stdio).map_err(|_| failed(missing()))?;
         // The system's error text has no path that clients must not see.
         let started = platform().processes.spawn(&command(stdio, &settings.inherit));
-        let processes::Child { process, stdin, stdout, stderr } =
+        let processes::Child { process, stdin, mut stdout, stderr } =
             started.map_err(|error| failed(error.to_string()))?;
         let record = ChildRecord::start(&sinks, process.id());
         let mut process = ProcessGroup { leader: process, is_killed: false };
@@ -120,6 +122,7 @@ impl UpstreamChild {
             closed: CancellationToken::new(),
             terminated: CancellationToken::new(),
             stderr_tail: stderr_tail.clone(),
+            in_service: Arc::default(),
             _stop: stop.clone().drop_guard(),
         };
         let drained = CancellationToken::new();
@@ -130,26 +133,27 @@ impl UpstreamChild {
             drop(drained);
         });
         let is_supervised = stdio.supervisor.is_some();
+        let in_service = child.in_service.clone();
         let cause = child.cause.clone();
         let closed = child.closed.clone();
         let terminated = child.terminated.clone().drop_guard();
         tasks.spawn(async move {
             let kind = tokio::select! {
                 kind = queue.write(&upstream, stdin, write_timeout) => kind,
-                kind = reader.read(stdout) => kind,
+                kind = reader.read(&mut stdout) => kind,
                 () = process.exit() => Kind::ChildExited(Arc::default()),
                 () = stop.cancelled() => Kind::Reset("the child process is being ended".to_owned()),
             };
             let kind = match kind {
                 Kind::ChildExited(_) => {
-                    let exit = process.exit_status(is_supervised).await;
-                    let _ = timeout(OUTPUT_DRAIN, drained.cancelled()).await;
-                    let stderr = stderr_tail.lines();
-                    Kind::ChildExited(Arc::new(ChildReport { exit, stderr }))
+                    // Some write their last words to standard output.
+                    let words = async { tokio::join!(drained.cancelled(), reader.read(stdout)) };
+                    process.report(is_supervised, words, &stderr_tail).await
                 }
                 kind => kind,
             };
-            if !stop.is_cancelled() {
+            // A failure before the handshake is reported by its connection.
+            if !stop.is_cancelled() && in_service.load(Ordering::Relaxed) {
                 info!(%upstream, error = kind.diagnosis(), "the child process ended by itself");
             }
             let _ = cause.set(kind);
@@ -183,6 +187,11 @@ impl UpstreamChild {
     /// Returns why the child is closed.
     fn cause(&self) -> Kind {
         self.cause.get().cloned().unwrap_or_else(|| Kind::ChildExited(Arc::default()))
+    }
+
+    /// Notes that the handshake has succeeded: from now on the end of the child is news.
+    pub fn put_in_service(&self) {
+        self.in_service.store(true, Ordering::Relaxed);
     }
 
     /// Returns the last lines that the child wrote to standard error.
@@ -393,6 +402,18 @@ impl ProcessGroup {
     async fn exit(&mut self) {
         self.reap().await;
         sleep(OUTPUT_DRAIN).await;
+    }
+
+    /// Returns why a leader that has ended its output did so, once its last words were read.
+    async fn report<T>(
+        &mut self,
+        is_supervised: bool,
+        words: impl Future<Output = T>,
+        tail: &StderrTail,
+    ) -> Kind {
+        let exit = self.exit_status(is_supervised).await;
+        let _ = timeout(OUTPUT_DRAIN, words).await;
+        Kind::ChildExited(Arc::new(ChildReport { exit, stderr: tail.lines() }))
     }
 
     /// Returns the exit status of the leader, if it exits within [`OUTPUT_DRAIN`]. A supervisor
