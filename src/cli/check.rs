@@ -7,11 +7,14 @@ use serde_json::{Value, json};
 
 use super::args::Output;
 use super::failure::Failure;
+use super::git::tracks;
 use super::load::load;
 use super::output::{printable, prompts};
+use super::unmatched::KnownPrompts;
 use config::error::Origin;
 use config::{Config, ConfigError, Transport, variables};
 use gateway::upstream::library::LibrarySnapshot;
+use gateway::upstream::prompt_list::PromptList;
 
 /// # Errors
 /// With exit code 64 for mistakes in the configuration, with 1 for prompt files that are not valid.
@@ -26,9 +29,11 @@ pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
             return Err(failure);
         }
     };
-    let libraries = libraries(&config);
+    let (libraries, lists) = libraries(&config);
+    let warnings = warnings(path, &config, &lists);
     let invalid: usize = libraries.iter().map(|library| library.invalid.len()).sum();
-    output.print(&report(path, &config, &libraries), &text(path, &config, &libraries))?;
+    let report = report(path, &config, &libraries, &warnings);
+    output.print(&report, &text(path, &config, &libraries, &warnings))?;
     match invalid {
         0 => Ok(()),
         1 => Err(Failure::new("1 prompt file is not valid")),
@@ -44,24 +49,60 @@ struct Library<'a> {
     invalid: Vec<String>,
 }
 
-fn libraries(config: &Config) -> Vec<Library<'_>> {
-    let mut libraries = Vec::new();
+/// Reads the libraries. The lists are those of all upstreams, in the order of the configuration;
+/// `None` for one that is no library, or cannot be read.
+fn libraries(config: &Config) -> (Vec<Library<'_>>, Vec<Option<PromptList>>) {
+    let (mut libraries, mut lists) = (Vec::new(), Vec::new());
     for upstream in &config.upstreams {
-        let Transport::Library(folder) = &upstream.transport else { continue };
+        let Transport::Library(folder) = &upstream.transport else {
+            lists.push(None);
+            continue;
+        };
         let id = upstream.id.as_str();
         let (prompts, invalid) = match LibrarySnapshot::load(folder, id, &upstream.settings) {
-            Ok(snapshot) => {
-                let malformed = snapshot.listed.malformed.into_iter();
-                (snapshot.listed.prompts.len(), malformed.map(|prompt| prompt.reason).collect())
+            Ok(LibrarySnapshot { listed, .. }) => {
+                let malformed = listed.malformed.iter().map(|prompt| prompt.reason.clone());
+                let found = (listed.prompts.len(), malformed.collect());
+                lists.push(Some(listed));
+                found
             }
-            Err(kind) => (0, vec![kind.diagnosis()]),
+            Err(kind) => {
+                lists.push(None);
+                (0, vec![kind.diagnosis()])
+            }
         };
         libraries.push(Library { upstream: id, prompts, invalid });
     }
-    libraries
+    (libraries, lists)
 }
 
-fn report(path: &Path, config: &Config, libraries: &[Library<'_>]) -> Value {
+/// Returns what a valid configuration may not mean, one line each with its place: remarks on
+/// prompts, what matches nothing known, and secret files that git tracks.
+pub(super) fn warnings(path: &Path, config: &Config, lists: &[Option<PromptList>]) -> Vec<String> {
+    let remarks = lists.iter().flatten().flat_map(|list| list.remarks.clone());
+    let mut warnings: Vec<_> = remarks.collect();
+    warnings.extend(KnownPrompts::new(config, lists).warnings(path));
+    let audit = config.audit.as_ref();
+    let written = [
+        audit.map(config::Audit::key_file),
+        audit.map(|audit| audit.path.as_path()),
+        config.admin.as_ref().and_then(|admin| admin.usage.path.as_deref()),
+        config.logins.as_ref().map(|logins| logins.path.as_path()),
+    ];
+    let tracked = written.into_iter().flatten().filter(|path| path.exists() && tracks(path));
+    warnings.extend(tracked.map(|path| {
+        let path = path.display();
+        format!("{path} is tracked by git: `git rm -r --cached {path}`, and add it to .gitignore; a key that was published must be replaced")
+    }));
+    warnings
+}
+
+/// Returns the warnings as lines that follow a text.
+pub(super) fn warning_lines(warnings: &[String]) -> String {
+    warnings.iter().map(|warning| format!("\nwarning: {}", printable(warning))).collect()
+}
+
+fn report(path: &Path, config: &Config, libraries: &[Library<'_>], warnings: &[String]) -> Value {
     let upstreams: Vec<_> = config.upstreams.iter().map(|u| u.id.as_str()).collect();
     let libraries: Vec<_> = libraries
         .iter()
@@ -75,6 +116,7 @@ fn report(path: &Path, config: &Config, libraries: &[Library<'_>]) -> Value {
         "mistakes": [],
         "upstreams": upstreams,
         "libraries": libraries,
+        "warnings": warnings,
         "unusedVariables": config.unused_variables,
     })
 }
@@ -93,7 +135,7 @@ fn mistakes_report(error: &ConfigError) -> Value {
     json!({"file": error.file, "valid": false, "mistakes": mistakes.collect::<Vec<_>>()})
 }
 
-fn text(path: &Path, config: &Config, libraries: &[Library<'_>]) -> String {
+fn text(path: &Path, config: &Config, libraries: &[Library<'_>], warnings: &[String]) -> String {
     let upstreams: Vec<_> = config.upstreams.iter().map(|u| u.id.as_str()).collect();
     let upstreams = if upstreams.is_empty() { "none".to_owned() } else { upstreams.join(", ") };
     let mut out = format!("{} is valid. Upstreams: {upstreams}", path.display());
@@ -106,5 +148,5 @@ fn text(path: &Path, config: &Config, libraries: &[Library<'_>]) -> String {
     for name in &config.unused_variables {
         let _ = write!(out, "\n{}", variables::hint(name));
     }
-    out
+    out + &warning_lines(warnings)
 }

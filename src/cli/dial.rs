@@ -14,12 +14,13 @@ use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
 use super::args::Output;
+use super::check::{warning_lines, warnings};
 use super::failure::Failure;
 use super::load::load;
 use super::login::shared_logins;
 use super::output::{Column, printable, prompts, repaired, table};
 use super::runtime::runtime;
-use config::{Config, Http, UpstreamSettings};
+use config::{Config, Credentials, Http, UpstreamSettings};
 use domain::call::ForwardedMeta;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::revision::Revision;
@@ -47,11 +48,14 @@ pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
     })?;
     runtime.shutdown_background();
     let failed = dialed.iter().filter(|dialed| dialed.outcome.is_err()).count();
+    let lists: Vec<_> = config.upstreams.iter().zip(&dialed).map(known_list).collect();
+    let warnings = warnings(path, &config, &lists);
     let mut report = report(&config, dialed);
+    report["warnings"] = json!(warnings);
     if let Some(store) = &store {
         report["cluster"] = json!({"available": store.is_ok(), "error": store.as_ref().err()});
     }
-    output.print(&report, &text(&report))?;
+    output.print(&report, &(text(&report) + &warning_lines(&warnings)))?;
     match failed {
         0 if matches!(store, Some(Err(_))) => {
             Err(Failure::new("the store of the cluster cannot be used"))
@@ -60,6 +64,11 @@ pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
         1 => Err(Failure::new("1 upstream does not answer")),
         n => Err(Failure::new(format!("{n} upstreams do not answer"))),
     }
+}
+
+/// Returns the list of an upstream; `None` if it is not known, or differs by caller.
+fn known_list((upstream, dialed): (&UpstreamSettings, &Dialed)) -> Option<PromptList> {
+    dialed.outcome.as_ref().ok().filter(|_| !upstream.lists_per_caller()).cloned()
 }
 
 /// Whether the result of each upstream is shown on standard error as soon as it is known.
@@ -81,6 +90,10 @@ struct Dialed {
     repairs: BTreeMap<&'static str, u64>,
     outcome: Result<PromptList, Kind>,
 }
+
+/// Time after which a child process that has written nothing is given up, before `startup`: a CI
+/// that waits for one that never speaks is only slow.
+const SILENCE: Duration = Duration::from_secs(20);
 
 /// Timeout for closing the session of one upstream: a courtesy that the command does not depend on.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -138,7 +151,14 @@ async fn dial(
     let sinks = NotificationSinks::new(upstream.id.as_str());
     let repairs = sinks.repairs.clone();
     let starting = Arc::new(Semaphore::new(1));
-    let connector = match Connector::new(upstream.clone(), sinks, tasks, starting, logins) {
+    let connector = |upstream| {
+        Connector::new(upstream, sinks.clone(), tasks.clone(), starting.clone(), logins.clone())
+    };
+    let mut hasty = (*upstream).clone();
+    hasty.settings.startup = hasty.settings.startup.min(SILENCE);
+    let patient = (upstream.settings.startup > SILENCE).then(|| connector(upstream.clone()).ok());
+    let patient = patient.flatten();
+    let connector = match connector(Arc::new(hasty)) {
         Ok(connector) => connector,
         Err(reason) => return Dialed::failed(transport, Kind::Unavailable(reason)),
     };
@@ -148,7 +168,15 @@ async fn dial(
         let repairs = BTreeMap::new();
         return Dialed { transport, revision: None, notifies: false, repairs, outcome };
     }
-    let connection = match connector.connect().await {
+    let connected = match connector.connect().await {
+        // It may be at work, such as downloading itself: it has its whole time once more.
+        Err(kind @ Kind::ChildSilent { .. }) if !kind.stderr().is_empty() => match patient {
+            Some(patient) => patient.connect().await,
+            None => Err(kind),
+        },
+        connected => connected,
+    };
+    let connection = match connected {
         Ok(connection) => connection,
         Err(kind) => return Dialed::failed(transport, kind),
     };
@@ -174,8 +202,35 @@ impl Dialed {
                 let text = note.map_or_else(|| prompts(count), str::to_owned);
                 format!("  {id}: {text}")
             }
-            Err(kind) => format!("  {id}: {}", printable(&kind.diagnosis())),
+            Err(kind) => format!("  {id}: {}", printable(&advised(upstream, kind))),
         }
+    }
+}
+
+/// Describes a failure, with what to change where the configuration tells more than the upstream.
+fn advised(upstream: &UpstreamSettings, kind: &Kind) -> String {
+    let diagnosis = kind.diagnosis();
+    let http = upstream.http();
+    let scheme = http.and_then(|http| http.url.scheme_str());
+    let has_credential = http.is_some_and(|http| http.credentials != Credentials::default());
+    match kind {
+        Kind::AuthFailed { status } if !has_credential => format!(
+            "wants a credential, and none is set (HTTP {status}): set `credential`, such as \
+             {{ bearer = {{ env = \"…\" }} }}, or {{ login = {{}} }} to sign in with `promptgate login`"
+        ),
+        Kind::Unavailable(why) if scheme == Some("https") && why.contains("InvalidContentType") => {
+            "speaks no TLS at this port: is it http://?".to_owned()
+        }
+        Kind::Status { status: 404 | 405 } if http.is_some_and(|http| http.url.path() == "/") => {
+            format!("{diagnosis}; is its endpoint /mcp?")
+        }
+        Kind::ChildSilent { startup, .. } if *startup < upstream.settings.startup => format!(
+            "{diagnosis}; `check --dial` waits {} s for a child that writes nothing, the gateway \
+             {} s (startup)",
+            startup.as_secs_f64(),
+            upstream.settings.startup.as_secs_f64()
+        ),
+        _ => diagnosis,
     }
 }
 
@@ -218,7 +273,7 @@ fn report(config: &Config, dialed: Vec<Dialed>) -> Value {
                 }
             }
             Err(kind) => {
-                row["error"] = json!({"reason": kind.reason(), "message": kind.diagnosis()});
+                row["error"] = json!({"reason": kind.reason(), "message": advised(upstream, kind)});
                 if !kind.stderr().is_empty() {
                     row["stderr"] = kind.stderr().into();
                 }

@@ -10,16 +10,17 @@ use super::running::Running;
 use super::runtime::runtime;
 use super::status::fetch_once;
 use access::{AccessVerdict, Decisions, RuleSet, action};
-use config::{Config, UpstreamSettings};
+use config::{Config, Transport, UpstreamSettings};
 use domain::approval::ApprovalState;
 use domain::caller::Caller;
 use domain::fault::excerpt;
 use domain::method::Method;
 use domain::overlay;
 use domain::rights::PromptRef;
+use gateway::upstream::library::LibrarySnapshot;
 
 /// Prints for each method whether the caller may use the prompt, and which overlays change it.
-/// Reads the configuration and the lock file; no upstream is called. A gateway that runs with the
+/// Reads the configuration, the lock file and libraries; no upstream is called. A gateway that runs with the
 /// file is asked whether it leaves the prompt out of its list, which is then said first.
 pub(super) fn run(query: &Explain) -> Result<(), Failure> {
     let config = load(&query.file.config)?;
@@ -42,6 +43,7 @@ pub(super) fn run(query: &Explain) -> Result<(), Failure> {
         printable(&prompt.raw_name),
         prompt.upstream
     );
+    explain_file(&config, &prompt, &mut out);
     explain_approval(&config, &prompt, &mut out);
     match &config.access {
         Some(access) => explain_access(&access.rules, &caller, prompt.as_ref(), &mut out),
@@ -91,6 +93,27 @@ fn left_out_of(
         }
     }
     out
+}
+
+/// Says that no file of a library has the prompt as it should be, and why: the running gateway may
+/// not have read the file yet.
+fn explain_file(config: &Config, prompt: &ExplainedPrompt, out: &mut String) {
+    let upstream = config.upstreams.iter().find(|u| u.id.as_str() == prompt.upstream);
+    let Some(upstream) = upstream else { return };
+    let Transport::Library(folder) = &upstream.transport else { return };
+    let Ok(LibrarySnapshot { listed, .. }) =
+        LibrarySnapshot::load(folder, upstream.id.as_str(), &upstream.settings)
+    else {
+        return;
+    };
+    if listed.prompts.iter().any(|listed| listed.name == prompt.raw_name) {
+        return;
+    }
+    let _ = write!(out, "\n  No valid file of the library has this prompt.");
+    let named = format!("{:?}", prompt.raw_name);
+    for prompt in listed.malformed.iter().filter(|prompt| prompt.reason.contains(&named)) {
+        let _ = write!(out, "\n  It is left out: {}", printable(&prompt.reason));
+    }
 }
 
 /// Adds the state of the prompt as the lock file has it.

@@ -21,6 +21,7 @@ mod dial;
 mod documents;
 mod explain;
 mod find;
+mod git;
 mod accounts;
 mod health;
 mod import;
@@ -29,6 +30,7 @@ mod key;
 mod approvals;
 mod serve;
 mod status;
+mod unmatched;
 #[cfg(target_os = "linux")]
 mod supervise;
 mod usage;

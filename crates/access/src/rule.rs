@@ -7,7 +7,7 @@ use domain::method::Method;
 use domain::name::UpstreamId;
 
 /// An access rule: it allows or denies methods of prompts to callers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
     pub effect: Effect,
     pub methods: Vec<Method>,

@@ -21,6 +21,8 @@ use domain::name::UpstreamId;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Access {
     pub rules: RuleSet,
+    /// The rules in the order of the file, as they were written.
+    pub written: Vec<Rule>,
     /// Whether `cedar = ""` says that there is none.
     pub is_fileless_by_choice: bool,
 }
@@ -79,6 +81,7 @@ pub(super) fn read(
             for mistake in added.err().into_iter().flatten() {
                 table.mistake("", mistake);
             }
+            access.written.push(rule);
         }
         table.finish();
     }

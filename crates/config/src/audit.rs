@@ -1,7 +1,7 @@
 //! `[audit]`: the audit log and its key.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::reader::{MILLISECOND, Section};
@@ -93,6 +93,11 @@ impl Audit {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(self.key_error(&format!("cannot be read: {error}"))),
         }
+    }
+
+    /// Returns the file of the generated key; it exists only where no key is configured.
+    pub fn key_file(&self) -> &Path {
+        &self.key_file
     }
 
     /// Returns whether both configurations are of one log: the same directory and the same key.
