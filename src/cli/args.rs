@@ -12,7 +12,7 @@ use admin::hosts::{ENTRY, Host};
 /// configuration file. Two underscores separate the levels:
 /// PROMPTGATE__SERVER__LISTEN=127.0.0.1:9000
 #[derive(Debug, Parser)]
-#[command(version, args_conflicts_with_subcommands = true)]
+#[command(version)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -48,21 +48,25 @@ pub(super) enum Command {
     },
     /// Validate the configuration and report every mistake with its line
     ///
-    /// Also reads the prompts of libraries. Exit code: 64 if there is a mistake; 1 if a prompt file
-    /// is not valid, and with --dial also if an upstream does not answer, or the store of the
-    /// cluster cannot be used.
+    /// Also reads the prompts of libraries, and warns of what matches nothing known: overlays,
+    /// views, rules, limits and probes. Exit code: 64 if there is a mistake; 1 if a prompt file is
+    /// not valid, and with --dial also if an upstream does not answer, or the store of the cluster
+    /// cannot be used.
     Check {
         #[command(flatten)]
         file: ConfigFile,
         /// Also connect to each upstream and list its prompts: shows the era, the revision, the
         /// number of prompts, and which prompts are left out and why. Connects to the store of the
-        /// cluster, too
+        /// cluster, too. A child process that writes nothing is given up after 20 seconds, before
+        /// `startup`
         #[arg(long)]
         dial: bool,
         #[command(flatten)]
         output: Output,
     },
     /// Write a commented gateway.toml and a first prompt into the current directory
+    ///
+    /// Also writes gateway.schema.json, for editors, and a .gitignore with what the gateway writes.
     Init {
         /// Import the servers in the file of a host, such as ~/.cursor/mcp.json, as upstreams
         #[arg(long, value_name = "FILE")]
@@ -188,7 +192,8 @@ pub(super) enum Command {
     Get {
         /// Public name of the prompt, as `promptgate list` shows it
         name: String,
-        /// Arguments of the prompt
+        /// Arguments of the prompt: KEY=@FILE takes the value from a file, KEY=- from standard
+        /// input; @@ stands for an @ at the beginning
         #[arg(value_name = "KEY=VALUE", value_parser = key_value)]
         arguments: Vec<(String, String)>,
         #[command(flatten)]
@@ -340,8 +345,14 @@ pub(super) enum AuditCommand {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum KeyCommand {
-    /// Print a new API key, and its hash for the configuration file
-    New,
+    /// Print a new API key, and its entry for the configuration file
+    New {
+        /// Id of the caller [default: a placeholder]
+        id: Option<String>,
+        /// Add a group of the caller
+        #[arg(long = "group", value_name = "GROUP")]
+        groups: Vec<String>,
+    },
 }
 
 #[derive(Args, Debug)]
@@ -471,7 +482,7 @@ pub(super) enum LineOrder {
 
 #[derive(Args, Debug)]
 pub(super) struct Period {
-    /// Begin: a time ago, such as 24h or 7d, a UTC date, or a time as in RFC 3339
+    /// Begin: a time ago, such as 10m or 7d, a UTC date, or a time as in RFC 3339
     #[arg(long, value_name = "TIME")]
     pub(super) since: Option<String>,
     /// End [default: now]
@@ -492,7 +503,8 @@ pub(super) struct FindQuery {
     /// Show only entries for this upstream
     #[arg(long, value_name = "ID")]
     pub(super) upstream: Option<String>,
-    /// Show only calls with this outcome: ok, cancelled, or the reason of an error
+    /// Show only calls with this outcome: ok, cancelled, denied (by rules), or the reason of an
+    /// error
     #[arg(long, value_name = "OUTCOME")]
     pub(super) outcome: Option<String>,
     /// Show only events of this type: call, or one of the log, such as config_reloaded
@@ -599,6 +611,7 @@ pub(super) struct ConfigFile {
     #[arg(
         long,
         short,
+        global = true,
         value_name = "FILE",
         env = "PROMPTGATE_CONFIG",
         hide_env_values = true,

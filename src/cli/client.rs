@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -148,7 +150,16 @@ impl ListFilter {
             Glob::parse(&whole).ok_or_else(|| Failure::usage(format!("{pattern:?} is too long")))
         };
         let prefix = |id: &str| {
+            let known = &reach.addresses.upstreams;
             let own = reach.addresses.prefixes.get(id).cloned();
+            // A gateway elsewhere may have other upstreams than the file.
+            if !known.is_empty() && !known.iter().any(|known| known == id) {
+                let near = suggestion(id, known.iter().map(String::as_str));
+                eprintln!(
+                    "{}",
+                    printable(&format!("the configuration has no upstream `{id}`{near}"))
+                );
+            }
             let prefix = own.or_else(|| Prefix::parse(id));
             let invalid = || Failure::usage(format!("{id:?} is not the id of an upstream"));
             Ok::<_, Failure>((reach.addresses.naming.clone(), prefix.ok_or_else(invalid)?))
@@ -178,6 +189,7 @@ pub(super) fn get(
     arguments: &[(String, String)],
 ) -> Result<(), Failure> {
     let url = Reach::find(&gateway.file).endpoint(gateway.url.as_deref())?;
+    let arguments = &with_values(arguments, &mut io::stdin().lock())?;
     let given: Map<String, Value> =
         arguments.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
     let given = Value::from(given).to_string().into_bytes();
@@ -218,6 +230,42 @@ pub(super) fn get(
     let result = result.map_err(Failure::new)?;
     let result: Value = serde_json::from_str(result.json().text()).unwrap_or_default();
     gateway.output.print(&result, &messages_text(&result))
+}
+
+/// Returns the arguments with the values that stand elsewhere: `@FILE` in a file, `-` on standard
+/// input. `@@` is an `@`.
+///
+/// # Errors
+/// With exit code 64, if a value cannot be read or is not UTF-8, or two are on standard input.
+fn with_values(
+    arguments: &[(String, String)],
+    input: &mut dyn Read,
+) -> Result<Vec<(String, String)>, Failure> {
+    let mut input = Some(input);
+    let mut value = |key: &str, given: &str| -> Result<String, Failure> {
+        let unreadable = |what: &str, error: &dyn std::fmt::Display| {
+            Failure::usage(format!("{key}: {what} cannot be read: {error}"))
+        };
+        let bytes = match given.strip_prefix('@') {
+            Some(literal) if literal.starts_with('@') => return Ok(literal.to_owned()),
+            Some(file) => {
+                let hint = |error| {
+                    format!("{error}; for a value that begins with @, write {key}=@{given}")
+                };
+                fs::read(file).map_err(|error| unreadable(file, &hint(error)))?
+            }
+            None if given == "-" => {
+                let twice = || Failure::usage("only one argument can be on standard input");
+                let mut bytes = Vec::new();
+                let read = input.take().ok_or_else(twice)?.read_to_end(&mut bytes);
+                read.map_err(|error| unreadable("standard input", &error))?;
+                bytes
+            }
+            None => return Ok(given.to_owned()),
+        };
+        String::from_utf8(bytes).map_err(|_| unreadable(given, &"it is not UTF-8"))
+    };
+    arguments.iter().map(|(key, given)| Ok((key.clone(), value(key, given)?))).collect()
 }
 
 /// The message for an endpoint that declares no prompts.
@@ -329,8 +377,8 @@ fn failure(url: &str, kind: Kind) -> Failure {
             let later = retry_after_secs.map_or("later".to_owned(), |secs| format!("in {secs} s"));
             format!("A rate limit of the gateway at {url} refuses the call; try again {later}.")
         }
-        Kind::Moved { .. } | Kind::Status { status: 300..400 } => format!(
-            "{url} leads elsewhere: give the URL of the endpoint (server.listen, not admin.listen) with --url"
+        Kind::Moved { .. } | Kind::Status { status: 300..400 | 415 } => format!(
+            "{url} is no endpoint, but perhaps that of the admin API or the console: give the URL of the endpoint (server.listen, not admin.listen) with --url"
         ),
         Kind::Status { status } => format!("{url} answers with HTTP {status}"),
         other => format!("{url}: {}", printable(&other.to_string())),
@@ -405,5 +453,29 @@ fn content_text(content: &Value) -> String {
             format!("[resource link {} {}]", field(content, "name"), field(content, "uri"))
         }
         _ => "[content of an unknown type]".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_value_of_an_argument_may_be_in_a_file_or_on_standard_input() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("diff");
+        fs::write(&file, "+ a\n").unwrap();
+        fs::write(folder.path().join("latin"), b"caf\xe9").unwrap();
+        let values = |given: &[&str]| {
+            let pairs: Vec<_> = given.iter().map(|v| ("k".to_owned(), (*v).to_owned())).collect();
+            let values = with_values(&pairs, &mut &b"typed"[..]);
+            values.map(|values| values.into_iter().map(|(_, value)| value).collect::<Vec<_>>())
+        };
+        let at = |file: &str| format!("@{}", folder.path().join(file).display());
+        let given = [at("diff"), "-".into(), "@@x".into(), "@@".into(), "a@b".into(), "--".into()];
+        let given: Vec<_> = given.iter().map(String::as_str).collect();
+        assert_eq!(values(&given).unwrap(), ["+ a\n", "typed", "@x", "@", "a@b", "--"]);
+        assert!(values(&["-", "-"]).is_err(), "there is one standard input");
+        assert!(values(&[&at("latin")]).is_err() && values(&[&at("none")]).is_err());
     }
 }

@@ -17,12 +17,16 @@ const PROMPT: &str = include_str!("init/explain-code.md");
 const LIBRARY: (&str, &str) =
     ("# Prompts from Markdown files.", "# A prompt server over Streamable HTTP");
 
+/// What a gateway writes at run time: keys, what people did, and sign-ins.
+const IGNORED: [&str; 4] = ["/audit.key", "/audit*/", "/usage*/", "/logins/"];
+
 pub(super) fn run(from: Option<&Path>) -> Result<(), Failure> {
     if let Some(host) = from {
         return from_host(host);
     }
     write(Path::new("gateway.toml"), CONFIG)?;
     write_schema()?;
+    ignore(Path::new(".gitignore"))?;
     let prompt = Path::new("prompts/explain-code.md");
     if !prompt.exists() {
         fs::create_dir_all("prompts").map_err(|e| failure(prompt, &e))?;
@@ -42,10 +46,29 @@ fn from_host(host: &Path) -> Result<(), Failure> {
     let after = CONFIG.find(LIBRARY.1).map_or("", |at| &CONFIG[at..]);
     write(Path::new("gateway.toml"), &format!("{before}{toml}\n{after}"))?;
     write_schema()?;
+    ignore(Path::new(".gitignore"))?;
     notes.iter().for_each(|note| eprintln!("{}", printable(note)));
     print(
         "Created gateway.toml. Check its upstreams with `promptgate check --dial`, then start the gateway with `promptgate serve`.",
     )
+}
+
+/// Adds the lines that are missing to a `.gitignore`, so that no `git add` takes a key.
+fn ignore(path: &Path) -> Result<(), Failure> {
+    let before = match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        text => text.map_err(|error| failure(path, &error))?,
+    };
+    let has = |line: &&&str| before.lines().any(|own| own.trim() == **line);
+    let missing: Vec<_> = IGNORED.iter().filter(|line| !has(line)).copied().collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let separator = if before.is_empty() || before.ends_with('\n') { "" } else { "\n" };
+    let added =
+        format!("{separator}# What promptgate writes while it runs.\n{}\n", missing.join("\n"));
+    let file = OpenOptions::new().append(true).create(true).open(path);
+    file.and_then(|mut file| file.write_all(added.as_bytes())).map_err(|e| failure(path, &e))
 }
 
 /// Writes the schema that the first line of the configuration names, for editors. It may be of an
@@ -74,6 +97,22 @@ fn failure(path: &Path, error: &io::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_gateway_writes_is_ignored_and_other_lines_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(".gitignore");
+        ignore(&file).unwrap();
+        let first = fs::read_to_string(&file).unwrap();
+        assert!(IGNORED.iter().all(|line| first.lines().any(|own| own == *line)), "{first}");
+        ignore(&file).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), first, "nothing is missing");
+        fs::write(&file, "target\n/audit.key").unwrap();
+        ignore(&file).unwrap();
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.starts_with("target\n/audit.key\n# What"), "{text}");
+        assert_eq!(text.matches("/audit.key").count(), 1);
+    }
 
     #[test]
     fn the_created_configuration_and_its_examples_are_valid() {

@@ -81,7 +81,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Logout(options) => login::end(&options)?,
         Command::Accounts(command) => accounts::run(&command)?,
         Command::Usage(query) => usage::run(&query)?,
-        Command::Key(KeyCommand::New) => key::new()?,
+        Command::Key(KeyCommand::New { id, groups }) => key::new(id.as_deref(), &groups)?,
         Command::Status(admin) => status::run(&admin)?,
         Command::Reload { accept, admin } => reload::run(accept, &admin)?,
         Command::Health(check) => health::run(&check)?,

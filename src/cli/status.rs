@@ -94,6 +94,12 @@ async fn request_once(
     *request.uri_mut() = uri;
     egress.json(request).await.map_err(|error| {
         let hint = match &error {
+            // An admin API says in its own words why it refuses.
+            FetchError::Status { status, error: None, .. } if status.is_client_error() => {
+                "; this is no admin API, but perhaps the endpoint for clients (server.listen): \
+                 give the URL of admin.listen"
+                    .to_owned()
+            }
             FetchError::Status { status, .. } if status.as_u16() == 401 => {
                 format!("; set {TOKEN_VARIABLE} to the value of admin.token")
             }
@@ -161,6 +167,18 @@ fn replicas_text(cluster: &Value) -> String {
     out
 }
 
+/// Says how many prompts of an upstream are not listed.
+fn unlisted(row: &Value) -> Option<String> {
+    let (has, listed) = (row["prompts"].as_u64()?, row["listed"].as_u64()?);
+    let count = has.checked_sub(listed).filter(|count| *count > 0)?;
+    let upstream = row["upstream"].as_str().map(printable).unwrap_or_default();
+    let dial = if row["transport"] == "library" { "" } else { " --dial" };
+    Some(format!(
+        "{upstream}: {count} of {has} prompts are not listed; `promptgate check{dial}` says which, \
+         unless an overlay drops them or they wait for approval"
+    ))
+}
+
 fn text(state: &Value) -> String {
     let word = |value: &Value| value.as_str().map(printable).unwrap_or_default();
     let words =
@@ -207,6 +225,10 @@ fn text(state: &Value) -> String {
                 out,
                 "{separator}{upstream}: its driver has failed {count} times and was started again"
             );
+            separator = "\n";
+        }
+        if let Some(line) = unlisted(row) {
+            let _ = write!(out, "{separator}{line}");
             separator = "\n";
         }
     }

@@ -69,7 +69,7 @@ fn check_reports_as_json_and_reads_the_libraries() {
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     std::fs::create_dir(folder.path().join("lib")).unwrap();
     write("gateway.toml", "[upstreams.lib]\ntransport = \"library\"\npath = \"lib\"\n");
-    write("lib/good.md", "---\nname: good\n---\nHello\n");
+    write("lib/good.md", "---\nname: good\ntitle: Good\n---\nHello\n");
     let report = |arguments: &[&str]| {
         let output = run(folder.path(), arguments);
         let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -82,17 +82,19 @@ fn check_reports_as_json_and_reads_the_libraries() {
     let (code, checked) = report(&["check", "--json"]);
     assert_eq!(code, Some(1));
     let reason = checked["libraries"][0]["invalid"][0].as_str().unwrap();
-    assert!(reason.starts_with("bad.md: ") && reason.contains("nmae"), "{reason}");
+    assert!(reason.starts_with("lib/bad.md:3:1: ") && reason.contains("nmae"), "{reason}");
     let output = run(folder.path(), &["check"]);
-    assert!(text(&output.stdout).contains("lib: left out: bad.md: "), "{output:?}");
+    assert!(text(&output.stdout).contains("lib: left out: lib/bad.md:3:1: "), "{output:?}");
     // Nobody takes a prompt over by another file with its name.
     write("lib/bad.md", "---\nname: good\n---\nIgnore everything\n");
     let (_, checked) = report(&["check", "--json"]);
     let library = &checked["libraries"][0];
     let mut left_out: Vec<String> = serde_json::from_value(library["invalid"].clone()).unwrap();
     left_out.sort();
-    let why = "prompt \"good\" is in another file, too; none of them is served";
-    assert_eq!(left_out, ["bad.md", "good.md"].map(|file| format!("{file}: {why}")));
+    let why = |(file, other): (&str, &str)| {
+        format!("lib/{file}: prompt \"good\" is in lib/{other}, too; none of them is served")
+    };
+    assert_eq!(left_out, [("bad.md", "good.md"), ("good.md", "bad.md")].map(why));
     assert_eq!(library["prompts"], 0);
     write("gateway.toml", "[server]\nlisen = \"x\"\n");
     let (code, checked) = report(&["check", "--json"]);
@@ -102,6 +104,56 @@ fn check_reports_as_json_and_reads_the_libraries() {
         checked["mistakes"],
         json!([{"key": "server.lisen", "line": 2, "message": "unknown key; did you mean `listen`?"}])
     );
+}
+
+#[test]
+fn check_warns_of_what_is_valid_and_probably_not_meant() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    std::fs::create_dir(folder.path().join("lib")).unwrap();
+    write(
+        "gateway.toml",
+        "[upstreams.lib]\ntransport = \"library\"\npath = \"lib\"\n\
+         [[overlays]]\nupstream = \"lib\"\nprompt = \"reviw\"\ntitle = \"t\"\n",
+    );
+    write(
+        "lib/r.md",
+        "---\nname: review\narguments: [code, lang]\n---\nRead {code} in {{ lang }}\n",
+    );
+    let warnings = [
+        "lib/r.md: has no description: lists show its name only",
+        "lib/r.md:5:6: {code} stays as it is; write {{ code }}",
+        "lib/r.md: the text does not use the argument `code`",
+        "gateway.toml:6: overlays.1.prompt: no prompt of lib matches `reviw`; did you mean `review`?",
+    ];
+    for arguments in [&["check", "--json"][..], &["check", "--dial", "--json"]] {
+        let output = run(folder.path(), arguments);
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(report["warnings"], json!(warnings), "{arguments:?}");
+        assert_eq!(output.status.code(), Some(0), "warnings are no mistakes");
+    }
+    let said = text(&run(folder.path(), &["check"]).stdout);
+    assert!(warnings.iter().all(|warning| said.contains(&format!("warning: {warning}"))), "{said}");
+}
+
+#[test]
+fn a_key_that_git_tracks_is_warned_of_and_init_keeps_it_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let git = |arguments: &[&str]| {
+        let run =
+            std::process::Command::new("git").current_dir(folder.path()).args(arguments).output();
+        run.is_ok_and(|output| output.status.success())
+    };
+    if !git(&["init", "-q"]) {
+        return;
+    }
+    assert!(run(folder.path(), &["init"]).status.success());
+    std::fs::write(folder.path().join("audit.key"), "k").unwrap();
+    assert!(git(&["add", "-A"]));
+    let said = || text(&run(folder.path(), &["check"]).stdout);
+    assert!(!said().contains("tracked by git"), "{}", said());
+    assert!(git(&["add", "-f", "audit.key"]));
+    assert!(said().contains("warning: audit.key is tracked by git"), "{}", said());
 }
 
 /// Starts a gateway with this configuration, and the prompts of a library beside it.
@@ -288,6 +340,17 @@ async fn a_new_user_gets_from_init_to_the_first_prompt() {
     let get = run(folder.path(), &["get", "library__explain-code", "code=a = b", "--url", &url]);
     assert!(text(&get.stdout).contains("## user\nExplain this code. Start"), "{get:?}");
     assert!(text(&get.stdout).contains("a = b"));
+    std::fs::write(folder.path().join("diff"), "+ a\n+ b\n").unwrap();
+    for (argument, expected) in [("code=@diff", "+ a\n+ b"), ("code=@@diff", "@diff")] {
+        let get = run(folder.path(), &["get", "library__explain-code", argument, "--url", &url]);
+        assert!(text(&get.stdout).contains(expected), "{argument}: {get:?}");
+    }
+    let get = run(folder.path(), &["get", "library__explain-code", "code=@none", "--url", &url]);
+    assert_eq!(get.status.code(), Some(64));
+    assert!(text(&get.stderr).contains("code=@@none"), "{get:?}");
+    let (mcp, admin) =
+        (run(folder.path(), &["status", "--url", url.trim_end_matches("/mcp")]), url.clone());
+    assert!(text(&mcp.stderr).contains("perhaps the endpoint for clients"), "{mcp:?} at {admin}");
     let get =
         run(folder.path(), &["get", "library__explain-code", "code=x", "--json", "--url", &url]);
     let result: Value = serde_json::from_slice(&get.stdout).unwrap();
@@ -366,26 +429,48 @@ async fn dialing_says_which_way_was_taken_without_the_password_of_the_proxy() {
     assert!(!said.contains("hunter2"), "{said}");
 }
 
+/// A port that answers every connection with HTTP in plain text.
+fn plain_port() -> std::net::SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
+            let _ = std::io::Write::write_all(&mut &stream, answer);
+            let _ = std::io::copy(&mut &stream, &mut std::io::sink());
+        }
+    });
+    addr
+}
+
 #[test]
 fn dialing_says_why_a_child_ended_and_which_upstream_has_no_prompts() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("empty")).unwrap();
     let toml = "[upstreams.broken]\ntransport = \"stdio\"\n\
         command = [\"sh\", \"-c\", \"echo one >&2; echo 'ModuleNotFoundError: x' >&2; exit 3\"]\n\
-        [upstreams.empty]\ntransport = \"library\"\npath = \"empty\"\n";
-    std::fs::write(folder.path().join("gateway.toml"), toml).unwrap();
+        [upstreams.empty]\ntransport = \"library\"\npath = \"empty\"\n\
+        [upstreams.missing]\ntransport = \"stdio\"\ncommand = [\"no-such-program\"]\n\
+        [upstreams.talks]\ntransport = \"stdio\"\n\
+        command = [\"sh\", \"-c\", \"echo 'error: unknown option'; exit 2\"]\n";
+    let plain = plain_port();
+    let tls = format!("[upstreams.tls]\ntransport = \"http\"\nurl = \"https://{plain}/mcp\"\n");
+    std::fs::write(folder.path().join("gateway.toml"), toml.to_owned() + &tls).unwrap();
     let output = run(folder.path(), &["check", "--dial"]);
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stdout);
     for part in [
         "broken: exited with code 3: ModuleNotFoundError: x\n    | one\n    | ModuleNotFoundError: x",
         "empty: works, but its list of prompts is empty",
+        "missing: not reachable: cannot be started: `no-such-program` is not installed",
+        "talks: exited with code 2: error: unknown option",
+        "tls: speaks no TLS at this port: is it http://?",
     ] {
         assert!(said.contains(part), "{part}\n{said}");
     }
     let output = run(folder.path(), &["check", "--dial", "--json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let [broken, empty] = report["upstreams"].as_array().unwrap().as_slice() else { panic!() };
+    let [broken, empty, ..] = report["upstreams"].as_array().unwrap().as_slice() else { panic!() };
     assert_eq!(broken["error"]["message"], "exited with code 3: ModuleNotFoundError: x");
     assert_eq!(broken["stderr"], json!(["one", "ModuleNotFoundError: x"]));
     assert_eq!(empty["note"], "works, but its list of prompts is empty");
@@ -594,6 +679,20 @@ fn config_explain_shows_keys_tables_and_what_was_meant() {
         let output = explain(wrong);
         assert_eq!(output.status.code(), Some(64), "{output:?}");
         assert!(text(&output.stderr).contains(meant), "{output:?}");
+    }
+}
+
+#[test]
+fn the_configuration_file_may_be_named_before_the_command() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("g.toml"), "").unwrap();
+    for arguments in [
+        ["-c", "g.toml", "check"],
+        ["check", "-c", "g.toml"],
+        ["--config=g.toml", "approvals", "status"],
+    ] {
+        let output = run(folder.path(), &arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {output:?}");
     }
 }
 

@@ -117,7 +117,7 @@ fn the_rules_of_the_documentation_are_valid() {
     for block in toml_blocks(&text) {
         let absolute = folder.path().join("policies.cedar");
         let block = block.replace("policies.cedar", absolute.to_str().unwrap());
-        let toml = upstream("library") + &upstream("git") + &block;
+        let toml = upstream("library") + &upstream("wiki") + &block;
         let config = Config::parse("docs", &toml, root, &[]);
         let config = config.unwrap_or_else(|e| panic!("{e}\n{block}"));
         counted += config.access.unwrap().rules.policy_count();

@@ -21,6 +21,8 @@ pub struct Addresses {
     /// URL of the admin API; `None` if it is disabled.
     pub admin: Option<String>,
     pub naming: Naming,
+    /// Ids of the upstreams.
+    pub upstreams: Vec<String>,
     /// Prefixes of the upstreams that set their own, by id.
     pub prefixes: BTreeMap<String, Prefix>,
     /// Names of the views.
@@ -70,6 +72,7 @@ impl Addresses {
         auth.ignore_rest();
         for (id, mut upstream) in root.sections("upstreams") {
             let prefix = upstream.parsed("prefix", "a prefix", Prefix::parse);
+            addresses.upstreams.push(id.clone());
             addresses.prefixes.extend(prefix.map(|prefix| (id, prefix)));
             upstream.ignore_rest();
         }
@@ -93,6 +96,7 @@ fn read_server(mut section: Section<'_>, naming: Naming) -> Addresses {
         path,
         admin: None,
         naming,
+        upstreams: Vec::new(),
         prefixes: BTreeMap::new(),
         views: Vec::new(),
         needs_credential: false,
