@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tracing::warn;
+use tracing::{info, warn};
 
 use audit::usage::GatewayUsage;
 use base::seal::{SealKeys, Sealer};
@@ -117,10 +117,14 @@ impl Edition {
 /// Returns the configured seal keys, or an ephemeral key.
 pub(super) fn seal_keys(config: &Config) -> SealKeys {
     config.server.seal_keys.clone().unwrap_or_else(|| {
-        warn!(
-            "no seal key is set; sessions and cursors end with this process, and other replicas do \
-             not accept them; set PROMPTGATE_SEAL_KEY (create one with `openssl rand -base64 32`)"
-        );
+        let what = "no seal key is set; sessions and cursors end with this process, and other replicas do \
+             not accept them; set PROMPTGATE_SEAL_KEY (create one with `openssl rand -base64 32`)";
+        // A gateway on one's own machine needs none.
+        if config.server.listen.ip().is_loopback() {
+            info!("{what}");
+        } else {
+            warn!("{what}");
+        }
         SealKeys::ephemeral()
     })
 }

@@ -66,10 +66,10 @@ impl Ledger {
         let settings = writer_settings(config);
         let log = Log::new(folder, keys.clone(), settings.log.clone(), &recovered, now)?;
         if let Some(file) = created {
-            tracing::warn!(
+            tracing::info!(
                 file = %file.display(),
-                "no audit key is set, so one was created; the key can forge the log: keep it elsewhere and set \
-                 PROMPTGATE_AUDIT_KEY"
+                "no audit key is set, so one was created; who has it can forge the log: in production keep it \
+                 elsewhere and set PROMPTGATE_AUDIT_KEY"
             );
         }
         tracing::info!(target: EVIDENCE, path = %path.display(), last = recovered.head.seq, public_key = %keys.public(), "audit log opened");

@@ -216,12 +216,12 @@ path, such as "prompts": `library`: the directory. Required. See docs/library.md
 url, such as "https://prompts.example.com/mcp": `http` and `sse`: the server. Required. At most two
     redirects (307, 308) to the same origin are followed. A third one is `upstream_protocol_error`,
     any other redirect `upstream_http_error`.
-command, such as ["uvx", "mcp-server-git"]: `stdio`: program and arguments, which no shell
+command, such as ["uvx", "mcp-server-fetch"]: `stdio`: program and arguments, which no shell
     interprets. Required.
-env, such as { GIT_PAGER = "cat" }: `stdio`: environment variables, texts or secrets. See `inherit` for
+env, such as { LOG_LEVEL = "debug" }: `stdio`: environment variables, texts or secrets. See `inherit` for
     those that are inherited.
 cwd, such as "work": `stdio`: working directory. Not set: the directory of the file.
-prefix, such as "git": Prefix of the public names. Not set: the id. `""` lists names without a
+prefix, such as "web": Prefix of the public names. Not set: the id. `""` lists names without a
     prefix: a name that two such upstreams claim is dropped from both, and one that falls under the
     prefix of another upstream is dropped.
 enabled: `false` disables the upstream. Other tables may still name it.
@@ -338,7 +338,9 @@ fn read(
     let mut settings = settings(section, base);
     let server_requests = server_requests(section).or(base_server_requests);
     let rule = "one of \"library\", \"http\" (Streamable HTTP), \"sse\" (HTTP+SSE), \"stdio\"";
-    let Some(read) = section.required_choice("transport", rule, &TRANSPORTS) else {
+    let meant = section.unread_text("transport").and_then(|named| meant_transport(&named));
+    let rule = meant.map_or(rule.to_owned(), |meant| format!("{rule}; write \"{meant}\""));
+    let Some(read) = section.required_choice("transport", &rule, &TRANSPORTS) else {
         // The allowed keys depend on the transport, so the other keys are no further mistakes.
         section.ignore_rest();
         return None;
@@ -375,6 +377,18 @@ fn check_private_lists(upstream: &UpstreamSettings, section: &mut Section<'_>) {
         return;
     };
     section.mistake("list_as", mistake);
+}
+
+/// Returns the transport that another name of it means: hosts and SDKs have several.
+fn meant_transport(named: &str) -> Option<&'static str> {
+    let word: String = named.chars().filter(char::is_ascii_alphanumeric).collect();
+    match word.to_ascii_lowercase().as_str() {
+        "streamablehttp" | "httpstream" | "httpstreamable" | "https" | "remote" => Some("http"),
+        "httpsse" | "sselegacy" | "eventstream" => Some("sse"),
+        "command" | "local" | "process" | "subprocess" => Some("stdio"),
+        "files" | "folder" | "markdown" => Some("library"),
+        _ => None,
+    }
 }
 
 type ReadTransport = fn(&mut Section<'_>) -> Option<Transport>;

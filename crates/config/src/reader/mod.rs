@@ -191,6 +191,11 @@ impl<'a> Section<'a> {
         self.optional_text(key).unwrap_or_else(|| default.to_owned())
     }
 
+    /// Returns the text of a key that is still to be read.
+    pub(super) fn unread_text(&self, key: &str) -> Option<String> {
+        into_text(self.table.get(key)?.kind.clone())
+    }
+
     /// Reads a string; `None` if the key is not set.
     pub(super) fn optional_text(&mut self, key: &'static str) -> Option<String> {
         self.record(key, || json!({"type": "string"}));
