@@ -23,7 +23,8 @@ pub(super) struct Slip {
 
 /// Checks that a template uses declared arguments only, and tests and functions that exist, as
 /// [`super::scan`] does for filters. Without the check, a misspelt variable would be rendered as an
-/// empty text, and a misspelt test would fail each get. `used` are the variables of the template that it does not set.
+/// empty text, and a misspelt test would fail each get. `used` are the variables of the template
+/// that it does not set.
 ///
 /// # Errors
 /// The first slip.
