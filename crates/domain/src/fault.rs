@@ -327,6 +327,9 @@ pub enum UpstreamFaultKind {
     /// The text names the member or the rule that is violated, and never repeats content.
     #[error("the response violates the protocol: {0}")]
     Protocol(String),
+    /// As [`Self::Protocol`]; `shown` is what the upstream sent, for operators only.
+    #[error("the response violates the protocol: {what}")]
+    NoMessage { what: &'static str, shown: String },
     #[error("the list exceeds a limit")]
     PaginationLimit(String),
     /// The text is not the one that was approved; the digests of both.
@@ -475,6 +478,9 @@ impl UpstreamFaultKind {
                 return format!("{self}: approved {approved}, offered {offered}");
             }
             Self::Protocol(detail) => return format!("protocol violation: {detail}"),
+            Self::NoMessage { what, shown } => {
+                return format!("protocol violation: {what}: {shown}");
+            }
             Self::Moved { location, .. } => {
                 return format!(
                     "{self}, which leads to {location:?}: only 307 and 308 to the same origin are followed; set url \
@@ -542,6 +548,7 @@ impl UpstreamFaultKind {
             | Self::Internal(_)
             | Self::NoToken { .. }
             | Self::Protocol(_)
+            | Self::NoMessage { .. }
             | Self::Moved { .. }
             | Self::NotApproved { .. }
             | Self::PaginationLimit(_) => true,
@@ -581,7 +588,7 @@ impl UpstreamFaultKind {
             Self::NoToken { fault, .. } => fault.reason(),
             Self::Status { .. } | Self::Paused { .. } | Self::Moved { .. } => "upstream_http_error",
             Self::TooLarge { .. } => "upstream_too_large",
-            Self::Protocol(_) => "upstream_protocol_error",
+            Self::Protocol(_) | Self::NoMessage { .. } => "upstream_protocol_error",
             Self::PaginationLimit(_) => "pagination_limit",
             Self::NotApproved { .. } => "not_approved",
             Self::Error { .. } => "upstream_error",

@@ -1,6 +1,7 @@
 //! Approvals in the catalog: which form of each prompt is served, and what a get is compared with.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
@@ -233,5 +234,35 @@ impl ApprovalRow {
     pub fn is_held(&self) -> bool {
         self.offered.is_some()
             && (self.decision.serving == Serving::Nothing || self.problem.is_some())
+    }
+}
+
+/// A text that an upstream has given at another time.
+#[derive(Clone, Debug)]
+pub struct SeenOtherwise {
+    /// `None`: it went to a caller, whose arguments are not kept.
+    pub arguments: Option<Arc<str>>,
+    /// `None` if two gets in a row gave two texts.
+    pub digest: Option<DigestText>,
+    pub at: SystemTime,
+}
+
+/// A sentence for those who decide.
+impl fmt::Display for SeenOtherwise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = humantime::format_rfc3339_seconds(self.at);
+        write!(f, "Seen at {at}: ")?;
+        match self.arguments.as_deref() {
+            None => write!(f, "a caller got")?,
+            Some(NO_ARGUMENTS) => write!(f, "the gateway got")?,
+            Some(arguments) => write!(f, "the gateway got, with {arguments},")?,
+        }
+        match &self.digest {
+            Some(digest) => write!(
+                f,
+                " another text ({digest}); the decision is on the text that is shown here"
+            ),
+            None => write!(f, " two different texts in a row"),
+        }
     }
 }

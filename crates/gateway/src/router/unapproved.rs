@@ -8,8 +8,7 @@ use std::time::SystemTime;
 use tokio::sync::watch;
 use tracing::error;
 
-use super::approval::{ApprovalRow, DEPTH};
-use super::approvals::SeenOtherwise;
+use super::approval::{ApprovalRow, DEPTH, SeenOtherwise};
 use super::blocking::beside_calls;
 use super::owner::Owner;
 use super::reply::{self, PromptReply, Reply};

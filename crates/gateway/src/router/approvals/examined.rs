@@ -1,8 +1,6 @@
 //! Examinations: what an upstream offers of a prompt, at the moment at which a person looks at it.
 
-use std::fmt;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
@@ -10,12 +8,10 @@ use serde_json::json;
 
 use super::json::row_json;
 use super::probe::{ProbedText, ProbedTexts};
-use crate::router::approval::ApprovalRow;
+use crate::router::approval::{ApprovalRow, SeenOtherwise};
 use base::seal;
 use config::lock::Objects;
-use domain::approval::{
-    Approval, ApprovalState, Coverage, DigestText, Mode, NO_ARGUMENTS, OfferedText, Version,
-};
+use domain::approval::{Approval, ApprovalState, Coverage, Mode, OfferedText, Version};
 
 /// A prompt with the texts and the source of its offered version, as far as they could be fetched.
 #[derive(Clone, Debug)]
@@ -33,36 +29,6 @@ pub struct OfferedVersion {
     /// The canonical texts that belong to it, by their digests.
     pub objects: Objects,
     pub texts: ProbedTexts,
-}
-
-/// A text that an upstream has given at another time.
-#[derive(Clone, Debug)]
-pub struct SeenOtherwise {
-    /// `None`: it went to a caller, whose arguments are not kept.
-    pub arguments: Option<Arc<str>>,
-    /// `None` if two gets in a row gave two texts.
-    pub digest: Option<DigestText>,
-    pub at: SystemTime,
-}
-
-/// A sentence for those who decide.
-impl fmt::Display for SeenOtherwise {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let at = humantime::format_rfc3339_seconds(self.at);
-        write!(f, "Seen at {at}: ")?;
-        match self.arguments.as_deref() {
-            None => write!(f, "a caller got")?,
-            Some(NO_ARGUMENTS) => write!(f, "the gateway got")?,
-            Some(arguments) => write!(f, "the gateway got, with {arguments},")?,
-        }
-        match &self.digest {
-            Some(digest) => write!(
-                f,
-                " another text ({digest}); the decision is on the text that is shown here"
-            ),
-            None => write!(f, " two different texts in a row"),
-        }
-    }
 }
 
 impl Examined {

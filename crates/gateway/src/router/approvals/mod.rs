@@ -5,8 +5,9 @@ mod examined;
 pub mod json;
 pub(crate) mod probe;
 
+pub use crate::router::approval::SeenOtherwise;
 pub(crate) use examined::Examinations;
-pub use examined::{Examined, OfferedVersion, SeenOtherwise};
+pub use examined::{Examined, OfferedVersion};
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,6 +1,8 @@
 //! Codec of replies: the responses of upstreams to the gateway's requests, and the gateway's
 //! responses to server requests.
 
+use std::borrow::Cow;
+
 use domain::document::{Document, RefusedText};
 use domain::fault::{EXCERPT, UpstreamFaultKind as Kind, excerpt, sanitised};
 use domain::json::object::ObjectWriter;
@@ -26,23 +28,28 @@ pub(crate) struct Unreadable {
     pub id: Option<Id>,
     /// Whether it may be a response whose id cannot be found.
     pub may_be_response: bool,
-    /// Why it cannot be read. Has the beginning of a text that is no message.
-    pub why: String,
+    /// Why it cannot be read.
+    pub why: Cow<'static, str>,
+    /// The beginning of a text that is no message, for operators.
+    noise: Option<String>,
 }
+
+/// Why a text is no message.
+const NO_MESSAGE: &str = "a text that is no message";
 
 impl Unreadable {
     fn new(RefusedText { text, error }: RefusedText) -> Self {
         // A log line or a page begins otherwise.
         let is_message = text.trim_start().starts_with(['{', '[']);
-        let why = match text.trim() {
-            "" => "an empty text instead of a message".to_owned(),
+        let (why, noise) = match text.trim() {
+            "" => ("an empty text instead of a message".into(), None),
             // What a message holds is not for logs.
-            _ if is_message => error.to_string(),
-            noise => format!("a text that is no message: {}", excerpt(noise)),
+            _ if is_message => (error.to_string().into(), None),
+            noise => (NO_MESSAGE.into(), Some(excerpt(noise))),
         };
         let (id, has_method) = response_id(&text);
         let id = id.and_then(|id| Id::read(Json::accepted(id)));
-        Self { id, may_be_response: is_message && !has_method, why }
+        Self { id, may_be_response: is_message && !has_method, why, noise }
     }
 
     /// Whether it is the response to `id`, as far as that can be known on the request's own stream.
@@ -53,7 +60,10 @@ impl Unreadable {
 
 impl From<Unreadable> for Kind {
     fn from(unreadable: Unreadable) -> Self {
-        Self::Protocol(unreadable.why)
+        match unreadable.noise {
+            Some(shown) => Self::NoMessage { what: NO_MESSAGE, shown },
+            None => Self::Protocol(unreadable.why.into_owned()),
+        }
     }
 }
 
@@ -77,7 +87,7 @@ pub(crate) fn messages(bytes: Vec<u8>) -> Result<Vec<Document>, Unreadable> {
     let batch = message.json();
     if batch.elements().nth(BATCH_ITEMS).is_some() {
         let why = format!("a batch has more than {BATCH_ITEMS} messages");
-        return Err(Unreadable { id: None, may_be_response: true, why });
+        return Err(Unreadable { id: None, may_be_response: true, why: why.into(), noise: None });
     }
     Ok(batch.elements().map(Document::copy_of).collect())
 }
@@ -264,7 +274,9 @@ mod tests {
     fn what_cannot_be_read_says_why_and_repeats_no_message() {
         let why = |text: &str| document(text.as_bytes().to_vec()).unwrap_err().why;
         assert_eq!(why(r#"{"id":7,"a":"SECRET","a":1}"#), "duplicate member at byte 21");
-        assert_eq!(why("<h1>Bad\u{1b} gateway"), "a text that is no message: <h1>Bad  gateway");
+        let noise = Kind::from(document(b"<h1>Bad\x1b gateway".to_vec()).unwrap_err());
+        assert_eq!(noise.to_string(), format!("the response violates the protocol: {NO_MESSAGE}"));
+        assert!(noise.diagnosis().ends_with("a text that is no message: <h1>Bad  gateway"));
         assert_eq!(why(" "), "an empty text instead of a message");
         let broken = document(br#"{"id":7,"result":"#.to_vec()).unwrap_err();
         assert_eq!(broken.id, Some(Id::number(7)));

@@ -309,7 +309,7 @@ impl Connection {
     pub(crate) fn is_suspect_after(&self, kind: &Kind) -> bool {
         match kind {
             Kind::Timeout => self.breaks_on_timeout(),
-            Kind::Error { .. } | Kind::Protocol(_) => {
+            Kind::Error { .. } | Kind::Protocol(_) | Kind::NoMessage { .. } => {
                 !self.breaks_on_timeout() && kind.is_of_connection()
             }
             kind => kind.is_of_connection(),

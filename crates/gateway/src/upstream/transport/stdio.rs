@@ -347,7 +347,7 @@ impl StdoutReader {
                 }
             }
             Err(unreadable) => {
-                debug!(upstream = %self.upstream, why = unreadable.why, "a line of the child process is no message");
+                debug!(upstream = %self.upstream, why = &*unreadable.why, "a line of the child process is no message");
                 self.keep(noise.as_deref().unwrap_or(unreadable.why.as_bytes()));
                 self.correlator.deliver_unreadable(unreadable);
             }

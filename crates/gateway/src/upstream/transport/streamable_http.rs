@@ -200,7 +200,7 @@ impl HttpEndpoint {
     ) -> Result<HttpReply, Kind> {
         let (head, body) = self.post(headers, body).await?.into_parts();
         if head.status.is_success() {
-            check_encoding(&head.headers).map_err(Kind::Protocol)?;
+            check_encoding(&head.headers).map_err(encoded)?;
         }
         let result = match (head.status, media_type(&head.headers)) {
             (StatusCode::ACCEPTED | StatusCode::NO_CONTENT, _) => {
@@ -214,7 +214,7 @@ impl HttpEndpoint {
                 reply::read_response(id, message)
                     .ok_or_else(|| Kind::Protocol("the response has another id".into()))?
             }
-            (status, _) if status.is_success() => Err(Kind::Protocol(other_media(&head.headers))),
+            (status, _) if status.is_success() => Err(other_media(&head.headers)),
             (StatusCode::NOT_FOUND, _) if headers.contains_key(SESSION_ID) => {
                 Err(Kind::SessionLost)
             }
@@ -341,7 +341,7 @@ impl HttpEndpoint {
                 Ok(Some(Ok(message))) => on_event(UpstreamEvent::Message(message.json())),
                 Ok(Some(Err(unreadable))) => {
                     debug!(
-                        why = unreadable.why,
+                        why = &*unreadable.why,
                         "an event of the notification stream is no message"
                     );
                 }
@@ -414,7 +414,7 @@ impl HttpEndpoint {
 
     fn refusal(&self, status: StatusCode, headers: &HeaderMap) -> Kind {
         match check_encoding(headers) {
-            Err(what) if status.is_success() => Kind::Protocol(what),
+            Err(shown) if status.is_success() => encoded(shown),
             _ => refusal(&self.url, status, headers, wall_clock()),
         }
     }
@@ -760,12 +760,17 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<u64> {
     })
 }
 
-/// Returns what is wrong with the media type of a response.
-fn other_media(headers: &HeaderMap) -> String {
+/// The fault of a response of another media type.
+fn other_media(headers: &HeaderMap) -> Kind {
     let media = headers.get(CONTENT_TYPE).map(|value| String::from_utf8_lossy(value.as_bytes()));
-    let media =
+    let shown =
         media.map_or("no Content-Type".to_owned(), |m| format!("Content-Type {:?}", excerpt(&m)));
-    format!("the response is neither JSON nor an event stream: it has {media}")
+    Kind::NoMessage { what: "the response is neither JSON nor an event stream", shown }
+}
+
+/// The fault of a response with a content coding.
+fn encoded(shown: String) -> Kind {
+    Kind::NoMessage { what: "the response is encoded, which was not asked for", shown }
 }
 
 /// Returns the media type without parameters, if it is one of the two that MCP uses.
@@ -825,7 +830,7 @@ mod tests {
     #[test]
     fn a_response_without_a_media_type_says_so() {
         let none = other_media(&HeaderMap::new());
-        assert!(none.ends_with("it has no Content-Type"), "{none}");
+        assert!(none.diagnosis().ends_with("no Content-Type"), "{none}");
     }
 
     #[test]
