@@ -130,13 +130,6 @@ impl Browser {
         text(&reply)
     }
 
-    /// A page, or the page that says what is wrong with its parameters.
-    async fn any_page(&mut self, path: &str) -> String {
-        let reply = self.get(path).await;
-        assert!([200, 400].contains(&reply.status), "{path}: {}", text(&reply));
-        text(&reply)
-    }
-
     /// Sends a form of a page of this site.
     async fn submit(&mut self, path: &str, fields: &[(&str, &str)]) -> Reply {
         let origin = self.origin();
