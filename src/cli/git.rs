@@ -4,10 +4,12 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// The time for an answer of git: a repository on a slow disk must not stop `check`.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How often, and after which time each, git is asked whether it has ended: for two seconds, so that
+/// a repository on a slow disk does not stop `check`.
+const LOOKS: usize = 400;
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Whether git tracks a file, or files in a folder. `false` without git, or without a repository.
 pub(super) fn tracks(path: &Path) -> bool {
@@ -18,18 +20,17 @@ pub(super) fn tracks(path: &Path) -> bool {
     git.arg("-C").arg(folder).args(["-c", "core.fsmonitor=false", "ls-files", "--"]).arg(name);
     git.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let Ok(mut child) = git.spawn() else { return false };
-    let until = Instant::now() + PATIENCE;
     // One name is enough; a git that has more waits for a reader, and is ended.
     let mut first = [0];
     let mut is_tracked = false;
-    while Instant::now() < until {
+    for _ in 0..LOOKS {
         match child.try_wait() {
             Ok(Some(_)) => {
                 let read = child.stdout.as_mut().map(|out| out.read(&mut first));
                 is_tracked = matches!(read, Some(Ok(1)));
                 break;
             }
-            Ok(None) => sleep(Duration::from_millis(5)),
+            Ok(None) => sleep(LOOK_EVERY),
             Err(_) => break,
         }
     }

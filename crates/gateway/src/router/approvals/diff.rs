@@ -337,8 +337,9 @@ mod tests {
         for text in ["", "\n", "a", "a\n", "a\n\n", "\n\nb", "\\n\\\n\"\r\n\u{1}é😀\n\\"] {
             let found: Vec<_> = readable(&serde_json::json!(text).to_string()).collect();
             let lines = text.strip_suffix('\n').unwrap_or(text).split('\n').enumerate();
-            let indented =
-                |(at, line)| if at == 0 { format!("{line}") } else { format!("    {line}") };
+            let indented = |(at, line): (usize, &str)| {
+                if at == 0 { line.to_string() } else { format!("    {line}") }
+            };
             assert_eq!(found, lines.map(indented).collect::<Vec<_>>(), "{text:?}");
         }
     }
