@@ -15,6 +15,7 @@ use super::{App, Listening, config_event, disable_sharing, warn_about_config};
 use audit::LogChange;
 use audit::record::AuditEvent;
 use base::platform::disk::{self, Metadata};
+use base::platform::heap::rare;
 use base::platform::{blocking, wall_clock};
 use config::{Config, ConfigError, SourceFile};
 use gateway::downstream::{Serve, TlsServer};
@@ -192,7 +193,7 @@ impl App {
         let before = self.edition.load_full();
         match config.lost_end(&before.config).filter(|_| before.config.has_end) {
             Some(why) => Err(why),
-            None => self.apply(config).await,
+            None => rare(self.apply(config)).await,
         }
     }
 

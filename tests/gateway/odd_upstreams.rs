@@ -152,7 +152,7 @@ async fn u6_a_lone_surrogate_costs_itself_over_every_transport() {
         _ => None,
     }
     };
-    for (transport, gateway, _upstream) in odd_gateways(odd).await {
+    for (transport, gateway, _upstream) in Box::pin(odd_gateways(odd)).await {
         let list = gateway.client().ask("prompts/list", json!({})).await;
         let prompts = json!([{"name": "up__p", "description": "x \u{fffd}"}, {"name": "up__q"}]);
         assert_eq!(list["prompts"], prompts, "{transport}");
@@ -181,7 +181,7 @@ async fn u6_a_prompt_with_a_member_twice_is_left_out_by_its_name_over_every_tran
             br#""result":{"resultType":"complete","ttlMs":60000,"cacheScope":"public","prompts":[{"name":"p"},{"name":"twice","title":"a","title":"b"},{"name":"icon","icons":{},"title":5}]}"#,
         )
     };
-    for (transport, gateway, _upstream) in odd_gateways(odd).await {
+    for (transport, gateway, _upstream) in Box::pin(odd_gateways(odd)).await {
         let list = gateway.client().ask("prompts/list", json!({})).await;
         assert_eq!(
             list["prompts"],
@@ -207,7 +207,7 @@ async fn u6_a_response_that_cannot_be_read_fails_its_call_at_once_over_every_tra
         |method| (method == "prompts/get").then_some(br#"${"id":$,"result":{"messages":["#),
     ] {
         // The timeout of a call is longer than the patience of a test.
-        for (transport, gateway, _upstream) in odd_gateways(odd).await {
+        for (transport, gateway, _upstream) in Box::pin(odd_gateways(odd)).await {
             let error = get_error(&gateway).await;
             assert_eq!(error["data"]["reason"], "upstream_protocol_error", "{transport}: {error}");
         }
@@ -221,7 +221,7 @@ async fn an_error_without_an_id_is_the_answer_over_every_transport() {
             br#"${"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"Unknown prompt: p"}}"#,
         )
     };
-    for (transport, gateway, _upstream) in odd_gateways(odd).await {
+    for (transport, gateway, _upstream) in Box::pin(odd_gateways(odd)).await {
         let error = get_error(&gateway).await;
         assert_eq!(error["data"]["reason"], "upstream_error", "{transport}: {error}");
         assert!(error["message"].as_str().unwrap().contains("Unknown prompt: p"), "{error}");
