@@ -20,8 +20,8 @@ use domain::rights::PromptRef;
 use gateway::upstream::library::LibrarySnapshot;
 
 /// Prints for each method whether the caller may use the prompt, and which overlays change it.
-/// Reads the configuration, the lock file and libraries; no upstream is called. A gateway that runs with the
-/// file is asked whether it leaves the prompt out of its list, which is then said first.
+/// Reads the configuration, the lock file and libraries; no upstream is called. A gateway that runs
+/// with the file is asked whether it leaves the prompt out of its list, which is then said first.
 pub(super) fn run(query: &Explain) -> Result<(), Failure> {
     let config = load(&query.file.config)?;
     let target = target(&config, &query.name);
@@ -63,7 +63,7 @@ fn left_out_of(
 ) -> String {
     let catalog =
         runtime().and_then(|runtime| runtime.block_on(fetch_once(admin, "/api/v1/catalog")));
-    // What the file says can be explained without the gateway.
+    // The file can be explained without the gateway.
     let catalog = catalog.unwrap_or_default();
     let is_bare = |id: &str| {
         config

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// How often, and after which time each, git is asked whether it has ended: for two seconds, so that
-/// a repository on a slow disk does not stop `check`.
+/// How often, and after which time each, git is asked whether it has ended: for two seconds, so
+/// that a repository on a slow disk does not stop `check`.
 const LOOKS: usize = 400;
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 

@@ -17,7 +17,7 @@ const PROMPT: &str = include_str!("init/explain-code.md");
 const LIBRARY: (&str, &str) =
     ("# Prompts from Markdown files.", "# A prompt server over Streamable HTTP");
 
-/// What a gateway writes at run time: keys, what people did, and sign-ins.
+/// Files that a gateway writes at run time: keys, what people did, and sign-ins.
 const IGNORED: [&str; 4] = ["/audit.key", "/audit*/", "/usage*/", "/logins/"];
 
 pub(super) fn run(from: Option<&Path>) -> Result<(), Failure> {

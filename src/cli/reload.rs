@@ -16,7 +16,7 @@ use super::status::{fetch_once, send_once};
 pub(super) fn run(accept: bool, admin: &AdminApi) -> Result<(), Failure> {
     let url = Reach::find(&admin.file).admin(admin.url.as_deref())?;
     let reloads = runtime()?.block_on(async {
-        // What is accepted is the file that the gateway has seen, not one that has replaced it.
+        // The accepted file is the one that the gateway has seen, not one that has replaced it.
         let held = match accept {
             true => fetch_once(&url, "/api/v1/status").await?["reloads"]["held"].clone(),
             false => Value::Null,

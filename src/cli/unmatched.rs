@@ -1,4 +1,4 @@
-//! What the configuration names and nothing known has: valid, and without effect.
+//! Names in the configuration that match nothing known: valid, and without effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

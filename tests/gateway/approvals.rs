@@ -441,7 +441,7 @@ async fn a_lock_file_that_is_broken_or_gone_changes_nothing_and_is_reported() {
         fs::write(&path, &whole).unwrap();
         eventually(mistakes, |said| !said.contains(expected)).await;
     }
-    // Who has reviewed it says so.
+    // The reviewer says so.
     fs::write(&path, whole.replace("by = \"alice\"", "by = \"merged\"")).unwrap();
     eventually(mistakes, |said| said.contains("rewrite")).await;
     let said = folder.approvals(&["rewrite"]).await;

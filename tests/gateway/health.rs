@@ -67,8 +67,8 @@ pub fn two_keys() -> String {
     api_key("a", "pg_a") + &api_key("b", "pg_b")
 }
 
-/// Gets `boom` as `a` over and over, and after each of them another prompt as `b`. Returns how often
-/// `boom` was sent.
+/// Gets `boom` as `a` over and over, and after each of them another prompt as `b`. Returns how
+/// often `boom` was sent.
 pub async fn provoke(gateway: &Gateway, prefix: &str) -> usize {
     let as_caller = |key: &str| gateway.client().with("X-API-Key", key);
     let (a, b) = (as_caller("pg_a"), as_caller("pg_b"));

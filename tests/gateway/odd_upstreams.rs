@@ -45,7 +45,7 @@ fn response(asked: &Received, outcome: &[u8]) -> Vec<u8> {
     [head.as_bytes(), outcome, b"}"].concat()
 }
 
-/// What an upstream writes instead of a good response, by the method: the outcome, or a whole
+/// The bytes of an upstream instead of a good response, by the method: the outcome, or a whole
 /// message with `$` for its id.
 type Odd = fn(&str) -> Option<&'static [u8]>;
 

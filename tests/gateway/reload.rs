@@ -331,7 +331,7 @@ async fn a_held_definition_is_released_by_naming_its_upstream_and_by_no_other_re
     gateway.reload(&toml("hold", &usual)).await;
     gateway.reload(&toml("hold", &changed)).await;
     assert_eq!(description().await, "one");
-    // What is new is walked, and what is held stays so.
+    // The new list is walked, and held definitions stay held.
     write("three");
     eventually(async || log.of("definition_changed").len(), |told| *told == 2).await;
     assert_eq!(description().await, "one");

@@ -151,7 +151,7 @@ async fn a_file_that_is_cut_anywhere_is_held_back_until_it_is_accepted_or_has_an
     let reloads = followed.has(0, 2).await;
     assert_eq!(followed.names().await, none);
     assert_eq!(log.of("config_rejected")[0]["held"], reloads["held"]);
-    // What is accepted is what was seen.
+    // The accepted file is the one that was seen.
     let accept = async |digest: &Value| {
         let (headers, body) =
             ([("Content-Type", "application/json")], json!({"accept": digest}).to_string());

@@ -14,7 +14,7 @@ const FAR: &str = "[upstreams.far]\ntransport = \"http\"\nurl = \"http://prompts
 
 const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
 
-/// What the admin API has of the failure of an upstream.
+/// The failure of an upstream, as the admin API has it.
 async fn failure(gateway: &Gateway, id: &str) -> String {
     let admin = gateway.admin();
     let message = async || {

@@ -66,9 +66,9 @@ impl AdminState {
         json!({"lock": self.router.lock_digest(), "prompts": rows})
     }
 
-    /// Returns the document of `/api/v1/approvals/{name}`: the prompt as its upstream offers it now,
-    /// with the texts, the difference to the approved version, and the tag for a decision on exactly
-    /// that.
+    /// Returns the document of `/api/v1/approvals/{name}`: the prompt as its upstream offers it
+    /// now, with the texts, the difference to the approved version, and the tag for a decision on
+    /// exactly that.
     ///
     /// # Errors
     /// There is no such prompt, or it cannot be examined in time.
@@ -108,7 +108,8 @@ impl AdminState {
     /// (RFC 9110, section 13.1.1); for one prompt, the tag of its row, page or document will do.
     ///
     /// # Errors
-    /// What was shown is no longer so, a prompt is unknown, or the lock file cannot be changed.
+    /// The version that was shown is outdated, a prompt is unknown, or the lock file cannot be
+    /// changed.
     pub(super) async fn decide(
         &self,
         action: Action,
@@ -152,7 +153,7 @@ impl AdminState {
     /// digests.
     ///
     /// # Errors
-    /// What was shown is no longer so.
+    /// The version that was shown is outdated.
     async fn decided_on(
         &self,
         action: &Action,
@@ -187,7 +188,7 @@ impl AdminState {
     }
 }
 
-/// What a person sees of a prompt who may decide on it.
+/// An examination as it is shown to a person who may decide.
 pub(super) struct Shown {
     pub examined: Arc<Examined>,
     /// The entity tag that a decision on it names.

@@ -12,7 +12,8 @@ use domain::address_policy::is_loopback;
 /// The issuer of accepted tokens, and the checks of a token.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Jwt {
-    /// `iss` of the tokens and of the issuer's metadata, compared as URIs (RFC 3986, section 6.2.3).
+    /// `iss` of the tokens and of the issuer's metadata, compared as URIs (RFC 3986, section
+    /// 6.2.3).
     pub issuer: String,
     /// Accepted `aud` values, beside the URI of the endpoint that is called.
     pub audience: Vec<String>,

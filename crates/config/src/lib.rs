@@ -349,10 +349,10 @@ impl Config {
         config
     }
 
-    /// Prepares a configuration for commands that show or change the lock file, and reads that file:
-    /// where approvals are off for all upstreams, they are compared for all. The command decides
-    /// which texts are probed; it waits for upstreams as long as their settings say. Returns whether
-    /// approvals are off for all upstreams.
+    /// Prepares a configuration for commands that show or change the lock file, and reads that
+    /// file: where approvals are off for all upstreams, they are compared for all. The command
+    /// decides which texts are probed; it waits for upstreams as long as their settings say.
+    /// Returns whether approvals are off for all upstreams.
     ///
     /// # Errors
     /// The lock file cannot be read.

@@ -94,7 +94,7 @@ fn direct(lookup: impl Fn(&str) -> Option<String>) -> String {
 /// Whether a text is a proxy. Without a scheme it means `http`, as in the variables of all
 /// programs.
 fn is_proxy(text: &str) -> bool {
-    // What follows `#` would be left out, and with it most of a password.
+    // The part after `#` would be left out, and with it most of a password.
     let url: Option<Uri> = text.parse().ok().filter(|_| !text.contains('#'));
     url.is_some_and(|url| {
         let authority = url.authority().map_or("", |authority| authority.as_str());

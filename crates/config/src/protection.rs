@@ -68,9 +68,10 @@ impl Config {
         removals.into_iter().filter(|(is_removed, _)| *is_removed).map(|(_, why)| why).collect()
     }
 
-    /// Returns why this file looks as if it were `before` without its end, because the disk was full
-    /// or a template failed: it has lost the table `[end]`, or has none and is the beginning of the
-    /// file before. Any cut can open something, such as one that takes the last line of a rule.
+    /// Returns why this file looks as if it were `before` without its end, because the disk was
+    /// full or a template failed: it has lost the table `[end]`, or has none and is the beginning
+    /// of the file before. Any cut can open something, such as one that takes the last line of a
+    /// rule.
     pub fn lost_end(&self, before: &Self) -> Option<String> {
         let is_beginning = || before.text.expose().starts_with(self.text.expose().trim_end());
         if self.has_end || !(before.has_end || is_beginning()) {

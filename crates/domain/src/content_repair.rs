@@ -19,8 +19,8 @@ use super::content;
 #[derive(Default)]
 struct Repairer(Cell<RepairKinds>);
 
-/// Returns a result in which what can be repaired is repaired, and the kinds of repair; `None` where
-/// nothing can be. It may still be invalid.
+/// Returns a result in which what can be repaired is repaired, and the kinds of repair; `None`
+/// where nothing can be. It may still be invalid.
 pub fn repaired(result: Json<'_>) -> Option<(Document, RepairKinds)> {
     let repairer = Repairer::default();
     let mut out = String::with_capacity(result.text().len());
@@ -201,8 +201,8 @@ fn standard_base64(text: &str) -> Option<String> {
     Some(out)
 }
 
-/// The first characters of base64 that name a format (the magic numbers of its files), with the kind
-/// of content and its MIME type.
+/// The first characters of base64 that name a format (the magic numbers of its files), with the
+/// kind of content and its MIME type.
 const FORMATS: [(&str, &str, &str); 10] = [
     ("image", "iVBORw0KGgo", "image/png"),
     ("image", "/9j/", "image/jpeg"),

@@ -25,7 +25,7 @@ pub struct Document {
     repaired: Option<Arc<Repaired>>,
 }
 
-/// What was changed in a text so that the scan accepts it.
+/// The changes to a text that make the scan accept it.
 #[derive(Debug, Default)]
 struct Repaired {
     kinds: RepairKinds,

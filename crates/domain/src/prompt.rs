@@ -124,8 +124,8 @@ impl Prompt {
         Ok(Self { name, renamed: None, title, arguments, rest, overlay: None, source: None })
     }
 
-    /// Reads one element of `prompts` as [`Prompt::read`] does, without malformed members other than
-    /// the name. Also returns why the first of them was left out.
+    /// Reads one element of `prompts` as [`Prompt::read`] does, without malformed members other
+    /// than the name. Also returns why the first of them was left out.
     ///
     /// # Errors
     /// As [`Prompt::read`], for what cannot be left out.

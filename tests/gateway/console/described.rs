@@ -214,7 +214,7 @@ async fn decisions(described: &mut Description, everything: &Everything) {
         let approval = async || approval(admin).await;
         eventually(approval, |approval| approval["state"] == state).await;
         let path = format!("/api/v1/approvals/{action}");
-        // What is seen may change once more, when the text is probed.
+        // The version may change once more, when the text is probed.
         let decide = async || {
             let tag = approval().await["tag"].as_str().unwrap().to_owned();
             let headers = [("If-Match", tag.as_str()), ("Content-Type", "application/json")];

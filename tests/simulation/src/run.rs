@@ -313,7 +313,8 @@ async fn check_calm(gateway: &Gateway, clients: &[Arc<Mutex<Client>>], rng: &mut
     get_changed_prompts(world, clients).await;
 }
 
-/// Gets prompts whose texts have changed since they were approved: what is served must not be these.
+/// Gets prompts whose texts have changed since they were approved: what is served must not be
+/// these.
 async fn get_changed_prompts(world: &World, clients: &[Arc<Mutex<Client>>]) {
     let Some(client) = clients.first() else { return };
     let mut client = client.lock().await;

@@ -60,7 +60,7 @@ pub(super) struct ApprovalPage {
     diff_total: usize,
     /// Why an approval would cover the definition alone; `None` if texts are compared, too.
     unseen: Option<String>,
-    /// What an approval compares.
+    /// The parts that an approval compares.
     covers: &'static str,
     /// Texts that the upstream has given otherwise.
     seen_otherwise: Vec<SeenOtherwise>,
@@ -218,7 +218,7 @@ async fn difference(
     (shown, total + usize::from(is_cut))
 }
 
-/// What an approval of a version compares, in words.
+/// The parts that an approval of a version compares, in words.
 fn covers(kind: Coverage) -> &'static str {
     match kind {
         Coverage::Definition => "the definition alone",

@@ -87,8 +87,8 @@ impl Visitor {
         }
     }
 
-    /// Whether the visitor is known by the cookie of a session, which the browser adds to requests of
-    /// any page.
+    /// Whether the visitor is known by the cookie of a session, which the browser adds to requests
+    /// of any page.
     pub(crate) fn has_cookie(&self) -> bool {
         self.expires.is_some()
     }

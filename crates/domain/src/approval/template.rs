@@ -68,9 +68,9 @@ impl TemplateArguments {
     }
 }
 
-/// Returns the template of a canonical text that was made for markers: letters and digits that occur
-/// nowhere else. `None` if the text holds a placeholder already, so that it could be filled in
-/// wrongly.
+/// Returns the template of a canonical text that was made for markers: letters and digits that
+/// occur nowhere else. `None` if the text holds a placeholder already, so that it could be filled
+/// in wrongly.
 pub fn template(text: &str, markers: &[(String, String)]) -> Option<String> {
     let mut template = Cow::Borrowed(text);
     for (name, marker) in markers {

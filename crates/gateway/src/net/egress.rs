@@ -190,7 +190,7 @@ pub enum FetchError {
         status: StatusCode,
         /// Member `error` of the response (RFC 6749, section 5.2).
         error: Option<String>,
-        /// What the response says about it, for operators.
+        /// The reason in the response, for operators.
         description: Option<String>,
     },
     #[error("no response within ten seconds")]

@@ -61,7 +61,7 @@ pub(crate) fn seconds(value: &Value) -> Option<Duration> {
         Value::String(text) => text.trim().parse().ok()?,
         value => value.as_f64()?,
     };
-    // What is no number counts as 0.
+    // A value that is no number counts as 0.
     Some(Duration::from_secs(number.clamp(0.0, LONGEST.as_secs_f64()) as u64))
 }
 

@@ -94,7 +94,7 @@ struct ApprovedTemplate {
     text: OnceLock<Arc<str>>,
 }
 
-/// What the text of a get is compared with.
+/// The approved text that the text of a get is compared with.
 #[derive(Clone, Debug)]
 pub(super) enum ExpectedText<'a> {
     /// The text with this digest.

@@ -39,7 +39,7 @@ pub(super) struct Bridge<'a> {
     pub channel: &'a CallChannel,
     /// For the upstream.
     pub arguments: Option<&'a Document>,
-    /// What is approved for the arguments of the client, where texts are compared.
+    /// The approved text for the arguments of the client, where texts are compared.
     pub expected: Option<&'a ExpectedText<'a>>,
     /// Extended while a user answers.
     pub deadline: Instant,

@@ -47,7 +47,8 @@ pub struct UpstreamStatus {
     pub repairs: BTreeMap<&'static str, u64>,
     /// How often its driver has failed and was started again.
     pub driver_restarts: u64,
-    /// The seconds that walks of its list wait because it changes again and again; 0 if they do not.
+    /// The seconds that walks of its list wait because it changes again and again; 0 if they do
+    /// not.
     pub walk_pause: u64,
     /// Whether the operator signs in for it.
     pub has_login: bool,

@@ -224,9 +224,9 @@ impl Driver {
                         }
                     }
                     self.count_session(connected.elapsed());
-                    // A connection that is lost again and again is opened again with backoff, unless
-                    // a call may have ended it: others do not wait for what one caller provokes,
-                    // against whom the breaker holds it.
+                    // A connection that is lost again and again is opened again with backoff,
+                    // unless a call may have ended it: others do not wait for what one caller
+                    // provokes, against whom the breaker holds it.
                     let is_by_call = attempts.failure.is_none()
                         && self.connection().is_some_and(|c| c.was_in_use());
                     if connected.elapsed() > STABLE_AFTER || is_by_call {

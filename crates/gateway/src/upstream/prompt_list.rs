@@ -37,7 +37,7 @@ pub struct PromptList {
     pub prompts: Vec<Prompt>,
     /// The elements that are no valid prompts.
     pub malformed: Vec<MalformedPrompt>,
-    /// What the authors of a library may not have meant, one sentence each behind the path of the
+    /// Likely slips of the authors of a library, one sentence each behind the path of the
     /// file; empty for other upstreams.
     pub remarks: Vec<String>,
     /// Number of pages; 1 for a library, 0 for an upstream that declares no prompts.

@@ -263,7 +263,7 @@ impl Client {
         }
     }
 
-    /// What is served of an approved prompt was approved.
+    /// A text that is served of an approved prompt was approved.
     fn check_approval(&self, name: &str, nonce: &str, text: &str, sent: Instant) {
         let mut plans = self.world.scenario.upstreams.iter();
         let Some(plan) = plans.find(|plan| text.starts_with(&format!("{} says ", plan.id))) else {

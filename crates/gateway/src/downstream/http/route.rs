@@ -49,8 +49,8 @@ impl Endpoint {
         self.paths.iter().map(String::as_str).chain(http_sse)
     }
 
-    /// Returns the endpoint that a path means, with more slashes at its ends: clients that join URLs
-    /// write them. Any other path is returned as it is.
+    /// Returns the endpoint that a path means, with more slashes at its ends: clients that join
+    /// URLs write them. Any other path is returned as it is.
     fn meant<'a>(&'a self, path: &'a str) -> &'a str {
         let inner = path.trim_matches('/');
         let is_same = |endpoint: &&str| endpoint.strip_prefix('/') == Some(inner);

@@ -79,8 +79,8 @@ impl Examined {
         })
     }
 
-    /// Why no text of the offered version is known, so that an approval covers the definition alone,
-    /// and how to approve it nevertheless. `None` if a text is known.
+    /// Why no text of the offered version is known, so that an approval covers the definition
+    /// alone, and how to approve it nevertheless. `None` if a text is known.
     pub fn unseen_text(&self) -> Option<String> {
         let offered = self.offered.as_ref()?;
         if offered.version.kind() != Coverage::Definition || self.row.mode == Mode::Off {
@@ -135,8 +135,8 @@ impl Examined {
 const BARE_EXAMINATION: usize = 4 << 10;
 
 /// Examinations that were shown to a person, by their tags, so that the decision is on the same
-/// objects, whatever the upstream answers meanwhile. The least recently used are forgotten; then the
-/// decision examines again, and demands the same digests.
+/// objects, whatever the upstream answers meanwhile. The least recently used are forgotten; then
+/// the decision examines again, and demands the same digests.
 pub(crate) struct Examinations(Cache<String, Arc<Examined>, ExaminationSize>);
 
 /// Memory for examinations, in bytes.

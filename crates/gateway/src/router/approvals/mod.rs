@@ -36,7 +36,8 @@ use domain::name::UpstreamId;
 /// A decision on prompts.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Action {
-    /// Approves the offered versions. `unseen`: also those of which only the definition is compared.
+    /// Approves the offered versions. `unseen`: also those of which only the definition is
+    /// compared.
     Approve { unseen: bool },
     /// Rejects the offered versions.
     Reject,

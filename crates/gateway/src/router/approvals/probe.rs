@@ -323,8 +323,8 @@ impl Router {
         self.probed_arguments(row).all(|arguments| texts.contains_key(&arguments))
     }
 
-    /// Returns the arguments of a get without any, in canonical form, places for those that a prompt
-    /// declares, and the arguments of its configured probes.
+    /// Returns the arguments of a get without any, in canonical form, places for those that a
+    /// prompt declares, and the arguments of its configured probes.
     fn probed_arguments<'a>(&'a self, row: &'a ApprovalRow) -> impl Iterator<Item = Arc<str>> + 'a {
         let offered = row.offered.as_ref();
         let needs_none =

@@ -43,7 +43,7 @@ impl Unreadable {
         let is_message = text.trim_start().starts_with(['{', '[']);
         let (why, noise) = match text.trim() {
             "" => ("an empty text instead of a message".into(), None),
-            // What a message holds is not for logs.
+            // The content of a message is not for logs.
             _ if is_message => (error.to_string().into(), None),
             noise => (NO_MESSAGE.into(), Some(excerpt(noise))),
         };
@@ -93,9 +93,9 @@ pub(crate) fn messages(bytes: Vec<u8>) -> Result<Vec<Document>, Unreadable> {
 }
 
 /// Returns the outcome of the request `id` if the message is its response, or a batch that contains
-/// the response (legacy upstreams); `None` for all other messages. An error without an id is that of
-/// a request whose id the upstream could not read: the message must be from the request's own HTTP
-/// response, or for the only request in flight.
+/// the response (legacy upstreams); `None` for all other messages. An error without an id is that
+/// of a request whose id the upstream could not read: the message must be from the request's own
+/// HTTP response, or for the only request in flight.
 pub(crate) fn read_response(id: &Id, mut message: Document) -> Option<Result<Document, Kind>> {
     if message.json().kind() == JsonKind::Array {
         let is_ours = |m: &Json<'_>| {

@@ -1,8 +1,8 @@
 //! Circuit breaker: refuses calls for a time after failed calls in a row, as narrowly as the
 //! failures allow.
 //!
-//! What one caller provokes with one prompt is held against calls of that prompt by that caller,
-//! what several callers meet with one prompt against that prompt. All calls are refused only when
+//! Failures of one caller with one prompt are held against calls of that prompt by that caller,
+//! failures of several callers with one prompt against that prompt. All calls are refused only when
 //! several callers failed with several prompts, or calls fail and the upstream does not answer the
 //! gateway itself.
 
@@ -149,8 +149,8 @@ impl CircuitBreaker {
         Ok(BreakerPermit { breaker: self.clone(), key, probe })
     }
 
-    /// Closes the breaker for all and forgets the failures in a row: there is a new connection. What
-    /// is held against single prompts and callers stays.
+    /// Closes the breaker for all and forgets the failures in a row: there is a new connection.
+    /// What is held against single prompts and callers stays.
     pub(crate) fn close(&self) -> Option<BreakerTransition> {
         self.lock().close()
     }
@@ -379,7 +379,7 @@ impl BreakerScope {
 }
 
 impl CallKey {
-    /// What can refuse the call, the widest first.
+    /// The circuits that can refuse the call, the widest first.
     fn scopes(self) -> [BreakerScope; 3] {
         [BreakerScope::All, BreakerScope::Prompt(self.prompt), BreakerScope::Call(self)]
     }

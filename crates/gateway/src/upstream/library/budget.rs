@@ -6,7 +6,8 @@ use std::sync::LazyLock;
 use minijinja::value::{Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 
-/// The filter that counts a value and returns it. Sources cannot name it: it is none of [`FILTERS`].
+/// The filter that counts a value and returns it. Sources cannot name it: it is none of
+/// [`FILTERS`].
 pub(super) const COUNTED: &str = "counted";
 
 /// Bytes that a template may make, for each byte of `max_message`: a text may be taken apart, put

@@ -29,7 +29,7 @@ pub(super) struct Compiled {
     messages: Vec<(MessageRole, MessageContent)>,
     /// The templates, named by the index of their message.
     environment: Environment<'static>,
-    /// What the author may not have meant.
+    /// Likely slips of the author.
     pub remarks: Vec<Remark>,
 }
 

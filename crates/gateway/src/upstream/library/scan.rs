@@ -1,6 +1,7 @@
 //! Templates before they are parsed: what they may use, and how long and deep they are. The parser
 //! calls itself for each operator, filter and branch, so a file of a few kilobytes could overflow
-//! the stack; and the engine counts steps, not bytes, so a template of a line could take all memory.
+//! the stack; and the engine counts steps, not bytes, so a template of a line could take all
+//! memory.
 //!
 //! An operation that makes a value out of others gets a filter behind each of them, which counts
 //! their bytes ([`super::budget`]). Statements and operators that cannot be counted are refused.

@@ -14,7 +14,7 @@ const FILLERS: [&str; 15] = [
     "was", "with",
 ];
 
-/// What such texts say, without fillers.
+/// The words of such texts, without fillers.
 const PHRASES: [&[&str]; 20] = [
     &["no", "session"],
     &["no", "valid", "session"],

@@ -164,8 +164,8 @@ impl HttpEndpoint {
     /// event stream go to the correlator.
     ///
     /// # Errors
-    /// See [`super::UpstreamTransport::request`]. [`Kind::SessionLost`] also where the upstream says
-    /// so in other words than by a 404, if the session has worked before.
+    /// See [`super::UpstreamTransport::request`]. [`Kind::SessionLost`] also where the upstream
+    /// says so in other words than by a 404, if the session has worked before.
     pub async fn request(
         self: &Arc<Self>,
         id: &Id,
@@ -430,7 +430,8 @@ impl HttpEndpoint {
     /// Posts a message to `url`, such as the endpoint that an HTTP+SSE upstream names.
     ///
     /// # Errors
-    /// [`Kind::SessionLost`] for a 404, or where the upstream says so; otherwise when the upstream cannot be reached or refuses.
+    /// [`Kind::SessionLost`] for a 404, or where the upstream says so; otherwise when the upstream
+    /// cannot be reached or refuses.
     pub async fn post_to(&self, url: &Uri, headers: HeaderMap, body: String) -> Result<(), Kind> {
         let response = self.send(Method::POST, url, &headers, Bytes::from(body)).await?;
         match response.status() {
@@ -696,7 +697,7 @@ impl HttpEndpoint {
 
 /// How a response stream is resumed.
 struct Resumption {
-    /// Those of the GET; `None` before the first event id.
+    /// The headers of the GET; `None` before the first event id.
     headers: Option<HeaderMap>,
     /// The time to wait before it.
     retry: Duration,

@@ -265,8 +265,8 @@ impl Conversation {
         }
     }
 
-    /// Whether an empty `nextCursor` ends a list: many legacy servers write so, while it is a cursor
-    /// like any other in the modern schema.
+    /// Whether an empty `nextCursor` ends a list: many legacy servers write so, while it is a
+    /// cursor like any other in the modern schema.
     pub(crate) fn empty_cursor_ends(&self) -> bool {
         self.revision.era() == Era::Legacy
     }

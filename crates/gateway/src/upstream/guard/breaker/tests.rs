@@ -174,7 +174,7 @@ fn a_child_process_that_calls_end_is_unavailable_to_nobody_else() {
         call(&breaker, ("a", "p"), Some(&exited()), now).unwrap();
     }
     assert_eq!(scope_of(call(&breaker, ("a", "p"), None, now)), "one prompt of one caller");
-    // What is held against a caller outlasts the connections that the caller ends, and not the
+    // The circuit of a caller outlasts the connections that the caller ends, and not the
     // return of an upstream that was gone.
     breaker.close();
     assert!(call(&breaker, ("a", "p"), None, now).is_err());
