@@ -10,7 +10,7 @@ use domain::unix_time::UnixSeconds;
 /// there the session ends because the browser has deleted its cookie.
 ///
 /// Each person has a share, and where it is exceeded, more of that person's sessions end than were
-/// ended: whoever signs in and out often brings no ended session of another person back.
+/// ended: frequent sign-ins of one person bring no ended session of another person back.
 #[derive(Default)]
 pub(super) struct Revoked(Mutex<EndedSessions>);
 
@@ -18,7 +18,7 @@ pub(super) struct Revoked(Mutex<EndedSessions>);
 struct EndedSessions {
     /// By the id of the visitor.
     of: HashMap<String, EndedOfPerson>,
-    /// Sessions of anybody that began up to then have ended.
+    /// Sessions of all people that began up to then have ended.
     until: Option<UnixSeconds>,
 }
 
@@ -54,7 +54,7 @@ impl Revoked {
             ended.of.retain(|_, own| own.expires.is_some_and(|expires| now < expires));
         }
         if ended.of.len() >= MAX_PEOPLE && !ended.of.contains_key(person) {
-            // Everybody signs in again, so that nobody's ended session comes back.
+            // All people sign in again, so that no ended session comes back.
             *ended = EndedSessions { of: HashMap::new(), until: Some(now) };
         }
         ended.of.entry(person.to_owned()).or_default().insert(session, now);

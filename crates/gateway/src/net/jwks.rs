@@ -65,7 +65,7 @@ const MEMBERS: [&str; 9] = ["kty", "kid", "use", "alg", "n", "e", "crv", "x", "y
 
 impl VerificationKey {
     /// Reads one key; `None` if it is of no known kind. The others count all the same (RFC 7517,
-    /// section 5), and so does a key with odd members that nobody needs.
+    /// section 5), and so does a key with odd members that are not needed.
     fn read(key: &Value) -> Option<Self> {
         let member = |name: &str| Some((name.to_owned(), key.get(name)?.clone()));
         let members: Map<String, Value> = MEMBERS.into_iter().filter_map(member).collect();

@@ -59,7 +59,7 @@ impl Endpoint {
     }
 
     /// Returns what is served at a path before authentication; `None` for an endpoint, and for a
-    /// path of which strangers are told nothing.
+    /// path that only known callers may hear of.
     fn public(&self, head: &Parts, path: &str) -> Option<Result<Response<Body>, RouteRefusal>> {
         let is_endpoint = self.paths.iter().any(|endpoint| endpoint == path);
         let is_browser = || request_head::is_of_browser(&head.method, &head.headers);

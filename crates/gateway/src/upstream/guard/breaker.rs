@@ -29,7 +29,7 @@ pub(crate) struct CircuitBreaker {
     settings: config::Breaker,
     /// Whether the gateway itself probes the upstream; otherwise a call does.
     has_checks: bool,
-    /// Keys of callers and prompts: nobody can choose names whose keys are equal.
+    /// Keys of callers and prompts: no caller can choose names whose keys are equal.
     keys: RandomState,
     state: Mutex<BreakerState>,
     /// Notified when a check of the upstream is due earlier than before.
@@ -150,7 +150,7 @@ impl CircuitBreaker {
     }
 
     /// Closes the breaker for all and forgets the failures in a row: there is a new connection.
-    /// What is held against single prompts and callers stays.
+    /// The circuits of single prompts and callers stay.
     pub(crate) fn close(&self) -> Option<BreakerTransition> {
         self.lock().close()
     }
@@ -352,8 +352,8 @@ impl BreakerState {
         })
     }
 
-    /// Forgets what the caller with most circuits has met alone, so that nobody takes the places of
-    /// others; where each was met by several callers, all of it.
+    /// Forgets the circuits that the caller with most of them has met alone, so that no caller
+    /// takes the places of others; where each was met by several callers, all circuits.
     fn forget_most(&mut self) {
         let mut counts: HashMap<u64, usize> = HashMap::new();
         for caller in self.narrow.values().filter_map(|narrow| narrow.row.only_caller()) {

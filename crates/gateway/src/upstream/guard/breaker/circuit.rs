@@ -73,7 +73,7 @@ impl FailureRow {
     }
 
     /// Whether several callers have met `failures` failures, of which each counts for half at most:
-    /// one who fails at will does not make another's single failure everybody's.
+    /// one who fails at will does not turn another's single failure into one of all.
     pub(super) fn is_of_several_callers(&self, failures: usize) -> bool {
         let most = failures.div_ceil(2);
         let counted = self.callers.iter().map(|(_, count)| (*count).min(most));
