@@ -229,6 +229,20 @@ print(free.getsockname()[1])')
     optimized_simulation -- --compare-store "127.0.0.1:$port"
 }
 
+step versions "build redis" "two builds with different messages between replicas, side by side"
+run_versions() {
+    # The compiler's own copy of the sources: what is built here stays as it is.
+    local other=target/versions layout='("relay", 1)'
+    grep -qF "$layout" crates/base/src/seal/mod.rs
+    mkdir -p "$other/source"
+    git ls-files -z --cached | tar --null --files-from=- -c | tar -xC "$other/source"
+    sed -i "s/$layout/(\"relay\", 2)/" "$other/source/crates/base/src/seal/mod.rs"
+    cargo build --locked --manifest-path "$other/source/Cargo.toml" --target-dir "$other" \
+        --bin promptgate
+    PROMPTGATE_OTHER_BUILD="$PWD/$other/debug/promptgate" \
+        gateway_tests versions:: -- --ignored
+}
+
 step mutants "" "the simulation finds each of its mutants"
 run_mutants() { tests/simulation/mutants.sh; }
 

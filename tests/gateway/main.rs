@@ -63,5 +63,6 @@ mod tools;
 mod transports;
 mod upstream_faults;
 mod usage;
+mod versions;
 mod views;
 mod wire;

@@ -217,4 +217,23 @@ mod tests {
         assert!(state.is_fresh(UnixSeconds(1_000 + LIFETIME.as_secs())));
         assert!(!state.is_fresh(UnixSeconds(1_001 + LIFETIME.as_secs())));
     }
+
+    #[test]
+    fn states_of_earlier_releases_decode() {
+        let owner = StateOwner {
+            caller: "ada".to_owned(),
+            name: "team__review".to_owned(),
+            upstream: "team".to_owned(),
+            arguments: [1; 32],
+        };
+        let replay = Replay {
+            answers: vec![([2; 32], "{}".to_owned())],
+            open: Some([3; 32]),
+            suspended: None,
+        };
+        let progress = GetProgress::Replay(replay);
+        let state = RequestState { owner, issued_at: UnixSeconds(7), rounds: 2, progress };
+        let bytes = include_bytes!("../../../tests/formats/state-1");
+        assert_eq!(RequestState::decode(bytes), Some(state));
+    }
 }

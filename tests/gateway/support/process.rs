@@ -44,10 +44,19 @@ impl Process {
     ///
     /// The address is read from the log, so `telemetry.log` must let [`LOG_WARNINGS`] pass.
     pub async fn serve_admin(folder: &Path, variables: &[(&str, &str)]) -> (Self, Client) {
+        Self::serve_build(BINARY, folder, variables).await
+    }
+
+    /// The same, of another build of the gateway.
+    pub async fn serve_build(
+        binary: &str,
+        folder: &Path,
+        variables: &[(&str, &str)],
+    ) -> (Self, Client) {
         let log = tempfile::NamedTempFile::new().unwrap();
         let variables = [&[("PROMPTGATE__ADMIN__LISTEN", "127.0.0.1:0")], variables].concat();
         let stderr = log.reopen().unwrap().into();
-        let process = Self::start(folder, stderr, &variables).await;
+        let process = Self::start_build(binary, folder, stderr, &variables).await;
         let text = || std::fs::read_to_string(log.path()).unwrap();
         let text = eventually(async || text(), |text| admin_addr(text).is_some()).await;
         let admin = Client::new(admin_addr(&text).expect("it was accepted"));
@@ -56,9 +65,18 @@ impl Process {
         (process, admin)
     }
 
-    /// Both sides listen on free ports, so that tests run beside each other and beside a gateway.
     async fn start(folder: &Path, stderr: Stdio, variables: &[(&str, &str)]) -> Self {
-        let mut child = Command::new(BINARY)
+        Self::start_build(BINARY, folder, stderr, variables).await
+    }
+
+    /// Both sides listen on free ports, so that tests run beside each other and beside a gateway.
+    async fn start_build(
+        binary: &str,
+        folder: &Path,
+        stderr: Stdio,
+        variables: &[(&str, &str)],
+    ) -> Self {
+        let mut child = Command::new(binary)
             .current_dir(folder)
             .env("PROMPTGATE__SERVER__LISTEN", "127.0.0.1:0")
             .env("PROMPTGATE__SERVER__LIMITS__PRE_DRAIN", "0s")

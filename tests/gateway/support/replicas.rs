@@ -15,7 +15,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::process::LOG_WARNINGS;
+use super::process::{BINARY, LOG_WARNINGS};
 use super::{Client, Process, eventually};
 
 /// A Redis or Valkey server in memory.
@@ -207,6 +207,11 @@ impl Replicas {
 
     /// The same, each with its own way to the store.
     pub async fn start_each(stores: [&str; 3], toml: &str) -> Self {
+        Self::start_builds([BINARY; 3], stores, toml).await
+    }
+
+    /// The same, each of its own build.
+    pub async fn start_builds(builds: [&str; 3], stores: [&str; 3], toml: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut replicas = Vec::new();
         for (number, store) in stores.iter().enumerate() {
@@ -216,7 +221,7 @@ impl Replicas {
             std::fs::write(folder.join("gateway.toml"), toml).unwrap();
             let variables = environment(store, &name);
             let variables: Vec<_> = variables.iter().map(|(n, v)| (*n, v.as_str())).collect();
-            let (process, admin) = Process::serve_admin(&folder, &variables).await;
+            let (process, admin) = Process::serve_build(builds[number], &folder, &variables).await;
             replicas.push(Replica { process, admin, folder });
         }
         let addresses = replicas.iter().map(|replica| replica.process.addr).collect();

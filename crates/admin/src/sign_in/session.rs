@@ -187,6 +187,14 @@ mod tests {
         );
     }
 
+    #[test]
+    fn sessions_of_earlier_releases_open() {
+        let (sealer, source) = (sealer(), SessionOrigin::token(&[1; 32]));
+        let session = session(vec!["a".to_owned()]);
+        let value = include_str!("../../../../tests/formats/console-1");
+        assert_eq!(Session::open(&sealer, &source, value), Some(session));
+    }
+
     proptest! {
         #[test]
         fn every_session_survives_the_round_trip_and_no_altered_byte_does(

@@ -74,21 +74,32 @@ impl TokenKind {
         TokenKind::Terminated,
     ];
 
-    /// Returns the label for the key derivation. A change of the token's layout needs a new version
-    /// here.
-    fn label(self) -> &'static str {
+    /// Returns the name and the version of the token's layout. A change of the layout needs a new
+    /// version: a token of another version does not open.
+    fn layout(self) -> (&'static str, u32) {
         match self {
-            TokenKind::Console => "promptgate console v1",
-            TokenKind::Cursor => "promptgate cursor v1",
-            TokenKind::Event => "promptgate event v1",
-            TokenKind::Login => "promptgate login v1",
-            TokenKind::Relay => "promptgate relay v1",
-            TokenKind::Replica => "promptgate replica v1",
-            TokenKind::Session => "promptgate session v2",
-            TokenKind::SignIn => "promptgate sign-in v1",
-            TokenKind::State => "promptgate state v1",
-            TokenKind::Terminated => "promptgate terminated v1",
+            TokenKind::Console => ("console", 1),
+            TokenKind::Cursor => ("cursor", 1),
+            TokenKind::Event => ("event", 1),
+            TokenKind::Login => ("login", 1),
+            TokenKind::Relay => ("relay", 1),
+            TokenKind::Replica => ("replica", 1),
+            TokenKind::Session => ("session", 2),
+            TokenKind::SignIn => ("sign-in", 1),
+            TokenKind::State => ("state", 1),
+            TokenKind::Terminated => ("terminated", 1),
         }
+    }
+
+    /// Returns the version of the token's layout.
+    pub fn version(self) -> u32 {
+        self.layout().1
+    }
+
+    /// Returns the label for the key derivation.
+    fn label(self) -> String {
+        let (name, version) = self.layout();
+        format!("promptgate {name} v{version}")
     }
 
     /// Returns the maximum length of a token in bytes. A longer token is refused before it is
@@ -207,7 +218,7 @@ pub fn definition_digest(prompt: &Prompt) -> String {
 }
 
 fn derive(key: &[u8; KEY_LEN], kind: TokenKind) -> XChaCha20Poly1305 {
-    XChaCha20Poly1305::new(&subkey(key, kind.label()).into())
+    XChaCha20Poly1305::new(&subkey(key, &kind.label()).into())
 }
 
 fn subkey(key: &[u8; KEY_LEN], label: &str) -> [u8; KEY_LEN] {
@@ -295,6 +306,20 @@ mod tests {
             digest_text(&sha256(b"abc")),
             "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
         );
+    }
+
+    /// A change of a layout needs a new version, and a new file beside the old one, which its own
+    /// test reads. A sign-in at a provider lasts ten minutes: it has none.
+    #[test]
+    fn every_layout_has_an_example_in_the_repository() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/formats");
+        for kind in TokenKind::ALL.into_iter().filter(|kind| *kind != TokenKind::SignIn) {
+            let (name, version) = kind.layout();
+            assert!(
+                folder.join(format!("{name}-{version}")).is_file(),
+                "{name}, version {version}"
+            );
+        }
     }
 
     proptest! {

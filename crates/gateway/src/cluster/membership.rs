@@ -32,6 +32,13 @@ pub struct Presence {
     pub catalog: String,
     /// Seconds since the Unix epoch.
     pub started: u64,
+    /// The version of the messages that it reads; replicas before the field read version 1.
+    #[serde(default = "first_version")]
+    pub relay: u32,
+}
+
+fn first_version() -> u32 {
+    1
 }
 
 /// A replica that lives.
@@ -231,11 +238,29 @@ impl ClusterMember {
         if self.unreadable.swap(unreadable, Ordering::Relaxed) < unreadable {
             warn!(
                 unreadable,
-                "other replicas use another server.seal_key: sessions, messages and rate limits are not shared \
-                 with them"
+                "other replicas use another server.seal_key, or a release whose heartbeat this one cannot read: \
+                 sessions, messages and rate limits are not shared with them"
             );
         }
+        self.warn_of_other_relays(&known);
         self.replicas.store(Arc::new(known));
+    }
+
+    /// Names the replicas that have begun to live with another version of the messages.
+    fn warn_of_other_relays(&self, known: &[Replica]) {
+        let before = self.replicas.load();
+        let own = TokenKind::Relay.version();
+        for Replica { id, presence, .. } in known {
+            let is_new = before.iter().all(|replica| replica.id != *id);
+            if is_new && presence.relay != own {
+                warn!(
+                    replica = presence.name,
+                    version = presence.version,
+                    "messages between this replica and another release are not handed over: finish the upgrade, or \
+                     keep clients at one replica until then"
+                );
+            }
+        }
     }
 
     fn reconnecting(&self) -> MutexGuard<'_, Reconnecting> {
@@ -302,6 +327,7 @@ fn read(sealer: &Sealer, id: &[u8], sealed: &[u8]) -> Option<(ReplicaId, Presenc
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::seal::SealKeys;
 
     #[test]
     fn a_replica_that_has_not_reached_the_store_again_lives_on_until_it_is_forgotten() {
@@ -327,5 +353,21 @@ mod tests {
         assert_eq!(ids(&expected), [[2; 8]]);
         expected.retain_unheard(&[], again + Duration::from_millis(1));
         assert_eq!(ids(&expected), [[0; 8]; 0]);
+    }
+
+    #[test]
+    fn heartbeats_of_earlier_releases_are_read() {
+        let sealer = Sealer::new(&SealKeys::new(vec![[7; 32]]).unwrap());
+        let id = ReplicaId([7; 8]);
+        let presence = Presence {
+            name: "one".to_owned(),
+            version: "0.1.0".to_owned(),
+            config: "sha256:01".to_owned(),
+            catalog: "sha256:02".to_owned(),
+            started: 7,
+            relay: 1,
+        };
+        let sealed = include_bytes!("../../../../tests/formats/replica-1");
+        assert_eq!(read(&sealer, id.to_string().as_bytes(), sealed), Some((id, presence)));
     }
 }

@@ -28,7 +28,7 @@ use crate::telemetry::Telemetry;
 use audit::Audit;
 use base::platform::wall_clock;
 use base::seal::hex::{from_hex, hex};
-use base::seal::{Sealer, random};
+use base::seal::{Sealer, TokenKind, random};
 use config::{Limits, OnMissing};
 use domain::fair_share::Share;
 use domain::unix_time::UnixSeconds;
@@ -209,6 +209,7 @@ impl ClusterMember {
             config: config.to_owned(),
             catalog: catalog.unwrap_or_default(),
             started: self.started,
+            relay: TokenKind::Relay.version(),
         }
     }
 

@@ -97,7 +97,7 @@ impl Sessions {
 pub(crate) fn fault(error: RelayError) -> TransportFault {
     match error {
         RelayError::TooLarge { limit } => TransportFault::RelayTooLarge { limit },
-        RelayError::Unreachable => TransportFault::ReplicaUnreachable,
+        RelayError::Unreachable | RelayError::OtherVersion => TransportFault::ReplicaUnreachable,
         RelayError::Overloaded => TransportFault::Overloaded,
     }
 }

@@ -207,4 +207,28 @@ mod tests {
         let opened = sealer.open(TokenKind::Cursor, &path, &cursor).expect("it opens");
         assert_eq!(PagePosition::decode(&opened), Some(place));
     }
+
+    #[test]
+    fn session_ids_and_cursors_of_earlier_releases_open() {
+        let sealer = Sealer::new(&SealKeys::new(vec![[7; 32]]).unwrap());
+        let token = SessionToken {
+            revision: Revision::V2025_06_18,
+            capabilities: ClientCapabilities::FORM,
+            issued_at: UnixSeconds(7),
+            nonce: Nonce::from_bytes([3; 16]),
+            caller: "ada".into(),
+        };
+        let id = include_str!("../../../../tests/formats/session-2");
+        assert_eq!(SessionToken::open(&sealer, "/mcp", id), Some(token));
+        let place = PagePosition {
+            caller: "ada".into(),
+            scope: CacheScope::Private,
+            issued_at: UnixSeconds(7),
+            last: "team__review".into(),
+            owner: "team".into(),
+        };
+        let cursor = include_str!("../../../../tests/formats/cursor-1");
+        let opened = sealer.open(TokenKind::Cursor, "/mcp", cursor).expect("it opens");
+        assert_eq!(PagePosition::decode(&opened), Some(place));
+    }
 }

@@ -284,6 +284,31 @@ mod tests {
         assert_eq!(Envelope::open(&sealer(2), to, sealed.as_bytes()), None);
     }
 
+    #[test]
+    fn messages_of_earlier_releases_open() {
+        let token = TokenProof {
+            issuer: "https://issuer".to_owned(),
+            subject: "s".to_owned(),
+            client: Some("c".to_owned()),
+            id_hash: None,
+            context_hash: None,
+            expires: UnixSeconds(9),
+        };
+        let caller = Caller::in_groups("ada", &["g".to_owned()])
+            .with_scopes(vec!["x".to_owned()])
+            .proved_by(Proof::Token(Box::new(token)));
+        let post = RelayMessage::Post {
+            session_id: "id".to_owned(),
+            caller: caller.clone(),
+            address: Some([127, 0, 0, 1].into()),
+            body: b"{}".to_vec(),
+        };
+        let to = Recipient::Replica(ReplicaId([7; 8]));
+        let sent = envelope(EnvelopeContent::Message(post));
+        let sealed = include_bytes!("../../../../../tests/formats/relay-1");
+        assert_eq!(Envelope::open(&sealer(7), to, sealed), Some(sent));
+    }
+
     proptest! {
         #[test]
         fn other_bytes_open_to_nothing(bytes in prop::collection::vec(any::<u8>(), 0..200)) {

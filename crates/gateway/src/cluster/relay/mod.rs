@@ -19,7 +19,7 @@ use tracing::{debug, warn};
 use super::store::Push;
 use super::{ClusterMember, ReplicaId};
 use base::platform::wall_clock;
-use base::seal::random;
+use base::seal::{TokenKind, random};
 use domain::fair_share::{Holder, Places, Share, SharePlace};
 use domain::millis::whole_millis;
 use message::{Envelope, EnvelopeContent, MessageId, Recipient};
@@ -54,6 +54,8 @@ pub enum RelayError {
     TooLarge { limit: usize },
     /// The store or the other replica has not answered in time.
     Unreachable,
+    /// The other replica reads another version of the messages.
+    OtherVersion,
     /// This replica waits for too many acknowledgements, or the other one has no room.
     Overloaded,
 }
@@ -135,17 +137,42 @@ impl ClusterMember {
             return Ok(Handling::NotFound);
         }
         let kind = message.kind();
-        let sent = self.send_and_wait(holder, to, whom, message).await;
+        let sent = self.send_to_readers(holder, to, whom, message).await;
         let outcome = match sent {
             Ok(Handling::Handled) => "handled",
             Ok(Handling::NotFound) => "not_found",
             Ok(Handling::Overloaded) | Err(RelayError::Overloaded) => "overloaded",
             Err(RelayError::TooLarge { .. }) => "too_large",
             Err(RelayError::Unreachable) => "unreachable",
+            Err(RelayError::OtherVersion) => "other_version",
         };
         self.telemetry.metrics().relayed(kind, outcome);
         match sent {
             Ok(Handling::Overloaded) => Err(RelayError::Overloaded),
+            sent => sent,
+        }
+    }
+
+    /// Sends a message to those of `whom` that can read it. If none of them has handled it, another
+    /// one may hold what it is for.
+    async fn send_to_readers(
+        &self,
+        holder: &Holder,
+        to: Recipient,
+        whom: HashSet<ReplicaId>,
+        message: RelayMessage,
+    ) -> Result<Handling, RelayError> {
+        let replicas = self.replicas.load_full();
+        let cannot_read = |id: &ReplicaId| {
+            let other = replicas.iter().find(|replica| replica.id == *id);
+            other.is_some_and(|other| other.presence.relay != TokenKind::Relay.version())
+        };
+        let (others, readers): (HashSet<_>, HashSet<_>) = whom.into_iter().partition(cannot_read);
+        if others.is_empty() {
+            return self.send_and_wait(holder, to, readers, message).await;
+        }
+        match self.send_and_wait(holder, to, readers, message).await {
+            Ok(Handling::NotFound) => Err(RelayError::OtherVersion),
             sent => sent,
         }
     }

@@ -279,4 +279,15 @@ mod tests {
         fs::copy(logins.join("wiki.login"), logins.join("other.login")).unwrap();
         assert!(matches!(kept.read("other").await, Err(StoreError::Unreadable { .. })));
     }
+
+    #[test]
+    fn logins_of_earlier_releases_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(folder.path(), &[7]);
+        let sealed = include_str!("../../../../../tests/formats/login-1");
+        let opened = store.open("wiki", sealed).expect("it opens");
+        assert!(
+            serde_json::to_value(opened).unwrap() == serde_json::to_value(login("wiki")).unwrap()
+        );
+    }
 }

@@ -656,4 +656,12 @@ mod tests {
         assert_eq!(all.next().await.unwrap().message, "the result");
         assert_eq!(all.next().await, None);
     }
+
+    #[test]
+    fn event_ids_of_earlier_releases_open() {
+        let sealer = Arc::new(Sealer::new(&SealKeys::new(vec![[7; 32]]).unwrap()));
+        let digests = ListDigests { prompts: [1; 32], tools: [2; 32] };
+        let id = include_str!("../../../../../tests/formats/event-1");
+        assert_eq!(EventIds::digests(&sealer, "/mcp", id), Some(digests));
+    }
 }
