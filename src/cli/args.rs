@@ -12,21 +12,31 @@ use admin::hosts::{ENTRY, Host};
 /// configuration file. Two underscores separate the levels:
 /// PROMPTGATE__SERVER__LISTEN=127.0.0.1:9000
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, disable_version_flag = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
     file: ConfigFile,
+    /// Print the version; with --json also the commit and the date of a published binary
+    #[arg(long, short = 'V')]
+    version: bool,
+    #[arg(long, requires = "version", hide = true)]
+    json: bool,
 }
 
 impl Cli {
     /// Parses the arguments of this process.
     ///
     /// # Errors
-    /// If the arguments are invalid, and for `--help` and `--version`.
+    /// If the arguments are invalid, and for `--help`.
     pub(super) fn read() -> Result<Self, clap::Error> {
         Self::try_parse()
+    }
+
+    /// How `--version` is to be printed; `None` without it.
+    pub(super) fn version(&self) -> Option<Output> {
+        self.version.then_some(Output { json: self.json })
     }
 
     /// Returns the command; `serve` if none is given.

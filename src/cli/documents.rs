@@ -1,14 +1,26 @@
-//! `promptgate completions` and `promptgate man`: documents that are made of the command line's own
-//! definition.
+//! `promptgate completions`, `promptgate man` and `promptgate --version`: documents that are made of
+//! the command line's own definition, and of the variables of the build.
 
 use clap::CommandFactory;
 use clap_complete::Shell;
+use serde_json::json;
 
-use super::args::Cli;
+use super::args::{Cli, Output};
 use super::failure::Failure;
 use super::output::print;
 
 const NAME: &str = "promptgate";
+
+/// The commit and its date (RFC 3339), which `packaging/binary` sets. Other builds have none: a
+/// build script that asked git would compile this crate again after each commit.
+const COMMIT: Option<&str> = option_env!("PROMPTGATE_COMMIT");
+const DATE: Option<&str> = option_env!("PROMPTGATE_DATE");
+
+pub(super) fn version(output: &Output) -> Result<(), Failure> {
+    let version = env!("CARGO_PKG_VERSION");
+    let json = json!({"version": version, "commit": COMMIT, "date": DATE});
+    output.print(&json, &format!("{NAME} {version}"))
+}
 
 pub(super) fn completions(shell: Shell) -> Result<(), Failure> {
     let mut script = Vec::new();

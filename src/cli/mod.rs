@@ -47,17 +47,21 @@ use ::config::Config;
 pub fn main() -> ExitCode {
     process::protect_memory();
     match Cli::read() {
-        Ok(cli) => run(cli.into_command()).unwrap_or_else(Failure::report),
+        Ok(cli) => run(cli).unwrap_or_else(Failure::report),
         Err(error) => {
-            // `--help` and `--version` are errors to clap, but go to standard output.
+            // `--help` is an error to clap, but goes to standard output.
             let _ = error.print();
             ExitCode::from(if error.use_stderr() { USAGE } else { 0 })
         }
     }
 }
 
-fn run(command: Command) -> Result<ExitCode, Failure> {
-    match command {
+fn run(cli: Cli) -> Result<ExitCode, Failure> {
+    if let Some(output) = cli.version() {
+        documents::version(&output)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    match cli.into_command() {
         Command::Serve { file, stdio: false } => serve::http(&file.config)?,
         Command::Serve { file, stdio: true } => serve::stdio(&file.config)?,
         Command::Check { file, dial: false, output } => check::run(&file.config, &output)?,

@@ -43,6 +43,22 @@ fn an_invalid_command_line_exits_64_and_help_exits_0() {
 }
 
 #[test]
+fn the_version_is_printed_for_people_and_for_scripts() {
+    let folder = tempfile::tempdir().unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    for flag in ["--version", "-V"] {
+        assert_eq!(text(&run(folder.path(), &[flag]).stdout), format!("promptgate {version}\n"));
+    }
+    let output = run(folder.path(), &["--version", "--json"]);
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(told["version"], version);
+    // A build outside packaging/ names neither.
+    assert!(told.as_object().unwrap().contains_key("commit"), "{told}");
+    assert!(told.as_object().unwrap().contains_key("date"), "{told}");
+    assert_eq!(run(folder.path(), &["--json"]).status.code(), Some(64), "of --version only");
+}
+
+#[test]
 fn k1_check_reports_all_mistakes_and_exits_64() {
     let folder = tempfile::tempdir().unwrap();
     let bad = "[server]\nlisten = 1\nlisen = \"x\"\n[upstreams.a]\ntransport = \"library\"\n\
