@@ -17,9 +17,8 @@ stage=$PWD/target/packaging   # binaries and what is put into packages
 tools=$stage/tools
 mkdir -p "$dist" "$stage"
 
-# The target of the compiler, the names of npm and of OCI, for an architecture.
+# The target of the compiler for an architecture.
 declare -A target_of=([x86_64]=x86_64-unknown-linux-musl [aarch64]=aarch64-unknown-linux-musl)
-declare -A npm_of=([x86_64]=linux-x64 [aarch64]=linux-arm64)
 
 # The architectures whose binaries `packaging/binary` has built.
 staged() {
