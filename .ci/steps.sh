@@ -79,6 +79,9 @@ run_host_peers() {
     environment tests/hosts/.venv-arxiv tests/hosts/requirements-arxiv.txt
 }
 
+beside network packers "runtimes" "installs what packs wheels"
+run_packers() { (. packaging/lib.sh && python_tools); }
+
 beside network redis "" "installs redis-server"
 run_redis() { command -v redis-server || install redis-server; }
 
@@ -195,6 +198,15 @@ run_conformance_up() {
     tests/interop/.venv/bin/python tests/conformance/client.py "$binary"
 }
 
+step packages "build packers" "the wheel and the npm package, installed, used and removed"
+run_packages() {
+    rm -rf dist target/packaging/{x86_64,aarch64}
+    PROMPTGATE_BINARY=$binary packaging/binary "$(uname -m)"
+    packaging/wheel
+    packaging/npm
+    packaging/test wheel npm
+}
+
 step dependencies "cargo_deny" "bans, licenses and sources of the dependencies"
 run_dependencies() { cargo deny --locked check bans licenses sources; }
 
@@ -285,6 +297,12 @@ run_soak() { optimized_bench soak; }
 
 step instructions "valgrind" "instruction counts of get, list and merge"
 run_instructions() { optimized_bench load -- instructions; }
+
+step all_packages "runtimes" "every package is built, installed, used and removed"
+run_all_packages() {
+    packaging/build
+    packaging/test
+}
 
 step macos "" "another platform, as far as the compiler checks it"
 run_macos() {
