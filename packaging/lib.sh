@@ -50,8 +50,8 @@ python_tools() {
 
 # pack FOLDER FILE: a tar.gz of a folder below the stage that depends on the contents alone.
 pack() {
-    tar --create --directory "$stage" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 \
-        --numeric-owner --format=gnu "$1" | gzip --no-name --best >"$2"
+    tar --create --directory "$stage" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --mode=u=rwX,go=rX \
+        --owner=0 --group=0 --numeric-owner --format=gnu "$1" | gzip --no-name --best >"$2"
 }
 
 # documents: manual pages, completions, and a commented configuration as `promptgate init` writes it.
