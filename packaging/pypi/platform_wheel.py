@@ -10,5 +10,5 @@ class PlatformWheel(BuildHookInterface):
         build_data["pure_python"] = False
         build_data["tag"] = "py3-none-" + os.environ["PLATFORM"]
         build_data["shared_scripts"] = {os.environ["BINARY"]: "promptgate"}
-        # Those of a try alone have none.
+        # The wheel that `.ci/run` tries has no list of its crates.
         build_data["sbom_files"] = [file for file in [os.environ["SBOM"]] if os.path.exists(file)]
