@@ -1,5 +1,6 @@
 //! The composition root: builds a running gateway from a configuration, and reloads it.
 
+mod config_watcher;
 mod edition;
 mod observe;
 mod reload;

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{error, info, warn};
 
+use super::config_watcher::{ConfigWatcher, Polled, RejectionReason, Step, Wake};
 use super::edition::Edition;
 use super::{App, Listening, config_event, disable_sharing, warn_about_config};
 use audit::LogChange;
@@ -32,49 +33,11 @@ pub struct ConfigSource {
 }
 
 /// The poll interval of the configuration's files. They are small, and a directory watch does not
-/// report swapped symbolic links on every file system. A change is read once the files are the same
-/// in two polls, so that a half-written file is not read.
+/// report swapped symbolic links on every file system.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-
-/// The interval in which a rejected configuration is tried again: the mistake may be in a file that
-/// only this configuration names, so that the poll does not see its correction.
-const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The time for opening another audit log; a network file system may not respond.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// A rejected configuration.
-struct RejectedConfig {
-    /// The digests of the files that were polled.
-    polled: Vec<String>,
-    /// Whether the files were ever others than those in use: otherwise the mistake is not in them.
-    has_differed: bool,
-    at: Instant,
-    rejection: RejectionReason,
-}
-
-/// Why a configuration is rejected.
-#[derive(Clone, Debug, Eq, PartialEq)]
-struct RejectionReason {
-    /// One mistake on each line.
-    why: String,
-    /// The digest of the file, if it looks as if it had lost its end.
-    held: Option<String>,
-    /// The other files that were read with it: the mistake may be in one of them.
-    files: Vec<SourceFile>,
-}
-
-impl From<String> for RejectionReason {
-    fn from(why: String) -> Self {
-        Self { why, held: None, files: Vec::new() }
-    }
-}
-
-impl From<ConfigError> for RejectionReason {
-    fn from(error: ConfigError) -> Self {
-        Self { why: error.to_string(), held: None, files: error.files }
-    }
-}
 
 impl App {
     /// Reloads the configuration when `reload` is notified or the files have changed; never
@@ -90,56 +53,32 @@ impl App {
     }
 
     async fn follow_files(&self, source: &ConfigSource, reload: &Notify) {
-        let mut seen = Vec::new();
-        let mut digests_of = FileDigests::default();
-        let mut rejected = None::<RejectedConfig>;
+        let mut watcher = ConfigWatcher::default();
+        let mut digests = FileDigests::default();
         loop {
-            let (is_signalled, is_requested) = tokio::select! {
-                () = reload.notified() => (true, true),
-                () = self.reloads.requested() => (false, true),
-                () = sleep(POLL_INTERVAL) => (false, false),
+            let (wake, is_signalled) = tokio::select! {
+                () = reload.notified() => (Wake::Requested, true),
+                () = self.reloads.requested() => (Wake::Requested, false),
+                () = sleep(POLL_INTERVAL) => (Wake::Interval, false),
             };
             let requested = self.reloads.take_requested();
-            let files = rejected.as_ref().map_or(&[][..], |rejected| &rejected.rejection.files);
-            let Polled { is_used, digests } = self.poll(source, files, &mut digests_of).await;
-            let polled_before = digests.len().saturating_sub(files.len());
+            let polled = self.poll(source, watcher.more_files(), &mut digests).await;
             if is_signalled {
                 self.audit.rotate();
             }
-            if !is_requested {
-                let is_settled = std::mem::replace(&mut seen, digests.clone()) == digests;
-                let is_known = rejected.as_ref().is_some_and(|rejected| {
-                    rejected.polled == digests && rejected.at.elapsed() < RETRY_INTERVAL
-                });
-                if let Some(rejected) = &mut rejected {
-                    rejected.has_differed |= !is_used;
-                }
-                let is_restored = is_used && is_settled;
-                if is_restored && rejected.take_if(|rejected| rejected.has_differed).is_some() {
+            match watcher.observe(wake, &polled, Instant::now()) {
+                Step::Wait => {}
+                Step::Restored => {
                     info!("the configuration file is again the one in use");
                     self.reloads.restored();
                 }
-                if is_used || !is_settled || is_known {
-                    continue;
+                Step::Load => {
+                    let outcome = self.reload_from(source, requested.accepted.as_deref()).await;
+                    if let Some(reason) = watcher.loaded(outcome, wake, polled, Instant::now()) {
+                        self.reject(reason);
+                    }
                 }
             }
-            let rejection = self.reload_from(source, requested.accepted.as_deref()).await.err();
-            let Some(rejection) = rejection else {
-                rejected = None;
-                continue;
-            };
-            let is_logged = rejected.as_ref().is_some_and(|before| {
-                before.polled == digests && before.rejection.why == rejection.why && !is_requested
-            });
-            if !is_logged {
-                self.reject(&rejection);
-            }
-            // As they were when they were read: a correction may have been saved meanwhile.
-            let others = rejection.files.iter().map(|file| file.digest.clone());
-            let polled: Vec<_> = digests.into_iter().take(polled_before).chain(others).collect();
-            seen.clone_from(&polled);
-            let has_differed = !is_used;
-            rejected = Some(RejectedConfig { polled, has_differed, at: Instant::now(), rejection });
         }
     }
 
@@ -415,13 +354,6 @@ impl FileStamp {
     fn is_settled(&self) -> bool {
         wall_clock().duration_since(self.modified).is_ok_and(|age| age > RECENTLY)
     }
-}
-
-/// The files of the configuration at one time.
-struct Polled {
-    /// Whether they are those of the configuration in use.
-    is_used: bool,
-    digests: Vec<String>,
 }
 
 /// Keeps the addresses and the cluster, which cannot change while the gateway runs. Returns the
