@@ -222,6 +222,7 @@ impl App {
             verification: self.verification.clone(),
             supervisor: self.shutdown.supervisor.clone(),
             reloads: self.reloads.clone(),
+            endpoint: self.endpoint.as_ref().map(|endpoint| endpoint.service.clone()),
         }
     }
 

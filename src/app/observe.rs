@@ -9,10 +9,12 @@ use tokio::time::Instant;
 
 use super::edition::Edition;
 use audit::Audit;
+use base::platform::wall_clock;
 use domain::approval::ApprovalState;
 use domain::fault::UpstreamFaultKind as Kind;
 use gateway::cluster::ClusterMember;
 use gateway::downstream::{AdmissionUsage, Endpoint, OpenConnections};
+use gateway::net::certificates::CertificateEnd;
 use gateway::router::approval::ApprovalRow;
 use gateway::router::{PER_CALLER, UpstreamStatus};
 use gateway::telemetry::{Telemetry, UPSTREAM};
@@ -200,6 +202,17 @@ pub(super) fn endpoint(
         ("promptgate.in_flight.size", "By", "Memory of the messages of calls in flight"),
         |admission| admission.bytes,
     );
+    let service = Arc::downgrade(endpoint);
+    let remaining = "Time until a certificate ends; negative once it has ended";
+    telemetry.gauge(("promptgate.certificate.remaining", "s", remaining), move |observe| {
+        let now = wall_clock();
+        let own = service.upgrade().map(|endpoint| endpoint.load().certificate_ends());
+        for end in own.unwrap_or_default().iter().chain(&CertificateEnd::of_servers(now)) {
+            let labels =
+                [("promptgate.owner", end.owner.as_str()), ("promptgate.name", &*end.name)];
+            observe(end.remaining_secs(now) as f64, &labels);
+        }
+    });
     admission(("promptgate.streams", "{stream}", "Open notification streams"), |admission| {
         admission.streams
     });

@@ -11,8 +11,10 @@ use super::git::tracks;
 use super::load::load;
 use super::output::{printable, prompts};
 use super::unmatched::KnownPrompts;
+use base::platform::wall_clock;
 use config::error::Origin;
 use config::{Config, ConfigError, Transport, variables};
+use gateway::net::certificates::CertificateEnd;
 use gateway::upstream::library::LibrarySnapshot;
 use gateway::upstream::prompt_list::PromptList;
 
@@ -82,6 +84,9 @@ pub(super) fn warnings(path: &Path, config: &Config, lists: &[Option<PromptList>
     let remarks = lists.iter().flatten().flat_map(|list| list.remarks.clone());
     let mut warnings: Vec<_> = remarks.collect();
     warnings.extend(KnownPrompts::new(config, lists).warnings(path));
+    let files = config.server.tls.as_ref().and_then(|tls| tls.read().ok());
+    let ends = files.iter().flat_map(CertificateEnd::of_files);
+    warnings.extend(ends.filter_map(|end| end.warning(wall_clock())));
     let audit = config.audit.as_ref();
     let written = [
         audit.map(config::Audit::key_file),

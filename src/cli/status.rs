@@ -205,6 +205,11 @@ fn text(state: &Value) -> String {
     for key in words(&reloads["removed"]) {
         let _ = writeln!(out, "  the configuration file has removed a protection: {key}");
     }
+    for certificate in status["certificates"].as_array().into_iter().flatten() {
+        if let Some(warning) = certificate["warning"].as_str() {
+            let _ = writeln!(out, "  {}", printable(warning));
+        }
+    }
     out += &replicas_text(&state["cluster"]);
     let rows = state["upstreams"].as_array().map_or(&[][..], Vec::as_slice);
     let _ = write!(out, "\n{}", table(&COLUMNS, rows));

@@ -1,9 +1,10 @@
 //! TLS, and callers who prove who they are by certificates.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use config::{Config, Limits};
 use rcgen::{
@@ -33,7 +34,7 @@ struct Pair {
 }
 
 fn params(name: &str) -> CertificateParams {
-    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let mut params = CertificateParams::new(["localhost", "127.0.0.1"].map(str::to_owned)).unwrap();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, name);
     params
@@ -47,8 +48,14 @@ impl Authority {
     }
 
     fn issue(&self, name: &str) -> Pair {
+        self.issue_until(name, (4096, 1, 1))
+    }
+
+    fn issue_until(&self, name: &str, (year, month, day): (i32, u8, u8)) -> Pair {
         let key = KeyPair::generate().unwrap();
-        let cert = params(name).signed_by(&key, &self.0).unwrap().pem();
+        let mut params = params(name);
+        params.not_after = rcgen::date_time_ymd(year, month, day);
+        let cert = params.signed_by(&key, &self.0).unwrap().pem();
         Pair { cert, key: key.serialize_pem() }
     }
 }
@@ -250,6 +257,37 @@ async fn certificates_are_read_again_when_they_change() {
     next.issue("gateway").write(folder.path());
     eventually(async || trusts(&next).await, |seen| *seen).await;
     assert!(!trusts(&authority).await);
+}
+
+#[tokio::test]
+async fn certificates_that_end_soon_are_named_for_the_gateway_and_the_servers_that_it_calls() {
+    let (folder, authority) = folder();
+    // Its midnight is more than ten and less than eleven days away.
+    let soon = SystemTime::now() + Duration::from_secs(11 * 86_400);
+    let date = humantime::format_rfc3339_seconds(soon).to_string();
+    let part = |range: Range<usize>| date[range].parse::<u8>().unwrap();
+    let year = date[..4].parse().unwrap();
+    authority.issue_until("short", (year, part(5..7), part(8..10))).write(folder.path());
+    let listed = Upstream::with_prompts(&["p"]).await;
+    let behind = Gateway::start(&(server(&folder, "", false) + &listed.table("up"))).await;
+    let table = format!(
+        "[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [upstreams.gate]\ntransport = \"http\"\nurl = \"https://127.0.0.1:{}/mcp\"\nca = {:?}\n",
+        behind.addr.port(),
+        folder.path().join("ca.pem"),
+    );
+    let gateway = Gateway::start(&(server(&folder, "", true) + &table)).await;
+    assert_eq!(gateway.summary().await[0].2, None, "the upstream was called");
+    let status = gateway.admin().send("GET", "/api/v1/status", &[], b"").await.json();
+    let rows = status["certificates"].as_array().unwrap();
+    let row = |owner: &str| rows.iter().find(|row| row["owner"] == owner).unwrap();
+    assert_eq!(row("gateway")["warning"], "server.tls.cert CN=short expires in 10 days: renew it");
+    assert_eq!(row("client_authority")["warning"], Value::Null);
+    let server = rows.iter().find(|row| row["name"] == "127.0.0.1").unwrap();
+    assert_eq!(server["warning"], "the certificate of 127.0.0.1 expires in 10 days: renew it");
+    let metrics = metrics(&gateway.admin(), &["promptgate_certificate_remaining_seconds"]).await;
+    let own = metrics.iter().find(|(name, _)| name.contains("CN=short")).unwrap();
+    assert!((864_000.0..950_400.0).contains(own.1), "{metrics:?}");
 }
 
 #[tokio::test]

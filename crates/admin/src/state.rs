@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use arc_swap::ArcSwap;
 use http::StatusCode;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -16,6 +17,8 @@ use config::{Config, OnStoreFailure};
 use domain::millis::whole_millis;
 use domain::overlay;
 use gateway::cluster::{ClusterMember, Replica};
+use gateway::downstream::Endpoint;
+use gateway::net::certificates::CertificateEnd;
 use gateway::policy::Gate;
 use gateway::router::Router;
 use gateway::router::catalog::Catalog;
@@ -42,6 +45,8 @@ pub struct AdminState {
     /// Its tasks last as long as a request of the admin API.
     pub supervisor: Supervisor,
     pub reloads: Arc<Reloads>,
+    /// `None` over standard streams.
+    pub endpoint: Option<Arc<ArcSwap<Endpoint>>>,
 }
 
 impl AdminState {
@@ -110,7 +115,27 @@ impl AdminState {
                 (true, true) => "written",
                 (true, false) => "failing",
             },
+            "certificates": self.certificates(),
         })
+    }
+
+    /// Returns the certificates of the gateway and of the servers that it has called, and when they
+    /// end.
+    fn certificates(&self) -> Value {
+        let now = wall_clock();
+        let endpoint = self.endpoint.as_ref().map(|endpoint| endpoint.load());
+        let own = endpoint.map(|endpoint| endpoint.certificate_ends()).unwrap_or_default();
+        let servers = CertificateEnd::of_servers(now);
+        let row = |certificate: &CertificateEnd| {
+            let end = SystemTime::from(certificate.end.writable());
+            json!({
+                "owner": certificate.owner.as_str(),
+                "name": certificate.name,
+                "end": humantime::format_rfc3339_seconds(end).to_string(),
+                "warning": certificate.warning(now),
+            })
+        };
+        own.iter().chain(&servers).map(row).collect()
     }
 
     /// Returns the document of `/api/v1/replicas`: those that lived at the last heartbeat, this one

@@ -78,6 +78,16 @@ impl Tls {
 }
 
 impl TlsFiles {
+    /// The text of the certificate chain (PEM).
+    pub fn cert(&self) -> &[u8] {
+        &self.cert
+    }
+
+    /// The text of the authorities of client certificates (PEM).
+    pub fn client_ca(&self) -> Option<&[u8]> {
+        self.client_ca.as_deref()
+    }
+
     /// Builds a configuration for TLS 1.2 and 1.3, with HTTP/2 and HTTP/1.1 in ALPN. Client
     /// certificates are optional here: each request decides whether it needs a credential, and
     /// which.

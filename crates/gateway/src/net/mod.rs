@@ -1,6 +1,7 @@
 //! Outgoing HTTP: the client for upstreams, authorization servers and collectors, its TLS and
-//! address policy and proxies, origins of URLs, authorization server metadata and key sets.
+//! address policy and proxies, ends of certificates, origins of URLs, authorization server metadata and key sets.
 
+pub mod certificates;
 pub mod egress;
 pub mod issuer;
 pub mod jwks;

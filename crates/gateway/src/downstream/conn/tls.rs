@@ -16,7 +16,8 @@ use x509_parser::oid_registry::Oid;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::x509::X509Name;
 
-use base::platform::{Stream, blocking};
+use crate::net::certificates::CertificateEnd;
+use base::platform::{Stream, blocking, wall_clock};
 use config::{Tls, TlsFiles};
 
 /// The TLS server side of one listener.
@@ -24,6 +25,8 @@ pub struct TlsServer {
     tls: Tls,
     /// The configuration of new handshakes. Open connections keep the one of their own handshake.
     config: ArcSwap<ServerConfig>,
+    /// When the certificates of that configuration end.
+    ends: ArcSwap<Vec<CertificateEnd>>,
     handshake_timeout: Duration,
 }
 
@@ -37,8 +40,15 @@ impl TlsServer {
     /// # Errors
     /// When a file cannot be read, or certificate and key cannot be used together.
     pub fn new(tls: &Tls, handshake_timeout: Duration) -> io::Result<Self> {
-        let config = tls.read().and_then(|files| files.config()).map_err(io::Error::other)?;
-        Ok(Self { tls: tls.clone(), config: ArcSwap::from_pointee(config), handshake_timeout })
+        let files = tls.read().map_err(io::Error::other)?;
+        let config = ArcSwap::from_pointee(files.config().map_err(io::Error::other)?);
+        let ends = ArcSwap::from_pointee(warned_of(&files));
+        Ok(Self { tls: tls.clone(), config, ends, handshake_timeout })
+    }
+
+    /// When its certificates end, and those of the authorities of client certificates.
+    pub fn certificate_ends(&self) -> Arc<Vec<CertificateEnd>> {
+        self.ends.load_full()
     }
 
     /// Whether it was made from this configuration.
@@ -98,9 +108,11 @@ impl TlsServer {
 
     /// Uses these files for new handshakes, if they can be used. Returns whether they are in use.
     fn load(&self, files: &Result<TlsFiles, String>) -> bool {
-        match files.as_ref().map_err(Clone::clone).and_then(TlsFiles::config) {
-            Ok(config) => {
+        let read = files.as_ref().map_err(Clone::clone);
+        match read.and_then(|files| Ok((files, files.config()?))) {
+            Ok((files, config)) => {
                 self.config.store(Arc::new(config));
+                self.ends.store(Arc::new(warned_of(files)));
                 true
             }
             Err(error) => {
@@ -109,6 +121,13 @@ impl TlsServer {
             }
         }
     }
+}
+
+/// Returns when the certificates end; logs those that end soon.
+fn warned_of(files: &TlsFiles) -> Vec<CertificateEnd> {
+    let ends = CertificateEnd::of_files(files);
+    ends.iter().for_each(|end| end.warn(wall_clock()));
+    ends
 }
 
 /// Object identifiers of attribute types and their short names (RFC 4514, section 3).

@@ -25,6 +25,7 @@ use super::http::http_sse::{HttpSseEndpoint, OpenChannels};
 use super::http::origin::OriginGuard;
 use super::http::protected_resource::ProtectedResources;
 use crate::cluster::Handling;
+use crate::net::certificates::CertificateEnd;
 use crate::policy::Gate;
 use crate::session::Sessions;
 use config::{Config, Limits};
@@ -81,6 +82,11 @@ impl Endpoint {
     ) -> Self {
         let admission = self.admission.renew(&config.server.limits);
         Self::build(config, sessions, tls, admission, self.shared.clone())
+    }
+
+    /// When the certificates of its TLS server end; none without TLS.
+    pub fn certificate_ends(&self) -> Arc<Vec<CertificateEnd>> {
+        self.tls.as_ref().map(|tls| tls.certificate_ends()).unwrap_or_default()
     }
 
     fn build(
