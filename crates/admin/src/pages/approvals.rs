@@ -12,7 +12,7 @@ use crate::console::text::filters;
 use crate::request::{PageRequest, Paging, Params};
 use crate::sign_in::{Role, Visitor};
 use crate::state::AdminState;
-use domain::approval::{self, Coverage};
+use domain::approval;
 use gateway::router::approval::ApprovalRow;
 use gateway::router::approvals::{Examined, SeenOtherwise};
 use gateway::router::blocking::beside_calls;
@@ -192,7 +192,7 @@ pub(super) async fn approval(
         diff: Some(diff),
         diff_total,
         unseen: examined.unseen_text(),
-        covers: examined.offered.as_ref().map_or("", |offered| covers(offered.version.kind())),
+        covers: examined.offered.as_ref().map_or("", |offered| offered.version.class().compared()),
         seen_otherwise: examined.seen_otherwise.clone(),
         ..ApprovalPage::new(&examined.row, visitor)
     })
@@ -216,18 +216,6 @@ async fn difference(
     let shown = text.lines().take(request.rows);
     let shown = shown.map(|line| DiffLine { kind: kind(line), text: line.to_owned() }).collect();
     (shown, total + usize::from(is_cut))
-}
-
-/// The parts that an approval of a version compares, in words.
-fn covers(kind: Coverage) -> &'static str {
-    match kind {
-        Coverage::Definition => "the definition alone",
-        Coverage::Text => "the definition and the text, at each get",
-        Coverage::Template => {
-            "the definition and the texts, at each get; {{ name }} stands for the value that a client gives"
-        }
-        Coverage::Source => "the definition and the file, at each get",
-    }
 }
 
 /// Differences that are computed at once: the versions may have `max_message` bytes each.

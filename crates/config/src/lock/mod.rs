@@ -238,6 +238,9 @@ struct LockRecord {
     why: Option<String>,
     #[serde(default)]
     texts: Vec<LockText>,
+    /// Of gets with the arguments of one of the texts.
+    #[serde(default)]
+    variants: Vec<LockText>,
 }
 
 #[derive(Deserialize)]
@@ -255,10 +258,19 @@ impl LockRecord {
                 return Err("two texts have the same arguments".to_owned());
             }
         }
+        let variant = |LockText { arguments, digest }: LockText| {
+            let arguments = arguments_text(&arguments);
+            if !texts.contains_key(&arguments) {
+                return Err(format!("it has a variant for {arguments}, and no text"));
+            }
+            Ok((arguments, digest_text(&digest)?))
+        };
+        let variants = self.variants.into_iter().map(variant).collect::<Result<_, _>>()?;
         let version = Version {
             definition: digest_text(&self.definition)?,
             source: self.source.as_deref().map(digest_text).transpose()?,
             texts,
+            variants,
         };
         let attribution = Attribution { by: self.by, at: self.at, why: self.why };
         Ok(Decided { version, attribution })
@@ -288,7 +300,9 @@ fn write_decided(table: &str, decided: &Decided, out: &mut String) {
     if let Some(why) = &attribution.why {
         line("why", why);
     }
-    for (arguments, digest) in &version.texts {
+    let texts = version.texts.iter().map(|text| ("texts", text));
+    let variants = version.variants.iter().map(|(arguments, text)| ("variants", (arguments, text)));
+    for (kind, (arguments, digest)) in texts.chain(variants) {
         let members = Json::accepted(arguments).members();
         let text = |json: Json<'_>| json.as_str().unwrap_or_default().into_owned();
         let arguments: InlineTable =
@@ -296,7 +310,7 @@ fn write_decided(table: &str, decided: &Decided, out: &mut String) {
         let digest = Value::from(&**digest);
         let _ = writeln!(
             out,
-            "\n[[prompts.{table}.texts]]\narguments = {arguments}\ndigest = {digest}"
+            "\n[[prompts.{table}.{kind}]]\narguments = {arguments}\ndigest = {digest}"
         );
     }
 }
@@ -321,6 +335,7 @@ mod tests {
                 definition: digest(n),
                 source: (n % 2 == 1).then(|| digest(n + 2)),
                 texts: texts.iter().map(text).collect(),
+                variants: texts.iter().map(|own| (text(own).0, digest(n + 3))).collect(),
             },
             attribution: Attribution {
                 by: "alice".to_owned(),
@@ -346,7 +361,7 @@ mod tests {
         assert_eq!(read.to_text(), text);
         assert!(text.starts_with(HEADER));
         assert!(text.find("upstream = \"a\"").unwrap() < text.find("upstream = \"b\"").unwrap());
-        assert_eq!(read.digests().count(), 11);
+        assert_eq!(read.digests().count(), 14);
         assert_eq!(Lock::parse("version = 1\n").unwrap().approvals, BTreeMap::new());
         let windows = text.replace('\n', "\r\n");
         assert_eq!(Lock::parse(&windows).unwrap().approvals, lock.approvals, "as git converts it");

@@ -291,8 +291,12 @@ mod tests {
     /// A lock that approves one definition, and its object.
     fn approving(before: &Lock, text: &str) -> (Lock, Objects) {
         let mut lock = before.clone();
-        let version =
-            Version { definition: digest(text), source: None, texts: BTreeMap::default() };
+        let version = Version {
+            definition: digest(text),
+            source: None,
+            texts: BTreeMap::default(),
+            variants: Default::default(),
+        };
         let attribution = Attribution { by: "a".into(), at: "b".into(), why: None };
         // Not `approve`: the version before is not kept.
         lock.approval_mut("up", "p").approved = None;

@@ -1,15 +1,17 @@
 //! Approvals: which version of a prompt was approved, and what becomes of the version that its
 //! upstream offers.
 
+mod class;
 pub mod decide;
 pub mod template;
 mod text;
 
+pub use class::Class;
 pub use decide::{Decision, Reason, Serving, decide};
 pub use template::TemplateArguments;
 pub use text::canonical_text;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A digest as text: `sha256:` and 64 hexadecimal digits.
@@ -80,6 +82,8 @@ pub struct Version {
     pub source: Option<DigestText>,
     /// Of the results for some arguments; empty if the text cannot be had.
     pub texts: Texts,
+    /// Of further results for the same arguments, which callers got: each is as good as the text.
+    pub variants: BTreeSet<(Arc<str>, DigestText)>,
 }
 
 /// The digests of texts, by their arguments: an object of strings in canonical form (RFC 8785).
@@ -144,30 +148,7 @@ impl Offered {
             definition: self.definition.clone(),
             source: self.source.clone(),
             texts: known.collect(),
-        }
-    }
-}
-
-/// The part of a prompt that an approval covers.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Coverage {
-    Definition,
-    /// The definition, and texts for some arguments.
-    Text,
-    /// The definition, and texts with places for arguments.
-    Template,
-    /// The definition, and the source of a library prompt.
-    Source,
-}
-
-impl Coverage {
-    /// Returns the name of the kind in commands.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Definition => "definition",
-            Self::Text => "text",
-            Self::Template => "template",
-            Self::Source => "source",
+            variants: BTreeSet::new(),
         }
     }
 }
@@ -181,8 +162,10 @@ impl Version {
             (None, _) => true,
         };
         let is_same_text = |(arguments, text): (&Arc<str>, &DigestText)| {
-            let known = offered.texts.get(arguments);
-            known.is_none_or(|known| *known == OfferedText::Known(text.clone()))
+            offered.texts.get(arguments).is_none_or(|known| match known {
+                OfferedText::Known(known) => known == text || self.is_variant(arguments, known),
+                OfferedText::Unstable => false,
+            })
         };
         self.definition == offered.definition
             && is_same_source
@@ -199,13 +182,20 @@ impl Version {
             && self.texts.iter().all(is_same_text)
     }
 
-    /// Returns what an approval of this version covers.
-    pub fn kind(&self) -> Coverage {
-        match (&self.source, self.texts.is_empty()) {
-            (Some(_), _) => Coverage::Source,
-            (None, false) if self.has_templates() => Coverage::Template,
-            (None, false) => Coverage::Text,
-            (None, true) => Coverage::Definition,
+    /// Whether a text is one of the variants for these arguments.
+    pub fn is_variant(&self, arguments: &Arc<str>, text: &DigestText) -> bool {
+        // Most versions have none.
+        self.variants.iter().any(|(own, variant)| own == arguments && variant == text)
+    }
+
+    /// Takes over the variants of an approved version, for the arguments for which both have the
+    /// same text.
+    pub fn keep_variants(&mut self, approved: &Self) {
+        if self.definition == approved.definition && self.source == approved.source {
+            let stay = approved.variants.iter().filter(|(arguments, _)| {
+                self.texts.get(arguments) == approved.texts.get(arguments)
+            });
+            self.variants = stay.cloned().collect();
         }
     }
 
@@ -216,7 +206,8 @@ impl Version {
 
     /// Returns all digests, which are the names of the objects that belong to the version.
     pub fn digests(&self) -> impl Iterator<Item = &DigestText> {
-        [&self.definition].into_iter().chain(&self.source).chain(self.texts.values())
+        let texts = self.texts.values().chain(self.variants.iter().map(|(_, text)| text));
+        [&self.definition].into_iter().chain(&self.source).chain(texts)
     }
 }
 

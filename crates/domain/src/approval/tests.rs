@@ -13,11 +13,12 @@ fn attribution() -> Attribution {
 
 fn version(definition: &str, text: Option<&str>) -> Version {
     let texts = text.map(|text| (NO_ARGUMENTS.into(), digest(text)));
-    Version { definition: digest(definition), source: None, texts: texts.into_iter().collect() }
+    let texts = texts.into_iter().collect();
+    Version { definition: digest(definition), source: None, texts, variants: BTreeSet::new() }
 }
 
 fn offered(definition: &str, text: Option<&str>) -> Offered {
-    let Version { definition, source, texts } = version(definition, text);
+    let Version { definition, source, texts, .. } = version(definition, text);
     let texts = texts.into_iter().map(|(arguments, text)| (arguments, OfferedText::Known(text)));
     Offered { definition, source, texts: texts.collect() }
 }
@@ -83,10 +84,7 @@ fn each_transition_has_its_reason() {
         decided(Some(&approval), &edited),
         (ApprovalState::Changed, Reason::SourceChanged, Serving::Offered)
     );
-    assert_eq!(
-        (library.kind(), version("d", None).kind()),
-        (Coverage::Source, Coverage::Definition)
-    );
+    assert_eq!((library.class(), version("d", None).class()), (Class::Source, Class::Definition));
 }
 
 #[test]

@@ -217,6 +217,8 @@ pub struct ApprovalRow {
     pub decision: Decision,
     /// Why the decision could not be carried out.
     pub problem: Option<String>,
+    /// Texts that callers got, and that fit no approved text.
+    pub variants: Vec<FoundVariant>,
 }
 
 /// The version that an upstream offers.
@@ -234,6 +236,33 @@ impl ApprovalRow {
     pub fn is_held(&self) -> bool {
         self.offered.is_some()
             && (self.decision.serving == Serving::Nothing || self.problem.is_some())
+    }
+}
+
+/// A text that a caller got and that fits no approved text, for a person who may approve it beside
+/// the approved one.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct FoundVariant {
+    /// The arguments of the approved text that it differs from; places for the caller's values.
+    pub arguments: Arc<str>,
+    pub digest: DigestText,
+    /// The canonical text, with places for the caller's values.
+    pub text: Arc<str>,
+    /// The approved text.
+    pub approved: DigestText,
+    /// When a caller got it first.
+    pub at: SystemTime,
+}
+
+/// A sentence for those who decide.
+impl fmt::Display for FoundVariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { arguments, digest, at, .. } = self;
+        let at = humantime::format_rfc3339_seconds(*at);
+        write!(
+            f,
+            "Variant {digest}, which a caller got first at {at} with the arguments {arguments}"
+        )
     }
 }
 

@@ -11,7 +11,7 @@ use super::approval::{
 use super::catalog::{LeftOut, LeftOutBy};
 use base::seal;
 use domain::approval::{
-    Approval, ApprovalState, Coverage, Decision, Mode, NO_ARGUMENTS, Offered, OfferedText, Reason,
+    Approval, ApprovalState, Class, Decision, Mode, NO_ARGUMENTS, Offered, OfferedText, Reason,
     Serving, decide,
 };
 use domain::json::Json;
@@ -238,7 +238,7 @@ impl Maker<'_> {
         let version = approval
             .and_then(|approval| approval.approved.as_ref())
             .map(|decided| &decided.version);
-        let version = version.filter(|version| version.kind() != Coverage::Definition);
+        let version = version.filter(|version| version.class() != Class::Definition);
         let approved = version.map(|version| Arc::new(ApprovedTexts::new(version, self.approvals)));
         let is_tolerated = !self.is_enforced() && state != ApprovalState::Approved;
         PromptApproval { state, is_tolerated, is_snapshot_only: false, approved }
@@ -263,6 +263,7 @@ impl Maker<'_> {
             approval: self.approval_of(raw_name).cloned(),
             decision,
             problem: None,
+            variants: Vec::new(),
         }
     }
 

@@ -11,7 +11,7 @@ use super::probe::{ProbedText, ProbedTexts};
 use crate::router::approval::{ApprovalRow, SeenOtherwise};
 use base::seal;
 use config::lock::Objects;
-use domain::approval::{Approval, ApprovalState, Coverage, Mode, OfferedText, Version};
+use domain::approval::{Approval, ApprovalState, Class, Mode, OfferedText, Version};
 
 /// A prompt with the texts and the source of its offered version, as far as they could be fetched.
 #[derive(Clone, Debug)]
@@ -83,7 +83,7 @@ impl Examined {
     /// alone, and how to approve it nevertheless. `None` if a text is known.
     pub fn unseen_text(&self) -> Option<String> {
         let offered = self.offered.as_ref()?;
-        if offered.version.kind() != Coverage::Definition || self.row.mode == Mode::Off {
+        if offered.version.class() != Class::Definition || self.row.mode == Mode::Off {
             return None;
         }
         let why = offered.texts.values().find_map(|text| match text {

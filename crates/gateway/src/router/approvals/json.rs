@@ -1,10 +1,13 @@
 //! Approvals as JSON, for commands and the admin API.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::Examined;
 use super::probe::ProbedText;
-use domain::approval::{Decided, Version};
+use crate::router::approval::FoundVariant;
+use domain::approval::{Class, Decided, DigestText, Version};
 
 /// Returns a prompt with its state, the offered version, and the decisions on it.
 pub fn row_json(examined: &Examined) -> Value {
@@ -15,8 +18,9 @@ pub fn row_json(examined: &Examined) -> Value {
     let version = version.or(offered.as_ref().map(|offered| &offered.version));
     let mut texts = offered.iter().flat_map(|offered| offered.texts.values());
     let is_unstable = texts.any(|text| matches!(text, ProbedText::Unstable));
-    let kind = version.map(|version| version.kind().as_str()).unwrap_or_default();
-    let kind = if is_unstable { format!("{kind}, text unstable") } else { kind.to_owned() };
+    let class = version.map(Version::class);
+    let covers = class.map(Class::as_str).unwrap_or_default();
+    let covers = if is_unstable { format!("{covers}, text unstable") } else { covers.to_owned() };
     let previous = approval.iter().flat_map(|approval| &approval.previous).map(decided_json);
     json!({
         "name": row.public_name,
@@ -24,7 +28,9 @@ pub fn row_json(examined: &Examined) -> Value {
         "rawName": row.raw_name,
         "state": row.decision.state.as_str(),
         "reason": row.problem.as_deref().unwrap_or(row.decision.reason.as_str()),
-        "covers": kind,
+        "covers": covers,
+        "compared": class.map(Class::compared),
+        "notCompared": class.map(Class::not_compared),
         "mode": row.mode.as_str(),
         "held": row.is_held(),
         "approvedBy": approved.map(|decided| &decided.attribution.by),
@@ -32,18 +38,28 @@ pub fn row_json(examined: &Examined) -> Value {
         "approved": approved.map(decided_json),
         "rejected": approval.and_then(|approval| approval.rejected.as_ref()).map(decided_json),
         "previous": previous.collect::<Vec<_>>(),
+        "variants": row.variants.iter().map(variant_json).collect::<Vec<_>>(),
     })
 }
 
+fn variant_json(found: &FoundVariant) -> Value {
+    let mut json = text_json((&found.arguments, &found.digest));
+    json["at"] = humantime::format_rfc3339_seconds(found.at).to_string().into();
+    json
+}
+
+fn text_json((arguments, digest): (&Arc<str>, &DigestText)) -> Value {
+    let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();
+    json!({"arguments": arguments, "digest": digest})
+}
+
 fn version_json(version: &Version) -> Value {
-    let texts = version.texts.iter().map(|(arguments, digest)| {
-        let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();
-        json!({"arguments": arguments, "digest": digest})
-    });
+    let variants = version.variants.iter().map(|(arguments, digest)| (arguments, digest));
     json!({
         "definition": version.definition,
         "source": version.source,
-        "texts": texts.collect::<Vec<_>>(),
+        "texts": version.texts.iter().map(text_json).collect::<Vec<_>>(),
+        "variants": variants.map(text_json).collect::<Vec<_>>(),
     })
 }
 

@@ -46,7 +46,12 @@ fn attribution() -> Attribution {
 
 fn version(prompt: &Prompt, text: &str) -> Version {
     let texts = BTreeMap::from([(NO_ARGUMENTS.into(), digest(text))]);
-    Version { definition: seal::definition_digest(prompt).into(), source: None, texts }
+    Version {
+        definition: seal::definition_digest(prompt).into(),
+        source: None,
+        texts,
+        variants: Default::default(),
+    }
 }
 
 impl World {
