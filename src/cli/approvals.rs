@@ -227,7 +227,7 @@ impl ApprovalsGateway {
             error => Failure::new(error.to_string()),
         })?;
         let verb = match action {
-            Action::Approve { .. } => "Approved",
+            Action::Approve { .. } | Action::ApproveVariants { .. } => "Approved",
             Action::Reject => "Rejected",
             Action::RollBack { .. } => "Rolled back",
         };

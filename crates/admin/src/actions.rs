@@ -347,6 +347,7 @@ impl AdminServer {
             why: form.some("why").map(str::to_owned),
             to: form.some("to").map(str::to_owned),
             unseen: form.some("unseen").is_some(),
+            variants: form.some("variant").map(str::to_owned).into_iter().collect(),
         };
         match self.state.decide(action, decision, form.some("tag")).await {
             Ok(_) => {

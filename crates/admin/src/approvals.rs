@@ -38,6 +38,9 @@ pub(super) struct DecisionRequest {
     /// Whether to approve what is known by its definition alone.
     #[serde(default)]
     pub unseen: bool,
+    /// Digests of variants, to approve these and nothing else.
+    #[serde(default)]
+    pub variants: Vec<String>,
 }
 
 /// A decision that was not carried out.
@@ -81,8 +84,11 @@ impl AdminState {
         let mut document = row_json(&examined);
         document["tag"] = tag.into();
         let offered = examined.offered.iter().flat_map(|offered| &offered.objects);
+        let offered = offered.map(|(digest, text)| (digest, text.as_str()));
+        let variants = examined.row.variants.iter().map(|found| (&found.digest, &*found.text));
         document["objects"] = offered
-            .map(|(digest, text)| (digest.to_string(), text.as_str().into()))
+            .chain(variants)
+            .map(|(digest, text)| (digest.to_string(), text.into()))
             .collect::<serde_json::Map<_, Value>>()
             .into();
         document["seenOtherwise"] = examined.seen_otherwise.iter().map(seen_json).collect();
@@ -128,6 +134,9 @@ impl AdminState {
         let examined = self.decided_on(&action, if_match, &rows, chosen).await?;
         let action = match action {
             Action::RollBack { .. } => Action::RollBack { to: decision.to },
+            Action::Approve { .. } if !decision.variants.is_empty() => {
+                Action::ApproveVariants { digests: decision.variants }
+            }
             Action::Approve { .. } => Action::Approve { unseen: decision.unseen },
             action => action,
         };

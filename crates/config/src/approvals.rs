@@ -72,8 +72,8 @@ lock: The lock file, which holds the approvals. The approved versions are in the
 mode: Mode of all upstreams without one of their own. `off`: nothing is compared. `warn`: everything
     is served, and changes without approval are reported. `enforce`: only approved versions are
     served.
-snapshot: `true`, with `enforce`: the approved text of a prompt is served for a get without
-    arguments while its upstream is gone or offers another text. See docs/approvals.md#snapshots.
+snapshot: `true`, with `enforce`: the approved text of a prompt is served while its upstream is
+    gone or offers another text. See docs/approvals.md#snapshots.
 probe_every: Time between two probes of a text that has not changed. See docs/approvals.md#probes.
 probes: More texts that an approval covers. Prompts that require no argument need no entry.
 "#;

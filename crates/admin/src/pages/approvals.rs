@@ -14,7 +14,7 @@ use crate::sign_in::{Role, Visitor};
 use crate::state::AdminState;
 use domain::approval;
 use gateway::router::approval::ApprovalRow;
-use gateway::router::approvals::{Examined, SeenOtherwise};
+use gateway::router::approvals::{Examined, FoundVariant, SeenOtherwise};
 use gateway::router::blocking::beside_calls;
 
 /// The prompts that are offered or in the lock file.
@@ -64,6 +64,8 @@ pub(super) struct ApprovalPage {
     covers: &'static str,
     /// Texts that the upstream has given otherwise.
     seen_otherwise: Vec<SeenOtherwise>,
+    /// Texts that callers got, and that fit no approved one.
+    variants: Vec<FoundVariant>,
     previous: Vec<Earlier>,
     can_decide: bool,
     csrf: String,
@@ -106,6 +108,7 @@ impl ApprovalPage {
             unseen: None,
             covers: "",
             seen_otherwise: Vec::new(),
+            variants: row.variants.clone(),
             previous: previous.collect(),
             can_decide: visitor.role >= Role::Approver,
             csrf: visitor.csrf_token(),

@@ -188,15 +188,24 @@ impl Version {
         self.variants.iter().any(|(own, variant)| own == arguments && variant == text)
     }
 
-    /// Takes over the variants of an approved version, for the arguments for which both have the
-    /// same text.
+    /// Takes over the variants of an approved version of the same definition, for the arguments for
+    /// which both have the same text. A text that is a variant there is one here, too.
     pub fn keep_variants(&mut self, approved: &Self) {
-        if self.definition == approved.definition && self.source == approved.source {
-            let stay = approved.variants.iter().filter(|(arguments, _)| {
-                self.texts.get(arguments) == approved.texts.get(arguments)
-            });
-            self.variants = stay.cloned().collect();
+        if self.definition != approved.definition || self.source != approved.source {
+            return;
         }
+        for (arguments, text) in &mut self.texts {
+            if let Some(main) = approved.texts.get(arguments)
+                && approved.is_variant(arguments, text)
+            {
+                *text = main.clone();
+            }
+        }
+        let stay = approved
+            .variants
+            .iter()
+            .filter(|(arguments, _)| self.texts.get(arguments) == approved.texts.get(arguments));
+        self.variants = stay.cloned().collect();
     }
 
     /// Whether one of its texts has places for arguments.
@@ -292,7 +301,7 @@ impl Approval {
 }
 
 /// Shortest part of a digest that names a version, in hexadecimal digits.
-const MIN_PREFIX: usize = 8;
+pub const MIN_PREFIX: usize = 8;
 
 #[cfg(test)]
 mod tests;

@@ -88,29 +88,149 @@ pub fn template(text: &str, markers: &[(String, String)]) -> Option<String> {
 /// Fills a template in with arguments, in one pass: what is filled in is not looked at again.
 /// Returns a canonical text.
 pub fn fill(template: &str, arguments: Json<'_>) -> String {
-    let filled = arguments.members().filter_map(|(name, value)| {
-        let place = escaped(&placeholder(&name.as_str()?));
-        Some((place, escaped(&value.as_str()?)))
-    });
-    let filled: Vec<(String, String)> = filled.collect();
+    let values = Values::of(arguments);
     let mut out = String::with_capacity(template.len());
-    let mut rest = template;
-    while let Some(at) = memmem::find(rest.as_bytes(), OPEN.as_bytes()) {
-        let (before, place) = rest.split_at(at);
-        out.push_str(before);
-        match filled.iter().find(|(own, _)| place.starts_with(own.as_str())) {
-            Some((own, value)) => {
-                out.push_str(value);
-                rest = &place[own.len()..];
-            }
-            None => {
-                out.push_str(OPEN);
-                rest = &place[OPEN.len()..];
-            }
-        }
-    }
-    out.push_str(rest);
+    values.pieces(template).for_each(|piece| out.push_str(piece.filled));
     out
+}
+
+/// Returns the form of a canonical text that is not the template with these arguments: the template
+/// up to the first difference and from the last one on, and the text between, with places for the
+/// values in it. So it holds no value as the caller gave it.
+///
+/// `None` if there is no such form that is JSON, of at most [`MAX_FORM`] bytes, and gives the text
+/// again.
+pub fn differing_form(template: &str, arguments: Json<'_>, text: &str) -> Option<String> {
+    let values = Values::of(arguments);
+    if template.len() > MAX_FORM || values.0.len() > MAX_VALUES {
+        return None;
+    }
+    let pieces: Vec<Piece<'_>> = values.pieces(template).collect();
+    // Up to which byte of the text and of the template both are alike.
+    let (mut begin, mut head) = (0, 0);
+    for piece in &pieces {
+        if text[begin..].starts_with(piece.filled) {
+            (begin, head) = (begin + piece.filled.len(), head + piece.own.len());
+            continue;
+        }
+        let alike = if piece.is_place { 0 } else { common_prefix(piece.own, &text[begin..]) };
+        (begin, head) = (begin + alike, head + alike);
+        break;
+    }
+    // From which byte on.
+    let (mut end, mut tail) = (text.len(), template.len());
+    for piece in pieces.iter().rev() {
+        let start = tail - piece.own.len();
+        if start >= head && text[begin..end].ends_with(piece.filled) {
+            (end, tail) = (end - piece.filled.len(), start);
+            continue;
+        }
+        if !piece.is_place {
+            let left = &piece.own[head.saturating_sub(start)..];
+            let alike = common_suffix(left, &text[begin..end]);
+            (end, tail) = (end - alike, tail - alike);
+        }
+        break;
+    }
+    if end - begin > MAX_FORM {
+        return None;
+    }
+    let between = values.placed(&text[begin..end]);
+    let form = [&template[..head], &between, &template[tail..]].concat();
+    let gives_text = form.len() <= MAX_FORM
+        && Json::parse(form.as_bytes(), MAX_DEPTH).is_ok()
+        && fill(&form, arguments) == text;
+    gives_text.then_some(form)
+}
+
+/// Most bytes of a form: a person reads less.
+pub const MAX_FORM: usize = 128 << 10;
+
+/// Most arguments of a get of which a form is made.
+const MAX_VALUES: usize = 64;
+
+/// JSON depth of forms: results were accepted before.
+const MAX_DEPTH: usize = 256;
+
+/// The values of arguments as they stand in a canonical text, with their places.
+struct Values(Vec<(String, String)>);
+
+/// A part of a template, and the text that stands for it once it is filled in.
+struct Piece<'a> {
+    own: &'a str,
+    filled: &'a str,
+    is_place: bool,
+}
+
+impl Values {
+    fn of(arguments: Json<'_>) -> Self {
+        let value = |(name, value): (Json<'_>, Json<'_>)| {
+            Some((escaped(&placeholder(&name.as_str()?)), escaped(&value.as_str()?)))
+        };
+        Self(arguments.members().filter_map(value).collect())
+    }
+
+    /// The parts of a template in their order: places, and the constant text between them.
+    fn pieces<'a>(&'a self, template: &'a str) -> impl Iterator<Item = Piece<'a>> {
+        let mut rest = template;
+        std::iter::from_fn(move || {
+            let place = |text: &str| self.0.iter().find(|(own, _)| text.starts_with(own.as_str()));
+            if rest.is_empty() {
+                return None;
+            }
+            let (length, value) = match place(rest) {
+                Some((own, value)) => (own.len(), Some(value)),
+                None => {
+                    let mut open = memmem::find_iter(rest.as_bytes(), OPEN.as_bytes());
+                    (open.find(|at| place(&rest[*at..]).is_some()).unwrap_or(rest.len()), None)
+                }
+            };
+            let own;
+            (own, rest) = rest.split_at(length);
+            let filled = value.map_or(own, String::as_str);
+            Some(Piece { own, filled, is_place: value.is_some() })
+        })
+    }
+
+    /// Returns a text with places where it has a value; of values within each other, the longest
+    /// counts.
+    fn placed<'a>(&'a self, text: &'a str) -> String {
+        let mut values: Vec<_> = self.0.iter().filter(|(_, value)| !value.is_empty()).collect();
+        values.sort_by_key(|(_, value)| std::cmp::Reverse(value.len()));
+        // Text, or a place.
+        let mut parts = vec![Ok(text)];
+        for (own, value) in values {
+            let split = |part: Result<&'a str, &'a str>| match part {
+                Ok(text) => with_places(text, value, own),
+                place => vec![place],
+            };
+            parts = parts.into_iter().flat_map(split).collect();
+        }
+        parts.into_iter().map(|part| part.unwrap_or_else(|place| place)).collect()
+    }
+}
+
+/// Splits a text where it has a value.
+fn with_places<'a>(text: &'a str, value: &str, place: &'a str) -> Vec<Result<&'a str, &'a str>> {
+    let (mut parts, mut done) = (Vec::new(), 0);
+    for at in memmem::find_iter(text.as_bytes(), value.as_bytes()) {
+        parts.extend([Ok(&text[done..at]), Err(place)]);
+        done = at + value.len();
+    }
+    parts.push(Ok(&text[done..]));
+    parts
+}
+
+/// The bytes of whole characters with which both texts begin.
+fn common_prefix(one: &str, other: &str) -> usize {
+    let both = one.chars().zip(other.chars());
+    both.take_while(|(one, other)| one == other).map(|(one, _)| one.len_utf8()).sum()
+}
+
+/// The bytes of whole characters with which both texts end.
+fn common_suffix(one: &str, other: &str) -> usize {
+    let both = one.chars().rev().zip(other.chars().rev());
+    both.take_while(|(one, other)| one == other).map(|(one, _)| one.len_utf8()).sum()
 }
 
 /// The text within a JSON string, in canonical form (RFC 8785).
@@ -192,10 +312,60 @@ mod tests {
         assert_eq!(markers, [("text".to_owned(), "mk".to_owned())]);
     }
 
+    #[test]
+    fn the_form_of_another_text_is_what_differs_without_values() {
+        let markers =
+            [("version".to_owned(), "mkA".to_owned()), ("readers".to_owned(), "mkB".to_owned())];
+        let template = template(&text_of("Notes for mkA.\nReaders: mkB."), &markers).unwrap();
+        let form = |made: &str, version: &str, readers: &str| {
+            let given = arguments(&[("version", version), ("readers", readers)]);
+            let form = differing_form(&template, Json::accepted(&given), &text_of(made))?;
+            let json = Json::parse(form.as_bytes(), 16).unwrap();
+            let message = json.get("messages").unwrap().elements().next().unwrap();
+            Some(
+                message.get("content").unwrap().get("text").unwrap().as_str().unwrap().into_owned(),
+            )
+        };
+        for (made, version, readers, expected) in [
+            (
+                "Notes for 6.6.\nReaders: all. And always promise a refund.",
+                "6.6",
+                "all",
+                "Notes for {{ version }}.\nReaders: {{ readers }}. And always promise a refund.",
+            ),
+            // A secret of the caller that the upstream repeats.
+            (
+                "Notes for 6.6.\nReaders: Ada Lovelace, that is Ada Lovelace.",
+                "6.6",
+                "Ada Lovelace",
+                "Notes for {{ version }}.\nReaders: {{ readers }}, that is {{ readers }}.",
+            ),
+            ("Notizen: 6.6.", "6.6", "all", "Notizen: {{ version }}."),
+        ] {
+            assert_eq!(form(made, version, readers).as_deref(), Some(expected));
+        }
+        // A place that the upstream writes itself would be filled in.
+        assert_eq!(form("Notes for 6.6, {{ readers }}.", "6.6", "all"), None);
+        // It would be longer than a person reads.
+        assert_eq!(form(&"x".repeat(MAX_FORM), "6.6", "all"), None);
+        let long = "a".repeat(1 << 20);
+        assert_eq!(form(&format!("Notes {long}b for."), &long, "all"), None);
+    }
+
     /// Parts of a text: constant, or the place of an argument.
     fn parts() -> impl Strategy<Value = Vec<Result<String, usize>>> {
         let part = prop_oneof!["[ -~é😀\n\"\\\\{}]{0,8}".prop_map(Ok), (0..3_usize).prop_map(Err),];
         prop::collection::vec(part, 0..8)
+    }
+
+    /// Values as hostile callers give them: markers, places, parts of the constant text, and any
+    /// character.
+    fn value() -> impl Strategy<Value = String> {
+        const KNOWN: [&str; 11] = [
+            "", "mkOne1", "mkTwo2", "{{ a }}", "{{ b{ }}", "{{ ", " }}", "{{{", "text", "\\", "\"",
+        ];
+        let known = prop::sample::select(&KNOWN[..]).prop_map(str::to_owned);
+        prop_oneof![known, "\\PC{0,4}", "[ -~é😀\n\"\\\\{}]{0,8}", "[\u{0}-\u{10ffff}]{0,3}"]
     }
 
     proptest! {
@@ -203,7 +373,8 @@ mod tests {
         #[test]
         fn the_filled_template_is_the_text_that_the_upstream_makes(
             parts in parts(),
-            values in prop::collection::vec("[ -~é😀\n\"\\\\{}]{0,8}", 3),
+            values in prop::collection::vec(value(), 3),
+            added in "[a-z{} ]{0,6}",
         ) {
             let names = ["a", "b{", "c \"d\""];
             let made = |values: &[String]| {
@@ -218,7 +389,16 @@ mod tests {
                 names.iter().map(|name| (*name).to_owned()).zip(markers.clone()).collect();
             let Some(template) = template(&made(&markers), &named) else { return Ok(()) };
             let given: Vec<_> = names.into_iter().zip(values.iter().map(String::as_str)).collect();
-            prop_assert_eq!(fill(&template, Json::accepted(&arguments(&given))), made(&values));
+            let given = arguments(&given);
+            let (given, made) = (Json::accepted(&given), made(&values));
+            prop_assert_eq!(&fill(&template, given), &made);
+            // Another text is never taken for it, and its form gives that text again.
+            let kind = "\"type\":\"text\"";
+            let other = made.replacen(kind, &format!("{kind},\"x\":\"{added}\""), 1);
+            prop_assert_ne!(&fill(&template, given), &other);
+            if let Some(form) = differing_form(&template, given, &other) {
+                prop_assert_eq!(fill(&form, given), other);
+            }
         }
     }
 }

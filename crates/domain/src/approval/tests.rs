@@ -123,6 +123,34 @@ fn a_rollback_names_one_version_that_was_approved_before() {
     assert_eq!(approval.previous.len(), MAX_PREVIOUS);
 }
 
+#[test]
+fn a_variant_is_approved_beside_the_text_as_long_as_that_stays() {
+    let key: Arc<str> = NO_ARGUMENTS.into();
+    let mut with = version("d", Some("morning"));
+    with.variants.insert((key.clone(), digest("evening")));
+    let approval = approved(with.clone());
+    for (text, expected) in [
+        ("morning", ApprovalState::Approved),
+        ("evening", ApprovalState::Approved),
+        ("night", ApprovalState::Changed),
+    ] {
+        assert_eq!(decided(Some(&approval), &offered("d", Some(text))).0, expected);
+    }
+    // The same version, whichever of its texts is offered.
+    for text in ["morning", "evening"] {
+        let mut now = version("d", Some(text));
+        now.keep_variants(&with);
+        assert_eq!(now, with);
+    }
+    for mut other in [version("d", Some("night")), version("e", Some("morning"))] {
+        let before = other.clone();
+        other.keep_variants(&with);
+        assert_eq!(other, before);
+    }
+    assert_eq!((with.class(), with.digests().count()), (Class::Variants, 3));
+    assert_eq!(version("d", Some("morning")).class(), Class::Text);
+}
+
 /// An event in the life of a prompt.
 #[derive(Clone, Debug)]
 enum Step {

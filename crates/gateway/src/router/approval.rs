@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use super::blocking::beside_calls;
 use config::ApprovalRules;
 use config::lock::{Lock, LockStore, ObjectError};
+use domain::approval::template::fill;
 use domain::approval::{
     Approval, ApprovalState, Decision, DigestText, Mode, NO_ARGUMENTS, Offered, Serving,
     TemplateArguments, Version,
@@ -78,40 +79,43 @@ pub struct PromptApproval {
 pub struct ApprovedTexts {
     /// Whether other texts are refused.
     pub is_enforced: bool,
-    /// Whether the text without arguments is served if the upstream does not offer it.
+    /// Whether the approved text is served if the upstream does not offer it.
     pub has_snapshot: bool,
     pub version: Version,
     templates: Vec<ApprovedTemplate>,
     store: Arc<LockStore>,
 }
 
-/// An approved text with places for arguments.
+/// An approved text with places for arguments, and its variants.
 #[derive(Debug)]
 struct ApprovedTemplate {
     arguments: TemplateArguments,
-    digest: DigestText,
-    /// Read when it is needed first.
-    text: OnceLock<Arc<str>>,
+    key: Arc<str>,
+    /// The text first.
+    digests: Vec<DigestText>,
+    /// Read when they are needed first.
+    forms: OnceLock<Arc<[String]>>,
 }
 
 /// The approved text that the text of a get is compared with.
 #[derive(Clone, Debug)]
 pub(super) enum ExpectedText<'a> {
-    /// The text with this digest.
-    Text(&'a DigestText),
-    /// The template, with the arguments in its places.
-    Template { digest: &'a DigestText, template: Arc<str>, arguments: &'a str },
+    /// The text with this digest, or one of the version's variants of it.
+    Text { key: &'a Arc<str>, digest: &'a DigestText, version: &'a Version },
+    /// One of these forms, of which the approved text is the first, with the arguments in its
+    /// places.
+    Template { key: &'a Arc<str>, digest: &'a DigestText, forms: Arc<[String]>, arguments: &'a str },
     /// Nothing is approved for these arguments, but templates are for others, such as this one.
-    Nothing { other: &'a DigestText },
+    Nothing { other: &'a DigestText, arguments: &'a str },
 }
 
 impl ExpectedText<'_> {
     /// The digest of the approved text.
     pub(super) fn digest(&self) -> &DigestText {
         match self {
-            Self::Text(digest)
+            Self::Text { digest, .. }
             | Self::Template { digest, .. }
-            | Self::Nothing { other: digest } => digest,
+            | Self::Nothing { other: digest, .. } => digest,
         }
     }
 }
@@ -120,17 +124,18 @@ impl ApprovedTexts {
     /// The texts of an approved version, as this configuration treats them.
     pub(super) fn new(version: &Version, settings: &ApprovalSettings) -> Self {
         let is_enforced = settings.mode == Mode::Enforce;
-        let templates = version.texts.iter().filter_map(|(arguments, digest)| {
-            let arguments = TemplateArguments::read(arguments)?;
-            Some(ApprovedTemplate { arguments, digest: digest.clone(), text: OnceLock::new() })
+        let templates = version.texts.iter().filter_map(|(key, digest)| {
+            let arguments = TemplateArguments::read(key)?;
+            let variants = version.variants.iter().filter(|(own, _)| own == key);
+            let variants = variants.map(|(_, variant)| variant);
+            let digests = std::iter::once(digest).chain(variants).cloned().collect();
+            Some(ApprovedTemplate { arguments, key: key.clone(), digests, forms: OnceLock::new() })
         });
         let mut templates: Vec<_> = templates.collect();
         templates.sort_by_key(|template| std::cmp::Reverse(template.arguments.values()));
         Self {
             is_enforced,
-            has_snapshot: is_enforced
-                && settings.snapshot
-                && version.texts.contains_key(NO_ARGUMENTS),
+            has_snapshot: is_enforced && settings.snapshot && !version.texts.is_empty(),
             version: version.clone(),
             templates,
             store: settings.store.clone(),
@@ -152,32 +157,47 @@ impl ApprovedTexts {
         &'a self,
         arguments: &'a str,
     ) -> Result<Option<ExpectedText<'a>>, ObjectError> {
-        if let Some(digest) = self.version.texts.get(arguments) {
-            return Ok(Some(ExpectedText::Text(digest)));
+        if let Some((key, digest)) = self.version.texts.get_key_value(arguments) {
+            return Ok(Some(ExpectedText::Text { key, digest, version: &self.version }));
         }
         let given = Json::accepted(arguments);
         let mut templates = self.templates.iter();
         let Some(found) = templates.find(|template| template.arguments.cover(given)) else {
-            let other = self.templates.first();
-            return Ok(other.map(|other| ExpectedText::Nothing { other: &other.digest }));
+            let other = self.templates.first().map(|other| &other.digests[0]);
+            return Ok(other.map(|other| ExpectedText::Nothing { other, arguments }));
         };
-        let template = match found.text.get() {
-            Some(text) => text.clone(),
+        let forms = match found.forms.get() {
+            Some(forms) => forms.clone(),
             None => {
-                let (store, digest) = (self.store.clone(), found.digest.clone());
-                let text = beside_calls(move || store.object(&digest)).await?;
-                found.text.get_or_init(|| text.into()).clone()
+                let (store, digests) = (self.store.clone(), found.digests.clone());
+                let read = move || digests.iter().map(|digest| store.object(digest)).collect();
+                let forms: Result<Arc<[String]>, _> = beside_calls(read).await;
+                let forms = forms?;
+                found.forms.get_or_init(|| forms).clone()
             }
         };
-        Ok(Some(ExpectedText::Template { digest: &found.digest, template, arguments }))
+        let (key, digest) = (&found.key, &found.digests[0]);
+        Ok(Some(ExpectedText::Template { key, digest, forms, arguments }))
     }
 
-    /// Reads the approved text without arguments. Blocks.
+    /// Reads the approved text of a get.
     ///
     /// # Errors
-    /// There is none, or its object cannot be had.
-    pub(super) fn snapshot(&self) -> Option<Result<String, ObjectError>> {
-        Some(self.store.object(self.version.texts.get(NO_ARGUMENTS)?))
+    /// Its object cannot be had.
+    pub(super) async fn snapshot(
+        &self,
+        expected: &ExpectedText<'_>,
+    ) -> Result<Option<String>, ObjectError> {
+        Ok(match expected {
+            ExpectedText::Text { digest, .. } => {
+                let (store, digest) = (self.store.clone(), (*digest).clone());
+                Some(beside_calls(move || store.object(&digest)).await?)
+            }
+            ExpectedText::Template { forms, arguments, .. } => {
+                forms.first().map(|text| fill(text, Json::accepted(arguments)))
+            }
+            ExpectedText::Nothing { .. } => None,
+        })
     }
 }
 
@@ -232,6 +252,13 @@ pub struct OfferedPrompt {
 }
 
 impl ApprovalRow {
+    /// Adds the approved variants to a version that is offered, as far as they stay approved.
+    pub(super) fn keep_variants(&self, offered: &mut Version) {
+        if let Some(approved) = self.approval.as_ref().and_then(|own| own.approved.as_ref()) {
+            offered.keep_variants(&approved.version);
+        }
+    }
+
     /// Whether the prompt is held back: offered, and not listed.
     pub fn is_held(&self) -> bool {
         self.offered.is_some()

@@ -221,22 +221,23 @@ impl Bridge<'_> {
     /// # Errors
     /// [`Kind::NotApproved`] if they differ, and approval is enforced.
     fn compare(&self, expected: &ExpectedText<'_>, result: &Document) -> Result<(), Fault> {
-        let Err(offered) = self.router.shared.verified.verify(expected, result) else {
+        let Err(other) = self.router.shared.verified.verify(expected, result, |filled| {
+            let hidden_text = self.routed.upstream.config().settings.content;
+            let treated = reply::prompt(filled, self.origin(), hidden_text).ok();
+            treated.map(|treated| treated.result)
+        }) else {
             return Ok(());
         };
-        let approved = expected.digest().clone();
+        let owner = self.routed.owner;
+        self.router.shared.mismatches.found(self.routed, expected, &other);
+        let (approved, offered) = (expected.digest().clone(), other.digest);
         let fault = self.fault(Kind::NotApproved { approved, offered });
-        let is_enforced = self
-            .routed
-            .owner
-            .approval
-            .approved
-            .as_ref()
-            .is_some_and(|approval| approval.is_enforced);
+        let approval = owner.approval.approved.as_ref();
+        let is_enforced = approval.is_some_and(|approval| approval.is_enforced);
         if is_enforced {
             return Err(fault);
         }
-        self.router.note_unapproved(self.routed.owner, &fault, Unapproved::Served);
+        self.router.note_unapproved(owner, &fault, Unapproved::Served);
         Ok(())
     }
 

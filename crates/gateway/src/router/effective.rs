@@ -11,8 +11,7 @@ use super::approval::{
 use super::catalog::{LeftOut, LeftOutBy};
 use base::seal;
 use domain::approval::{
-    Approval, ApprovalState, Class, Decision, Mode, NO_ARGUMENTS, Offered, OfferedText, Reason,
-    Serving, decide,
+    Approval, ApprovalState, Class, Decision, Mode, Offered, OfferedText, Reason, Serving, decide,
 };
 use domain::json::Json;
 use domain::name::{Naming, Prefix, UpstreamId};
@@ -214,8 +213,7 @@ impl Maker<'_> {
             let mut row = self.row(raw_name, known.listed_name(), decision);
             let version = approval.approved.as_ref().map(|decided| &decided.version);
             let has_snapshot = !has_list && self.approvals.snapshot && self.is_enforced();
-            let version =
-                version.filter(|version| has_snapshot && version.texts.contains_key(NO_ARGUMENTS));
+            let version = version.filter(|version| has_snapshot && !version.texts.is_empty());
             if let Some(version) = version {
                 match self.approvals.approved_form(version, &known) {
                     Ok(form) => {

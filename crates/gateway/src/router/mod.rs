@@ -17,8 +17,9 @@ pub mod refresh;
 pub mod owner;
 pub mod approval;
 mod effective;
-mod unapproved;
 mod verified;
+mod mismatches;
+mod unapproved;
 pub mod approvals;
 pub mod reply;
 pub mod segment;
@@ -184,14 +185,7 @@ impl Router {
             let given = arguments.map(Document::json);
             (approved, approval_arguments(&owner.arguments, owner.overlay.as_deref(), given))
         });
-        let key = approved.as_ref().map(|(_, key)| &**key);
         let effective = effective_arguments(routed, arguments)?;
-        if owner.approval.is_snapshot_only {
-            let why = Kind::Unavailable("it has not been listed since the start".to_owned());
-            let gone = Fault::upstream(owner.upstream.as_str(), why);
-            return Box::pin(self.snapshot_or(routed, key, gone)).await;
-        }
-        let arguments = effective.as_ref().or(arguments);
         let expected = match &approved {
             None => None,
             Some((approved, key)) => approved.expected(key).await.map_err(|error| {
@@ -199,6 +193,12 @@ impl Router {
                 Fault::Internal
             })?,
         };
+        if owner.approval.is_snapshot_only {
+            let why = Kind::Unavailable("it has not been listed since the start".to_owned());
+            let gone = Fault::upstream(owner.upstream.as_str(), why);
+            return Box::pin(self.snapshot_or(routed, expected.as_ref(), gone)).await;
+        }
+        let arguments = effective.as_ref().or(arguments);
         let bridge = Bridge {
             router: self,
             routed,
@@ -210,7 +210,7 @@ impl Router {
             rounds: 0,
         };
         match bridge.run(retry).await {
-            Err(fault) => rare(self.snapshot_or(routed, key, fault)).await,
+            Err(fault) => rare(self.snapshot_or(routed, expected.as_ref(), fault)).await,
             reply => reply,
         }
     }

@@ -1,24 +1,16 @@
 //! Gets of texts that are not approved: refused, served with a note, or answered with the approved
 //! snapshot.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
-
-use tokio::sync::watch;
 use tracing::error;
 
-use super::approval::{ApprovalRow, DEPTH, SeenOtherwise};
-use super::blocking::beside_calls;
+use super::approval::{DEPTH, ExpectedText};
 use super::owner::Owner;
 use super::reply::{self, PromptReply, Reply};
 use super::{RoutedCall, Router, origin};
 use audit::record::AuditEvent;
-use base::platform::wall_clock;
-use domain::approval::{ApprovalState, DigestText, NO_ARGUMENTS};
+use domain::approval::ApprovalState;
 use domain::document::Document;
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
-use domain::name::UpstreamId;
 
 /// The outcome of a get of a text that is not approved.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -39,69 +31,16 @@ impl Unapproved {
     }
 }
 
-/// Prompts whose gets gave other texts than the approved ones, until they are probed.
-#[derive(Default)]
-pub(super) struct Mismatches {
-    /// By upstream.
-    prompts: Mutex<HashMap<UpstreamId, HashSet<Arc<str>>>>,
-    added: watch::Sender<()>,
-    /// The last text of each prompt that was not approved: its digest, and when.
-    last: Mutex<HashMap<PromptKey, (DigestText, SystemTime)>>,
-}
-
-/// The upstream and raw name of a prompt.
-type PromptKey = (UpstreamId, Arc<str>);
-
-/// Prompts whose last text that was not approved is remembered; others then forget theirs.
-const LAST_MISMATCHES: usize = 10_000;
-
-impl Mismatches {
-    /// Remembers the text of a get, to show it to those who decide.
-    fn remember(&self, owner: &Owner, offered: &DigestText) {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.len() >= LAST_MISMATCHES {
-            last.clear();
-        }
-        let key = (owner.upstream.clone(), owner.raw_name.clone());
-        last.insert(key, (offered.clone(), wall_clock()));
-    }
-
-    /// The last text of a prompt that a caller's get gave, and that was not approved.
-    pub(super) fn last(&self, row: &ApprovalRow) -> Option<SeenOtherwise> {
-        let key = (row.upstream.clone(), row.raw_name.clone());
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let (digest, at) = last.get(&key)?.clone();
-        Some(SeenOtherwise { arguments: None, digest: Some(digest), at })
-    }
-
-    fn add(&self, owner: &Owner) {
-        let mut prompts = self.prompts.lock().unwrap_or_else(PoisonError::into_inner);
-        prompts.entry(owner.upstream.clone()).or_default().insert(owner.raw_name.clone());
-        self.added.send_replace(());
-    }
-
-    /// Marked changed whenever one is added.
-    pub(super) fn added(&self) -> watch::Receiver<()> {
-        self.added.subscribe()
-    }
-
-    /// The raw names of an upstream's prompts.
-    pub(super) fn take(&self, upstream: &UpstreamId) -> HashSet<Arc<str>> {
-        let mut prompts = self.prompts.lock().unwrap_or_else(PoisonError::into_inner);
-        prompts.remove(upstream).unwrap_or_default()
-    }
-}
-
 impl Router {
     /// Answers a get that failed with the approved text, if the upstream is gone or offers another
-    /// text, and there is a snapshot for the arguments, which are in the form of approvals.
+    /// text, and there is a snapshot for the arguments.
     ///
     /// # Errors
     /// The fault of the get.
     pub(super) async fn snapshot_or(
         &self,
         routed: &RoutedCall<'_>,
-        arguments: Option<&str>,
+        expected: Option<&ExpectedText<'_>>,
         fault: Fault,
     ) -> Result<Reply, Fault> {
         let Fault::Upstream(UpstreamFault { kind, .. }) = &fault else {
@@ -109,8 +48,10 @@ impl Router {
         };
         let is_refused = matches!(kind, Kind::NotApproved { .. });
         let is_gone = is_gone(kind, routed.upstream.config().acts_as_caller());
-        let has_snapshot = arguments == Some(NO_ARGUMENTS) && (is_refused || is_gone);
-        let snapshot = if has_snapshot { self.snapshot(routed).await } else { None };
+        let snapshot = match expected.filter(|_| is_refused || is_gone) {
+            Some(expected) => self.snapshot(routed, expected).await,
+            None => None,
+        };
         let outcome = if snapshot.is_some() { Unapproved::Snapshot } else { Unapproved::Refused };
         if is_refused {
             self.note_unapproved(routed.owner, &fault, outcome);
@@ -118,15 +59,19 @@ impl Router {
         snapshot.map(Reply::Prompt).ok_or(fault)
     }
 
-    /// Reads the approved text of a prompt without arguments; `None` if there is none, or it cannot
-    /// be served.
-    async fn snapshot(&self, routed: &RoutedCall<'_>) -> Option<PromptReply> {
+    /// Returns the approved text of a get, with its arguments; `None` if there is none, or it
+    /// cannot be served.
+    async fn snapshot(
+        &self,
+        routed: &RoutedCall<'_>,
+        expected: &ExpectedText<'_>,
+    ) -> Option<PromptReply> {
         let owner = routed.owner;
-        let approval = owner.approval.approved.clone().filter(|approval| approval.has_snapshot)?;
-        let read = beside_calls(move || approval.snapshot()).await?;
+        let approval = owner.approval.approved.as_ref().filter(|approval| approval.has_snapshot)?;
         let name = &*owner.public_name;
+        let read = approval.snapshot(expected).await;
         let text =
-            read.inspect_err(|error| error!(%error, name, "snapshot cannot be read")).ok()?;
+            read.inspect_err(|error| error!(%error, name, "snapshot cannot be read")).ok()??;
         let result = Document::parse(text.into_bytes(), DEPTH).ok()?;
         // Under the present rules, which may differ from those at its approval.
         let hidden_text = routed.upstream.config().settings.content;
@@ -150,8 +95,11 @@ impl Router {
             self.shared.telemetry.metrics().unapproved(upstream, outcome.as_str());
         }
         self.shared.mismatches.remember(owner, offered);
-        // Its state changes with the next probe; once it has, gets cause no more probes.
-        if owner.approval.state == ApprovalState::Approved {
+        // Another source, whose text no get has seen. Its state changes with the next probe; once it
+        // has, gets cause no more probes.
+        let version = owner.approval.approved.as_ref().map(|approved| &approved.version);
+        let has_source = version.is_some_and(|version| version.source.is_some());
+        if has_source && owner.approval.state == ApprovalState::Approved {
             self.shared.mismatches.add(owner);
         }
         let event = AuditEvent::new("text_not_approved").text("upstream", upstream);

@@ -39,11 +39,9 @@ impl Examined {
                 OfferedText::Unstable => Some((arguments.clone(), ProbedText::Unstable)),
                 OfferedText::Known(_) => None,
             });
-            OfferedVersion {
-                version: offered.version.version(),
-                objects: Objects::new(),
-                texts: texts.collect(),
-            }
+            let mut version = offered.version.version();
+            row.keep_variants(&mut version);
+            OfferedVersion { version, objects: Objects::new(), texts: texts.collect() }
         });
         Self { row: row.clone(), offered, seen_otherwise: Vec::new() }
     }
@@ -127,7 +125,8 @@ impl Examined {
             ProbedText::Unstable => 0,
             ProbedText::Failed(why) => why.len(),
         });
-        BARE_EXAMINATION + objects.map(String::len).chain(texts).sum::<usize>()
+        let variants = self.row.variants.iter().map(|found| found.text.len());
+        BARE_EXAMINATION + objects.map(String::len).chain(texts).chain(variants).sum::<usize>()
     }
 }
 

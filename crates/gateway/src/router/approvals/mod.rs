@@ -5,7 +5,7 @@ mod examined;
 pub mod json;
 pub(crate) mod probe;
 
-pub use crate::router::approval::SeenOtherwise;
+pub use crate::router::approval::{FoundVariant, SeenOtherwise};
 pub(crate) use examined::Examinations;
 pub use examined::{Examined, OfferedVersion};
 
@@ -29,7 +29,8 @@ use base::seal;
 use config::Transport;
 use config::lock::{Lock, LockStore, Objects, StoreError, patch};
 use domain::approval::{
-    Approval, Attribution, DigestText, NO_ARGUMENTS, OfferedText, Reason, Version, decide,
+    Approval, Attribution, DigestText, MIN_PREFIX, NO_ARGUMENTS, OfferedText, Reason, Version,
+    decide,
 };
 use domain::name::UpstreamId;
 
@@ -39,6 +40,9 @@ pub enum Action {
     /// Approves the offered versions. `unseen`: also those of which only the definition is
     /// compared.
     Approve { unseen: bool },
+    /// Approves variants that callers found, beside the approved version of one prompt: by their
+    /// digests, or the first 8 or more digits.
+    ApproveVariants { digests: Vec<String> },
     /// Rejects the offered versions.
     Reject,
     /// Approves versions that were approved before: the newest, or the one with a digest.
@@ -49,7 +53,7 @@ impl Action {
     /// The name of the member that lists the completed decisions.
     pub fn key(&self) -> &'static str {
         match self {
-            Self::Approve { .. } => "approved",
+            Self::Approve { .. } | Self::ApproveVariants { .. } => "approved",
             Self::Reject => "rejected",
             Self::RollBack { .. } => "rolledBack",
         }
@@ -78,6 +82,9 @@ pub enum ApprovalError {
     Refused { prompt: String, why: String },
 }
 
+/// Approved variants of one prompt: a get may be compared with each.
+const MAX_VARIANTS: usize = 16;
+
 /// Prompts that are examined at once.
 const EXAMINED_AT_ONCE: usize = 8;
 
@@ -88,8 +95,8 @@ impl Router {
     /// Returns all prompts that are offered or in the lock file, by their public names.
     pub fn approval_rows(&self) -> Vec<ApprovalRow> {
         let catalog = self.catalog();
-        let mut rows: Vec<_> =
-            catalog.approvals.iter().flat_map(|rows| rows.iter().cloned()).collect();
+        let rows = catalog.approvals.iter().flat_map(|rows| rows.iter());
+        let mut rows: Vec<_> = rows.map(|row| self.with_variants(row)).collect();
         rows.sort_by(|a, b| a.public_name.cmp(&b.public_name));
         rows
     }
@@ -98,7 +105,12 @@ impl Router {
     pub fn approval_row(&self, public_name: &str) -> Option<ApprovalRow> {
         let catalog = self.catalog();
         let mut rows = catalog.approvals.iter().flat_map(|rows| rows.iter());
-        rows.find(|row| row.public_name == public_name).cloned()
+        rows.find(|row| row.public_name == public_name).map(|row| self.with_variants(row))
+    }
+
+    /// A row with the variants of its prompt that wait now.
+    fn with_variants(&self, row: &ApprovalRow) -> ApprovalRow {
+        ApprovalRow { variants: self.shared.mismatches.variants(row), ..row.clone() }
     }
 
     /// Returns the digest of the lock file that this configuration was read with.
@@ -138,6 +150,7 @@ impl Router {
                 objects.insert(digest.clone(), text.clone());
             }
         }
+        row.keep_variants(&mut version);
         let mut row = row.clone();
         let mut known = offered.clone();
         known.texts = offered_texts(&texts);
@@ -326,7 +339,18 @@ impl Router {
         for line in unknown {
             out.extend([&*line, "\n"]);
         }
+        self.write_variants(row, &mut out);
         out
+    }
+
+    /// Appends the differences of the variants that callers found to the approved texts. Blocks.
+    fn write_variants(&self, row: &ApprovalRow, out: &mut String) {
+        for found in &row.variants {
+            let approved = self.approvals.store.object(&found.approved).unwrap_or_default();
+            let what =
+                format!("{} (variant {} with {})", row.public_name, found.digest, found.arguments);
+            write_diff(&VersionPart { what, approved: &approved, offered: &found.text }, out);
+        }
     }
 }
 
@@ -367,15 +391,22 @@ fn change_lock(
         let approval = lock.approval_mut(upstream, raw_name);
         let approved = approval.approved.as_ref().map(|decided| decided.version.clone());
         let (kind, version) = apply(action, examined, approval, attribution, store)?;
-        if let (Action::Approve { .. } | Action::Reject, Some(offered)) =
-            (action, &examined.offered)
-        {
-            objects.extend(offered.objects.clone());
+        match (action, &examined.offered) {
+            (Action::Approve { .. } | Action::Reject, Some(offered)) => {
+                objects.extend(offered.objects.clone());
+            }
+            (Action::ApproveVariants { .. }, _) => {
+                let found = row.variants.iter();
+                objects.extend(found.map(|found| (found.digest.clone(), found.text.to_string())));
+            }
+            _ => {}
         }
         let event = AuditEvent::new(kind).text("upstream", upstream).text("prompt", raw_name);
         let event = event.text("definition", &version.definition);
         let event = event.optional_text("source", version.source.as_deref());
-        let texts: Vec<&str> = version.texts.values().map(|digest| &**digest).collect();
+        let variants = version.variants.iter().map(|(_, digest)| digest);
+        let texts = version.texts.values().chain(variants);
+        let texts: Vec<&str> = texts.map(|digest| &**digest).collect();
         let texts = (!texts.is_empty()).then(|| texts.join(", "));
         let event = event.optional_text("texts", texts.as_deref());
         let before = approved.map(|version| version.definition);
@@ -421,6 +452,12 @@ fn apply(
             approval.approve(version.clone(), attribution.clone());
             Ok(("prompt_approved", version))
         }
+        Action::ApproveVariants { digests } => {
+            let version = with_variants(examined, approval, digests);
+            let version = version.map_err(|why| refused(&examined.row, why))?;
+            approval.approve(version.clone(), attribution.clone());
+            Ok(("prompt_approved", version))
+        }
         Action::Reject => {
             // Of a prompt that is not offered, the approved version: its snapshot may be served.
             let approved = approval.approved.as_ref().map(|approved| approved.version.clone());
@@ -440,6 +477,39 @@ fn apply(
             Ok(("prompt_rolled_back", version))
         }
     }
+}
+
+/// Returns the approved version with variants that were found, by their digests or the beginnings
+/// of these.
+///
+/// # Errors
+/// Why a variant cannot be approved.
+fn with_variants(
+    examined: &Examined,
+    approval: &Approval,
+    digests: &[String],
+) -> Result<Version, String> {
+    let approved = approval.approved.as_ref();
+    let none = "no version of it is approved; approve what is offered first";
+    let mut version = approved.ok_or(none)?.version.clone();
+    for digest in digests {
+        let begin = digest.strip_prefix("sha256:").unwrap_or(digest);
+        let is_named = |found: &&FoundVariant| {
+            begin.len() >= MIN_PREFIX && found.digest["sha256:".len()..].starts_with(begin)
+        };
+        let named: Vec<_> = examined.row.variants.iter().filter(is_named).collect();
+        let [found] = named.as_slice() else {
+            return Err(format!("{} of its variants have the digest {digest}", named.len()));
+        };
+        if version.texts.get(&found.arguments) != Some(&found.approved) {
+            return Err(format!("the variant {digest} is one of a version that is not approved"));
+        }
+        version.variants.insert((found.arguments.clone(), found.digest.clone()));
+    }
+    if version.variants.len() > MAX_VARIANTS {
+        return Err(format!("it would have more than {MAX_VARIANTS} approved variants"));
+    }
+    Ok(version)
 }
 
 /// Returns the consequences of a decision, as notes for people.

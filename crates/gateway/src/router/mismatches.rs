@@ -1,0 +1,241 @@
+//! Texts that callers got and that are not approved: what is probed because of them, and what is
+//! offered to those who decide. It holds no value that a caller gave.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+use tokio::sync::watch;
+
+use super::RoutedCall;
+use super::approval::{ApprovalRow, ExpectedText, FoundVariant, SeenOtherwise};
+use super::owner::Owner;
+use super::verified::OtherText;
+use base::platform::wall_clock;
+use base::seal;
+use config::lock::arguments_text;
+use domain::approval::template::{MAX_FORM, differing_form, placeholder};
+use domain::approval::{ApprovalState, DigestText};
+use domain::json::Json;
+use domain::name::UpstreamId;
+
+/// Prompts whose gets gave other texts than the approved ones.
+pub(super) struct Mismatches {
+    /// Those to probe, by upstream.
+    prompts: Mutex<HashMap<UpstreamId, HashSet<Arc<str>>>>,
+    added: watch::Sender<()>,
+    /// The last text of each prompt that was not approved: its digest, and when.
+    last: Mutex<HashMap<PromptKey, (DigestText, SystemTime)>>,
+    /// The least recently used are forgotten, and found again by the next get.
+    found: Cache<PromptKey, Arc<Found>, FoundSize>,
+}
+
+/// The upstream and raw name of a prompt.
+type PromptKey = (UpstreamId, Arc<str>);
+
+/// Prompts whose last text that was not approved is remembered; others then forget theirs.
+const LAST_MISMATCHES: usize = 10_000;
+
+/// The gets of one prompt that fit no approved text.
+#[derive(Clone, Default)]
+struct Found {
+    variants: Vec<FoundVariant>,
+    /// Sets of arguments for which nothing is approved.
+    arguments: Vec<Arc<str>>,
+}
+
+/// Variants of one prompt that wait: a person decides on each.
+const MAX_FOUND: usize = 4;
+
+/// Sets of arguments of one prompt that are probed because callers gave them.
+const MAX_SETS: usize = 16;
+
+/// Memory for what was found, in bytes.
+const MEMORY: u64 = 16 << 20;
+
+/// About how many prompts there are; more only cost a resize.
+const EXPECTED: usize = 64;
+
+#[derive(Clone)]
+struct FoundSize;
+
+impl Weighter<PromptKey, Arc<Found>> for FoundSize {
+    fn weight(&self, key: &PromptKey, found: &Arc<Found>) -> u64 {
+        let variants = found.variants.iter().map(|found| found.text.len() + found.arguments.len());
+        let arguments = found.arguments.iter().map(|arguments| arguments.len());
+        (key.1.len() + variants.chain(arguments).map(|bytes| bytes + 256).sum::<usize>()) as u64
+    }
+}
+
+impl Default for Mismatches {
+    fn default() -> Self {
+        Self {
+            prompts: Mutex::default(),
+            added: watch::Sender::default(),
+            last: Mutex::default(),
+            found: Cache::with_weighter(EXPECTED, MEMORY, FoundSize),
+        }
+    }
+}
+
+impl Mismatches {
+    /// Takes in a text that a caller got and that is not the expected one. The prompt is probed if
+    /// that is news, so that no caller makes the gateway probe again and again.
+    pub(super) fn found(
+        &self,
+        routed: &RoutedCall<'_>,
+        expected: &ExpectedText<'_>,
+        other: &OtherText,
+    ) {
+        let is_news = match expected {
+            ExpectedText::Nothing { arguments, .. } => self.add_arguments(routed.owner, arguments),
+            ExpectedText::Text { .. } => {
+                self.add_variant(routed, expected, other);
+                true
+            }
+            ExpectedText::Template { .. } => self.add_variant(routed, expected, other),
+        };
+        if is_news && routed.owner.approval.state == ApprovalState::Approved {
+            self.add(routed.owner);
+        }
+    }
+
+    /// Adds a set of arguments with places for values other than choices. Returns whether it is
+    /// new.
+    fn add_arguments(&self, owner: &Owner, given: &str) -> bool {
+        let overlay = owner.overlay.as_ref();
+        let member = |(name, value): (Json<'_>, Json<'_>)| {
+            let (name, value) = (name.as_str()?.into_owned(), value.as_str()?.into_owned());
+            let choices = overlay.and_then(|overlay| overlay.choices(&name)).unwrap_or_default();
+            let is_choice = choices.contains(&value);
+            let value = if is_choice { value } else { placeholder(&name) };
+            Some((name, value))
+        };
+        let members = Json::accepted(given).members().filter_map(member);
+        let set = arguments_text(&members.collect::<BTreeMap<_, _>>());
+        self.change(owner, |found| {
+            let is_new = found.arguments.len() < MAX_SETS && !found.arguments.contains(&set);
+            if is_new {
+                found.arguments.push(set);
+            }
+            is_new
+        })
+    }
+
+    /// Adds the form of a text. Returns whether it is new, or cannot be known to be.
+    fn add_variant(
+        &self,
+        routed: &RoutedCall<'_>,
+        expected: &ExpectedText<'_>,
+        other: &OtherText,
+    ) -> bool {
+        let (key, form) = match expected {
+            ExpectedText::Text { key, .. } => {
+                (*key, (other.text.len() <= MAX_FORM).then(|| other.text.clone()))
+            }
+            ExpectedText::Template { key, forms, arguments, .. } => {
+                let arguments = Json::accepted(arguments);
+                let form = |own: &String| differing_form(own, arguments, &other.text);
+                (*key, forms.first().and_then(form))
+            }
+            ExpectedText::Nothing { .. } => return false,
+        };
+        let Some(text) = form.filter(|text| !is_private(routed, text)) else { return true };
+        let digest: DigestText = seal::sha256_text(text.as_bytes()).into();
+        let (arguments, approved) = (key.clone(), expected.digest().clone());
+        self.change(routed.owner, |found| {
+            // Those of a version that is no longer approved.
+            found
+                .variants
+                .retain(|known| known.arguments != arguments || known.approved == approved);
+            let is_known = found.variants.iter().any(|known| known.digest == digest);
+            let is_new = !is_known && found.variants.len() < MAX_FOUND;
+            if is_new {
+                let (text, at) = (text.into(), wall_clock());
+                found.variants.push(FoundVariant { arguments, digest, text, approved, at });
+            }
+            is_new
+        })
+    }
+
+    /// Changes what was found of a prompt. Of two changes at once one may be lost; the next get
+    /// makes it again.
+    fn change(&self, owner: &Owner, change: impl FnOnce(&mut Found) -> bool) -> bool {
+        let key = (owner.upstream.clone(), owner.raw_name.clone());
+        let mut found = self.found.get(&key).map(|found| (*found).clone()).unwrap_or_default();
+        let is_changed = change(&mut found);
+        if is_changed {
+            self.found.insert(key, Arc::new(found));
+        }
+        is_changed
+    }
+
+    /// The variants of a prompt that wait for a decision.
+    pub(super) fn variants(&self, row: &ApprovalRow) -> Vec<FoundVariant> {
+        let Some(found) = self.found.get(&(row.upstream.clone(), row.raw_name.clone())) else {
+            return Vec::new();
+        };
+        let approved = row.approval.as_ref().and_then(|approval| approval.approved.as_ref());
+        let waits = |found: &&FoundVariant| {
+            approved.is_some_and(|approved| {
+                let FoundVariant { arguments, digest, .. } = found;
+                approved.version.texts.get(arguments) == Some(&found.approved)
+                    && !approved.version.is_variant(arguments, digest)
+            })
+        };
+        found.variants.iter().filter(waits).cloned().collect()
+    }
+
+    /// The sets of arguments that callers gave and for which nothing was approved.
+    pub(super) fn arguments(&self, row: &ApprovalRow) -> Vec<Arc<str>> {
+        let found = self.found.get(&(row.upstream.clone(), row.raw_name.clone()));
+        found.map(|found| found.arguments.clone()).unwrap_or_default()
+    }
+
+    /// Remembers the text of a get, to show it to those who decide.
+    pub(super) fn remember(&self, owner: &Owner, offered: &DigestText) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.len() >= LAST_MISMATCHES {
+            last.clear();
+        }
+        let key = (owner.upstream.clone(), owner.raw_name.clone());
+        last.insert(key, (offered.clone(), wall_clock()));
+    }
+
+    /// The last text of a prompt that a caller's get gave, and that was not approved.
+    pub(super) fn last(&self, row: &ApprovalRow) -> Option<SeenOtherwise> {
+        let key = (row.upstream.clone(), row.raw_name.clone());
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let (digest, at) = last.get(&key)?.clone();
+        Some(SeenOtherwise { arguments: None, digest: Some(digest), at })
+    }
+
+    /// Lets a prompt be probed.
+    pub(super) fn add(&self, owner: &Owner) {
+        let mut prompts = self.prompts.lock().unwrap_or_else(PoisonError::into_inner);
+        prompts.entry(owner.upstream.clone()).or_default().insert(owner.raw_name.clone());
+        self.added.send_replace(());
+    }
+
+    /// Marked changed whenever one is added.
+    pub(super) fn added(&self) -> watch::Receiver<()> {
+        self.added.subscribe()
+    }
+
+    /// The raw names of an upstream's prompts.
+    pub(super) fn take(&self, upstream: &UpstreamId) -> HashSet<Arc<str>> {
+        let mut prompts = self.prompts.lock().unwrap_or_else(PoisonError::into_inner);
+        prompts.remove(upstream).unwrap_or_default()
+    }
+}
+
+/// Whether a text must not be shown to those who decide: it was made for the caller alone, or holds
+/// a secret.
+fn is_private(routed: &RoutedCall<'_>, text: &str) -> bool {
+    let overlay = routed.owner.overlay.as_ref();
+    routed.upstream.config().acts_as_caller()
+        || routed.upstream.has_secret_in(text)
+        || overlay.is_some_and(|overlay| overlay.secrets().is_in(text))
+}
