@@ -51,7 +51,7 @@ impl Changeable {
 }
 
 /// A list that is read again soon.
-fn short_list(asked: &Received, prompts: &Value) -> Scripted {
+pub fn short_list(asked: &Received, prompts: &Value) -> Scripted {
     asked.result(json!({"resultType": "complete", "ttlMs": 20, "cacheScope": "public",
         "prompts": prompts}))
 }
@@ -97,7 +97,7 @@ impl Folder {
     }
 
     /// Runs `promptgate approvals`.
-    async fn approvals(&self, arguments: &[&str]) -> Said {
+    pub async fn approvals(&self, arguments: &[&str]) -> Said {
         let arguments = [&["approvals"], arguments].concat();
         let mut command = tokio::process::Command::from(command(self.path(), &arguments));
         let output = command.env("USER", "alice").output().await.unwrap();
@@ -147,14 +147,14 @@ impl Folder {
 }
 
 #[derive(Debug)]
-struct Said {
+pub struct Said {
     code: Option<i32>,
     stdout: String,
     stderr: String,
 }
 
 impl Said {
-    fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {self:?}"))
     }
 }
@@ -830,7 +830,7 @@ fn the_walk_through_of_the_documentation_works_as_it_is_written() {
 }
 
 /// An upstream of one prompt that requires an argument, as most do.
-async fn release_notes(
+pub async fn release_notes(
     text: impl Fn(&Value) -> Option<String> + Send + Sync + 'static,
 ) -> Upstream {
     let arguments = json!([{"name": "version", "required": true}, {"name": "audience"}]);
@@ -846,13 +846,13 @@ async fn release_notes(
 }
 
 /// Waits until the prompt is listed.
-async fn listed(client: &Client) {
+pub async fn listed(client: &Client) {
     let names = async || client.ask("prompts/list", json!({})).await["prompts"].to_string();
     eventually(names, |names| names.contains("up__p")).await;
 }
 
 /// The text of a get with arguments, or the reason of its refusal.
-async fn got_with(client: &Client, arguments: Value) -> Result<String, String> {
+pub async fn got_with(client: &Client, arguments: Value) -> Result<String, String> {
     let params = json!({"name": "up__p", "arguments": arguments});
     let reply = client.modern("prompts/get", params).await.json();
     match reply["error"]["data"]["reason"].as_str() {
@@ -884,7 +884,8 @@ async fn a_text_with_arguments_is_approved_as_a_template_and_proved_at_each_get(
     let objects = folder.objects().concat();
     assert!(objects.contains("Write release notes for {{ version }}. Readers: {{ audience }}"));
     let status = folder.approvals(&["status", "--json"]).await.json();
-    assert_eq!(status["prompts"][0]["covers"], "template", "{status}");
+    assert_eq!(status["prompts"][0]["covers"], "variants", "{status}");
+    assert!(status["prompts"][0]["compared"].as_str().unwrap().starts_with("Compared at each get"));
 
     let process = Process::serve(folder.path()).await;
     let client = process.client();
@@ -913,7 +914,7 @@ async fn a_template_is_learnt_in_the_form_that_an_upstream_accepts_or_not_at_all
     let shouting = release_notes(|given| {
         Some(format!("Notes for {}.", given["version"].as_str()?.to_uppercase()))
     });
-    for (upstream, covers) in [(numbers.await, "template"), (shouting.await, "definition")] {
+    for (upstream, covers) in [(numbers.await, "variants"), (shouting.await, "definition")] {
         let folder = Folder::new(&(enforced("") + &upstream.table("up")));
         let approve = ["approve", "--upstream", "up", "--yes", "--unseen"];
         assert_eq!(folder.approvals(&approve).await.code, Some(0));

@@ -64,5 +64,6 @@ mod transports;
 mod upstream_faults;
 mod usage;
 mod versions;
+mod variants;
 mod views;
 mod wire;

@@ -1,6 +1,7 @@
 //! Probes: gets by which the gateway learns the texts of prompts. They pass the same door as every
 //! call, as the caller `promptgate`.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -20,11 +21,13 @@ use crate::router::call_channel::CallChannel;
 use crate::router::effective::{TextReport, TextsOf};
 use crate::router::owner::Owner;
 use crate::router::reply::Reply;
-use crate::router::{RoutedCall, Router, effective_arguments, without_presets};
+use crate::router::{
+    Completing, RoutedCall, Router, complete, effective_arguments, without_presets,
+};
 use base::platform::wall_clock;
 use base::seal;
 use config::lock::arguments_text;
-use domain::approval::template::{placeholder, template};
+use domain::approval::template::{fill, placeholder, template};
 use domain::approval::{
     DigestText, Mode, NO_ARGUMENTS, OfferedText, TemplateArguments, canonical_text,
 };
@@ -136,14 +139,65 @@ impl Router {
             return texts;
         };
         for arguments in self.probed_arguments(row) {
-            let probed = match TemplateArguments::read(&arguments) {
-                Some(template) => self.probe_template(row, offered, &template, patience).await,
-                None => self.probe_twice(row, offered, &arguments, patience).await,
-            };
-            let text = probed.unwrap_or_else(|fault| ProbedText::Failed(fault.to_string()));
+            let text = self.probe_with(row, offered, &arguments, patience).await;
             texts.insert(arguments, text);
         }
+        for arguments in self.completed_arguments(row, offered, patience).await {
+            if texts.contains_key(&arguments) {
+                continue;
+            }
+            let text = self.probe_with(row, offered, &arguments, patience).await;
+            if !texts.iter().any(|known| makes(known, &arguments, &text)) {
+                texts.insert(arguments, text);
+            }
+        }
         texts
+    }
+
+    async fn probe_with(
+        &self,
+        row: &ApprovalRow,
+        offered: &OfferedPrompt,
+        arguments: &str,
+        patience: Patience,
+    ) -> ProbedText {
+        let probed = match TemplateArguments::read(arguments) {
+            Some(template) => self.probe_template(row, offered, &template, patience).await,
+            None => self.probe_twice(row, offered, arguments, patience).await,
+        };
+        probed.unwrap_or_else(|fault| ProbedText::Failed(fault.to_string()))
+    }
+
+    /// Returns sets of arguments with the values that the upstream completes, where these are few:
+    /// its text may depend on them.
+    async fn completed_arguments(
+        &self,
+        row: &ApprovalRow,
+        offered: &OfferedPrompt,
+        patience: Patience,
+    ) -> Vec<Arc<str>> {
+        if !self.is_asked(row) {
+            return Vec::new();
+        }
+        let overlay = offered.prompt.overlay.as_ref();
+        let has_choices = |name: &str| overlay.is_some_and(|own| own.choices(name).is_some());
+        let mut completed = BTreeMap::new();
+        let open = offered.prompt.arguments.iter().filter(|argument| !has_choices(&argument.name));
+        for argument in open.take(MAX_COMPLETED) {
+            let asked = Asked::Values(&argument.name);
+            let values = self.probe_once(row, offered, asked, patience).await;
+            let Ok(values) = values else { continue };
+            let values = Json::accepted(&values).elements().filter_map(Json::as_str);
+            let values: Vec<_> = values.map(Cow::into_owned).collect();
+            if (1..=MAX_TEMPLATES).contains(&values.len()) {
+                completed.insert(argument.name.clone(), values);
+            }
+        }
+        if completed.is_empty() {
+            Vec::new()
+        } else {
+            template_arguments(&offered.prompt, &completed)
+        }
     }
 
     /// # Errors
@@ -155,8 +209,8 @@ impl Router {
         arguments: &str,
         patience: Patience,
     ) -> Result<ProbedText, Fault> {
-        let text = self.probe_once(row, offered, arguments, patience).await?;
-        let again = self.probe_once(row, offered, arguments, patience).await?;
+        let text = self.probe_once(row, offered, Asked::Text(arguments), patience).await?;
+        let again = self.probe_once(row, offered, Asked::Text(arguments), patience).await?;
         Ok(self.compared(row, offered, text, &again))
     }
 
@@ -176,7 +230,7 @@ impl Router {
         for form in MarkerForm::ALL {
             let learn = async |length| {
                 let (marked, markers) = arguments.marked(|| form.marker(length));
-                let text = self.probe_once(row, offered, &marked, patience).await?;
+                let text = self.probe_once(row, offered, Asked::Text(&marked), patience).await?;
                 Ok::<_, Fault>(template(&text, &markers))
             };
             let learnt = match learn(SHORT_MARKER).await {
@@ -330,10 +384,18 @@ impl Router {
         let needs_none =
             offered.is_some_and(|offered| !offered.prompt.arguments.iter().any(|a| a.required));
         let without = needs_none.then(|| Arc::from(NO_ARGUMENTS));
-        let upstream = self.upstreams.get(&row.upstream);
-        let is_asked = upstream.is_some_and(|upstream| upstream.config().settings.approval_probes);
-        let asked = offered.filter(|_| is_asked);
-        let templates = asked.into_iter().flat_map(|offered| template_arguments(&offered.prompt));
+        let asked = offered.filter(|_| self.is_asked(row));
+        let templates = asked.into_iter().flat_map(|offered| {
+            let mut sets = template_arguments(&offered.prompt, &BTreeMap::new());
+            let more =
+                approved_templates(row, offered).chain(self.shared.mismatches.arguments(row));
+            for arguments in more {
+                if !sets.contains(&arguments) {
+                    sets.push(arguments);
+                }
+            }
+            sets
+        });
         let configured = self.approvals.probes.iter();
         let configured = configured.filter(|probe| probe.prompt == row.public_name);
         let configured = configured.filter_map(move |probe| {
@@ -345,7 +407,13 @@ impl Router {
         without.into_iter().chain(templates).chain(configured)
     }
 
-    /// One get, recorded and limited like any other. Waits where a limit refuses it, if there is
+    /// Whether the upstream is asked with made-up arguments.
+    fn is_asked(&self, row: &ApprovalRow) -> bool {
+        let upstream = self.upstreams.get(&row.upstream);
+        upstream.is_some_and(|upstream| upstream.config().settings.approval_probes)
+    }
+
+    /// One call, recorded and limited like any other. Waits where a limit refuses it, if there is
     /// time.
     ///
     /// # Errors
@@ -354,12 +422,12 @@ impl Router {
         &self,
         row: &ApprovalRow,
         offered: &OfferedPrompt,
-        arguments: &str,
+        asked: Asked<'_>,
         patience: Patience,
     ) -> Result<String, Fault> {
         let deadline = Instant::now() + self.limits.request;
         loop {
-            let outcome = self.probe_now(row, offered, arguments).await;
+            let outcome = self.probe_now(row, offered, asked).await;
             let Err(Fault::Transport(TransportFault::RateLimited { retry_after, .. })) = &outcome
             else {
                 return outcome;
@@ -375,12 +443,8 @@ impl Router {
         &self,
         row: &ApprovalRow,
         offered: &OfferedPrompt,
-        arguments: &str,
+        asked: Asked<'_>,
     ) -> Result<String, Fault> {
-        // As clients do that have none to give.
-        let given = (arguments != NO_ARGUMENTS).then_some(arguments);
-        let arguments =
-            given.and_then(|given| Document::parse(given.as_bytes().to_vec(), DEPTH).ok());
         let call = Call {
             caller: Caller::new(PROBER),
             subject_token: None,
@@ -389,12 +453,7 @@ impl Router {
             tried_by: None,
             client: ClientMessages::default(),
             forwarded: ForwardedMeta::default(),
-            request: Request::Get {
-                name: row.public_name.clone(),
-                name_kind: NameKind::Public,
-                arguments: arguments.clone(),
-                retry: None,
-            },
+            request: asked.request(&row.public_name),
         };
         let record = self.gate.record(&call);
         let owner = Owner {
@@ -417,7 +476,11 @@ impl Router {
             let authorized = self.gate.authorize(&call, &record, resolution).await?;
             let upstream = self.upstreams.get(&owner.upstream).ok_or(Fault::Internal)?;
             let routed = RoutedCall { call: &call, authorized, owner: &owner, upstream };
-            let got = self.get_text(&routed, arguments.as_ref()).await;
+            let got = match &call.request {
+                Request::Complete { argument, .. } => self.get_values(&routed, argument).await,
+                Request::Get { arguments, .. } => self.get_text(&routed, arguments.as_ref()).await,
+                _ => Err(Fault::Internal),
+            };
             got.map_err(|fault| without_presets(&owner, fault))
         };
         let got = got.await;
@@ -428,6 +491,20 @@ impl Router {
         };
         self.gate.complete(&record, &call.caller, outcome).await?;
         got
+    }
+
+    /// Returns all values of an argument as a JSON array, which is empty where the upstream has
+    /// more.
+    async fn get_values(&self, routed: &RoutedCall<'_>, argument: &str) -> Result<String, Fault> {
+        let completing = Completing { argument, value: "", context: None };
+        let deadline = Instant::now() + self.limits.request;
+        match complete(routed, completing, &CallChannel::silent(), deadline).await? {
+            Reply::Completion { completion, .. } => Ok(match completion.has_more {
+                Some(true) => "[]".to_owned(),
+                _ => format!("[{}]", completion.values),
+            }),
+            _ => Err(Fault::Internal),
+        }
     }
 
     async fn get_text(
@@ -456,18 +533,72 @@ impl Router {
     }
 }
 
+/// The request of a probe.
+#[derive(Clone, Copy)]
+enum Asked<'a> {
+    /// The text for arguments in canonical form.
+    Text(&'a str),
+    /// The values of an argument.
+    Values(&'a str),
+}
+
+impl Asked<'_> {
+    fn request(self, public_name: &str) -> Request {
+        let name = public_name.to_owned();
+        match self {
+            Self::Text(arguments) => {
+                // As clients do that have none to give.
+                let given = (arguments != NO_ARGUMENTS).then(|| arguments.as_bytes().to_vec());
+                let arguments = given.and_then(|given| Document::parse(given, DEPTH).ok());
+                Request::Get { name, name_kind: NameKind::Public, arguments, retry: None }
+            }
+            Self::Values(argument) => {
+                let (argument, value) = (argument.to_owned(), String::new());
+                Request::Complete { name, argument, value, context: None }
+            }
+        }
+    }
+}
+
+/// Whether a known text, filled in with these arguments, is the text that they gave: then it need
+/// not be approved on its own.
+fn makes(known: (&Arc<str>, &ProbedText), arguments: &str, text: &ProbedText) -> bool {
+    let (own, ProbedText::Stable { text: template, .. }) = known else { return false };
+    let ProbedText::Stable { text, .. } = text else { return false };
+    let given = Json::accepted(arguments);
+    TemplateArguments::read(own).is_some_and(|own| own.cover(given))
+        && fill(template, given) == *text
+}
+
 /// Whether the upstream has refused the arguments of a probe.
 fn is_refusal(fault: &Fault) -> bool {
     matches!(fault, Fault::Upstream(UpstreamFault { kind: Kind::Error { .. }, .. }))
 }
 
-/// Texts with places for arguments that are learnt of one prompt.
+/// The arguments of templates that are approved for the offered definition: also those that were
+/// learnt because a caller or the upstream named them, so that another approval does not lose them.
+fn approved_templates<'a>(
+    row: &'a ApprovalRow,
+    offered: &'a OfferedPrompt,
+) -> impl Iterator<Item = Arc<str>> + 'a {
+    let approved = row.approval.iter().filter_map(|approval| approval.approved.as_ref());
+    let version = approved.map(|decided| &decided.version);
+    let version = version.filter(|version| version.definition == offered.version.definition);
+    let arguments = version.flat_map(|version| version.texts.keys());
+    arguments.filter(|arguments| TemplateArguments::read(arguments).is_some()).cloned()
+}
+
+/// Texts with places for arguments that are learnt of one prompt; and as many for the values that
+/// its upstream completes.
 const MAX_TEMPLATES: usize = 16;
 
+/// Arguments of one prompt whose values the upstream is asked for.
+const MAX_COMPLETED: usize = 8;
+
 /// The sets of arguments with which templates are learnt: those that are required, all, and each of
-/// the others alone; with each value of an argument that has choices. None of a library prompt,
-/// whose source is approved.
-fn template_arguments(prompt: &Prompt) -> Vec<Arc<str>> {
+/// the others alone; with each value of an argument that has choices, or of those that `completed`
+/// has. None of a library prompt, whose source is approved.
+fn template_arguments(prompt: &Prompt, completed: &CompletedValues) -> Vec<Arc<str>> {
     let is_asked = prompt.source.is_none() && !prompt.arguments.is_empty();
     if !is_asked {
         return Vec::new();
@@ -482,7 +613,7 @@ fn template_arguments(prompt: &Prompt) -> Vec<Arc<str>> {
     }
     let mut all: Vec<Arc<str>> = Vec::new();
     for set in sets.into_iter().filter(|set| !set.is_empty()) {
-        for arguments in with_choices(prompt, &set) {
+        for arguments in with_choices(prompt, completed, &set) {
             if all.len() < MAX_TEMPLATES && !all.contains(&arguments) {
                 all.push(arguments);
             }
@@ -491,11 +622,15 @@ fn template_arguments(prompt: &Prompt) -> Vec<Arc<str>> {
     all
 }
 
+/// Values by the arguments that an upstream completes with them.
+type CompletedValues = BTreeMap<String, Vec<String>>;
+
 /// The arguments of these names with their places, and with each value of those that have choices.
-fn with_choices(prompt: &Prompt, names: &[&str]) -> Vec<Arc<str>> {
+fn with_choices(prompt: &Prompt, completed: &CompletedValues, names: &[&str]) -> Vec<Arc<str>> {
     let mut sets = vec![BTreeMap::<String, String>::new()];
     for name in names {
         let choices = prompt.overlay.as_ref().and_then(|overlay| overlay.choices(name));
+        let choices = choices.or(completed.get(*name).map(Vec::as_slice));
         let place = [placeholder(name)];
         let values = choices.filter(|choices| !choices.is_empty()).unwrap_or(&place);
         let with = |set: &BTreeMap<String, String>, value: &String| {
