@@ -8,6 +8,8 @@ use admin::hosts::{FileEntry, Format, with_entry};
 use base::seal::{SealKeys, Sealer, TokenKind};
 use config::Settings;
 use config::lock::Lock;
+use domain::approval::canonical_text;
+use domain::approval::template::{MAX_FORM, differing_form, fill, template};
 use domain::content;
 use domain::cursor::PagePosition;
 use domain::document::Document;
@@ -93,6 +95,34 @@ pub fn stdio(data: &[u8]) {
         line_decoder::DecodedLine::TooLong => true,
     };
     assert!(whole.iter().all(fits));
+}
+
+/// A text for markers, `|`, two values, and another text: the filled template is the text that a
+/// slow reference makes, and the form of the other text gives it again.
+pub fn approval(data: &[u8]) {
+    const MARKERS: [&str; 2] = ["mkOne1", "mkTwo2"];
+    const NAMES: [&str; 2] = ["a", "b } c"];
+    let input = String::from_utf8_lossy(data);
+    let mut fields = input.split('|');
+    let [made, one, two, other] = [(); 4].map(|()| fields.next().unwrap_or_default());
+    let text_of = |text: &str| {
+        let content = serde_json::json!({"type": "text", "text": text});
+        let result = serde_json::json!({"messages": [{"role": "user", "content": content}]});
+        let result = Document::parse(result.to_string().into_bytes(), DEPTH).expect("JSON");
+        canonical_text(result.json())
+    };
+    let named = [0, 1].map(|at| (NAMES[at].to_owned(), MARKERS[at].to_owned()));
+    let Some(template) = template(&text_of(made), &named) else { return };
+    let arguments = serde_json::json!({NAMES[0]: one, NAMES[1]: two}).to_string();
+    let arguments = Json::accepted(&arguments);
+    let parts = made.split(MARKERS[0]).map(|part| part.split(MARKERS[1]).collect::<Vec<_>>());
+    let reference = parts.map(|part| part.join(two)).collect::<Vec<_>>().join(one);
+    assert_eq!(fill(&template, arguments), text_of(&reference));
+    let other = text_of(other);
+    if let Some(form) = differing_form(&template, arguments, &other) {
+        assert!(form.len() <= MAX_FORM);
+        assert_eq!(fill(&form, arguments), other);
+    }
 }
 
 /// Every name comes back from its header; two names never share a public name.

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 /// A fuzz target: its name, which is also that of its corpus, and its body.
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 13] = [
+const TARGETS: [Target; 14] = [
+    ("approval", bodies::approval),
     ("cedar", bodies::cedar),
     ("cursor", bodies::cursor),
     ("host_file", bodies::host_file),
@@ -55,6 +56,11 @@ fn every_fuzz_target_has_a_corpus_and_is_replayed() {
     let replayed: BTreeSet<_> = TARGETS.iter().map(|(name, _)| (*name).to_owned()).collect();
     assert_eq!(names(&fuzz("fuzz_targets")), replayed);
     assert_eq!(names(&fuzz("corpus")), replayed);
+}
+
+#[test]
+fn a_get_is_its_template_with_the_values_of_the_caller_or_refused() {
+    replay("approval");
 }
 
 #[test]
