@@ -147,8 +147,8 @@ async fn repeating(
 
 #[tokio::test]
 async fn arguments_for_which_nothing_is_approved_are_refused_and_their_text_is_learnt() {
-    let upstream =
-        repeating(&["a", "b", "c"], |given| format!("Repeat {given}"), |_| Vec::new()).await;
+    let text = |given: &Value| format!("Repeat {} {} {}", given["text"], given["a"], given["b"]);
+    let upstream = repeating(&["a", "b", "c"], text, |_| Vec::new()).await;
     let folder = Folder::new(&(enforced("") + WRITABLE + &upstream.table("up")));
     folder.approve().await;
     let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
@@ -170,7 +170,7 @@ async fn arguments_for_which_nothing_is_approved_are_refused_and_their_text_is_l
     let done = approve(&admin, &shown, &[]).await;
     assert_eq!(done.status, 200, "{:?}", done.json());
     let got = eventually(async || got_with(&client, both.clone()).await, Result::is_ok).await;
-    assert_eq!(got, Ok(format!("Repeat {both}")));
+    assert_eq!(got, Ok(text(&both)));
     // A gateway that has seen no caller knows it from the lock file.
     let lock = folder.lock();
     folder.approve().await;

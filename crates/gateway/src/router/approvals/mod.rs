@@ -1,5 +1,6 @@
 //! Approvals: what people and the admin API decide on prompts. One code path changes the lock file.
 
+mod asked;
 mod diff;
 mod examined;
 pub mod json;
@@ -154,6 +155,11 @@ impl Router {
         let mut row = row.clone();
         let mut known = offered.clone();
         known.texts = offered_texts(&texts);
+        // The difference shows them already.
+        let is_offered = |text: &DigestText| {
+            known.texts.values().any(|known| *known == OfferedText::Known(text.clone()))
+        };
+        row.variants.retain(|found| !is_offered(&found.digest));
         let mut seen: Vec<_> = seen_otherwise(&row, &known.texts).collect();
         let refused = self.shared.mismatches.last(&row);
         seen.extend(refused.filter(|refused| {

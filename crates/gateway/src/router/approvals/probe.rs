@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::asked::{MAX_COMPLETED, MAX_TEMPLATES, approved_templates, template_arguments};
 use crate::policy::gcra::Quota;
 use crate::policy::limiter::Limiter;
 use crate::policy::{CallTarget, RecordOutcome, Resolution, ResultDigest};
@@ -26,8 +27,7 @@ use crate::router::{
 };
 use base::platform::wall_clock;
 use base::seal;
-use config::lock::arguments_text;
-use domain::approval::template::{fill, placeholder, template};
+use domain::approval::template::{fill, template};
 use domain::approval::{
     DigestText, Mode, NO_ARGUMENTS, OfferedText, TemplateArguments, canonical_text,
 };
@@ -38,7 +38,6 @@ use domain::document::Document;
 use domain::fault::{Fault, TransportFault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::json::Json;
 use domain::name::UpstreamId;
-use domain::prompt::{Argument, Prompt};
 use domain::unix_time::UnixSeconds;
 
 /// The endpoint that records of probes name.
@@ -184,7 +183,7 @@ impl Router {
         let mut completed = BTreeMap::new();
         let open = offered.prompt.arguments.iter().filter(|argument| !has_choices(&argument.name));
         for argument in open.take(MAX_COMPLETED) {
-            let asked = Asked::Values(&argument.name);
+            let asked = ProbeRequest::Values(&argument.name);
             let values = self.probe_once(row, offered, asked, patience).await;
             let Ok(values) = values else { continue };
             let values = Json::accepted(&values).elements().filter_map(Json::as_str);
@@ -209,8 +208,8 @@ impl Router {
         arguments: &str,
         patience: Patience,
     ) -> Result<ProbedText, Fault> {
-        let text = self.probe_once(row, offered, Asked::Text(arguments), patience).await?;
-        let again = self.probe_once(row, offered, Asked::Text(arguments), patience).await?;
+        let text = self.probe_once(row, offered, ProbeRequest::Text(arguments), patience).await?;
+        let again = self.probe_once(row, offered, ProbeRequest::Text(arguments), patience).await?;
         Ok(self.compared(row, offered, text, &again))
     }
 
@@ -230,7 +229,8 @@ impl Router {
         for form in MarkerForm::ALL {
             let learn = async |length| {
                 let (marked, markers) = arguments.marked(|| form.marker(length));
-                let text = self.probe_once(row, offered, Asked::Text(&marked), patience).await?;
+                let text =
+                    self.probe_once(row, offered, ProbeRequest::Text(&marked), patience).await?;
                 Ok::<_, Fault>(template(&text, &markers))
             };
             let learnt = match learn(SHORT_MARKER).await {
@@ -422,7 +422,7 @@ impl Router {
         &self,
         row: &ApprovalRow,
         offered: &OfferedPrompt,
-        asked: Asked<'_>,
+        asked: ProbeRequest<'_>,
         patience: Patience,
     ) -> Result<String, Fault> {
         let deadline = Instant::now() + self.limits.request;
@@ -443,7 +443,7 @@ impl Router {
         &self,
         row: &ApprovalRow,
         offered: &OfferedPrompt,
-        asked: Asked<'_>,
+        asked: ProbeRequest<'_>,
     ) -> Result<String, Fault> {
         let call = Call {
             caller: Caller::new(PROBER),
@@ -535,14 +535,14 @@ impl Router {
 
 /// The request of a probe.
 #[derive(Clone, Copy)]
-enum Asked<'a> {
+enum ProbeRequest<'a> {
     /// The text for arguments in canonical form.
     Text(&'a str),
     /// The values of an argument.
     Values(&'a str),
 }
 
-impl Asked<'_> {
+impl ProbeRequest<'_> {
     fn request(self, public_name: &str) -> Request {
         let name = public_name.to_owned();
         match self {
@@ -573,72 +573,4 @@ fn makes(known: (&Arc<str>, &ProbedText), arguments: &str, text: &ProbedText) ->
 /// Whether the upstream has refused the arguments of a probe.
 fn is_refusal(fault: &Fault) -> bool {
     matches!(fault, Fault::Upstream(UpstreamFault { kind: Kind::Error { .. }, .. }))
-}
-
-/// The arguments of templates that are approved for the offered definition: also those that were
-/// learnt because a caller or the upstream named them, so that another approval does not lose them.
-fn approved_templates<'a>(
-    row: &'a ApprovalRow,
-    offered: &'a OfferedPrompt,
-) -> impl Iterator<Item = Arc<str>> + 'a {
-    let approved = row.approval.iter().filter_map(|approval| approval.approved.as_ref());
-    let version = approved.map(|decided| &decided.version);
-    let version = version.filter(|version| version.definition == offered.version.definition);
-    let arguments = version.flat_map(|version| version.texts.keys());
-    arguments.filter(|arguments| TemplateArguments::read(arguments).is_some()).cloned()
-}
-
-/// Texts with places for arguments that are learnt of one prompt; and as many for the values that
-/// its upstream completes.
-const MAX_TEMPLATES: usize = 16;
-
-/// Arguments of one prompt whose values the upstream is asked for.
-const MAX_COMPLETED: usize = 8;
-
-/// The sets of arguments with which templates are learnt: those that are required, all, and each of
-/// the others alone; with each value of an argument that has choices, or of those that `completed`
-/// has. None of a library prompt, whose source is approved.
-fn template_arguments(prompt: &Prompt, completed: &CompletedValues) -> Vec<Arc<str>> {
-    let is_asked = prompt.source.is_none() && !prompt.arguments.is_empty();
-    if !is_asked {
-        return Vec::new();
-    }
-    let names = |is_meant: &dyn Fn(&Argument) -> bool| -> Vec<&str> {
-        let meant = prompt.arguments.iter().filter(|argument| is_meant(argument));
-        meant.map(|argument| &*argument.name).collect()
-    };
-    let mut sets = vec![names(&|argument| argument.required), names(&|_| true)];
-    for optional in names(&|argument| !argument.required) {
-        sets.push(names(&|argument| argument.required || argument.name == optional));
-    }
-    let mut all: Vec<Arc<str>> = Vec::new();
-    for set in sets.into_iter().filter(|set| !set.is_empty()) {
-        for arguments in with_choices(prompt, completed, &set) {
-            if all.len() < MAX_TEMPLATES && !all.contains(&arguments) {
-                all.push(arguments);
-            }
-        }
-    }
-    all
-}
-
-/// Values by the arguments that an upstream completes with them.
-type CompletedValues = BTreeMap<String, Vec<String>>;
-
-/// The arguments of these names with their places, and with each value of those that have choices.
-fn with_choices(prompt: &Prompt, completed: &CompletedValues, names: &[&str]) -> Vec<Arc<str>> {
-    let mut sets = vec![BTreeMap::<String, String>::new()];
-    for name in names {
-        let choices = prompt.overlay.as_ref().and_then(|overlay| overlay.choices(name));
-        let choices = choices.or(completed.get(*name).map(Vec::as_slice));
-        let place = [placeholder(name)];
-        let values = choices.filter(|choices| !choices.is_empty()).unwrap_or(&place);
-        let with = |set: &BTreeMap<String, String>, value: &String| {
-            let own = [((*name).to_owned(), value.clone())];
-            set.clone().into_iter().chain(own).collect()
-        };
-        let more = sets.iter().flat_map(|set| values.iter().map(move |value| with(set, value)));
-        sets = more.take(MAX_TEMPLATES).collect();
-    }
-    sets.iter().map(arguments_text).collect()
 }

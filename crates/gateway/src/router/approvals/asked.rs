@@ -1,0 +1,78 @@
+//! The arguments with which the gateway asks for texts, so that they can be approved.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::router::approval::{ApprovalRow, OfferedPrompt};
+use config::lock::arguments_text;
+use domain::approval::TemplateArguments;
+use domain::approval::template::placeholder;
+use domain::prompt::{Argument, Prompt};
+
+/// Texts with places for arguments that are learnt of one prompt; and as many for the values that
+/// its upstream completes.
+pub(super) const MAX_TEMPLATES: usize = 16;
+
+/// Arguments of one prompt whose values the upstream is asked for.
+pub(super) const MAX_COMPLETED: usize = 8;
+
+/// The sets of arguments with which templates are learnt: those that are required, all, and each of
+/// the others alone; with each value of an argument that has choices, or of those that `completed`
+/// has. None of a library prompt, whose source is approved.
+pub(super) fn template_arguments(prompt: &Prompt, completed: &CompletedValues) -> Vec<Arc<str>> {
+    let is_asked = prompt.source.is_none() && !prompt.arguments.is_empty();
+    if !is_asked {
+        return Vec::new();
+    }
+    let names = |is_meant: &dyn Fn(&Argument) -> bool| -> Vec<&str> {
+        let meant = prompt.arguments.iter().filter(|argument| is_meant(argument));
+        meant.map(|argument| &*argument.name).collect()
+    };
+    let mut sets = vec![names(&|argument| argument.required), names(&|_| true)];
+    for optional in names(&|argument| !argument.required) {
+        sets.push(names(&|argument| argument.required || argument.name == optional));
+    }
+    let mut all: Vec<Arc<str>> = Vec::new();
+    for set in sets.into_iter().filter(|set| !set.is_empty()) {
+        for arguments in with_choices(prompt, completed, &set) {
+            if all.len() < MAX_TEMPLATES && !all.contains(&arguments) {
+                all.push(arguments);
+            }
+        }
+    }
+    all
+}
+
+/// Values by the arguments that an upstream completes with them.
+pub(super) type CompletedValues = BTreeMap<String, Vec<String>>;
+
+/// The arguments of these names with their places, and with each value of those that have choices.
+fn with_choices(prompt: &Prompt, completed: &CompletedValues, names: &[&str]) -> Vec<Arc<str>> {
+    let mut sets = vec![BTreeMap::<String, String>::new()];
+    for name in names {
+        let choices = prompt.overlay.as_ref().and_then(|overlay| overlay.choices(name));
+        let choices = choices.or(completed.get(*name).map(Vec::as_slice));
+        let place = [placeholder(name)];
+        let values = choices.filter(|choices| !choices.is_empty()).unwrap_or(&place);
+        let with = |set: &BTreeMap<String, String>, value: &String| {
+            let own = [((*name).to_owned(), value.clone())];
+            set.clone().into_iter().chain(own).collect()
+        };
+        let more = sets.iter().flat_map(|set| values.iter().map(move |value| with(set, value)));
+        sets = more.take(MAX_TEMPLATES).collect();
+    }
+    sets.iter().map(arguments_text).collect()
+}
+
+/// The arguments of templates that are approved for the offered definition: also those that were
+/// learnt because a caller or the upstream named them, so that another approval does not lose them.
+pub(super) fn approved_templates<'a>(
+    row: &'a ApprovalRow,
+    offered: &'a OfferedPrompt,
+) -> impl Iterator<Item = Arc<str>> + 'a {
+    let approved = row.approval.iter().filter_map(|approval| approval.approved.as_ref());
+    let version = approved.map(|decided| &decided.version);
+    let version = version.filter(|version| version.definition == offered.version.definition);
+    let arguments = version.flat_map(|version| version.texts.keys());
+    arguments.filter(|arguments| TemplateArguments::read(arguments).is_some()).cloned()
+}
