@@ -207,6 +207,9 @@ run_packages() {
     packaging/test wheel npm
 }
 
+step chart "build runtimes" "the Helm chart with each file of values"
+run_chart() { packaging/test-chart "$binary"; }
+
 step dependencies "cargo_deny" "bans, licenses and sources of the dependencies"
 run_dependencies() { cargo deny --locked check bans licenses sources; }
 

@@ -142,24 +142,13 @@ fn every_reason_of_an_error_is_documented() {
     }
 }
 
-/// The configuration inside a ConfigMap, as the gateway would see it.
-fn config_map(text: &str) -> String {
-    let (_, block) = text.split_once("gateway.toml: |\n").expect("a file in it");
-    let block = block.split("\n---\n").next().unwrap_or_default();
-    let lines = block.lines().map(|line| line.strip_prefix("    ").unwrap_or(line));
-    lines.collect::<Vec<_>>().join("\n")
-}
-
 #[test]
 fn the_examples_for_containers_lack_nothing_but_their_secrets() {
     let compose = read("examples/compose/config/gateway.toml");
-    let kubernetes = config_map(&read("examples/kubernetes/configmap.yaml"));
     let replicas = read("examples/replicas/gateway.toml");
-    let pods = config_map(&read("examples/replicas/kubernetes.yaml"));
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for text in [compose, kubernetes, replicas, pods] {
-        // Where the image keeps prompts is not here.
-        let text = text.replace("/etc/promptgate/examples/library", "examples/library");
+    for text in [compose, replicas] {
+        // Where the containers have the prompts is not here.
         let text = text.replace("/prompts/library", "examples/library");
         let mistakes = Config::parse("example", &text, root, &[]).unwrap_err().to_string();
         let secrets = [
