@@ -88,6 +88,16 @@ run_redis() { command -v redis-server || install redis-server; }
 beside network browser "" "installs Chromium"
 run_browser() { command -v chromium || install chromium; }
 
+beside network promtool "" "unpacks promtool, whose package would start a server"
+run_promtool() {
+    local folder=$PWD/target/promtool
+    if command -v promtool || [ -x "$folder/usr/bin/promtool" ]; then return; fi
+    mkdir -p "$folder"
+    cd "$folder"
+    apt-get download -q prometheus || { apt-get update -q && apt-get download -q prometheus; }
+    dpkg -x prometheus_*.deb .
+}
+
 beside network valgrind "" "installs valgrind"
 run_valgrind() { command -v valgrind || install valgrind; }
 
@@ -206,6 +216,9 @@ run_packages() {
     packaging/npm
     packaging/test wheel npm
 }
+
+step alerts "promtool" "alerts for each reason, and the manual's words in them"
+run_alerts() { PATH=$PATH:$PWD/target/promtool/usr/bin examples/monitoring/test; }
 
 step chart "build runtimes" "the Helm chart with each file of values"
 run_chart() { packaging/test-chart "$binary"; }
