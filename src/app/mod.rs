@@ -14,13 +14,14 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Mutex;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use admin::{self, AdminServer, Reloads, Verification};
 use audit::Audit;
 use audit::record::AuditEvent;
 use audit::usage::GatewayUsage;
+use base::platform::service_manager::{self, ServiceState};
 use base::platform::{Acceptor, blocking, platform};
 use base::seal::Sealer;
 use config::lock::NO_FILE;
@@ -177,7 +178,20 @@ impl App {
         }
         app.endpoint = Some(Listening { addr, service: endpoint });
         app.serve_admin(&edition).await?;
+        app.report_alive();
         Ok(app)
+    }
+
+    /// Tells a service manager that watches the process that its tasks still run.
+    fn report_alive(&self) {
+        let Some(interval) = service_manager::watchdog_interval() else { return };
+        let stop = self.shutdown.stop.clone();
+        let reporting = async move {
+            while stop.run_until_cancelled(sleep(interval)).await.is_some() {
+                service_manager::notify(ServiceState::Alive);
+            }
+        };
+        self.shutdown.supervisor.supervise("watchdog", reporting);
     }
 
     /// Serves the admin API, if it is configured, until the end of the shutdown.
@@ -328,6 +342,7 @@ impl App {
     /// # Cancel safety
     /// Cancel safe if [`App::abort`] follows.
     pub async fn drain(&self) {
+        service_manager::notify(ServiceState::Stopping);
         let limits = self.edition.load().config.server.limits.clone();
         self.shutdown.drain_connections(&limits).await;
         self.stop().await;

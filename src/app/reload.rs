@@ -17,6 +17,7 @@ use audit::LogChange;
 use audit::record::AuditEvent;
 use base::platform::disk::{self, Metadata};
 use base::platform::heap::rare;
+use base::platform::service_manager::{self, ServiceState};
 use base::platform::{blocking, wall_clock};
 use config::{Config, ConfigError, SourceFile};
 use gateway::downstream::{Serve, TlsServer};
@@ -38,6 +39,15 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The time for opening another audit log; a network file system may not respond.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Tells the service manager that the reload which it has asked for is over.
+fn tell_outcome(rejection: Option<&RejectionReason>) {
+    let status = match rejection.and_then(|rejection| rejection.why.lines().next()) {
+        None => "serving".to_owned(),
+        Some(why) => format!("configuration rejected, the previous one stays in use: {why}"),
+    };
+    service_manager::notify(ServiceState::Ready(&status));
+}
 
 impl App {
     /// Reloads the configuration when `reload` is notified or the files have changed; never
@@ -64,6 +74,7 @@ impl App {
             let requested = self.reloads.take_requested();
             let polled = self.poll(source, watcher.more_files(), &mut digests).await;
             if is_signalled {
+                service_manager::notify(ServiceState::Reloading);
                 self.audit.rotate();
             }
             match watcher.observe(wake, &polled, Instant::now()) {
@@ -74,6 +85,9 @@ impl App {
                 }
                 Step::Load => {
                     let outcome = self.reload_from(source, requested.accepted.as_deref()).await;
+                    if is_signalled {
+                        tell_outcome(outcome.as_ref().err());
+                    }
                     if let Some(reason) = watcher.loaded(outcome, wake, polled, Instant::now()) {
                         self.reject(reason);
                     }

@@ -14,6 +14,7 @@ use super::running::Running;
 use super::runtime::runtime;
 use crate::app::{App, ConfigSource};
 use base::platform::processes::gateway_depth;
+use base::platform::service_manager::{self, ServiceState};
 use config::from_here;
 use gateway::downstream::StdioStreams;
 use gateway::router::UpstreamStatus;
@@ -34,6 +35,7 @@ pub(super) fn http(path: &Path) -> Result<(), Failure> {
         let hang_up = Notify::new();
         let hang_ups = shutdown::reload_signals(&hang_up);
         let reloads = app.watch_config(&source, &hang_up);
+        service_manager::notify(ServiceState::Ready("serving"));
         // Errors of standard output are ignored: serving does not depend on it.
         let url = app.url().unwrap_or_default();
         let admin = app.admin_addr().map(|addr| format!("http://{}", from_here(addr)));

@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixDatagram};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -225,4 +225,42 @@ async fn x4_fifty_restarts_with_one_key_are_not_noticed_and_another_key_knows_no
     let (legacy, modern) = known(&gateway).await;
     assert_eq!(legacy.status, 404);
     assert_eq!(modern.json()["error"]["code"], -32602);
+}
+
+/// Waits for the next message to the service manager that is no sign of life.
+async fn told(socket: &UnixDatagram) -> String {
+    let mut bytes = [0; 4096];
+    loop {
+        let length = timeout(PATIENCE, socket.recv(&mut bytes)).await.expect("told").unwrap();
+        let text = String::from_utf8(bytes[..length].to_vec()).unwrap();
+        if text.trim() != "WATCHDOG=1" {
+            return text;
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_service_manager_is_told_of_the_start_reloads_life_and_the_end() {
+    let folder = folder("");
+    let path = folder.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    let settings = [("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "20000")];
+    let mut process = Process::serve_env(folder.path(), &settings).await;
+    assert_eq!(told(&socket).await, "READY=1\nSTATUS=serving\n");
+    let mut bytes = [0; 64];
+    let length = timeout(PATIENCE, socket.recv(&mut bytes)).await.expect("alive").unwrap();
+    assert_eq!(&bytes[..length], b"WATCHDOG=1\n");
+    process.signal(Signal::HUP);
+    let reloading = told(&socket).await;
+    assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
+    assert_eq!(told(&socket).await, "READY=1\nSTATUS=serving\n");
+    fs::write(folder.path().join("gateway.toml"), "typo = 1\n").unwrap();
+    process.signal(Signal::HUP);
+    assert!(told(&socket).await.starts_with("RELOADING=1\n"));
+    let rejected = told(&socket).await;
+    assert!(rejected.starts_with("READY=1\nSTATUS=configuration rejected"), "{rejected}");
+    assert!(rejected.contains("typo"), "{rejected}");
+    process.signal(Signal::TERM);
+    assert_eq!(told(&socket).await, "STOPPING=1\n");
+    assert!(timeout(PATIENCE, process.child.wait()).await.expect("it ends").unwrap().success());
 }

@@ -11,6 +11,7 @@ pub mod heap;
 pub mod network;
 pub mod panics;
 pub mod processes;
+pub mod service_manager;
 pub mod threads;
 
 use std::sync::OnceLock;

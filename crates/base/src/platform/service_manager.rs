@@ -1,0 +1,45 @@
+//! The service manager that has started the process, such as systemd (sd_notify(3)). Without one,
+//! and on systems other than Unix, nothing is told.
+
+use std::time::Duration;
+
+/// A change of the process that the service manager is told.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ServiceState<'a> {
+    /// It serves: after the start, or after a reload, with a line for `systemctl status`.
+    Ready(&'a str),
+    Reloading,
+    Stopping,
+    /// It is not stuck.
+    Alive,
+}
+
+/// Tells the service manager. A failure is ignored: serving does not depend on it.
+pub fn notify(state: ServiceState<'_>) {
+    #[cfg(unix)]
+    {
+        use sd_notify::NotifyState;
+        let told = match state {
+            ServiceState::Ready(line) => {
+                sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(line)])
+            }
+            // The time tells this reload from an earlier one (Type=notify-reload).
+            ServiceState::Reloading => NotifyState::monotonic_usec_now()
+                .and_then(|now| sd_notify::notify(&[NotifyState::Reloading, now])),
+            ServiceState::Stopping => sd_notify::notify(&[NotifyState::Stopping]),
+            ServiceState::Alive => sd_notify::notify(&[NotifyState::Watchdog]),
+        };
+        drop(told);
+    }
+    #[cfg(not(unix))]
+    let _ = state;
+}
+
+/// Returns how often the service manager must hear that the process is alive: half of the time
+/// after which it would end it. `None` if it does not watch.
+pub fn watchdog_interval() -> Option<Duration> {
+    #[cfg(unix)]
+    return Some(sd_notify::watchdog_enabled()? / 2);
+    #[cfg(not(unix))]
+    None
+}
