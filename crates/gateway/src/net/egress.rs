@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
@@ -14,7 +15,7 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::net::proxy::{EgressConnector, ViaProxy};
 use crate::net::{root_cause, tls};
@@ -29,10 +30,30 @@ use domain::fault::{UpstreamFaultKind, excerpt};
 /// that a response takes. It connects to no address that `address_policy` refuses, whichever
 /// addresses a name resolves to.
 pub struct Egress {
-    client: Client<HttpsConnector<EgressConnector>, Full<Bytes>>,
+    pool: ArcSwap<Pool>,
+    /// Makes a pool without connections.
+    new_pool: Box<dyn Fn() -> HttpClient + Send + Sync>,
     address_policy: AddressPolicy,
     proxies: Option<Arc<ViaProxy>>,
 }
+
+type HttpClient = Client<HttpsConnector<EgressConnector>, Full<Bytes>>;
+
+/// Connections, of which none is older than the pool.
+struct Pool {
+    client: HttpClient,
+    since: Instant,
+}
+
+impl Pool {
+    fn new(client: HttpClient) -> Arc<Self> {
+        Arc::new(Self { client, since: Instant::now() })
+    }
+}
+
+/// Time from the first connection of a pool until requests open new ones, so that a name that has
+/// moved to another server is followed while the one before still serves.
+const MAX_AGE: Duration = Duration::from_mins(10);
 
 /// Idle connections that are kept for the few requests at a time of authorization servers and
 /// vaults.
@@ -115,15 +136,30 @@ impl Egress {
             .https_or_http()
             .enable_all_versions()
             .wrap_connector(EgressConnector { direct, proxies: proxies.clone() });
-        let client = Client::builder(executor)
-            .timer(TokioTimer::new())
-            .http2_keep_alive_interval(PING_INTERVAL)
-            .http2_keep_alive_timeout(PING_TIMEOUT)
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE_TIMEOUT)
-            .pool_max_idle_per_host(connections)
-            .build(https);
-        Ok(Self { client, address_policy, proxies })
+        let new_pool = Box::new(move || {
+            Client::builder(executor.clone())
+                .timer(TokioTimer::new())
+                .http2_keep_alive_interval(PING_INTERVAL)
+                .http2_keep_alive_timeout(PING_TIMEOUT)
+                .pool_timer(TokioTimer::new())
+                .pool_idle_timeout(IDLE_TIMEOUT)
+                .pool_max_idle_per_host(connections)
+                .build(https.clone())
+        });
+        let pool = ArcSwap::new(Pool::new(new_pool()));
+        Ok(Self { pool, new_pool, address_policy, proxies })
+    }
+
+    /// Returns the pool for the next request. One that is too old is replaced: its idle connections
+    /// are closed, the others when their requests end.
+    fn pool(&self) -> Arc<Pool> {
+        let pool = self.pool.load_full();
+        if pool.since.elapsed() < MAX_AGE {
+            return pool;
+        }
+        let renewed = Pool::new((self.new_pool)());
+        self.pool.store(renewed.clone());
+        renewed
     }
 
     /// Sends one request and waits for the head of the response. Dropping the future or the
@@ -142,7 +178,7 @@ impl Egress {
             .check_host(host)
             .map_err(|e| UpstreamFaultKind::Unavailable(e.to_string()))?;
         let refused = self.proxies.as_ref().and_then(|proxies| proxies.authorize(&mut request));
-        let response = self.client.request(request).await.map_err(|error| {
+        let response = self.pool().client.request(request).await.map_err(|error| {
             if error.is_connect() {
                 UpstreamFaultKind::Unavailable(explained(&root_cause(&error)))
             } else {
@@ -438,5 +474,25 @@ mod tests {
         // A few more, where one was not idle again in time.
         let accepted = accepted.load(Ordering::SeqCst);
         assert!(accepted < 2 * AT_ONCE, "{accepted} connections for 20 times {AT_ONCE} requests");
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_is_always_in_use_is_replaced_after_ten_minutes() {
+        let (port, accepted) = answer_in_groups(1).await;
+        let (timeout, policy) = (Duration::from_secs(20), AddressPolicy::NotLinkLocal);
+        let egress = Egress::new(timeout, None, policy, None).unwrap();
+        let between = IDLE_TIMEOUT - Duration::from_secs(1);
+        let mut connections = Vec::new();
+        for _ in 0..=MAX_AGE.as_secs() / between.as_secs() {
+            let url = format!("http://127.0.0.1:{port}/");
+            let request = Request::get(url).body(Full::default()).unwrap();
+            egress.send(request).await.unwrap().into_body().collect().await.unwrap();
+            connections.push(accepted.load(Ordering::SeqCst));
+            tokio::time::pause();
+            tokio::time::advance(between).await;
+            tokio::time::resume();
+        }
+        let last = connections.pop();
+        assert_eq!((connections.last(), last), (Some(&1), Some(2)), "{connections:?}");
     }
 }
