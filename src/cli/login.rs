@@ -408,8 +408,15 @@ async fn is_served(url: &str, http: &Http) -> bool {
 /// started.
 async fn open(url: &Url) -> bool {
     let program = std::env::var_os("BROWSER").filter(|program| !program.is_empty());
-    let system = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
-    let mut command = Command::new(program.unwrap_or_else(|| system.into()));
+    let system: &[&str] = match std::env::consts::OS {
+        "macos" => &["open"],
+        "windows" => &["rundll32", "url.dll,FileProtocolHandler"],
+        _ => &["xdg-open"],
+    };
+    let program = program.map(|program| vec![program]);
+    let program = program.unwrap_or_else(|| system.iter().map(Into::into).collect());
+    let mut command = Command::new(&program[0]);
+    command.args(&program[1..]);
     // The URL is the authorization server's: it is an argument of its own, read by no shell.
     command.arg(url.as_str()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     spawn_blocking(move || command.spawn().is_ok()).await.unwrap_or_default()

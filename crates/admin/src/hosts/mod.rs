@@ -82,6 +82,7 @@ pub fn plan(host: Host, gateway: &GatewayEndpoint<'_>) -> Plan {
     let place =
         |format, container, file, entry| FileEntry { file, format, container, entry, input: None };
     let json_place = |container, file, entry| Some(place(Format::Json, container, file, entry));
+    let user_file = UserFolders::current().file_of(host);
     let mut plan = Plan::default();
     // VS Code prompts for the key itself, and the gateway that Claude Desktop starts has only one
     // caller.
@@ -112,7 +113,7 @@ pub fn plan(host: Host, gateway: &GatewayEndpoint<'_>) -> Plan {
                 let config = gateway.config.as_deref().map(|path| path.display().to_string());
                 json!({"command": program(), "args": ["serve", "--stdio", "-c", config.unwrap_or_default()]})
             };
-            plan.place = json_place("mcpServers", claude_desktop(), entry);
+            plan.place = json_place("mcpServers", user_file, entry);
         }
         Host::VsCode => {
             let id = format!("{}-key", gateway.name);
@@ -135,7 +136,7 @@ pub fn plan(host: Host, gateway: &GatewayEndpoint<'_>) -> Plan {
             }
             plan.notes.push("Codex knows tools only: set expose = [\"prompts\", \"tools\"] in [server], or in a view.".to_owned());
             plan.place =
-                Some(place(Format::Toml, "mcp_servers", in_home(".codex/config.toml"), entry));
+                Some(place(Format::Toml, "mcp_servers", user_file, entry));
         }
         Host::Gemini => {
             let header = gateway.needs_key.then(|| bearer("${", "}"));
@@ -145,7 +146,7 @@ pub fn plan(host: Host, gateway: &GatewayEndpoint<'_>) -> Plan {
         Host::Zed => {
             // Zed has no variables in headers.
             let entry = if gateway.needs_key { mcp_remote(gateway) } else { json!({"url": url}) };
-            plan.place = json_place("context_servers", config_home("zed/settings.json"), entry);
+            plan.place = json_place("context_servers", user_file, entry);
         }
         Host::Goose => {
             let mut entry = json!({"type": "streamable_http", "name": gateway.name, "enabled": true,
@@ -155,7 +156,7 @@ pub fn plan(host: Host, gateway: &GatewayEndpoint<'_>) -> Plan {
                 entry = with_header(entry, Some(bearer("${", "}")));
             }
             plan.place =
-                Some(place(Format::Yaml, "extensions", config_home("goose/config.yaml"), entry));
+                Some(place(Format::Yaml, "extensions", user_file, entry));
         }
         Host::Inspector => {
             let header = gateway
@@ -199,23 +200,108 @@ fn program() -> String {
     program.map_or("promptgate".to_owned(), |program| program.display().to_string())
 }
 
-fn in_home(path: &str) -> Option<PathBuf> {
-    std::env::home_dir().map(|home| home.join(path))
+/// The operating systems on which hosts have their files in different places.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum System {
+    /// Linux, and others that follow the XDG Base Directory Specification.
+    Xdg,
+    MacOs,
+    Windows,
 }
 
-fn config_home(path: &str) -> Option<PathBuf> {
-    let configured = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
-    let folder = configured.filter(|folder| folder.is_absolute()).or_else(|| in_home(".config"));
-    folder.map(|folder| folder.join(path))
+/// The folders of the user, where they are known.
+struct UserFolders {
+    system: System,
+    home: Option<PathBuf>,
+    /// `$XDG_CONFIG_HOME`, or `.config` at home.
+    config: Option<PathBuf>,
+    /// `%APPDATA%` of Windows.
+    roaming: Option<PathBuf>,
 }
 
-fn claude_desktop() -> Option<PathBuf> {
-    let file = "Claude/claude_desktop_config.json";
-    if cfg!(target_os = "macos") {
-        in_home(&format!("Library/Application Support/{file}"))
-    } else if cfg!(windows) {
-        std::env::var_os("APPDATA").map(|folder| PathBuf::from(folder).join(file))
-    } else {
-        config_home(file)
+impl UserFolders {
+    fn current() -> Self {
+        let system = match std::env::consts::OS {
+            "macos" => System::MacOs,
+            "windows" => System::Windows,
+            _ => System::Xdg,
+        };
+        let variable = |name| std::env::var_os(name).map(PathBuf::from);
+        let home = std::env::home_dir();
+        let config = variable("XDG_CONFIG_HOME").filter(|folder| folder.is_absolute());
+        let config = config.or_else(|| Some(home.as_ref()?.join(".config")));
+        Self { system, home, config, roaming: variable("APPDATA") }
+    }
+
+    /// Returns the file of a host that has one for each user, as the host's documentation names it.
+    fn file_of(&self, host: Host) -> Option<PathBuf> {
+        let (folder, file) = match (host, self.system) {
+            (Host::Codex, _) => (&self.home, ".codex/config.toml"),
+            (Host::ClaudeDesktop, System::Windows) => {
+                (&self.roaming, "Claude/claude_desktop_config.json")
+            }
+            (Host::ClaudeDesktop, System::MacOs) => {
+                (&self.home, "Library/Application Support/Claude/claude_desktop_config.json")
+            }
+            (Host::ClaudeDesktop, System::Xdg) => {
+                (&self.config, "Claude/claude_desktop_config.json")
+            }
+            (Host::Zed, System::Windows) => (&self.roaming, "Zed/settings.json"),
+            (Host::Zed, _) => (&self.config, "zed/settings.json"),
+            (Host::Goose, System::Windows) => (&self.roaming, "Block/goose/config/config.yaml"),
+            (Host::Goose, _) => (&self.config, "goose/config.yaml"),
+            _ => return None,
+        };
+        Some(folder.as_ref()?.join(file))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_of_a_host_is_where_each_system_has_it() {
+        let folders = |system| UserFolders {
+            system,
+            home: Some("/home".into()),
+            config: Some("/home/.config".into()),
+            roaming: Some("/roaming".into()),
+        };
+        let file = |system, host| folders(system).file_of(host).map(|p| p.display().to_string());
+        for (host, xdg, mac_os, windows) in [
+            (
+                Host::ClaudeDesktop,
+                "/home/.config/Claude/claude_desktop_config.json",
+                "/home/Library/Application Support/Claude/claude_desktop_config.json",
+                "/roaming/Claude/claude_desktop_config.json",
+            ),
+            (
+                Host::Zed,
+                "/home/.config/zed/settings.json",
+                "/home/.config/zed/settings.json",
+                "/roaming/Zed/settings.json",
+            ),
+            (
+                Host::Goose,
+                "/home/.config/goose/config.yaml",
+                "/home/.config/goose/config.yaml",
+                "/roaming/Block/goose/config/config.yaml",
+            ),
+            (
+                Host::Codex,
+                "/home/.codex/config.toml",
+                "/home/.codex/config.toml",
+                "/home/.codex/config.toml",
+            ),
+        ] {
+            for (system, expected) in
+                [(System::Xdg, xdg), (System::MacOs, mac_os), (System::Windows, windows)]
+            {
+                assert_eq!(file(system, host).as_deref(), Some(expected), "{system:?}");
+            }
+        }
+        let unknown = UserFolders { roaming: None, ..folders(System::Windows) };
+        assert_eq!(unknown.file_of(Host::Zed), None, "--to names it");
     }
 }
