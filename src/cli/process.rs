@@ -25,7 +25,7 @@ pub(super) fn protect_memory() {
 /// Raises the soft limit of open files to the hard one: each connection needs a file, and the usual
 /// soft limit of 1,024 exists for programs that use `select`.
 pub(super) fn raise_open_file_limit() {
-    if let Err(error) = rlimit::increase_nofile_limit(rlimit::INFINITY) {
+    if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         warn!(%error, "the soft limit of open files could not be raised to the hard one");
     }
 }

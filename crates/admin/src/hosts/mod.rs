@@ -135,8 +135,7 @@ pub fn plan(host: Host, gateway: &GatewayEndpoint<'_>) -> Plan {
                 entry["bearer_token_env_var"] = KEY_VARIABLE.into();
             }
             plan.notes.push("Codex knows tools only: set expose = [\"prompts\", \"tools\"] in [server], or in a view.".to_owned());
-            plan.place =
-                Some(place(Format::Toml, "mcp_servers", user_file, entry));
+            plan.place = Some(place(Format::Toml, "mcp_servers", user_file, entry));
         }
         Host::Gemini => {
             let header = gateway.needs_key.then(|| bearer("${", "}"));
@@ -155,8 +154,7 @@ pub fn plan(host: Host, gateway: &GatewayEndpoint<'_>) -> Plan {
                 entry["env_keys"] = json!([KEY_VARIABLE]);
                 entry = with_header(entry, Some(bearer("${", "}")));
             }
-            plan.place =
-                Some(place(Format::Yaml, "extensions", user_file, entry));
+            plan.place = Some(place(Format::Yaml, "extensions", user_file, entry));
         }
         Host::Inspector => {
             let header = gateway

@@ -300,7 +300,10 @@ impl fmt::Display for ReplicaId {
 
 /// Returns the host name and a random part.
 fn random_name() -> String {
-    let host = rustix::system::uname();
-    let host = host.nodename().to_str().unwrap_or("replica").to_owned();
+    #[cfg(unix)]
+    let host = rustix::system::uname().nodename().to_str().ok().map(str::to_owned);
+    #[cfg(not(unix))]
+    let host = std::env::var("COMPUTERNAME").ok();
+    let host = host.unwrap_or_else(|| "replica".to_owned());
     format!("{host}-{}", hex(&random::<3>()))
 }

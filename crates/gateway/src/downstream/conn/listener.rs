@@ -186,8 +186,11 @@ async fn serve_tls<S: Serve>(
 }
 
 /// Returns the configured number, but never more than half of the open-file limit: the other half
-/// is for connections to upstreams, files and logs.
+/// is for connections to upstreams, files and logs. Windows has no such limit for sockets.
 fn allowed_connections(configured: usize) -> usize {
+    #[cfg(unix)]
     let files = rlimit::Resource::NOFILE.get_soft().unwrap_or(u64::MAX);
+    #[cfg(not(unix))]
+    let files = u64::MAX;
     configured.min(usize::try_from(files / 2).unwrap_or(usize::MAX).max(1))
 }
