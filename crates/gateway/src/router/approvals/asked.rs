@@ -16,24 +16,16 @@ pub(super) const MAX_TEMPLATES: usize = 16;
 /// Arguments of one prompt whose values the upstream is asked for.
 pub(super) const MAX_COMPLETED: usize = 8;
 
-/// The sets of arguments with which templates are learnt: those that are required, all, and each of
-/// the others alone; with each value of an argument that has choices, or of those that `completed`
-/// has. None of a library prompt, whose source is approved.
+/// The sets of arguments with which templates are learnt ([`name_sets`]), with each value of an
+/// argument that has choices, or of those that `completed` has. None of a library prompt, whose
+/// source is approved.
 pub(super) fn template_arguments(prompt: &Prompt, completed: &CompletedValues) -> Vec<Arc<str>> {
     let is_asked = prompt.source.is_none() && !prompt.arguments.is_empty();
     if !is_asked {
         return Vec::new();
     }
-    let names = |is_meant: &dyn Fn(&Argument) -> bool| -> Vec<&str> {
-        let meant = prompt.arguments.iter().filter(|argument| is_meant(argument));
-        meant.map(|argument| &*argument.name).collect()
-    };
-    let mut sets = vec![names(&|argument| argument.required), names(&|_| true)];
-    for optional in names(&|argument| !argument.required) {
-        sets.push(names(&|argument| argument.required || argument.name == optional));
-    }
     let mut all: Vec<Arc<str>> = Vec::new();
-    for set in sets.into_iter().filter(|set| !set.is_empty()) {
+    for set in name_sets(&prompt.arguments).into_iter().filter(|set| !set.is_empty()) {
         for arguments in with_choices(prompt, completed, &set) {
             if all.len() < MAX_TEMPLATES && !all.contains(&arguments) {
                 all.push(arguments);
@@ -41,6 +33,31 @@ pub(super) fn template_arguments(prompt: &Prompt, completed: &CompletedValues) -
         }
     }
     all
+}
+
+/// Returns the required arguments, all, each optional one with those that are required, and every
+/// other set if there are at most [`MAX_TEMPLATES`] in all, the smallest ones first.
+fn name_sets(arguments: &[Argument]) -> Vec<Vec<&str>> {
+    let names = |is_meant: &dyn Fn(&Argument) -> bool| -> Vec<&str> {
+        let meant = arguments.iter().filter(|argument| is_meant(argument));
+        meant.map(|argument| &*argument.name).collect()
+    };
+    let optional = names(&|argument| !argument.required);
+    let with =
+        |chosen: &[&str]| names(&|argument| argument.required || chosen.contains(&&*argument.name));
+    let mut sets = vec![with(&[]), with(&optional)];
+    sets.extend(optional.iter().map(|one| with(&[*one])));
+    if optional.len() <= MAX_TEMPLATES.ilog2() as usize {
+        let choose = |chosen: u32| {
+            let has = |place: &usize| chosen & (1 << place) != 0;
+            (0..optional.len()).filter(has).map(|place| optional[place]).collect::<Vec<_>>()
+        };
+        let mut others: Vec<_> = (0..1 << optional.len()).map(choose).collect();
+        others.retain(|chosen| (2..optional.len()).contains(&chosen.len()));
+        others.sort_by_key(Vec::len);
+        sets.extend(others.iter().map(|chosen| with(chosen)));
+    }
+    sets
 }
 
 /// Values by the arguments that an upstream completes with them.
@@ -75,4 +92,29 @@ pub(super) fn approved_templates<'a>(
     let version = version.filter(|version| version.definition == offered.version.definition);
     let arguments = version.flat_map(|version| version.texts.keys());
     arguments.filter(|arguments| TemplateArguments::read(arguments).is_some()).cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(names: &str) -> Vec<Argument> {
+        // Those in capitals are required.
+        let argument =
+            |name: char| Argument { name: name.to_string(), required: name.is_uppercase() };
+        names.chars().map(argument).collect()
+    }
+
+    fn sets(names: &str) -> Vec<String> {
+        name_sets(&arguments(names)).iter().map(|set| set.concat()).collect()
+    }
+
+    #[test]
+    fn every_set_of_few_optional_arguments_is_asked_for_the_smallest_first() {
+        assert_eq!(sets("A"), ["A", "A"]);
+        assert_eq!(sets("aB"), ["B", "aB", "aB"]);
+        assert_eq!(sets("Rabc"), ["R", "Rabc", "Ra", "Rb", "Rc", "Rab", "Rac", "Rbc"]);
+        assert_eq!(sets("Rabcd").len(), 16);
+        assert_eq!(sets("Rabcde"), ["R", "Rabcde", "Ra", "Rb", "Rc", "Rd", "Re"]);
+    }
 }
