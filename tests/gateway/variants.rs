@@ -148,7 +148,7 @@ async fn repeating(
 #[tokio::test]
 async fn arguments_for_which_nothing_is_approved_are_refused_and_their_text_is_learnt() {
     let text = |given: &Value| format!("Repeat {} {} {}", given["text"], given["a"], given["b"]);
-    let upstream = repeating(&["a", "b", "c"], text, |_| Vec::new()).await;
+    let upstream = repeating(&["a", "b", "c", "d", "e"], text, |_| Vec::new()).await;
     let folder = Folder::new(&(enforced("") + WRITABLE + &upstream.table("up")));
     folder.approve().await;
     let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
