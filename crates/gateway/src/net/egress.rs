@@ -30,7 +30,7 @@ use domain::fault::{UpstreamFaultKind, excerpt};
 /// that a response takes. It connects to no address that `address_policy` refuses, whichever
 /// addresses a name resolves to.
 pub struct Egress {
-    pool: ArcSwap<Pool>,
+    pool: ArcSwap<HttpPool>,
     /// Makes a pool without connections.
     new_pool: Box<dyn Fn() -> HttpClient + Send + Sync>,
     address_policy: AddressPolicy,
@@ -40,12 +40,12 @@ pub struct Egress {
 type HttpClient = Client<HttpsConnector<EgressConnector>, Full<Bytes>>;
 
 /// Connections, of which none is older than the pool.
-struct Pool {
+struct HttpPool {
     client: HttpClient,
     since: Instant,
 }
 
-impl Pool {
+impl HttpPool {
     fn new(client: HttpClient) -> Arc<Self> {
         Arc::new(Self { client, since: Instant::now() })
     }
@@ -146,18 +146,18 @@ impl Egress {
                 .pool_max_idle_per_host(connections)
                 .build(https.clone())
         });
-        let pool = ArcSwap::new(Pool::new(new_pool()));
+        let pool = ArcSwap::new(HttpPool::new(new_pool()));
         Ok(Self { pool, new_pool, address_policy, proxies })
     }
 
     /// Returns the pool for the next request. One that is too old is replaced: its idle connections
     /// are closed, the others when their requests end.
-    fn pool(&self) -> Arc<Pool> {
+    fn pool(&self) -> Arc<HttpPool> {
         let pool = self.pool.load_full();
         if pool.since.elapsed() < MAX_AGE {
             return pool;
         }
-        let renewed = Pool::new((self.new_pool)());
+        let renewed = HttpPool::new((self.new_pool)());
         self.pool.store(renewed.clone());
         renewed
     }
