@@ -26,6 +26,7 @@ use crate::policy::Gate;
 use crate::router::Router;
 use audit::usage::GatewayUsage;
 use base::seal::Sealer;
+use call::failure_lines::FailureLines;
 use call::in_flight::InFlightCalls;
 use call::server_requests::PendingServerRequests;
 use call::url_elicitations::PendingUrlElicitations;
@@ -68,6 +69,7 @@ pub struct SessionSharedState {
     server_requests: PendingServerRequests,
     url_elicitations: PendingUrlElicitations,
     streams: NewestStreams,
+    failure_lines: FailureLines,
     /// `None`: this replica stands alone.
     cluster: Option<Arc<ClusterMember>>,
     usage: Arc<GatewayUsage>,
@@ -88,6 +90,7 @@ impl SessionSharedState {
             server_requests: PendingServerRequests::new(),
             url_elicitations: PendingUrlElicitations::default(),
             streams: NewestStreams::default(),
+            failure_lines: FailureLines::default(),
             cluster: None,
             usage: Arc::default(),
             tasks,

@@ -10,8 +10,8 @@ use opentelemetry_appender_tracing::layer::OpenTelemetryTracingBridge;
 use opentelemetry_otlp::{LogExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::logs::SdkLoggerProvider;
 use tokio::time::timeout;
-use tracing::{Event, Level, Subscriber};
-use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
+use tracing::{Event, Level, Subscriber, warn};
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::{FilterExt, Targets, filter_fn};
 use tracing_subscriber::fmt::format::{Format, Json, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
@@ -20,6 +20,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt, reload};
 
+use super::evidence::{EvidenceGuard, EvidenceLines};
 use super::exporter::Exporter;
 use super::{SCOPE, resource};
 use audit::EVIDENCE;
@@ -37,6 +38,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 #[must_use = "the log ends when this is dropped"]
 pub struct Logging {
     _lines: WorkerGuard,
+    _evidence: EvidenceGuard,
     control: Control,
 }
 
@@ -75,9 +77,16 @@ fn is_styled() -> bool {
 pub fn init(telemetry: &TelemetrySettings) -> Result<Logging, String> {
     let lines = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(MAX_BUFFERED_LINES);
     let (writer, guard) = lines.finish(io::stderr());
+    let report = report_dropped(writer.error_counter());
+    let evidence = EvidenceLines::start(io::stderr(), report).map_err(|error| error.to_string())?;
+    let (evidence, evidence_guard) = evidence;
     let is_json = Arc::new(AtomicBool::new(is_json(telemetry)));
     let layer = fmt::layer().with_writer(writer).with_ansi(is_styled());
     let layer = layer.event_format(LineFormat::new(is_json.clone()));
+    let layer = layer.with_filter(filter_fn(|metadata| metadata.target() != EVIDENCE));
+    let proof = fmt::layer().with_writer(move || evidence.clone()).with_ansi(is_styled());
+    let proof = proof.event_format(LineFormat::new(is_json.clone()));
+    let proof = proof.with_filter(filter_fn(|metadata| metadata.target() == EVIDENCE));
     let otlp = telemetry.otlp.as_ref().map(|otlp| otlp_provider(telemetry, otlp)).transpose()?;
     let (bridge, bridge_handle) =
         reload::Layer::new(otlp.as_ref().map(OpenTelemetryTracingBridge::new));
@@ -86,7 +95,8 @@ pub fn init(telemetry: &TelemetrySettings) -> Result<Logging, String> {
     // Lines of libraries are not exported: an export would cause the next one.
     let is_own = filter_fn(|metadata| metadata.target().starts_with(SCOPE));
     let bridge = bridge.with_filter(otlp_filter.and(is_own));
-    tracing_subscriber::registry().with(layer.with_filter(line_filter)).with(bridge).init();
+    let lines = layer.and_then(proof).with_filter(line_filter);
+    tracing_subscriber::registry().with(lines).with(bridge).init();
     // Reloading fails only after the subscriber is gone.
     let filter = move |filter: Targets| {
         let _ = line_filter_handle.reload(filter.clone());
@@ -98,8 +108,23 @@ pub fn init(telemetry: &TelemetrySettings) -> Result<Logging, String> {
     let bridge = Box::new(bridge);
     Ok(Logging {
         _lines: guard,
+        _evidence: evidence_guard,
         control: Control(Arc::new(LogControls { filter, is_json, bridge, otlp })),
     })
+}
+
+/// Returns what logs how many lines were dropped since the last time, where some were; `evidence`
+/// of them in the queue of evidence.
+fn report_dropped(lines: ErrorCounter) -> impl FnMut(usize) + Send {
+    let mut reported = 0;
+    move |evidence| {
+        let dropped = lines.dropped_lines() + evidence;
+        if dropped > reported {
+            let count = dropped - reported;
+            warn!(target: EVIDENCE, count, "lines of the log were dropped: its reader is too slow");
+            reported = dropped;
+        }
+    }
 }
 
 /// Returns the filter, which always passes the evidence of the audit log. The configuration has

@@ -4,6 +4,7 @@
 //! Spans are created by hand at the two places that know a whole operation, so that a call has
 //! exactly two.
 
+mod evidence;
 mod exporter;
 mod health;
 pub mod log;

@@ -16,6 +16,7 @@ use tracing::info;
 
 use super::client_events::ClientEventSender;
 use super::counting::CANCELLED;
+use super::failure_lines::FailureLines;
 use crate::policy::{Gate, RecordOutcome, ResultDigest};
 use crate::router::call_channel::CallChannel;
 use crate::session::dialect::ResultForm;
@@ -125,7 +126,7 @@ impl Sessions {
         if let Some(events) = events {
             events.finish();
         }
-        let outcome = correlated(outcome, call.request.prompt_name());
+        let outcome = correlated(outcome, call.request.prompt_name(), &self.shared.failure_lines);
         let recorded = match &outcome {
             CallOutcome::Result(result) => RecordOutcome::Result { result, digest: &digest },
             CallOutcome::Fault(fault) => RecordOutcome::Fault(fault),
@@ -159,13 +160,17 @@ impl Sessions {
     }
 }
 
-/// Logs the details of a fault that callers must not learn, under an id that its error has.
-fn correlated(outcome: CallOutcome, prompt: Option<&str>) -> CallOutcome {
+/// Logs the details of a fault that callers must not learn, under an id that its error has. The
+/// audit log has them for each call, the gateway's log for one of many.
+fn correlated(outcome: CallOutcome, prompt: Option<&str>, lines: &FailureLines) -> CallOutcome {
     match outcome {
         CallOutcome::Fault(Fault::Upstream(fault)) if fault.kind.has_details() => {
             let id = CorrelationId(random());
             let UpstreamFault { upstream, kind, .. } = &fault;
-            info!(upstream, prompt, correlation = %id, error = kind.diagnosis(), "call failed");
+            if let Some(count) = lines.due(upstream, kind.reason(), Instant::now()) {
+                let error = kind.diagnosis();
+                info!(upstream, prompt, correlation = %id, error, count, "call failed");
+            }
             CallOutcome::Fault(UpstreamFault { correlation: Some(id), ..fault }.into())
         }
         outcome => outcome,
