@@ -76,9 +76,6 @@ impl AdminState {
                 "cluster_unavailable: the store of the cluster cannot be reached; calls are refused",
             );
         }
-        if !self.gate.can_know_callers() {
-            add("auth_unavailable: the keys of auth.jwt cannot be fetched");
-        }
         if self.cluster.as_ref().is_some_and(|cluster| cluster.is_learning()) {
             add("starting: not every session that was terminated on another replica is known yet");
         }

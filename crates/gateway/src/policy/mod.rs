@@ -307,11 +307,6 @@ impl Gate {
         self.audit.note(AuditEvent::new("panic"));
     }
 
-    /// Whether all configured ways of authentication work at present.
-    pub fn can_know_callers(&self) -> bool {
-        self.authenticator.tokens().is_none_or(|tokens| tokens.is_ready())
-    }
-
     /// Keeps the issuer's keys fresh, until `stop`.
     pub async fn keep_keys(self: Arc<Self>, stop: CancellationToken) {
         if let Some(tokens) = self.authenticator.tokens() {

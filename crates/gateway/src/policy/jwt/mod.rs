@@ -89,11 +89,6 @@ impl Tokens {
         self.keys.keep(stop).await;
     }
 
-    /// Whether the keys of the issuer are known.
-    pub(crate) fn is_ready(&self) -> bool {
-        self.keys.generation().is_some()
-    }
-
     /// The caller of a valid token for `audience`. `now` is the wall-clock time.
     ///
     /// # Errors
