@@ -150,6 +150,16 @@ fn audit_log(telemetry: &Telemetry, audit: &Audit) {
     single(("promptgate.audit.waiting", "By", "Records that wait to be written"), |audit| {
         audit.waiting_bytes() as f64
     });
+    single(("promptgate.audit.size", "By", "Size of all segments of the audit log"), |audit| {
+        audit.size() as f64
+    });
+    let limit = "Size at which records are refused; absent where the oldest segments leave instead";
+    let shown = audit.clone();
+    telemetry.gauge(("promptgate.audit.size_limit", "By", limit), move |observe| {
+        if let Some(limit) = shown.size_limit() {
+            observe(limit as f64, &[]);
+        }
+    });
     single(
         ("promptgate.audit.lag", "s", "Waiting time of the oldest record that waits"),
         |audit| audit.lag().as_secs_f64(),

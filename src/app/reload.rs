@@ -75,7 +75,6 @@ impl App {
             let polled = self.poll(source, watcher.more_files(), &mut digests).await;
             if is_signalled {
                 service_manager::notify(ServiceState::Reloading);
-                self.audit.rotate();
             }
             match watcher.observe(wake, &polled, Instant::now()) {
                 Step::Wait => {}

@@ -177,7 +177,11 @@ fn text(
         let _ = writeln!(out, "public key: {public}");
     }
     if report.removed > 0 {
-        let _ = writeln!(out, "records 1 to {} were removed, as audit.keep says", report.removed);
+        let _ = writeln!(
+            out,
+            "records 1 to {} have left, as audit.keep_size and audit.keep_for say",
+            report.removed
+        );
     }
     let _ = match report.checkpoint {
         Some(seq) => writeln!(out, "last checkpoint: record {seq}"),

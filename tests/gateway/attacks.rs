@@ -15,7 +15,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::audit::{Log, check};
+use super::audit::{Log, check, fill};
 use crate::support::client::{modern, modern_bytes, request};
 use crate::support::gateway::api_key;
 use crate::support::h2::{ACK, GOAWAY, Http2, PING, SETTINGS, frame};
@@ -579,7 +579,7 @@ async fn f19_a_caller_with_a_long_id_can_use_legacy_sessions() {
 #[tokio::test]
 async fn f20_streams_of_http_sse_are_on_record_and_refused_while_nothing_can_be_recorded() {
     let log = Log::new();
-    let toml = log.table() + "segment_size = \"16KiB\"\nmax_size = \"64KiB\"\n";
+    let toml = log.table() + "keep_size = \"64KiB\"\non_full = \"refuse\"\n";
     let gateway = Gateway::start(&toml).await;
     let client = gateway.client();
     let mut stream = client.stream_at("GET", "/sse", &[EVENTS], b"").await;
@@ -590,7 +590,7 @@ async fn f20_streams_of_http_sse_are_on_record_and_refused_while_nothing_can_be_
     let ended = log.wait_for("stream_ended").await;
     assert_eq!(ended["call"], started[0]["call"]);
     // Lists fill the log; then no stream is let in.
-    while client.modern("prompts/list", json!({})).await.status != 503 {}
+    fill(&log.path(), async || client.modern("prompts/list", json!({})).await.status).await;
     let refused = client.try_stream_at("GET", "/sse", &[EVENTS], b"").await;
     let head = refused.err().expect("it is refused");
     assert!(head.starts_with("HTTP/1.1 503"), "{head}");

@@ -57,6 +57,7 @@ pub(crate) struct PendingSync {
 const LOCK_FILE: &str = "lock";
 const TEMPORARY_FILE: &str = "next.tmp";
 const SEGMENT_SUFFIX: &str = ".jsonl";
+const COMPRESSED_SUFFIX: &str = ".gz";
 const SEGMENT_PREFIX: &str = "audit-";
 
 impl LogFolder {
@@ -105,7 +106,11 @@ impl LogFolder {
     /// # Errors
     /// When the folder or a segment cannot be read.
     pub(crate) fn total(&self) -> io::Result<u64> {
-        let length = |name: String| disk::metadata(&self.path.join(name)).map(|meta| meta.length);
+        let length = |name: String| match disk::metadata(&self.path.join(name)) {
+            // It was compressed, or has left, meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+            meta => meta.map(|meta| meta.length),
+        };
         self.segments()?.into_iter().map(length).sum()
     }
 
@@ -159,12 +164,17 @@ impl LogFolder {
         if file.metadata()?.length > bytes { file.set_len(bytes) } else { Ok(()) }
     }
 
-    /// Removes a segment.
+    /// Removes a segment, plain and compressed.
     ///
     /// # Errors
     /// When the file cannot be removed, or the folder not synced.
-    pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
-        disk::remove_file(&self.path.join(name))?;
+    pub(crate) fn remove(&self, number: u64) -> io::Result<()> {
+        for name in [segment_name(number), compressed_name(number)] {
+            match disk::remove_file(&self.path.join(name)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                removed => removed?,
+            }
+        }
         self.sync()
     }
 
@@ -254,6 +264,11 @@ impl PendingSync {
     }
 }
 
+/// Returns the file name of a segment that is compressed.
+pub(crate) fn compressed_name(number: u64) -> String {
+    segment_name(number) + COMPRESSED_SUFFIX
+}
+
 /// Returns the file name of a segment.
 pub(crate) fn segment_name(number: u64) -> String {
     format!("{SEGMENT_PREFIX}{number:08}{SEGMENT_SUFFIX}")
@@ -261,12 +276,13 @@ pub(crate) fn segment_name(number: u64) -> String {
 
 /// Returns the number in the file name of a segment; `None` for other files.
 pub(crate) fn segment_number(name: &str) -> Option<u64> {
+    let name = name.strip_suffix(COMPRESSED_SUFFIX).unwrap_or(name);
     let digits = name.strip_prefix(SEGMENT_PREFIX)?.strip_suffix(SEGMENT_SUFFIX)?;
     digits.parse().ok().filter(|number| segment_name(*number) == name)
 }
 
-/// Returns the file names of the segments in a folder, oldest first. A gateway may write into the
-/// folder at the same time.
+/// Returns the file names of the segments in a folder, oldest first; of one that is there plain and
+/// compressed, the plain one. A gateway may write into the folder at the same time.
 ///
 /// # Errors
 /// When the folder cannot be read.
@@ -280,6 +296,7 @@ pub(crate) fn segments(path: &Path) -> io::Result<Vec<String>> {
         }
     }
     numbered.sort_unstable();
+    numbered.dedup_by_key(|(number, _)| *number);
     Ok(numbered.into_iter().map(|(_, name)| name).collect())
 }
 
@@ -405,11 +422,13 @@ mod tests {
     #[test]
     fn segments_are_recognized_by_name_and_ordered_by_number() {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["audit-00000010.jsonl", "audit-00000002.jsonl", "audit-2.jsonl", "x", "lock"] {
+        let numbers = ["audit-00000010.jsonl", "audit-00000002.jsonl", "audit-00000001.jsonl.gz"];
+        let others = ["audit-00000002.jsonl.gz", "audit-2.jsonl", "audit-00000003.gz", "x", "lock"];
+        for name in numbers.iter().chain(&others) {
             fs::write(folder.path().join(name), "").unwrap();
         }
         let names = segments(folder.path()).unwrap();
-        assert_eq!(names, ["audit-00000002.jsonl", "audit-00000010.jsonl"]);
+        assert!(names.iter().eq(numbers.iter().rev()), "{names:?}");
         assert_eq!(segment_number(&segment_name(123_456_789)), Some(123_456_789));
     }
 }

@@ -43,10 +43,6 @@ pub enum Unrecorded {
     Late,
 }
 
-/// The timeout for writing a record, after which its call is refused: a disk that hangs must not
-/// make calls hang.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-
 impl Ledger {
     /// Opens the log of the configuration and starts its writer.
     ///
@@ -113,7 +109,12 @@ impl Ledger {
 
     /// Whether calls that must be recorded are refused at present, because the log is down.
     pub fn refuses(&self) -> bool {
-        self.queue.is_down() && !self.queue.degrades()
+        self.is_down() && !self.queue.degrades()
+    }
+
+    /// Whether records cannot be written at present, or not within `audit.timeout`.
+    pub(super) fn is_down(&self) -> bool {
+        self.queue.is_down_at(self.started.elapsed())
     }
 
     /// Returns how long the oldest waiting record has waited; `None` if none waits.
@@ -125,7 +126,7 @@ impl Ledger {
     /// Records an event that `holder` has caused, and waits until the record is written.
     ///
     /// # Errors
-    /// When the record cannot be written within [`WRITE_TIMEOUT`], unless `audit.on_failure` is
+    /// When the record cannot be written within `audit.timeout`, unless `audit.on_failure` is
     /// `degrade`.
     ///
     /// # Cancel safety
@@ -148,7 +149,8 @@ impl Ledger {
         let Some(written) = written.map_err(|_| Unrecorded::Refused)? else {
             return Ok(());
         };
-        match timeout(WRITE_TIMEOUT, written).await {
+        // A disk that hangs must not make calls hang.
+        match timeout(self.queue.timeout(), written).await {
             Ok(Ok(WriteOutcome::Written)) => Ok(()),
             _ if self.queue.degrades() => Ok(()),
             Ok(Err(_)) => Err(Unrecorded::Refused),
@@ -210,14 +212,16 @@ fn stamp(started: Instant) -> Stamp {
 pub(crate) fn writer_settings(config: &config::Audit) -> WriterSettings {
     WriterSettings {
         limit: config.buffer,
+        timeout: config.timeout,
         share: config.share.of(config.buffer),
         degrades: config.on_failure == config::OnAuditFailure::Degrade,
         sync_every: (config.durability == Durability::Interval).then_some(config.sync),
         log: LogSettings {
             segment_size: config.segment_size,
             segment_age: config.segment_age,
-            max_size: config.max_size,
-            keep: config.keep,
+            keep_size: config.keep_size,
+            keep_for: config.keep_for,
+            refuses_when_full: config.on_full == config::OnAuditFull::Refuse,
             checkpoint_records: config.checkpoint_records,
             checkpoint_every: config.checkpoint_every,
         },

@@ -12,6 +12,7 @@
 #![warn(unreachable_pub)]
 
 mod checkpoint;
+mod compressor;
 pub mod digest;
 mod folder;
 mod header;
@@ -22,6 +23,7 @@ mod queue;
 pub mod record;
 mod recover;
 pub mod search;
+mod segment_reader;
 mod sync_thread;
 pub mod tail;
 pub mod usage;
@@ -203,7 +205,18 @@ impl Audit {
 
     /// Whether records can be written at present; also true while the log is disabled.
     pub fn is_up(&self) -> bool {
-        self.0.ledger.load().as_ref().is_none_or(|ledger| !ledger.queue().is_down())
+        self.0.ledger.load().as_ref().is_none_or(|ledger| !ledger.is_down())
+    }
+
+    /// Returns the size of all segments as they are stored, in bytes; it is counted once a second.
+    pub fn size(&self) -> u64 {
+        self.0.ledger.load().as_ref().map_or(0, |ledger| ledger.queue().size().0)
+    }
+
+    /// Returns the size at which records are refused, in bytes; `None` where the oldest segments
+    /// leave instead.
+    pub fn size_limit(&self) -> Option<u64> {
+        self.0.ledger.load().as_ref().and_then(|ledger| ledger.queue().size().1)
     }
 
     /// Returns the size of the records that wait to be written, in bytes.
@@ -233,13 +246,6 @@ impl Audit {
     /// Returns a new number for a call, which its records have in common.
     pub fn next_call(&self) -> u64 {
         self.0.calls.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    /// Starts a new segment.
-    pub fn rotate(&self) {
-        if let Some(ledger) = self.0.ledger.load().as_ref() {
-            ledger.queue().rotate();
-        }
     }
 
     /// Ends the current log and all replaced ones: writes the waiting records and a checkpoint.

@@ -11,11 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Statement};
-use super::folder::{LogFolder, LogSegment, PendingSync, segment_name};
+use super::folder::{LogFolder, LogSegment, PendingSync, segment_name, segment_number};
 use super::header::SegmentHeader;
 use super::keys::{Digest, Keys};
 use super::record::{AuditEvent, Head, Stamp, WriterId, next_digest, time_text};
 use super::recover::{Recovered, read_header};
+use super::segment_reader::SegmentReader;
+use base::seal::hex::hex;
 
 /// A log that is open for writing.
 pub(crate) struct Log {
@@ -52,10 +54,12 @@ pub(crate) struct LogSettings {
     /// Bytes from which on a new segment is started.
     pub segment_size: u64,
     pub segment_age: Duration,
-    /// The limit of all segments together, in bytes.
-    pub max_size: u64,
-    /// The number of segments that are kept; 0 keeps all.
-    pub keep: usize,
+    /// The limit of all segments together, as they are stored; in bytes.
+    pub keep_size: u64,
+    /// The age at which closed segments leave.
+    pub keep_for: Duration,
+    /// Whether records are refused at `keep_size`; else the oldest closed segments leave.
+    pub refuses_when_full: bool,
     /// Records after which a checkpoint is due.
     pub checkpoint_records: u64,
     pub checkpoint_every: Duration,
@@ -111,12 +115,14 @@ impl Log {
             last_checkpoint: LastCheckpoint { seq: recovered.head.seq, at: stamp.up },
             headers: recovered.headers.unwrap_or_default(),
         };
-        if recovered.number > 0 {
+        if recovered.is_closed {
+            log.start_segment(stamp)?;
+        } else if recovered.number > 0 {
             let segment = log.folder.reopen(&segment_name(recovered.number))?;
             segment.pending_sync()?.run()?;
             log.segment = Some(segment);
         }
-        if recovered.headers.is_none() {
+        if recovered.headers.is_none() && !recovered.is_closed {
             // The first segment, or the first one with digests.
             log.start_segment(stamp)?;
         }
@@ -148,8 +154,9 @@ impl Log {
 
     fn write_from(&mut self, start: usize, now: Stamp) -> io::Result<()> {
         let length = (self.unsynced_lines.len() - start) as u64;
-        if self.total + length > self.settings.max_size {
-            let full = "the segments have reached audit.max_size; move old segments away";
+        let LogSettings { keep_size, refuses_when_full, .. } = self.settings;
+        if refuses_when_full && self.total + length > keep_size {
+            let full = "the segments have reached audit.keep_size";
             return Err(io::Error::new(io::ErrorKind::StorageFull, full));
         }
         if let Some(segment) = &mut self.segment {
@@ -248,9 +255,9 @@ impl Log {
 
     /// Whether the segment has reached its size or age.
     pub(crate) fn wants_rotation(&self, now: Stamp) -> bool {
-        let LogSettings { segment_size, segment_age, .. } = self.settings;
-        let is_old = now.up.saturating_sub(self.opened_at) >= segment_age;
-        self.segment.as_ref().is_some_and(|segment| segment.bytes >= segment_size || is_old)
+        let is_old = now.up.saturating_sub(self.opened_at) >= self.settings.segment_age;
+        let size = self.settings.closing_size();
+        self.segment.as_ref().is_some_and(|segment| segment.bytes >= size || is_old)
     }
 
     /// Ends the segment with a checkpoint and starts the next one. The caller ensures that no sync
@@ -265,33 +272,47 @@ impl Log {
         Ok(signed)
     }
 
-    /// Returns the oldest segment and the number of its last record, if there are more segments
-    /// than `keep`.
+    /// Returns the oldest closed segment, if it must leave: beyond `keep_size`, with room for the
+    /// segment that is written, or beyond `keep_for`.
     ///
     /// # Errors
-    /// When the folder or the header of the second segment cannot be read.
-    pub(crate) fn oldest_surplus(&self) -> io::Result<Option<(String, u64)>> {
+    /// When the folder, or one of the two oldest segments, cannot be read.
+    pub(crate) fn oldest_surplus(&self, now: Stamp) -> io::Result<Option<Surplus>> {
+        let LogSettings { keep_size, keep_for, refuses_when_full, .. } = self.settings;
+        let room = keep_size - self.settings.closing_size();
+        let is_full = !refuses_when_full && self.total > room;
         let names = self.folder.segments()?;
-        let keep = self.settings.keep;
-        let [oldest, second, ..] = names.as_slice() else {
+        let mut numbers = names.iter().filter_map(|name| segment_number(name));
+        let (Some(number), Some(second)) = (numbers.next(), numbers.next()) else {
             return Ok(None);
         };
-        if keep == 0 || names.len() <= keep {
+        let folder = self.folder.path();
+        let is_old = || {
+            let modified = SegmentReader::open(folder, number).ok()?.modified()?;
+            Some(now.wall.duration_since(modified).ok()? > keep_for)
+        };
+        if !is_full && is_old() != Some(true) {
             return Ok(None);
         }
+        let first_seq = read_header(folder, number)?.previous.seq + 1;
         // The header of a later segment would claim that those between were removed, too.
-        let header = read_header(&self.folder.path().join(second))?;
-        Ok(Some((oldest.clone(), header.previous.seq)))
+        let last = read_header(folder, second)?.previous;
+        Ok(Some(Surplus { number, first_seq, last }))
     }
 
     /// Removes a segment. The caller has recorded the removal before.
     ///
     /// # Errors
     /// When the file cannot be removed.
-    pub(crate) fn remove(&mut self, name: &str) -> io::Result<()> {
-        self.folder.remove(name)?;
+    pub(crate) fn remove(&mut self, number: u64) -> io::Result<()> {
+        self.folder.remove(number)?;
         self.total = self.folder.total()?;
         Ok(())
+    }
+
+    /// Returns the number of the segment that is written.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     /// Whether a checkpoint is due, by the number of records or by time.
@@ -330,9 +351,16 @@ impl Log {
         self.total = self.folder.total().unwrap_or(self.total);
     }
 
-    /// Returns the size of all segments, in percent of `max_size`.
+    /// Returns the size of all segments, in bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.total
+    }
+
+    /// Returns the size of all segments, in percent of the size at which records are refused; 0
+    /// where the oldest segments leave instead.
     pub(crate) fn fill_percent(&self) -> u64 {
-        self.total.saturating_mul(100) / self.settings.max_size.max(1)
+        let LogSettings { keep_size, refuses_when_full, .. } = self.settings;
+        if refuses_when_full { self.total.saturating_mul(100) / keep_size.max(1) } else { 0 }
     }
 
     /// Returns the number of the last record that is known to be on the disk.
@@ -403,6 +431,37 @@ impl Log {
         self.segment = Some(segment);
         self.total = self.folder.total().unwrap_or(self.total);
         Ok(())
+    }
+}
+
+impl LogSettings {
+    /// The size at which a segment is closed: an eighth of all at most, so that little leaves at
+    /// once.
+    fn closing_size(&self) -> u64 {
+        self.segment_size.min(self.keep_size / 8)
+    }
+}
+
+/// A closed segment that must leave the log.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Surplus {
+    pub number: u64,
+    pub first_seq: u64,
+    /// Its last record.
+    pub last: Head,
+}
+
+impl Surplus {
+    /// Returns the record of its removal. It names the records and the running digest of their
+    /// lines, by which a copy is recognized.
+    pub(crate) fn event(&self) -> AuditEvent {
+        let Self { number, first_seq, last } = self;
+        AuditEvent::new("segment_removed")
+            .text("name", &segment_name(*number))
+            .number("first_seq", *first_seq)
+            .number("last_seq", last.seq)
+            .number("count", (last.seq + 1).saturating_sub(*first_seq))
+            .text("lines", &hex(&last.lines))
     }
 }
 

@@ -80,7 +80,10 @@ struct QueueState {
     omitted: OmittedNotes,
     missing: Option<Gap>,
     is_down: bool,
-    rotate: bool,
+    /// The `up` stamp of the oldest record that the writer has taken and is not done with.
+    taken_since: Option<Duration>,
+    /// The size of all segments, in bytes.
+    size: u64,
     /// Set by [`Queue::drain`], until the writer has seen it.
     draining: bool,
     closing: bool,
@@ -96,6 +99,8 @@ pub(super) struct WriterSettings {
     /// The limit of records that calls wait for, and of lines that are written but not synced; in
     /// bytes.
     pub limit: usize,
+    /// The time after which a record that waits counts as not written.
+    pub timeout: Duration,
     /// The part of the limit that one caller may take while others want room, in bytes.
     pub share: usize,
     /// Whether calls continue unrecorded while the log is down (`audit.on_failure = "degrade"`).
@@ -112,7 +117,6 @@ pub(super) struct Work {
     pub entries: Vec<QueueEntry>,
     pub omitted: OmittedNotes,
     pub missing: Option<Gap>,
-    pub rotate: bool,
     /// The last producer is gone: the writer ends once everything is written.
     pub draining: bool,
     /// The writer ends now, whether or not everything is written.
@@ -144,7 +148,8 @@ impl Queue {
             omitted: OmittedNotes::new(),
             missing: None,
             is_down: false,
-            rotate: false,
+            taken_since: None,
+            size: 0,
             draining: false,
             closing: false,
             closed: false,
@@ -154,10 +159,34 @@ impl Queue {
         Self { state: Mutex::new(state), work: Condvar::default(), end: Condvar::default() }
     }
 
-    /// Returns the bytes of the waiting records, and the `up` stamp of the oldest one.
+    /// Returns the bytes of the waiting records, and the `up` stamp of the oldest one, which the
+    /// writer may have taken.
     pub(super) fn waiting(&self) -> (usize, Option<Duration>) {
         let state = self.lock();
-        (state.bytes(), state.entries.first().map(|entry| entry.stamp.up))
+        (state.bytes(), state.oldest())
+    }
+
+    /// Whether the log cannot be written at present: writing fails, or takes too long. `up` is the
+    /// present time, as stamps have it.
+    pub(super) fn is_down_at(&self, up: Duration) -> bool {
+        self.lock().is_down_at(up)
+    }
+
+    /// Returns the size of all segments, and the size at which records are refused; in bytes.
+    pub(super) fn size(&self) -> (u64, Option<u64>) {
+        let state = self.lock();
+        let LogSettings { keep_size, refuses_when_full, .. } = state.settings.log;
+        (state.size, refuses_when_full.then_some(keep_size))
+    }
+
+    /// Takes over the size of all segments.
+    pub(super) fn set_size(&self, size: u64) {
+        self.lock().size = size;
+    }
+
+    /// Returns the time after which a record that waits counts as not written.
+    pub(super) fn timeout(&self) -> Duration {
+        self.lock().settings.timeout
     }
 
     /// Replaces the settings, and hands them to the writer.
@@ -190,7 +219,8 @@ impl Queue {
     ) -> Result<Option<oneshot::Receiver<WriteOutcome>>, RecordRefused> {
         let mut state = self.lock();
         let degrades = state.settings.degrades;
-        if state.closed || (state.is_down && !degrades) {
+        let is_down = state.is_down_at(stamp.up);
+        if state.closed || (is_down && !degrades) {
             return Err(RecordRefused);
         }
         let (written, receiver) = oneshot::channel();
@@ -199,14 +229,13 @@ impl Queue {
         let records = entry.records();
         // While the log is down no call waits, but records that fit are kept.
         let fits = state.calls.take(holder, entry.size()).is_ok();
-        match (fits, state.is_down) {
+        match (fits, is_down) {
             (true, false) => state.entries.push(entry),
             (true, true) => state.entries.push(QueueEntry { written: None, ..entry }),
             (false, _) if degrades => state.miss(records, stamp),
             (false, _) => return Err(RecordRefused),
         }
         state.debug_assert_invariants();
-        let is_down = state.is_down;
         self.wake(state);
         Ok((fits && !is_down).then_some(receiver))
     }
@@ -234,13 +263,6 @@ impl Queue {
             state.push(QueueEntry { before: None, event, stamp, room: Room::End, written: None });
         }
         state.debug_assert_invariants();
-        self.wake(state);
-    }
-
-    /// Requests a new segment.
-    pub(super) fn rotate(&self) {
-        let mut state = self.lock();
-        state.rotate = true;
         self.wake(state);
     }
 
@@ -275,13 +297,9 @@ impl Queue {
         self.lock().closed
     }
 
-    /// Whether the log cannot be written at present.
-    pub(super) fn is_down(&self) -> bool {
-        self.lock().is_down
-    }
-
     /// Blocks the writer until there is work, or for `timeout`.
     pub(super) fn wait(&self, timeout: Duration, intake: Intake) -> Work {
+        self.lock().taken_since = None;
         let takes = intake == Intake::Open;
         let is_idle = |state: &QueueState| {
             let has_records = takes
@@ -290,7 +308,6 @@ impl Queue {
                     || state.missing.is_some());
             !(has_records
                 || state.settings_changed
-                || state.rotate
                 || state.draining
                 || state.closing
                 || state.sync_outcome.is_some())
@@ -306,12 +323,12 @@ impl Queue {
             entries: Vec::new(),
             omitted: OmittedNotes::new(),
             missing: None,
-            rotate: std::mem::take(&mut state.rotate),
             draining: std::mem::take(&mut state.draining),
             closing: state.closing,
             sync_outcome: state.sync_outcome.take(),
         };
         if takes {
+            state.taken_since = state.oldest();
             work.entries = state.take_entries();
             work.omitted = std::mem::take(&mut state.omitted);
             work.missing = state.missing.take();
@@ -356,6 +373,7 @@ impl Queue {
         let UnwrittenEntries { entries, omitted, missing } = unwritten;
         let mut state = self.lock();
         state.is_down = true;
+        state.taken_since = None;
         let degrades = state.settings.degrades;
         // A dropped sender refuses its caller. A caller that no longer waits has learned that the
         // record is late.
@@ -428,6 +446,16 @@ impl QueueEntry {
 }
 
 impl QueueState {
+    fn oldest(&self) -> Option<Duration> {
+        self.taken_since.or_else(|| self.entries.first().map(|entry| entry.stamp.up))
+    }
+
+    /// A disk that hangs is as bad as one that fails.
+    fn is_down_at(&self, up: Duration) -> bool {
+        let waits = |since| up.saturating_sub(since) > self.settings.timeout;
+        self.is_down || self.oldest().is_some_and(waits)
+    }
+
     fn bytes(&self) -> usize {
         self.calls.used() + self.note_bytes + self.end_bytes
     }
@@ -500,13 +528,15 @@ mod tests {
         let log = LogSettings {
             segment_size: 1,
             segment_age: NEVER,
-            max_size: 1,
-            keep: 0,
+            keep_size: 1,
+            keep_for: NEVER,
+            refuses_when_full: true,
             checkpoint_records: 1,
             checkpoint_every: NEVER,
         };
         let settings = WriterSettings {
             limit: 64 << 10,
+            timeout: NEVER,
             share: 16 << 10,
             degrades: false,
             sync_every: None,
@@ -633,6 +663,28 @@ mod tests {
             }
         }
         entries + omitted + missing
+    }
+
+    #[test]
+    fn records_that_wait_too_long_count_as_not_written_until_the_writer_is_done() {
+        let queue = queue();
+        let settings = queue.lock().settings.clone();
+        queue.reconfigure(WriterSettings { timeout: Duration::from_secs(5), ..settings });
+        let at = |up| Stamp { up: Duration::from_secs(up), ..START };
+        let submit = |up| queue.submit(&holder("a"), None, AuditEvent::new("test"), at(up));
+        let mut first = submit(1).unwrap().unwrap();
+        assert!(!queue.is_down_at(at(6).up) && queue.is_down_at(at(7).up), "nobody takes it");
+        let taken = queue.wait(Duration::ZERO, Intake::Open);
+        assert_eq!(queue.waiting(), (0, Some(at(1).up)), "it is taken, and not written");
+        assert!(submit(5).is_ok());
+        assert_eq!(submit(7).err(), Some(RecordRefused), "refused at once");
+        assert!(first.try_recv().is_err());
+        for entry in taken.entries {
+            let _ = entry.written.map(|written| written.send(WriteOutcome::Written));
+        }
+        assert_eq!(queue.wait(Duration::ZERO, Intake::Open).entries.len(), 1);
+        queue.wait(Duration::ZERO, Intake::Open);
+        assert!(!queue.is_down_at(at(100).up) && submit(100).is_ok());
     }
 
     #[test]

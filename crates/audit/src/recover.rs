@@ -4,11 +4,12 @@
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use super::folder::{LogFolder, segment_number};
+use super::folder::{LogFolder, segment_name, segment_number};
 use super::header::SegmentHeader;
 use super::keys::{Digest, Keys};
 use super::record::{Head, MAX_LINE, RecordLine, WriterId, next_digest};
-use base::platform::disk::{self, File};
+use super::segment_reader::SegmentReader;
+use base::platform::disk;
 use base::seal::hex::hex;
 use base::seal::random;
 
@@ -22,6 +23,8 @@ pub(crate) struct Recovered {
     pub number: u64,
     /// The length of the last segment, in bytes.
     pub bytes: u64,
+    /// Whether the last segment is closed, because the one after it was taken away.
+    pub is_closed: bool,
     /// The running digest of the headers; `None` if there is no segment, or the last one has no
     /// digests.
     pub headers: Option<Digest>,
@@ -56,12 +59,19 @@ pub(crate) fn recover(folder: &LogFolder, keys: &Keys) -> io::Result<Recovered> 
     let Some(name) = segments.last() else {
         let writer = WriterId { instance: hex(&random::<8>()), boot };
         let head = Head { seq: lost, ..Head::default() };
-        return Ok(Recovered { writer, head, number: 0, bytes: 0, headers: None, torn: 0, aside });
+        return Ok(Recovered {
+            writer,
+            head,
+            number: 0,
+            bytes: 0,
+            is_closed: false,
+            headers: None,
+            torn: 0,
+            aside,
+        });
     };
-    let path = folder.path().join(name);
-    let mut file = File::open(&path)?;
-    let mut line = Vec::new();
-    BufReader::new(&file).take(MAX_LINE as u64).read_until(b'\n', &mut line)?;
+    let number = segment_number(name).unwrap_or_default();
+    let line = first_line_of(folder.path(), number)?;
     let header = first_line(&line).and_then(|line| Some((SegmentHeader::read(&line)?, line)));
     let Some((header, line)) = header else {
         return Err(invalid_segment(name, "does not start with a segment header"));
@@ -70,11 +80,13 @@ pub(crate) fn recover(folder: &LogFolder, keys: &Keys) -> io::Result<Recovered> 
         let what = "was written with another audit.key: set that key, or another audit.path";
         return Err(invalid_segment(name, what));
     }
+    let mut file = SegmentReader::open(folder.path(), number)?;
     let SegmentEnd { offset: end, last } = find_end(&mut file)?;
     let mut torn = Vec::new();
     file.seek(SeekFrom::Start(end))?;
     file.read_to_end(&mut torn)?;
-    if !torn.is_empty() {
+    let is_closed = file.is_compressed();
+    if !torn.is_empty() && !is_closed {
         let stem = name.trim_end_matches(".jsonl");
         folder.save_torn(&format!("{stem}-{end}.torn"), &torn)?;
         folder.truncate(name, end)?;
@@ -93,8 +105,9 @@ pub(crate) fn recover(folder: &LogFolder, keys: &Keys) -> io::Result<Recovered> 
     Ok(Recovered {
         writer: WriterId { instance: header.instance, boot },
         head: Head { seq: head.seq.max(lost), lines: digest, ..head },
-        number: segment_number(name).unwrap_or_default(),
+        number,
         bytes: end,
+        is_closed,
         headers,
         torn: torn.len() as u64,
         aside,
@@ -105,10 +118,10 @@ pub(crate) fn recover(folder: &LogFolder, keys: &Keys) -> io::Result<Recovered> 
 fn set_aside_strangers(folder: &LogFolder) -> io::Result<Vec<SetAside>> {
     let mut aside = Vec::new();
     for name in folder.segments()? {
-        let path = folder.path().join(&name);
-        match read_header(&path) {
+        let number = segment_number(&name).unwrap_or_default();
+        match read_header(folder.path(), number) {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                let text = disk::read(&path)?;
+                let text = disk::read(&folder.path().join(&name))?;
                 let lines = text.split(|&byte| byte == b'\n').filter_map(RecordLine::read);
                 // Nothing in it is authenticated: a number beyond any real log is none.
                 let seqs = lines.filter_map(|line| line.seq()).filter(|seq| *seq < MAX_LOST);
@@ -130,11 +143,21 @@ const MAX_LOST: u64 = 1 << 50;
 ///
 /// # Errors
 /// When the file cannot be read, or does not start with a header (`InvalidData`).
-pub(crate) fn read_header(path: &Path) -> io::Result<SegmentHeader> {
-    let mut line = Vec::new();
-    BufReader::new(File::open(path)?).take(MAX_LINE as u64).read_until(b'\n', &mut line)?;
+pub(crate) fn read_header(folder: &Path, number: u64) -> io::Result<SegmentHeader> {
+    let line = first_line_of(folder, number)?;
     let header = first_line(&line).and_then(|line| SegmentHeader::read(&line));
-    header.ok_or_else(|| invalid_segment(&path.display().to_string(), "has no header"))
+    header.ok_or_else(|| invalid_segment(&segment_name(number), "has no header"))
+}
+
+/// Returns the first line of a segment, with its line feed.
+///
+/// # Errors
+/// As [`SegmentReader::open`].
+pub(crate) fn first_line_of(folder: &Path, number: u64) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    let segment = SegmentReader::open(folder, number)?;
+    BufReader::new(segment).take(MAX_LINE as u64).read_until(b'\n', &mut line)?;
+    Ok(line)
 }
 
 fn invalid_segment(name: &str, what: &str) -> io::Error {
@@ -155,8 +178,8 @@ struct SegmentEnd {
 
 /// Finds the last complete line from the end: a crash of the system may leave more than one
 /// incomplete line. Reads more than [`TAIL`] bytes only where these have none.
-fn find_end(file: &mut File) -> io::Result<SegmentEnd> {
-    let length = file.metadata()?.length;
+fn find_end(file: &mut SegmentReader) -> io::Result<SegmentEnd> {
+    let length = file.length()?;
     let mut tail = TAIL;
     loop {
         let start = length.saturating_sub(tail);

@@ -7,10 +7,10 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use super::folder::{segment_name, segment_number, segments};
+use super::folder::{segment_number, segments};
 use super::record::{MAX_LINE, RecordLine};
 use super::recover::read_header;
-use base::platform::disk::{self, File};
+use super::segment_reader::SegmentReader;
 
 /// A place in a log, between two lines.
 #[derive(
@@ -29,7 +29,7 @@ pub(crate) struct Tail {
     path: PathBuf,
     position: Position,
     /// The segment that is read, by its number.
-    file: Option<(u64, File)>,
+    file: Option<(u64, SegmentReader)>,
 }
 
 /// Bytes that are read at once.
@@ -50,7 +50,7 @@ impl Tail {
             return Ok(Self::new(path, Position::default()));
         };
         let segment = segment_number(&name).unwrap_or_default();
-        let (offset, _) = last_line(&mut File::open(&path.join(&name))?)?;
+        let (offset, _) = last_line(&mut SegmentReader::open(path, segment)?)?;
         Ok(Self::new(path, Position { segment, offset }))
     }
 
@@ -113,9 +113,9 @@ impl Tail {
         Ok(complete)
     }
 
-    fn open(&mut self, segment: u64) -> io::Result<Option<&mut File>> {
+    fn open(&mut self, segment: u64) -> io::Result<Option<&mut SegmentReader>> {
         if self.file.as_ref().is_none_or(|(number, _)| *number != segment) {
-            self.file = match File::open(&self.path.join(segment_name(segment))) {
+            self.file = match SegmentReader::open(&self.path, segment) {
                 Ok(file) => Some((segment, file)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => None,
                 Err(error) => return Err(error),
@@ -143,7 +143,8 @@ pub(crate) fn instance(path: &Path) -> io::Result<Option<String>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         names => names?,
     };
-    let headers = names.iter().rev().filter_map(|name| read_header(&path.join(name)).ok());
+    let headers =
+        names.iter().rev().filter_map(|name| read_header(path, segment_number(name)?).ok());
     Ok(headers.map(|header| header.instance).next())
 }
 
@@ -155,7 +156,8 @@ pub(crate) fn last_seq(path: &Path) -> io::Result<u64> {
     let Some(name) = segments(path)?.pop() else {
         return Ok(0);
     };
-    Ok(last_line(&mut File::open(&path.join(&name))?)?.1.unwrap_or_default())
+    let segment = segment_number(&name).unwrap_or_default();
+    Ok(last_line(&mut SegmentReader::open(path, segment)?)?.1.unwrap_or_default())
 }
 
 /// Returns where the records since `time` begin, at most `limit` bytes before the end: in front of
@@ -167,15 +169,16 @@ pub(crate) fn since(path: &Path, time: SystemTime, limit: u64) -> io::Result<(Po
     let mut begin = Position::default();
     let mut total = 0;
     for name in segments(path)?.iter().rev() {
-        let meta = disk::metadata(&path.join(name))?;
-        if meta.modified.is_some_and(|modified| modified < time) {
+        let segment = segment_number(name).unwrap_or_default();
+        let file = SegmentReader::open(path, segment)?;
+        if file.modified().is_some_and(|modified| modified < time) {
             break;
         }
-        let segment = segment_number(name).unwrap_or_default();
-        if total + meta.length > limit {
-            return Ok((Position { segment, offset: total + meta.length - limit }, true));
+        let length = file.length()?;
+        if total + length > limit {
+            return Ok((Position { segment, offset: total + length - limit }, true));
         }
-        total += meta.length;
+        total += length;
         begin = Position { segment, offset: 0 };
     }
     Ok((begin, false))
@@ -197,8 +200,8 @@ pub(super) fn read_full(mut file: impl Read, buffer: &mut [u8]) -> io::Result<us
 
 /// Returns where the last complete line of a segment ends, in bytes, and the number of the record
 /// by then.
-fn last_line(file: &mut File) -> io::Result<(u64, Option<u64>)> {
-    let length = file.metadata()?.length;
+fn last_line(file: &mut SegmentReader) -> io::Result<(u64, Option<u64>)> {
+    let length = file.length()?;
     let start = length.saturating_sub(2 * MAX_LINE as u64);
     let mut text = Vec::new();
     file.seek(SeekFrom::Start(start))?;
@@ -216,6 +219,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use crate::folder::segment_name;
 
     fn append(path: &Path, segment: u64, text: &str) {
         let file = path.join(segment_name(segment));

@@ -9,7 +9,8 @@ use tracing::{debug, error, info, warn};
 
 use super::EVIDENCE;
 use super::checkpoint::Checkpoint;
-use super::log::{Gap, Log};
+use super::compressor::Compressor;
+use super::log::{Gap, Log, Surplus};
 use super::queue::{Intake, Queue, UnwrittenEntries, Work, WriteOutcome, WriterSettings};
 use super::record::{AuditEvent, Stamp, time_text};
 use super::sync_thread::{SyncThread, ended};
@@ -21,11 +22,11 @@ pub(super) struct LogWriter {
     log: Log,
     /// `None` until it could be started.
     sync_thread: Option<SyncThread>,
+    compressor: Compressor,
     clock: Clock,
     settings: WriterSettings,
     /// `Some` while the log cannot be written.
     outage: Option<Outage>,
-    rotation_requested: bool,
     /// The last producer is gone: the writer ends once everything is written.
     draining: bool,
     /// Checkpoints that are not known to be on the disk. They are logged only then: a checkpoint
@@ -34,7 +35,9 @@ pub(super) struct LogWriter {
     synced_at: Duration,
     is_nearly_full: bool,
     /// The segment whose removal was recorded last: it may be there still.
-    recorded_removal: Option<String>,
+    recorded_removal: Option<u64>,
+    /// Why a segment could not be removed, as it was logged last.
+    removal_error: Option<String>,
 }
 
 type Clock = Box<dyn Fn() -> Stamp + Send>;
@@ -75,7 +78,8 @@ const EARLY_SYNC_BYTES: usize = 1 << 20;
 /// The timeout of the last sync at a shutdown.
 const FINAL_SYNC_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The percentage of `audit.max_size` from which on a warning is logged.
+/// The percentage of `audit.keep_size` from which on a warning is logged, with
+/// `audit.on_full = "refuse"`.
 const NEARLY_FULL_PERCENT: u64 = 80;
 
 impl LogWriter {
@@ -84,15 +88,16 @@ impl LogWriter {
             queue,
             log,
             sync_thread: None,
+            compressor: Compressor::default(),
             clock,
             settings,
             outage: None,
-            rotation_requested: false,
             draining: false,
             signed: Vec::new(),
             synced_at: Duration::ZERO,
             is_nearly_full: false,
             recorded_removal: None,
+            removal_error: None,
         }
     }
 
@@ -118,7 +123,6 @@ impl LogWriter {
                 self.go_down_on_error(Err(ended()), now);
             }
             let closing = work.closing;
-            self.rotation_requested |= work.rotate;
             self.draining |= work.draining;
             let Work { entries, omitted, missing, .. } = work;
             self.write(UnwrittenEntries { entries, omitted, missing }, now);
@@ -134,6 +138,7 @@ impl LogWriter {
             }
         }
         self.finish();
+        drop(self.compressor);
         // Releases the lock of the folder before the end is reported.
         drop(self.log);
         let lost = queue.mark_closed();
@@ -240,10 +245,8 @@ impl LogWriter {
         if self.log.wants_checkpoint(now) {
             self.signed.push(self.log.sign(now)?);
         }
-        if (self.rotation_requested || self.log.wants_rotation(now)) && !self.log.is_syncing() {
-            self.rotation_requested = false;
+        if self.log.wants_rotation(now) && !self.log.is_syncing() {
             self.signed.push(self.log.rotate(now)?);
-            self.remove_surplus(now)?;
         }
         let is_due = |every| {
             let is_time = now.up.saturating_sub(self.synced_at) >= every;
@@ -274,42 +277,44 @@ impl LogWriter {
         }
     }
 
-    /// Removes the oldest segments beyond `audit.keep`. Each removal is on the disk as a signed
+    /// Removes the oldest segments beyond `audit.keep_size` and `audit.keep_for`. Each removal is on the disk as a signed
     /// record before the file is removed, so that an auditor without the secret can believe it. A
     /// segment that cannot be removed stays: records can be written all the same.
     ///
     /// # Errors
     /// When a record cannot be written.
     fn remove_surplus(&mut self, now: Stamp) -> io::Result<()> {
-        let oldest = |writer: &Self| {
-            writer.log.oldest_surplus().unwrap_or_else(|error| {
-                writer.warn_of_surplus(&error);
-                None
-            })
-        };
-        while let Some((name, last_seq)) = oldest(self) {
-            if self.recorded_removal.as_ref() != Some(&name) {
-                let event = AuditEvent::new("segment_removed")
-                    .text("name", &name)
-                    .number("last_seq", last_seq);
-                self.log.append(std::iter::once((&event, now)), now)?;
+        loop {
+            let surplus = match self.log.oldest_surplus(now) {
+                Ok(Some(surplus)) => surplus,
+                Ok(None) => break self.removal_error = None,
+                Err(error) => break self.warn_of_surplus(&error),
+            };
+            let Surplus { number, .. } = surplus;
+            if self.recorded_removal != Some(number) {
+                self.log.append(std::iter::once((&surplus.event(), now)), now)?;
                 self.signed.push(self.log.sign(now)?);
                 self.log.sync(now)?;
-                self.recorded_removal = Some(name.clone());
+                self.recorded_removal = Some(number);
             }
-            if let Err(error) = self.log.remove(&name) {
-                self.warn_of_surplus(&error);
-                break;
+            if let Err(error) = self.log.remove(number) {
+                break self.warn_of_surplus(&error);
             }
         }
         Ok(())
     }
 
-    fn warn_of_surplus(&self, error: &io::Error) {
+    /// Logs why a segment cannot be removed, once: it is tried every [`TICK`].
+    fn warn_of_surplus(&mut self, error: &io::Error) {
+        let reason = Some(error.to_string());
+        if self.removal_error == reason {
+            return;
+        }
+        self.removal_error = reason;
         warn!(
             path = %self.log.path().display(),
             %error,
-            "old audit segments beyond audit.keep cannot be removed; it is tried again with the next segment"
+            "old audit segments beyond audit.keep_size or audit.keep_for cannot be removed; retrying"
         );
     }
 
@@ -324,7 +329,13 @@ impl LogWriter {
             self.queue.note(AuditEvent::new("segment_lost").text("damage", damage), now);
         }
         self.log.recount();
+        self.queue.set_size(self.log.size());
+        self.compressor.compress_before(self.log.path(), self.log.number());
         self.retry(now);
+        if self.outage.is_none() && !self.log.is_syncing() {
+            let outcome = self.remove_surplus(now);
+            self.go_down_on_error(outcome, now);
+        }
     }
 
     fn warn_if_nearly_full(&mut self, now: Stamp) {
@@ -333,7 +344,7 @@ impl LogWriter {
             warn!(
                 path = %self.log.path().display(),
                 percent = fill,
-                "the audit log is nearly full; move old segments away or raise audit.max_size"
+                "the audit log is nearly full; raise audit.keep_size, or set audit.on_full = \"remove\""
             );
             self.queue.note(AuditEvent::new("nearly_full").number("percent", fill), now);
         }

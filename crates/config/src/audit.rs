@@ -26,6 +26,8 @@ pub struct Audit {
     /// The part of `buffer` that the records of one caller may take while others want room.
     pub share: Share,
     pub on_failure: OnAuditFailure,
+    /// Time after which a record that waits counts as not written.
+    pub timeout: Duration,
     /// Whether `prompts/list` is recorded, too.
     pub list: bool,
     /// The configured key.
@@ -40,10 +42,11 @@ pub struct Audit {
     pub segment_size: u64,
     /// Age at which a new segment is started.
     pub segment_age: Duration,
-    /// Size in bytes of all segments together.
-    pub max_size: u64,
-    /// Number of segments that are kept; 0 keeps all.
-    pub keep: usize,
+    /// Size of all segments together, as they are stored; in bytes.
+    pub keep_size: u64,
+    /// Age at which closed segments leave.
+    pub keep_for: Duration,
+    pub on_full: OnAuditFull,
     /// Patterns of public names: prompts whose argument values are recorded in plain text.
     pub raw_arguments: Vec<Glob>,
 }
@@ -57,6 +60,15 @@ pub enum Durability {
     Strict,
 }
 
+/// Treatment of a log that has reached its size.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum OnAuditFull {
+    /// The oldest closed segments are removed.
+    Remove,
+    /// Nothing is written: [`OnAuditFailure`] applies.
+    Refuse,
+}
+
 /// Treatment of calls while the audit log cannot be written.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OnAuditFailure {
@@ -65,6 +77,8 @@ pub enum OnAuditFailure {
     /// Calls are served; the number of missing records is recorded later.
     Degrade,
 }
+
+const DAY: Duration = Duration::from_secs(86_400);
 
 /// Environment variable with the key, unless the file names another source.
 const KEY_VARIABLE: &str = "PROMPTGATE_AUDIT_KEY";
@@ -157,15 +171,17 @@ buffer: Size of the records of calls that wait to be written, and of those that 
     synced. Each caller has its share. Records that no caller waits for have a quarter beside it.
 on_failure: When the log cannot be written: `refuse` refuses calls, `degrade` serves them and
     records how many records are missing.
+timeout: A record that waits longer counts as not written.
 list: Whether lists are recorded, too.
 key = {"env":"PROMPTGATE_AUDIT_KEY"}: Secret from which all keys of the log are derived, 32 bytes in
     base64. While the variable is not set, a key is generated in `audit.key` beside the file.
 checkpoint: Checkpoints, each of which signs all records before it.
-segment_size: Size at which a new segment is started.
+segment_size: Size at which a new segment is started, an eighth of `keep_size` at most.
 segment_age: Age at which a new segment is started.
-max_size: Size of all segments, at least `segment_size`. A warning at 80 %; at 100 % `on_failure`
-    applies.
-keep: Segments that are kept. `0` keeps all.
+keep_size: Size of all segments as they are stored: closed ones are compressed.
+keep_for: Age at which closed segments leave, whatever room there is.
+on_full: At `keep_size`: `remove` removes the oldest closed segments, each with a signed record;
+    `refuse` writes nothing more, so that `on_failure` applies.
 raw_arguments = [], such as ["library__*"]: Patterns of public names: prompts whose argument values
     may be written in plain text.
 "#;
@@ -187,6 +203,7 @@ pub(super) fn read(mut section: Section<'_>, share: Share) -> Option<Audit> {
     section.explain(KEYS);
     let durability = [("interval", Durability::Interval), ("strict", Durability::Strict)];
     let on_failure = [("refuse", OnAuditFailure::Refuse), ("degrade", OnAuditFailure::Degrade)];
+    let on_full = [("remove", OnAuditFull::Remove), ("refuse", OnAuditFull::Refuse)];
     let path = path(&mut section);
     let is_disabled = path.is_none();
     let key = section.secret_or_variable("key", KEY_VARIABLE).and_then(|text| {
@@ -210,19 +227,18 @@ pub(super) fn read(mut section: Section<'_>, share: Share) -> Option<Audit> {
         buffer: section.size("buffer", 16 << 20, 64 << 10..=1 << 30),
         share,
         on_failure: section.choice("on_failure", OnAuditFailure::Refuse, &on_failure),
+        timeout: section.duration("timeout", Duration::from_secs(5), MILLISECOND),
         list: section.flag("list", true),
         key,
         checkpoint_records,
         checkpoint_every,
         segment_size: section.size("segment_size", 64 << 20, 4 << 10..=1 << 40) as u64,
         segment_age: section.duration("segment_age", Duration::from_secs(86_400), MILLISECOND),
-        max_size: section.size("max_size", 10 << 30, 64 << 10..=1 << 50) as u64,
-        keep: section.count("keep", 0, 0..=1_000_000),
+        keep_size: section.size("keep_size", 10 << 30, 64 << 10..=1 << 50) as u64,
+        keep_for: section.duration("keep_for", 400 * DAY, DAY),
+        on_full: section.choice("on_full", OnAuditFull::Remove, &on_full),
         raw_arguments: globs(&mut section, "raw_arguments").unwrap_or_default(),
     };
-    if audit.max_size < audit.segment_size {
-        section.mistake("max_size", "must be at least as large as audit.segment_size");
-    }
     section.finish();
     (!is_disabled).then_some(audit)
 }
@@ -249,6 +265,7 @@ mod tests {
             buffer: 16 << 20,
             share: Share::new(0.25),
             on_failure: OnAuditFailure::Refuse,
+            timeout: Duration::from_secs(5),
             list: true,
             key: None,
             key_file: "conf/audit.key".into(),
@@ -256,8 +273,9 @@ mod tests {
             checkpoint_every: Duration::from_secs(60),
             segment_size: 64 << 20,
             segment_age: Duration::from_secs(86_400),
-            max_size: 10 << 30,
-            keep: 0,
+            keep_size: 10 << 30,
+            keep_for: 400 * DAY,
+            on_full: OnAuditFull::Remove,
             raw_arguments: Vec::new(),
         };
         assert_eq!(audit, expected);
@@ -268,7 +286,9 @@ mod tests {
     fn k1_mistakes_in_audit_are_reported() {
         let mistake = |text: &str| parse(&format!("[audit]\n{text}\n"), Path::new("")).unwrap_err();
         assert!(mistake("key = { value = \"AAAA\" }").contains("g:2: audit.key: is not base64"));
-        assert!(mistake("max_size = \"1MiB\"").contains("must be at least as large as"));
+        assert!(mistake("keep_for = \"1h\"").contains("audit.keep_for: must be"));
+        assert!(mistake("max_size = \"1MiB\"").contains("its name is now `keep_size`"));
+        assert!(mistake("keep = 5").contains("its name is now `keep_size` and `keep_for`"));
         assert!(
             mistake("checkpoint = { seconds = 1 }").contains("audit.checkpoint.seconds: unknown")
         );

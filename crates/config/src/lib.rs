@@ -55,7 +55,7 @@ pub use access::Access;
 pub use addresses::Addresses;
 pub use admin::{Admin, Oidc, Usage};
 pub use approvals::ApprovalRules;
-pub use audit::{Audit, Durability, OnAuditFailure};
+pub use audit::{Audit, Durability, OnAuditFailure, OnAuditFull};
 pub use auth::{ApiKey, Auth, Certificate, Identity};
 pub use cluster::{Cluster, OnMissing, OnStoreFailure, SharedLimits, StoreCredential, StoreServer};
 pub use credential::{
@@ -858,7 +858,7 @@ mod tests {
     fn bounds_are_reported_in_units_that_the_file_may_use() {
         let found = mistakes(
             "[listing]\nttl_max = 5\n[server.limits]\nidle = \"0s\"\nbody_size = \"2GiB\"\n\
-             [audit]\nmax_size = \"2PiB\"\n",
+             [audit]\nkeep_size = \"2PiB\"\n",
         );
         let ends = [
             "at least \"0s\"",
@@ -870,8 +870,8 @@ mod tests {
         for (line, end) in found.iter().zip(ends) {
             assert!(line.ends_with(end), "{line}\n{end}");
         }
-        let largest = "[audit]\nsegment_size = \"1TiB\"\nmax_size = \"1PiB\"\n";
-        assert_eq!(parse(largest).unwrap().audit.unwrap().max_size, 1 << 50);
+        let largest = "[audit]\nkeep_size = \"1PiB\"\n";
+        assert_eq!(parse(largest).unwrap().audit.unwrap().keep_size, 1 << 50);
     }
 
     #[test]

@@ -3,12 +3,12 @@
 use std::io::{self, Seek, SeekFrom};
 
 use crate::record::MAX_LINE;
+use crate::segment_reader::{BLOCK, SegmentReader};
 use crate::tail::read_full;
-use base::platform::disk::File;
 
 /// A reader of complete lines, last to first.
 pub(super) struct Backward<'a> {
-    file: &'a File,
+    file: &'a mut SegmentReader,
     /// Bytes of the segment from `start` on.
     part: Vec<u8>,
     start: u64,
@@ -18,12 +18,13 @@ pub(super) struct Backward<'a> {
     has_just_read: bool,
 }
 
-/// Bytes that are read at once.
-const READ: u64 = 256 << 10;
+/// Bytes that are read at once, and where the reading begins: so a block of a compressed segment is
+/// decompressed once.
+const READ: u64 = BLOCK as u64;
 
 impl<'a> Backward<'a> {
     /// Creates a reader of the lines that end at most at `end`, in bytes from the start.
-    pub(super) fn new(file: &'a File, end: u64) -> Self {
+    pub(super) fn new(file: &'a mut SegmentReader, end: u64) -> Self {
         Self { file, part: Vec::new(), start: end, end: 0, scanned: 0, has_just_read: false }
     }
 
@@ -79,12 +80,11 @@ impl<'a> Backward<'a> {
         if self.end > 2 * MAX_LINE {
             self.end = 0;
         }
-        let start = self.start.saturating_sub(READ);
+        let start = (self.start.saturating_sub(1)) / READ * READ;
         let length = usize::try_from(self.start - start).unwrap_or_default();
         let mut part = vec![0; length];
-        let mut file = self.file;
-        file.seek(SeekFrom::Start(start))?;
-        let read = read_full(file, &mut part)?;
+        self.file.seek(SeekFrom::Start(start))?;
+        let read = read_full(&mut *self.file, &mut part)?;
         self.scanned += read as u64;
         if read == length {
             part.extend_from_slice(&self.part[..self.end]);
@@ -104,12 +104,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::folder::segment_name;
 
     fn lines(text: &[u8], end: u64) -> Vec<(u64, Vec<u8>)> {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        fs::write(&file, text).unwrap();
-        let file = File::open(file.path()).unwrap();
-        let mut lines = Backward::new(&file, end);
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(segment_name(1)), text).unwrap();
+        let mut file = SegmentReader::open(folder.path(), 1).unwrap();
+        let mut lines = Backward::new(&mut file, end);
         let mut all = Vec::new();
         while let Some((offset, line)) = lines.next().unwrap() {
             all.push((offset, line.to_vec()));

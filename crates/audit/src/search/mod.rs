@@ -19,10 +19,10 @@ use tokio::time::Instant;
 
 use super::folder::{segment_number, segments};
 use super::record::{MAX_LINE, write_text};
-use super::recover::read_header;
+use super::recover::{first_line_of, read_header};
+use super::segment_reader::SegmentReader;
 use super::tail::{Position, Tail};
 use backward::Backward;
-use base::platform::disk::File;
 use entry::CallId;
 
 pub use entry::LogEntry;
@@ -98,15 +98,15 @@ pub fn find(
         let Some(end) = end_in(number, before) else {
             continue;
         };
-        let file = match File::open(&path.join(name)) {
+        let mut file = match SegmentReader::open(path, number) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             file => file?,
         };
-        let length = file.metadata()?.length;
-        if !wanted.may_have(&file, &path.join(name)) {
+        let length = file.length()?;
+        if !wanted.may_have(&file, path, number) {
             continue;
         }
-        let mut lines = Backward::new(&file, length.min(end));
+        let mut lines = Backward::new(&mut file, length.min(end));
         while let Some((offset, line)) = lines.next()? {
             if let Some(entry) = wanted.entry(line, &mut ends) {
                 found.entries.push(entry);
@@ -144,20 +144,19 @@ fn end_in(number: u64, before: Option<Position>) -> Option<u64> {
 pub fn record(path: &Path, seq: u64, until: Instant) -> io::Result<Option<LogEntry>> {
     let begin = format!("{{\"seq\":{seq},");
     for name in segments(path)?.iter().rev() {
-        let file = path.join(name);
-        let header = read_header(&file);
+        let number = segment_number(name).unwrap_or_default();
+        let header = read_header(path, number);
         if header.as_ref().is_ok_and(|header| header.previous.seq >= seq) {
             continue;
         }
-        let mut reader = BufReader::with_capacity(READ, File::open(&file)?);
+        let mut reader = BufReader::with_capacity(READ, SegmentReader::open(path, number)?);
         let (mut line, mut offset) = (Vec::new(), 0);
         while reader.by_ref().take(MAX_LINE as u64 + 1).read_until(b'\n', &mut line)? > 0 {
             offset += line.len() as u64;
             if line.starts_with(begin.as_bytes())
                 && let Some(text) = line.strip_suffix(b"\n")
             {
-                let behind = Position { segment: segment_number(name).unwrap_or_default(), offset };
-                return with_end(path, text, behind);
+                return with_end(path, text, Position { segment: number, offset });
             }
             if Instant::now() >= until {
                 return Err(io::ErrorKind::TimedOut.into());
@@ -243,14 +242,13 @@ impl<'a> SearchCriteria<'a> {
 
     /// Whether a segment may have records of the period, by the time of its header and of its last
     /// change.
-    fn may_have(&self, file: &File, path: &Path) -> bool {
-        let modified = file.metadata().ok().and_then(|meta| meta.modified);
-        if let (Some(from), Some(modified)) = (self.find.from, modified)
+    fn may_have(&self, file: &SegmentReader, path: &Path, number: u64) -> bool {
+        if let (Some(from), Some(modified)) = (self.find.from, file.modified())
             && modified < from
         {
             return false;
         }
-        self.to.is_none() || first_time(path).is_none_or(|time| self.is_before_end(&time))
+        self.to.is_none() || first_time(path, number).is_none_or(|time| self.is_before_end(&time))
     }
 
     fn is_before_end(&self, time: &str) -> bool {
@@ -321,11 +319,6 @@ impl<'a> SearchCriteria<'a> {
 }
 
 /// Returns the time in the header of a segment; `None` if it has none.
-fn first_time(path: &Path) -> Option<String> {
-    let mut line = Vec::new();
-    BufReader::new(File::open(path).ok()?)
-        .take(MAX_LINE as u64)
-        .read_until(b'\n', &mut line)
-        .ok()?;
-    entry::time(&line).map(str::to_owned)
+fn first_time(path: &Path, number: u64) -> Option<String> {
+    entry::time(&first_line_of(path, number).ok()?).map(str::to_owned)
 }

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
+use crate::compressor::compress;
 use crate::folder::segment_name;
 use crate::header::SegmentHeader;
 use crate::keys::Keys;
@@ -171,7 +172,13 @@ proptest! {
                     log.note(&AuditEvent::new("config_reloaded").text("digest", "sha256:1"));
                     expected.push((log.head.seq, None, None));
                 }
-                Step::Rotate => log.rotate(),
+                Step::Rotate => {
+                    log.rotate();
+                    let closed = log.segment - 1;
+                    if closed % 2 == 0 {
+                        compress(log.path(), closed, &|| false).unwrap();
+                    }
+                }
             }
         }
         if tears {
@@ -256,6 +263,10 @@ fn a_record_is_looked_for_where_its_number_can_be_and_until_the_deadline() {
     for _ in 0..3 {
         (0..3).for_each(|_| log.note(&AuditEvent::new("x")));
         log.rotate();
+        // The first one stays plain.
+        if log.segment == 3 {
+            compress(log.path(), 2, &|| false).unwrap();
+        }
     }
     let seqs: Vec<u64> = (1..=log.head.seq).collect();
     for seq in &seqs {

@@ -24,6 +24,8 @@ fn holder() -> Holder {
     Holder::Caller(Caller::new("ci"))
 }
 
+const TIMEOUT: Duration = Duration::from_secs(5);
+
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
@@ -230,8 +232,14 @@ fn d2_a_log_that_drains_ends_once_it_can_be_written_again() {
     let failing = FailAt::new(usize::MAX, action);
     let (log, _) = try_open(folder.path(), Some(failing.clone())).unwrap();
     let sync_every = Some(Duration::from_millis(10));
-    let tuning =
-        WriterSettings { limit: 1000, share: 1000, degrades: true, sync_every, log: settings() };
+    let tuning = WriterSettings {
+        limit: 1000,
+        timeout: TIMEOUT,
+        share: 1000,
+        degrades: true,
+        sync_every,
+        log: settings(),
+    };
     let queue = Arc::new(Queue::new(tuning.clone()));
     let looks = AtomicU64::new(0);
     let clock = Box::new(move || at(looks.fetch_add(1, Ordering::Relaxed)));
@@ -243,7 +251,7 @@ fn d2_a_log_that_drains_ends_once_it_can_be_written_again() {
     submit(AuditEvent::new("test").text("x", &"x".repeat(900)));
     queue.drain();
     let writing = std::thread::spawn(move || log_writer.run());
-    while !lock(&failing).has_failed || !queue.is_down() {
+    while !lock(&failing).has_failed || !queue.is_down_at(Duration::ZERO) {
         std::thread::yield_now();
     }
     assert!(!queue.is_closed(), "it is retried");
@@ -291,6 +299,7 @@ fn a_sync_thread_that_panics_takes_the_log_down_until_it_is_restarted() {
     let sync_every = Some(Duration::from_millis(1));
     let tuning = WriterSettings {
         limit: 10_000,
+        timeout: TIMEOUT,
         share: 10_000,
         degrades: false,
         sync_every,
@@ -306,11 +315,11 @@ fn a_sync_thread_that_panics_takes_the_log_down_until_it_is_restarted() {
     let submit =
         |id| queue.submit(&holder(), None, AuditEvent::new("test").number("id", id), at(5));
     let written = submit(1).unwrap().unwrap();
-    wait_until("the death of the sync thread goes unnoticed", || queue.is_down());
+    wait_until("the death of the sync thread goes unnoticed", || queue.is_down_at(Duration::ZERO));
     assert_eq!(written.blocking_recv(), Ok(WriteOutcome::Written));
     assert!(submit(2).is_err(), "a log that is down refuses");
     seconds.store(7, Ordering::Relaxed);
-    wait_until("the sync thread is not restarted", || !queue.is_down());
+    wait_until("the sync thread is not restarted", || !queue.is_down_at(Duration::ZERO));
     assert_eq!(submit(3).unwrap().unwrap().blocking_recv(), Ok(WriteOutcome::Written));
     queue.drain();
     writer.join().unwrap();
@@ -330,6 +339,7 @@ fn a_writer_that_panics_closes_the_log_and_refuses_records() {
     let sync_every = Some(Duration::from_millis(10));
     let settings = WriterSettings {
         limit: 10_000,
+        timeout: TIMEOUT,
         share: 10_000,
         degrades: true,
         sync_every,
@@ -344,7 +354,10 @@ fn a_writer_that_panics_closes_the_log_and_refuses_records() {
     let writer = std::thread::spawn(move || log_writer.run());
     assert!(writer.join().is_err());
     assert!(written.blocking_recv().is_err());
-    assert!(queue.is_closed() && queue.is_down(), "the death of the writer goes unnoticed");
+    assert!(
+        queue.is_closed() && queue.is_down_at(Duration::ZERO),
+        "the death of the writer goes unnoticed"
+    );
     assert!(submit(2).is_err(), "the log cannot state what is missing, so nothing is accepted");
 }
 
@@ -372,4 +385,62 @@ fn d6_a_line_added_after_the_end_of_an_abandoned_segment_is_reported() {
     fs::write(path.join(&names[0]), first).unwrap();
     let mistakes = check(&path).mistakes;
     assert!(mistakes[0].what.contains("after the end"), "{mistakes:?}");
+}
+
+/// A disk whose writes hang while `hangs` is set.
+struct HangingDisk {
+    hangs: Arc<AtomicBool>,
+    is_reached: Arc<AtomicBool>,
+}
+
+impl FaultInjector for HangingDisk {
+    fn at(&mut self, point: FailPoint) -> io::Result<()> {
+        while point == FailPoint::BeforeWrite && self.hangs.load(Ordering::Relaxed) {
+            self.is_reached.store(true, Ordering::Relaxed);
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_disk_that_hangs_refuses_calls_at_once_stops_no_shutdown_and_recovers() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut folder = LogFolder::open(directory.path()).unwrap();
+    let keys = Keys::new(&key());
+    let recovered = recover(&folder, &keys).unwrap();
+    let (hangs, is_reached) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+    let disk = HangingDisk { hangs: hangs.clone(), is_reached: is_reached.clone() };
+    folder.inject_faults(Arc::new(Mutex::new(disk)));
+    let log = Log::new(folder, Arc::new(keys), settings(), &recovered, at(0)).unwrap();
+    let sync_every = Some(Duration::from_millis(10));
+    let tuning = WriterSettings {
+        limit: 10_000,
+        timeout: TIMEOUT,
+        share: 10_000,
+        degrades: false,
+        sync_every,
+        log: settings(),
+    };
+    let queue = Arc::new(Queue::new(tuning.clone()));
+    let log_writer = LogWriter::new(queue.clone(), log, Box::new(|| at(1)), tuning);
+    let writer = std::thread::spawn(move || log_writer.run());
+    let submit = |seconds| queue.submit(&holder(), None, AuditEvent::new("test"), at(seconds));
+    hangs.store(true, Ordering::Relaxed);
+    let written = submit(1).unwrap().unwrap();
+    wait_until("nothing is written", || is_reached.load(Ordering::Relaxed));
+    assert!(submit(2).is_ok() && !queue.is_down_at(at(6).up));
+    assert!(queue.is_down_at(at(7).up), "the writer has the record, and hangs");
+    assert!(submit(7).is_err(), "a call does not wait until its own time is over");
+    hangs.store(false, Ordering::Relaxed);
+    assert_eq!(written.blocking_recv(), Ok(WriteOutcome::Written));
+    wait_until("it does not recover", || !queue.is_down_at(at(8).up));
+    assert!(submit(8).is_ok());
+    hangs.store(true, Ordering::Relaxed);
+    queue.close();
+    queue.wait_for_end(Duration::from_millis(1));
+    assert!(!queue.is_closed(), "the end of the process does not wait for the disk");
+    hangs.store(false, Ordering::Relaxed);
+    writer.join().unwrap();
+    assert!(check(directory.path()).mistakes.is_empty());
 }

@@ -6,14 +6,14 @@ mod tampering;
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::folder::{LogFolder, segments};
+use super::compressor::compress;
+use super::folder::{compressed_name, segment_name, segments};
 use super::keys::Keys;
 use super::log::{Gap, Log, LogSettings};
 use super::record::{AuditEvent, RecordLine, Stamp};
-use super::recover::{Recovered, recover};
+use super::recover::Recovered;
 use super::verify::{KeptCheckpoint, TrustAnchors, VerificationReport, verify};
 use base::seal::AuditKey;
 use failpoints::try_open;
@@ -26,8 +26,9 @@ fn settings() -> LogSettings {
     LogSettings {
         segment_size: 1 << 20,
         segment_age: Duration::from_secs(3600),
-        max_size: 1 << 30,
-        keep: 0,
+        keep_size: 1 << 30,
+        keep_for: Duration::from_secs(1 << 40),
+        refuses_when_full: false,
         checkpoint_records: 1000,
         checkpoint_every: Duration::from_secs(60),
     }
@@ -114,20 +115,15 @@ fn old_segments_are_removed_as_configured_and_the_removal_is_recorded() {
     let path = folder.path().join("audit");
     sample(&path);
     let (mut log, _) = open(&path);
-    assert_eq!(log.oldest_surplus().unwrap(), None, "0 keeps all");
-    drop(log);
-    let folder_handle = LogFolder::open(&path).unwrap();
-    let keys = Keys::new(&key());
-    let recovered = recover(&folder_handle, &keys).unwrap();
-    let settings = LogSettings { keep: 3, ..settings() };
-    log = Log::new(folder_handle, Arc::new(keys), settings, &recovered, at(0)).unwrap();
-    let (name, last_seq) = log.oldest_surplus().unwrap().unwrap();
-    assert_eq!((name.as_str(), last_seq), ("audit-00000001.jsonl", 11));
-    let event = AuditEvent::new("segment_removed").number("last_seq", last_seq);
-    log.append(std::iter::once((&event, at(1))), at(1)).unwrap();
-    log.remove(&name).unwrap();
+    assert_eq!(log.oldest_surplus(at(0)).unwrap(), None);
+    // A byte too much, beside the room for the segment that is written.
+    log.reconfigure(LogSettings { keep_size: (log.size() - 1) * 8 / 7, ..settings() });
+    let surplus = log.oldest_surplus(at(0)).unwrap().unwrap();
+    assert_eq!((surplus.number, surplus.first_seq, surplus.last.seq), (1, 1, 11));
+    log.append(std::iter::once((&surplus.event(), at(1))), at(1)).unwrap();
+    log.remove(surplus.number).unwrap();
     log.sync(at(2)).unwrap();
-    assert_eq!(log.oldest_surplus().unwrap(), None);
+    assert_eq!(log.oldest_surplus(at(0)).unwrap(), None);
     let mistakes = check_without_secret(&path, Vec::new()).mistakes;
     assert!(mistakes[0].what.contains("the records 1 to 11 are missing"), "f13: {mistakes:?}");
     log.sign(at(3)).unwrap();
@@ -136,6 +132,79 @@ fn old_segments_are_removed_as_configured_and_the_removal_is_recorded() {
         assert!(report.mistakes.is_empty(), "{:?}", report.mistakes);
         assert_eq!((report.first, report.removed), (12, 11));
     }
+}
+
+#[test]
+fn a_segment_leaves_at_its_age_whatever_room_there_is() {
+    let folder = tempfile::tempdir().unwrap();
+    sample(folder.path());
+    let keep_for = Duration::from_secs(86_400);
+    let (mut log, _) = open(folder.path());
+    log.reconfigure(LogSettings { keep_for, refuses_when_full: true, ..settings() });
+    let file = fs::File::options().append(true).open(folder.path().join(segment_name(1))).unwrap();
+    file.set_modified(at(100).wall).unwrap();
+    assert_eq!(log.oldest_surplus(at(86_500)).unwrap(), None);
+    assert_eq!(log.oldest_surplus(at(86_501)).unwrap().map(|surplus| surplus.number), Some(1));
+}
+
+#[test]
+fn no_setting_lets_the_segment_that_is_written_leave() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(folder.path());
+    append(&mut log, 1).unwrap();
+    log.reconfigure(LogSettings { keep_size: 1, keep_for: Duration::ZERO, ..settings() });
+    assert_eq!(log.oldest_surplus(at(1 << 40)).unwrap(), None);
+}
+
+#[test]
+fn a_log_with_compressed_segments_is_verified_and_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let kept = sample(path);
+    (1..=3).for_each(|number| compress(path, number, &|| false).unwrap());
+    let intact = |kept: &KeptCheckpoint| {
+        for report in [
+            check_against(path, vec![kept.clone()]),
+            check_without_secret(path, vec![kept.clone()]),
+        ] {
+            assert!(report.mistakes.is_empty(), "{:?}", report.mistakes);
+            assert_eq!((report.first, report.segments), (1, segments(path).unwrap().len()));
+        }
+    };
+    intact(&kept);
+    let (mut log, recovered) = open(path);
+    assert_eq!((recovered.number, recovered.is_closed), (4, false));
+    append(&mut log, 31).unwrap();
+    log.rotate(at(32)).unwrap();
+    drop(log);
+    // The segment that was written is taken away, so that the last one is compressed.
+    compress(path, 4, &|| false).unwrap();
+    fs::remove_file(path.join(segment_name(5))).unwrap();
+    let (mut log, recovered) = open(path);
+    assert_eq!((recovered.number, recovered.is_closed), (4, true));
+    append(&mut log, 33).unwrap();
+    log.sign(at(33)).unwrap();
+    log.sync(at(33)).unwrap();
+    intact(&kept);
+}
+
+#[test]
+fn a_damaged_compressed_segment_is_reported_and_the_next_one_is_verified() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    sample(path);
+    let check_last = check(path).last;
+    compress(path, 2, &|| false).unwrap();
+    let file = path.join(compressed_name(2));
+    let mut text = fs::read(&file).unwrap();
+    let middle = text.len() / 2;
+    text[middle] ^= 1;
+    fs::write(&file, text).unwrap();
+    let report = check(path);
+    assert!(report.mistakes[0].what.contains("compressed segment is damaged"), "{report:?}");
+    assert_eq!(report.mistakes[0].segment, segment_name(2));
+    assert!(report.mistakes[1].what.contains("the records 12 to"), "{report:?}");
+    assert_eq!((report.segments, report.last), (4, check_last), "{report:?}");
 }
 
 #[cfg(unix)]

@@ -8,9 +8,10 @@ use std::ops::{ControlFlow, RangeInclusive};
 use std::path::Path;
 
 use super::checkpoint::Checkpoint;
-use super::folder::segments;
+use super::folder::{segment_name, segment_number, segments};
 use super::keys::{Keys, PublicKey};
-use base::platform::disk::{self, File};
+use super::recover::read_header;
+use super::segment_reader::SegmentReader;
 use verifier::{Successor, Verifier};
 
 /// The keys and checkpoints that a log is verified against.
@@ -144,17 +145,18 @@ fn verify_listed(
     watch: &mut dyn FnMut(VerificationProgress) -> ControlFlow<()>,
 ) -> io::Result<VerificationPass> {
     let names = segments(path)?;
-    let length = |name: &String| disk::metadata(&path.join(name)).map_or(0, |meta| meta.length);
-    let bytes = names.iter().map(length).sum();
+    let number = |name: &String| segment_number(name).unwrap_or_default();
+    let length = |name| SegmentReader::open(path, number(name))?.length();
+    let bytes = names.iter().map(|name| length(name).unwrap_or_default()).sum();
     let mut progress =
         VerificationProgress { segments: names.len(), bytes, ..VerificationProgress::default() };
     let mut verifier = Verifier::new(anchors);
     for (index, name) in names.iter().enumerate() {
         let successor = match names.get(index + 1) {
-            Some(next) => Successor::Segment(super::recover::read_header(&path.join(next)).ok()),
+            Some(next) => Successor::Segment(read_header(path, number(next)).ok()),
             None => Successor::None,
         };
-        let text = match File::open(&path.join(name)) {
+        let text = match SegmentReader::open(path, number(name)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 tell(watch, progress)?;
                 // A name that is still listed leads nowhere.
@@ -163,11 +165,22 @@ fn verify_listed(
                     .then(|| VerificationPass::SegmentRemoved(Box::new(verifier.into_anchors())))
                     .ok_or(error);
             }
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                verifier.damaged_segment(&segment_name(number(name)), &error);
+                continue;
+            }
             opened => opened?,
         };
         let text =
             WatchedSegment { file: text, progress: &mut progress, told: 0, watch: &mut *watch };
-        verifier.segment(name, BufReader::with_capacity(READ, text), successor)?;
+        // A header names the segment before it as it was written: plain.
+        let plain = segment_name(number(name));
+        match verifier.segment(&plain, BufReader::with_capacity(READ, text), successor) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                verifier.damaged_segment(&plain, &error);
+            }
+            read => read?,
+        }
         progress.segments_done += 1;
         tell(watch, progress)?;
     }
@@ -177,7 +190,7 @@ fn verify_listed(
 
 /// A segment whose reading is watched.
 struct WatchedSegment<'a> {
-    file: File,
+    file: SegmentReader,
     progress: &'a mut VerificationProgress,
     /// Bytes since the last report to `watch`.
     told: u64,

@@ -140,6 +140,13 @@ impl Verifier {
         }
     }
 
+    /// Reports a compressed segment that cannot be decompressed from some place on.
+    pub(crate) fn damaged_segment(&mut self, name: &str, error: &io::Error) {
+        name.clone_into(&mut self.name);
+        let after = self.head.map(|head| head.seq + 1);
+        self.report_mistake(after, error.to_string());
+    }
+
     /// Verifies a line of an abandoned segment beyond its counted length: it must continue the hash
     /// chain, too. Returns it as the head of these lines.
     fn abandoned_line(&mut self, line: &RecordLine<'_>, before: Option<Head>) -> Option<Head> {

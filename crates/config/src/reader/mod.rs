@@ -29,7 +29,7 @@ use placeholder::placeholder;
 use schema::Recorder;
 
 /// Keys that were renamed, with their new names in the same table. `grants` became two tables.
-const RENAMED: [(&str, &[&str]); 10] = [
+const RENAMED: [(&str, &[&str]); 12] = [
     ("grants", &["logins", "accounts"]),
     ("label_questions", &["label_elicitations"]),
     ("page_time", &["render_timeout"]),
@@ -37,6 +37,8 @@ const RENAMED: [(&str, &[&str]); 10] = [
     ("questions", &["server_requests"]),
     ("release", &["approval"]),
     ("releases", &["approvals"]),
+    ("max_size", &["keep_size"]),
+    ("keep", &["keep_size", "keep_for"]),
     ("settle", &["debounce"]),
     ("settle_max", &["debounce_max"]),
     ("share_asking", &["share_interactive_session"]),

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 use super::*;
+use crate::compressor::compress;
 use crate::usage::query::{Dimension, Filter, Query, Report, Rounding, Sort, Sums, at};
 
 /// Noon of a day in 2026.
@@ -236,6 +237,7 @@ proptest! {
         index.flush().unwrap();
         if rotates {
             log.rotate();
+            compress(log.path(), 1, &|| false).unwrap();
         }
         log.end(in_flight, last);
         after.iter().for_each(|call| log.call(*call));

@@ -1,0 +1,144 @@
+//! Compresses closed segments, on a thread of its own beside the writer.
+
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tracing::warn;
+
+use super::folder::{compressed_name, segment_name, segment_number, segments};
+use super::segment_reader::{BLOCK, compress_block};
+use base::platform::disk::{self, File, OpenOptions};
+use base::platform::{Condvar, spawn_thread};
+
+/// A handle on the thread, which runs while there is something to compress. When it is dropped,
+/// the thread has ended, or hangs in the file system.
+#[derive(Default)]
+pub(super) struct Compressor {
+    work: Arc<Work>,
+    /// The segment that was written when the thread was started last.
+    current: u64,
+}
+
+#[derive(Default)]
+struct Work {
+    is_running: Mutex<bool>,
+    ended: Condvar,
+    stops: AtomicBool,
+}
+
+/// The name of a file that is not complete yet.
+const TEMPORARY_FILE: &str = "compressed.tmp";
+
+/// The time in which the thread stops: it asks after each block.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+impl Compressor {
+    /// Starts to compress all segments before `current`, once for each `current`. What fails is
+    /// tried again with the next one: a plain segment is as good.
+    pub(super) fn compress_before(&mut self, folder: &Path, current: u64) {
+        let mut is_running = self.work.lock();
+        if *is_running || self.current == current {
+            return;
+        }
+        self.current = current;
+        let (folder, work) = (folder.to_owned(), Running(self.work.clone()));
+        *is_running = true;
+        drop(is_running);
+        // A thread that cannot be started drops `work`, too.
+        let started = spawn_thread("audit-compress", move || run(&folder, current, &work));
+        if let Err(error) = started {
+            warn!(%error, "closed audit segments are not compressed: no thread can be started");
+        }
+    }
+}
+
+impl Drop for Compressor {
+    fn drop(&mut self) {
+        self.work.stops.store(true, Ordering::Relaxed);
+        drop(self.work.ended.wait_while(&self.work.is_running, STOP_TIMEOUT, |running| *running));
+    }
+}
+
+impl Work {
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.is_running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The side of the thread; dropped at its end.
+struct Running(Arc<Work>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        *self.0.lock() = false;
+        self.0.ended.notify_all();
+    }
+}
+
+fn run(folder: &Path, current: u64, work: &Running) {
+    let stops = || work.0.stops.load(Ordering::Relaxed);
+    let compressed = segments(folder).and_then(|names| {
+        let plain = names.iter().filter_map(|name| {
+            segment_number(name).filter(|number| *name == segment_name(*number))
+        });
+        plain
+            .filter(|number| *number < current)
+            .try_for_each(|number| if stops() { Ok(()) } else { compress(folder, number, &stops) })
+    });
+    if let Err(error) = compressed {
+        warn!(
+            path = %folder.display(),
+            %error,
+            "a closed audit segment cannot be compressed; it is tried again with the next segment"
+        );
+    }
+}
+
+/// Compresses a closed segment. The plain file is removed once the compressed one is on the disk,
+/// unless `stops` says so before.
+///
+/// # Errors
+/// When a file cannot be read, written or renamed. The plain file is there then.
+pub(super) fn compress(folder: &Path, number: u64, stops: &dyn Fn() -> bool) -> io::Result<()> {
+    let plain = folder.join(segment_name(number));
+    let compressed = folder.join(compressed_name(number));
+    let temporary = folder.join(TEMPORARY_FILE);
+    if !write_compressed(&plain, &temporary, stops)? {
+        return Ok(());
+    }
+    disk::rename(&temporary, &compressed)?;
+    let sync = || File::open(folder)?.sync_all();
+    sync()?;
+    match disk::remove_file(&plain) {
+        // It has left the log meanwhile.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => disk::remove_file(&compressed)?,
+        removed => removed?,
+    }
+    sync()
+}
+
+/// Writes the compressed text of a file to another one; returns whether it is complete.
+fn write_compressed(from: &PathBuf, to: &Path, stops: &dyn Fn() -> bool) -> io::Result<bool> {
+    let mut plain = File::open(from)?;
+    let modified = plain.metadata()?.modified;
+    let options =
+        OpenOptions { write: true, create: true, truncate: true, ..OpenOptions::private() };
+    let mut file = options.open(to)?;
+    let mut text = Vec::with_capacity(BLOCK);
+    while Read::by_ref(&mut plain).take(BLOCK as u64).read_to_end(&mut text)? > 0 {
+        file.write_all(&compress_block(&text)?)?;
+        text.clear();
+        if stops() {
+            return Ok(false);
+        }
+    }
+    // A search by time, and the age at which a segment leaves, look at it.
+    if let Some(modified) = modified {
+        file.set_modified(modified)?;
+    }
+    file.sync_all()?;
+    Ok(true)
+}
