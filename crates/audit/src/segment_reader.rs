@@ -13,7 +13,6 @@ use flate2::write::DeflateEncoder;
 use flate2::{Compression, Crc};
 
 use super::folder::{compressed_name, segment_name};
-use super::tail::read_full;
 use base::platform::disk::File;
 
 /// A segment that is open for reading.
@@ -194,6 +193,20 @@ pub(crate) fn compress_block(text: &[u8]) -> io::Result<Vec<u8>> {
     let length = u32::try_from(member.len()).map_err(io::Error::other)?;
     member[MAGIC.len()..HEAD].copy_from_slice(&length.to_le_bytes());
     Ok(member)
+}
+
+/// Reads until the buffer is full or the file ends.
+pub(crate) fn read_full(mut file: impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut length = 0;
+    while length < buffer.len() {
+        match file.read(&mut buffer[length..]) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(length)
 }
 
 fn little_endian(bytes: &[u8]) -> u32 {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::folder::{segment_number, segments};
 use super::record::{MAX_LINE, RecordLine};
 use super::recover::read_header;
-use super::segment_reader::SegmentReader;
+use super::segment_reader::{SegmentReader, read_full};
 
 /// A place in a log, between two lines.
 #[derive(
@@ -182,20 +182,6 @@ pub(crate) fn since(path: &Path, time: SystemTime, limit: u64) -> io::Result<(Po
         begin = Position { segment, offset: 0 };
     }
     Ok((begin, false))
-}
-
-/// Reads until the buffer is full or the file ends.
-pub(super) fn read_full(mut file: impl Read, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut length = 0;
-    while length < buffer.len() {
-        match file.read(&mut buffer[length..]) {
-            Ok(0) => break,
-            Ok(read) => length += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(length)
 }
 
 /// Returns where the last complete line of a segment ends, in bytes, and the number of the record

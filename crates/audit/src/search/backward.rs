@@ -3,8 +3,7 @@
 use std::io::{self, Seek, SeekFrom};
 
 use crate::record::MAX_LINE;
-use crate::segment_reader::{BLOCK, SegmentReader};
-use crate::tail::read_full;
+use crate::segment_reader::{BLOCK, SegmentReader, read_full};
 
 /// A reader of complete lines, last to first.
 pub(super) struct Backward<'a> {
