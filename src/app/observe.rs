@@ -17,6 +17,7 @@ use gateway::downstream::{AdmissionUsage, Endpoint, OpenConnections};
 use gateway::net::certificates::CertificateEnd;
 use gateway::router::approval::ApprovalRow;
 use gateway::router::{PER_CALLER, UpstreamStatus};
+use gateway::telemetry::log::Control;
 use gateway::telemetry::{Telemetry, UPSTREAM};
 
 /// Registers the gauges of the newest edition.
@@ -164,6 +165,14 @@ fn audit_log(telemetry: &Telemetry, audit: &Audit) {
         ("promptgate.audit.lag", "s", "Waiting time of the oldest record that waits"),
         |audit| audit.lag().as_secs_f64(),
     );
+}
+
+/// Registers the gauge of the gateway's own log.
+pub(super) fn log(telemetry: &Telemetry, logs: Control) {
+    let dropped = "Lines of the log that were dropped since the start";
+    telemetry.gauge(("promptgate.log.lines_dropped", "{line}", dropped), move |observe| {
+        observe(logs.dropped_lines() as f64, &[]);
+    });
 }
 
 /// Registers the gauges of the cluster; absent if this replica stands alone.

@@ -51,11 +51,12 @@ fn tell_outcome(rejection: Option<&RejectionReason>) {
 
 impl App {
     /// Reloads the configuration when `reload` is notified or the files have changed; never
-    /// returns. A notification also starts a new segment of the audit log.
+    /// returns.
     ///
     /// # Cancel safety
     /// Not cancel safe: a reload may be half applied. Drop the future only when the gateway ends.
     pub async fn watch_config(&self, source: &ConfigSource, reload: &Notify) {
+        super::observe::log(&self.telemetry, source.logs.clone());
         let watching = self.follow_files(source, reload);
         Box::pin(self.shutdown.supervisor.watch("reload", watching)).await;
         // It has failed.

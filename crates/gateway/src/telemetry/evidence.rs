@@ -57,6 +57,11 @@ impl EvidenceLines {
         Ok((lines.clone(), EvidenceGuard(lines)))
     }
 
+    /// Returns how many lines were dropped.
+    pub(super) fn dropped(&self) -> usize {
+        self.lock().dropped
+    }
+
     fn run(&self, mut out: impl Write, mut report: impl FnMut(usize)) {
         loop {
             let idle = |state: &mut QueueState| state.waiting.is_empty() && !state.is_over;

@@ -50,6 +50,7 @@ struct LogControls {
     filter: Box<dyn Fn(Targets) + Send + Sync>,
     is_json: Arc<AtomicBool>,
     bridge: Box<dyn Fn(Option<Bridge>) + Send + Sync>,
+    dropped: Box<dyn Fn() -> usize + Send + Sync>,
     otlp: ArcSwapOption<SdkLoggerProvider>,
 }
 
@@ -77,9 +78,12 @@ fn is_styled() -> bool {
 pub fn init(telemetry: &TelemetrySettings) -> Result<Logging, String> {
     let lines = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(MAX_BUFFERED_LINES);
     let (writer, guard) = lines.finish(io::stderr());
-    let report = report_dropped(writer.error_counter());
+    let counter = writer.error_counter();
+    let report = report_dropped(counter.clone());
     let evidence = EvidenceLines::start(io::stderr(), report).map_err(|error| error.to_string())?;
     let (evidence, evidence_guard) = evidence;
+    let proofs = evidence.clone();
+    let dropped = Box::new(move || counter.dropped_lines() + proofs.dropped());
     let is_json = Arc::new(AtomicBool::new(is_json(telemetry)));
     let layer = fmt::layer().with_writer(writer).with_ansi(is_styled());
     let layer = layer.event_format(LineFormat::new(is_json.clone()));
@@ -109,7 +113,7 @@ pub fn init(telemetry: &TelemetrySettings) -> Result<Logging, String> {
     Ok(Logging {
         _lines: guard,
         _evidence: evidence_guard,
-        control: Control(Arc::new(LogControls { filter, is_json, bridge, otlp })),
+        control: Control(Arc::new(LogControls { filter, is_json, bridge, dropped, otlp })),
     })
 }
 
@@ -188,6 +192,11 @@ impl Control {
         let open = || config.otlp.as_ref().map(|otlp| otlp_provider(config, otlp)).transpose();
         let otlp = (!is_same).then(open).transpose()?;
         Ok(RenewedLog { filter: filter(config), is_json: is_json(config), otlp })
+    }
+
+    /// Returns how many lines were dropped, because the reader of standard error is too slow.
+    pub fn dropped_lines(&self) -> usize {
+        (self.0.dropped)()
     }
 
     /// Switches to the renewed settings at once, then exports the remaining lines to the previous
