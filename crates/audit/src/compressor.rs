@@ -81,12 +81,16 @@ impl Drop for Running {
 fn run(folder: &Path, current: u64, work: &Running) {
     let stops = || work.0.stops.load(Ordering::Relaxed);
     let compressed = segments(folder).and_then(|names| {
-        let plain = names.iter().filter_map(|name| {
-            segment_number(name).filter(|number| *name == segment_name(*number))
-        });
-        plain
-            .filter(|number| *number < current)
-            .try_for_each(|number| if stops() { Ok(()) } else { compress(folder, number, &stops) })
+        let closed = names.iter().filter_map(|name| segment_number(name));
+        closed.filter(|number| *number < current && !stops()).try_for_each(|number| {
+            let exists = |name| disk::metadata(&folder.join(name)).is_ok();
+            match (exists(segment_name(number)), exists(compressed_name(number))) {
+                (false, _) => Ok(()),
+                (true, false) => compress(folder, number, &stops),
+                // An older copy, or what a crash left behind.
+                (true, true) => disk::remove_file(&folder.join(segment_name(number))),
+            }
+        })
     });
     if let Err(error) = compressed {
         warn!(

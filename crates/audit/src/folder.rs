@@ -282,7 +282,7 @@ pub(crate) fn segment_number(name: &str) -> Option<u64> {
 }
 
 /// Returns the file names of the segments in a folder, oldest first; of one that is there plain and
-/// compressed, the plain one. A gateway may write into the folder at the same time.
+/// compressed, the compressed one, which is complete. A gateway may write into the folder at the same time.
 ///
 /// # Errors
 /// When the folder cannot be read.
@@ -295,7 +295,8 @@ pub(crate) fn segments(path: &Path) -> io::Result<Vec<String>> {
             numbered.push((number, name));
         }
     }
-    numbered.sort_unstable();
+    // The compressed name is the longer one.
+    numbered.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| b.1.cmp(&a.1)));
     numbered.dedup_by_key(|(number, _)| *number);
     Ok(numbered.into_iter().map(|(_, name)| name).collect())
 }
@@ -422,8 +423,8 @@ mod tests {
     #[test]
     fn segments_are_recognized_by_name_and_ordered_by_number() {
         let folder = tempfile::tempdir().unwrap();
-        let numbers = ["audit-00000010.jsonl", "audit-00000002.jsonl", "audit-00000001.jsonl.gz"];
-        let others = ["audit-00000002.jsonl.gz", "audit-2.jsonl", "audit-00000003.gz", "x", "lock"];
+        let numbers = ["audit-00000010.jsonl", "audit-00000002.jsonl.gz", "audit-00000001.jsonl"];
+        let others = ["audit-00000002.jsonl", "audit-2.jsonl", "audit-00000003.gz", "x", "lock"];
         for name in numbers.iter().chain(&others) {
             fs::write(folder.path().join(name), "").unwrap();
         }

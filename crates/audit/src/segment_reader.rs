@@ -55,15 +55,23 @@ impl SegmentReader {
     /// When it cannot be read; [`io::ErrorKind::NotFound`] if there is none,
     /// [`io::ErrorKind::InvalidData`] if it is compressed in another way, or incomplete.
     pub(crate) fn open(folder: &Path, number: u64) -> io::Result<Self> {
-        // The compressed file exists before the plain one is removed.
-        match File::open(&folder.join(segment_name(number))) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let file = File::open(&folder.join(compressed_name(number)))?;
-                let blocks = Some(Blocks::read(&file)?);
-                Ok(Self { file, blocks })
-            }
-            file => Ok(Self { file: file?, blocks: None }),
+        // The plain file may be an older copy, or be compressed meanwhile.
+        let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+        let opened = match Self::open_compressed(folder, number) {
+            Err(error) if is_missing(&error) => File::open(&folder.join(segment_name(number)))
+                .map(|file| Self { file, blocks: None }),
+            opened => opened,
+        };
+        match opened {
+            Err(error) if is_missing(&error) => Self::open_compressed(folder, number),
+            opened => opened,
         }
+    }
+
+    fn open_compressed(folder: &Path, number: u64) -> io::Result<Self> {
+        let file = File::open(&folder.join(compressed_name(number)))?;
+        let blocks = Some(Blocks::read(&file)?);
+        Ok(Self { file, blocks })
     }
 
     /// Returns the length of the text, in bytes.
