@@ -1,7 +1,7 @@
 //! Compresses closed segments, on a thread of its own beside the writer.
 
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -125,7 +125,7 @@ pub(super) fn compress(folder: &Path, number: u64, stops: &dyn Fn() -> bool) -> 
 }
 
 /// Writes the compressed text of a file to another one; returns whether it is complete.
-fn write_compressed(from: &PathBuf, to: &Path, stops: &dyn Fn() -> bool) -> io::Result<bool> {
+fn write_compressed(from: &Path, to: &Path, stops: &dyn Fn() -> bool) -> io::Result<bool> {
     let mut plain = File::open(from)?;
     let modified = plain.metadata()?.modified;
     let options =

@@ -175,7 +175,7 @@ proptest! {
                 Step::Rotate => {
                     log.rotate();
                     let closed = log.segment - 1;
-                    if closed % 2 == 0 {
+                    if closed.is_multiple_of(2) {
                         compress(log.path(), closed, &|| false).unwrap();
                     }
                 }
