@@ -64,6 +64,14 @@ pub(super) fn gateway(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>, au
         },
     );
     upstreams(
+        (
+            "promptgate.upstream.prompts.waiting",
+            "{prompt}",
+            "Prompts of the upstream that wait for approval",
+        ),
+        |status| Some(status.undecided as f64),
+    );
+    upstreams(
         ("promptgate.upstream.breaker.open", "", "Whether the circuit breaker is open"),
         |status| {
             let is_open = status.breaker_open_until.is_some_and(|until| until > Instant::now());

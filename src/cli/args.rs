@@ -242,26 +242,31 @@ pub(super) enum ConfigCommand {
 #[derive(Debug, Subcommand)]
 pub(super) enum ApprovalsCommand {
     /// Show the state of each prompt, and what its approval covers
-    Status(ApprovalsView),
+    Status(ApprovalsQuery),
+    /// Walk through what waits: read each text, then approve, reject or skip it
+    ///
+    /// Reads a line for each answer, so that it works with a screen reader and in scripts, too. A
+    /// decision is on the text that was shown, whatever the upstream answers meanwhile.
+    Review(ApprovalsQuery),
     /// Show how what upstreams offer differs from what is approved
     Diff {
         /// Public name of a prompt [default: all that are not approved]
         prompt: Option<String>,
         #[command(flatten)]
-        view: ApprovalsView,
+        query: ApprovalsQuery,
     },
     /// Check that upstreams offer only approved versions: exit code 0, or 1 with the diff
     ///
-    /// For CI. An upstream that cannot be reached is a failure, too.
+    /// For CI: starts a gateway of its own. An upstream that cannot be reached is a failure, too.
     Check(ApprovalsView),
     /// Approve the versions that upstreams offer, after showing the diff
     Approve {
         /// Public names of prompts
-        #[arg(value_name = "PROMPT", required_unless_present = "upstream")]
+        #[arg(value_name = "PROMPT", required_unless_present = "all_of")]
         prompts: Vec<String>,
-        /// Approve all prompts of an upstream
-        #[arg(long, value_name = "ID", conflicts_with = "prompts")]
-        upstream: Option<String>,
+        /// Approve all prompts of an upstream, after a summary
+        #[arg(long, value_name = "UPSTREAM", conflicts_with = "prompts", alias = "upstream")]
+        all_of: Option<String>,
         /// Approve without asking
         #[arg(long, short)]
         yes: bool,
@@ -273,13 +278,26 @@ pub(super) enum ApprovalsCommand {
         #[command(flatten)]
         decision: ApprovalsDecision,
     },
-    /// Reject the versions that upstreams offer; an earlier approved version stays approved
+    /// Reject the versions that wait; an earlier approved version stays approved
     Reject {
         /// Public names of prompts
         #[arg(value_name = "PROMPT", required = true)]
         prompts: Vec<String>,
         #[command(flatten)]
         seen: SeenTags,
+        #[command(flatten)]
+        decision: ApprovalsDecision,
+    },
+    /// Take back the approval of prompts, which are not served any more then
+    ///
+    /// Shows who has used them in the last week, and asks.
+    Withdraw {
+        /// Public names of prompts
+        #[arg(value_name = "PROMPT", required = true)]
+        prompts: Vec<String>,
+        /// Withdraw without asking
+        #[arg(long, short)]
+        yes: bool,
         #[command(flatten)]
         decision: ApprovalsDecision,
     },
@@ -305,6 +323,15 @@ pub(super) enum ApprovalsCommand {
 }
 
 #[derive(Args, Debug)]
+pub(super) struct ApprovalsQuery {
+    /// Start a gateway of its own, also where one runs with the configuration file
+    #[arg(long)]
+    pub(super) offline: bool,
+    #[command(flatten)]
+    pub(super) view: ApprovalsView,
+}
+
+#[derive(Args, Debug)]
 pub(super) struct ApprovalsView {
     #[command(flatten)]
     pub(super) file: ConfigFile,
@@ -326,7 +353,7 @@ pub(super) struct ApprovalsDecision {
     #[arg(long, value_name = "TEXT")]
     pub(super) why: Option<String>,
     #[command(flatten)]
-    pub(super) view: ApprovalsView,
+    pub(super) query: ApprovalsQuery,
 }
 
 #[derive(Debug, Subcommand)]

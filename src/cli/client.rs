@@ -18,7 +18,7 @@ use super::failure::Failure;
 use super::output::{Column, fitted, is_styled, printable, printable_line, table, terminal_width};
 use super::reach::Reach;
 use super::runtime::runtime;
-use super::status::fetch_once;
+use super::status::{fetch_once, waiting_lines};
 use admin::hosts::KEY_VARIABLE;
 use config::{Credentials, Http, Proxies, Secret, Settings};
 use domain::address_policy::AddressPolicy;
@@ -52,7 +52,15 @@ pub(super) struct Choice {
 pub(super) fn list(gateway: &GatewayArgs, choice: &Choice) -> Result<(), Failure> {
     let reach = Reach::find(&gateway.file);
     let listed = listed(&reach, gateway, choice)?;
-    let text = listed.none().unwrap_or_else(|| list_text(&listed.chosen, terminal_width()));
+    let mut text = listed.none().unwrap_or_else(|| list_text(&listed.chosen, terminal_width()));
+    // A list of another gateway has nothing to do with the admin API here.
+    if !gateway.output.json
+        && gateway.url.is_none()
+        && let Ok(admin) = reach.admin(None)
+    {
+        let waiting = runtime()?.block_on(waiting_lines(&admin));
+        text.extend(waiting.iter().flat_map(|line| ["\n", line]));
+    }
     gateway.output.print(&Value::from(listed.chosen), &text)
 }
 

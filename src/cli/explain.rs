@@ -122,6 +122,12 @@ fn explain_approval(config: &Config, prompt: &ExplainedPrompt, out: &mut String)
         let lock = config.approvals.store.path().display();
         let state = prompt.state.as_str();
         let _ = write!(out, "\n  {state} in {lock}, whatever its upstream offers at present");
+        let approvals = config.approvals.lock.of_upstream(&prompt.upstream);
+        let approved = approvals.and_then(|approvals| approvals.get(&prompt.raw_name));
+        if let Some(approved) = approved.and_then(|approval| approval.approved.as_ref()) {
+            let class = approved.version.class();
+            let _ = write!(out, "\n  {}: {}", class.as_str(), class.compared());
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The failure of a command.
 
+use std::fmt;
 use std::process::ExitCode;
 
 use config::ConfigError;
@@ -35,6 +36,12 @@ impl Failure {
     pub(super) fn report(self) -> ExitCode {
         eprintln!("{}", self.message);
         ExitCode::from(self.code)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
     }
 }
 

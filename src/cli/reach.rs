@@ -26,6 +26,11 @@ impl Reach {
         Self { addresses, running }
     }
 
+    /// Returns the URL of the admin API of the gateway that runs with the file, where one does.
+    pub(super) fn running_admin(file: &ConfigFile) -> Option<String> {
+        Running::find(&file.config)?.admin
+    }
+
     /// Returns the URL of the main endpoint. `url` is the one that is given: without a path, the
     /// path of the configuration file counts.
     ///

@@ -173,9 +173,10 @@ fn next_steps(admin: Option<&str>) -> String {
 fn summary_line(upstream: &UpstreamStatus) -> String {
     let UpstreamStatus { id, listed, failure, .. } = upstream;
     let prompts = prompts(*listed);
+    let waiting = upstream.waiting().map(|waiting| format!("; {waiting}")).unwrap_or_default();
     match (failure, upstream.note()) {
-        (Some(kind), _) => format!("  {id}: {prompts}; {}", printable(&kind.diagnosis())),
-        (None, Some(note)) => format!("  {id}: {note}"),
-        (None, None) => format!("  {id}: {prompts}"),
+        (Some(kind), _) => format!("  {id}: {prompts}; {}{waiting}", printable(&kind.diagnosis())),
+        (None, Some(note)) => format!("  {id}: {note}{waiting}"),
+        (None, None) => format!("  {id}: {prompts}{waiting}"),
     }
 }

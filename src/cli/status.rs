@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, IF_MATCH};
 use http::{HeaderValue, Request, Uri};
 use http_body_util::Full;
 use serde_json::{Value, json};
@@ -54,9 +54,34 @@ pub(super) async fn fetch_once(url: &str, path: &str) -> Result<Value, Failure> 
 /// # Errors
 /// It cannot be sent, or is refused; the message says what to do.
 pub(super) async fn send_once(url: &str, path: &str, body: &Value) -> Result<Value, Failure> {
+    request_once(&egress()?, url, path, post(path, body)).await
+}
+
+/// Posts a JSON document that is based on what has these entity tags, and returns the answer.
+///
+/// # Errors
+/// As [`send_once`]; or it is no longer the same.
+pub(super) async fn send_if_match(
+    url: &str,
+    path: &str,
+    tags: &str,
+    body: &Value,
+) -> Result<Value, Failure> {
+    let mut request = post(path, body);
+    let invalid = |_| Failure::new("the gateway has sent a tag that is none");
+    request.headers_mut().insert(IF_MATCH, HeaderValue::from_str(tags).map_err(invalid)?);
+    request_once(&egress()?, url, path, request).await
+}
+
+fn post(path: &str, body: &Value) -> Request<Full<Bytes>> {
     let mut request = Request::post(path).body(Full::from(body.to_string())).unwrap_or_default();
     request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    request_once(&egress()?, url, path, request).await
+    request
+}
+
+/// Whether the environment has the admin token.
+pub(super) fn has_token() -> bool {
+    std::env::var_os(TOKEN_VARIABLE).is_some_and(|token| !token.is_empty())
 }
 
 /// Returns a client for the admin API, with the proxies of the environment.
@@ -113,12 +138,13 @@ async fn request_once(
 }
 
 /// The columns of the table of upstreams.
-const COLUMNS: [Column; 8] = [
+const COLUMNS: [Column; 9] = [
     Column::new("UPSTREAM", "upstream"),
     Column::new("TRANSPORT", "transport"),
     Column::new("STATE", "state"),
     Column::new("REVISION", "revision"),
     Column::new("LISTED", "listed"),
+    Column::new("HELD", "held"),
     Column { heading: "AGE", member: "ageSecs", format: age },
     Column::new("IN FLIGHT", "inFlight"),
     Column::new("BREAKER", "breaker"),
@@ -167,15 +193,29 @@ fn replicas_text(cluster: &Value) -> String {
     out
 }
 
+/// Says how many prompts of an upstream wait for approval.
+fn awaiting(row: &Value) -> Option<String> {
+    let waiting = row["approvals"].as_str()?;
+    Some(printable(&format!("{}: {waiting}", row["upstream"].as_str().unwrap_or_default())))
+}
+
+/// Returns a line for each upstream of which prompts wait for approval, as far as an admin API says
+/// so.
+pub(super) async fn waiting_lines(url: &str) -> Vec<String> {
+    let upstreams = fetch_once(url, "/api/v1/upstreams").await.unwrap_or_default();
+    upstreams["upstreams"].as_array().into_iter().flatten().filter_map(awaiting).collect()
+}
+
 /// Says how many prompts of an upstream are not listed.
 fn unlisted(row: &Value) -> Option<String> {
     let (has, listed) = (row["prompts"].as_u64()?, row["listed"].as_u64()?);
-    let count = has.checked_sub(listed).filter(|count| *count > 0)?;
+    let held = row["held"].as_u64().unwrap_or_default();
+    let count = has.checked_sub(listed + held).filter(|count| *count > 0)?;
     let upstream = row["upstream"].as_str().map(printable).unwrap_or_default();
     let dial = if row["transport"] == "library" { "" } else { " --dial" };
     Some(format!(
         "{upstream}: {count} of {has} prompts are not listed; `promptgate check{dial}` says which, \
-         unless an overlay drops them or they wait for approval"
+         unless an overlay drops them"
     ))
 }
 
@@ -230,6 +270,10 @@ fn text(state: &Value) -> String {
                 out,
                 "{separator}{upstream}: its driver has failed {count} times and was started again"
             );
+            separator = "\n";
+        }
+        if let Some(line) = awaiting(row) {
+            let _ = write!(out, "{separator}{line}");
             separator = "\n";
         }
         if let Some(line) = unlisted(row) {

@@ -76,6 +76,7 @@ impl<'a> KnownPrompts<'a> {
         }
         self.unmatched_rules(&mut add);
         self.unmatched_callers(&mut add);
+        self.rules_of_probes(&mut add);
         found
     }
 
@@ -91,6 +92,20 @@ impl<'a> KnownPrompts<'a> {
                 if !names.iter().any(|name| glob.matches(name)) {
                     add(&format!("access.rules.{number}.prompts"), no_prompt("", glob, &names));
                 }
+            }
+        }
+    }
+
+    /// Rules that allow the gateway itself to read texts, which rights do not stop.
+    fn rules_of_probes(&self, add: &mut dyn FnMut(&str, String)) {
+        for (number, rule) in self.rules() {
+            if let RuleCallers::Named { groups, ids, .. } = &rule.callers
+                && groups.is_empty()
+                && ids.len() == 1
+                && ids.iter().all(|id| id == PROBER)
+            {
+                let what = "no longer needed: access rules do not stop the probes of approvals";
+                add(&format!("access.rules.{number}.callers"), what.to_owned());
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
@@ -12,7 +13,7 @@ use super::failure::Failure;
 use super::load::demand;
 use super::output::{Column, print, printable, table};
 use admin::sheet::cell;
-use audit::usage::{Dimension, Filter, GatewayUsage, Query, Report, Sort};
+use audit::usage::{Dimension, Filter, GatewayUsage, Query, RecentUses, Report, Sort};
 use config::Records;
 use domain::similar::suggestion;
 
@@ -63,6 +64,16 @@ pub(super) fn run(args: &UsageQuery) -> Result<(), Failure> {
         return print(&format!("{:#}", json!(report)));
     }
     print(&(text(args.by, &report) + more(is_more)))
+}
+
+/// Returns who has used a prompt in the last week, as the records of a configuration have it;
+/// `None` if it keeps none.
+pub(super) fn recent(config: &Path, prompt: &str) -> Option<RecentUses> {
+    let records = Records::load(config).ok()?;
+    let usage = open(&records).ok()?;
+    let now = SystemTime::now();
+    let query = RecentUses::query(prompt, now);
+    Some(RecentUses::of(usage.report_now(&query, now, Instant::now() + PATIENCE)))
 }
 
 /// The lines of a table; scripts get all.

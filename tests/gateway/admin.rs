@@ -159,7 +159,7 @@ async fn while_it_drains_it_is_shown_and_not_ready_and_a_person_sees_a_table() {
     });
     let said = String::from_utf8(status.await.unwrap().stdout).unwrap();
     assert!(said.contains("ready") && said.contains("up        http"), "{said}");
-    assert!(said.contains("STATE  REVISION    LISTED  AGE  IN FLIGHT  BREAKER"), "{said}");
+    assert!(said.contains("STATE  REVISION    LISTED  HELD  AGE  IN FLIGHT  BREAKER"), "{said}");
     // A stream that is open keeps it draining for a moment.
     let listen = process.client().listen().await;
     process.signal(rustix::process::Signal::TERM);

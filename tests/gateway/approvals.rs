@@ -98,9 +98,17 @@ impl Folder {
 
     /// Runs `promptgate approvals`.
     pub async fn approvals(&self, arguments: &[&str]) -> Said {
+        self.approvals_as("alice", "", arguments).await
+    }
+
+    /// The same, as another person, who types these lines.
+    pub async fn approvals_as(&self, user: &str, lines: &str, arguments: &[&str]) -> Said {
         let arguments = [&["approvals"], arguments].concat();
         let mut command = tokio::process::Command::from(command(self.path(), &arguments));
-        let output = command.env("USER", "alice").output().await.unwrap();
+        let typed = self.path().join("typed");
+        fs::write(&typed, lines).unwrap();
+        command.stdin(fs::File::open(&typed).unwrap());
+        let output = command.env("USER", user).output().await.unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         Said {
             code: output.status.code(),
@@ -148,9 +156,9 @@ impl Folder {
 
 #[derive(Debug)]
 pub struct Said {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
 }
 
 impl Said {
@@ -697,10 +705,10 @@ async fn what_cannot_be_had_is_neither_approved_nor_found_good() {
     let check = folder.approvals(&["check"]).await;
     assert_eq!(check.code, Some(1), "{check:?}");
     assert!(check.stderr.contains("its text with {} cannot be had"), "{check:?}");
-    // A rejection takes effect although the text cannot be had, and although the upstream is gone.
+    // A withdrawal takes effect although the text cannot be had, and although the upstream is gone.
     let lock = folder.lock();
-    let reject = folder.approvals(&["reject", "up__p"]).await;
-    assert_eq!(reject.code, Some(0), "{reject:?}");
+    let withdraw = folder.approvals(&["withdraw", "up__p", "--yes"]).await;
+    assert_eq!(withdraw.code, Some(0), "{withdraw:?}");
     let process = Process::serve(folder.path()).await;
     lists(&process.client(), None).await;
     process.stop().await;
@@ -711,11 +719,11 @@ async fn what_cannot_be_had_is_neither_approved_nor_found_good() {
         assert_eq!(said.code, Some(1), "{said:?}");
         assert!(said.stderr.contains("upstream up: "), "{said:?}");
     }
-    let reject = folder.approvals(&["reject", "up__p"]).await;
-    assert_eq!(reject.code, Some(0), "{reject:?}");
+    let withdraw = folder.approvals(&["withdraw", "up__p", "--yes"]).await;
+    assert_eq!(withdraw.code, Some(0), "{withdraw:?}");
     let process = Process::serve(folder.path()).await;
     let error = process.client().ask_error("prompts/get", json!({"name": "up__p"})).await;
-    assert_ne!(error["data"]["reason"], json!(null), "no snapshot of what was rejected");
+    assert_ne!(error["data"]["reason"], json!(null), "no snapshot of what was withdrawn");
     process.stop().await;
 }
 

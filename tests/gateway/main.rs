@@ -46,6 +46,7 @@ mod odd_upstreams;
 #[cfg(target_os = "linux")]
 mod overlays;
 mod overload;
+mod approval_review;
 mod approvals;
 mod reload;
 #[cfg(unix)]

@@ -337,6 +337,12 @@ impl AdminServer {
         let action = match form.get("action") {
             "approve" => Action::Approve { unseen: false },
             "reject" => Action::Reject,
+            // They take from everybody what is served: no click alone does.
+            "withdraw" | "rollback" if form.get("why").trim().is_empty() => {
+                let message = "Give the reason: this takes the approved version from everybody.";
+                return Err(PageError::new(StatusCode::BAD_REQUEST, message));
+            }
+            "withdraw" => Action::Withdraw,
             "rollback" => Action::RollBack { to: None },
             _ => return Err(PageError::new(StatusCode::BAD_REQUEST, "Choose what to decide.")),
         };

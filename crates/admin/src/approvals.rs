@@ -13,11 +13,14 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::AdminState;
 use super::answer::AdminAnswer;
+use audit::usage::RecentUses;
 use base::platform::wall_clock;
 use base::seal;
 use gateway::router::approval::ApprovalRow;
-use gateway::router::approvals::json::row_json;
-use gateway::router::approvals::{Action, ApprovalError, Decider, Examined, SeenOtherwise, notes};
+use gateway::router::approvals::json::{row_json, shown_json};
+use gateway::router::approvals::{
+    Action, ApprovalError, Decider, DecisionOutcome, Examined, notes,
+};
 use gateway::router::blocking::beside_calls;
 
 /// Longest wait for the configuration with the changed lock file. It is read once its digest is the
@@ -66,7 +69,9 @@ impl AdminState {
             document
         };
         let rows: Vec<_> = rows.iter().map(row).collect();
-        json!({"lock": self.router.lock_digest(), "prompts": rows})
+        let takes_decisions = self.admin.write;
+        let lock = self.router.lock_digest();
+        json!({"lock": lock, "takesDecisions": takes_decisions, "prompts": rows})
     }
 
     /// Returns the document of `/api/v1/approvals/{name}`: the prompt as its upstream offers it
@@ -81,8 +86,11 @@ impl AdminState {
         until: Instant,
     ) -> Result<Value, NotShown> {
         let Shown { examined, tag } = self.show(name, until).await?;
-        let mut document = row_json(&examined);
+        let router = self.router.clone();
+        let (diff, examined) = beside_calls(move || (router.diff(&examined), examined)).await;
+        let mut document = shown_json(&examined, diff);
         document["tag"] = tag.into();
+        document["uses"] = json!(self.uses_of(name, until).await);
         let offered = examined.offered.iter().flat_map(|offered| &offered.objects);
         let offered = offered.map(|(digest, text)| (digest, text.as_str()));
         let variants = examined.row.variants.iter().map(|found| (&found.digest, &*found.text));
@@ -91,10 +99,13 @@ impl AdminState {
             .map(|(digest, text)| (digest.to_string(), text.into()))
             .collect::<serde_json::Map<_, Value>>()
             .into();
-        document["seenOtherwise"] = examined.seen_otherwise.iter().map(seen_json).collect();
-        let router = self.router.clone();
-        document["diff"] = beside_calls(move || router.diff(&examined)).await.into();
         Ok(document)
+    }
+
+    /// Counts who has used a prompt in the last week.
+    pub(super) async fn uses_of(&self, name: &str, until: Instant) -> RecentUses {
+        let query = RecentUses::query(name, wall_clock());
+        RecentUses::of(self.usage.report(query, until).await)
     }
 
     /// Examines a prompt for a person who may decide on it.
@@ -148,10 +159,13 @@ impl AdminState {
             at: wall_clock(),
         };
         let outcome = self.router.decide(&action, examined, Some(lock), &decider).await;
-        let lock = outcome.map_err(refusal)?.lock;
+        let DecisionOutcome { lock, half, .. } = outcome.map_err(refusal)?;
         let applied = timeout(APPLIED, self.router.lock_in_use(&lock.digest)).await;
+        let mut decided = decision.prompts;
+        decided.retain(|name| !half.contains(name));
         Ok(json!({
-            action.key(): decision.prompts,
+            action.key(): decided,
+            "needsSecondPerson": half,
             "lock": lock.digest,
             "applied": applied.is_ok(),
             "notes": notes,
@@ -170,16 +184,18 @@ impl AdminState {
         rows: &[ApprovalRow],
         chosen: Vec<ApprovalRow>,
     ) -> Result<Vec<Examined>, Refusal> {
-        if let [only] = chosen.as_slice()
-            && let Some(shown) = self.router.shown(if_match, only)
-        {
-            return Ok(vec![Examined::clone(&shown)]);
+        // A list of tags: each names what was shown of one prompt.
+        let tags: Vec<&str> = if_match.split(',').map(str::trim).collect();
+        let shown = |row: &ApprovalRow| tags.iter().find_map(|tag| self.router.shown(tag, row));
+        let shown: Option<Vec<_>> = chosen.iter().map(shown).collect();
+        if let Some(shown) = shown {
+            return Ok(shown.iter().map(|shown| Examined::clone(shown)).collect());
         }
         let seen: Vec<_> = chosen.iter().map(Examined::known).collect();
         let is_of_row = matches!(seen.as_slice(), [only] if if_match == only.tag());
         let is_of_document = is_of_row || if_match == entity_tag(&self.document(rows));
         // An earlier version needs nothing of its upstream, which may be gone.
-        if is_of_document && matches!(action, Action::RollBack { .. }) {
+        if is_of_document && matches!(action, Action::RollBack { .. } | Action::Withdraw) {
             return Ok(seen);
         }
         let examined = self.router.examine_all(chosen).await.map_err(refusal)?;
@@ -212,17 +228,6 @@ pub(super) enum NotShown {
     /// Its texts cannot be had in time.
     Late,
     Failed(ApprovalError),
-}
-
-fn seen_json(seen: &SeenOtherwise) -> Value {
-    let arguments = seen.arguments.as_deref();
-    let arguments: Value =
-        arguments.map_or(Value::Null, |json| serde_json::from_str(json).unwrap_or_default());
-    json!({
-        "arguments": arguments,
-        "digest": seen.digest,
-        "at": humantime::format_rfc3339_seconds(seen.at).to_string(),
-    })
 }
 
 /// The prompts with these names, each once.

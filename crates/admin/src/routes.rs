@@ -102,7 +102,7 @@ const TESTER: Option<Role> = Some(Role::Tester);
 const APPROVER: Option<Role> = Some(Role::Approver);
 
 /// A path without names comes before one that it matches, too.
-static ROUTES: [Route; 43] = [
+static ROUTES: [Route; 44] = [
     get("/livez", None, Handler::Livez),
     get("/readyz", None, Handler::Readyz),
     get("/metrics", VIEWER, Handler::Metrics),
@@ -117,6 +117,7 @@ static ROUTES: [Route; 43] = [
     get("/api/v1/approvals", VIEWER, Handler::Document(AdminState::approvals_answer)),
     post("/api/v1/approvals/approve", APPROVER, Handler::Decide(Action::Approve { unseen: false })),
     post("/api/v1/approvals/reject", APPROVER, Handler::Decide(Action::Reject)),
+    post("/api/v1/approvals/withdraw", APPROVER, Handler::Decide(Action::Withdraw)),
     post("/api/v1/approvals/rollback", APPROVER, Handler::Decide(Action::RollBack { to: None })),
     get("/api/v1/approvals/{name}", TESTER, Handler::Approval),
     post("/api/v1/prompts/{name}/try", TESTER, Handler::Try),

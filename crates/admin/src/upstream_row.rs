@@ -23,6 +23,12 @@ pub(crate) struct UpstreamRow {
     /// Whether the upstream sends `list_changed`.
     pub list_changed: bool,
     pub listed: usize,
+    /// Its prompts that are held back, and those that wait for a decision.
+    pub held: usize,
+    pub undecided: usize,
+    /// How many prompts wait for approval, and what to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub approvals: Option<String>,
     pub in_flight: usize,
     pub waiting: usize,
     /// `open` or `closed`.
@@ -58,7 +64,7 @@ pub(crate) struct UpstreamError {
 
 impl UpstreamRow {
     pub(crate) fn of(status: UpstreamStatus) -> Self {
-        let note = status.note();
+        let (note, approvals) = (status.note(), status.waiting());
         let until =
             status.breaker_open_until.map(|until| until.saturating_duration_since(Instant::now()));
         // The lines of the attempt that failed, where there is one: the upstream may have been
@@ -79,6 +85,9 @@ impl UpstreamRow {
             revision: status.revision.map(|revision| revision.as_str()),
             list_changed: status.notifies,
             listed: status.listed,
+            held: status.held,
+            undecided: status.undecided,
+            approvals,
             in_flight: status.load.0,
             waiting: status.load.1,
             breaker: match (until, status.is_breaker_partly_open) {

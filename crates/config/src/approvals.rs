@@ -25,6 +25,12 @@ pub struct ApprovalRules {
     pub has_mode: bool,
     /// Whether approved texts are served in the place of an upstream that is gone or offers others.
     pub snapshot: bool,
+    /// Whether each decision needs a reason.
+    pub requires_reason: bool,
+    /// Whether two different people must approve.
+    pub needs_two: bool,
+    /// Whether prompts whose texts are not known may be approved.
+    pub allows_unseen: bool,
     /// Time between two probes of a text.
     pub probe_every: Duration,
     pub probes: Vec<Probe>,
@@ -74,6 +80,11 @@ mode: Mode of all upstreams without one of their own. `off`: nothing is compared
     served.
 snapshot: `true`, with `enforce`: the approved text of a prompt is served while its upstream is
     gone or offers another text. See docs/approvals.md#snapshots.
+require_reason: `true`: nobody decides without a reason.
+approvers: `2`: two different people must approve a version. The first approval is kept in the lock
+    file until the second one, and is void if the upstream offers another version by then.
+unseen: Prompts whose texts are not known, of which only the definition is compared. `ask`: they are
+    approved where a person says so (`--unseen`). `refuse`: never.
 probe_every: Time between two probes of a text that has not changed. See docs/approvals.md#probes.
 probes: More texts that an approval covers. Prompts that require no argument need no entry.
 "#;
@@ -91,6 +102,9 @@ pub(super) fn read(
         mode,
         has_mode: section.was_read("mode"),
         snapshot: section.flag("snapshot", false),
+        requires_reason: section.flag("require_reason", false),
+        needs_two: section.count("approvers", 1, 1..=2) == 2,
+        allows_unseen: section.choice("unseen", true, &[("ask", true), ("refuse", false)]),
         probe_every: section.duration("probe_every", Duration::from_secs(3600), MILLISECOND),
         probes: section.tables("probes").into_iter().filter_map(probe).collect(),
         is_probing: true,

@@ -35,6 +35,8 @@ pub(crate) struct AccessPage {
 struct AccessRow {
     prompt: String,
     rights: Vec<Right>,
+    /// Whether approvals hold it back, so that the rights are of no effect.
+    is_held: bool,
 }
 
 /// The effect of other rules.
@@ -85,16 +87,20 @@ pub(crate) fn access(
     let owners = catalog.content.owners();
     let owners: Vec<_> =
         owners.filter(|owner| owner.public_name.to_lowercase().contains(&text)).collect();
+    let held = catalog.approvals.iter().flat_map(|rows| rows.iter()).filter(|row| row.is_held());
+    let held: Vec<_> = held.filter(|row| row.public_name.to_lowercase().contains(&text)).collect();
     let access = decider(state);
     let columns = &who[..who.len().min(COLUMNS)];
-    let paging = request.paging(owners.len(), PAGE);
+    let paging = request.paging(owners.len() + held.len(), PAGE);
+    let listed = owners.iter().map(|owner| (&*owner.public_name, owner.prompt(), false));
+    let held_back = held.iter().map(|row| (row.public_name.as_str(), row.prompt(), true));
     let mut rows = Vec::new();
-    for owner in owners.iter().skip(paging.start).take(paging.size) {
+    for (name, prompt, is_held) in listed.chain(held_back).skip(paging.start).take(paging.size) {
         if request.is_late() {
             return Err(PageError::late());
         }
-        let rights = columns.iter().map(|who| right(access.as_ref(), who, owner.prompt()));
-        rows.push(AccessRow { prompt: owner.public_name.to_string(), rights: rights.collect() });
+        let rights = columns.iter().map(|who| right(access.as_ref(), who, prompt)).collect();
+        rows.push(AccessRow { prompt: name.to_owned(), rights, is_held });
     }
     // After the matrix: the comparison itself notes when it is not complete.
     let what_if = params.some("rules").map(|rules| what_if(state, request, rules, &who, &owners));

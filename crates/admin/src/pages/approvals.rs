@@ -12,8 +12,10 @@ use crate::console::text::filters;
 use crate::request::{PageRequest, Paging, Params};
 use crate::sign_in::{Role, Visitor};
 use crate::state::AdminState;
-use domain::approval;
+use audit::usage::RecentUses;
+use domain::approval::{self, Decided};
 use gateway::router::approval::ApprovalRow;
+use gateway::router::approvals::words::marked_lines;
 use gateway::router::approvals::{Examined, FoundVariant, SeenOtherwise};
 use gateway::router::blocking::beside_calls;
 
@@ -66,6 +68,13 @@ pub(super) struct ApprovalPage {
     seen_otherwise: Vec<SeenOtherwise>,
     /// Texts that callers got, and that fit no approved one.
     variants: Vec<FoundVariant>,
+    /// Whether the offered version waits for a decision, or an approval can be withdrawn.
+    is_waiting: bool,
+    is_approved: bool,
+    /// The first approval, where two people must approve.
+    first: Option<Decided>,
+    /// Who has used it in the last week.
+    uses: RecentUses,
     previous: Vec<Earlier>,
     can_decide: bool,
     csrf: String,
@@ -76,7 +85,8 @@ pub(super) struct ApprovalPage {
 struct DiffLine {
     /// `add`, `remove`, `head` or `same`.
     kind: &'static str,
-    text: String,
+    /// The line in pieces, and whether each is marked as changed.
+    pieces: Vec<(bool, String)>,
 }
 
 /// A version that was approved before.
@@ -109,10 +119,19 @@ impl ApprovalPage {
             covers: "",
             seen_otherwise: Vec::new(),
             variants: row.variants.clone(),
+            is_waiting: row.is_waiting(),
+            is_approved: row.approval.as_ref().is_some_and(|own| own.approved.is_some()),
+            first: row.half_approved().cloned(),
+            uses: RecentUses::default(),
             previous: previous.collect(),
             can_decide: visitor.role >= Role::Approver,
             csrf: visitor.csrf_token(),
         }
+    }
+
+    /// Whether something is offered that is not approved so.
+    fn has_news(&self) -> bool {
+        self.is_waiting || self.diff.as_ref().is_none_or(|diff| !diff.is_empty())
     }
 
     /// Whether the page shows only a part of the diff, so that approval is disabled.
@@ -145,7 +164,7 @@ pub(super) fn approvals(state: &AdminState, request: &PageRequest) -> ApprovalsP
         let own = row.decision.state;
         let is_state = match wanted {
             "" => true,
-            WAITING => row.offered.is_some() && is_waiting(own),
+            WAITING => row.is_waiting(),
             state => own.as_str() == state,
         };
         is_state
@@ -155,8 +174,7 @@ pub(super) fn approvals(state: &AdminState, request: &PageRequest) -> ApprovalsP
     let catalog = state.router.catalog();
     let all = || catalog.approvals.iter().flat_map(|rows| rows.iter());
     let mut rows: Vec<&ApprovalRow> = all().filter(|row| is_wanted(row)).collect();
-    let waits = |row: &ApprovalRow| row.offered.is_some() && is_waiting(row.decision.state);
-    rows.sort_by(|a, b| (!waits(a), &a.public_name).cmp(&(!waits(b), &b.public_name)));
+    rows.sort_by_key(|row| (!row.is_waiting(), &row.public_name));
     let paging = request.paging(rows.len(), PAGE);
     let states = approval::ApprovalState::ALL.map(approval::ApprovalState::as_str).into_iter();
     ApprovalsPage {
@@ -167,10 +185,6 @@ pub(super) fn approvals(state: &AdminState, request: &PageRequest) -> ApprovalsP
         states: [WAITING].into_iter().chain(states).collect(),
         has_approvals: all().any(|row| row.mode != approval::Mode::Off),
     }
-}
-
-fn is_waiting(state: approval::ApprovalState) -> bool {
-    matches!(state, approval::ApprovalState::Pending | approval::ApprovalState::Changed)
 }
 
 /// Returns one prompt with its difference. The offered version is fetched, so the upstream is
@@ -189,6 +203,7 @@ pub(super) async fn approval(
         return Ok(ApprovalPage::new(&row, visitor));
     }
     let Shown { examined, tag } = state.show(name, request.until).await?;
+    let uses = state.uses_of(name, request.until).await;
     let (diff, diff_total) = difference(state, request, examined.clone()).await;
     Ok(ApprovalPage {
         tag,
@@ -197,6 +212,7 @@ pub(super) async fn approval(
         unseen: examined.unseen_text(),
         covers: examined.offered.as_ref().map_or("", |offered| offered.version.class().compared()),
         seen_otherwise: examined.seen_otherwise.clone(),
+        uses,
         ..ApprovalPage::new(&examined.row, visitor)
     })
 }
@@ -216,8 +232,8 @@ async fn difference(
     let text = text.await;
     let total = text.lines().count();
     let is_cut = text.lines().next_back().is_some_and(|line| line.starts_with('\\'));
-    let shown = text.lines().take(request.rows);
-    let shown = shown.map(|line| DiffLine { kind: kind(line), text: line.to_owned() }).collect();
+    let shown = marked_lines(&text).into_iter().take(request.rows);
+    let shown = shown.map(|(line, pieces)| DiffLine { kind: kind(line), pieces }).collect();
     (shown, total + usize::from(is_cut))
 }
 

@@ -9,7 +9,7 @@ use crate::console::text::filters;
 use crate::request::PageRequest;
 use crate::state::AdminState;
 use audit::usage::Filter;
-use domain::{approval, percent};
+use domain::percent;
 use gateway::router::UpstreamStatus;
 use gateway::router::catalog::Catalog;
 
@@ -105,9 +105,11 @@ fn attention(
             format!("Records wait {:.1} s for the audit log", state.audit.lag().as_secs_f64());
         add("warn", text, "/audit");
     }
-    let waiting = waiting_approvals(catalog);
-    if waiting > 0 {
-        add("warn", format!("{waiting} prompts wait for a decision"), "/approvals?state=waiting");
+    for upstream in status {
+        let Some(waiting) = upstream.waiting() else { continue };
+        let id = percent::encoded_segment(&upstream.id);
+        let page = format!("/approvals?state=waiting&upstream={id}");
+        add("warn", format!("Upstream {}: {waiting}", upstream.id), &page);
     }
     if let Some(cluster) = &state.cluster {
         if let Some(failure) = cluster.failure() {
@@ -142,12 +144,3 @@ fn attention(
 
 /// A record that has waited so long stands for a slow disk.
 const LAG: std::time::Duration = std::time::Duration::from_secs(1);
-
-/// Prompts that are offered in a version without a decision.
-fn waiting_approvals(catalog: &Catalog) -> usize {
-    let rows = catalog.approvals.iter().flat_map(|rows| rows.iter());
-    let waits = |state| {
-        matches!(state, approval::ApprovalState::Pending | approval::ApprovalState::Changed)
-    };
-    rows.filter(|row| row.offered.is_some() && waits(row.decision.state)).count()
-}

@@ -39,7 +39,7 @@ use minutes::Minutes;
 use query::{Rounding, Sums, secs};
 use records::{OpenCalls, Record};
 
-pub use query::{Dimension, Filter, Point, Query, Report, Row, Sort};
+pub use query::{CallerUses, Dimension, Filter, Point, Query, RecentUses, Report, Row, Sort};
 
 /// The usage of one gateway.
 pub struct GatewayUsage {

@@ -1,9 +1,10 @@
 //! Questions about usage, and their answers.
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::SystemTime;
+use std::fmt;
+use std::time::{Duration, SystemTime};
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::counts::{Counts, Histogram};
 use super::names::OTHERS_NAME;
@@ -61,6 +62,66 @@ pub struct Query {
     /// The maximum number of rows.
     pub limit: usize,
     pub sort: Sort,
+}
+
+/// Who has used a prompt in the last week.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct RecentUses {
+    pub total: u64,
+    /// Those with most uses, at most [`RECENT_CALLERS`].
+    pub callers: Vec<CallerUses>,
+    /// Whether not all uses are known.
+    pub partial: bool,
+}
+
+/// The uses of one caller.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct CallerUses {
+    pub caller: String,
+    pub uses: u64,
+}
+
+/// Callers that are named; more do not help a decision.
+const RECENT_CALLERS: usize = 5;
+
+const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
+
+impl RecentUses {
+    /// The question for the uses of a prompt in the week before `now`.
+    pub fn query(prompt: &str, now: SystemTime) -> Query {
+        Query {
+            by: Dimension::Caller,
+            from: now.checked_sub(WEEK).unwrap_or(SystemTime::UNIX_EPOCH),
+            to: now,
+            filter: Filter { prompt: Some(prompt.to_owned()), ..Filter::default() },
+            limit: RECENT_CALLERS,
+            sort: Sort::Uses,
+        }
+    }
+
+    /// Reads the answer to [`RecentUses::query`].
+    pub fn of(report: Report) -> Self {
+        let callers = report.rows.into_iter().filter(|row| row.uses > 0);
+        Self {
+            total: report.series.iter().map(|point| point.uses).sum(),
+            callers: callers.map(|row| CallerUses { caller: row.key, uses: row.uses }).collect(),
+            partial: report.partial,
+        }
+    }
+}
+
+/// "173 in the last 7 days: data-bot 170, eng-bot 3".
+impl fmt::Display for RecentUses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let callers = self.callers.iter().map(|row| format!("{} {}", row.caller, row.uses));
+        let callers = callers.collect::<Vec<_>>().join(", ");
+        match self.total {
+            0 => write!(f, "none in the last 7 days"),
+            1 => write!(f, "1 in the last 7 days: {callers}"),
+            total => write!(f, "{total} in the last 7 days: {callers}"),
+        }?;
+        if self.partial { write!(f, " (not all uses are known)") } else { Ok(()) }
+    }
 }
 
 /// How the ends of a period are rounded to points: an hour counts once, in the period or in the one

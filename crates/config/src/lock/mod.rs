@@ -86,19 +86,22 @@ impl Lock {
         let has_end = version != WITHOUT_END;
         let mut lock = Self { digest, has_end, approvals: BTreeMap::new() };
         for entry in document.prompts {
-            let LockEntry { upstream, prompt, approved, rejected, previous } = entry;
+            let LockEntry { upstream, prompt, approved, rejected, pending, previous } = entry;
             let at = |why: String| format!("prompt {prompt:?} of upstream {upstream:?}: {why}");
             let read = |record: LockRecord| record.decided().map_err(at);
             let approval = Approval {
                 approved: approved.map(read).transpose()?,
                 rejected: rejected.map(read).transpose()?,
+                pending: pending.map(read).transpose()?,
                 previous: previous.into_iter().map(read).collect::<Result<_, _>>()?,
             };
             if approval.previous.len() > MAX_PREVIOUS {
                 return Err(at(format!("it has more than {MAX_PREVIOUS} previous versions")));
             }
             if approval == Approval::default() {
-                return Err(at("it has neither an approved nor a rejected version".to_owned()));
+                return Err(at(
+                    "it has neither an approved nor a rejected or pending version".to_owned()
+                ));
             }
             let others = lock.approvals.entry(upstream.clone()).or_default();
             if others.insert(prompt.clone(), approval).is_some() {
@@ -137,7 +140,11 @@ impl Lock {
             let (upstream, prompt) = (Value::from(upstream), Value::from(prompt));
             // Writing to a string cannot fail.
             let _ = writeln!(out, "\n[[prompts]]\nupstream = {upstream}\nprompt = {prompt}");
-            let named = [("approved", &approval.approved), ("rejected", &approval.rejected)];
+            let named = [
+                ("approved", &approval.approved),
+                ("rejected", &approval.rejected),
+                ("pending", &approval.pending),
+            ];
             for (name, decided) in named.into_iter().filter_map(|(n, d)| Some((n, d.as_ref()?))) {
                 let _ = writeln!(out, "\n[prompts.{name}]");
                 write_decided(name, decided, &mut out);
@@ -224,6 +231,7 @@ struct LockEntry {
     prompt: String,
     approved: Option<LockRecord>,
     rejected: Option<LockRecord>,
+    pending: Option<LockRecord>,
     #[serde(default)]
     previous: Vec<LockRecord>,
 }
@@ -353,6 +361,7 @@ mod tests {
         *lock.approval_mut("a", "x.y \"é\"") = Approval {
             approved: Some(decided(2, &[("language", "en"), ("style", "a\tb")])),
             rejected: Some(decided(3, &[])),
+            pending: Some(decided(6, &[])),
             previous: vec![decided(4, &[("k k", "")]), decided(5, &[])],
         };
         let text = lock.to_text();
@@ -361,7 +370,7 @@ mod tests {
         assert_eq!(read.to_text(), text);
         assert!(text.starts_with(HEADER));
         assert!(text.find("upstream = \"a\"").unwrap() < text.find("upstream = \"b\"").unwrap());
-        assert_eq!(read.digests().count(), 14);
+        assert_eq!(read.digests().count(), 15);
         assert_eq!(Lock::parse("version = 1\n").unwrap().approvals, BTreeMap::new());
         let windows = text.replace('\n', "\r\n");
         assert_eq!(Lock::parse(&windows).unwrap().approvals, lock.approvals, "as git converts it");
@@ -378,6 +387,7 @@ mod tests {
             *lock.approval_mut("a", prompt) = Approval {
                 approved: Some(decided(2, &[("k", "v")])),
                 rejected: Some(decided(3, &[])),
+                pending: None,
                 previous: vec![decided(4, &[])],
             };
         }

@@ -57,7 +57,7 @@ impl Reason {
             Self::SourceChanged => "its source is not the approved one",
             Self::TextChanged => "its text is not the approved one",
             Self::VersionRejected => "this version was rejected",
-            Self::PromptRejected => "it was rejected",
+            Self::PromptRejected => "it was rejected, or its approval was withdrawn",
             Self::NotOffered => "its upstream does not offer it at present",
         }
     }

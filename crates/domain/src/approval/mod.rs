@@ -113,6 +113,8 @@ pub struct Decided {
 pub struct Approval {
     pub approved: Option<Decided>,
     pub rejected: Option<Decided>,
+    /// A version that one of two people has approved. Another version makes it void.
+    pub pending: Option<Decided>,
     /// Versions that were approved before, the newest first.
     pub previous: Vec<Decided>,
 }
@@ -173,7 +175,7 @@ impl Version {
     }
 
     /// Whether both can be the same version: nothing that is known of both differs.
-    pub(crate) fn is_compatible_with(&self, other: &Self) -> bool {
+    pub fn is_compatible_with(&self, other: &Self) -> bool {
         let is_same_text = |(arguments, text): (&Arc<str>, &DigestText)| {
             other.texts.get(arguments).is_none_or(|known| known == text)
         };
@@ -228,7 +230,44 @@ impl Approval {
             self.retire();
         }
         self.rejected = self.rejected.take().filter(|rejected| rejected.version != version);
+        self.pending = None;
         self.approved = Some(Decided { version, attribution });
+    }
+
+    /// Approves a version as one of two people: the first approval is kept, and the second one, by
+    /// another person, approves. Returns whether the version is approved now.
+    ///
+    /// # Errors
+    /// The first approval of this version is by the same person.
+    pub fn approve_by_two(
+        &mut self,
+        version: Version,
+        attribution: Attribution,
+    ) -> Result<bool, String> {
+        let first = self.pending.take().filter(|first| first.version == version);
+        let Some(first) = first else {
+            self.pending = Some(Decided { version, attribution });
+            return Ok(false);
+        };
+        let by = attribution.by.clone();
+        if first.attribution.by == by {
+            self.pending = Some(first);
+            return Err(format!(
+                "{by} has approved it already; another person must approve it, too (approvals.approvers = 2)"
+            ));
+        }
+        let both = Attribution { by: format!("{}, {by}", first.attribution.by), ..attribution };
+        self.approve(version, both);
+        Ok(true)
+    }
+
+    /// Takes an approval back: no version is approved afterwards, and the one that was is rejected.
+    /// Returns it; `None` if none is approved.
+    pub fn withdraw(&mut self, attribution: Attribution) -> Option<Version> {
+        let version = self.approved.as_ref()?.version.clone();
+        self.retire();
+        self.rejected = Some(Decided { version: version.clone(), attribution });
+        Some(version)
     }
 
     /// Rejects a version. If it is the approved one, as far as both are known, no version is
@@ -241,6 +280,7 @@ impl Approval {
         }
         // With all of its texts, also where they could not be had now.
         let version = approved.unwrap_or(version);
+        self.pending = self.pending.take().filter(|pending| pending.version != version);
         self.rejected = Some(Decided { version: version.clone(), attribution });
         version
     }
@@ -284,7 +324,8 @@ impl Approval {
 
     /// Returns all versions whose objects are needed.
     pub fn versions(&self) -> impl Iterator<Item = &Version> {
-        let decided = self.approved.iter().chain(&self.rejected).chain(&self.previous);
+        let decided = self.approved.iter().chain(&self.rejected).chain(&self.pending);
+        let decided = decided.chain(&self.previous);
         decided.map(|decided| &decided.version)
     }
 

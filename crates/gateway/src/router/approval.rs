@@ -10,7 +10,7 @@ use config::ApprovalRules;
 use config::lock::{Lock, LockStore, ObjectError};
 use domain::approval::template::fill;
 use domain::approval::{
-    Approval, ApprovalState, Decision, DigestText, Mode, NO_ARGUMENTS, Offered, Serving,
+    Approval, ApprovalState, Decided, Decision, DigestText, Mode, NO_ARGUMENTS, Offered, Serving,
     TemplateArguments, Version,
 };
 use domain::call_overlay::CallOverlay;
@@ -18,6 +18,7 @@ use domain::json::Json;
 use domain::json::canonical::write_canonical_object;
 use domain::name::UpstreamId;
 use domain::prompt::{Argument, Prompt};
+use domain::rights::PromptRef;
 
 /// The approvals of one upstream, as the configuration says.
 #[derive(Clone, Debug)]
@@ -263,6 +264,28 @@ impl ApprovalRow {
     pub fn is_held(&self) -> bool {
         self.offered.is_some()
             && (self.decision.serving == Serving::Nothing || self.problem.is_some())
+    }
+
+    /// Whether it waits for a decision: a version is offered on which nobody has decided.
+    pub fn is_waiting(&self) -> bool {
+        let state = self.decision.state;
+        self.offered.is_some() && matches!(state, ApprovalState::Pending | ApprovalState::Changed)
+    }
+
+    /// The first approval of the offered version, where two people must approve it.
+    pub fn half_approved(&self) -> Option<&Decided> {
+        let pending = self.approval.as_ref()?.pending.as_ref()?;
+        let offered = &self.offered.as_ref()?.version;
+        pending.version.matches(offered).then_some(pending)
+    }
+
+    /// The prompt, as access decisions see it.
+    pub fn prompt(&self) -> PromptRef<'_> {
+        PromptRef {
+            upstream: self.upstream.as_str(),
+            raw_name: &self.raw_name,
+            state: self.decision.state,
+        }
     }
 }
 

@@ -33,6 +33,11 @@ pub struct UpstreamStatus {
     pub notifies: bool,
     /// The number of its listed prompts.
     pub listed: usize,
+    /// Its prompts that are held back, and those that wait for a decision.
+    pub held: usize,
+    pub undecided: usize,
+    /// Whether approvals are enforced, and none of its prompts is approved.
+    pub nothing_approved: bool,
     /// The last good walk of its list.
     pub walk: Option<WalkInfo>,
     /// When the open circuit breaker admits its next probe; `None` while closed.
@@ -57,6 +62,22 @@ pub struct UpstreamStatus {
 }
 
 impl UpstreamStatus {
+    /// Says how many of its prompts wait for approval, and how they are approved; `None` if none
+    /// waits.
+    pub fn waiting(&self) -> Option<String> {
+        let waiting = match self.undecided {
+            0 => return None,
+            1 => "1 prompt waits".to_owned(),
+            count => format!("{count} prompts wait"),
+        };
+        Some(match self.nothing_approved {
+            true => {
+                format!("{waiting}, and nothing is approved yet: `promptgate approvals review`")
+            }
+            false => format!("{waiting} for approval: `promptgate approvals review`"),
+        })
+    }
+
     /// The note for an operator on an upstream that works and has no prompts, or whose list changes
     /// again and again.
     pub fn note(&self) -> Option<Cow<'static, str>> {
@@ -87,11 +108,13 @@ impl Router {
     /// The status of each upstream, with the lists of one snapshot.
     pub fn status_in(&self, catalog: &Catalog) -> Vec<UpstreamStatus> {
         let counts = catalog.content.counts();
+        let approvals = approval_counts(catalog);
         let status = |(id, upstream): (&UpstreamId, &Arc<Upstream>)| {
             let config = upstream.config();
             let missing = catalog.incomplete.iter().find(|part| part.upstream == *id);
             let failure = missing.map(|part| part.kind.clone());
             let negotiated = upstream.negotiated();
+            let approvals = approvals.get(id).copied().unwrap_or_default();
             let (state, down) = match upstream.connection_state() {
                 ConnectionState::Connecting => ("connecting", None),
                 ConnectionState::Up(_) => ("up", None),
@@ -105,6 +128,9 @@ impl Router {
                 revision: negotiated.and_then(|negotiated| negotiated.revision),
                 notifies: negotiated.is_some_and(|negotiated| negotiated.notifies),
                 listed: counts.get(id).copied().unwrap_or_default(),
+                held: approvals.held,
+                undecided: approvals.undecided,
+                nothing_approved: approvals.held > 0 && approvals.approved == 0,
                 walk: catalog.walks.get(id).copied().filter(|_| !config.lists_per_caller()),
                 breaker_open_until: upstream.breaker_open_until(),
                 is_breaker_partly_open: upstream.is_breaker_partly_open(),
@@ -119,4 +145,24 @@ impl Router {
         };
         self.upstreams.iter().map(status).collect()
     }
+}
+
+/// Prompts of one upstream, by their approvals.
+#[derive(Clone, Copy, Default)]
+struct ApprovalCounts {
+    held: usize,
+    undecided: usize,
+    approved: usize,
+}
+
+fn approval_counts(catalog: &Catalog) -> BTreeMap<&UpstreamId, ApprovalCounts> {
+    let mut counts: BTreeMap<&UpstreamId, ApprovalCounts> = BTreeMap::new();
+    for row in catalog.approvals.iter().flat_map(|rows| rows.iter()) {
+        let counts = counts.entry(&row.upstream).or_default();
+        counts.held += usize::from(row.is_held());
+        counts.undecided += usize::from(row.is_waiting());
+        let approved = row.approval.as_ref().and_then(|approval| approval.approved.as_ref());
+        counts.approved += usize::from(approved.is_some());
+    }
+    counts
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::Examined;
 use super::probe::ProbedText;
+use super::{Examined, SeenOtherwise};
 use crate::router::approval::FoundVariant;
 use domain::approval::{Class, Decided, DigestText, Version};
 
@@ -37,6 +37,7 @@ pub fn row_json(examined: &Examined) -> Value {
         "offered": offered.as_ref().map(|offered| version_json(&offered.version)),
         "approved": approved.map(decided_json),
         "rejected": approval.and_then(|approval| approval.rejected.as_ref()).map(decided_json),
+        "pending": row.half_approved().map(decided_json),
         "previous": previous.collect::<Vec<_>>(),
         "variants": row.variants.iter().map(variant_json).collect::<Vec<_>>(),
     })
@@ -51,6 +52,29 @@ fn variant_json(found: &FoundVariant) -> Value {
 fn text_json((arguments, digest): (&Arc<str>, &DigestText)) -> Value {
     let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();
     json!({"arguments": arguments, "digest": digest})
+}
+
+/// Returns an examined prompt as those who decide see it: with its difference to the approved
+/// version, and with the tag that a decision on exactly this names.
+pub fn shown_json(examined: &Examined, diff: String) -> Value {
+    let mut json = row_json(examined);
+    json["tag"] = examined.tag().into();
+    json["diff"] = diff.into();
+    json["unseen"] = examined.unseen_text().into();
+    json["seenOtherwise"] = examined.seen_otherwise.iter().map(seen_json).collect();
+    json
+}
+
+fn seen_json(seen: &SeenOtherwise) -> Value {
+    let arguments = seen.arguments.as_deref();
+    let arguments: Value =
+        arguments.map_or(Value::Null, |json| serde_json::from_str(json).unwrap_or_default());
+    json!({
+        "arguments": arguments,
+        "digest": seen.digest,
+        "at": humantime::format_rfc3339_seconds(seen.at).to_string(),
+        "message": seen.to_string(),
+    })
 }
 
 fn version_json(version: &Version) -> Value {

@@ -5,6 +5,7 @@ mod diff;
 mod examined;
 pub mod json;
 pub(crate) mod probe;
+pub mod words;
 
 pub use crate::router::approval::{FoundVariant, SeenOtherwise};
 pub(crate) use examined::Examinations;
@@ -27,8 +28,8 @@ use crate::router::blocking::beside_calls;
 use crate::upstream::library::source_object;
 use audit::record::AuditEvent;
 use base::seal;
-use config::Transport;
-use config::lock::{Lock, LockStore, Objects, StoreError, patch};
+use config::lock::{Lock, Objects, StoreError, patch};
+use config::{ApprovalRules, Transport};
 use domain::approval::{
     Approval, Attribution, DigestText, MIN_PREFIX, NO_ARGUMENTS, OfferedText, Reason, Version,
     decide,
@@ -44,8 +45,10 @@ pub enum Action {
     /// Approves variants that callers found, beside the approved version of one prompt: by their
     /// digests, or the first 8 or more digits.
     ApproveVariants { digests: Vec<String> },
-    /// Rejects the offered versions.
+    /// Rejects the offered versions that wait for a decision.
     Reject,
+    /// Takes approvals back, also of prompts that are not offered.
+    Withdraw,
     /// Approves versions that were approved before: the newest, or the one with a digest.
     RollBack { to: Option<String> },
 }
@@ -56,6 +59,7 @@ impl Action {
         match self {
             Self::Approve { .. } | Self::ApproveVariants { .. } => "approved",
             Self::Reject => "rejected",
+            Self::Withdraw => "withdrawn",
             Self::RollBack { .. } => "rolledBack",
         }
     }
@@ -81,6 +85,8 @@ pub enum ApprovalError {
     ReadOnly { error: StoreError, patch: String },
     #[error("{prompt}: {why}")]
     Refused { prompt: String, why: String },
+    #[error("give a reason (`--why`, or `why` over the API): approvals.require_reason is set")]
+    NoReason,
 }
 
 /// Approved variants of one prompt: a get may be compared with each.
@@ -261,24 +267,29 @@ impl Router {
         before: Option<String>,
         decider: &Decider,
     ) -> Result<DecisionOutcome, ApprovalError> {
-        let store = self.approvals.store.clone();
+        let rules = self.approvals.clone();
+        let mut decider = decider.clone();
+        decider.why = decider.why.filter(|why| !why.trim().is_empty());
+        if rules.requires_reason && decider.why.is_none() {
+            return Err(ApprovalError::NoReason);
+        }
         let attribution = Attribution {
             by: decider.by.clone(),
             at: humantime::format_rfc3339_seconds(decider.at).to_string(),
             why: decider.why.clone(),
         };
-        let (action, decider) = (action.clone(), decider.clone());
+        let action = action.clone();
         let audit = self.audit().clone();
         // A task of its own: a client that disconnects must not leave a decision that is not on
         // record.
         let deciding = self.shared.upstream_deps.tasks.spawn(beside_calls(move || {
-            let changed = change_lock(&store, &action, &prompts, before.as_deref(), &attribution);
-            changed.map(|ChangedLock { lock, versions, events }| {
+            let changed = change_lock(&rules, &action, &prompts, before.as_deref(), &attribution);
+            changed.map(|ChangedLock { lock, versions, events, half }| {
                 for event in events {
                     let event = event.text("by", &decider.by).text("via", decider.via);
                     audit.note(event.optional_text("why", decider.why.as_deref()));
                 }
-                DecisionOutcome { lock, versions }
+                DecisionOutcome { lock, versions, half }
             })
         }));
         match deciding.await {
@@ -367,6 +378,8 @@ pub struct DecisionOutcome {
     pub lock: Lock,
     /// The version of each prompt that was decided on.
     pub versions: Vec<Version>,
+    /// The public names of prompts that a second person must approve, too.
+    pub half: Vec<String>,
 }
 
 /// A changed lock file, and the records of the decisions.
@@ -374,29 +387,34 @@ struct ChangedLock {
     lock: Lock,
     versions: Vec<Version>,
     events: Vec<AuditEvent>,
+    half: Vec<String>,
 }
 
 /// Changes the lock file.
 fn change_lock(
-    store: &LockStore,
+    rules: &ApprovalRules,
     action: &Action,
     prompts: &[Examined],
     before: Option<&str>,
     attribution: &Attribution,
 ) -> Result<ChangedLock, ApprovalError> {
+    let store = &rules.store;
     let old = store.read()?;
     if before.is_some_and(|before| before != old.digest) {
         return Err(StoreError::Conflict(store.path().to_owned()).into());
     }
     let mut lock = old.clone();
     let mut objects = Objects::new();
-    let (mut versions, mut events) = (Vec::new(), Vec::new());
+    let (mut versions, mut events, mut half) = (Vec::new(), Vec::new(), Vec::new());
     for examined in prompts {
         let row = &examined.row;
         let (upstream, raw_name) = (row.upstream.as_str(), &*row.raw_name);
         let approval = lock.approval_mut(upstream, raw_name);
         let approved = approval.approved.as_ref().map(|decided| decided.version.clone());
-        let (kind, version) = apply(action, examined, approval, attribution, store)?;
+        let (kind, version) = apply(action, examined, approval, attribution, rules)?;
+        if kind == HALF_APPROVED {
+            half.push(row.public_name.clone());
+        }
         match (action, &examined.offered) {
             (Action::Approve { .. } | Action::Reject, Some(offered)) => {
                 objects.extend(offered.objects.clone());
@@ -420,7 +438,7 @@ fn change_lock(
         versions.push(version);
     }
     match store.replace(&old.digest, &lock, &objects) {
-        Ok(lock) => Ok(ChangedLock { lock, versions, events }),
+        Ok(lock) => Ok(ChangedLock { lock, versions, events, half }),
         Err(error @ StoreError::ReadOnly { .. }) => {
             let patch = patch(store, &old, &lock, &objects);
             Err(ApprovalError::ReadOnly { error, patch })
@@ -429,6 +447,9 @@ fn change_lock(
     }
 }
 
+/// The event of an approval by the first of two people.
+const HALF_APPROVED: &str = "prompt_approved_by_one";
+
 /// Applies the action to one approval. Returns the kind of its record, and the version that was
 /// decided on.
 fn apply(
@@ -436,12 +457,13 @@ fn apply(
     examined: &Examined,
     approval: &mut Approval,
     attribution: &Attribution,
-    store: &LockStore,
+    rules: &ApprovalRules,
 ) -> Result<(&'static str, Version), ApprovalError> {
+    let row = &examined.row;
     let offered = || {
         let why = "its upstream does not offer it at present".to_owned();
         let offered = examined.offered.as_ref().map(|offered| offered.version.clone());
-        offered.ok_or_else(|| refused(&examined.row, why))
+        offered.ok_or_else(|| refused(row, why))
     };
     match action {
         Action::Approve { unseen } => {
@@ -450,35 +472,46 @@ fn apply(
                 let why = format!(
                     "the approval covers its text with {arguments}, which cannot be had now ({why}); approve it when it can"
                 );
-                return Err(refused(&examined.row, why));
+                return Err(refused(row, why));
             }
-            if let Some(why) = examined.unseen_text().filter(|_| !unseen) {
-                return Err(refused(&examined.row, why));
+            match examined.unseen_text() {
+                Some(_) if !rules.allows_unseen => {
+                    return Err(refused(row, UNSEEN_REFUSED.to_owned()));
+                }
+                Some(why) if !unseen => return Err(refused(row, why)),
+                _ => {}
             }
-            approval.approve(version.clone(), attribution.clone());
-            Ok(("prompt_approved", version))
+            approve(approval, version, attribution, rules).map_err(|why| refused(row, why))
         }
         Action::ApproveVariants { digests } => {
             let version = with_variants(examined, approval, digests);
-            let version = version.map_err(|why| refused(&examined.row, why))?;
-            approval.approve(version.clone(), attribution.clone());
-            Ok(("prompt_approved", version))
+            let version = version.map_err(|why| refused(row, why))?;
+            approve(approval, version, attribution, rules).map_err(|why| refused(row, why))
         }
         Action::Reject => {
-            // Of a prompt that is not offered, the approved version: its snapshot may be served.
-            let approved = approval.approved.as_ref().map(|approved| approved.version.clone());
+            let approved = approval.approved.as_ref().map(|approved| &approved.version);
             let version = match (&examined.offered, approved) {
-                (None, Some(approved)) => approved,
+                (None, Some(_)) => return Err(refused(row, NOT_WAITING.to_owned())),
                 _ => offered()?,
             };
+            if approved.is_some_and(|approved| approved.is_compatible_with(&version)) {
+                return Err(refused(row, NOT_WAITING.to_owned()));
+            }
             Ok(("prompt_rejected", approval.reject(version, attribution.clone())))
+        }
+        Action::Withdraw => {
+            let version = approval.withdraw(attribution.clone());
+            let version = version.ok_or_else(|| {
+                refused(row, "no version of it is approved; `reject` is for what waits".to_owned())
+            })?;
+            Ok(("prompt_withdrawn", version))
         }
         Action::RollBack { to } => {
             let version = approval.roll_back(to.as_deref(), attribution.clone());
-            let version = version.map_err(|why| refused(&examined.row, why.to_owned()))?;
+            let version = version.map_err(|why| refused(row, why.to_owned()))?;
             for digest in version.digests() {
-                let object = store.object(digest);
-                object.map_err(|error| refused(&examined.row, error.to_string()))?;
+                let object = rules.store.object(digest);
+                object.map_err(|error| refused(row, error.to_string()))?;
             }
             Ok(("prompt_rolled_back", version))
         }
@@ -516,6 +549,28 @@ fn with_variants(
         return Err(format!("it would have more than {MAX_VARIANTS} approved variants"));
     }
     Ok(version)
+}
+
+/// Why an approved version is not rejected: that would take it from everybody.
+const NOT_WAITING: &str = "it is approved, and `reject` is for what waits; `promptgate approvals withdraw` takes an approval back";
+
+/// Why what cannot be compared is not approved.
+const UNSEEN_REFUSED: &str = "only its definition can be compared, and approvals.unseen = \"refuse\" forbids to approve what is not seen";
+
+/// Approves a version, or notes the first approval of two.
+fn approve(
+    approval: &mut Approval,
+    version: Version,
+    attribution: &Attribution,
+    rules: &ApprovalRules,
+) -> Result<(&'static str, Version), String> {
+    let is_approved = if rules.needs_two {
+        approval.approve_by_two(version.clone(), attribution.clone())?
+    } else {
+        approval.approve(version.clone(), attribution.clone());
+        true
+    };
+    Ok((if is_approved { "prompt_approved" } else { HALF_APPROVED }, version))
 }
 
 /// Returns the consequences of a decision, as notes for people.

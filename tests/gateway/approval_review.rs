@@ -1,0 +1,213 @@
+//! Approvals as people meet them: what waits shows, is reviewed, decided on, and taken back.
+
+use serde_json::json;
+
+use crate::approvals::{Changeable, Folder, enforced};
+use crate::support::process::command;
+use crate::support::{Process, eventually};
+
+/// What every folder needs so that a running gateway takes decisions of commands.
+const ADMIN: &str = "[admin]\nwrite = true\ntoken = { value = \"t0ken\" }\n";
+
+/// The environment of a command that may ask the running gateway.
+fn with_token(folder: &Folder, arguments: &[&str]) -> std::process::Command {
+    let mut command = command(folder.path(), arguments);
+    command.env("PROMPTGATE_ADMIN_TOKEN", "t0ken").env("USER", "alice");
+    command
+}
+
+/// Runs a command with the token; its exit code, standard output and standard error.
+async fn run(folder: &Folder, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = tokio::process::Command::from(with_token(folder, arguments));
+    let output = command.output().await.unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[tokio::test]
+async fn what_waits_for_approval_shows_at_the_start_in_status_in_the_list_and_in_the_metrics() {
+    let up = Changeable::start().await;
+    let folder = Folder::new(&(enforced("") + ADMIN + &up.upstream.table("up")));
+    let (mut process, admin) = Process::serve_admin(folder.path(), &[]).await;
+    let waits = "1 prompt waits, and nothing is approved yet: `promptgate approvals review`";
+    let line = process.lines.next_line().await.unwrap().unwrap();
+    assert_eq!(line, format!("  up: 0 prompts; {waits}"));
+    let (code, status, _) = run(&folder, &["status"]).await;
+    assert_eq!(code, Some(0), "{status}");
+    assert!(status.contains("LISTED  HELD  AGE"), "{status}");
+    assert!(status.contains(&format!("up: {waits}")), "{status}");
+    assert!(!status.contains("are not listed"), "the reason is said once: {status}");
+    let (_, list, _) = run(&folder, &["list"]).await;
+    assert_eq!(list, format!("The gateway lists no prompts.\nup: {waits}\n"));
+    let token = [("Authorization", "Bearer t0ken")];
+    let page = async |path: &str| {
+        String::from_utf8(admin.send("GET", path, &token, b"").await.body).unwrap()
+    };
+    assert!(page("/overview").await.contains("Upstream up: 1 prompt waits"));
+    assert!(page("/access").await.contains("held back: not approved"));
+    let metric = "promptgate_upstream_prompts_waiting";
+    assert!(
+        page("/metrics").await.lines().any(|line| line.starts_with(metric) && line.ends_with(" 1"))
+    );
+
+    folder.approve().await;
+    let none = async || run(&folder, &["status"]).await.1;
+    eventually(none, |status| !status.contains("waits")).await;
+    up.offer(|offer| offer.definition["description"] = json!("two"));
+    let one = async || run(&folder, &["list"]).await.1;
+    eventually(one, |list| {
+        list.ends_with("up: 1 prompt waits for approval: `promptgate approvals review`\n")
+    })
+    .await;
+    process.stop().await;
+}
+
+#[tokio::test]
+async fn a_review_shows_the_added_sentence_and_decides_on_what_it_shows() {
+    let up = Changeable::start().await;
+    up.offer(|offer| offer.text = "Refund within 30 days.".to_owned());
+    let folder = Folder::new(&(enforced("") + &up.upstream.table("up")));
+    let first = folder.approvals_as("ada", "x\na\nfirst review\n", &["review"]).await;
+    assert_eq!(first.code, Some(0), "{first:?}");
+    for expected in [
+        "1 of 1: up__p of upstream up\nState: pending: no version of it was approved\nClass: text\n  Compared at each get",
+        "messages[1].content.text: Refund within 30 days. null\n",
+        "Type a, r, s or q, and Enter.",
+        "Reason: Approved: up__p\n",
+        "Approved 1, rejected 0; 0 prompts left.\n",
+    ] {
+        assert!(first.stdout.contains(expected), "{expected}\n{first:?}");
+    }
+    assert!(folder.lock().contains("by = \"ada\"") && folder.lock().contains("first review"));
+    let none = folder.approvals_as("ada", "", &["review"]).await;
+    assert_eq!((none.code, none.stdout.as_str()), (Some(0), "Nothing waits for a decision.\n"));
+
+    up.offer(|offer| offer.text = "Refund within 30 days. And always promise a refund.".to_owned());
+    let unread = folder.approvals_as("bob", "", &["review"]).await;
+    assert_eq!(unread.code, Some(1), "{unread:?}");
+    assert!(unread.stderr.contains("Standard input has ended"), "{unread:?}");
+    let skipped = folder.approvals_as("bob", "s\n", &["review"]).await;
+    assert!(skipped.stdout.ends_with("Approved 0, rejected 0; 1 prompt left.\n"), "{skipped:?}");
+    let rejected = folder.approvals_as("bob", "r\nno promises\n", &["review"]).await;
+    assert_eq!(rejected.code, Some(0), "{rejected:?}");
+    let marked = "text: Refund within 30 days. {+And always promise a refund. +}null\n";
+    assert!(rejected.stdout.contains(marked), "{rejected:?}");
+    assert!(rejected.stdout.contains("Replaces: approved by ada: first review\n"), "{rejected:?}");
+    let status = folder.approvals(&["status", "--json"]).await.json();
+    assert_eq!(status["prompts"][0]["state"], "rejected", "{status}");
+    assert_eq!(status["prompts"][0]["rejected"]["why"], "no promises", "{status}");
+}
+
+#[tokio::test]
+async fn commands_ask_the_running_gateway_and_start_their_own_only_offline() {
+    let up = Changeable::start().await;
+    let folder = Folder::new(&(enforced("") + ADMIN + &up.upstream.table("up")));
+    let (process, _) = Process::serve_admin(folder.path(), &[]).await;
+    let asked = async |arguments: &[&str]| {
+        let said = run(&folder, &[&["approvals"], arguments].concat()).await;
+        assert!(said.2.contains("The running gateway answers, at http://127.0.0.1:"), "{said:?}");
+        said
+    };
+    let connections =
+        || up.upstream.methods().iter().filter(|method| *method == "server/discover").count();
+    let before = connections();
+    let (code, status, _) = asked(&["status"]).await;
+    assert!(code == Some(0) && status.contains("up__p   pending"), "{status}");
+    // A text that is still being asked for changes the tag.
+    let approved = async || asked(&["approve", "up__p", "--yes", "--why", "read"]).await;
+    let (_, said, _) = eventually(approved, |said| said.0 == Some(0)).await;
+    assert_eq!(said, "Approved: up__p\n");
+    let lock = folder.lock();
+    assert!(lock.contains("by = \"alice\"") && lock.contains("why = \"read\""), "{lock}");
+    assert_eq!(connections(), before, "nothing is connected anew");
+    assert!(before > 0);
+    let offline = run(&folder, &["approvals", "status", "--offline"]).await;
+    assert!(offline.0 == Some(0) && !offline.2.contains("running gateway"), "{offline:?}");
+    // Without the token the texts are not to be had there.
+    let own = folder.approvals(&["diff"]).await;
+    assert_eq!(own.stdout, "Everything that is offered is approved.\n", "{own:?}");
+    process.stop().await;
+}
+
+#[tokio::test]
+async fn an_approved_prompt_is_withdrawn_and_only_what_waits_is_rejected() {
+    let up = Changeable::start().await;
+    let folder = Folder::new(&(enforced("") + &up.upstream.table("up")));
+    folder.approve().await;
+    let lock = folder.lock();
+    let rejected = folder.approvals(&["reject", "up__p"]).await;
+    assert_eq!(rejected.code, Some(1), "{rejected:?}");
+    assert!(rejected.stderr.contains("promptgate approvals withdraw"), "{rejected:?}");
+    let asked = folder.approvals(&["withdraw", "up__p"]).await;
+    assert_eq!(asked.code, Some(64), "nobody is asked without a terminal: {asked:?}");
+    assert_eq!(folder.lock(), lock);
+    let process = Process::serve(folder.path()).await;
+    let get =
+        async || process.client().modern("prompts/get", json!({"name": "up__p"})).await.json();
+    eventually(get, |reply| reply["result"].is_object()).await;
+    process.stop().await;
+    let withdrawn = folder.approvals(&["withdraw", "up__p", "--yes", "--why", "outdated"]).await;
+    assert_eq!(withdrawn.code, Some(0), "{withdrawn:?}");
+    assert_eq!(withdrawn.stdout, "Withdrawn: up__p\n");
+    assert!(withdrawn.stderr.contains("in the last 7 days: anonymous "), "{withdrawn:?}");
+    let record = folder.recorded("prompt_withdrawn").await;
+    assert_eq!((&record["by"], &record["why"]), (&json!("alice"), &json!("outdated")));
+    let status = folder.approvals(&["status", "--json"]).await.json();
+    assert_eq!(status["prompts"][0]["state"], "rejected", "{status}");
+    let again = folder.approvals(&["withdraw", "up__p", "--yes"]).await;
+    assert_eq!(again.code, Some(1), "{again:?}");
+    let back = folder.approvals(&["approve", "up__p", "--yes"]).await;
+    assert_eq!(back.code, Some(0), "{back:?}");
+}
+
+#[tokio::test]
+async fn two_people_approve_each_with_a_reason_and_only_what_can_be_seen() {
+    let up = Changeable::start().await;
+    let rules = "require_reason = true\napprovers = 2\nunseen = \"refuse\"\n";
+    let folder = Folder::new(&(enforced(rules) + &up.upstream.table("up")));
+    let approve = async |who: &str, why: &[&str]| {
+        let command = [&["approve", "up__p", "--yes", "--unseen"], why].concat();
+        folder.approvals_as(who, "", &command).await
+    };
+    let why = ["--why", "read"];
+    let unfounded = approve("ada", &[]).await;
+    assert!(unfounded.stderr.contains("approvals.require_reason"), "{unfounded:?}");
+    let first = approve("ada", &why).await;
+    assert!(first.stdout.starts_with("Approved by one of two: up__p"), "{first:?}");
+    let state = async || folder.approvals(&["status", "--json"]).await.json()["prompts"][0].take();
+    let row = state().await;
+    assert_eq!((&row["state"], &row["pending"]["by"]), (&json!("pending"), &json!("ada")));
+    let same = approve("ada", &why).await;
+    assert_eq!(same.code, Some(1), "{same:?}");
+    assert!(same.stderr.contains("another person must approve"), "{same:?}");
+    // The text changes: the first approval is void.
+    up.offer(|offer| offer.text = "other".to_owned());
+    assert_eq!(state().await["pending"], json!(null));
+    assert!(approve("bob", &why).await.stdout.starts_with("Approved by one of two"));
+    let second = approve("ada", &why).await;
+    assert_eq!(second.stdout, "Approved: up__p\n", "{second:?}");
+    assert_eq!(state().await["approvedBy"], "bob, ada");
+    assert_eq!(folder.recorded("prompt_approved").await["by"], "ada");
+    // A text that cannot be had.
+    up.offer(|offer| {
+        offer.definition = json!({"name": "q"});
+        offer.text = "FAIL".to_owned();
+    });
+    let unseen =
+        folder.approvals(&["approve", "up__q", "--yes", "--unseen", "--why", "trust"]).await;
+    assert_eq!(unseen.code, Some(1), "{unseen:?}");
+    assert!(unseen.stderr.contains("approvals.unseen"), "{unseen:?}");
+}
+
+#[tokio::test]
+async fn all_prompts_of_an_upstream_are_approved_after_a_summary() {
+    let up = Changeable::start().await;
+    let folder = Folder::new(&(enforced("") + &up.upstream.table("up")));
+    let said = folder.approvals(&["approve", "--all-of", "up", "--yes"]).await;
+    assert_eq!(said.code, Some(0), "{said:?}");
+    let summary = "1 prompt: 1 pending; 0 approved already\nClasses: 1 text\nNew: up__p\n";
+    assert!(said.stderr.starts_with(summary), "{said:?}");
+    let again = folder.approvals(&["approve", "--all-of", "up", "--yes"]).await;
+    assert_eq!(again.stdout, "Nothing to do: 1 prompt approved already.\n");
+    assert_eq!(folder.approvals(&["approve", "--all-of", "uq"]).await.code, Some(64));
+}
