@@ -313,11 +313,11 @@ async fn d2_where_that_is_wanted_calls_go_on_and_what_is_missing_is_counted() {
     let log = Log::new();
     let upstream = Upstream::with_prompts(&["p"]).await;
     let toml = log.table()
-        + "keep_size = \"160KiB\"\non_full = \"refuse\"\non_failure = \"degrade\"\nbuffer = \"64KiB\"\n"
+        + "keep_size = \"96KiB\"\non_full = \"refuse\"\non_failure = \"degrade\"\nbuffer = \"64KiB\"\n"
         + &upstream.table("up");
     let gateway = Gateway::start(&toml).await;
     // More than fits once its segments are compressed.
-    const CALLS: u64 = 2_000;
+    const CALLS: u64 = 2_500;
     for _ in 0..CALLS {
         gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
     }
