@@ -195,7 +195,8 @@ for (const script of [true, false]) {
       const open = () => person.open(`/approvals/${name}`);
       const decide = async (action, state, event) => {
         await open();
-        await page.getByLabel('Reason').fill(`${action}: ${why}`);
+        const form = page.locator('form', { has: page.getByRole('button', { name: action }) });
+        await form.getByLabel('Reason').fill(`${action}: ${why}`);
         // The form leads back to its own page.
         const navigated = page.waitForEvent('framenavigated');
         await press(action);

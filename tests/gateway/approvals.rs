@@ -608,8 +608,10 @@ async fn the_admin_api_decides_on_what_was_seen() {
         (&json!("bob"), &json!("admin"), &json!("seen"))
     );
     let tag = read().await.header("etag").unwrap().to_owned();
-    let rejected = post("/api/v1/approvals/reject", Some(&tag), &body).await;
-    assert_eq!(rejected.status, 200);
+    // What is approved is withdrawn, not rejected.
+    assert_eq!(post("/api/v1/approvals/reject", Some(&tag), &body).await.status, 409);
+    let withdrawn = post("/api/v1/approvals/withdraw", Some(&tag), &body).await;
+    assert_eq!(withdrawn.status, 200, "{:?}", withdrawn.json());
     lists(&process.client(), None).await;
     let tag = eventually(read, |reply| reply.json()["prompts"][0]["state"] == "rejected").await;
     let tag = tag.header("etag").unwrap().to_owned();

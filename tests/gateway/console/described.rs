@@ -209,6 +209,7 @@ async fn decisions(described: &mut Description, everything: &Everything) {
         ("reject", "two", "changed"),
         ("approve", "three", "changed"),
         ("rollback", "three", "approved"),
+        ("withdraw", "one", "approved"),
     ] {
         everything.changeable.offer(|offer| offer.definition["description"] = description.into());
         let approval = async || approval(admin).await;

@@ -174,6 +174,9 @@ impl Router {
         row.decision = decide(row.mode, row.approval.as_ref(), &known, || {
             row.decision.reason != Reason::ArgumentAdded
         });
+        if let Some(offered) = &mut row.offered {
+            offered.version = known;
+        }
         let offered = Some(OfferedVersion { version, objects, texts });
         Ok(Examined { row, offered, seen_otherwise: seen })
     }
