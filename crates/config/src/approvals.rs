@@ -21,8 +21,8 @@ pub struct ApprovalRules {
     pub mode: Mode,
     /// Upstreams with their own mode.
     pub modes: BTreeMap<UpstreamId, Mode>,
-    /// Whether `mode` stands in the file.
-    pub has_mode: bool,
+    /// The keys that stand in the file, of `mode` and of those that say who may decide on what.
+    pub(crate) given: Vec<&'static str>,
     /// Whether approved texts are served in the place of an upstream that is gone or offers others.
     pub snapshot: bool,
     /// Whether each decision needs a reason.
@@ -66,7 +66,12 @@ impl ApprovalRules {
 
     /// Whether the file says which mode an upstream has.
     pub(crate) fn is_mode_given(&self, upstream: &UpstreamId) -> bool {
-        self.has_mode || self.modes.contains_key(upstream)
+        self.is_given("mode") || self.modes.contains_key(upstream)
+    }
+
+    /// Whether one of [`ApprovalRules::given`] stands in the file.
+    pub(crate) fn is_given(&self, key: &str) -> bool {
+        self.given.contains(&key)
     }
 }
 
@@ -100,7 +105,7 @@ pub(super) fn read(
     let mut approvals = ApprovalRules {
         lock: Arc::new(Lock::none()),
         mode,
-        has_mode: section.was_read("mode"),
+        given: Vec::new(),
         snapshot: section.flag("snapshot", false),
         requires_reason: section.flag("require_reason", false),
         needs_two: section.count("approvers", 1, 1..=2) == 2,
@@ -111,6 +116,8 @@ pub(super) fn read(
         store,
         modes,
     };
+    let keys = ["mode", "require_reason", "approvers", "unseen"];
+    approvals.given = keys.into_iter().filter(|key| section.was_read(key)).collect();
     let is_compared = |upstream: &&UpstreamSettings| approvals.mode_of(&upstream.id) != Mode::Off;
     for upstream in upstreams.iter().filter(is_compared) {
         let is_held = upstream.settings.on_changed_definition != OnChangedDefinition::Allow;

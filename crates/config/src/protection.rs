@@ -52,6 +52,21 @@ impl Config {
                  would be served; if that is meant, set approvals.mode, or approval of the upstream",
             ),
             (
+                is_removed("approvals.approvers") && !self.approvals.is_given("approvers"),
+                "approvals.approvers: the file needs no second person any more; if that is meant, set approvers = 1",
+            ),
+            (
+                is_removed("approvals.require_reason")
+                    && !self.approvals.is_given("require_reason"),
+                "approvals.require_reason: the file needs no reason of decisions any more; if that is meant, set \
+                 require_reason = false",
+            ),
+            (
+                is_removed("approvals.unseen") && !self.approvals.is_given("unseen"),
+                "approvals.unseen: the file no longer refuses texts that nobody has seen; if that is meant, set \
+                 unseen = \"ask\"",
+            ),
+            (
                 !self.approvals.lock.has_end
                     && self.approvals.lock.approves_less_than(&before.approvals.lock)
                     && self.upstreams.iter().any(|up| self.approvals.mode_of(&up.id) != Mode::Off),
@@ -106,6 +121,12 @@ impl Config {
             (before.server.tls.is_some() && self.server.tls.is_none(), "server.tls"),
             (before.audit.is_some() && self.audit.is_none(), "audit"),
             (self.unenforced(before).next().is_some(), "approvals"),
+            (before.approvals.needs_two && !self.approvals.needs_two, "approvals.approvers"),
+            (
+                before.approvals.requires_reason && !self.approvals.requires_reason,
+                "approvals.require_reason",
+            ),
+            (!before.approvals.allows_unseen && self.approvals.allows_unseen, "approvals.unseen"),
         ];
         removals.into_iter().filter(|(is_removed, _)| *is_removed).map(|(_, key)| key).collect()
     }
@@ -391,5 +412,17 @@ page_size = 7
         std::fs::write(&lock, "version = 1\n").unwrap();
         let why = parse(enforce).unspoken_removals(&enforced);
         assert!(why[0].starts_with("approvals.lock: the lock file approves less"), "{why:?}");
+    }
+
+    #[test]
+    fn who_decides_is_not_relaxed_by_leaving_it_out() {
+        let strict = "[approvals]\napprovers = 2\nrequire_reason = true\nunseen = \"refuse\"\n";
+        assert_eq!(
+            removals(strict, ""),
+            ["approvals.approvers", "approvals.require_reason", "approvals.unseen"]
+        );
+        let spoken = "[approvals]\napprovers = 1\nrequire_reason = false\nunseen = \"ask\"\n";
+        assert_eq!(removals(strict, spoken), [""; 0]);
+        assert_eq!(removals("", strict), [""; 0]);
     }
 }
