@@ -86,8 +86,8 @@ impl ConfigWatcher {
         self.rejected.as_ref().map_or(&[], |rejected| &rejected.reason.files)
     }
 
-    /// Decides what follows a poll. Files that have changed are loaded once they are the same in two
-    /// polls, so that a half-written file is not read.
+    /// Decides what follows a poll. Files that have changed are loaded once they are the same in
+    /// two polls, so that a half-written file is not read.
     pub(super) fn observe(&mut self, wake: Wake, polled: &Polled, now: Instant) -> Step {
         if wake == Wake::Requested {
             return Step::Load;

@@ -1,5 +1,5 @@
-//! `promptgate completions`, `promptgate man` and `promptgate --version`: documents that are made of
-//! the command line's own definition, and of the variables of the build.
+//! `promptgate completions`, `promptgate man` and `promptgate --version`: documents that are made
+//! of the command line's own definition, and of the variables of the build.
 
 use clap::CommandFactory;
 use clap_complete::Shell;

@@ -40,7 +40,8 @@ pub(super) struct Verified {
     pub missing_records: u64,
     /// The first and the last of those that are missing in a row, at most [`MAX_MISSING`].
     pub missing: Vec<[u64; 2]>,
-    /// The last record of the segments that were removed as `audit.keep_size` and `audit.keep_for` say; 0 if none.
+    /// The last record of the segments that were removed as `audit.keep_size` and `audit.keep_for`
+    /// say; 0 if none.
     pub removed: u64,
     /// Why the log could not be verified.
     pub error: Option<String>,

@@ -282,7 +282,8 @@ pub(crate) fn segment_number(name: &str) -> Option<u64> {
 }
 
 /// Returns the file names of the segments in a folder, oldest first; of one that is there plain and
-/// compressed, the compressed one, which is complete. A gateway may write into the folder at the same time.
+/// compressed, the compressed one, which is complete. A gateway may write into the folder at the
+/// same time.
 ///
 /// # Errors
 /// When the folder cannot be read.

@@ -277,9 +277,10 @@ impl LogWriter {
         }
     }
 
-    /// Removes the oldest segments beyond `audit.keep_size` and `audit.keep_for`. Each removal is on the disk as a signed
-    /// record before the file is removed, so that an auditor without the secret can believe it. A
-    /// segment that cannot be removed stays: records can be written all the same.
+    /// Removes the oldest segments beyond `audit.keep_size` and `audit.keep_for`. Each removal is
+    /// on the disk as a signed record before the file is removed, so that an auditor without the
+    /// secret can believe it. A segment that cannot be removed stays: records can be written all
+    /// the same.
     ///
     /// # Errors
     /// When a record cannot be written.

@@ -1,5 +1,5 @@
-//! The ends of certificates: of the gateway's own, of the authorities of client certificates, and of
-//! the servers that were called.
+//! The ends of certificates: of the gateway's own, of the authorities of client certificates, and
+//! of the servers that were called.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -45,8 +45,8 @@ const DAY: u64 = 24 * 60 * 60;
 /// Servers whose certificates are remembered.
 const SERVERS: NonZeroUsize = NonZeroUsize::new(1024).expect("not zero");
 
-/// A server that has shown no certificate for this long is forgotten: resumed sessions show none, and
-/// last a week at most (RFC 8446, section 4.6.1).
+/// A server that has shown no certificate for this long is forgotten: resumed sessions show none,
+/// and last a week at most (RFC 8446, section 4.6.1).
 const FORGOTTEN: Duration = Duration::from_secs(8 * DAY);
 
 impl CertificateOwner {

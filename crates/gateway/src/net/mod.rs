@@ -1,5 +1,6 @@
 //! Outgoing HTTP: the client for upstreams, authorization servers and collectors, its TLS and
-//! address policy and proxies, ends of certificates, origins of URLs, authorization server metadata and key sets.
+//! address policy and proxies, ends of certificates, origins of URLs, authorization server metadata
+//! and key sets.
 
 pub mod certificates;
 pub mod egress;

@@ -95,8 +95,8 @@ impl Router {
             self.shared.telemetry.metrics().unapproved(upstream, outcome.as_str());
         }
         self.shared.mismatches.remember(owner, offered);
-        // Another source, whose text no get has seen. Its state changes with the next probe; once it
-        // has, gets cause no more probes.
+        // Another source, whose text no get has seen. Its state changes with the next probe; once
+        // it has, gets cause no more probes.
         let version = owner.approval.approved.as_ref().map(|approved| &approved.version);
         let has_source = version.is_some_and(|version| version.source.is_some());
         if has_source && owner.approval.state == ApprovalState::Approved {
