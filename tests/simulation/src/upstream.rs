@@ -615,8 +615,8 @@ impl Upstream {
         (self.0.on_get)(&arrival);
         let mut state = self.lock();
         let is_again = |other: &Arrival| other.nonce == arrival.nonce && !other.is_refused;
-        // The gateway asks for approved texts as often as it wants to.
-        let is_named = !arrival.nonce.is_empty();
+        // The gateway asks for approved texts as often as it wants to, also with a completed value.
+        let is_named = ![String::new(), completed("")].contains(&arrival.nonce);
         if is_named && state.arrivals.iter().any(is_again) && !state.asked.contains(&arrival.nonce)
         {
             (self.0.on_violation)(format!("{} was sent twice", arrival.nonce));
@@ -695,7 +695,7 @@ impl Upstream {
             "prompts/get" => return self.get(message, caller),
             "completion/complete" => {
                 let value = params["argument"]["value"].as_str().unwrap_or_default();
-                let values = json!([format!("{value}-completed")]);
+                let values = json!([completed(value)]);
                 complete(is_modern, json!({"completion": {"values": values}}))
             }
             "" => return self.answered(message),
@@ -937,6 +937,11 @@ fn elicitation(nonce: &str) -> Value {
 
 fn messages(text: &str) -> Value {
     json!({"messages": [{"role": "user", "content": {"type": "text", "text": text}}]})
+}
+
+/// The completed value of an argument.
+fn completed(value: &str) -> String {
+    format!("{value}-completed")
 }
 
 fn complete(is_modern: bool, mut result: Value) -> Value {
