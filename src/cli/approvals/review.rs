@@ -7,7 +7,7 @@ use super::desk::{Desk, Shown};
 use crate::cli::failure::Failure;
 use crate::cli::output::{is_styled, print, printable, prompts};
 use gateway::router::approvals::Action;
-use gateway::router::approvals::words::marked_lines;
+use gateway::router::approvals::words::{DiffLine, LineKind, marked_lines};
 
 /// The answer of the person who reviews.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -186,25 +186,26 @@ const END: &str = "\u{1b}[0m";
 pub(super) fn marked(diff: &str, is_styled: bool) -> String {
     let mut out = String::new();
     let mut is_new = false;
-    for (line, pieces) in marked_lines(diff) {
-        if let Some(what) = line.strip_prefix("+++ ") {
-            let _ = writeln!(out, "{}:", printable(what.strip_prefix("offered: ").unwrap_or(what)));
-            continue;
-        }
-        if line.starts_with("--- ") {
-            is_new = line == "--- /dev/null";
-            continue;
-        }
-        if line.starts_with("@@") {
-            continue;
-        }
-        let side =
-            line.chars().next().filter(|side| "+-".contains(*side) && !(is_new && *side == '+'));
+    for DiffLine { kind, text: line, pieces } in marked_lines(diff) {
         let is_whole = pieces.len() == 1;
-        if line.starts_with('-') && !is_whole && pieces.iter().all(|(is_marked, _)| !is_marked) {
+        let is_unmarked = pieces.iter().all(|(is_marked, _)| !is_marked);
+        let side = match kind {
+            LineKind::Heading => {
+                if let Some(what) = line.strip_prefix("+++ ") {
+                    let what = what.strip_prefix("offered: ").unwrap_or(what);
+                    let _ = writeln!(out, "{}:", printable(what));
+                } else {
+                    is_new = line == "--- /dev/null";
+                }
+                continue;
+            }
+            LineKind::Range => continue,
             // The line that follows has all of it, and more.
-            continue;
-        }
+            LineKind::Removed if !is_whole && is_unmarked => continue,
+            LineKind::Removed => Some('-'),
+            LineKind::Added if !is_new => Some('+'),
+            LineKind::Added | LineKind::Same => None,
+        };
         out.push_str("  ");
         for (index, (is_marked, text)) in pieces.iter().enumerate() {
             let signed = text.strip_prefix(['+', '-', ' ']).filter(|_| index == 0);

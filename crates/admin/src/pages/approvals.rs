@@ -15,7 +15,7 @@ use crate::state::AdminState;
 use audit::usage::RecentUses;
 use domain::approval::{self, Decided};
 use gateway::router::approval::ApprovalRow;
-use gateway::router::approvals::words::marked_lines;
+use gateway::router::approvals::words::{LineKind, marked_lines};
 use gateway::router::approvals::{Examined, FoundVariant, SeenOtherwise};
 use gateway::router::blocking::beside_calls;
 
@@ -233,19 +233,19 @@ async fn difference(
     let total = text.lines().count();
     let is_cut = text.lines().next_back().is_some_and(|line| line.starts_with('\\'));
     let shown = marked_lines(&text).into_iter().take(request.rows);
-    let shown = shown.map(|(line, pieces)| DiffLine { kind: kind(line), pieces }).collect();
+    let shown = shown.map(|line| DiffLine { kind: kind(line.kind), pieces: line.pieces }).collect();
     (shown, total + usize::from(is_cut))
 }
 
 /// Differences that are computed at once: the versions may have `max_message` bytes each.
 static DIFFERENCES: Semaphore = Semaphore::const_new(1);
 
-fn kind(line: &str) -> &'static str {
-    match line.as_bytes() {
-        [b'-', b'-', b'-', ..] | [b'+', b'+', b'+', ..] | [b'@', ..] => "head",
-        [b'+', ..] => "add",
-        [b'-', ..] => "remove",
-        _ => "same",
+fn kind(kind: LineKind) -> &'static str {
+    match kind {
+        LineKind::Heading | LineKind::Range => "head",
+        LineKind::Added => "add",
+        LineKind::Removed => "remove",
+        LineKind::Same => "same",
     }
 }
 

@@ -14,47 +14,103 @@ const MAX_LINE: usize = 64 << 10;
 /// A line in pieces, and whether each is changed.
 pub type MarkedLine = Vec<(bool, String)>;
 
+/// The kind of a line in a unified difference.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum LineKind {
+    /// The name of a part: `---` for the approved, `+++` for the offered one.
+    Heading,
+    /// The numbers of the lines that follow, between `@@`.
+    Range,
+    Removed,
+    Added,
+    Same,
+}
+
+/// A line of a unified difference.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct DiffLine<'a> {
+    pub kind: LineKind,
+    pub text: &'a str,
+    pub pieces: MarkedLine,
+}
+
 /// Returns the lines of a unified difference, each with its pieces. Where added lines follow
 /// removed ones, each is compared with its counterpart, and its sign is the first of several
 /// pieces; other lines are one piece.
-pub fn marked_lines(diff: &str) -> Vec<(&str, MarkedLine)> {
-    let lines: Vec<&str> = diff.lines().collect();
+pub fn marked_lines(diff: &str) -> Vec<DiffLine<'_>> {
+    let lines = kinds(diff);
     let mut marked = Vec::with_capacity(lines.len());
     let mut rest = lines.as_slice();
+    let whole = |(kind, text): &(LineKind, _)| DiffLine { kind: *kind, text, pieces: one(text) };
     while !rest.is_empty() {
-        let removed = rest.iter().take_while(|line| is_removed(line)).count();
-        let added = rest[removed..].iter().take_while(|line| is_added(line)).count();
+        let run = |lines: &[(LineKind, &str)], kind| {
+            lines.iter().take_while(|(own, _)| *own == kind).count()
+        };
+        let removed = run(rest, LineKind::Removed);
+        let added = run(&rest[removed..], LineKind::Added);
+        let (changed, others) = rest.split_at((removed + added).max(1));
+        rest = others;
         if removed == 0 || added == 0 {
-            let run = removed.max(1);
-            marked
-                .extend(rest[..run].iter().map(|line| (*line, vec![(false, (*line).to_owned())])));
-            rest = &rest[run..];
+            marked.extend(changed.iter().map(whole));
             continue;
         }
-        let (before, after) = (&rest[..removed], &rest[removed..removed + added]);
-        let pairs: Vec<_> = zip(before, after).map(|(old, new)| words(old, new)).collect();
-        let side = |lines: &[&'_ str], pick: fn(&(MarkedLine, MarkedLine)) -> &MarkedLine| {
-            let pieces = |(at, line): (usize, &&str)| match pairs.get(at) {
-                Some(pair) => pick(pair).clone(),
-                None => vec![(false, (*line).to_owned())],
+        let (before, after) = changed.split_at(removed);
+        let pairs: Vec<_> = zip(before, after).map(|(old, new)| words(old.1, new.1)).collect();
+        let (old, new): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        for (lines, pieces) in [(before, old), (after, new)] {
+            let mut pieces = pieces.into_iter();
+            let line = |(kind, text): &(LineKind, _)| {
+                let pieces = pieces.next().unwrap_or_else(|| one(text));
+                DiffLine { kind: *kind, text, pieces }
             };
-            lines.iter().enumerate().map(pieces).collect::<Vec<_>>()
-        };
-        let old = side(before, |pair| &pair.0);
-        let new = side(after, |pair| &pair.1);
-        marked.extend(zip(before.iter().copied(), old));
-        marked.extend(zip(after.iter().copied(), new));
-        rest = &rest[removed + added..];
+            marked.extend(lines.iter().map(line));
+        }
     }
     marked
 }
 
-fn is_removed(line: &str) -> bool {
-    line.starts_with('-') && !line.starts_with("--- ")
+fn one(line: &str) -> MarkedLine {
+    vec![(false, line.to_owned())]
 }
 
-fn is_added(line: &str) -> bool {
-    line.starts_with('+') && !line.starts_with("+++ ")
+/// Returns the lines with their kinds. Within the lines that a range counts, none is a heading: a
+/// text may have lines that look like one.
+fn kinds(diff: &str) -> Vec<(LineKind, &str)> {
+    let (mut old, mut new) = (0_usize, 0_usize);
+    let kind = |line| {
+        let is_counted = old > 0 || new > 0;
+        let kind = match line_start(line) {
+            ("---" | "+++", true) if !is_counted => LineKind::Heading,
+            ("@@", _) if !is_counted => LineKind::Range,
+            (start, _) if start.starts_with('-') => LineKind::Removed,
+            (start, _) if start.starts_with('+') => LineKind::Added,
+            _ => LineKind::Same,
+        };
+        match kind {
+            LineKind::Range => (old, new) = counts(line).unwrap_or_default(),
+            LineKind::Removed => old = old.saturating_sub(1),
+            LineKind::Added => new = new.saturating_sub(1),
+            LineKind::Same => (old, new) = (old.saturating_sub(1), new.saturating_sub(1)),
+            LineKind::Heading => {}
+        }
+        (kind, line)
+    };
+    diff.lines().map(kind).collect()
+}
+
+/// Returns the signs at the start of a line, and whether a space follows them.
+fn line_start(line: &str) -> (&str, bool) {
+    let end = line.find(|c| !"+-@".contains(c)).unwrap_or(line.len());
+    (&line[..end], line[end..].starts_with(' '))
+}
+
+/// Reads how many lines of both versions follow a range: `@@ -3,7 +3,6 @@`; one where none is named.
+fn counts(range: &str) -> Option<(usize, usize)> {
+    let mut sides = range.split(' ').skip(1).map(|side| match side.split_once(',') {
+        Some((_, count)) => count.parse().ok(),
+        None => Some(1),
+    });
+    Some((sides.next()??, sides.next()??))
 }
 
 /// Returns a removed and an added line in pieces. The first character of each says which it is.
@@ -116,7 +172,7 @@ mod tests {
             if *is_marked { format!("[{text}]") } else { text.clone() }
         };
         let lines = marked_lines(diff).into_iter();
-        lines.map(|(_, pieces)| pieces.iter().map(piece).collect()).collect()
+        lines.map(|line| line.pieces.iter().map(piece).collect()).collect()
     }
 
     #[test]
@@ -143,13 +199,26 @@ mod tests {
         for diff in ["", "-\n+\n", "-a\n-b\n", "+é\n", "\n\n", "-\u{301}a\n+\u{301}b\n"] {
             let whole: Vec<String> = marked_lines(diff)
                 .into_iter()
-                .map(|(line, pieces)| {
+                .map(|DiffLine { text, pieces, .. }| {
                     let all: String = pieces.into_iter().map(|(_, text)| text).collect();
-                    assert_eq!(all, line);
+                    assert_eq!(all, text);
                     all
                 })
                 .collect();
             assert_eq!(whole, diff.lines().collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn a_text_that_looks_like_a_heading_is_shown_as_the_line_that_it_is() {
+        use LineKind::{Added, Heading, Range, Removed, Same};
+        let diff = "--- approved: x\n+++ offered: x\n@@ -1,3 +1,3 @@\n a\n--- hidden\n-b\n+++ offered: x\n+@@ c\n\
+                    --- /dev/null\n+++ offered: y\n@@ -0,0 +1 @@\n+d\n";
+        let kinds: Vec<_> = marked_lines(diff).iter().map(|line| line.kind).collect();
+        let expected = [
+            Heading, Heading, Range, Same, Removed, Removed, Added, Added, Heading, Heading, Range,
+            Added,
+        ];
+        assert_eq!(kinds, expected);
     }
 }
