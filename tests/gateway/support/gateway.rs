@@ -29,7 +29,7 @@ impl Gateway {
     pub async fn start_with(toml: &str, set: impl FnOnce(&mut Limits)) -> Self {
         let mut config = config(toml);
         set(&mut config.server.limits);
-        let app = App::start(config).await.unwrap();
+        let app = Box::pin(App::start(config)).await.unwrap();
         let addr = app.local_addr().expect("it listens");
         Self { app: Arc::new(app), addr }
     }

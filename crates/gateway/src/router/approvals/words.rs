@@ -41,7 +41,6 @@ pub fn marked_lines(diff: &str) -> Vec<DiffLine<'_>> {
     let lines = kinds(diff);
     let mut marked = Vec::with_capacity(lines.len());
     let mut rest = lines.as_slice();
-    let whole = |(kind, text): &(LineKind, _)| DiffLine { kind: *kind, text, pieces: one(text) };
     while !rest.is_empty() {
         let run = |lines: &[(LineKind, &str)], kind| {
             lines.iter().take_while(|(own, _)| *own == kind).count()
@@ -51,7 +50,8 @@ pub fn marked_lines(diff: &str) -> Vec<DiffLine<'_>> {
         let (changed, others) = rest.split_at((removed + added).max(1));
         rest = others;
         if removed == 0 || added == 0 {
-            marked.extend(changed.iter().map(whole));
+            let whole = |(kind, text)| DiffLine { kind, text, pieces: one(text) };
+            marked.extend(changed.iter().copied().map(whole));
             continue;
         }
         let (before, after) = changed.split_at(removed);
@@ -59,11 +59,11 @@ pub fn marked_lines(diff: &str) -> Vec<DiffLine<'_>> {
         let (old, new): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
         for (lines, pieces) in [(before, old), (after, new)] {
             let mut pieces = pieces.into_iter();
-            let line = |(kind, text): &(LineKind, _)| {
+            let line = |(kind, text)| {
                 let pieces = pieces.next().unwrap_or_else(|| one(text));
-                DiffLine { kind: *kind, text, pieces }
+                DiffLine { kind, text, pieces }
             };
-            marked.extend(lines.iter().map(line));
+            marked.extend(lines.iter().copied().map(line));
         }
     }
     marked
