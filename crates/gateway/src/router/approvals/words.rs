@@ -104,7 +104,8 @@ fn line_start(line: &str) -> (&str, bool) {
     (&line[..end], line[end..].starts_with(' '))
 }
 
-/// Reads how many lines of both versions follow a range: `@@ -3,7 +3,6 @@`; one where none is named.
+/// Reads how many lines of both versions follow a range (`@@ -3,7 +3,6 @@`); without a number,
+/// one.
 fn counts(range: &str) -> Option<(usize, usize)> {
     let mut sides = range.split(' ').skip(1).map(|side| match side.split_once(',') {
         Some((_, count)) => count.parse().ok(),
