@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use super::folder::{compressed_name, segment_name, segment_number, segments};
+use super::folder::{compressed_name, segment_name, segment_numbers};
 use super::segment_reader::{BLOCK, compress_block};
 use base::platform::disk::{self, File, OpenOptions};
 use base::platform::{Condvar, spawn_thread};
@@ -80,9 +80,9 @@ impl Drop for Running {
 
 fn run(folder: &Path, current: u64, work: &Running) {
     let stops = || work.0.stops.load(Ordering::Relaxed);
-    let compressed = segments(folder).and_then(|names| {
-        let closed = names.iter().filter_map(|name| segment_number(name));
-        closed.filter(|number| *number < current && !stops()).try_for_each(|number| {
+    let compressed = segment_numbers(folder).and_then(|numbers| {
+        let mut closed = numbers.into_iter().filter(|number| *number < current && !stops());
+        closed.try_for_each(|number| {
             let exists = |name| disk::metadata(&folder.join(name)).is_ok();
             match (exists(segment_name(number)), exists(compressed_name(number))) {
                 (false, _) => Ok(()),

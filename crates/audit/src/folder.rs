@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 pub(crate) use base::platform::disk::{self, File, FileKind, Metadata, OpenOptions, Readers};
 
@@ -288,6 +289,24 @@ pub(crate) fn segment_number(name: &str) -> Option<u64> {
 /// # Errors
 /// When the folder cannot be read.
 pub(crate) fn segments(path: &Path) -> io::Result<Vec<String>> {
+    Ok(numbered_segments(path)?.into_iter().map(|(_, name)| name).collect())
+}
+
+/// Returns the numbers of the segments in a folder, oldest first.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub(crate) fn segment_numbers(path: &Path) -> io::Result<Vec<u64>> {
+    Ok(numbered_segments(path)?.into_iter().map(|(number, _)| number).collect())
+}
+
+/// Returns when a segment was written last; `None` if there is none.
+pub(crate) fn segment_modified(path: &Path, number: u64) -> Option<SystemTime> {
+    let mut names = [compressed_name(number), segment_name(number)].into_iter();
+    names.find_map(|name| disk::metadata(&path.join(name)).ok())?.modified
+}
+
+fn numbered_segments(path: &Path) -> io::Result<Vec<(u64, String)>> {
     let mut numbered = Vec::new();
     for name in disk::read_dir(path)? {
         if let Ok(name) = name.into_string()
@@ -299,7 +318,7 @@ pub(crate) fn segments(path: &Path) -> io::Result<Vec<String>> {
     // The compressed name is the longer one.
     numbered.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| b.1.cmp(&a.1)));
     numbered.dedup_by_key(|(number, _)| *number);
-    Ok(numbered.into_iter().map(|(_, name)| name).collect())
+    Ok(numbered)
 }
 
 fn at(failpoints: &Failpoints, point: FailPoint) -> io::Result<()> {

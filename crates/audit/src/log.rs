@@ -11,12 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Statement};
-use super::folder::{LogFolder, LogSegment, PendingSync, segment_name, segment_number};
+use super::folder::{
+    LogFolder, LogSegment, PendingSync, segment_modified, segment_name, segment_numbers,
+};
 use super::header::SegmentHeader;
 use super::keys::{Digest, Keys};
 use super::record::{AuditEvent, Head, Stamp, WriterId, next_digest, time_text};
 use super::recover::{Recovered, read_header};
-use super::segment_reader::SegmentReader;
 use base::seal::hex::hex;
 
 /// A log that is open for writing.
@@ -281,14 +282,12 @@ impl Log {
         let LogSettings { keep_size, keep_for, refuses_when_full, .. } = self.settings;
         let room = keep_size - self.settings.closing_size();
         let is_full = !refuses_when_full && self.total > room;
-        let names = self.folder.segments()?;
-        let mut numbers = names.iter().filter_map(|name| segment_number(name));
-        let (Some(number), Some(second)) = (numbers.next(), numbers.next()) else {
+        let folder = self.folder.path();
+        let &[number, second, ..] = segment_numbers(folder)?.as_slice() else {
             return Ok(None);
         };
-        let folder = self.folder.path();
         let is_old = || {
-            let modified = SegmentReader::open(folder, number).ok()?.modified()?;
+            let modified = segment_modified(folder, number)?;
             Some(now.wall.duration_since(modified).ok()? > keep_for)
         };
         if !is_full && is_old() != Some(true) {

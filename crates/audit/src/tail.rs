@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use super::folder::{segment_number, segments};
+use super::folder::segment_numbers;
 use super::record::{MAX_LINE, RecordLine};
 use super::recover::read_header;
 use super::segment_reader::{SegmentReader, read_full};
@@ -46,10 +46,9 @@ impl Tail {
     /// # Errors
     /// When the folder or its last segment cannot be read.
     pub(crate) fn at_end(path: &Path) -> io::Result<Self> {
-        let Some(name) = segments(path)?.pop() else {
+        let Some(segment) = segment_numbers(path)?.pop() else {
             return Ok(Self::new(path, Position::default()));
         };
-        let segment = segment_number(&name).unwrap_or_default();
         let (offset, _) = last_line(&mut SegmentReader::open(path, segment)?)?;
         Ok(Self::new(path, Position { segment, offset }))
     }
@@ -125,12 +124,11 @@ impl Tail {
     }
 
     fn next_segment(&self) -> io::Result<Option<u64>> {
-        let names = match segments(&self.path) {
+        let numbers = match segment_numbers(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            names => names?,
+            numbers => numbers?,
         };
-        let mut numbers = names.iter().filter_map(|name| segment_number(name));
-        Ok(numbers.find(|number| *number > self.position.segment))
+        Ok(numbers.into_iter().find(|number| *number > self.position.segment))
     }
 }
 
@@ -139,12 +137,11 @@ impl Tail {
 /// # Errors
 /// When the folder cannot be read.
 pub(crate) fn instance(path: &Path) -> io::Result<Option<String>> {
-    let names = match segments(path) {
+    let numbers = match segment_numbers(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        names => names?,
+        numbers => numbers?,
     };
-    let headers =
-        names.iter().rev().filter_map(|name| read_header(path, segment_number(name)?).ok());
+    let headers = numbers.into_iter().rev().filter_map(|number| read_header(path, number).ok());
     Ok(headers.map(|header| header.instance).next())
 }
 
@@ -153,10 +150,9 @@ pub(crate) fn instance(path: &Path) -> io::Result<Option<String>> {
 /// # Errors
 /// When the folder or its last segment cannot be read.
 pub(crate) fn last_seq(path: &Path) -> io::Result<u64> {
-    let Some(name) = segments(path)?.pop() else {
+    let Some(segment) = segment_numbers(path)?.pop() else {
         return Ok(0);
     };
-    let segment = segment_number(&name).unwrap_or_default();
     Ok(last_line(&mut SegmentReader::open(path, segment)?)?.1.unwrap_or_default())
 }
 
@@ -168,8 +164,7 @@ pub(crate) fn last_seq(path: &Path) -> io::Result<u64> {
 pub(crate) fn since(path: &Path, time: SystemTime, limit: u64) -> io::Result<(Position, bool)> {
     let mut begin = Position::default();
     let mut total = 0;
-    for name in segments(path)?.iter().rev() {
-        let segment = segment_number(name).unwrap_or_default();
+    for segment in segment_numbers(path)?.into_iter().rev() {
         let file = SegmentReader::open(path, segment)?;
         if file.modified().is_some_and(|modified| modified < time) {
             break;

@@ -17,7 +17,7 @@ use memchr::memmem;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::folder::{segment_number, segments};
+use super::folder::segment_numbers;
 use super::record::{MAX_LINE, write_text};
 use super::recover::{first_line_of, read_header};
 use super::segment_reader::SegmentReader;
@@ -92,9 +92,7 @@ pub fn find(
     let mut found = SearchResult { complete: true, ..SearchResult::default() };
     let mut ends =
         before.map_or_else(|| Ok(Ends::default()), |before| Ends::behind(path, before))?;
-    let names = segments(path)?;
-    for name in names.iter().rev() {
-        let number = segment_number(name).unwrap_or_default();
+    for number in segment_numbers(path)?.into_iter().rev() {
         let Some(end) = end_in(number, before) else {
             continue;
         };
@@ -143,8 +141,7 @@ fn end_in(number: u64, before: Option<Position>) -> Option<u64> {
 /// found before `until`.
 pub fn record(path: &Path, seq: u64, until: Instant) -> io::Result<Option<LogEntry>> {
     let begin = format!("{{\"seq\":{seq},");
-    for name in segments(path)?.iter().rev() {
-        let number = segment_number(name).unwrap_or_default();
+    for number in segment_numbers(path)?.into_iter().rev() {
         let header = read_header(path, number);
         if header.as_ref().is_ok_and(|header| header.previous.seq >= seq) {
             continue;

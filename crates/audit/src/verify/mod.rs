@@ -8,7 +8,7 @@ use std::ops::{ControlFlow, RangeInclusive};
 use std::path::Path;
 
 use super::checkpoint::Checkpoint;
-use super::folder::{segment_name, segment_number, segments};
+use super::folder::{segment_name, segment_numbers};
 use super::keys::{Keys, PublicKey};
 use super::recover::read_header;
 use super::segment_reader::SegmentReader;
@@ -144,47 +144,46 @@ fn verify_listed(
     anchors: TrustAnchors,
     watch: &mut dyn FnMut(VerificationProgress) -> ControlFlow<()>,
 ) -> io::Result<VerificationPass> {
-    let names = segments(path)?;
-    let number = |name: &String| segment_number(name).unwrap_or_default();
-    let length = |name| SegmentReader::open(path, number(name))?.length();
-    let bytes = names.iter().map(|name| length(name).unwrap_or_default()).sum();
+    let numbers = segment_numbers(path)?;
+    let length = |number| SegmentReader::open(path, number)?.length();
+    let bytes = numbers.iter().map(|number| length(*number).unwrap_or_default()).sum();
     let mut progress =
-        VerificationProgress { segments: names.len(), bytes, ..VerificationProgress::default() };
+        VerificationProgress { segments: numbers.len(), bytes, ..VerificationProgress::default() };
     let mut verifier = Verifier::new(anchors);
-    for (index, name) in names.iter().enumerate() {
-        let successor = match names.get(index + 1) {
-            Some(next) => Successor::Segment(read_header(path, number(next)).ok()),
+    for (index, &number) in numbers.iter().enumerate() {
+        // A header names the segment before it as it was written: plain.
+        let name = segment_name(number);
+        let successor = match numbers.get(index + 1) {
+            Some(next) => Successor::Segment(read_header(path, *next).ok()),
             None => Successor::None,
         };
-        let text = match SegmentReader::open(path, number(name)) {
+        let text = match SegmentReader::open(path, number) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 tell(watch, progress)?;
                 // A name that is still listed leads nowhere.
-                let is_removed = !segments(path)?.contains(name);
+                let is_removed = !segment_numbers(path)?.contains(&number);
                 return is_removed
                     .then(|| VerificationPass::SegmentRemoved(Box::new(verifier.into_anchors())))
                     .ok_or(error);
             }
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                verifier.damaged_segment(&segment_name(number(name)), &error);
+                verifier.damaged_segment(&name, &error);
                 continue;
             }
             opened => opened?,
         };
         let text =
             WatchedSegment { file: text, progress: &mut progress, told: 0, watch: &mut *watch };
-        // A header names the segment before it as it was written: plain.
-        let plain = segment_name(number(name));
-        match verifier.segment(&plain, BufReader::with_capacity(READ, text), successor) {
+        match verifier.segment(&name, BufReader::with_capacity(READ, text), successor) {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                verifier.damaged_segment(&plain, &error);
+                verifier.damaged_segment(&name, &error);
             }
             read => read?,
         }
         progress.segments_done += 1;
         tell(watch, progress)?;
     }
-    verifier.report.segments = names.len();
+    verifier.report.segments = numbers.len();
     Ok(VerificationPass::Done(Box::new(verifier.finish())))
 }
 
