@@ -231,15 +231,7 @@ fn d2_a_log_that_drains_ends_once_it_can_be_written_again() {
     let action = Action::Forever(ENOSPC);
     let failing = FailAt::new(usize::MAX, action);
     let (log, _) = try_open(folder.path(), Some(failing.clone())).unwrap();
-    let sync_every = Some(Duration::from_millis(10));
-    let tuning = WriterSettings {
-        limit: 1000,
-        timeout: TIMEOUT,
-        share: 1000,
-        degrades: true,
-        sync_every,
-        log: settings(),
-    };
+    let tuning = writer_settings(1000, Duration::from_millis(10), true);
     let queue = Arc::new(Queue::new(tuning.clone()));
     let looks = AtomicU64::new(0);
     let clock = Box::new(move || at(looks.fetch_add(1, Ordering::Relaxed)));
@@ -296,15 +288,7 @@ fn a_sync_thread_that_panics_takes_the_log_down_until_it_is_restarted() {
     folder.inject_faults(Arc::new(Mutex::new(PanicInSyncThread(panics.clone()))));
     let log = Log::new(folder, Arc::new(keys), settings(), &recovered, at(0)).unwrap();
     panics.store(true, Ordering::Relaxed);
-    let sync_every = Some(Duration::from_millis(1));
-    let tuning = WriterSettings {
-        limit: 10_000,
-        timeout: TIMEOUT,
-        share: 10_000,
-        degrades: false,
-        sync_every,
-        log: settings(),
-    };
+    let tuning = writer_settings(10_000, Duration::from_millis(1), false);
     let queue = Arc::new(Queue::new(tuning.clone()));
     let seconds = Arc::new(AtomicU64::new(5));
     let now = seconds.clone();
@@ -336,15 +320,7 @@ fn a_writer_that_panics_closes_the_log_and_refuses_records() {
     let directory = tempfile::tempdir().unwrap();
     let failing = FailAt::new(usize::MAX, Action::Abort);
     let (log, _) = try_open(directory.path(), Some(failing.clone())).unwrap();
-    let sync_every = Some(Duration::from_millis(10));
-    let settings = WriterSettings {
-        limit: 10_000,
-        timeout: TIMEOUT,
-        share: 10_000,
-        degrades: true,
-        sync_every,
-        log: settings(),
-    };
+    let settings = writer_settings(10_000, Duration::from_millis(10), true);
     let queue = Arc::new(Queue::new(settings.clone()));
     let log_writer = LogWriter::new(queue.clone(), log, Box::new(|| at(5)), settings);
     lock(&failing).left = 0;
@@ -387,6 +363,18 @@ fn d6_a_line_added_after_the_end_of_an_abandoned_segment_is_reported() {
     assert!(mistakes[0].what.contains("after the end"), "{mistakes:?}");
 }
 
+/// Settings of a writer with room for `limit` bytes, which one holder may use alone.
+fn writer_settings(limit: usize, sync_every: Duration, degrades: bool) -> WriterSettings {
+    WriterSettings {
+        limit,
+        timeout: TIMEOUT,
+        share: limit,
+        degrades,
+        sync_every: Some(sync_every),
+        log: settings(),
+    }
+}
+
 /// A disk whose writes hang while `hangs` is set.
 struct HangingDisk {
     hangs: Arc<AtomicBool>,
@@ -413,15 +401,7 @@ fn a_disk_that_hangs_refuses_calls_at_once_stops_no_shutdown_and_recovers() {
     let disk = HangingDisk { hangs: hangs.clone(), is_reached: is_reached.clone() };
     folder.inject_faults(Arc::new(Mutex::new(disk)));
     let log = Log::new(folder, Arc::new(keys), settings(), &recovered, at(0)).unwrap();
-    let sync_every = Some(Duration::from_millis(10));
-    let tuning = WriterSettings {
-        limit: 10_000,
-        timeout: TIMEOUT,
-        share: 10_000,
-        degrades: false,
-        sync_every,
-        log: settings(),
-    };
+    let tuning = writer_settings(10_000, Duration::from_millis(10), false);
     let queue = Arc::new(Queue::new(tuning.clone()));
     let log_writer = LogWriter::new(queue.clone(), log, Box::new(|| at(1)), tuning);
     let writer = std::thread::spawn(move || log_writer.run());
