@@ -9,7 +9,7 @@ use std::io::{self, BufRead, IsTerminal, Write};
 
 use serde_json::{Value, json};
 
-use super::args::{ApprovalsCommand, ApprovalsDecision, ApprovalsView, SeenTags};
+use super::args::{ApprovalsCommand, ApprovalsDecision, ApprovalsQuery, ApprovalsView, SeenTags};
 use super::failure::Failure;
 use super::load::demand;
 use super::output::{Column, printable, prompts, table};
@@ -23,24 +23,78 @@ use gateway::router::approvals::{Action, Examined, notes};
 /// With exit code 64 for mistakes in the configuration, the lock file or the names of prompts; with
 /// 1 if upstreams offer versions that are not approved (`check`), or nothing could be decided.
 pub(super) fn run(command: &ApprovalsCommand) -> Result<(), Failure> {
-    let (query, need) = match command {
-        ApprovalsCommand::Rewrite(view) => return rewrite(view),
-        ApprovalsCommand::Check(view) => return run_check(view),
-        ApprovalsCommand::Status(query) => (query, Need::States),
-        ApprovalsCommand::Diff { query, .. } => (query, Need::Texts),
-        ApprovalsCommand::Review(query) => (query, Need::Decisions),
-        ApprovalsCommand::Approve { decision, .. }
-        | ApprovalsCommand::Reject { decision, .. }
-        | ApprovalsCommand::Withdraw { decision, .. }
-        | ApprovalsCommand::Rollback { decision, .. } => (&decision.query, Need::Decisions),
-    };
-    let runtime = runtime()?;
-    let done = runtime.block_on(async {
+    match command {
+        ApprovalsCommand::Rewrite(view) => rewrite(view),
+        ApprovalsCommand::Check(view) => on_runtime(run_check(view)),
+        ApprovalsCommand::Status(query) => {
+            at_desk(query, Need::States, async |desk| status(desk, &query.view).await)
+        }
+        ApprovalsCommand::Review(query) => {
+            at_desk(query, Need::Decisions, async |desk| review::review(desk, None).await)
+        }
+        ApprovalsCommand::Diff { prompt, query } => at_desk(query, Need::Texts, async |desk| {
+            diff(desk, prompt.as_deref(), &query.view).await
+        }),
+        ApprovalsCommand::Approve { prompts, all_of, yes, unseen, seen, decision } => {
+            decide_at_desk(decision, async |desk| {
+                let names = match all_of {
+                    Some(upstream) => desk.of_upstream(upstream).await?,
+                    None => prompts.clone(),
+                };
+                let shown = desk.look_at(&names).await?;
+                check_seen(&shown, seen)?;
+                let action = Action::Approve { unseen: *unseen };
+                approve(desk, &action, shown, all_of.is_some(), *yes, decision).await
+            })
+        }
+        ApprovalsCommand::Reject { prompts, seen, decision } => {
+            decide_at_desk(decision, async |desk| {
+                let shown = desk.look_at(prompts).await?;
+                check_seen(&shown, seen)?;
+                show(&shown);
+                decide(desk, &Action::Reject, &shown, decision).await
+            })
+        }
+        ApprovalsCommand::Withdraw { prompts, yes, decision } => {
+            decide_at_desk(decision, async |desk| {
+                let shown = desk.look_at(prompts).await?;
+                withdraw(desk, &shown, *yes, decision).await
+            })
+        }
+        ApprovalsCommand::Rollback { prompt, to, decision } => {
+            decide_at_desk(decision, async |desk| {
+                let shown = desk.look_at(std::slice::from_ref(prompt)).await?;
+                decide(desk, &Action::RollBack { to: to.clone() }, &shown, decision).await
+            })
+        }
+    }
+}
+
+/// Runs a command that decides.
+fn decide_at_desk(
+    decision: &ApprovalsDecision,
+    work: impl AsyncFnOnce(&Desk) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    at_desk(&decision.query, Need::Decisions, work)
+}
+
+/// Runs a command with the gateway that answers it.
+fn at_desk(
+    query: &ApprovalsQuery,
+    need: Need,
+    work: impl AsyncFnOnce(&Desk) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    on_runtime(async {
         let desk = Desk::open(query, need).await?;
-        let done = carry_out(&desk, command).await;
+        let done = work(&desk).await;
         desk.close().await;
         done
-    });
+    })
+}
+
+fn on_runtime(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let runtime = runtime()?;
+    let done = runtime.block_on(work);
     runtime.shutdown_background();
     done
 }
@@ -55,52 +109,11 @@ fn rewrite(view: &ApprovalsView) -> Result<(), Failure> {
     view.output.print(&json!({"lock": lock.digest, "prompts": lock.len()}), &text)
 }
 
-fn run_check(view: &ApprovalsView) -> Result<(), Failure> {
-    let runtime = runtime()?;
-    let done = runtime.block_on(async {
-        let own = OwnGateway::start(&view.file.config).await?;
-        let done = check(&own, view).await;
-        own.stop().await;
-        done
-    });
-    runtime.shutdown_background();
+async fn run_check(view: &ApprovalsView) -> Result<(), Failure> {
+    let own = OwnGateway::start(&view.file.config).await?;
+    let done = check(&own, view).await;
+    own.stop().await;
     done
-}
-
-async fn carry_out(desk: &Desk, command: &ApprovalsCommand) -> Result<(), Failure> {
-    match command {
-        ApprovalsCommand::Rewrite(view) => rewrite(view),
-        ApprovalsCommand::Check(view) => run_check(view),
-        ApprovalsCommand::Status(query) => status(desk, &query.view).await,
-        ApprovalsCommand::Review(_) => review::review(desk, None).await,
-        ApprovalsCommand::Diff { prompt, query } => {
-            diff(desk, prompt.as_deref(), &query.view).await
-        }
-        ApprovalsCommand::Approve { prompts, all_of, yes, unseen, seen, decision } => {
-            let names = match all_of {
-                Some(upstream) => desk.of_upstream(upstream).await?,
-                None => prompts.clone(),
-            };
-            let shown = desk.look_at(&names).await?;
-            check_seen(&shown, seen)?;
-            let action = Action::Approve { unseen: *unseen };
-            approve(desk, &action, shown, all_of.is_some(), *yes, decision).await
-        }
-        ApprovalsCommand::Reject { prompts, seen, decision } => {
-            let shown = desk.look_at(prompts).await?;
-            check_seen(&shown, seen)?;
-            show(&shown);
-            decide(desk, &Action::Reject, &shown, decision).await
-        }
-        ApprovalsCommand::Withdraw { prompts, yes, decision } => {
-            let shown = desk.look_at(prompts).await?;
-            withdraw(desk, &shown, *yes, decision).await
-        }
-        ApprovalsCommand::Rollback { prompt, to, decision } => {
-            let shown = desk.look_at(std::slice::from_ref(prompt)).await?;
-            decide(desk, &Action::RollBack { to: to.clone() }, &shown, decision).await
-        }
-    }
 }
 
 async fn status(desk: &Desk, view: &ApprovalsView) -> Result<(), Failure> {

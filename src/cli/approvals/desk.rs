@@ -26,7 +26,7 @@ use gateway::router::{Router, UpstreamStatus};
 /// The path of approvals in the admin API.
 const PATH: &str = "/api/v1/approvals";
 
-/// What a command needs of the gateway that answers it.
+/// The parts of approvals that a command needs of the gateway that answers it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Need {
     States,
@@ -189,19 +189,27 @@ impl Desk {
         match self {
             Self::Own(own) => own.look_at(names).await,
             Self::Running(url) => {
-                let rows = self.rows().await?;
-                let known: Vec<&str> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
                 let mut shown = Vec::with_capacity(names.len());
                 for name in names {
-                    if !known.contains(&name.as_str()) {
-                        return Err(unknown(name, &known, &self.failures().await));
-                    }
                     let path = format!("{PATH}/{}", percent::encoded_segment(name));
-                    shown.push(Shown { json: fetch_once(url, &path).await?, examined: None });
+                    match fetch_once(url, &path).await {
+                        Ok(json) => shown.push(Shown { json, examined: None }),
+                        Err(failure) => return Err(self.unknown_or(name, failure).await),
+                    }
                 }
                 Ok(shown)
             }
         }
+    }
+
+    /// Returns why a prompt cannot be shown: it is unknown, or else the failure.
+    async fn unknown_or(&self, name: &str, failure: Failure) -> Failure {
+        let Ok(rows) = self.rows().await else { return failure };
+        let known: Vec<&str> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
+        if known.contains(&name) {
+            return failure;
+        }
+        unknown(name, &known, &self.failures().await)
     }
 
     /// Returns the names of the prompts that an upstream offers.
