@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use super::blocking::beside_calls;
+use crate::upstream::Upstream;
 use config::ApprovalRules;
 use config::lock::{Lock, LockStore, ObjectError};
 use domain::approval::template::fill;
@@ -266,7 +267,7 @@ impl ApprovalRow {
             && (self.decision.serving == Serving::Nothing || self.problem.is_some())
     }
 
-    /// Whether it waits for a decision: a version is offered on which nobody has decided.
+    /// Whether it waits for a decision: the offered version is neither approved nor rejected.
     pub fn is_waiting(&self) -> bool {
         let state = self.decision.state;
         self.offered.is_some() && matches!(state, ApprovalState::Pending | ApprovalState::Changed)
@@ -287,6 +288,16 @@ impl ApprovalRow {
             state: self.decision.state,
         }
     }
+}
+
+/// Whether a text holds a secret: the value of a preset argument, or a credential for the upstream.
+pub(super) fn holds_secret(
+    upstream: Option<&Arc<Upstream>>,
+    overlay: Option<&CallOverlay>,
+    text: &str,
+) -> bool {
+    overlay.is_some_and(|overlay| overlay.secrets().is_in(text))
+        || upstream.is_some_and(|upstream| upstream.has_secret_in(text))
 }
 
 /// A text that a caller got and that fits no approved text, for a person who may approve it beside

@@ -10,7 +10,7 @@ use quick_cache::sync::Cache;
 use tokio::sync::watch;
 
 use super::RoutedCall;
-use super::approval::{ApprovalRow, ExpectedText, FoundVariant, SeenOtherwise};
+use super::approval::{ApprovalRow, ExpectedText, FoundVariant, SeenOtherwise, holds_secret};
 use super::owner::Owner;
 use super::verified::OtherText;
 use base::platform::wall_clock;
@@ -23,7 +23,7 @@ use domain::name::UpstreamId;
 
 /// Prompts whose gets gave other texts than the approved ones.
 pub(super) struct Mismatches {
-    /// Those to probe, by upstream.
+    /// The prompts to probe, by upstream.
     prompts: Mutex<HashMap<UpstreamId, HashSet<Arc<str>>>>,
     added: watch::Sender<()>,
     /// The last text of each prompt that was not approved: its digest, and when.
@@ -146,7 +146,7 @@ impl Mismatches {
         let digest: DigestText = seal::sha256_text(text.as_bytes()).into();
         let (arguments, approved) = (key.clone(), expected.digest().clone());
         self.change(routed.owner, |found| {
-            // Those of a version that is no longer approved.
+            // Variants of a version that is no longer approved are forgotten.
             found
                 .variants
                 .retain(|known| known.arguments != arguments || known.approved == approved);
@@ -163,7 +163,7 @@ impl Mismatches {
     /// Changes what was found of a prompt. Of two changes at once one may be lost; the next get
     /// makes it again.
     fn change(&self, owner: &Owner, change: impl FnOnce(&mut Found) -> bool) -> bool {
-        let key = (owner.upstream.clone(), owner.raw_name.clone());
+        let key = key_of_owner(owner);
         let mut found = self.found.get(&key).map(|found| (*found).clone()).unwrap_or_default();
         let is_changed = change(&mut found);
         if is_changed {
@@ -174,7 +174,7 @@ impl Mismatches {
 
     /// The variants of a prompt that wait for a decision.
     pub(super) fn variants(&self, row: &ApprovalRow) -> Vec<FoundVariant> {
-        let Some(found) = self.found.get(&(row.upstream.clone(), row.raw_name.clone())) else {
+        let Some(found) = self.found.get(&key_of_row(row)) else {
             return Vec::new();
         };
         let approved = row.approval.as_ref().and_then(|approval| approval.approved.as_ref());
@@ -190,7 +190,7 @@ impl Mismatches {
 
     /// The sets of arguments that callers gave and for which nothing was approved.
     pub(super) fn arguments(&self, row: &ApprovalRow) -> Vec<Arc<str>> {
-        let found = self.found.get(&(row.upstream.clone(), row.raw_name.clone()));
+        let found = self.found.get(&key_of_row(row));
         found.map(|found| found.arguments.clone()).unwrap_or_default()
     }
 
@@ -200,15 +200,14 @@ impl Mismatches {
         if last.len() >= LAST_MISMATCHES {
             last.clear();
         }
-        let key = (owner.upstream.clone(), owner.raw_name.clone());
+        let key = key_of_owner(owner);
         last.insert(key, (offered.clone(), wall_clock()));
     }
 
     /// The last text of a prompt that a caller's get gave, and that was not approved.
     pub(super) fn last(&self, row: &ApprovalRow) -> Option<SeenOtherwise> {
-        let key = (row.upstream.clone(), row.raw_name.clone());
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let (digest, at) = last.get(&key)?.clone();
+        let (digest, at) = last.get(&key_of_row(row))?.clone();
         Some(SeenOtherwise { arguments: None, digest: Some(digest), at })
     }
 
@@ -231,11 +230,17 @@ impl Mismatches {
     }
 }
 
+fn key_of_owner(owner: &Owner) -> PromptKey {
+    (owner.upstream.clone(), owner.raw_name.clone())
+}
+
+fn key_of_row(row: &ApprovalRow) -> PromptKey {
+    (row.upstream.clone(), row.raw_name.clone())
+}
+
 /// Whether a text must not be shown to those who decide: it was made for the caller alone, or holds
 /// a secret.
 fn is_private(routed: &RoutedCall<'_>, text: &str) -> bool {
-    let overlay = routed.owner.overlay.as_ref();
-    routed.upstream.config().acts_as_caller()
-        || routed.upstream.has_secret_in(text)
-        || overlay.is_some_and(|overlay| overlay.secrets().is_in(text))
+    let overlay = routed.owner.overlay.as_deref();
+    routed.upstream.config().acts_as_caller() || holds_secret(Some(routed.upstream), overlay, text)
 }

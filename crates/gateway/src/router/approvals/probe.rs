@@ -15,7 +15,7 @@ use crate::policy::gcra::Quota;
 use crate::policy::limiter::Limiter;
 use crate::policy::{CallTarget, RecordOutcome, Resolution, ResultDigest};
 use crate::router::approval::{
-    ApprovalRow, DEPTH, OfferedPrompt, PromptApproval, approval_arguments,
+    ApprovalRow, DEPTH, OfferedPrompt, PromptApproval, approval_arguments, holds_secret,
 };
 use crate::router::bridge::Bridge;
 use crate::router::call_channel::CallChannel;
@@ -258,13 +258,11 @@ impl Router {
         text: String,
         again: &str,
     ) -> ProbedText {
-        let overlay = offered.prompt.overlay.as_ref();
+        let overlay = offered.prompt.overlay.as_deref();
         let upstream = self.upstreams.get(&row.upstream);
         if again != text {
             ProbedText::Unstable
-        } else if overlay.is_some_and(|overlay| overlay.secrets().is_in(&text))
-            || upstream.is_some_and(|upstream| upstream.has_secret_in(&text))
-        {
+        } else if holds_secret(upstream, overlay, &text) {
             ProbedText::Failed(HOLDS_SECRET.to_owned())
         } else {
             ProbedText::Stable { digest: seal::sha256_text(text.as_bytes()).into(), text }
