@@ -6,7 +6,7 @@ use crate::approvals::{Changeable, Folder, enforced};
 use crate::support::process::command;
 use crate::support::{Process, eventually};
 
-/// What every folder needs so that a running gateway takes decisions of commands.
+/// The keys that every folder needs so that a running gateway takes decisions of commands.
 const ADMIN: &str = "[admin]\nwrite = true\ntoken = { value = \"t0ken\" }\n";
 
 /// The environment of a command that may ask the running gateway.

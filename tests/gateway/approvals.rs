@@ -608,7 +608,7 @@ async fn the_admin_api_decides_on_what_was_seen() {
         (&json!("bob"), &json!("admin"), &json!("seen"))
     );
     let tag = read().await.header("etag").unwrap().to_owned();
-    // What is approved is withdrawn, not rejected.
+    // An approved version is withdrawn, not rejected.
     assert_eq!(post("/api/v1/approvals/reject", Some(&tag), &body).await.status, 409);
     let withdrawn = post("/api/v1/approvals/withdraw", Some(&tag), &body).await;
     assert_eq!(withdrawn.status, 200, "{:?}", withdrawn.json());

@@ -17,7 +17,7 @@ const WRITABLE: &str = "[admin]\nwrite = true\ntoken = { value = \"t0ken\" }\n";
 const TOKEN: [(&str, &str); 2] =
     [("authorization", "Bearer t0ken"), ("content-type", "application/json")];
 
-/// What an approver sees of `up__p`.
+/// The examination of `up__p` that an approver sees.
 async fn shown(admin: &Client) -> Value {
     admin.send("GET", "/api/v1/approvals/up__p", &TOKEN, b"").await.json()
 }

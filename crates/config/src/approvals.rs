@@ -85,7 +85,7 @@ mode: Mode of all upstreams without one of their own. `off`: nothing is compared
     served.
 snapshot: `true`, with `enforce`: the approved text of a prompt is served while its upstream is
     gone or offers another text. See docs/approvals.md#snapshots.
-require_reason: `true`: nobody decides without a reason.
+require_reason: `true`: each decision needs a reason.
 approvers: `2`: two different people must approve a version. The first approval is kept in the lock
     file until the second one, and is void if the upstream offers another version by then.
 unseen: Prompts whose texts are not known, of which only the definition is compared. `ask`: they are

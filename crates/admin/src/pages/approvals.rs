@@ -73,7 +73,7 @@ pub(super) struct ApprovalPage {
     is_approved: bool,
     /// The first approval, where two people must approve.
     first: Option<Decided>,
-    /// Who has used it in the last week.
+    /// Its callers of the last week.
     uses: RecentUses,
     previous: Vec<Earlier>,
     can_decide: bool,

@@ -64,11 +64,11 @@ pub struct Query {
     pub sort: Sort,
 }
 
-/// Who has used a prompt in the last week.
+/// The callers of a prompt in the last week.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RecentUses {
     pub total: u64,
-    /// Those with most uses, at most [`RECENT_CALLERS`].
+    /// The callers with most uses, at most [`RECENT_CALLERS`].
     pub callers: Vec<CallerUses>,
     /// Whether not all uses are known.
     pub partial: bool,

@@ -1,9 +1,9 @@
 //! The service manager that has started the process, such as systemd (sd_notify(3)). Without one,
-//! and on systems other than Unix, nothing is told.
+//! and on systems other than Unix, it is not notified.
 
 use std::time::Duration;
 
-/// A change of the process that the service manager is told.
+/// A state of the process, of which the service manager is notified.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ServiceState<'a> {
     /// It serves: after the start, or after a reload, with a line for `systemctl status`.

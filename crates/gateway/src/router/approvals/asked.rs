@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     fn arguments(names: &str) -> Vec<Argument> {
-        // Those in capitals are required.
+        // Names in capitals are required.
         let argument =
             |name: char| Argument { name: name.to_string(), required: name.is_uppercase() };
         names.chars().map(argument).collect()

@@ -8,7 +8,7 @@ use similar::{ChangeTag, TextDiff};
 /// Time for which the changed words of a line are searched; then the rest of it counts as changed.
 const TIME: Duration = Duration::from_millis(50);
 
-/// Longest line whose words are compared, in bytes: nobody sees more of a line at once.
+/// Longest line whose words are compared, in bytes: a longer one is compared as a whole.
 const MAX_LINE: usize = 64 << 10;
 
 /// A line in pieces, and whether each is changed.
