@@ -8,7 +8,7 @@ use admin::hosts::{FileEntry, Format, with_entry};
 use base::seal::{SealKeys, Sealer, TokenKind};
 use config::Settings;
 use config::lock::Lock;
-use domain::approval::canonical_text;
+use domain::approval::{canonical_text, markdown};
 use domain::approval::template::{MAX_FORM, differing_form, fill, template};
 use domain::content;
 use domain::cursor::PagePosition;
@@ -122,6 +122,7 @@ pub fn approval(data: &[u8]) {
     if let Some(form) = differing_form(&template, arguments, &other) {
         assert!(form.len() <= MAX_FORM);
         assert_eq!(fill(&form, arguments), other);
+        assert_eq!(markdown::read(&markdown::write(&form)), Some(form));
     }
 }
 
@@ -241,8 +242,12 @@ pub fn library(data: &[u8]) {
     }
 }
 
-/// A lock file that can be read is read again as it is written.
+/// A lock file that can be read is read again as it is written, and so is the Markdown of a text.
 pub fn lock(data: &[u8]) {
+    let form = String::from_utf8_lossy(data);
+    if let Some(text) = markdown::read(&form) {
+        assert_eq!(markdown::write(&text), form);
+    }
     if let Ok(lock) = Lock::parse(&String::from_utf8_lossy(data)) {
         let written = lock.to_text();
         assert_eq!(Lock::parse(&written).map(|lock| lock.to_text()), Ok(written));

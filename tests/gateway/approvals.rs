@@ -288,8 +288,8 @@ async fn rejections_and_rollbacks_outlast_a_restart() {
     let status = folder.approvals(&["status", "--json"]).await.json();
     let previous = status["prompts"][0]["previous"][0]["definition"].as_str().unwrap().to_owned();
     let to = &previous["sha256:".len()..][..12];
-    fs::remove_file(folder.path().join("promptgate.lock.d").join(&previous["sha256:".len()..]))
-        .unwrap();
+    let object = format!("{}.json", &previous["sha256:".len()..]);
+    fs::remove_file(folder.path().join("promptgate.lock.d").join(object)).unwrap();
     let before = folder.lock();
     let refused = folder.approvals(&["rollback", "up__p", "--to", to]).await;
     assert_eq!((refused.code, folder.lock()), (Some(1), before));
@@ -434,7 +434,7 @@ async fn a_lock_file_that_is_broken_or_gone_changes_nothing_and_is_reported() {
         status["reloads"].to_string()
     };
     for (text, expected) in [
-        (Some(whole.replace("version = 2", "<<<<<<< ours")), "approvals.lock"),
+        (Some(whole.replace("version = 3", "<<<<<<< ours")), "approvals.lock"),
         // All that is compared of a text is gone.
         (whole.split("\n[[prompts.approved.texts]]").next().map(str::to_owned), "rewrite"),
         (Some(whole[..whole.len() - 30].to_owned()), "approvals.lock"),
@@ -522,7 +522,7 @@ async fn an_upstream_that_flips_between_two_definitions_is_never_listed_as_nobod
         // Each command sees one of both, and approves what it has seen.
         let status = folder.lock();
         let approved = status.split("definition = \"sha256:").nth(1).unwrap()[..64].to_owned();
-        let object = folder.path().join("promptgate.lock.d").join(approved);
+        let object = folder.path().join("promptgate.lock.d").join(approved + ".json");
         let object: Value = serde_json::from_str(&fs::read_to_string(object).unwrap()).unwrap();
         let expected = object["description"].as_str().unwrap().to_owned();
         eventually(listed, |now| now.as_ref() == Some(&expected)).await;

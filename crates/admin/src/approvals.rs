@@ -92,7 +92,7 @@ impl AdminState {
         document["tag"] = tag.into();
         document["uses"] = json!(self.uses_of(name, until).await);
         let offered = examined.offered.iter().flat_map(|offered| &offered.objects);
-        let offered = offered.map(|(digest, text)| (digest, text.as_str()));
+        let offered = offered.map(|(digest, object)| (digest, object.json()));
         let variants = examined.row.variants.iter().map(|found| (&found.digest, &*found.text));
         document["objects"] = offered
             .chain(variants)

@@ -141,6 +141,7 @@ pub(super) fn read(
     }
     if upstreams.iter().any(|upstream| is_compared(&upstream)) {
         approvals.lock = Arc::new(read_lock(&section, &approvals.store));
+        approvals.store = approvals.store.holding(&approvals.lock);
     }
     section.finish();
     approvals

@@ -67,7 +67,7 @@ impl Config {
                  unseen = \"ask\"",
             ),
             (
-                !self.approvals.lock.has_end
+                !self.approvals.lock.has_end()
                     && self.approvals.lock.approves_less_than(&before.approvals.lock)
                     && self.upstreams.iter().any(|up| self.approvals.mode_of(&up.id) != Mode::Off),
                 "approvals.lock: the lock file approves less than the one in use, and has no digest of its entries, so it may \

@@ -20,6 +20,7 @@ use provider::hmac;
 use sha2::{Digest, Sha256};
 
 use crate::platform::platform;
+use domain::approval::markdown;
 use domain::chunks::Chunks;
 use domain::prompt::Prompt;
 pub(crate) use keys::KEY_LEN;
@@ -215,6 +216,11 @@ pub fn sha256_text(bytes: &[u8]) -> String {
 /// Returns the digest of a prompt's effective definition: that of its canonical text.
 pub fn definition_digest(prompt: &Prompt) -> String {
     sha256_text(prompt.canonical().as_bytes())
+}
+
+/// Returns the digest of a prompt's canonical text: that of its Markdown form, which people review.
+pub fn prompt_text_digest(text: &str) -> String {
+    sha256_text(markdown::write(text).as_bytes())
 }
 
 fn derive(key: &[u8; KEY_LEN], kind: TokenKind) -> XChaCha20Poly1305 {

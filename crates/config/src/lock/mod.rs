@@ -3,13 +3,14 @@
 
 mod store;
 
-pub use store::{LockStore, ObjectError, Objects, StoreError, patch};
+pub use store::{LockStore, Object, ObjectError, Objects, StoreError, patch};
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use toml_edit::{InlineTable, Value};
 
 use base::seal;
@@ -23,8 +24,11 @@ use domain::json::object::write_object;
 pub struct Lock {
     /// `sha256:…` of the file, or [`NO_FILE`].
     pub digest: String,
-    /// Whether a lost entry would be noticed: the file has the digest of its entries.
-    pub has_end: bool,
+    /// The version of the format in which the file is written.
+    version: u32,
+    /// Texts under their digests of this version, if the file has those of an older one. The next
+    /// decision writes them.
+    converted: Arc<Objects>,
     /// By upstream and raw name.
     approvals: BTreeMap<String, BTreeMap<String, Approval>>,
 }
@@ -33,10 +37,14 @@ pub struct Lock {
 pub const NO_FILE: &str = "none";
 
 /// The version of the format.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
-/// The version before, which has no digest of its entries.
+/// The first version, which has no digest of its entries.
 const WITHOUT_END: u32 = 1;
+
+/// The version whose objects are JSON, as in the one before: the digest of a text is that of its
+/// canonical JSON.
+const JSON_OBJECTS: u32 = 2;
 
 /// Why a lock file is not used that has lost a part, or was changed by something else than a
 /// decision.
@@ -49,19 +57,26 @@ const HEADER: &str = "# The approved versions of prompts, written by `promptgate
 impl Lock {
     /// The content of a lock file that does not exist: nothing is approved.
     pub(crate) fn none() -> Self {
-        Self { digest: NO_FILE.to_owned(), has_end: true, approvals: BTreeMap::new() }
+        Self::new(NO_FILE.to_owned(), VERSION)
     }
 
-    /// Reads the text of a lock file.
+    fn new(digest: String, version: u32) -> Self {
+        Self { digest, version, converted: Arc::default(), approvals: BTreeMap::new() }
+    }
+
+    /// Whether a lost entry would be noticed: the file has the digest of its entries.
+    pub fn has_end(&self) -> bool {
+        self.version != WITHOUT_END
+    }
+
+    /// Reads the text of a lock file. One of an older version has other digests of texts.
     ///
     /// # Errors
     /// The first mistake, with its line; or that it has not the digest of its entries.
     pub fn parse(text: &str) -> Result<Self, String> {
         match Self::parse_entries(text)? {
-            (lock, _) if !lock.has_end => Ok(lock),
-            (lock, Some(end)) if end.digest == seal::sha256_text(lock.entries().as_bytes()) => {
-                Ok(lock)
-            }
+            (lock, _) if !lock.has_end() => Ok(lock),
+            (lock, Some(end)) if end.digest == lock.end() => Ok(lock),
             _ => Err(NOT_WHOLE.to_owned()),
         }
     }
@@ -83,8 +98,7 @@ impl Lock {
                 "its version is {version}; this promptgate reads version {VERSION}"
             ));
         }
-        let has_end = version != WITHOUT_END;
-        let mut lock = Self { digest, has_end, approvals: BTreeMap::new() };
+        let mut lock = Self::new(digest, version);
         for entry in document.prompts {
             let LockEntry { upstream, prompt, approved, rejected, pending, previous } = entry;
             let at = |why: String| format!("prompt {prompt:?} of upstream {upstream:?}: {why}");
@@ -113,9 +127,14 @@ impl Lock {
 
     /// Returns the text of the lock file, which ends with the digest of its entries.
     pub fn to_text(&self) -> String {
-        let entries = self.entries();
+        let entries = self.entries(VERSION);
         let digest = seal::sha256_text(entries.as_bytes());
         format!("{entries}\n[end]\ndigest = \"{digest}\"\n")
+    }
+
+    /// The digest of the entries as the version of the file writes them.
+    fn end(&self) -> String {
+        seal::sha256_text(self.entries(self.version).as_bytes())
     }
 
     /// Whether an approval of `before` is gone, or covers a text less.
@@ -134,8 +153,8 @@ impl Lock {
     }
 
     /// Returns the text without its end: entries in byte order of upstreams and raw names.
-    fn entries(&self) -> String {
-        let mut out = format!("{HEADER}version = {VERSION}\n");
+    fn entries(&self, format: u32) -> String {
+        let mut out = format!("{HEADER}version = {format}\n");
         for (upstream, prompt, approval) in self.approvals() {
             let (upstream, prompt) = (Value::from(upstream), Value::from(prompt));
             // Writing to a string cannot fail.
@@ -147,11 +166,11 @@ impl Lock {
             ];
             for (name, decided) in named.into_iter().filter_map(|(n, d)| Some((n, d.as_ref()?))) {
                 let _ = writeln!(out, "\n[prompts.{name}]");
-                write_decided(name, decided, &mut out);
+                write_decided(name, decided, format, &mut out);
             }
             for decided in &approval.previous {
                 let _ = writeln!(out, "\n[[prompts.previous]]");
-                write_decided("previous", decided, &mut out);
+                write_decided("previous", decided, format, &mut out);
             }
         }
         out
@@ -190,9 +209,47 @@ impl Lock {
         self.approvals.is_empty()
     }
 
-    /// Returns the digests of all objects that the lock needs.
-    pub(crate) fn digests(&self) -> impl Iterator<Item = &DigestText> {
-        self.approvals().flat_map(|(_, _, approval)| approval.versions()).flat_map(Version::digests)
+    /// Returns the digests of all objects that the lock needs, and whether they are texts.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = (&DigestText, bool)> {
+        let versions = self.approvals().flat_map(|(_, _, approval)| approval.versions());
+        versions.flat_map(|version| {
+            let other = [&version.definition].into_iter().chain(&version.source);
+            other.map(|digest| (digest, false)).chain(version.text_digests().map(|d| (d, true)))
+        })
+    }
+
+    /// Whether the file has the objects, and the digests of texts, of an older version.
+    fn has_json_objects(&self) -> bool {
+        self.version <= JSON_OBJECTS
+    }
+
+    /// Gives the texts of an older version their digests of this one. `text_of` reads the canonical
+    /// text with a digest of that version.
+    ///
+    /// # Errors
+    /// A text cannot be had.
+    fn convert<E>(
+        &mut self,
+        mut text_of: impl FnMut(&DigestText) -> Result<String, E>,
+    ) -> Result<(), E> {
+        let mut converted = Objects::new();
+        let mut convert = |old: &DigestText| {
+            let text = text_of(old)?;
+            let digest: DigestText = seal::prompt_text_digest(&text).into();
+            converted.insert(digest.clone(), Object::Text(text));
+            Ok(digest)
+        };
+        let approvals = self.approvals.values_mut().flat_map(BTreeMap::values_mut);
+        for version in approvals.flat_map(Approval::versions_mut) {
+            for digest in version.texts.values_mut() {
+                *digest = convert(digest)?;
+            }
+            let variants = std::mem::take(&mut version.variants).into_iter();
+            let variants = variants.map(|(arguments, old)| Ok((arguments, convert(&old)?)));
+            version.variants = variants.collect::<Result<_, E>>()?;
+        }
+        self.converted = Arc::new(converted);
+        Ok(())
     }
 }
 
@@ -241,6 +298,9 @@ struct LockEntry {
 struct LockRecord {
     definition: String,
     source: Option<String>,
+    /// For people: it follows from the rest.
+    #[serde(rename = "class")]
+    _class: Option<IgnoredAny>,
     by: String,
     at: String,
     why: Option<String>,
@@ -294,7 +354,7 @@ fn digest_text(text: &str) -> Result<DigestText, String> {
     is_digest.then(|| text.into()).ok_or_else(wrong)
 }
 
-fn write_decided(table: &str, decided: &Decided, out: &mut String) {
+fn write_decided(table: &str, decided: &Decided, format: u32, out: &mut String) {
     let Decided { version, attribution } = decided;
     let mut line = |key: &str, value: &str| {
         let _ = writeln!(out, "{key} = {}", Value::from(value));
@@ -302,6 +362,9 @@ fn write_decided(table: &str, decided: &Decided, out: &mut String) {
     line("definition", &version.definition);
     if let Some(source) = &version.source {
         line("source", source);
+    }
+    if format > JSON_OBJECTS {
+        line("class", version.class().as_str());
     }
     line("by", &attribution.by);
     line("at", &attribution.at);
@@ -370,14 +433,13 @@ mod tests {
         assert_eq!(read.to_text(), text);
         assert!(text.starts_with(HEADER));
         assert!(text.find("upstream = \"a\"").unwrap() < text.find("upstream = \"b\"").unwrap());
-        assert_eq!(read.digests().count(), 15);
+        assert_eq!(read.objects().count(), 15);
         assert_eq!(Lock::parse("version = 1\n").unwrap().approvals, BTreeMap::new());
         let windows = text.replace('\n', "\r\n");
         assert_eq!(Lock::parse(&windows).unwrap().approvals, lock.approvals, "as git converts it");
         // As it was before there was an end.
-        let old = lock.entries().replacen("version = 2", "version = 1", 1);
-        let old = Lock::parse(&old).unwrap();
-        assert!(old.approvals == lock.approvals && !old.has_end && read.has_end);
+        let old = Lock::parse(&lock.entries(WITHOUT_END)).unwrap();
+        assert!(old.approvals == lock.approvals && !old.has_end() && read.has_end());
     }
 
     #[test]
@@ -431,7 +493,8 @@ mod tests {
         assert!(Lock::parse(&entry(&record)).is_ok());
         for (text, expected) in [
             (String::new(), "missing field `version`"),
-            ("version = 3\n".to_owned(), "its version is 3"),
+            ("version = 4\n".to_owned(), "its version is 4"),
+            ("version = 3\n".to_owned(), "it has not the digest of its entries"),
             ("version = 2\n".to_owned(), "it has not the digest of its entries"),
             ("version = 1\n<<<<<<< ours\n".to_owned(), "line 2: "),
             (entry(""), "prompt \"p\" of upstream \"a\": it has neither"),

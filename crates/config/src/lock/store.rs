@@ -1,32 +1,67 @@
-//! The lock file on disk, and the objects beside it: `promptgate.lock.d/DIGEST` has the canonical
-//! JSON text (RFC 8785) whose SHA-256 hash is its name.
+//! The lock file on disk, and the objects beside it: files in `promptgate.lock.d` whose names are
+//! their SHA-256 hashes. `DIGEST.md` is the text of a prompt in its Markdown form, `DIGEST.json` a
+//! definition or the source of a library prompt in canonical form (RFC 8785).
 //!
 //! A change writes its objects first, then replaces the lock file, then removes unreferenced
 //! objects. At whichever step a crash interrupts it, the lock file is the old or the new one, and
 //! has its objects.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use similar::TextDiff;
 
-use super::{Lock, NO_FILE};
+use super::{Lock, NO_FILE, VERSION};
 use crate::durable_file::{self, UNFINISHED};
 pub(crate) use base::platform::disk::{self, File, Readers};
 use base::seal;
-use domain::approval::DigestText;
+use domain::approval::{DigestText, markdown};
 
 /// A lock file and its objects.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LockStore {
     lock: PathBuf,
     objects: PathBuf,
+    /// Texts of a lock file of an older version.
+    converted: Arc<Objects>,
 }
 
-/// New objects by their digests.
-pub type Objects = BTreeMap<DigestText, String>;
+/// Objects by their digests.
+pub type Objects = BTreeMap<DigestText, Object>;
+
+/// A part of a version that was approved or rejected, in canonical JSON.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Object {
+    /// A definition, or the source of a library prompt.
+    Json(String),
+    /// The text of a prompt, or a template of it.
+    Text(String),
+}
+
+impl Object {
+    /// Returns the canonical JSON.
+    pub fn json(&self) -> &str {
+        match self {
+            Self::Json(json) | Self::Text(json) => json,
+        }
+    }
+
+    /// Returns the content of its file, whose hash is its digest.
+    fn content(&self) -> Cow<'_, str> {
+        match self {
+            Self::Json(json) => json.into(),
+            Self::Text(text) => markdown::write(text).into(),
+        }
+    }
+
+    fn is_text(&self) -> bool {
+        matches!(self, Self::Text(_))
+    }
+}
 
 /// Why a lock file was not replaced.
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +101,13 @@ impl LockStore {
     pub fn at(lock: PathBuf) -> Self {
         let mut objects = lock.clone().into_os_string();
         objects.push(".d");
-        Self { lock, objects: objects.into() }
+        Self { lock, objects: objects.into(), converted: Arc::default() }
+    }
+
+    /// The store, with the objects of a lock file that was read from it.
+    #[must_use]
+    pub fn holding(&self, lock: &Lock) -> Self {
+        Self { converted: lock.converted.clone(), ..self.clone() }
     }
 
     /// Returns the path of the lock file.
@@ -88,20 +129,47 @@ impl LockStore {
     /// # Errors
     /// [`StoreError::Broken`], or [`StoreError::Io`].
     pub(crate) fn parse(&self, read: io::Result<String>) -> Result<Lock, StoreError> {
-        let path = || self.lock.clone();
+        let broken = |why| StoreError::Broken { path: self.lock.clone(), why };
         match read {
-            Ok(text) => Lock::parse(&text).map_err(|why| StoreError::Broken { path: path(), why }),
+            Ok(text) => self.converted(Lock::parse(&text).map_err(broken)?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Lock::none()),
-            Err(error) => Err(StoreError::Io { path: path(), error }),
+            Err(error) => Err(StoreError::Io { path: self.lock.clone(), error }),
         }
     }
 
-    /// Reads an object, and checks that it is the one that its digest names.
+    /// Returns a lock file with the digests of this version, and the texts that have them.
+    fn converted(&self, mut lock: Lock) -> Result<Lock, StoreError> {
+        if lock.has_json_objects() {
+            let converted = lock.convert(|digest| self.read_object(digest, ""));
+            converted.map_err(|error| StoreError::Broken {
+                path: self.lock.clone(),
+                why: format!("it is of an older version, and {error}"),
+            })?;
+        }
+        Ok(lock)
+    }
+
+    /// Reads an object as canonical JSON, and checks that it is the one that its digest names.
     ///
     /// # Errors
     /// It is missing, or not what it should be.
     pub fn object(&self, digest: &DigestText) -> Result<String, ObjectError> {
-        let text = disk::read_to_string(&self.object_path(digest)).map_err(|error| {
+        if let Some(object) = self.converted.get(digest) {
+            return Ok(object.json().to_owned());
+        }
+        let is_missing =
+            |read: &Result<String, ObjectError>| matches!(read, Err(ObjectError::Missing { .. }));
+        // The last is that of an older version.
+        let mut kinds = [JSON, TEXT, ""].map(|kind| self.read_object(digest, kind)).into_iter();
+        let missing =
+            || ObjectError::Missing { digest: digest.clone(), folder: self.objects.clone() };
+        kinds.find(|read| !is_missing(read)).unwrap_or_else(|| Err(missing()))
+    }
+
+    /// Reads the object whose file has this extension.
+    fn read_object(&self, digest: &DigestText, extension: &str) -> Result<String, ObjectError> {
+        let path = self.objects.join(file_name(digest, extension));
+        let content = disk::read_to_string(&path).map_err(|error| {
             let digest = digest.clone();
             match error.kind() {
                 io::ErrorKind::NotFound => {
@@ -111,8 +179,13 @@ impl LockStore {
                 _ => ObjectError::Unreadable { digest, error },
             }
         })?;
-        let is_intact = seal::sha256_text(text.as_bytes()) == **digest;
-        is_intact.then_some(text).ok_or_else(|| ObjectError::Corrupt { digest: digest.clone() })
+        // As git may have converted it: no object has a carriage return.
+        let content = content.replace("\r\n", "\n");
+        let is_intact = seal::sha256_text(content.as_bytes()) == **digest;
+        let json = is_intact.then_some(content).and_then(|content| {
+            if extension == TEXT { markdown::read(&content) } else { Some(content) }
+        });
+        json.ok_or_else(|| ObjectError::Corrupt { digest: digest.clone() })
     }
 
     /// Replaces the lock file, if it is still the one with the digest `before`. Returns the new
@@ -133,11 +206,12 @@ impl LockStore {
             return Err(StoreError::Conflict(self.lock.clone()));
         }
         self.write_objects(objects)?;
+        self.write_objects(&self.carried(lock))?;
         self.swap(lock)?;
         // The change is done; objects that stay behind are removed by the next change.
         let _ = self.collect(lock);
         let digest = seal::sha256_text(lock.to_text().as_bytes());
-        Ok(Lock { digest, has_end: true, ..lock.clone() })
+        Ok(Lock { digest, version: VERSION, converted: Arc::default(), ..lock.clone() })
     }
 
     /// Writes the lock file anew with the digest of its entries, which a person has reviewed.
@@ -153,6 +227,8 @@ impl LockStore {
             .map_err(|error| StoreError::Io { path: path(), error })?;
         let entries = Lock::parse_entries(&text);
         let (lock, _) = entries.map_err(|why| StoreError::Broken { path: path(), why })?;
+        let lock = self.converted(lock)?;
+        self.write_objects(&self.carried(&lock))?;
         self.swap(&lock)?;
         self.read()
     }
@@ -183,14 +259,34 @@ impl LockStore {
     }
 
     fn write_objects(&self, objects: &Objects) -> Result<(), StoreError> {
-        for (digest, text) in objects {
-            if self.object(digest).is_err() {
-                let written =
-                    durable_file::replace(&self.object_path(digest), text, Readers::Usual);
+        for (digest, object) in objects {
+            if !self.has_object(digest, object.is_text()) {
+                let path = self.objects.join(file_name(digest, extension(object.is_text())));
+                let written = durable_file::replace(&path, &object.content(), Readers::Usual);
                 written.map_err(|error| self.unwritable(error))?;
             }
         }
         Ok(())
+    }
+
+    fn has_object(&self, digest: &DigestText, is_text: bool) -> bool {
+        self.read_object(digest, extension(is_text)).is_ok()
+    }
+
+    /// Returns the objects of a lock file of an older version, which are to be written anew.
+    fn carried(&self, lock: &Lock) -> Objects {
+        if !lock.has_json_objects() {
+            return Objects::new();
+        }
+        let carried = lock.objects().filter_map(|(digest, is_text)| {
+            let object = match lock.converted.get(digest) {
+                Some(object) => object.clone(),
+                None if is_text => return None,
+                None => Object::Json(self.object(digest).ok()?),
+            };
+            Some((digest.clone(), object))
+        });
+        carried.collect()
     }
 
     fn swap(&self, lock: &Lock) -> Result<(), StoreError> {
@@ -202,19 +298,15 @@ impl LockStore {
 
     /// Removes objects that the lock does not need, and unfinished files.
     fn collect(&self, lock: &Lock) -> io::Result<()> {
-        let needed: HashSet<&str> = lock.digests().map(file_name).collect();
+        let names = lock.objects().map(|(digest, is_text)| file_name(digest, extension(is_text)));
+        let needed: HashSet<String> = names.collect();
         for name in disk::read_dir(&self.objects)? {
             let Some(name) = name.to_str() else { continue };
-            let is_object = name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit());
-            if name.starts_with(UNFINISHED) || (is_object && !needed.contains(name)) {
+            if name.starts_with(UNFINISHED) || (is_object(name) && !needed.contains(name)) {
                 disk::remove_file(&self.objects.join(name))?;
             }
         }
         Ok(())
-    }
-
-    fn object_path(&self, digest: &DigestText) -> PathBuf {
-        self.objects.join(file_name(digest))
     }
 
     fn unwritable(&self, error: io::Error) -> StoreError {
@@ -250,9 +342,25 @@ fn lockable(objects: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Returns the name of an object's file: the digest without its algorithm.
-fn file_name(digest: &DigestText) -> &str {
-    digest.strip_prefix("sha256:").unwrap_or(digest)
+/// The extension of texts.
+const TEXT: &str = ".md";
+
+/// The extension of definitions and sources.
+const JSON: &str = ".json";
+
+fn extension(is_text: bool) -> &'static str {
+    if is_text { TEXT } else { JSON }
+}
+
+/// Returns the name of an object's file: the digest without its algorithm, and the extension.
+fn file_name(digest: &DigestText, extension: &str) -> String {
+    format!("{}{extension}", digest.strip_prefix("sha256:").unwrap_or(digest))
+}
+
+/// Whether a file has the name of an object, also of an older version.
+fn is_object(name: &str) -> bool {
+    let stem = [TEXT, JSON].into_iter().find_map(|kind| name.strip_suffix(kind)).unwrap_or(name);
+    stem.len() == 64 && stem.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 /// Returns a change as a patch that `patch -p1` and `git apply` understand, from the folder of the
@@ -268,9 +376,14 @@ pub fn patch(store: &LockStore, before: &Lock, after: &Lock, objects: &Objects) 
     let new = after.to_text();
     let difference = TextDiff::from_lines(&old, &new);
     let mut patch = difference.unified_diff().header(&old_name, &format!("b/{lock}")).to_string();
-    for (digest, text) in objects.iter().filter(|(digest, _)| store.object(digest).is_err()) {
-        let difference = TextDiff::from_lines("", text.as_str());
-        let name = format!("b/{folder}/{}", file_name(digest));
+    let carried = store.carried(after);
+    for (digest, object) in objects.iter().chain(&carried) {
+        if store.has_object(digest, object.is_text()) {
+            continue;
+        }
+        let content = object.content();
+        let difference = TextDiff::from_lines("", &*content);
+        let name = format!("b/{folder}/{}", file_name(digest, extension(object.is_text())));
         patch += &difference.unified_diff().header("/dev/null", &name).to_string();
     }
     patch
@@ -301,7 +414,7 @@ mod tests {
         // Not `approve`: the version before is not kept.
         lock.approval_mut("up", "p").approved = None;
         lock.approval_mut("up", "p").approve(version, attribution);
-        (lock, Objects::from([(digest(text), text.to_owned())]))
+        (lock, Objects::from([(digest(text), Object::Json(text.to_owned()))]))
     }
 
     fn objects(store: &LockStore) -> Vec<String> {
@@ -334,13 +447,13 @@ mod tests {
             let read = store.read().unwrap();
             let expected = if steps < 2 { &first } else { &second };
             assert_eq!(read.to_text(), expected.to_text());
-            for digest in read.digests() {
+            for (digest, _) in read.objects() {
                 store.object(digest).unwrap();
             }
             // The next change removes the objects of this one.
             let (third, its_objects) = approving(&read, "\"three\"");
             store.replace(&read.digest, &third, &its_objects).unwrap();
-            assert_eq!(objects(&store), [file_name(&digest("\"three\""))]);
+            assert_eq!(objects(&store), [file_name(&digest("\"three\""), JSON)]);
         }
     }
 
@@ -370,13 +483,13 @@ mod tests {
         let why = store.read().unwrap_err().to_string();
         assert!(why.contains("has not the digest of its entries"), "{why}");
         let rewritten = store.rewrite().unwrap();
-        assert!(rewritten != known && store.read().unwrap() == rewritten && rewritten.has_end);
+        assert!(rewritten != known && store.read().unwrap() == rewritten && rewritten.has_end());
         // As an older version wrote it.
-        let old = text.split("\n[end]").next().unwrap().replacen("version = 2", "version = 1", 1);
+        let old = text.split("\n[end]").next().unwrap().replacen("version = 3", "version = 1", 1);
         fs::write(store.path(), old).unwrap();
-        assert!(!store.read().unwrap().has_end);
+        assert!(!store.read().unwrap().has_end());
         assert_eq!(store.rewrite().unwrap(), known);
-        assert_eq!(objects(&store), [file_name(&digest("\"one\""))]);
+        assert_eq!(objects(&store), [file_name(&digest("\"one\""), JSON)]);
         fs::write(store.path(), text + "<<<<<<< ours\n").unwrap();
         assert!(matches!(store.rewrite(), Err(StoreError::Broken { .. })));
     }
@@ -398,7 +511,7 @@ mod tests {
         });
         assert_eq!(outcomes.iter().filter(|won| **won).count(), 1);
         let winner = texts[outcomes.iter().position(|won| *won).unwrap()];
-        assert_eq!(objects(&store), [file_name(&digest(winner))]);
+        assert_eq!(objects(&store), [file_name(&digest(winner), JSON)]);
     }
 
     #[cfg(unix)]
@@ -458,7 +571,7 @@ mod tests {
         store.replace(NO_FILE, &lock, &its_objects).unwrap();
         let name = digest("\"one\"");
         assert_eq!(store.object(&name).unwrap(), "\"one\"");
-        fs::write(store.object_path(&name), "\"evil\"").unwrap();
+        fs::write(store.objects.join(file_name(&name, JSON)), "\"evil\"").unwrap();
         assert!(matches!(store.object(&name), Err(ObjectError::Corrupt { .. })));
         let missing = store.object(&digest("\"two\"")).unwrap_err();
         assert!(missing.to_string().contains("promptgate.lock.d"), "{missing}");
@@ -466,6 +579,60 @@ mod tests {
         let before = store.read().unwrap();
         store.replace(&before.digest, &lock, &its_objects).unwrap();
         assert!(store.object(&name).is_ok());
+    }
+
+    /// A store with a copy of a lock file of an older version.
+    fn copy_of(format: &str) -> (tempfile::TempDir, LockStore) {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/formats").join(format);
+        let folder = tempfile::tempdir().unwrap();
+        let store = LockStore::at(folder.path().join("promptgate.lock"));
+        let old = LockStore::at(from.join("promptgate.lock"));
+        fs::create_dir(&store.objects).unwrap();
+        fs::copy(&old.lock, &store.lock).unwrap();
+        for name in objects(&old) {
+            fs::copy(old.objects.join(&name), store.objects.join(&name)).unwrap();
+        }
+        (folder, store)
+    }
+
+    #[test]
+    fn a_lock_of_an_older_version_is_read_and_the_next_decision_rewrites_it() {
+        let (_folder, store) = copy_of("lock-2");
+        let lock = store.read().unwrap();
+        let all = |store: &LockStore, lock: &Lock| -> Vec<String> {
+            lock.objects().map(|(digest, _)| store.object(digest).unwrap()).collect()
+        };
+        let before = all(&store.holding(&lock), &lock);
+        let replaced = store.replace(&lock.digest, &lock, &Objects::new()).unwrap();
+        let read = store.read().unwrap();
+        assert!(replaced == read && read.to_text() == lock.to_text() && read != lock);
+        assert_eq!(all(&store, &read), before);
+        for name in objects(&store) {
+            let content = fs::read(store.objects.join(&name)).unwrap();
+            let (stem, kind) = name.split_once('.').unwrap();
+            assert!(["md", "json"].contains(&kind), "{name}");
+            assert_eq!(seal::sha256_text(&content), format!("sha256:{stem}"));
+        }
+        let same = |format: &str| {
+            let (_folder, expected) = copy_of(format);
+            assert_eq!(fs::read_to_string(&expected.lock).unwrap(), read.to_text());
+            assert_eq!(objects(&expected), objects(&store));
+        };
+        same("lock-3");
+        // A patch does the same.
+        let (_folder, store) = copy_of("lock-2");
+        let patch = patch(&store, &lock, &lock, &Objects::new());
+        assert!(patch.contains("+> Write a {{ tone }} reply to {{ customer }}."), "{patch}");
+        assert_eq!(store.rewrite().unwrap(), read, "and so does a rewrite");
+    }
+
+    #[test]
+    fn a_lock_of_an_older_version_that_has_lost_a_text_says_so() {
+        let (_folder, store) = copy_of("lock-2");
+        let lost = "a2f2d4494fc68d6ff9f04190347e7f6c978c9a0b6fc6e9728be554ca0648f008";
+        fs::remove_file(store.objects.join(lost)).unwrap();
+        let why = store.read().unwrap_err().to_string();
+        assert!(why.contains(lost) && why.contains("restore it"), "{why}");
     }
 
     #[cfg(unix)]

@@ -3,6 +3,7 @@
 
 mod class;
 pub mod decide;
+pub mod markdown;
 pub mod template;
 mod text;
 
@@ -215,10 +216,14 @@ impl Version {
         self.texts.keys().any(|arguments| TemplateArguments::read(arguments).is_some())
     }
 
+    /// Returns the digests of its texts and their variants.
+    pub fn text_digests(&self) -> impl Iterator<Item = &DigestText> {
+        self.texts.values().chain(self.variants.iter().map(|(_, text)| text))
+    }
+
     /// Returns all digests, which are the names of the objects that belong to the version.
     pub fn digests(&self) -> impl Iterator<Item = &DigestText> {
-        let texts = self.texts.values().chain(self.variants.iter().map(|(_, text)| text));
-        [&self.definition].into_iter().chain(&self.source).chain(texts)
+        [&self.definition].into_iter().chain(&self.source).chain(self.text_digests())
     }
 }
 
@@ -327,6 +332,13 @@ impl Approval {
         let decided = self.approved.iter().chain(&self.rejected).chain(&self.pending);
         let decided = decided.chain(&self.previous);
         decided.map(|decided| &decided.version)
+    }
+
+    /// The same versions, to be changed.
+    pub fn versions_mut(&mut self) -> impl Iterator<Item = &mut Version> {
+        let Self { approved, rejected, pending, previous } = self;
+        let decided = approved.iter_mut().chain(rejected).chain(pending).chain(previous);
+        decided.map(|decided| &mut decided.version)
     }
 
     fn is_approved(&self, version: &Version) -> bool {

@@ -143,7 +143,7 @@ impl Mismatches {
             ExpectedText::Nothing { .. } => return false,
         };
         let Some(text) = form.filter(|text| !is_private(routed, text)) else { return true };
-        let digest: DigestText = seal::sha256_text(text.as_bytes()).into();
+        let digest: DigestText = seal::prompt_text_digest(&text).into();
         let (arguments, approved) = (key.clone(), expected.digest().clone());
         self.change(routed.owner, |found| {
             // Variants of a version that is no longer approved are forgotten.

@@ -93,7 +93,7 @@ pub(super) struct OtherText {
 
 impl OtherText {
     fn new(text: String) -> Self {
-        Self { digest: seal::sha256_text(text.as_bytes()).into(), text }
+        Self { digest: seal::prompt_text_digest(&text).into(), text }
     }
 }
 
@@ -124,7 +124,7 @@ mod tests {
         );
         let evil = result(r#"{"messages":[{"role":"user","content":{"type":"text","text":"b"}}]}"#);
         let text = canonical_text(good.json());
-        let approved: DigestText = seal::sha256_text(text.as_bytes()).into();
+        let approved: DigestText = seal::prompt_text_digest(&text).into();
         for _ in 0..3 {
             assert_eq!(texts.verify_text(&approved, &good), Ok(()));
             assert_eq!(texts.verify_text(&approved, &spelled), Ok(()));

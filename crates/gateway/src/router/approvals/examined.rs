@@ -126,7 +126,8 @@ impl Examined {
             ProbedText::Failed(why) => why.len(),
         });
         let variants = self.row.variants.iter().map(|found| found.text.len());
-        BARE_EXAMINATION + objects.map(String::len).chain(texts).chain(variants).sum::<usize>()
+        BARE_EXAMINATION
+            + objects.map(|object| object.json().len()).chain(texts).chain(variants).sum::<usize>()
     }
 }
 

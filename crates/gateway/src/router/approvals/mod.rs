@@ -28,7 +28,7 @@ use crate::router::blocking::beside_calls;
 use crate::upstream::library::source_object;
 use audit::record::AuditEvent;
 use base::seal;
-use config::lock::{Lock, Objects, StoreError, patch};
+use config::lock::{Lock, Object, Objects, StoreError, patch};
 use config::{ApprovalRules, Transport};
 use domain::approval::{
     Approval, Attribution, DigestText, MIN_PREFIX, NO_ARGUMENTS, OfferedText, Reason, Version,
@@ -141,20 +141,21 @@ impl Router {
             return Ok(Examined::known(row));
         };
         let mut version = Version { texts: Default::default(), ..offered.version() };
-        let mut objects = Objects::from([(offered.definition.clone(), prompt.canonical())]);
+        let mut objects =
+            Objects::from([(offered.definition.clone(), Object::Json(prompt.canonical()))]);
         if let (Some(source), Some(digest)) = (&prompt.source, &offered.source) {
             let text = self.source_of(&row.upstream, source.path.clone()).await;
             let text = text.map_err(|why| refused(row, why))?;
             if seal::sha256_text(text.as_bytes()) != **digest {
                 return Err(refused(row, "its file has changed meanwhile; try again".to_owned()));
             }
-            objects.insert(digest.clone(), text);
+            objects.insert(digest.clone(), Object::Json(text));
         }
         let texts = self.probe(row, Patience::Short).await;
         for (arguments, text) in &texts {
             if let ProbedText::Stable { digest, text } = text {
                 version.texts.insert(arguments.clone(), digest.clone());
-                objects.insert(digest.clone(), text.clone());
+                objects.insert(digest.clone(), Object::Text(text.clone()));
             }
         }
         row.keep_variants(&mut version);
@@ -311,7 +312,7 @@ impl Router {
         let offers = offered.as_ref().map(|offered| &offered.version);
         let theirs = |digest: Option<&DigestText>| -> String {
             let text = digest.and_then(|digest| offered.as_ref()?.objects.get(digest));
-            text.cloned().unwrap_or_default()
+            text.map(|object| object.json().to_owned()).unwrap_or_default()
         };
         let (mut out, mut unknown) = (String::new(), Vec::new());
         let mut add = |what: &str, ours: Option<&DigestText>, their: Option<&DigestText>| {
@@ -424,7 +425,8 @@ fn change_lock(
             }
             (Action::ApproveVariants { .. }, _) => {
                 let found = row.variants.iter();
-                objects.extend(found.map(|found| (found.digest.clone(), found.text.to_string())));
+                let text = |found: &FoundVariant| Object::Text(found.text.to_string());
+                objects.extend(found.map(|found| (found.digest.clone(), text(found))));
             }
             _ => {}
         }

@@ -265,7 +265,7 @@ impl Router {
         } else if holds_secret(upstream, overlay, &text) {
             ProbedText::Failed(HOLDS_SECRET.to_owned())
         } else {
-            ProbedText::Stable { digest: seal::sha256_text(text.as_bytes()).into(), text }
+            ProbedText::Stable { digest: seal::prompt_text_digest(&text).into(), text }
         }
     }
 

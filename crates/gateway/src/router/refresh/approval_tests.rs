@@ -15,7 +15,7 @@ use crate::upstream::driver::DriverId;
 use crate::upstream::prompt_list::PromptList;
 use base::seal;
 use config::OnChangedDefinition;
-use config::lock::{Lock, LockStore, Objects};
+use config::lock::{Lock, LockStore, Object, Objects};
 use domain::approval::{ApprovalState, Attribution, NO_ARGUMENTS, OfferedText, Version};
 use domain::json::Json;
 use domain::name::DEFAULT_SEPARATOR;
@@ -37,7 +37,7 @@ fn prompt(description: &str, required: bool) -> Prompt {
 }
 
 fn digest(text: &str) -> Arc<str> {
-    seal::sha256_text(text.as_bytes()).into()
+    seal::prompt_text_digest(text).into()
 }
 
 fn attribution() -> Attribution {
@@ -133,8 +133,11 @@ impl World {
         let before = self.store.read().unwrap();
         let mut lock = before.clone();
         change(&mut lock);
-        let objects = [prompt.canonical(), text.to_owned()];
-        let objects: Objects = objects.map(|text| (digest(&text), text)).into();
+        let definition = Object::Json(prompt.canonical());
+        let objects = Objects::from([
+            (seal::definition_digest(prompt).into(), definition),
+            (digest(text), Object::Text(text.to_owned())),
+        ]);
         self.store.replace(&before.digest, &lock, &objects).unwrap();
         let source = self.source();
         self.refresh = self.refresh.take().map(|refresh| refresh.renewed(vec![source]));
