@@ -35,7 +35,10 @@ pub(super) fn run(command: &ApprovalsCommand) -> Result<(), Failure> {
         ApprovalsCommand::Diff { prompt, query } => at_desk(query, Need::Texts, async |desk| {
             diff(desk, prompt.as_deref(), &query.view).await
         }),
-        ApprovalsCommand::Approve { prompts, all_of, yes, unseen, seen, decision } => {
+        ApprovalsCommand::Approve { prompts, all_of, yes, unseen, variant, seen, decision } => {
+            if !variant.is_empty() && prompts.len() != 1 {
+                return Err(Failure::usage("--variant is of one prompt."));
+            }
             decide_at_desk(decision, async |desk| {
                 let names = match all_of {
                     Some(upstream) => desk.of_upstream(upstream).await?,
@@ -43,7 +46,10 @@ pub(super) fn run(command: &ApprovalsCommand) -> Result<(), Failure> {
                 };
                 let shown = desk.look_at(&names).await?;
                 check_seen(&shown, seen)?;
-                let action = Action::Approve { unseen: *unseen };
+                let action = match variant.as_slice() {
+                    [] => Action::Approve { unseen: *unseen },
+                    digests => Action::ApproveVariants { digests: digests.to_vec() },
+                };
                 approve(desk, &action, shown, all_of.is_some(), *yes, decision).await
             })
         }
@@ -142,6 +148,14 @@ async fn status(desk: &Desk, view: &ApprovalsView) -> Result<(), Failure> {
         let waiting = prompts(waiting);
         let _ = write!(text, "\n{waiting} {waits} for a decision: `promptgate approvals review`");
     }
+    let found: usize = rows.iter().map(|row| desk::variants(row).count()).sum();
+    if found > 0 {
+        let texts = if found == 1 { "1 text" } else { &format!("{found} texts") };
+        let _ = write!(
+            text,
+            "\n{texts} that callers got, not approved as variants: `promptgate approvals review`"
+        );
+    }
     let lock = desk.lock().await?;
     let report = json!({"lock": lock, "prompts": rows, "notes": notes, "failures": failures});
     view.output.print(&report, &text)
@@ -222,7 +236,9 @@ async fn approve(
     yes: bool,
     decision: &ApprovalsDecision,
 ) -> Result<(), Failure> {
-    let (approved, new): (Vec<_>, Vec<_>) = shown.into_iter().partition(Shown::is_approved_so);
+    let is_done =
+        |shown: &Shown| matches!(action, Action::Approve { .. }) && shown.is_approved_so();
+    let (approved, new): (Vec<_>, Vec<_>) = shown.into_iter().partition(is_done);
     if new.is_empty() {
         let text = format!("Nothing to do: {} approved already.", prompts(approved.len()));
         let report = json!({"approved": [], "lock": desk.lock().await?});

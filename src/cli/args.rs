@@ -273,6 +273,10 @@ pub(super) enum ApprovalsCommand {
         /// Approve prompts of which only the definition can be compared, too
         #[arg(long)]
         unseen: bool,
+        /// Approve a text that a caller got, beside the approved one of one prompt: its digest, or
+        /// the first 8 or more digits; may be repeated
+        #[arg(long, value_name = "DIGEST", conflicts_with_all = ["all_of", "unseen"])]
+        variant: Vec<String>,
         #[command(flatten)]
         seen: SeenTags,
         #[command(flatten)]

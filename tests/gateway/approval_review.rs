@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::approvals::{Changeable, Folder, enforced};
+use crate::approvals::{Changeable, Folder, enforced, got_with, listed, release_notes};
 use crate::support::process::command;
 use crate::support::{Process, eventually};
 
@@ -18,7 +18,19 @@ fn with_token(folder: &Folder, arguments: &[&str]) -> std::process::Command {
 
 /// Runs a command with the token; its exit code, standard output and standard error.
 async fn run(folder: &Folder, arguments: &[&str]) -> (Option<i32>, String, String) {
+    run_typing(folder, "", arguments).await
+}
+
+/// The same, by a person who types these lines.
+async fn run_typing(
+    folder: &Folder,
+    lines: &str,
+    arguments: &[&str],
+) -> (Option<i32>, String, String) {
     let mut command = tokio::process::Command::from(with_token(folder, arguments));
+    let typed = folder.path().join("typed");
+    std::fs::write(&typed, lines).unwrap();
+    command.stdin(std::fs::File::open(&typed).unwrap());
     let output = command.output().await.unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (output.status.code(), text(output.stdout), text(output.stderr))
@@ -96,6 +108,55 @@ async fn a_review_shows_the_added_sentence_and_decides_on_what_it_shows() {
     let status = folder.approvals(&["status", "--json"]).await.json();
     assert_eq!(status["prompts"][0]["state"], "rejected", "{status}");
     assert_eq!(status["prompts"][0]["rejected"]["why"], "no promises", "{status}");
+}
+
+#[tokio::test]
+async fn texts_that_callers_got_are_reviewed_and_approved_as_variants() {
+    let upstream = release_notes(|given| {
+        let version = given["version"].as_str().unwrap_or_default();
+        let more = match version.chars().next() {
+            Some('6') => " Be brief.",
+            Some('7') => " Name the people.",
+            _ => "",
+        };
+        Some(format!("Write release notes for {version}.{more}"))
+    })
+    .await;
+    let folder = Folder::new(&(enforced("") + ADMIN + &upstream.table("up")));
+    folder.approve().await;
+    let (process, _) = Process::serve_admin(folder.path(), &[]).await;
+    let client = process.client();
+    listed(&client).await;
+    for version in ["6.6", "7.1"] {
+        assert!(got_with(&client, json!({"version": version})).await.is_err());
+    }
+    let (_, status, _) = run(&folder, &["approvals", "status"]).await;
+    let found = "2 texts that callers got, not approved as variants: `promptgate approvals review`";
+    assert!(status.contains(found), "{status}");
+    let (code, review, _) =
+        run_typing(&folder, "s\na\nthey are named\n", &["approvals", "review"]).await;
+    assert_eq!(code, Some(0), "{review}");
+    assert!(review.contains("{{ version }}.{+ Name the people.+}"), "{review}");
+    assert!(
+        review.ends_with("Approved: up__p\nApproved 1, rejected 0; 0 prompts left.\n"),
+        "{review}"
+    );
+    let served = async |version| got_with(&client, json!({"version": version})).await;
+    let text = eventually(async || served("7.2").await, Result::is_ok).await;
+    assert_eq!(text.as_deref(), Ok("Write release notes for 7.2. Name the people."));
+    assert!(served("6.7").await.is_err() && served("5").await.is_ok());
+
+    let diff = run(&folder, &["approvals", "status", "--json"]).await.1;
+    let diff: serde_json::Value = serde_json::from_str(&diff).unwrap();
+    let variant = &diff["prompts"][0]["variants"][0]["digest"].as_str().unwrap()["sha256:".len()..];
+    let approve = ["approvals", "approve", "up__p", "--variant", &variant[..12], "--yes"];
+    let (code, said, why) = run(&folder, &approve).await;
+    assert_eq!((code, said.as_str()), (Some(0), "Approved: up__p\n"), "{why}");
+    assert!(why.contains("Be brief."), "what is approved is shown: {why}");
+    assert!(eventually(async || served("6.7").await, Result::is_ok).await.is_ok());
+    let (_, none, _) = run(&folder, &["approvals", "review"]).await;
+    assert_eq!(none, "Nothing waits for a decision.\n");
+    process.stop().await;
 }
 
 #[tokio::test]

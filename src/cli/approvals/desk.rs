@@ -109,6 +109,12 @@ pub(super) fn is_waiting(row: &Value) -> bool {
     is_offered(row) && matches!(row["state"].as_str(), Some("pending" | "changed"))
 }
 
+/// The texts that callers of an approved prompt got, and that could be approved as variants.
+pub(super) fn variants(row: &Value) -> impl Iterator<Item = &Value> {
+    let variants = row["variants"].as_array().filter(|_| row["state"] == "approved");
+    variants.into_iter().flatten()
+}
+
 impl Desk {
     /// Finds the running gateway, or starts one.
     ///
@@ -161,8 +167,8 @@ impl Desk {
         }
     }
 
-    /// Returns the prompts that wait for a decision. Of a running gateway, which compares texts by
-    /// itself, they are without texts yet.
+    /// Returns the prompts that wait for a decision, or have variants to decide on. Of a running
+    /// gateway, which compares texts by itself, they are without texts yet.
     ///
     /// # Errors
     /// As [`Desk::rows`].
@@ -178,7 +184,9 @@ impl Desk {
                 rows.into_iter().map(|json| Shown { json, examined: None }).collect()
             }
         };
-        Ok(shown.into_iter().filter(|shown| is_waiting(&shown.json)).collect())
+        let is_open =
+            |shown: &Shown| is_waiting(&shown.json) || variants(&shown.json).next().is_some();
+        Ok(shown.into_iter().filter(is_open).collect())
     }
 
     /// Examines prompts, with their texts and differences.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, BufRead, Write};
 
-use super::desk::{Desk, Shown};
+use super::desk::{Desk, Shown, is_waiting, variants};
 use crate::cli::failure::Failure;
 use crate::cli::output::{is_styled, print, printable, prompts};
 use gateway::router::approvals::Action;
@@ -49,10 +49,18 @@ pub(super) async fn review(desk: &Desk, why: Option<&str>) -> Result<(), Failure
             },
         };
         print(&page(desk, &shown, &format!("{} of {count}", index + 1)))?;
-        match ask()? {
-            Answer::Quit => break,
-            Answer::Skip => {}
-            answer => decide(desk, answer, shown, why, &mut tally).await?,
+        if is_waiting(&shown.json) {
+            match ask()? {
+                Answer::Quit => break,
+                Answer::Skip => {}
+                answer => decide(desk, answer, shown, why, &mut tally).await?,
+            }
+        } else {
+            let digests = chosen_variants(&shown)?;
+            if !digests.is_empty() {
+                let action = Action::ApproveVariants { digests };
+                carry_out(desk, &action, shown, why, &mut tally).await?;
+            }
         }
     }
     let Tally { approved, rejected } = tally;
@@ -60,7 +68,20 @@ pub(super) async fn review(desk: &Desk, why: Option<&str>) -> Result<(), Failure
     print(&format!("Approved {approved}, rejected {rejected}; {} left.", prompts(left)))
 }
 
-/// Asks for the reason, and carries the decision out.
+/// Asks for each text that a caller got whether it is approved beside the approved one.
+fn chosen_variants(shown: &Shown) -> Result<Vec<String>, Failure> {
+    let mut chosen = Vec::new();
+    for variant in variants(&shown.json) {
+        let digest = variant["digest"].as_str().unwrap_or_default();
+        let name = printable(digest);
+        if question(&format!("Variant {name}: [a]pprove, [s]kip? "))?.starts_with(['a', 'A']) {
+            chosen.push(digest.to_owned());
+        }
+    }
+    Ok(chosen)
+}
+
+/// Carries out what was answered.
 async fn decide(
     desk: &Desk,
     answer: Answer,
@@ -78,13 +99,25 @@ async fn decide(
             return print(&format!("Skipped: {name}"));
         }
     }
+    carry_out(desk, &action, shown, why, tally).await
+}
+
+/// Asks for the reason, and carries the decision out.
+async fn carry_out(
+    desk: &Desk,
+    action: &Action,
+    shown: Shown,
+    why: Option<&str>,
+    tally: &mut Tally,
+) -> Result<(), Failure> {
+    let name = printable(shown.name());
     let why = match why {
         Some(why) => why.to_owned(),
         None => question("Reason: ")?,
     };
     let why = Some(why).filter(|why| !why.is_empty());
     // A refused decision, such as one without a reason, does not end the walk.
-    match desk.decide(&action, std::slice::from_ref(&shown), why).await {
+    match desk.decide(action, std::slice::from_ref(&shown), why).await {
         Err(failure) => {
             eprintln!("{failure}");
             print(&format!("Skipped: {name}"))
@@ -93,13 +126,13 @@ async fn decide(
             tally.approved += 1;
             print(&format!("Approved by one of two: {name}; another person must approve it, too"))
         }
-        Ok(_) if answer == Answer::Approve => {
-            tally.approved += 1;
-            print(&format!("Approved: {name}"))
-        }
-        Ok(_) => {
+        Ok(_) if *action == Action::Reject => {
             tally.rejected += 1;
             print(&format!("Rejected: {name}"))
+        }
+        Ok(_) => {
+            tally.approved += 1;
+            print(&format!("Approved: {name}"))
         }
     }
 }
