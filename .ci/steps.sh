@@ -119,8 +119,11 @@ run_cargo_mutants() { cargo_tool cargo-mutants 27.1.0; }
 
 # --- The gate
 
-step format "" "the code is formatted"
-run_format() { cargo fmt --all --check; }
+step format "" "the code is formatted, and the mutants of the simulation follow it"
+run_format() {
+    cargo fmt --all --check
+    git apply --check tests/simulation/mutants/*.patch
+}
 
 step clippy "" "the compiler and clippy have no warnings, in any target"
 run_clippy() { cargo clippy --locked --workspace --all-targets -- -D warnings; }

@@ -50,8 +50,9 @@ const PAGE: usize = 100;
 
 /// Limits on the cost of approvals: a count, the same without them, and the fraction by which it
 /// may be higher.
-const APPROVED: [(&str, &str, f64); 2] = [
+const APPROVED: [(&str, &str, f64); 3] = [
     ("get, approved text", "get, bare", 0.05),
+    ("get, approved template", "get, bare", 0.06),
     ("page of 10,000, approved", "page of 10,000, bare", 0.05),
 ];
 
@@ -164,10 +165,11 @@ async fn count_approved(
         );
     }
     let approved = format!("{enforced}{overlaid}");
-    // Each prompt without arguments, and the one of the probe, twice.
-    let probes = 2 * (scripted.prompts as u64 + 1);
+    // Each prompt with every set of its two optional arguments, and the one of the probe, twice.
+    let probes = 2 * 4 * scripted.prompts as u64;
     for (row, upstreams, approvals, probes, is_list) in [
-        ("get, approved text", scripted, &*approved_text, probes, false),
+        ("get, approved text", scripted, &*approved_text, probes + 2, false),
+        ("get, approved template", scripted, enforced, probes, false),
         ("page of 10,000, bare", &many, &*overlaid, 0, true),
         ("page of 10,000, approved", &many, &*approved, 0, true),
     ] {
