@@ -3,23 +3,34 @@
 
 use std::io;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::edition::Edition;
 use super::{App, Foundation};
+use audit::question::Evidence;
 use base::seal::{Sealer, digest_text};
 use config::Config;
 use domain::fair_share::{Holder, Places};
-use gateway::cluster::{ClusterDeps, ClusterMember, Handling, Presence, RelayMessage, Relayed};
+use gateway::cluster::{
+    ClusterDeps, ClusterMember, Handling, Presence, Receipt, RelayMessage, Relayed,
+};
 use gateway::downstream::Endpoint;
 use gateway::shutdown::Shutdown;
 
 /// Posts of other replicas that are handled at once. More are refused.
 const HANDLED_AT_ONCE: usize = 256;
+
+/// Questions of other replicas that are answered at once: each may read the audit log.
+const ANSWERED_AT_ONCE: usize = 4;
+
+/// The time for the answer to a question. Its asker gives up later.
+const ANSWER_TIME: Duration = Duration::from_secs(4);
 
 /// Joins the cluster of the configuration; `None` without one.
 ///
@@ -61,7 +72,13 @@ impl App {
         let keeping = cluster.clone().run_membership(describe, terminated, stop.clone());
         supervisor.supervise("membership", keeping);
         let edition = self.edition.clone();
-        let handling = handle_all(relayed, edition, endpoint, tasks.clone(), stop.clone());
+        let evidence = Evidence { audit: self.audit.clone(), usage: self.usage.clone() };
+        let desk = AnswerDesk {
+            evidence,
+            limit: cluster.config().relay_size,
+            places: Arc::new(Semaphore::new(ANSWERED_AT_ONCE)),
+        };
+        let handling = handle_all(relayed, edition, endpoint, desk, tasks.clone(), stop.clone());
         supervisor.supervise("relay", handling);
     }
 }
@@ -81,11 +98,36 @@ fn presence(
     }
 }
 
+/// The part of a replica that answers the questions of others.
+struct AnswerDesk {
+    evidence: Evidence,
+    /// Largest answer, in bytes.
+    limit: usize,
+    places: Arc<Semaphore>,
+}
+
+impl AnswerDesk {
+    /// Answers a question, unless too many are being answered.
+    fn answer(&self, question: Vec<u8>, receipt: Receipt, tasks: &TaskTracker) {
+        let Ok(place) = self.places.clone().try_acquire_owned() else {
+            tasks.spawn(receipt.acknowledge(Handling::Overloaded));
+            return;
+        };
+        let (evidence, limit) = (self.evidence.clone(), self.limit);
+        let until = Instant::now() + ANSWER_TIME;
+        tasks.spawn(async move {
+            let _place = place;
+            receipt.answer(evidence.answer_text(&question, until, limit).await).await;
+        });
+    }
+}
+
 /// Handles the messages of other replicas, until `stop`.
 async fn handle_all(
     mut messages: mpsc::Receiver<Relayed>,
     edition: Arc<ArcSwap<Edition>>,
     endpoint: Arc<ArcSwap<Endpoint>>,
+    desk: AnswerDesk,
     tasks: TaskTracker,
     stop: CancellationToken,
 ) {
@@ -93,10 +135,19 @@ async fn handle_all(
     while let Some(Some(relayed)) = stop.run_until_cancelled(messages.recv()).await {
         let edition = edition.load_full();
         let Relayed { message, receipt } = relayed;
-        let RelayMessage::Post { session_id, caller, address, body } = message else {
-            let handling = edition.sessions.receive(&message);
-            tasks.spawn(receipt.acknowledge(handling));
-            continue;
+        let (session_id, caller, address, body) = match message {
+            RelayMessage::Post { session_id, caller, address, body } => {
+                (session_id, caller, address, body)
+            }
+            RelayMessage::Question { body } => {
+                desk.answer(body, receipt, &tasks);
+                continue;
+            }
+            RelayMessage::Response { .. } | RelayMessage::Cancelled { .. } => {
+                let handling = edition.sessions.receive(&message);
+                tasks.spawn(receipt.acknowledge(handling));
+                continue;
+            }
         };
         let holder = Holder::of(&caller, address);
         let Some(place) = places.take(holder, edition.config.server.limits.share) else {

@@ -494,6 +494,8 @@ pub(super) struct UsageQuery {
     #[arg(long)]
     pub(super) json: bool,
     #[command(flatten)]
+    pub(super) choice: ReplicaChoice,
+    #[command(flatten)]
     pub(super) file: ConfigFile,
 }
 
@@ -519,6 +521,18 @@ pub(super) enum LineOrder {
     Rising,
     /// Latest use
     Last,
+}
+
+/// The replicas of a cluster that answer.
+#[derive(Args, Debug)]
+pub(super) struct ReplicaChoice {
+    /// Ask this replica alone [default: all that live, through the gateway that runs here, with the
+    /// token in PROMPTGATE_ADMIN_TOKEN]
+    #[arg(long, value_name = "NAME")]
+    pub(super) replica: Option<String>,
+    /// Read the files of this replica alone
+    #[arg(long, conflicts_with = "replica")]
+    pub(super) offline: bool,
 }
 
 #[derive(Args, Debug)]
@@ -560,11 +574,14 @@ pub(super) struct FindQuery {
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(super) limit: usize,
     /// Go on with new entries until the command is stopped; a call is shown once it has ended
-    #[arg(long, conflicts_with = "until")]
+    /// From the log of this replica
+    #[arg(long, conflicts_with_all = ["until", "replica"])]
     pub(super) follow: bool,
     /// Print one JSON object for each entry, for scripts
     #[arg(long)]
     pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) choice: ReplicaChoice,
     #[command(flatten)]
     pub(super) file: ConfigFile,
 }

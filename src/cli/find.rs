@@ -9,9 +9,12 @@ use tokio::time::Instant;
 
 use super::args::FindQuery;
 use super::audit::folder;
+use super::evidence;
 use super::failure::Failure;
 use super::output::{Column, print, printable_line, table};
+use audit::question::{Answer, Question};
 use audit::search::{Find, Live, LogEntry, SearchResult, find};
+use config::Records;
 
 /// The time for an answer: people wait for it.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -21,10 +24,6 @@ const FOLLOW_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Prints the matching entries, oldest first.
 pub(super) fn run(args: &FindQuery) -> Result<(), Failure> {
-    let dir = match &args.dir {
-        Some(dir) => dir.clone(),
-        None => folder(&args.file.config)?,
-    };
     let (from, to) = args.period.range("24h", SystemTime::now())?;
     let wanted = Find {
         caller: args.caller.clone(),
@@ -37,6 +36,17 @@ pub(super) fn run(args: &FindQuery) -> Result<(), Failure> {
         to: args.period.until.as_ref().map(|_| to),
         text: args.text.clone(),
     };
+    if args.dir.is_none() && !args.follow {
+        let records = Records::load(&args.file.config)?;
+        let question = Question::Find { find: wanted.clone(), limit: args.limit, before: None };
+        if let Some(answers) = evidence::ask(&args.file, &records, &args.choice, &question)? {
+            return show(&merged(&answers, args.limit), args.json);
+        }
+    }
+    let dir = match &args.dir {
+        Some(dir) => dir.clone(),
+        None => folder(&args.file.config)?,
+    };
     let unreadable = |error| unreadable(&dir, &error);
     // Before the search, so that nothing is recorded between the two.
     let live = args.follow.then(|| Live::at_end(&dir)).transpose().map_err(unreadable)?;
@@ -48,12 +58,28 @@ pub(super) fn run(args: &FindQuery) -> Result<(), Failure> {
             eprintln!("{}", printable_line(&filter));
         }
     }
-    if !args.json {
-        print(&text(&found))?;
-    } else if !found.entries.is_empty() {
-        print(&json_lines(&found.entries))?;
-    }
+    show(&found, args.json)?;
     live.map_or(Ok(()), |live| follow(live, &wanted, args))
+}
+
+/// The newest entries of all replicas that have answered, oldest first.
+fn merged(answers: &[(String, Answer)], limit: usize) -> SearchResult {
+    let logs = answers.iter().filter_map(|(name, answer)| match answer {
+        Answer::Found(Some(found)) => Some((name.as_str(), None, found.clone())),
+        _ => None,
+    });
+    let logs: Vec<_> = logs.collect();
+    let (mut entries, next) = SearchResult::merge(&logs, limit);
+    entries.reverse();
+    SearchResult { entries, complete: next.iter().all(Option::is_none), ..SearchResult::default() }
+}
+
+fn show(found: &SearchResult, as_json: bool) -> Result<(), Failure> {
+    match (as_json, found.entries.is_empty()) {
+        (false, _) => print(&text(found)),
+        (true, true) => Ok(()),
+        (true, false) => print(&json_lines(&found.entries)),
+    }
 }
 
 /// Returns a line for each criterion that no entry of the period has: it may be misspelt.
@@ -134,7 +160,8 @@ fn text(found: &SearchResult) -> String {
     if found.entries.is_empty() {
         return "nothing was found; --since reaches further back".to_owned();
     }
-    let columns = [
+    let mut columns = vec![
+        Column::new("REPLICA", "replica"),
         Column::new("RECORD", "seq"),
         Column::new("TIME", "time"),
         Column::new("EVENT", "event"),
@@ -145,6 +172,9 @@ fn text(found: &SearchResult) -> String {
         Column { heading: "TOOK", member: "durationUs", format: took },
         Column::new("DETAILS", "details"),
     ];
+    columns.retain(|column| {
+        column.member != "replica" || found.entries.iter().any(|entry| entry.replica.is_some())
+    });
     let rows: Vec<_> = found.entries.iter().map(row).collect();
     let mut out = table(&columns, &rows);
     if !found.complete {

@@ -19,6 +19,7 @@ mod config;
 mod connect;
 mod dial;
 mod documents;
+mod evidence;
 mod explain;
 mod find;
 mod git;

@@ -9,11 +9,13 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::args::{LineOrder, UsageBy, UsageQuery};
+use super::evidence;
 use super::failure::Failure;
 use super::load::demand;
 use super::output::{Column, print, printable, table};
 use admin::sheet::cell;
-use audit::usage::{Dimension, Filter, GatewayUsage, Query, RecentUses, Report, Sort};
+use audit::question::{Answer, Question};
+use audit::usage::{Dimension, Filter, GatewayUsage, Query, RecentUses, Report, Sort, UsedPrompts};
 use config::Records;
 use domain::similar::suggestion;
 
@@ -30,15 +32,9 @@ pub(super) fn run(args: &UsageQuery) -> Result<(), Failure> {
     let records = Records::load(&args.file.config)?;
     let now = SystemTime::now();
     let (from, to) = args.period.range("7d", now)?;
-    let usage = open(&records)?;
-    let begins = now.duration_since(from).unwrap_or_default();
-    if let Some(log) = records.audit_log.as_deref().filter(|_| begins <= BY_MINUTE) {
-        // Without its minutes the hours answer.
-        let _ = usage.read_minutes(log, now);
-    }
     let until = Instant::now() + PATIENCE;
     if args.unused {
-        return unused(args, &usage, from, now, until);
+        return unused(args, &records, from, now, until);
     }
     let filter = Filter {
         prompt: args.prompt.clone(),
@@ -51,10 +47,17 @@ pub(super) fn run(args: &UsageQuery) -> Result<(), Failure> {
     // One more, to know whether there is more.
     let query =
         Query { by, from, to, filter, limit: limit.saturating_add(1), sort: args.sort.into() };
-    let mut report = usage.report_now(&query, now, until);
-    if report.rows.is_empty() {
-        unknown_names(&query, &usage, now, until);
-    }
+    let question = Question::Usage(query.clone());
+    let mut report = match evidence::ask(&args.file, &records, &args.choice, &question)? {
+        Some(answers) => {
+            let part = |(_, answer)| match answer {
+                Answer::Usage(part) => Some(part),
+                _ => None,
+            };
+            Report::of(answers.into_iter().filter_map(part).collect(), &query)
+        }
+        None => own_report(&records, &query, now, until)?,
+    };
     let is_more = report.rows.len() > limit;
     report.rows.truncate(limit);
     if args.csv {
@@ -64,6 +67,26 @@ pub(super) fn run(args: &UsageQuery) -> Result<(), Failure> {
         return print(&format!("{:#}", json!(report)));
     }
     print(&(text(args.by, &report) + more(is_more)))
+}
+
+/// Returns the usage that the files of this replica have.
+fn own_report(
+    records: &Records,
+    query: &Query,
+    now: SystemTime,
+    until: Instant,
+) -> Result<Report, Failure> {
+    let usage = open(records)?;
+    let begins = now.duration_since(query.from).unwrap_or_default();
+    if let Some(log) = records.audit_log.as_deref().filter(|_| begins <= BY_MINUTE) {
+        // Without its minutes the hours answer.
+        let _ = usage.read_minutes(log, now);
+    }
+    let report = usage.report_now(query, now, until);
+    if report.rows.is_empty() {
+        unknown_names(query, &usage, now, until);
+    }
+    Ok(report)
 }
 
 /// Returns who has used a prompt in the last week, as the records of a configuration have it;
@@ -144,14 +167,29 @@ fn unknown_names(query: &Query, usage: &GatewayUsage, now: SystemTime, until: In
 /// Prints the prompts that were used at some time, but not since `from`.
 fn unused(
     args: &UsageQuery,
-    usage: &GatewayUsage,
+    records: &Records,
     from: SystemTime,
     now: SystemTime,
     until: Instant,
 ) -> Result<(), Failure> {
+    let used_since = |from| -> Result<UsedPrompts, Failure> {
+        let question = Question::Used { from };
+        let Some(answers) = evidence::ask(&args.file, records, &args.choice, &question)? else {
+            let (prompts, is_partial) = open(records)?.used_now(from, now, until);
+            return Ok(UsedPrompts { prompts, is_partial });
+        };
+        let mut all = UsedPrompts::default();
+        for (_, answer) in answers {
+            if let Answer::Used(used) = answer {
+                all.prompts.extend(used.prompts);
+                all.is_partial |= used.is_partial;
+            }
+        }
+        Ok(all)
+    };
     // A use at any time shows that the prompt exists.
-    let (known, _) = usage.used_now(SystemTime::UNIX_EPOCH, now, until);
-    let (used, is_partial) = usage.used_now(from, now, until);
+    let known = used_since(SystemTime::UNIX_EPOCH)?.prompts;
+    let UsedPrompts { prompts: used, is_partial } = used_since(from)?;
     let mut unused: Vec<_> = known.difference(&used).collect();
     unused.sort();
     let is_more = unused.len() > limit(args);

@@ -23,6 +23,7 @@ use super::sign_in::{LocalPath, Redirect, SignInError, SignedIn, Via, Visitor, i
 use super::{
     AdminServer, AdminState, ClientOrigin, LOGIN_FORM, beside_calls_within, has_type, html,
 };
+use audit::question::Question;
 use audit::record::AuditEvent;
 use domain::percent;
 use gateway::downstream::clock::now;
@@ -46,6 +47,15 @@ struct TrialBody {
 struct ReloadRequest {
     /// Digest of the file that is held back, and is accepted.
     accept: Option<String>,
+}
+
+/// The body of a question about usage and audit logs.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EvidenceRequest {
+    question: Question,
+    /// The name of the only replica that is asked.
+    replica: Option<String>,
 }
 
 /// Longest wait for a reload: it may open another audit log, and wait for the lists of upstreams.
@@ -310,6 +320,15 @@ impl AdminServer {
         let what = r#"{"caller": "ID", "upstream": "ID"}"#;
         let revocation: RevocationRequest = self.json_body(head, body, what).await?;
         Ok(AdminAnswer::json(StatusCode::OK, &self.state.revoke(revocation, visitor).await))
+    }
+
+    /// Answers the question of a command about usage and audit logs.
+    pub(super) async fn evidence(&self, head: &Parts, body: Incoming) -> PageResult<AdminAnswer> {
+        let what = r#"{"question": {"record": {"seq": 1}}, "replica": null}"#;
+        let EvidenceRequest { question, replica } = self.json_body(head, body, what).await?;
+        let until = Instant::now() + self.config.render_timeout;
+        let document = self.state.evidence(question, replica.as_deref(), until).await;
+        Ok(AdminAnswer::json(StatusCode::OK, &document))
     }
 
     /// Requests a reload of the configuration.

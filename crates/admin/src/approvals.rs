@@ -105,7 +105,7 @@ impl AdminState {
     /// Counts who has used a prompt in the last week.
     pub(super) async fn uses_of(&self, name: &str, until: Instant) -> RecentUses {
         let query = RecentUses::query(name, wall_clock());
-        RecentUses::of(self.usage.report(query, until).await)
+        RecentUses::of(self.usage_report(&query, None, until).await)
     }
 
     /// Examines a prompt for a person who may decide on it.

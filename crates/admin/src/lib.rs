@@ -9,6 +9,7 @@
 mod actions;
 mod answer;
 mod console;
+mod evidence;
 mod accounts;
 pub mod hosts;
 mod pages;
@@ -274,6 +275,7 @@ impl AdminServer {
             Handler::Decide(action) => self.decide(action.clone(), head, body, visitor).await,
             Handler::Revoke => self.revoke(head, body, visitor).await,
             Handler::Reload => self.reload(head, body, visitor).await,
+            Handler::Evidence => self.evidence(head, body).await,
             Handler::Try => self.try_over_api(head, body, visitor, name).await,
             Handler::Complete => self.complete_over_api(head, body, visitor, name).await,
             _ => Err(PageError::not_found("document at this address")),

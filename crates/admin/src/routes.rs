@@ -32,6 +32,8 @@ pub(super) enum Handler {
     Decide(Action),
     Revoke,
     Reload,
+    /// Usage and audit logs of all replicas.
+    Evidence,
     Try,
     Complete,
     Login(LoginStep),
@@ -102,7 +104,7 @@ const TESTER: Option<Role> = Some(Role::Tester);
 const APPROVER: Option<Role> = Some(Role::Approver);
 
 /// A path without names comes before one that it matches, too.
-static ROUTES: [Route; 44] = [
+static ROUTES: [Route; 45] = [
     get("/livez", None, Handler::Livez),
     get("/readyz", None, Handler::Readyz),
     get("/metrics", VIEWER, Handler::Metrics),
@@ -111,6 +113,7 @@ static ROUTES: [Route; 44] = [
     get("/api/v1/upstreams", VIEWER, Handler::Document(|state| ok(&state.upstreams()))),
     get("/api/v1/catalog", VIEWER, Handler::Document(|state| ok(&state.catalog()))),
     get("/api/v1/replicas", VIEWER, Handler::Document(|state| ok(&state.replicas()))),
+    post("/api/v1/evidence", VIEWER, Handler::Evidence),
     get("/api/v1/accounts", VIEWER, Handler::Document(|state| ok(&state.accounts()))),
     post("/api/v1/accounts/revoke", APPROVER, Handler::Revoke),
     post("/api/v1/reload", APPROVER, Handler::Reload),

@@ -19,6 +19,7 @@ mod header;
 pub mod keys;
 mod ledger;
 mod log;
+pub mod question;
 mod queue;
 pub mod record;
 mod recover;

@@ -18,6 +18,8 @@ pub struct Records {
     pub audit_log: Option<PathBuf>,
     /// `None`: usage is counted in memory only.
     pub usage_index: Option<PathBuf>,
+    /// Whether other replicas keep records, too (`[cluster]`).
+    pub is_replica: bool,
 }
 
 impl Records {
@@ -36,7 +38,8 @@ impl Records {
             let usage_index = admin::usage_path(&mut usage);
             usage.ignore_rest();
             section.ignore_rest();
-            Self { audit_log, usage_index }
+            let is_replica = root.has("cluster");
+            Self { audit_log, usage_index, is_replica }
         })
     }
 }
@@ -98,10 +101,13 @@ mod tests {
              [admin]\ntoken = { env = \"NOT_SET\" }\nwrite = true\n[admin.usage]\nsize = 7\n",
         );
         let at = |name: &str| Some(folder.path().join(name));
-        assert_eq!(found.unwrap(), Records { audit_log: at("log"), usage_index: at("usage") });
+        assert_eq!(
+            found.unwrap(),
+            Records { audit_log: at("log"), usage_index: at("usage"), is_replica: false }
+        );
         assert!(load_audit(&file).unwrap_err().to_string().contains("NOT_SET"));
         let disabled = load("[audit]\npath = \"\"\n[admin.usage]\npath = \"\"\n").unwrap();
-        assert_eq!(disabled, Records { audit_log: None, usage_index: None });
+        assert_eq!(disabled, Records { audit_log: None, usage_index: None, is_replica: false });
         assert!(load("[audit]\npath = 7\n").is_err());
         assert!(load("[audit").is_err());
         std::fs::remove_file(&file).unwrap();

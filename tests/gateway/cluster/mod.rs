@@ -3,6 +3,7 @@
 
 mod addressing;
 mod consistency;
+mod evidence;
 mod limits;
 mod logins;
 mod relay;

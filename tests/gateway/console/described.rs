@@ -151,6 +151,12 @@ async fn every_answer_is_as_it_is_described() {
     described.check("POST", "/api/v1/accounts/revoke", &revoked);
     assert_eq!(revoked.json()["revoked"].as_array().unwrap().len(), 1);
 
+    let find = json!({"find": {"find": {"caller": "ci"}, "limit": 2, "before": null}});
+    let found = post(admin, "/evidence", &json!({"question": find})).await;
+    described.check("POST", "/api/v1/evidence", &found);
+    let answer = &found.json()["answered"][0]["answer"]["found"];
+    assert_eq!(answer["entries"].as_array().map(Vec::len), Some(2), "{answer}");
+
     let reloaded = post(admin, "/reload", &json!({})).await;
     described.check("POST", "/api/v1/reload", &reloaded);
     assert_eq!(reloaded.json()["mistakes"], json!([]));

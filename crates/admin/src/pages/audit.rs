@@ -1,6 +1,6 @@
 //! The audit log: its entries, one record, and its verification.
 
-use std::io;
+use std::collections::HashMap;
 use std::time::SystemTime;
 
 use askama::Template;
@@ -12,9 +12,9 @@ use crate::request::{PageRequest, Params};
 use crate::sign_in::{Role, Visitor};
 use crate::state::AdminState;
 use crate::verification::{VerificationState, Verified};
-use audit::search::{self, Find, LogEntry};
+use audit::question::{Answer, Question};
+use audit::search::{Find, LogEntry, SearchResult};
 use audit::tail::Position;
-use gateway::router::blocking::beside_calls;
 
 /// A part of the audit log.
 #[derive(Template)]
@@ -28,6 +28,8 @@ pub(super) struct AuditPage {
     next: Option<String>,
     /// Whether there is an audit log.
     is_on: bool,
+    /// The replicas that did not answer.
+    not_answered: Vec<String>,
     params: Params,
 }
 
@@ -70,34 +72,51 @@ impl Page for VerificationPage {
 /// Entries of one page.
 const PAGE: usize = 50;
 
-/// Returns the entries that match the parameters `caller`, `prompt`, `upstream`, `outcome`,
-/// `event`, `text`, `from` and `to`, in front of `before`.
+/// Returns the entries of all replicas that match the parameters `caller`, `prompt`, `upstream`,
+/// `outcome`, `event`, `text`, `from`, `to` and `replica`, in front of `before`.
 ///
 /// # Errors
-/// A time or a position is none, or the log cannot be read.
+/// A time or a place is none.
 pub(super) async fn audit(state: &AdminState, request: &PageRequest) -> PageResult<AuditPage> {
     let params = request.params.clone();
-    let Some(path) = state.audit.path() else {
-        let page =
-            AuditPage { entries: Vec::new(), complete: true, next: None, is_on: false, params };
-        return Ok(page);
-    };
     let find = find(&params)?;
-    let before = params.some("before").map(position).transpose()?;
+    let before = params.some("before").map(places).transpose()?;
     let limit = PAGE.min(request.rows);
-    let until = request.until;
-    let found = beside_calls(move || search::find(&path, &find, limit, before, until)).await;
-    let found = found.map_err(|error| unreadable(&error))?;
+    let place = |replica: &str| match &before {
+        None => Some(None),
+        Some(places) => places.get(replica).map(|place| Some(*place)),
+    };
+    let question = |replica: &str| {
+        let before = place(replica)?;
+        Some(Question::Find { find: find.clone(), limit, before })
+    };
+    let answers = state.ask(params.some("replica"), question, request.until).await;
+    let is_on = !answers.answered.iter().all(|(_, log)| matches!(log, Answer::Found(None)))
+        || !answers.not_answered.is_empty();
+    let mut found = Vec::new();
+    for (replica, answer) in &answers.answered {
+        if let Answer::Found(Some(own)) = answer {
+            found.push((replica.as_str(), place(replica).flatten(), own.clone()));
+        }
+    }
+    let (entries, next) = SearchResult::merge(&found, limit);
+    let next = found.iter().zip(&next).filter_map(|((replica, ..), next)| {
+        let Position { segment, offset } = (*next)?;
+        Some(format!("{segment}-{offset}-{replica}"))
+    });
+    let next = next.collect::<Vec<_>>().join(",");
     Ok(AuditPage {
-        entries: found.entries,
-        complete: found.complete,
-        next: found.next.map(|Position { segment, offset }| format!("{segment}-{offset}")),
-        is_on: true,
+        entries,
+        complete: found.iter().all(|(_, _, own)| own.complete),
+        next: Some(next).filter(|next| !next.is_empty()),
+        is_on,
+        not_answered: answers.not_answered,
         params,
     })
 }
 
-/// Returns one record by its number.
+/// Returns one record by its number, of this replica or of the one that the parameter `replica`
+/// names.
 ///
 /// # Errors
 /// There is none, or the log cannot be read.
@@ -108,14 +127,18 @@ pub(super) async fn record(
 ) -> PageResult<RecordPage> {
     let missing = || PageError::not_found("record with this number");
     let seq = seq.parse().map_err(|_| missing())?;
-    let path = state.audit.path().ok_or_else(missing)?;
-    let until = request.until;
-    let found = beside_calls(move || search::record(&path, seq, until)).await;
-    let found = found.map_err(|error| match error.kind() {
-        io::ErrorKind::TimedOut => PageError::late(),
-        _ => unreadable(&error),
-    })?;
-    found.map(|entry| RecordPage { entry }).ok_or_else(missing)
+    let own = state.cluster.as_ref().map_or("", |cluster| cluster.name());
+    let replica = request.params.some("replica").unwrap_or(own);
+    let question = |_: &str| Some(Question::Record { seq });
+    let mut answers = state.ask(Some(replica), question, request.until).await;
+    if let Some(why) = answers.not_answered.pop() {
+        let message = format!("The record cannot be read: {why}");
+        return Err(PageError::new(http::StatusCode::BAD_GATEWAY, message));
+    }
+    match answers.answered.pop() {
+        Some((_, Answer::Record(Some(entry)))) => Ok(RecordPage { entry }),
+        _ => Err(missing()),
+    }
 }
 
 /// Returns how far the verification is, or its result.
@@ -125,11 +148,6 @@ pub(super) fn verification(state: &AdminState, visitor: &Visitor) -> Verificatio
         can_start: visitor.role >= Role::Tester && state.audit.is_on(),
         csrf: visitor.csrf_token(),
     }
-}
-
-fn unreadable(error: &std::io::Error) -> PageError {
-    let message = format!("The audit log cannot be read: {error}");
-    PageError::new(http::StatusCode::INTERNAL_SERVER_ERROR, message)
 }
 
 fn find(params: &Params) -> PageResult<Find> {
@@ -160,12 +178,15 @@ fn time(text: &str) -> PageResult<SystemTime> {
     })
 }
 
-fn position(text: &str) -> PageResult<Position> {
-    let parts = text.split_once('-');
-    let parts =
-        parts.and_then(|(segment, offset)| Some((segment.parse().ok()?, offset.parse().ok()?)));
-    let parts = parts.map(|(segment, offset)| Position { segment, offset });
-    parts.ok_or_else(|| {
+/// The places in the logs of replicas, as the parameter `before` has them.
+fn places(text: &str) -> PageResult<HashMap<String, Position>> {
+    let place = |part: &str| {
+        let mut fields = part.splitn(3, '-');
+        let (segment, offset) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        Some((fields.next()?.to_owned(), Position { segment, offset }))
+    };
+    let places: Option<_> = text.split(',').map(place).collect();
+    places.ok_or_else(|| {
         PageError::new(http::StatusCode::BAD_REQUEST, "The place in the log is none; search again.")
     })
 }
@@ -209,7 +230,9 @@ mod tests {
         for wrong in ["", "yesterday", "1970-01-01", "1970-13-01T00:00"] {
             assert_eq!(secs(wrong), None, "{wrong}");
         }
-        assert_eq!(position("3-17").unwrap(), Position { segment: 3, offset: 17 });
-        assert!(position("3").is_err() && position("a-b").is_err());
+        let place = Position { segment: 3, offset: 17 };
+        assert_eq!(places("3-17-").unwrap(), HashMap::from([(String::new(), place)]));
+        assert_eq!(places("3-17-a-1,3-17-b").unwrap()["a-1"], place);
+        assert!(places("3").is_err() && places("a-b-c").is_err() && places("3-17").is_err());
     }
 }

@@ -119,7 +119,7 @@ pub(crate) async fn with_trial(
         sort: Sort::Uses,
     };
     let within = (query.from, query.to);
-    let mut report = state.usage.report(query, request.until).await;
+    let mut report = state.usage_report(&query, None, request.until).await;
     let callers = std::mem::take(&mut report.rows);
     let uses = of_report(report, within, LAST_DAY);
     let access = decider(state);

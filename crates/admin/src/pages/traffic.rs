@@ -19,6 +19,8 @@ pub(super) struct Traffic {
     pub uncounted: u64,
     /// Whether a part of it is not known.
     pub partial: bool,
+    /// The replicas that did not answer.
+    pub not_answered: Vec<String>,
     pub plots: Vec<Plot>,
 }
 
@@ -60,7 +62,7 @@ pub(super) async fn traffic(
         limit: 0,
         sort: Sort::Uses,
     };
-    let report = state.usage.report(query.clone(), request.until).await;
+    let report = state.usage_report(&query, None, request.until).await;
     of_report(report, (query.from, query.to), span)
 }
 
@@ -77,6 +79,7 @@ pub(super) fn of_report(
         limited: sum(|point| point.limited),
         uncounted: report.uncounted,
         partial: report.partial,
+        not_answered: report.not_answered,
         plots: plots(&report.series, within, span),
     }
 }

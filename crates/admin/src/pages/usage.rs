@@ -113,8 +113,8 @@ impl UsagePage {
     }
 }
 
-/// Returns the usage for the parameters `by`, `span`, `sort`, `prompt`, `caller`, `upstream` and
-/// `view`.
+/// Returns the usage for the parameters `by`, `span`, `sort`, `prompt`, `caller`, `upstream`,
+/// `view` and `replica`.
 ///
 /// # Errors
 /// `by`, `span` or `sort` is none of its choices.
@@ -141,7 +141,7 @@ pub(super) async fn usage(state: &AdminState, request: &PageRequest) -> PageResu
         limit: request.rows,
         sort,
     };
-    let mut report = state.usage.report(query, request.until).await;
+    let mut report = state.usage_report(&query, params.some("replica"), request.until).await;
     let rows = std::mem::take(&mut report.rows);
     let is_csv = params.get("format") == "csv";
     let paging = request.paging(rows.len(), if is_csv { request.rows } else { PAGE });
@@ -195,7 +195,8 @@ async fn unused(
 ) -> (Vec<String>, usize) {
     let catalog = state.router.catalog();
     let names = catalog.content.owners().map(|owner| &*owner.public_name);
-    let (unused, _) = state.usage.unused(names, from, request.until).await;
+    let used = state.used_prompts(from, request.until).await.prompts;
+    let unused: Vec<&str> = names.filter(|name| !used.contains(*name)).collect();
     let shown = unused.iter().take(UNUSED.min(request.rows));
     (shown.map(|name| (*name).to_owned()).collect(), unused.len())
 }

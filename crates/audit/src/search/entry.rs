@@ -1,7 +1,7 @@
 //! An entry: a call with both of its records, or another record.
 
 use memchr::memmem;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::record::RecordLine;
@@ -10,8 +10,8 @@ use crate::record::RecordLine;
 pub(super) const CALL: &str = "call";
 
 /// One call, or another event, as people read it. It has no values of arguments.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct LogEntry {
     /// The number of its record; of a call that of `received`.
     pub seq: u64,
@@ -56,6 +56,9 @@ pub struct LogEntry {
     pub correlation: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The replica whose log has it; `None` if it was not asked for with others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replica: Option<String>,
     /// All other members, such as names, sizes and digests of arguments.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub members: Map<String, Value>,

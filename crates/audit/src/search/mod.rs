@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use memchr::memmem;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::folder::segment_numbers;
@@ -29,7 +29,8 @@ pub use entry::LogEntry;
 pub use live::Live;
 
 /// The criteria of a search, all of which must hold. The default finds everything but checkpoints.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
 pub struct Find {
     /// Id of a caller.
     pub caller: Option<String>,
@@ -49,11 +50,13 @@ pub struct Find {
 }
 
 /// The result of a search.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SearchResult {
     /// Newest first.
     pub entries: Vec<LogEntry>,
+    /// Where a search that shall go on behind an entry begins, for each entry.
+    pub places: Vec<Position>,
     /// Where to go on; `None` if there is nothing more.
     pub next: Option<Position>,
     /// Bytes that were read.
@@ -61,6 +64,55 @@ pub struct SearchResult {
     /// Whether everything asked for was read: neither the limit nor the deadline was reached.
     pub complete: bool,
 }
+
+impl SearchResult {
+    /// Keeps the first `keep` entries, after which the search can go on. Returns whether any are
+    /// left out, and any are kept.
+    pub(crate) fn cut(&mut self, keep: usize) -> bool {
+        let Some(next) = keep.checked_sub(1).and_then(|last| self.places.get(last).copied()) else {
+            return false;
+        };
+        let is_cut = keep < self.entries.len();
+        if is_cut {
+            self.entries.truncate(keep);
+            self.places.truncate(keep);
+            (self.next, self.complete) = (Some(next), false);
+        }
+        is_cut
+    }
+
+    /// Merges the newest `limit` entries of replicas, and names these in them. Each search began in
+    /// front of a place (`None`: the newest entry). Returns where each goes on, in their order.
+    pub fn merge(
+        found: &[(&str, Option<Position>, Self)],
+        limit: usize,
+    ) -> (Vec<LogEntry>, Vec<Option<Position>>) {
+        let mut taken = vec![0; found.len()];
+        let mut entries = Vec::new();
+        while entries.len() < limit {
+            let heads = found.iter().zip(&taken).enumerate();
+            let heads = heads.filter_map(|(index, ((_, _, own), taken))| {
+                Some((own.entries.get(*taken)?.time.as_str(), index))
+            });
+            // The newest; of several at once, that of the first replica.
+            let Some((_, index)) = heads.rev().max_by_key(|(time, _)| *time) else { break };
+            let (name, _, own) = &found[index];
+            let entry = own.entries[taken[index]].clone();
+            let replica = Some((*name).to_owned()).filter(|name| !name.is_empty());
+            entries.push(LogEntry { replica, ..entry });
+            taken[index] += 1;
+        }
+        let next = found.iter().zip(taken).map(|((_, before, own), taken)| match taken {
+            all if all == own.entries.len() => own.next,
+            0 => Some(before.unwrap_or(NEWEST)),
+            some => own.places.get(some - 1).copied(),
+        });
+        (entries, next.collect())
+    }
+}
+
+/// The place behind all entries.
+const NEWEST: Position = Position { segment: u64::MAX, offset: 0 };
 
 /// The decision of rules against a call.
 const DENIED: &str = "denied";
@@ -108,6 +160,7 @@ pub fn find(
         while let Some((offset, line)) = lines.next()? {
             if let Some(entry) = wanted.entry(line, &mut ends) {
                 found.entries.push(entry);
+                found.places.push(Position { segment: number, offset });
             }
             let is_full = found.entries.len() >= limit;
             if is_full || lines.has_just_read() && Instant::now() >= until {

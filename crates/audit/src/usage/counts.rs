@@ -1,5 +1,7 @@
 //! Counts of calls: outcomes, sums and latencies.
 
+use serde::{Deserialize, Serialize};
+
 /// The outcome of a call, as usage counts it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum OutcomeKind {
@@ -43,7 +45,7 @@ pub(crate) struct CountedCall<'a> {
 }
 
 /// Sums of calls.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct Counts {
     /// Calls that reached their prompt; failures are among them.
     pub uses: u64,
@@ -78,7 +80,7 @@ impl Counts {
 
 /// Latencies in steps of half an octave: a quantile is exact within a fifth. Only steps that occur
 /// take memory.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct Histogram {
     /// Steps with their counts, in ascending order.
     steps: Vec<(u8, u64)>,

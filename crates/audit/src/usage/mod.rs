@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -39,7 +40,9 @@ use minutes::Minutes;
 use query::{Rounding, Sums, secs};
 use records::{OpenCalls, Record};
 
-pub use query::{CallerUses, Dimension, Filter, Point, Query, RecentUses, Report, Row, Sort};
+pub use query::{
+    CallerUses, Dimension, Filter, Point, Query, RecentUses, Report, Row, Sort, UsagePart,
+};
 
 /// The usage of one gateway.
 pub struct GatewayUsage {
@@ -63,6 +66,14 @@ struct History {
     follower: Option<Follower>,
     /// Why the last attempt failed; empty after a success.
     failure: String,
+}
+
+/// Prompts that were used, by their public names.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub struct UsedPrompts {
+    pub prompts: HashSet<String>,
+    /// Whether there may be more.
+    pub is_partial: bool,
 }
 
 /// A call that has ended.
@@ -296,45 +307,47 @@ impl GatewayUsage {
     }
 
     /// Answers a question from the data that can be read by `until`.
-    pub async fn report(self: &Arc<Self>, query: Query, until: Instant) -> Report {
+    pub async fn part(self: &Arc<Self>, query: Query, until: Instant) -> UsagePart {
         let usage = self.clone();
         let now = wall_clock();
-        let answering = blocking(move || usage.report_now(&query, now, until));
+        let answering = blocking(move || usage.part_now(&query, now, until));
         match timeout_at(until + LEEWAY, answering).await {
-            Ok(Ok(report)) => report,
-            _ => Report { partial: true, ..Report::default() },
+            Ok(Ok(part)) => part,
+            _ => UsagePart::unknown(),
         }
     }
 
     /// Answers a question as of `now`, from the data that can be read by `until`. Blocks on the
     /// file system.
     pub fn report_now(&self, query: &Query, now: SystemTime, until: Instant) -> Report {
+        Report::of(vec![self.part_now(query, now, until)], query)
+    }
+
+    fn part_now(&self, query: &Query, now: SystemTime, until: Instant) -> UsagePart {
         self.drain(now);
         let (from, to) = (secs(query.from), secs(query.to));
         let (sums, source) = self.sums(query, (from, to), Rounding::Outwards, until);
         let earlier = (from.saturating_sub(to.saturating_sub(from)), from);
         let (before, _) = self.sums(query, earlier, Rounding::Earlier, until);
-        let report = sums.report(&before, query, source.seconds());
-        let uncounted = self.uncounted.load(Ordering::Relaxed);
-        Report { uncounted, from_index: matches!(source, SumSource::Index(_)), ..report }
+        UsagePart {
+            sums,
+            before,
+            seconds: source.seconds(),
+            uncounted: self.uncounted.load(Ordering::Relaxed),
+            from_index: matches!(source, SumSource::Index(_)),
+        }
     }
 
-    /// Returns those of these prompts that were not used since `from`, and whether some of them may
-    /// have been used: not all of that time is known.
-    pub async fn unused<'a>(
-        self: &Arc<Self>,
-        prompts: impl Iterator<Item = &'a str>,
-        from: SystemTime,
-        until: Instant,
-    ) -> (Vec<&'a str>, bool) {
+    /// Returns the prompts that were used since `from`, and whether there may be more.
+    pub async fn used(self: &Arc<Self>, from: SystemTime, until: Instant) -> UsedPrompts {
         let usage = self.clone();
         let now = wall_clock();
         let reading = blocking(move || usage.used_now(from, now, until));
-        let (used, is_partial) = match timeout_at(until + LEEWAY, reading).await {
+        let (prompts, is_partial) = match timeout_at(until + LEEWAY, reading).await {
             Ok(Ok(used)) => used,
             _ => (HashSet::new(), true),
         };
-        (prompts.filter(|prompt| !used.contains(*prompt)).collect(), is_partial)
+        UsedPrompts { prompts, is_partial }
     }
 
     /// Returns the prompts that were used since `from`, and whether there may be more. Blocks on

@@ -11,7 +11,7 @@ use super::names::OTHERS_NAME;
 use domain::unix_time::UnixSeconds;
 
 /// The dimension of a report: the kind of its rows.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum Dimension {
     /// Public names of prompts.
     Prompt,
@@ -26,7 +26,7 @@ pub enum Dimension {
 }
 
 /// The order of rows; ties are in the order of their keys.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub enum Sort {
     /// Most used first.
     #[default]
@@ -42,7 +42,7 @@ pub enum Sort {
 }
 
 /// The calls that are counted; all of them by default.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Filter {
     /// Public name.
     pub prompt: Option<String>,
@@ -53,7 +53,7 @@ pub struct Filter {
 }
 
 /// A question about usage in `from..to`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Query {
     pub by: Dimension,
     pub from: SystemTime,
@@ -162,6 +162,50 @@ pub struct Report {
     pub partial: bool,
     /// Whether it was read from the index; else from memory.
     pub from_index: bool,
+    /// The replicas that did not answer, by their names: their calls are missing.
+    pub not_answered: Vec<String>,
+}
+
+/// The answer of one gateway to a [`Query`]: sums, which can be added to those of other replicas.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub struct UsagePart {
+    pub(super) sums: Sums,
+    /// Of the period of the same length before.
+    pub(super) before: Sums,
+    /// Seconds of a point.
+    pub(super) seconds: u64,
+    pub(super) uncounted: u64,
+    pub(super) from_index: bool,
+}
+
+impl UsagePart {
+    /// An answer without any data.
+    pub(super) fn unknown() -> Self {
+        Self { sums: Sums { partial: true, ..Sums::default() }, ..Self::default() }
+    }
+
+    /// Joins all keys but `keep`, those with the most uses, as `(others)`. Returns whether there
+    /// were more.
+    pub(crate) fn cut(&mut self, keep: usize) -> bool {
+        let is_cut = self.sums.cut(keep);
+        self.before.cut(keep) || is_cut
+    }
+}
+
+impl Report {
+    /// Adds the answers of replicas.
+    pub fn of(parts: Vec<UsagePart>, query: &Query) -> Self {
+        let seconds = parts.iter().map(|part| part.seconds).max().unwrap_or(60).max(1);
+        let (mut sums, mut before) = (Sums::default(), Sums::default());
+        let (mut uncounted, mut from_index) = (0_u64, false);
+        for part in parts {
+            sums.merge(&part.sums, seconds);
+            before.merge(&part.before, seconds);
+            uncounted = uncounted.saturating_add(part.uncounted);
+            from_index |= part.from_index;
+        }
+        Self { uncounted, from_index, ..sums.report(&before, query, seconds) }
+    }
 }
 
 /// One key with its sums.
@@ -216,14 +260,14 @@ fn optional_time<S: Serializer>(at: &Option<SystemTime>, serializer: S) -> Resul
 const MAX_ROWS: usize = 100_000;
 
 /// Sums by key and by time, from which a report is made.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub(super) struct Sums {
     rows: HashMap<Box<str>, Sum>,
     points: BTreeMap<u64, (Counts, Histogram)>,
     pub(super) partial: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 struct Sum {
     counts: Counts,
     histogram: Histogram,
@@ -276,6 +320,39 @@ impl Sums {
         }
     }
 
+    /// Adds other sums, in points of `seconds` each, which are not shorter than theirs.
+    fn merge(&mut self, other: &Self, seconds: u64) {
+        for (key, Sum { counts, histogram, upstream, last }) in &other.rows {
+            let (upstream, histogram) = (upstream.as_deref(), Some(histogram));
+            self.add(key, SumPart { counts: *counts, histogram, upstream, last: *last });
+        }
+        for (start, (counts, histogram)) in &other.points {
+            self.add_point(start - start % seconds, counts, Some(histogram));
+        }
+        self.partial |= other.partial;
+    }
+
+    /// As [`UsagePart::cut`].
+    fn cut(&mut self, keep: usize) -> bool {
+        let mut uses: Vec<u64> = self.rows.values().map(|sum| sum.counts.uses).collect();
+        if uses.len() <= keep {
+            return false;
+        }
+        uses.sort_unstable_by_key(|uses| std::cmp::Reverse(*uses));
+        let least = uses[keep];
+        let (kept, others) = std::mem::take(&mut self.rows)
+            .into_iter()
+            .partition(|(_, sum)| sum.counts.uses > least);
+        let others = Self { rows: others, ..Self::default() };
+        self.rows = kept;
+        for Sum { counts, histogram, last, .. } in others.rows.values() {
+            let (histogram, upstream) = (Some(histogram), None);
+            self.add(OTHERS_NAME, SumPart { counts: *counts, histogram, upstream, last: *last });
+        }
+        self.partial = true;
+        true
+    }
+
     /// Returns the keys that were used.
     pub(super) fn used(&self) -> impl Iterator<Item = &str> {
         let used = self.rows.iter().filter(|(_, sum)| sum.counts.uses > 0);
@@ -302,7 +379,7 @@ impl Sums {
             p50_ms: histogram.quantile_ms(0.5),
             p95_ms: histogram.quantile_ms(0.95),
         });
-        Report { rows, series: series.collect(), uncounted: 0, partial, from_index: false }
+        Report { rows, series: series.collect(), partial, ..Report::default() }
     }
 }
 

@@ -40,7 +40,7 @@ use store::Store;
 pub(crate) use buckets::{Take, Taken};
 pub use logins::{LoginLock, SharedLoginError, SharedLogins};
 pub use membership::{Presence, Replica};
-pub use relay::{Handling, RelayError, RelayMessage, Relayed};
+pub use relay::{Handling, Receipt, RelayError, RelayMessage, Relayed};
 pub(crate) use store::StoreUnavailable;
 
 /// This replica, and its connection to the others.
@@ -216,6 +216,11 @@ impl ClusterMember {
     /// The id of this replica.
     pub fn id(&self) -> ReplicaId {
         self.id
+    }
+
+    /// The name of this replica.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// The operator's sign-ins for upstreams.

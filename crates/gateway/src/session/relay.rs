@@ -77,7 +77,7 @@ impl Sessions {
                 id.is_some_and(cancel)
             }
             // Of a connection, which the transport holds.
-            RelayMessage::Post { .. } => false,
+            RelayMessage::Post { .. } | RelayMessage::Question { .. } => false,
         };
         if is_found { Handling::Handled } else { Handling::NotFound }
     }

@@ -17,6 +17,8 @@ pub enum RelayMessage {
     Response { session: [u8; 16], body: Vec<u8> },
     /// `notifications/cancelled`; `request` is the id of the request, as JSON text.
     Cancelled { session: [u8; 16], request: String },
+    /// A question about the evidence of the recipient, which is answered.
+    Question { body: Vec<u8> },
     /// A message that was posted to an HTTP+SSE session.
     Post { session_id: String, caller: Caller, address: Option<IpAddr>, body: Vec<u8> },
 }
@@ -49,6 +51,8 @@ pub(super) struct Envelope {
 pub(super) enum EnvelopeContent {
     Message(RelayMessage),
     Acknowledgement(Handling),
+    /// The answer to a question, in place of an acknowledgement.
+    Answer(Vec<u8>),
 }
 
 /// The recipient of a message, to which it is bound.
@@ -73,6 +77,8 @@ enum HeaderContent {
     Cancelled { session: [u8; 16], request: String },
     Post { session_id: String, caller: Box<SentCaller>, address: Option<IpAddr> },
     Acknowledgement { handling: Handling },
+    Question {},
+    Answer {},
 }
 
 /// A caller, as the replica that authenticated it knows it.
@@ -130,9 +136,13 @@ impl Envelope {
             EnvelopeContent::Message(RelayMessage::Post { session_id, caller, address, body }) => {
                 (HeaderContent::Post { session_id, caller: Box::new(sent(&caller)), address }, body)
             }
+            EnvelopeContent::Message(RelayMessage::Question { body }) => {
+                (HeaderContent::Question {}, body)
+            }
             EnvelopeContent::Acknowledgement(handling) => {
                 (HeaderContent::Acknowledgement { handling }, Vec::new())
             }
+            EnvelopeContent::Answer(body) => (HeaderContent::Answer {}, body),
         };
         let header =
             serde_json::to_vec(&EnvelopeHeader { from, id, expires, content }).unwrap_or_default();
@@ -162,9 +172,13 @@ impl Envelope {
                 let (caller, body) = (received(*caller), body.to_vec());
                 EnvelopeContent::Message(RelayMessage::Post { session_id, caller, address, body })
             }
+            HeaderContent::Question {} => {
+                EnvelopeContent::Message(RelayMessage::Question { body: body.to_vec() })
+            }
             HeaderContent::Acknowledgement { handling } => {
                 EnvelopeContent::Acknowledgement(handling)
             }
+            HeaderContent::Answer {} => EnvelopeContent::Answer(body.to_vec()),
         };
         Some(Self { from, id, expires, content })
     }
@@ -176,6 +190,7 @@ impl EnvelopeContent {
         match self {
             Self::Message(message) => message.body_len(),
             Self::Acknowledgement(_) => 0,
+            Self::Answer(body) => body.len(),
         }
     }
 }
@@ -184,7 +199,9 @@ impl RelayMessage {
     /// The length of its body in bytes.
     pub(super) fn body_len(&self) -> usize {
         match self {
-            Self::Response { body, .. } | Self::Post { body, .. } => body.len(),
+            Self::Response { body, .. } | Self::Post { body, .. } | Self::Question { body } => {
+                body.len()
+            }
             Self::Cancelled { request, .. } => request.len(),
         }
     }
@@ -195,6 +212,7 @@ impl RelayMessage {
             Self::Response { .. } => "response",
             Self::Cancelled { .. } => "cancelled",
             Self::Post { .. } => "post",
+            Self::Question { .. } => "question",
         }
     }
 }
@@ -323,6 +341,7 @@ mod tests {
             for message in [
                 RelayMessage::Response { session, body: body.clone() },
                 RelayMessage::Cancelled { session, request: text.clone() },
+                RelayMessage::Question { body: body.clone() },
             ] {
                 let sent = envelope(EnvelopeContent::Message(message));
                 let sealed = sent.clone().seal(&sealer(1), Recipient::All);

@@ -20,6 +20,7 @@ use super::store::Push;
 use super::{ClusterMember, ReplicaId};
 use base::platform::wall_clock;
 use base::seal::{TokenKind, random};
+use domain::caller::{Caller, PROBER};
 use domain::fair_share::{Holder, Places, Share, SharePlace};
 use domain::millis::whole_millis;
 use message::{Envelope, EnvelopeContent, MessageId, Recipient};
@@ -41,10 +42,12 @@ pub(super) struct Relay {
 }
 
 /// The acknowledgement of a message by one replica.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Acknowledgement {
     from: ReplicaId,
     handling: Handling,
+    /// Of a question that was handled.
+    answer: Vec<u8>,
 }
 
 /// Why a message was not handed over.
@@ -58,6 +61,18 @@ pub enum RelayError {
     OtherVersion,
     /// This replica waits for too many acknowledgements, or the other one has no room.
     Overloaded,
+}
+
+impl RelayError {
+    /// Its name, as metrics label it.
+    fn outcome(self) -> &'static str {
+        match self {
+            Self::TooLarge { .. } => "too_large",
+            Self::Unreachable => "unreachable",
+            Self::OtherVersion => "other_version",
+            Self::Overloaded => "overloaded",
+        }
+    }
 }
 
 /// A message of another replica, to be handled and then acknowledged.
@@ -141,10 +156,8 @@ impl ClusterMember {
         let outcome = match sent {
             Ok(Handling::Handled) => "handled",
             Ok(Handling::NotFound) => "not_found",
-            Ok(Handling::Overloaded) | Err(RelayError::Overloaded) => "overloaded",
-            Err(RelayError::TooLarge { .. }) => "too_large",
-            Err(RelayError::Unreachable) => "unreachable",
-            Err(RelayError::OtherVersion) => "other_version",
+            Ok(Handling::Overloaded) => RelayError::Overloaded.outcome(),
+            Err(error) => error.outcome(),
         };
         self.telemetry.metrics().relayed(kind, outcome);
         match sent {
@@ -204,7 +217,7 @@ impl ClusterMember {
         let mut look = interval_at(Instant::now() + LOOK, LOOK);
         let mut answer = Handling::NotFound;
         while !whom.is_empty() {
-            let Acknowledgement { from, handling } = tokio::select! {
+            let Acknowledgement { from, handling, .. } = tokio::select! {
                 Some(acknowledgement) = acknowledged.recv() => acknowledgement,
                 published = &mut publishing, if !is_published => {
                     // No subscriber received it. A replica that lives may be reconnecting to the
@@ -231,6 +244,59 @@ impl ClusterMember {
             whom.remove(&from);
         }
         Ok(answer)
+    }
+
+    /// Asks a replica a question, and returns its answer, if it gives one by `until`.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub async fn ask(
+        &self,
+        to: ReplicaId,
+        question: Vec<u8>,
+        until: Instant,
+    ) -> Result<Vec<u8>, RelayError> {
+        let message = RelayMessage::Question { body: question };
+        let kind = message.kind();
+        let answered = self.ask_within(to, message, until).await;
+        let outcome = match answered {
+            Ok(_) => "handled",
+            Err(error) => error.outcome(),
+        };
+        self.telemetry.metrics().relayed(kind, outcome);
+        answered
+    }
+
+    async fn ask_within(
+        &self,
+        to: ReplicaId,
+        message: RelayMessage,
+        until: Instant,
+    ) -> Result<Vec<u8>, RelayError> {
+        let limit = self.config.relay_size;
+        if message.body_len() > limit {
+            return Err(RelayError::TooLarge { limit });
+        }
+        let patience = until.saturating_duration_since(Instant::now()).min(VALIDITY);
+        let share = self.bounds.load().share;
+        let asker = Holder::Caller(Caller::new(PROBER));
+        let (waiting, mut acknowledged) =
+            PendingAcknowledgement::register(&self.relay, &asker, share)?;
+        let expires = now().saturating_add(whole_millis(patience));
+        let content = EnvelopeContent::Message(message);
+        let envelope = Envelope { from: self.id, id: waiting.id, expires, content };
+        if self.publish(Recipient::Replica(to), envelope, patience).await? == 0 {
+            return Err(RelayError::Unreachable);
+        }
+        tokio::select! {
+            Some(acknowledgement) = acknowledged.recv() => match acknowledgement.handling {
+                Handling::Handled => Ok(acknowledgement.answer),
+                Handling::NotFound => Err(RelayError::OtherVersion),
+                Handling::Overloaded => Err(RelayError::Overloaded),
+            },
+            () = self.stop.cancelled() => Err(RelayError::Unreachable),
+            () = sleep_until(until) => Err(RelayError::Unreachable),
+        }
     }
 
     /// Whether a recipient has sent a heartbeat lately.
@@ -286,11 +352,12 @@ impl ClusterMember {
         }
         let message = match content {
             EnvelopeContent::Acknowledgement(handling) => {
-                if let Some(waiting) = self.relay.waiting.get(&id) {
-                    // The sender may have its answer already.
-                    let _ = waiting.try_send(Acknowledgement { from, handling });
-                }
-                return;
+                let answer = Vec::new();
+                return self.relay.acknowledged(id, Acknowledgement { from, handling, answer });
+            }
+            EnvelopeContent::Answer(answer) => {
+                let handling = Handling::Handled;
+                return self.relay.acknowledged(id, Acknowledgement { from, handling, answer });
             }
             EnvelopeContent::Message(message) => message,
         };
@@ -334,6 +401,13 @@ impl Relay {
         }
     }
 
+    /// Hands an acknowledgement to the sender of the message, which may have its answer already.
+    fn acknowledged(&self, id: MessageId, acknowledgement: Acknowledgement) {
+        if let Some(waiting) = self.waiting.get(&id) {
+            let _ = waiting.try_send(acknowledgement);
+        }
+    }
+
     /// Changes the share of one caller.
     pub(super) fn resize(&self, share: Share) {
         self.seen().resize(share);
@@ -355,7 +429,9 @@ impl Relay {
             RelayMessage::Post { caller, address, .. } => {
                 self.seen().note(id, &Holder::of(caller, *address), now)
             }
-            RelayMessage::Response { .. } | RelayMessage::Cancelled { .. } => Ok(()),
+            RelayMessage::Response { .. }
+            | RelayMessage::Cancelled { .. }
+            | RelayMessage::Question { .. } => Ok(()),
         }
     }
 
@@ -371,9 +447,17 @@ impl Relay {
 impl Receipt {
     /// Acknowledges a message to its sender, with its outcome.
     pub async fn acknowledge(self, handling: Handling) {
+        self.send(EnvelopeContent::Acknowledgement(handling)).await;
+    }
+
+    /// Answers a question.
+    pub async fn answer(self, answer: Vec<u8>) {
+        self.send(EnvelopeContent::Answer(answer)).await;
+    }
+
+    async fn send(self, content: EnvelopeContent) {
         let Self { cluster, from, id, .. } = self;
         let expires = now().saturating_add(whole_millis(VALIDITY));
-        let content = EnvelopeContent::Acknowledgement(handling);
         let envelope = Envelope { from: cluster.id, id, expires, content };
         // Without the store the sender gives up at its deadline.
         let _ = cluster.publish(Recipient::Replica(from), envelope, VALIDITY).await;

@@ -1,0 +1,197 @@
+//! Questions that one replica asks another about its audit log and its usage, so that one answer
+//! covers the cluster.
+
+use std::io;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use crate::Audit;
+use crate::search::{self, Find, LogEntry, SearchResult};
+use crate::tail::Position;
+use crate::usage::{GatewayUsage, Query, UsagePart, UsedPrompts};
+use base::platform::blocking;
+
+/// The audit log and the usage of one gateway.
+#[derive(Clone)]
+pub struct Evidence {
+    pub audit: Audit,
+    pub usage: Arc<GatewayUsage>,
+}
+
+/// A question about the evidence of one gateway.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Question {
+    Usage(Query),
+    /// The prompts that were used since a time.
+    Used {
+        from: SystemTime,
+    },
+    /// Entries in front of a place; `None`: the newest.
+    Find {
+        find: Find,
+        limit: usize,
+        before: Option<Position>,
+    },
+    /// A record by its number.
+    Record {
+        seq: u64,
+    },
+}
+
+/// The answer to a [`Question`].
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Answer {
+    Usage(UsagePart),
+    Used(UsedPrompts),
+    /// `None`: there is no audit log.
+    Found(Option<SearchResult>),
+    Record(Option<LogEntry>),
+    /// Why there is no answer.
+    Failed(String),
+}
+
+/// Entries of one answer: a person reads less.
+const MAX_ENTRIES: usize = 1_000;
+
+impl Evidence {
+    /// Answers a question from what can be read by `until`.
+    pub async fn answer(&self, question: Question, until: Instant) -> Answer {
+        match question {
+            Question::Usage(query) => Answer::Usage(self.usage.part(query, until).await),
+            Question::Used { from } => Answer::Used(self.usage.used(from, until).await),
+            Question::Find { find, limit, before } => {
+                let limit = limit.min(MAX_ENTRIES);
+                let Some(path) = self.audit.path() else { return Answer::Found(None) };
+                let found = blocking(move || search::find(&path, &find, limit, before, until));
+                Answer::read(found.await.map(|found| found.map(|found| Answer::Found(Some(found)))))
+            }
+            Question::Record { seq } => {
+                let Some(path) = self.audit.path() else { return Answer::Record(None) };
+                let found = blocking(move || search::record(&path, seq, until));
+                Answer::read(found.await.map(|found| found.map(Answer::Record)))
+            }
+        }
+    }
+
+    /// Answers the question of another replica, in at most `limit` bytes.
+    pub async fn answer_text(&self, question: &[u8], until: Instant, limit: usize) -> Vec<u8> {
+        let mut answer = match serde_json::from_slice(question) {
+            Ok(question) => self.answer(question, until).await,
+            Err(error) => Answer::Failed(format!("it does not know the question: {error}")),
+        };
+        loop {
+            let text = serde_json::to_vec(&answer).unwrap_or_default();
+            if text.len() <= limit {
+                return text;
+            }
+            if !answer.shorten() {
+                answer = Answer::Failed("its answer is larger than cluster.relay_size".to_owned());
+            }
+        }
+    }
+}
+
+impl Answer {
+    fn read<E>(found: Result<io::Result<Self>, E>) -> Self {
+        match found {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => Self::Failed(format!("its audit log cannot be read: {error}")),
+            Err(_) => Self::Failed("its audit log was not read".to_owned()),
+        }
+    }
+
+    /// Leaves out what matters least, and says that it is not complete. Returns whether it is
+    /// shorter.
+    fn shorten(&mut self) -> bool {
+        match self {
+            Self::Usage(part) => [2_000, 500, 100].into_iter().any(|keep| part.cut(keep)),
+            Self::Used(used) => {
+                let keep = used.prompts.len() / 2;
+                used.prompts = std::mem::take(&mut used.prompts).into_iter().take(keep).collect();
+                used.is_partial = true;
+                keep > 0
+            }
+            Self::Found(Some(found)) => found.cut(found.entries.len() / 2),
+            Self::Found(None) | Self::Record(_) | Self::Failed(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(times: &[&str], next: Option<u64>) -> SearchResult {
+        let entry = |time: &&str| LogEntry { time: (*time).to_owned(), ..LogEntry::default() };
+        let place = |offset| Position { segment: 1, offset };
+        SearchResult {
+            entries: times.iter().map(entry).collect(),
+            places: (0..times.len() as u64).map(|index| place(100 - index)).collect(),
+            next: next.map(place),
+            complete: next.is_none(),
+            ..SearchResult::default()
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_too_long_is_shortened_and_can_go_on() {
+        let mut answer = Answer::Found(Some(found(&["4", "3", "2", "1"], None)));
+        assert!(answer.shorten());
+        let Answer::Found(Some(short)) = &answer else { panic!("{answer:?}") };
+        assert_eq!((short.entries.len(), short.complete), (2, false));
+        assert_eq!(short.next, Some(Position { segment: 1, offset: 99 }));
+        assert!(answer.shorten() && !answer.shorten(), "at least one entry stays");
+        let prompts = ["a", "b", "c"].map(str::to_owned).into();
+        let mut used = Answer::Used(UsedPrompts { prompts, is_partial: false });
+        assert!(used.shorten());
+        assert!(matches!(used, Answer::Used(UsedPrompts { is_partial: true, .. })));
+    }
+
+    #[test]
+    fn pages_of_several_logs_have_each_entry_once_and_the_newest_first() {
+        let logs = [("a", vec!["9", "7", "5", "3"]), ("b", vec!["8", "7", "1"]), ("c", vec![])];
+        let mut before: Vec<Option<Position>> = vec![None; 3];
+        let mut is_open = [true; 3];
+        let mut seen = Vec::new();
+        for _ in 0..9 {
+            let page: Vec<_> = logs
+                .iter()
+                .enumerate()
+                .filter(|(index, _)| is_open[*index])
+                .map(|(index, (name, all))| {
+                    // As a search in a log of these entries answers.
+                    let skipped = match before[index] {
+                        Some(Position { segment: 1, offset }) => 101 - offset as usize,
+                        _ => 0,
+                    };
+                    let end = all.len().min(skipped + 2);
+                    let mut own = found(&all[..end], (end < all.len()).then_some(101 - end as u64));
+                    own.entries.drain(..skipped);
+                    own.places.drain(..skipped);
+                    (*name, before[index], own)
+                })
+                .collect();
+            let asked: Vec<usize> = (0..3).filter(|index| is_open[*index]).collect();
+            let (entries, next) = SearchResult::merge(&page, 2);
+            seen.extend(entries.into_iter().map(|entry| (entry.replica.unwrap(), entry.time)));
+            for (index, next) in asked.into_iter().zip(next) {
+                (is_open[index], before[index]) = (next.is_some(), next);
+            }
+        }
+        let seen: Vec<String> = seen.iter().map(|(name, time)| format!("{name}{time}")).collect();
+        assert_eq!(seen, ["a9", "b8", "a7", "b7", "a5", "a3", "b1"]);
+    }
+
+    #[tokio::test]
+    async fn a_question_that_is_not_known_is_answered_with_the_reason() {
+        let evidence = Evidence { audit: Audit::default(), usage: Arc::default() };
+        let answer = evidence.answer_text(b"{\"later\":{}}", Instant::now(), 1 << 20).await;
+        let answer: Answer = serde_json::from_slice(&answer).unwrap();
+        assert!(matches!(answer, Answer::Failed(why) if why.contains("later")));
+    }
+}

@@ -1,0 +1,72 @@
+//! Usage and audit logs of all replicas, as the running gateway collects them.
+
+use serde_json::{Value, json};
+
+use super::args::{ConfigFile, ReplicaChoice};
+use super::failure::Failure;
+use super::output::printable;
+use super::reach::Reach;
+use super::runtime::runtime;
+use super::status::{fetch_once, send_once};
+use audit::question::{Answer, Question};
+use config::Records;
+
+/// The path of the questions in the admin API.
+const PATH: &str = "/api/v1/evidence";
+
+/// Asks the replicas through the gateway that runs with a configuration file, and names on standard
+/// error those that did not answer. `None` if there is no cluster, or the files of this replica are
+/// wanted or all that can be had: then they answer.
+///
+/// # Errors
+/// One replica is wanted, and cannot be asked; or none of them has answered.
+pub(super) fn ask(
+    file: &ConfigFile,
+    records: &Records,
+    choice: &ReplicaChoice,
+    question: &Question,
+) -> Result<Option<Vec<(String, Answer)>>, Failure> {
+    if choice.offline || (!records.is_replica && choice.replica.is_none()) {
+        return Ok(None);
+    }
+    let asked = runtime()?.block_on(post(file, choice.replica.as_deref(), question));
+    let document = match asked {
+        Ok(document) => document,
+        Err(failure) if choice.replica.is_some() => return Err(failure),
+        Err(failure) => {
+            eprintln!("{failure}\nOnly the files of this replica are read.");
+            return Ok(None);
+        }
+    };
+    let silent = document["notAnswered"].as_array().into_iter().flatten();
+    let silent: Vec<&str> = silent.filter_map(Value::as_str).collect();
+    for why in &silent {
+        eprintln!("{}", printable(&format!("not answered: {why}")));
+    }
+    let answers = document["answered"].as_array().into_iter().flatten();
+    let answer = |row: &Value| {
+        let answer = serde_json::from_value(row["answer"].clone()).ok()?;
+        Some((row["replica"].as_str().unwrap_or_default().to_owned(), answer))
+    };
+    let answers: Vec<_> = answers.filter_map(answer).collect();
+    if answers.is_empty() {
+        return Err(Failure::new("no replica has answered"));
+    }
+    Ok(Some(answers))
+}
+
+async fn post(
+    file: &ConfigFile,
+    replica: Option<&str>,
+    question: &Question,
+) -> Result<Value, Failure> {
+    let Some(url) = Reach::running_admin(file) else {
+        return Err(Failure::new(
+            "no gateway runs here with this configuration and an admin API, which would ask the other replicas",
+        ));
+    };
+    if replica.is_some() && fetch_once(&url, "/api/v1/replicas").await?["store"] == "none" {
+        return Err(Failure::usage("--replica: the gateway stands alone, without [cluster]"));
+    }
+    send_once(&url, PATH, &json!({"question": question, "replica": replica})).await
+}
