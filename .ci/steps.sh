@@ -85,6 +85,9 @@ run_packers() { (. packaging/lib.sh && python_tools); }
 beside network redis "" "installs redis-server"
 run_redis() { command -v redis-server || install redis-server; }
 
+beside network haproxy "" "installs haproxy"
+run_haproxy() { command -v haproxy || install haproxy; }
+
 beside network browser "" "installs Chromium"
 run_browser() { command -v chromium || install chromium; }
 
@@ -273,6 +276,9 @@ run_versions() {
     PROMPTGATE_OTHER_BUILD="$PWD/$other/debug/promptgate" \
         gateway_tests versions:: -- --ignored
 }
+
+step drills "build redis haproxy" "restarts, kills and hangs behind the shipped haproxy configuration"
+run_drills() { gateway_tests drills:: -- --ignored; }
 
 step mutants "" "the simulation finds each of its mutants"
 run_mutants() { tests/simulation/mutants.sh; }

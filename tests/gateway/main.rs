@@ -25,6 +25,7 @@ mod cursors;
 mod documents;
 #[cfg(target_os = "linux")]
 mod drain;
+mod drills;
 mod eras;
 mod failed_tasks;
 mod first_contact;
