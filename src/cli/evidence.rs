@@ -14,6 +14,15 @@ use config::Records;
 /// The path of the questions in the admin API.
 const PATH: &str = "/api/v1/evidence";
 
+/// The answers of replicas to a question.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    /// With the names of the replicas.
+    pub answered: Vec<(String, Answer)>,
+    /// Who gave no answer, and why.
+    pub not_answered: Vec<String>,
+}
+
 /// Asks the replicas through the gateway that runs with a configuration file, and names on standard
 /// error those that did not answer. `None` if there is no cluster, or the files of this replica are
 /// wanted or all that can be had: then they answer.
@@ -25,7 +34,7 @@ pub(super) fn ask(
     records: &Records,
     choice: &ReplicaChoice,
     question: &Question,
-) -> Result<Option<Vec<(String, Answer)>>, Failure> {
+) -> Result<Option<Answers>, Failure> {
     if choice.offline || (!records.is_replica && choice.replica.is_none()) {
         return Ok(None);
     }
@@ -39,20 +48,20 @@ pub(super) fn ask(
         }
     };
     let silent = document["notAnswered"].as_array().into_iter().flatten();
-    let silent: Vec<&str> = silent.filter_map(Value::as_str).collect();
-    for why in &silent {
+    let not_answered: Vec<_> = silent.filter_map(Value::as_str).map(str::to_owned).collect();
+    for why in &not_answered {
         eprintln!("{}", printable(&format!("not answered: {why}")));
     }
-    let answers = document["answered"].as_array().into_iter().flatten();
+    let rows = document["answered"].as_array().into_iter().flatten();
     let answer = |row: &Value| {
         let answer = serde_json::from_value(row["answer"].clone()).ok()?;
         Some((row["replica"].as_str().unwrap_or_default().to_owned(), answer))
     };
-    let answers: Vec<_> = answers.filter_map(answer).collect();
-    if answers.is_empty() {
+    let answered: Vec<_> = rows.filter_map(answer).collect();
+    if answered.is_empty() {
         return Err(Failure::new("no replica has answered"));
     }
-    Ok(Some(answers))
+    Ok(Some(Answers { answered, not_answered }))
 }
 
 async fn post(

@@ -40,7 +40,7 @@ pub(super) fn run(args: &FindQuery) -> Result<(), Failure> {
         let records = Records::load(&args.file.config)?;
         let question = Question::Find { find: wanted.clone(), limit: args.limit, before: None };
         if let Some(answers) = evidence::ask(&args.file, &records, &args.choice, &question)? {
-            return show(&merged(&answers, args.limit), args.json);
+            return show(&merged(&answers.answered, args.limit), args.json);
         }
     }
     let dir = match &args.dir {

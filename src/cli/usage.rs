@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::args::{LineOrder, UsageBy, UsageQuery};
-use super::evidence;
+use super::evidence::{self, Answers};
 use super::failure::Failure;
 use super::load::demand;
 use super::output::{Column, print, printable, table};
@@ -49,12 +49,13 @@ pub(super) fn run(args: &UsageQuery) -> Result<(), Failure> {
         Query { by, from, to, filter, limit: limit.saturating_add(1), sort: args.sort.into() };
     let question = Question::Usage(query.clone());
     let mut report = match evidence::ask(&args.file, &records, &args.choice, &question)? {
-        Some(answers) => {
+        Some(Answers { answered, not_answered }) => {
             let part = |(_, answer)| match answer {
                 Answer::Usage(part) => Some(part),
                 _ => None,
             };
-            Report::of(answers.into_iter().filter_map(part).collect(), &query)
+            let report = Report::of(answered.into_iter().filter_map(part).collect(), &query);
+            Report { partial: report.partial || !not_answered.is_empty(), not_answered, ..report }
         }
         None => own_report(&records, &query, now, until)?,
     };
@@ -178,8 +179,9 @@ fn unused(
             let (prompts, is_partial) = open(records)?.used_now(from, now, until);
             return Ok(UsedPrompts { prompts, is_partial });
         };
-        let mut all = UsedPrompts::default();
-        for (_, answer) in answers {
+        let is_partial = !answers.not_answered.is_empty();
+        let mut all = UsedPrompts { is_partial, ..UsedPrompts::default() };
+        for (_, answer) in answers.answered {
             if let Answer::Used(used) = answer {
                 all.prompts.extend(used.prompts);
                 all.is_partial |= used.is_partial;
@@ -229,7 +231,10 @@ fn text(by: UsageBy, report: &Report) -> String {
     let rows: Vec<_> = report.rows.iter().map(|row| json!(row)).collect();
     let mut out = table(&columns, &rows);
     if report.partial {
-        let _ = write!(out, "\nnot complete: days are missing, or keys are joined as (others)");
+        let _ = write!(
+            out,
+            "\nnot complete: days or replicas are missing, or keys are joined as (others)"
+        );
     }
     out
 }

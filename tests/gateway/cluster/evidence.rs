@@ -83,6 +83,10 @@ async fn usage_and_audit_of_all_replicas_are_one_answer_and_silent_replicas_are_
     let (report, error) = asked().await;
     assert!(error.contains("not answered: replica-2: no answer in time"), "{error}");
     assert_eq!(uses(&report), 3, "{report}");
+    assert!(
+        report.contains("\"notAnswered\": [\n    \"replica-2: no answer in time\""),
+        "{report}"
+    );
     let usage_page = page("/usage").await;
     assert!(usage_page.contains("Not answered: replica-2"), "{usage_page}");
     three.process.signal(Signal::CONT);
