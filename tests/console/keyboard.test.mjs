@@ -113,6 +113,20 @@ test('a prompt is decided on', async () => {
   await stage.until(() => stage.isState('library__standup', 'approved'));
 });
 
+test('the values of a plot are read', async () => {
+  await person.open('/usage');
+  const plot = page.locator('[data-plot]').first();
+  await plot.focus();
+  const values = page.locator('figure.plot output').first();
+  await keyboard.press('End');
+  const last = await values.textContent();
+  assert.match(last, /^\d\d:\d\d: uses: \d+, failures: \d+, refused by limits: \d+$/);
+  await keyboard.press('ArrowLeft');
+  assert.notEqual(await values.textContent(), last);
+  await page.locator('[data-plot] .step').nth(3).hover();
+  assert.match(await values.textContent(), /: uses: 0,/);
+});
+
 test('no page holds the focus', async () => {
   for (const { path } of PAGES) {
     await person.open(path);

@@ -4,13 +4,15 @@ use std::fmt::Write as _;
 
 use askama::Template;
 
-/// One plot of lines over time.
+/// One plot over time: bars where it counts things, else lines.
 #[derive(Template)]
 #[template(path = "plot.html")]
 pub(crate) struct Plot {
     pub title: String,
-    /// Unit of the values; empty for numbers of things.
+    /// Unit of the values; empty for numbers of things, which are drawn as bars.
     pub unit: &'static str,
+    /// The length of a step, such as "5 min".
+    pub step: String,
     /// The times of the values, as people read them.
     pub times: Vec<String>,
     pub lines: Vec<PlotLine>,
@@ -31,7 +33,17 @@ const HEIGHT: f64 = 120.0;
 /// The maximum number of rows in the table beside a plot.
 const TABLE_ROWS: usize = 48;
 
+/// Steps of the axis of values, of a plot that is higher than one step.
+const TICKS: f64 = 4.0;
+
+/// Times on the axis of times: more would not fit a narrow plot.
+const TIMES: usize = 4;
+
 impl Plot {
+    fn has_bars(&self) -> bool {
+        self.unit.is_empty()
+    }
+
     /// The largest value, at least 1.
     fn most(&self) -> f64 {
         let values = self.lines.iter().flat_map(|line| line.values.iter().flatten());
@@ -42,21 +54,98 @@ impl Plot {
         format!("{}{}", number(self.most()), self.unit)
     }
 
+    /// The step of the axis of values: 1, 2 or 5 times a power of ten, and whole for bars.
+    fn tick(&self) -> f64 {
+        let least = self.most() / TICKS;
+        let power = 10_f64.powf(least.log10().floor());
+        let steps = [1.0, 2.0, 5.0, 10.0].map(|step| step * power);
+        let tick = steps.into_iter().find(|step| *step >= least).unwrap_or(least);
+        if self.has_bars() { tick.max(1.0) } else { tick }
+    }
+
+    /// The value at the top of the drawing.
+    fn top(&self) -> f64 {
+        (self.most() / self.tick()).ceil() * self.tick()
+    }
+
+    /// The labels of the axis of values, the highest first, with their heights in per cent.
+    fn value_axis(&self) -> Vec<String> {
+        let steps = (self.top() / self.tick()).round() as u32;
+        let label = |step: u32| number(f64::from(step) * self.tick()) + self.unit;
+        (0..=steps).rev().map(label).collect()
+    }
+
+    /// The lines of the grid, in SVG.
+    fn grid(&self) -> String {
+        let steps = (self.top() / self.tick()).round() as u32;
+        let y = |step: u32| HEIGHT - HEIGHT * f64::from(step) / f64::from(steps);
+        (0..=steps).fold(String::new(), |mut path, step| {
+            // Writing to a string cannot fail.
+            let _ = write!(path, "M0 {:.1}H600", y(step));
+            path
+        })
+    }
+
+    /// Some times, evenly spaced, with the first and the last one.
+    fn time_axis(&self) -> Vec<&str> {
+        let last = self.times.len().saturating_sub(1);
+        let count = TIMES.min(self.times.len());
+        let at = |index: usize| last * index / count.saturating_sub(1).max(1);
+        (0..count).map(|index| self.times[at(index)].as_str()).collect()
+    }
+
+    /// The steps, each with its left edge, its width, and its values as people read them.
+    fn columns(&self) -> Vec<(String, String, String)> {
+        let width = self.step_width();
+        let column = |(index, time): (usize, &String)| {
+            let values = self.lines.iter().map(|line| {
+                let value = line.values.get(index).copied().flatten();
+                let value = value.map_or("no data".to_owned(), |value| number(value) + self.unit);
+                format!("{}: {value}", line.name)
+            });
+            let text = format!("{time}: {}", values.collect::<Vec<_>>().join(", "));
+            (format!("{:.2}", index as f64 * width), format!("{width:.2}"), text)
+        };
+        self.times.iter().enumerate().map(column).collect()
+    }
+
+    fn step_width(&self) -> f64 {
+        WIDTH / self.times.len().max(1) as f64
+    }
+
     /// The path of a line, in SVG.
     fn path(&self, line: &PlotLine) -> String {
-        let most = self.most();
-        let steps = (line.values.len().max(2) - 1) as f64;
+        if self.has_bars() { self.bars(line) } else { self.polyline(line) }
+    }
+
+    /// Bars from the ground up, one line before the other: failures are among uses. A secondary
+    /// line, which is not, has narrow bars.
+    fn bars(&self, line: &PlotLine) -> String {
+        let (width, top) = (self.step_width(), self.top());
+        let mut path = String::new();
+        for (index, value) in line.values.iter().enumerate() {
+            let Some(value) = value.filter(|value| *value > 0.0) else { continue };
+            // A small value among large ones can be seen, too.
+            let height = (value / top * HEIGHT).max(1.0);
+            let bar = if line.style == 3 { width * 0.3 } else { width * 0.8 };
+            let left = index as f64 * width + (width - bar) / 2.0;
+            let _ = write!(path, "M{left:.1} {HEIGHT}v-{height:.1}h{bar:.1}v{height:.1}z");
+        }
+        path
+    }
+
+    fn polyline(&self, line: &PlotLine) -> String {
+        let (width, top) = (self.step_width(), self.top());
         let (mut path, mut is_drawn) = (String::new(), false);
         for (index, value) in line.values.iter().enumerate() {
             let Some(value) = value else {
                 is_drawn = false;
                 continue;
             };
-            let (x, y) =
-                (index as f64 * WIDTH / steps, HEIGHT - value / most * (HEIGHT - 4.0) - 1.0);
+            let (x, y) = ((index as f64 + 0.5) * width, HEIGHT - value / top * HEIGHT);
             let command = if is_drawn { 'L' } else { 'M' };
             // A point alone is drawn as a short line.
-            let dot = if is_drawn { "" } else { "h1" };
+            let dot = if is_drawn { "" } else { "h4" };
             let _ = write!(path, "{command}{x:.1} {y:.1}{dot}");
             is_drawn = true;
         }
@@ -66,14 +155,6 @@ impl Plot {
     /// Whether there is anything to draw.
     fn is_empty(&self) -> bool {
         !self.lines.iter().flat_map(|line| &line.values).flatten().any(|value| *value > 0.0)
-    }
-
-    fn first_time(&self) -> &str {
-        self.times.first().map_or("", String::as_str)
-    }
-
-    fn last_time(&self) -> &str {
-        self.times.last().map_or("", String::as_str)
     }
 
     /// The rows of the table, newest first: those with a value.
@@ -106,28 +187,53 @@ pub(crate) fn number(value: f64) -> String {
 mod tests {
     use super::*;
 
-    fn plot(values: Vec<Option<f64>>) -> Plot {
+    fn plot(unit: &'static str, values: Vec<Option<f64>>) -> Plot {
         let times = (0..values.len()).map(|minute| format!("10:{minute:02}")).collect();
         let lines = vec![PlotLine { name: "gets", style: 1, values }];
-        Plot { title: "Gets".into(), unit: "", times, lines }
+        Plot { title: "Gets".into(), unit, step: "1 min".to_owned(), times, lines }
     }
 
     #[test]
     fn a_line_stays_inside_the_drawing_and_breaks_at_gaps() {
-        let plot = plot(vec![Some(0.0), Some(50.0), None, Some(200.0)]);
+        let plot = plot(" ms", vec![Some(0.0), Some(50.0), None, Some(200.0)]);
         let path = plot.path(&plot.lines[0]);
-        assert_eq!(path, "M0.0 119.0h1L200.0 90.0M600.0 3.0h1");
+        assert_eq!(path, "M75.0 120.0h4L225.0 90.0M525.0 0.0h4");
         assert_eq!(
             plot.rows(),
-            [("10:03", vec!["200".to_owned()]), ("10:01", vec!["50".to_owned()])]
+            [("10:03", vec!["200 ms".to_owned()]), ("10:01", vec!["50 ms".to_owned()])]
         );
-        assert_eq!(plot.most_text(), "200");
+        assert_eq!(plot.most_text(), "200 ms");
+        assert_eq!(plot.value_axis(), ["200 ms", "150 ms", "100 ms", "50 ms", "0 ms"]);
+        assert_eq!(plot.columns()[2].2, "10:02: gets: no data");
+    }
+
+    #[test]
+    fn counts_are_bars_with_an_axis_of_whole_numbers() {
+        let plot = plot("", vec![Some(3.0), None, Some(0.0), Some(1.0)]);
+        assert_eq!(
+            plot.path(&plot.lines[0]),
+            "M15.0 120v-120.0h120.0v120.0zM465.0 120v-40.0h120.0v40.0z"
+        );
+        assert_eq!(plot.value_axis(), ["3", "2", "1", "0"]);
+        assert_eq!(plot.time_axis(), ["10:00", "10:01", "10:02", "10:03"]);
+        assert_eq!(plot.columns()[3], ("450.00".into(), "150.00".into(), "10:03: gets: 1".into()));
+    }
+
+    #[test]
+    fn the_axis_of_values_has_few_round_numbers_and_ends_above_the_highest() {
+        for most in [1.0, 2.0, 7.0, 10.0, 11.0, 99.0, 101.0, 1234.0, 5e6] {
+            for unit in ["", " ms"] {
+                let plot = plot(unit, vec![Some(most)]);
+                assert!(plot.top() >= most && plot.top() <= most * 2.0, "{most}: {}", plot.top());
+                assert!((2..=5).contains(&plot.value_axis().len()), "{:?}", plot.value_axis());
+            }
+        }
     }
 
     #[test]
     fn nothing_is_a_plot_too() {
         for values in [vec![], vec![None], vec![Some(0.0)]] {
-            let plot = plot(values);
+            let plot = plot("", values);
             assert!(plot.is_empty());
             assert!(plot.render().unwrap().contains("Nothing"), "it says so");
         }

@@ -85,6 +85,27 @@
     }, 200);
   });
 
+  // The values of a plot where the pointer is, or where the arrow keys have gone.
+  const point = (plot, index) => {
+    const steps = [...plot.querySelectorAll('.step')];
+    const at = Math.min(Math.max(index, 0), steps.length - 1);
+    steps.forEach((step, own) => step.classList.toggle('at', own === at));
+    plot.closest('figure').querySelector('output').textContent = steps[at].querySelector('title').textContent;
+  };
+  document.addEventListener('pointerover', (event) => {
+    const step = event.target.closest('[data-plot] .step');
+    if (step) point(step.closest('[data-plot]'), [...step.parentNode.querySelectorAll('.step')].indexOf(step));
+  });
+  document.addEventListener('keydown', (event) => {
+    const plot = event.target.closest('[data-plot]');
+    const by = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
+    if (!plot || by === undefined) return;
+    event.preventDefault();
+    const steps = [...plot.querySelectorAll('.step')];
+    const now = steps.findIndex((step) => step.classList.contains('at'));
+    point(plot, now < 0 ? steps.length - 1 : now + by);
+  });
+
   // One press of a button is one action.
   document.addEventListener('submit', (event) => {
     if (event.target.method !== 'post') return;

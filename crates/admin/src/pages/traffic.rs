@@ -84,12 +84,44 @@ pub(super) fn of_report(
     }
 }
 
-/// The maximum number of points of a plot; points of a finer series are joined.
-const MAX_POINTS: u64 = 400;
+/// The maximum number of steps of a plot: as many bars as can be told apart on a phone.
+const MAX_STEPS: u64 = 60;
+
+/// Lengths of steps that people know, in seconds: a minute to a month.
+const STEPS: [u64; 11] = [
+    60,
+    5 * 60,
+    10 * 60,
+    30 * 60,
+    HOUR,
+    3 * HOUR,
+    6 * HOUR,
+    12 * HOUR,
+    24 * HOUR,
+    2 * 24 * HOUR,
+    7 * 24 * HOUR,
+];
+
+/// The length of a step of a plot, in seconds: a multiple of that of the points.
+fn step(points: u64, span: TimeSpan) -> u64 {
+    let is_long = |step: &u64| *step >= points && span.length.as_secs() / *step <= MAX_STEPS;
+    STEPS.into_iter().find(is_long).unwrap_or(points)
+}
+
+/// A length of time in words, such as "5 min".
+fn length_text(seconds: u64) -> String {
+    match seconds {
+        60 => "minute".to_owned(),
+        0..HOUR => format!("{} min", seconds / 60),
+        HOUR => "hour".to_owned(),
+        _ if seconds < 24 * HOUR => format!("{} h", seconds / HOUR),
+        _ if seconds == 24 * HOUR => "day".to_owned(),
+        _ => format!("{} days", seconds / (24 * HOUR)),
+    }
+}
 
 fn plots(series: &[Point], (from, to): (SystemTime, SystemTime), span: TimeSpan) -> Vec<Plot> {
-    let finest = span.length.as_secs() / MAX_POINTS;
-    let step = series.first().map_or(60, |point| point.seconds).max(finest).max(1);
+    let step = step(series.first().map_or(60, |point| point.seconds), span);
     let (first, last) = (UnixSeconds::from(from).0 / step, UnixSeconds::from(to).0 / step);
     let mut known: HashMap<u64, Vec<&Point>> = HashMap::new();
     for point in series {
@@ -108,6 +140,7 @@ fn plots(series: &[Point], (from, to): (SystemTime, SystemTime), span: TimeSpan)
     let plot = |title: &str, unit, lines| Plot {
         title: format!("{title}, {}", span.label),
         unit,
+        step: length_text(step),
         times: times.clone(),
         lines,
     };
@@ -136,7 +169,7 @@ fn plots(series: &[Point], (from, to): (SystemTime, SystemTime), span: TimeSpan)
     vec![uses, latency]
 }
 
-/// A time of a plot in UTC: with the date where the span has several.
+/// A time of a plot in UTC: with the date where the span has several days.
 fn time_text(at: u64, span: TimeSpan) -> String {
     let time = SystemTime::UNIX_EPOCH + Duration::from_secs(at);
     let text = humantime::format_rfc3339_seconds(time).to_string();
