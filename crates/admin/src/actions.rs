@@ -58,6 +58,9 @@ struct EvidenceRequest {
     replica: Option<String>,
 }
 
+/// Longest wait for answers about usage and audit logs.
+const EVIDENCE: Duration = Duration::from_secs(5);
+
 /// Longest wait for a reload: it may open another audit log, and wait for the lists of upstreams.
 const RELOAD: Duration = Duration::from_secs(30);
 
@@ -326,7 +329,7 @@ impl AdminServer {
     pub(super) async fn evidence(&self, head: &Parts, body: Incoming) -> PageResult<AdminAnswer> {
         let what = r#"{"question": {"record": {"seq": 1}}, "replica": null}"#;
         let EvidenceRequest { question, replica } = self.json_body(head, body, what).await?;
-        let until = Instant::now() + self.config.render_timeout;
+        let until = Instant::now() + EVIDENCE;
         let document = self.state.evidence(question, replica.as_deref(), until).await;
         Ok(AdminAnswer::json(StatusCode::OK, &document))
     }

@@ -26,6 +26,9 @@ pub struct Admin {
     pub try_as: bool,
     /// How long a browser stays signed in.
     pub session: Duration,
+    /// Whether visitors without a sign-in may try prompts: whoever reaches the gateway may get
+    /// them all. They decide nothing.
+    pub local_tries: bool,
     /// Whether the file says that there is no token: `token = {}`.
     pub is_open_by_choice: bool,
     pub usage: Usage,
@@ -110,8 +113,12 @@ usage: The index of what was used. See docs/usage.md.
 oidc: Sign-in of people at an OpenID provider. See docs/console.md#at-an-openid-provider.
 "#;
 
-/// Returns `None` if `listen` is `""`.
-pub(super) fn read(mut section: Section<'_>, proxies: &Proxies) -> Option<Admin> {
+/// Returns `None` if `listen` is `""`. `local_tries` is [`Admin::local_tries`].
+pub(super) fn read(
+    mut section: Section<'_>,
+    proxies: &Proxies,
+    local_tries: bool,
+) -> Option<Admin> {
     section.explain(KEYS);
     let parse = |text: &str| optional(text, |text| text.parse().ok());
     let configured = section.parsed("listen", LISTEN_RULE, parse);
@@ -131,6 +138,7 @@ pub(super) fn read(mut section: Section<'_>, proxies: &Proxies) -> Option<Admin>
         console: section.flag("console", true),
         try_as: section.flag("try_as", false),
         session: section.duration("session", Duration::from_secs(8 * 3600), MILLISECOND),
+        local_tries,
         is_open_by_choice,
         usage: read_usage(section.section("usage")),
         render_timeout: section.duration("render_timeout", Duration::from_secs(2), MILLISECOND),

@@ -314,6 +314,8 @@ impl Config {
                 root.mistake(&key, "is an endpoint of this gateway, which would list its own prompts again and again; remove it");
             }
         }
+        // Anyone may get every prompt.
+        let is_open = !auth.required && access.is_none();
         let config = Self {
             digest: seal::sha256_text(text.as_bytes()),
             files: Vec::new(),
@@ -322,7 +324,7 @@ impl Config {
             access,
             limits: limits::read_all(&mut root),
             audit: audit::read(root.section("audit"), server.limits.share),
-            admin: admin::read(root.section("admin"), &proxies),
+            admin: admin::read(root.section("admin"), &proxies, is_open),
             listing: listing(root.section("listing")),
             accounts,
             logins,
@@ -359,6 +361,7 @@ impl Config {
     pub fn observe_approvals(&mut self) -> Result<bool, lock::StoreError> {
         let approvals = &mut self.approvals;
         approvals.lock = Arc::new(approvals.store.read()?);
+        approvals.store = approvals.store.holding(&approvals.lock);
         approvals.is_probing = false;
         let are_off =
             self.upstreams.iter().all(|upstream| approvals.mode_of(&upstream.id) == Mode::Off);

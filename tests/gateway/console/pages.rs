@@ -125,8 +125,24 @@ async fn a_console_that_is_off_has_no_pages_and_the_api_stays() {
 }
 
 #[tokio::test]
-async fn without_a_token_people_look_and_do_nothing_else() {
+async fn without_a_token_people_try_what_anyone_may_get_and_decide_nothing() {
     let (_upstream, gateway) = gateway(OPEN_ADMIN).await;
+    let mut browser = Browser::new(&gateway.admin());
+    assert!(browser.page("/prompts/up__p").await.contains("/prompts/up__p/try"), "a form");
+    let csrf = browser.csrf("/prompts/up__p").await;
+    let tried = browser.submit("/prompts/up__p/try", &[("csrf", &csrf)]).await;
+    assert_eq!(tried.status, 200, "{}", text(&tried));
+    let forged = browser.submit("/prompts/up__p/try", &[("csrf", "x")]).await;
+    assert_eq!(forged.status, 403);
+    let decision = [("csrf", csrf.as_str()), ("action", "approve"), ("prompt", "up__p")];
+    let refused = browser.submit("/approvals/decide", &decision).await;
+    assert_eq!(refused.status, 403, "{}", text(&refused));
+}
+
+#[tokio::test]
+async fn without_a_token_people_look_and_do_nothing_else_where_rules_decide() {
+    let rule = "[[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\n";
+    let (_upstream, gateway) = gateway(&format!("{OPEN_ADMIN}{rule}")).await;
     let mut browser = Browser::new(&gateway.admin());
     let page = browser.page("/prompts/up__p").await;
     assert!(!page.contains("/try"), "no form is offered");

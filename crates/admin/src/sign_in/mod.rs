@@ -122,7 +122,8 @@ impl SignIn {
         let session = Cookie::Session
             .values(site, headers)
             .find_map(|value| self.session_visitor(value, now));
-        session.or_else(|| self.is_open().then(|| Visitor::local(self.shared.process)))
+        let role = if self.admin.local_tries { Role::Tester } else { Role::Viewer };
+        session.or_else(|| self.is_open().then(|| Visitor::local(self.shared.process, role)))
     }
 
     /// Signs in with `admin.token`. `address` is that of the client, `now` the wall-clock time.
@@ -410,8 +411,15 @@ mod tests {
         let none = HeaderMap::new();
         let bearer = |text: &str| headers(&[(AUTHORIZATION, text)]);
         let open = sign_in("");
-        assert_eq!(role(&open, &none), Some((Role::Viewer, Via::Local)));
-        assert_eq!(role(&open, &bearer("Bearer x")), Some((Role::Viewer, Via::Local)));
+        assert_eq!(role(&open, &none), Some((Role::Tester, Via::Local)), "as at the endpoint");
+        assert_eq!(role(&open, &bearer("Bearer x")), Some((Role::Tester, Via::Local)));
+        for credential in [
+            "[[auth.api_keys]]\nid = \"a\"\nhash = \"sha256:0000000000000000000000000000000000000000000000000000000000000000\"\n",
+            "[[access.rules]]\nallow = [\"list\"]\n",
+        ] {
+            let some = Some((Role::Viewer, Via::Local));
+            assert_eq!(role(&sign_in(credential), &none), some, "{credential}");
+        }
         assert_eq!(role(&sign_in(OIDC), &none), None, "they must sign in");
         assert_eq!(role(&sign_in(OIDC), &bearer("Bearer x")), None);
         let closed = sign_in(WITH_TOKEN);

@@ -60,12 +60,12 @@ impl Via {
 
 impl Visitor {
     /// Returns a visitor on loopback, who has no session: `process` stands for it.
-    pub(super) fn local(process: SessionId) -> Self {
+    pub(super) fn local(process: SessionId, role: Role) -> Self {
         Self {
             id: LOCAL.to_owned(),
             name: None,
             groups: Vec::new(),
-            role: Role::Viewer,
+            role,
             via: Via::Local,
             expires: None,
             began: None,
@@ -119,8 +119,8 @@ mod tests {
 
     #[test]
     fn a_form_belongs_to_its_session() {
-        let (own, other) =
-            (Visitor::local(SessionId::random()), Visitor::local(SessionId::random()));
+        let local = || Visitor::local(SessionId::random(), Role::Viewer);
+        let (own, other) = (local(), local());
         assert!(own.check_csrf(&own.csrf_token()));
         for wrong in ["", "x", &other.csrf_token(), &own.csrf_token()[1..]] {
             assert!(!own.check_csrf(wrong), "{wrong}");
