@@ -156,8 +156,9 @@ async fn count_approved(
     let probe =
         "[[approvals.probes]]\nprompt = \"u3__p-00007\"\narguments = { text = \"a change\" }\n";
     let approved_text = format!("{enforced}{probe}");
-    // A prompt that needs an argument is not probed. Both lists are the same, byte for byte.
-    let mut overlaid = String::new();
+    // A prompt that needs an argument is not asked for its text here: forty thousand gets under
+    // callgrind would take half an hour. Both lists are the same, byte for byte.
+    let mut overlaid = "[defaults]\napproval_probes = false\n".to_owned();
     for upstream in 0..10 {
         let _ = writeln!(
             overlaid,
@@ -206,7 +207,14 @@ impl Run<'_> {
             for upstream in 0..10 {
                 let upstream = format!("u{upstream}");
                 let mut approve = command(None);
-                approve.args(["approvals", "approve", "--upstream", &upstream, "--yes"]);
+                approve.args([
+                    "approvals",
+                    "approve",
+                    "--upstream",
+                    &upstream,
+                    "--yes",
+                    "--unseen",
+                ]);
                 let done = approve.current_dir(folder.path()).output().expect("it runs");
                 assert!(done.status.success(), "{done:?}");
             }
