@@ -10,6 +10,7 @@ pub mod jws;
 mod keys;
 pub mod pem;
 pub mod provider;
+mod webhook;
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -25,6 +26,7 @@ use domain::chunks::Chunks;
 use domain::prompt::Prompt;
 pub(crate) use keys::KEY_LEN;
 pub use keys::{AuditKey, SealKeys};
+pub use webhook::WebhookKey;
 
 /// The kind of a token.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
