@@ -31,6 +31,7 @@ use domain::server_request::ClientCapabilities;
 use edition::{Edition, seal_keys};
 use gateway::cluster::{ClusterMember, SharedLogins};
 use gateway::downstream::{Endpoint, Listener, StdioStreams, TlsServer};
+use gateway::router::approvals::notify::keep_notifying;
 use gateway::router::{Router, UpstreamDeps, UpstreamStatus};
 use gateway::session::Sessions;
 use gateway::shutdown::{Shutdown, TaskFailure};
@@ -178,8 +179,18 @@ impl App {
         }
         app.endpoint = Some(Listening { addr, service: endpoint });
         app.serve_admin(&edition).await?;
+        app.notify_of_approvals();
         app.report_alive();
         Ok(app)
+    }
+
+    /// Notifies the webhook of prompts that wait for approval. A gateway that does not listen does
+    /// not: there may be one for each client and command.
+    fn notify_of_approvals(&self) {
+        let edition = Arc::downgrade(&self.edition);
+        let newest = move || Some(edition.upgrade()?.load().router.clone());
+        let Shutdown { stop, supervisor, .. } = &self.shutdown;
+        supervisor.supervise("approval_notifications", keep_notifying(newest, stop.clone()));
     }
 
     /// Tells a service manager that watches the process that its tasks still run.

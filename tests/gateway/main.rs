@@ -47,6 +47,7 @@ mod odd_upstreams;
 #[cfg(target_os = "linux")]
 mod overlays;
 mod overload;
+mod approval_notifications;
 mod approval_review;
 mod approvals;
 mod reload;

@@ -7,7 +7,9 @@ use std::time::Duration;
 use super::lock::{Lock, LockStore, arguments_text};
 use super::reader::{MILLISECOND, Section};
 use super::settings::{COMPARED_TWICE, MODES, OnChangedDefinition};
+use super::telemetry::TelemetrySettings;
 use super::upstream::UpstreamSettings;
+use super::webhook::{self, Webhook};
 use domain::approval::{ApprovalState, Mode};
 use domain::name::UpstreamId;
 
@@ -36,6 +38,8 @@ pub struct ApprovalRules {
     pub probes: Vec<Probe>,
     /// Whether texts are probed in the background.
     pub is_probing: bool,
+    /// The receiver that learns of prompts that wait.
+    pub notify: Option<Webhook>,
 }
 
 /// Arguments with which a text is asked for, to be approved.
@@ -91,6 +95,7 @@ approvers: `2`: two different people must approve a version. The first approval 
 unseen: Prompts whose texts are not known, of which only the definition is compared. `ask`: they are
     approved where a person says so (`--unseen`). `refuse`: never.
 probe_every: Time between two probes of a text that has not changed. See docs/approvals.md#probes.
+notify: A webhook that says which prompts wait. See docs/approvals.md#notifications.
 probes: More texts that an approval covers. Prompts that require no argument need no entry.
 "#;
 
@@ -98,6 +103,7 @@ pub(super) fn read(
     mut section: Section<'_>,
     upstreams: &[UpstreamSettings],
     modes: BTreeMap<UpstreamId, Mode>,
+    telemetry: &TelemetrySettings,
 ) -> ApprovalRules {
     section.explain(KEYS);
     let store = store(&mut section);
@@ -113,6 +119,7 @@ pub(super) fn read(
         probe_every: section.duration("probe_every", Duration::from_secs(3600), MILLISECOND),
         probes: section.tables("probes").into_iter().filter_map(probe).collect(),
         is_probing: true,
+        notify: webhook::read(&mut section, telemetry),
         store,
         modes,
     };

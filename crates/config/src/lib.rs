@@ -44,6 +44,7 @@ pub(crate) mod units;
 mod upstream;
 pub mod variables;
 mod views;
+mod webhook;
 
 use std::cell::RefCell;
 use std::io;
@@ -80,6 +81,7 @@ pub use telemetry::{LogFormat, TelemetrySettings};
 pub use tls::{Tls, TlsFiles};
 pub use upstream::{Http, Stdio, Transport, UpstreamSettings};
 pub use views::View;
+pub use webhook::Webhook;
 
 use base::platform::disk;
 use base::seal;
@@ -316,6 +318,7 @@ impl Config {
         }
         // Anyone may get every prompt.
         let is_open = !auth.required && access.is_none();
+        let telemetry = telemetry::read(root.section("telemetry"), proxies.clone());
         let config = Self {
             digest: seal::sha256_text(text.as_bytes()),
             files: Vec::new(),
@@ -329,13 +332,13 @@ impl Config {
             accounts,
             logins,
             overlays: overlays::read_all(&mut root, &upstreams, &disabled),
-            approvals: approvals::read(root.section("approvals"), &upstreams, modes),
+            approvals: approvals::read(root.section("approvals"), &upstreams, modes, &telemetry),
             views: views::read_all(&mut root, &server, &upstreams, &disabled),
             cluster: cluster::read(root.section("cluster"), server.seal_keys.is_some()),
             server,
             disabled_upstreams: disabled,
             upstreams,
-            telemetry: telemetry::read(root.section("telemetry"), proxies),
+            telemetry,
             naming,
             has_end: end(&mut root, text),
             text: Secret::new(text),
@@ -424,6 +427,7 @@ transport = "stdio"
 [[auth.mtls]]
 [[access.rules]]
 [[limits]]
+[approvals.notify]
 [[approvals.probes]]
 [[overlays]]
 arguments.argument = {}

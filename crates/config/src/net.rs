@@ -37,8 +37,8 @@ const DIRECT: &str = "NO_PROXY";
 
 /// The keys of `[net]`.
 const KEYS: &str = r#"
-proxy, such as "http://proxy.example.com:3128": HTTP proxy for upstreams, identity providers and
-    collectors: a URL with `http` or `https`, with a user and a password where the proxy demands
+proxy, such as "http://proxy.example.com:3128": HTTP proxy for upstreams, identity providers,
+    collectors and webhooks: a URL with `http` or `https`, with a user and a password where the proxy demands
     them, or a secret that holds it. Not set: the variables `HTTPS_PROXY` and `HTTP_PROXY`. `""`
     calls all directly. Loopback addresses and hosts in `NO_PROXY` always are. See
     docs/company-network.md.

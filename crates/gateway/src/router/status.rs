@@ -65,17 +65,14 @@ impl UpstreamStatus {
     /// Says how many of its prompts wait for approval, and how they are approved; `None` if none
     /// waits.
     pub fn waiting(&self) -> Option<String> {
-        let waiting = match self.undecided {
-            0 => return None,
-            1 => "1 prompt waits".to_owned(),
-            count => format!("{count} prompts wait"),
-        };
-        Some(match self.nothing_approved {
-            true => {
-                format!("{waiting}, and nothing is approved yet: `promptgate approvals review`")
+        match (self.undecided, self.nothing_approved) {
+            (0, _) => None,
+            (count, true) => {
+                let waiting = prompts_wait(count);
+                Some(format!("{waiting}, and nothing is approved yet: {REVIEW}"))
             }
-            false => format!("{waiting} for approval: `promptgate approvals review`"),
-        })
+            (count, false) => Some(waiting_sentence(count)),
+        }
     }
 
     /// The note for an operator on an upstream that works and has no prompts, or whose list changes
@@ -91,6 +88,21 @@ impl UpstreamStatus {
         }
         let walk = self.walk.filter(|_| self.failure.is_none())?;
         emptiness(walk.pages, walk.prompts).map(Cow::Borrowed)
+    }
+}
+
+/// The command that approves.
+const REVIEW: &str = "`promptgate approvals review`";
+
+/// Says how many prompts wait for approval, and how they are approved.
+pub(super) fn waiting_sentence(count: usize) -> String {
+    format!("{} for approval: {REVIEW}", prompts_wait(count))
+}
+
+fn prompts_wait(count: usize) -> String {
+    match count {
+        1 => "1 prompt waits".to_owned(),
+        _ => format!("{count} prompts wait"),
     }
 }
 

@@ -33,6 +33,7 @@ pub struct Metrics {
     list_changes_sent: Counter<u64>,
     definition_changed: Counter<u64>,
     unapproved: Counter<u64>,
+    approval_notifications: Counter<u64>,
     reloads: Counter<u64>,
     failed_tasks: Counter<u64>,
     driver_restarts: Counter<u64>,
@@ -166,6 +167,11 @@ impl Metrics {
                 "{get}",
                 "Gets of prompts or texts that were not approved, by outcome",
             ),
+            approval_notifications: count(
+                "promptgate.approval_notifications",
+                "{notification}",
+                "Attempts to notify the webhook of approvals, by outcome",
+            ),
             reloads: count(
                 "promptgate.config.reloads",
                 "{reload}",
@@ -224,6 +230,12 @@ impl Metrics {
     pub fn unapproved(&self, upstream: &str, outcome: &'static str) {
         let outcome = KeyValue::new("promptgate.outcome", outcome);
         self.unapproved.add(1, &[by_upstream(upstream), outcome]);
+    }
+
+    /// Counts an attempt to notify the webhook of approvals; `outcome` is `delivered`, `failed` or
+    /// `given_up`.
+    pub fn approval_notification(&self, outcome: &'static str) {
+        self.approval_notifications.add(1, &[KeyValue::new("promptgate.outcome", outcome)]);
     }
 
     /// Counts a call of a prompt that the access rules deny.

@@ -4,6 +4,7 @@ mod asked;
 mod diff;
 mod examined;
 pub mod json;
+pub mod notify;
 pub(crate) mod probe;
 pub mod words;
 

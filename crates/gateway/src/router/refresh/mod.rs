@@ -154,6 +154,8 @@ impl Refresh {
                 }
                 () = edition_serves(&mut held), if held.is_some() => {
                     held = None;
+                    // For readers of the newest edition: it is another one than at the renewal.
+                    announce.published.send_replace(());
                     continue;
                 }
                 () = sleep_until(deadline), if waiting => {

@@ -1,0 +1,111 @@
+//! `[approvals.notify]`: the webhook that says that prompts wait for approval.
+
+use http::Uri;
+
+use super::jwt::{URL_RULE, url};
+use super::net::Proxies;
+use super::reader::Section;
+use super::secret::Secret;
+use super::telemetry::TelemetrySettings;
+use base::seal::WebhookKey;
+
+/// The receiver of notifications, and how it knows them.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Webhook {
+    /// A URL that was accepted by [`Webhook::uri`]. The paths of some receivers are credentials.
+    pub url: Secret,
+    pub key: WebhookKey,
+    /// The name of this gateway, for the receiver: `telemetry.service_name`.
+    pub gateway: String,
+    pub proxies: Proxies,
+}
+
+impl Webhook {
+    /// Returns the URL; `None` for one that was not accepted.
+    pub fn uri(&self) -> Option<Uri> {
+        url(self.url.expose())
+    }
+}
+
+/// The keys of `[approvals.notify]`.
+const KEYS: &str = r#"
+url: URL of the receiver (`https`, or `http` on loopback), or a secret that holds it.
+secret: Key of the signatures: `whsec_` and 24 to 64 bytes in base64.
+"#;
+
+const KEY_RULE: &str =
+    "whsec_ and 24 to 64 bytes in base64; create one with `printf whsec_; openssl rand -base64 32`";
+
+/// Returns `None` without the table.
+pub(super) fn read(section: &mut Section<'_>, telemetry: &TelemetrySettings) -> Option<Webhook> {
+    if !section.has("notify") {
+        return None;
+    }
+    let mut section = section.section("notify");
+    section.explain(KEYS);
+    let (address, secret) = (section.text_or_secret("url"), section.secret("secret"));
+    for (key, is_set, rule) in
+        [("url", address.is_some(), URL_RULE), ("secret", secret.is_some(), KEY_RULE)]
+    {
+        if !is_set && !section.is_rejected(key) {
+            section.mistake(key, format!("is required: {rule}"));
+        }
+    }
+    if address.as_ref().is_some_and(|address| url(address.expose()).is_none()) {
+        section.mistake("url", format!("must be {URL_RULE}"));
+    }
+    let key = secret.as_ref().and_then(|secret| WebhookKey::parse(secret.expose()));
+    if secret.is_some() && key.is_none() {
+        section.mistake("secret", format!("must be {KEY_RULE}"));
+    }
+    section.finish();
+    let TelemetrySettings { service_name: gateway, proxies, .. } = telemetry;
+    Some(Webhook { url: address?, key: key?, gateway: gateway.clone(), proxies: proxies.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::schema_check;
+
+    const KEY: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+    fn read(toml: &str) -> Result<crate::Config, String> {
+        let toml = format!("[telemetry]\nservice_name = \"house\"\n[approvals.notify]\n{toml}");
+        let env = [("HOOK".to_owned(), "https://hooks.example/T0/p4th".to_owned())];
+        schema_check::parse("g", &toml, Path::new(""), &env).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_webhook_has_a_url_that_may_be_a_secret_and_a_key() {
+        let toml = format!("url = {{ env = \"HOOK\" }}\nsecret = {{ value = \"{KEY}\" }}\n");
+        let config = read(&toml).unwrap();
+        let shown = format!("{config:?}");
+        assert!(!shown.contains("p4th") && !shown.contains("MfKQ9r8GKYqrTwjU"), "{shown}");
+        let webhook = config.approvals.notify.unwrap();
+        assert_eq!(webhook.uri().unwrap().host(), Some("hooks.example"));
+        assert_eq!(webhook.gateway, "house");
+        let none = schema_check::parse("g", "[approvals]\n", Path::new(""), &[]).unwrap();
+        assert_eq!(none.approvals.notify, None);
+    }
+
+    #[test]
+    fn k5_what_is_missing_or_cannot_be_used_is_a_mistake_without_the_key() {
+        let error = read("").unwrap_err();
+        assert!(error.contains("approvals.notify.url: is required: a URL with https"), "{error}");
+        assert!(error.contains("approvals.notify.secret: is required: whsec_"), "{error}");
+        let key = format!("secret = {{ value = \"{KEY}\" }}\n");
+        for url in ["http://hooks.example/", "ftp://127.0.0.1/", "https://u:p@hooks.example/", ""] {
+            let error = read(&format!("url = \"{url}\"\n{key}")).unwrap_err();
+            assert!(error.contains("approvals.notify.url: must be a URL with https"), "{error}");
+        }
+        let url = "url = \"http://127.0.0.1:9/\"\n";
+        let error = read(&format!("{url}secret = {{ value = \"hunter2\" }}\n")).unwrap_err();
+        assert!(error.contains("approvals.notify.secret: must be whsec_ and 24"), "{error}");
+        assert!(!error.contains("hunter2"), "{error}");
+        let error = read(&format!("{url}secret = {{ env = \"UNSET\" }}\n")).unwrap_err();
+        assert!(error.contains("UNSET is not set") && !error.contains("required"), "{error}");
+        assert!(read(&format!("{url}{key}events = []\n")).is_err(), "an unknown key");
+    }
+}

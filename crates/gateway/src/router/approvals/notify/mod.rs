@@ -1,0 +1,184 @@
+//! Notifications: the webhook of `[approvals.notify]` learns which prompts wait for approval.
+
+mod outbox;
+mod webhook;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, warn};
+
+use outbox::{AfterFailure, Outbox, VersionId};
+use webhook::WebhookClient;
+
+use crate::router::Router;
+use crate::router::approval::ApprovalRow;
+use crate::router::blocking::beside_calls;
+use crate::router::catalog::Catalog;
+use crate::router::status::waiting_sentence;
+use base::platform::wall_clock;
+use base::seal;
+use domain::approval::{Class, Reason};
+use domain::fault::excerpt;
+use domain::name::UpstreamId;
+
+/// Notifies the webhook of the newest configuration of prompts that wait, until `stop`. `newest`
+/// returns the router of that configuration; `None` once the gateway has ended.
+pub async fn keep_notifying(newest: impl Fn() -> Option<Arc<Router>>, stop: CancellationToken) {
+    let notifying = async {
+        let mut notifier = Notifier::default();
+        let Some(mut published) = newest().map(|router| router.shared.published.clone()) else {
+            return std::future::pending().await;
+        };
+        loop {
+            published.mark_unchanged();
+            let next = match newest() {
+                Some(router) => notifier.step(router).await,
+                None => None,
+            };
+            tokio::select! {
+                Ok(()) = published.changed() => {}
+                () = until(next) => {}
+            }
+        }
+    };
+    stop.run_until_cancelled(notifying).await;
+}
+
+async fn until(next: Option<Instant>) {
+    match next {
+        Some(next) => sleep_until(next).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The versions that wait, by upstream.
+type Waiting = BTreeMap<UpstreamId, BTreeSet<VersionId>>;
+
+#[derive(Default)]
+struct Notifier {
+    outbox: Outbox,
+    /// Of the newest configuration.
+    client: Option<WebhookClient>,
+}
+
+impl Notifier {
+    /// Looks at what waits, and sends the next notification if it is due. Returns when the next one
+    /// is.
+    async fn step(&mut self, router: Arc<Router>) -> Option<Instant> {
+        let webhook = router.approvals.notify.as_ref();
+        if self.client.as_ref().map(|client| &client.webhook) != webhook {
+            self.client = webhook.cloned().map(WebhookClient::new);
+            // Another receiver knows of nothing.
+            self.outbox = Outbox::default();
+        }
+        let client = self.client.as_ref()?;
+        let catalog = router.catalog();
+        let seen = catalog.clone();
+        let waiting = beside_calls(move || waiting(&seen)).await;
+        self.outbox.observe(waiting.clone(), Instant::now());
+        let (due, upstream) = self.outbox.next()?;
+        if due > Instant::now() {
+            return Some(due);
+        }
+        let upstream = upstream.clone();
+        let versions = waiting.get(&upstream)?;
+        let id = message_id(&client.webhook.gateway, &upstream, versions);
+        let body = message(&client.webhook.gateway, &upstream, &catalog);
+        let outcome = match client.send(&id, body.to_string()).await {
+            Ok(()) => {
+                self.outbox.delivered(&upstream, Instant::now());
+                "delivered"
+            }
+            Err(error) => self.note_failure(&upstream, &error),
+        };
+        router.shared.telemetry.metrics().approval_notification(outcome);
+        // Something may have changed meanwhile.
+        Some(Instant::now())
+    }
+
+    /// Notes a failed attempt, and returns its outcome for the metric.
+    fn note_failure(&mut self, upstream: &UpstreamId, error: &str) -> &'static str {
+        let receiver = self.client.as_ref().map(WebhookClient::host).unwrap_or_default();
+        match self.outbox.failed(upstream, Instant::now(), fastrand::f64()) {
+            AfterFailure::Retried { is_first } => {
+                if is_first {
+                    warn!(%upstream, receiver, error, "a notification of approvals has failed; it is sent again for an hour");
+                }
+                "failed"
+            }
+            AfterFailure::GivenUp => {
+                error!(%upstream, receiver, error, "a notification of approvals is given up; correct approvals.notify or its receiver: \
+                     the next one is sent when another version waits, or after a restart");
+                "given_up"
+            }
+        }
+    }
+}
+
+fn waiting(catalog: &Catalog) -> Waiting {
+    let mut waiting = Waiting::new();
+    for row in catalog.approvals.iter().flat_map(|rows| rows.iter()).filter(|row| row.is_waiting())
+    {
+        let versions: &mut BTreeSet<_> = waiting.entry(row.upstream.clone()).or_default();
+        versions.extend(version_id(row));
+    }
+    waiting
+}
+
+/// Identifies the version of a prompt that waits. Texts count where they are the reason: others
+/// become known one after another, and are no news.
+fn version_id(row: &ApprovalRow) -> Option<VersionId> {
+    let version = row.offered.as_ref()?.version.version();
+    let texts = (row.decision.reason == Reason::TextChanged).then_some(&version.texts);
+    let texts: Vec<_> = texts.into_iter().flatten().collect();
+    let id = json!([row.raw_name, version.definition, version.source, texts]);
+    Some(seal::sha256(id.to_string().as_bytes()))
+}
+
+/// Bytes of a message id: enough that no two are the same by chance.
+const ID_LEN: usize = 16;
+
+/// Returns the same id for the same versions, after a restart and on all replicas, so that receivers
+/// know a second message.
+fn message_id(gateway: &str, upstream: &UpstreamId, versions: &BTreeSet<VersionId>) -> String {
+    let mut text = json!([gateway, upstream.as_str()]).to_string().into_bytes();
+    text.extend(versions.iter().flatten());
+    format!("msg_{}", seal::hex::hex(&seal::sha256(&text)[..ID_LEN]))
+}
+
+/// Prompts that a message names.
+const NAMED: usize = 50;
+
+/// Returns a message in the form that the Standard Webhooks specification recommends. `text` is for
+/// chats, which show it, and holds nothing that an upstream writes.
+fn message(gateway: &str, upstream: &UpstreamId, catalog: &Catalog) -> Value {
+    let rows = catalog.approvals.iter().flat_map(|rows| rows.iter());
+    let rows = rows.filter(|row| row.upstream == *upstream && row.is_waiting());
+    let count = rows.clone().count();
+    json!({
+        "type": "approvals.waiting",
+        "timestamp": humantime::format_rfc3339_seconds(wall_clock()).to_string(),
+        "text": format!("{gateway}: upstream {upstream}: {}", waiting_sentence(count)),
+        "data": {
+            "gateway": gateway,
+            "upstream": upstream.as_str(),
+            "waiting": count,
+            "prompts": rows.take(NAMED).map(prompt_json).collect::<Vec<_>>(),
+        },
+    })
+}
+
+fn prompt_json(row: &ApprovalRow) -> Value {
+    let class = row.offered.as_ref().map(|offered| offered.version.version().class());
+    json!({
+        "name": excerpt(&row.public_name),
+        "rawName": excerpt(&row.raw_name),
+        "state": row.decision.state.as_str(),
+        "reason": row.decision.reason.as_str(),
+        "class": class.map(Class::as_str),
+    })
+}
