@@ -360,7 +360,7 @@ fn one_function_makes_the_proof_that_an_upstream_demands() {
 /// Where tasks are spawned that live as long as a call, a connection or a request of an operator,
 /// and how many. All others live as long as the gateway, and are spawned by `Supervisor`, which
 /// notices when one fails.
-const SHORT_TASKS: [(&str, usize); 23] = [
+const SHORT_TASKS: [(&str, usize); 24] = [
     ("admin/accounts.rs", 1),
     ("admin/evidence.rs", 1),
     ("app/replicas.rs", 5),
@@ -385,6 +385,8 @@ const SHORT_TASKS: [(&str, usize); 23] = [
     ("gateway/upstream/auth/login.rs", 2),
     ("gateway/upstream/connection/dedicated.rs", 1),
     ("gateway/upstream/connection/examiner.rs", 1),
+    // A call of git.
+    ("gateway/upstream/library/history.rs", 1),
     ("gateway/upstream/transport/http_sse.rs", 1),
     // Two for the streams of a child, one for a message to it.
     ("gateway/upstream/transport/stdio.rs", 4),

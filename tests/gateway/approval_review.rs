@@ -272,3 +272,47 @@ async fn all_prompts_of_an_upstream_are_approved_after_a_summary() {
     assert_eq!(again.stdout, "Nothing to do: 1 prompt approved already.\n");
     assert_eq!(folder.approvals(&["approve", "--all-of", "uq"]).await.code, Some(64));
 }
+
+/// Commits all files of a folder as this person.
+fn commit(folder: &Folder, who: &str) {
+    let (name, email) = (format!("user.name={who}"), format!("user.email={who}@example.com"));
+    for arguments in [
+        &["init", "-q"][..],
+        &["add", "prompts"],
+        &["-c", &name, "-c", &email, "commit", "-q", "-m", "change"],
+    ] {
+        let mut git = std::process::Command::new("git");
+        let git = git.current_dir(folder.path()).env("GIT_CONFIG_GLOBAL", "/dev/null");
+        let done = git.args(arguments).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_second_of_two_approvals_is_not_that_of_the_person_who_changed_the_file() {
+    let library = "[upstreams.lib]\ntransport = \"library\"\npath = \"prompts\"\n";
+    let folder = Folder::new(&(enforced("approvers = 2\n") + library));
+    std::fs::create_dir(folder.path().join("prompts")).unwrap();
+    let write = |text: &str| {
+        let file = format!("---\nname: p\n---\n{text}\n");
+        std::fs::write(folder.path().join("prompts/p.md"), file).unwrap();
+    };
+    let approve = async |who: &str| {
+        folder.approvals_as(who, "", &["approve", "lib__p", "--yes", "--why", "read"]).await
+    };
+    write("one");
+    commit(&folder, "ada");
+    assert!(approve("bob").await.stdout.starts_with("Approved by one of two"));
+    let own = approve("ada").await;
+    assert_eq!(own.code, Some(1), "{own:?}");
+    assert!(own.stderr.contains("lib__p: ada changed its file in commit "), "{own:?}");
+    assert!(own.stderr.contains("another person must approve it"), "{own:?}");
+    assert_eq!(approve("carol").await.stdout, "Approved: lib__p\n");
+    write("two");
+    commit(&folder, "ada");
+    assert!(approve("ada").await.stdout.starts_with("Approved by one of two"), "as the first");
+    assert_eq!(approve("bob").await.stdout, "Approved: lib__p\n");
+    write("not committed");
+    assert!(approve("bob").await.stdout.starts_with("Approved by one of two"));
+    assert_eq!(approve("ada").await.stdout, "Approved: lib__p\n", "git does not tell");
+}

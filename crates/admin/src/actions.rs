@@ -303,7 +303,10 @@ impl AdminServer {
         let decision = match visitor.via {
             // A person is recorded under the id of their session. A bearer token identifies no
             // person, so `by` is taken from the body.
-            Via::Oidc => DecisionRequest { by: Some(visitor.id.clone()), ..decision },
+            Via::Oidc => {
+                let (by, known_as) = (Some(visitor.id.clone()), visitor.name.clone());
+                DecisionRequest { by, known_as, ..decision }
+            }
             _ => decision,
         };
         let if_match = head.headers.get(IF_MATCH).and_then(|value| value.to_str().ok());
@@ -372,6 +375,7 @@ impl AdminServer {
         let decision = DecisionRequest {
             prompts: vec![name.to_owned()],
             by: Some(visitor.id.clone()),
+            known_as: visitor.name.clone(),
             why: form.some("why").map(str::to_owned),
             to: form.some("to").map(str::to_owned),
             unseen: form.some("unseen").is_some(),

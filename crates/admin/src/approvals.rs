@@ -35,6 +35,9 @@ pub(super) struct DecisionRequest {
     pub prompts: Vec<String>,
     /// The person who decides, as the client names them.
     pub by: Option<String>,
+    /// Another name of a person who is signed in.
+    #[serde(skip)]
+    pub known_as: Option<String>,
     pub why: Option<String>,
     /// A digest, for a rollback.
     pub to: Option<String>,
@@ -154,6 +157,7 @@ impl AdminState {
         let notes = notes(&action, &examined);
         let decider = Decider {
             by: decision.by.unwrap_or_else(|| "admin".to_owned()),
+            known_as: decision.known_as,
             why: decision.why,
             via: "admin",
             at: wall_clock(),

@@ -413,7 +413,8 @@ impl OwnGateway {
     ) -> Result<Outcome, Failure> {
         let examined: Vec<Examined> =
             shown.iter().filter_map(|shown| shown.examined.clone()).collect();
-        let decider = Decider { by: user(), why, via: "cli", at: SystemTime::now() };
+        let decider =
+            Decider { by: user(), known_as: None, why, via: "cli", at: SystemTime::now() };
         let notes = notes(action, &examined);
         let before = self.lock.lock().map(|lock| lock.clone()).ok();
         let outcome = self.router.decide(action, examined, before, &decider).await;

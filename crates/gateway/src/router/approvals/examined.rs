@@ -9,6 +9,7 @@ use serde_json::json;
 use super::json::row_json;
 use super::probe::{ProbedText, ProbedTexts};
 use crate::router::approval::{ApprovalRow, SeenOtherwise};
+use crate::upstream::library::FileChange;
 use base::seal;
 use config::lock::Objects;
 use domain::approval::{Approval, ApprovalState, Class, Mode, OfferedText, Version};
@@ -21,6 +22,9 @@ pub struct Examined {
     pub offered: Option<OfferedVersion>,
     /// Texts that the gateway has seen by itself, and that this examination did not get.
     pub seen_otherwise: Vec<SeenOtherwise>,
+    /// The last change of its library file, if two people must approve and the person who decides
+    /// has made it.
+    pub own_change: Option<FileChange>,
 }
 
 #[derive(Clone, Debug)]
@@ -43,7 +47,7 @@ impl Examined {
             row.keep_variants(&mut version);
             OfferedVersion { version, objects: Objects::new(), texts: texts.collect() }
         });
-        Self { row: row.clone(), offered, seen_otherwise: Vec::new() }
+        Self { row: row.clone(), offered, seen_otherwise: Vec::new(), own_change: None }
     }
 
     /// Whether the offered version is not approved.

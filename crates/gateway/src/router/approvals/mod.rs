@@ -13,7 +13,7 @@ pub(crate) use examined::Examinations;
 pub use examined::{Examined, OfferedVersion};
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -26,15 +26,16 @@ use probe::{Patience, ProbedText, offered_texts};
 use crate::router::Router;
 use crate::router::approval::{ApprovalRow, OfferedPrompt};
 use crate::router::blocking::beside_calls;
-use crate::upstream::library::source_object;
+use crate::upstream::library::{FileChange, source_object};
 use audit::record::AuditEvent;
 use base::seal;
 use config::lock::{Lock, Object, Objects, StoreError, patch};
-use config::{ApprovalRules, Transport};
+use config::{ApprovalRules, Transport, UpstreamSettings};
 use domain::approval::{
     Approval, Attribution, DigestText, MIN_PREFIX, NO_ARGUMENTS, OfferedText, Reason, Version,
     decide,
 };
+use domain::fault::excerpt;
 use domain::name::UpstreamId;
 
 /// A decision on prompts.
@@ -70,6 +71,8 @@ impl Action {
 #[derive(Clone, Debug)]
 pub struct Decider {
     pub by: String,
+    /// Another name of the person, such as an email address.
+    pub known_as: Option<String>,
     pub why: Option<String>,
     /// `cli` or `admin`, for the audit log.
     pub via: &'static str,
@@ -180,7 +183,7 @@ impl Router {
             offered.version = known;
         }
         let offered = Some(OfferedVersion { version, objects, texts });
-        Ok(Examined { row, offered, seen_otherwise: seen })
+        Ok(Examined { row, offered, seen_otherwise: seen, own_change: None })
     }
 
     /// Examines a prompt for a person who may decide on it. Returns what is to be shown, with the
@@ -249,15 +252,38 @@ impl Router {
     }
 
     async fn source_of(&self, upstream: &UpstreamId, file: PathBuf) -> Result<String, String> {
-        let config = self.upstreams.get(upstream).map(|upstream| upstream.config());
-        let Some((Transport::Library(folder), config)) = config.map(|c| (&c.transport, c)) else {
+        let Some((folder, config)) = self.library(upstream) else {
             return Err("its upstream is no library any more".to_owned());
         };
-        let (folder, library) = (folder.clone(), upstream.to_string());
+        let (folder, library) = (folder.to_owned(), upstream.to_string());
         let limit = config.settings.max_message;
         let reading = beside_calls(move || source_object(&folder, &library, &file, limit));
         let read = timeout(SOURCE_TIMEOUT, reading).await;
         read.unwrap_or_else(|_| Err("its file cannot be read in time".to_owned()))
+    }
+
+    /// Returns the folder of a library; `None` for other upstreams.
+    fn library(&self, upstream: &UpstreamId) -> Option<(&Path, &UpstreamSettings)> {
+        let config = self.upstreams.get(upstream)?.config();
+        match &config.transport {
+            Transport::Library(folder) => Some((folder, config)),
+            _ => None,
+        }
+    }
+
+    /// Notes the library files of which git tells that the person who decides has changed them last.
+    async fn note_own_changes(&self, prompts: &mut [Examined], decider: &Decider) {
+        for examined in prompts {
+            let prompt = examined.row.offered.as_ref().map(|offered| &offered.prompt);
+            let source = prompt.and_then(|prompt| prompt.source.as_ref());
+            let Some((source, (folder, _))) = source.zip(self.library(&examined.row.upstream))
+            else {
+                continue;
+            };
+            let Ok(change) = FileChange::last(folder.join(&source.path)).await else { return };
+            let mut names = std::iter::once(&decider.by).chain(&decider.known_as);
+            examined.own_change = change.filter(|change| names.any(|name| change.is_by(name)));
+        }
     }
 
     /// Carries out an action on prompts, all or none, and records it. `before` is the digest of the
@@ -268,7 +294,7 @@ impl Router {
     pub async fn decide(
         &self,
         action: &Action,
-        prompts: Vec<Examined>,
+        mut prompts: Vec<Examined>,
         before: Option<String>,
         decider: &Decider,
     ) -> Result<DecisionOutcome, ApprovalError> {
@@ -277,6 +303,9 @@ impl Router {
         decider.why = decider.why.filter(|why| !why.trim().is_empty());
         if rules.requires_reason && decider.why.is_none() {
             return Err(ApprovalError::NoReason);
+        }
+        if rules.needs_two && matches!(action, Action::Approve { .. }) {
+            self.note_own_changes(&mut prompts, &decider).await;
         }
         let attribution = Attribution {
             by: decider.by.clone(),
@@ -487,7 +516,12 @@ fn apply(
                 Some(why) if !unseen => return Err(refused(row, why)),
                 _ => {}
             }
-            approve(approval, version, attribution, rules).map_err(|why| refused(row, why))
+            let approved = approve(approval, version, attribution, rules);
+            let approved = approved.map_err(|why| refused(row, why))?;
+            match &examined.own_change {
+                Some(change) if approved.0 != HALF_APPROVED => Err(refused(row, own(change))),
+                _ => Ok(approved),
+            }
         }
         Action::ApproveVariants { digests } => {
             let version = with_variants(examined, approval, digests);
@@ -555,6 +589,14 @@ fn with_variants(
         return Err(format!("it would have more than {MAX_VARIANTS} approved variants"));
     }
     Ok(version)
+}
+
+/// Why an approval does not count as the second one of two.
+fn own(change: &FileChange) -> String {
+    let (author, commit) = (excerpt(&change.author), &change.commit);
+    format!(
+        "{author} changed its file in commit {commit}; another person must approve it after the first (approvals.approvers = 2)"
+    )
 }
 
 /// Why an approved version is not rejected: that would take it from everybody.

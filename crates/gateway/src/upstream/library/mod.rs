@@ -3,6 +3,7 @@
 mod budget;
 mod embed;
 mod files;
+mod history;
 mod place;
 mod reader;
 mod render;
@@ -27,6 +28,7 @@ use render::{Compiled, RenderError};
 use tracing::warn;
 
 use super::prompt_list::PromptList;
+pub use history::FileChange;
 
 /// Snapshot of all prompts of a library.
 #[derive(Debug)]
