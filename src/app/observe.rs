@@ -226,8 +226,20 @@ pub(super) fn endpoint(
         |admission| admission.suspended,
     );
     admission(
-        ("promptgate.in_flight.size", "By", "Memory of the messages of calls in flight"),
+        (
+            "promptgate.in_flight.size",
+            "By",
+            "Memory of messages, and of results until they are sent",
+        ),
         |admission| admission.bytes,
+    );
+    admission(
+        (
+            "promptgate.in_flight.size_limit",
+            "By",
+            "The most memory that messages and results may take",
+        ),
+        |admission| admission.max_bytes,
     );
     let service = Arc::downgrade(endpoint);
     let remaining = "Time until a certificate ends; negative once it has ended";

@@ -16,9 +16,10 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::support::client::{Stream, modern, modern_bytes, request};
+use crate::support::gateway::api_key;
 use crate::support::process::LOG_WARNINGS;
 use crate::support::upstream::HANG;
-use crate::support::{Client, PATIENCE, Process, Upstream, eventually, metrics};
+use crate::support::{Client, PATIENCE, Process, Scripted, Upstream, eventually, metrics};
 
 /// A running binary, and where it can be looked at.
 struct ObservedProcess {
@@ -195,6 +196,63 @@ async fn m3_two_hundred_large_bodies_are_taken_as_far_as_there_is_room_and_the_r
     let peak = gateway.memory("VmHWM:");
     assert!(peak < 128 << 10, "{peak} KiB at most");
     assert_eq!(gateway.process.client().names().await.0, ["up__p"], "and it goes on");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn results_that_one_caller_does_not_read_stay_within_the_budget_and_others_are_served() {
+    // More than the buffers of a connection take.
+    let large = "x".repeat(7 << 20);
+    let upstream = Upstream::modern(move |asked| {
+        (asked.message["params"]["arguments"]["x"] == "large").then(|| {
+            let asked_for = json!({"type": "text", "text": "LARGE"});
+            let message = json!({"role": "user", "content": asked_for});
+            let result = json!({"resultType": "complete", "messages": [message]});
+            let answer = json!({"jsonrpc": "2.0", "id": asked.message["id"], "result": result});
+            let answer = answer.to_string().replace("LARGE", &large).into_bytes();
+            Scripted::Http(200, vec![("Content-Type", "application/json".to_owned())], answer)
+        })
+    })
+    .await;
+    let toml = "[server.limits]\nin_flight_bytes = \"32MiB\"\n".to_owned()
+        + &upstream.patient_table("up")
+        + &api_key("a", "pg_a")
+        + &api_key("b", "pg_b");
+    let gateway = ObservedProcess::with(&toml, &[("MIMALLOC_PURGE_DELAY", "1")]).await;
+    let [a, b] = ["pg_a", "pg_b"].map(|key| gateway.process.client().with("X-API-Key", key));
+    let large = json!({"name": "up__p", "arguments": {"x": "large"}});
+    let request =
+        String::from_utf8(modern_bytes("HTTP/1.1", "prompts/get", large.clone())).unwrap();
+    let request = Arc::new(request.replace("\r\nHost", "\r\nX-API-Key: pg_a\r\nHost"));
+    let mut clients = JoinSet::new();
+    for _ in 0..30 {
+        let (request, addr) = (request.clone(), gateway.process.addr);
+        clients.spawn(async move {
+            let mut stream = TcpStream::connect(addr).await.unwrap();
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut status = [0; 12];
+            stream.read_exact(&mut status).await.unwrap();
+            (String::from_utf8(status.to_vec()).unwrap(), stream)
+        });
+    }
+    let answers = timeout(PATIENCE, clients.join_all()).await.expect("each is answered");
+    let count = |status: &str| answers.iter().filter(|(said, _)| said.ends_with(status)).count();
+    assert!(count("200") >= 2 && count("200") + count("503") == 30, "{}", count("200"));
+    const SIZE: &str = "promptgate_in_flight_size_bytes";
+    let size = async || metrics(&gateway.admin, &[SIZE]).await[SIZE];
+    let held = size().await;
+    assert!(held > f64::from(14 << 20) && held <= f64::from(32 << 20), "{held}");
+    let reply = a.modern("prompts/get", large.clone()).await;
+    assert_eq!((reply.status, reply.header("retry-after")), (503, Some("1")));
+    for _ in 0..5 {
+        b.ask("prompts/get", json!({"name": "up__p"})).await;
+    }
+    let reply = b.modern("prompts/get", large.clone()).await;
+    assert_eq!(reply.status, 200, "others have their share");
+    let peak = gateway.memory("VmHWM:");
+    assert!(peak < 128 << 10, "{peak} KiB at most");
+    drop(answers);
+    eventually(size, |held| *held == 0.).await;
+    assert_eq!(a.modern("prompts/get", large).await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

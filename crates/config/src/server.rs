@@ -71,8 +71,8 @@ pub struct Limits {
     pub idle: Duration,
     /// Requests in flight, over all callers.
     pub in_flight: usize,
-    /// Memory for request bodies, in bytes. Each body counts twice: as it arrives, and as the
-    /// message made of it.
+    /// Memory for request bodies, and for results until they are sent, in bytes. Each body counts
+    /// twice: as it arrives, and as the message made of it.
     pub in_flight_bytes: usize,
     /// Open notification streams.
     pub streams: usize,
@@ -335,9 +335,10 @@ body_size: Size of a request body. Beyond it: 413.
 idle: Idle time between two requests on a connection, after which it is closed.
 in_flight: Requests in flight, over all callers. Beyond it: 503 with `Retry-After`. Calls that wait
     for a user's answer move to a second pool of the same size.
-in_flight_bytes: Memory for request bodies, at least twice `body_size`. Beyond it: 503 with
-    `Retry-After`. Each body counts twice: as it arrives, and as what is kept of it. Requests to
-    upstreams may need the same amount again.
+in_flight_bytes: Memory for request bodies, at least twice `body_size`, and for results until the
+    client has taken them. At most a quarter of the memory limit (cgroup) of the process. Beyond it:
+    503 with `Retry-After`. Each body counts twice: as it arrives, and as what is kept of it.
+    Requests to upstreams may need the same amount again.
 streams: Open notification streams. For a new one, the stream without an event for longest of the
     caller that has most is closed, once its calls in flight are answered; else 503 with
     `Retry-After`.

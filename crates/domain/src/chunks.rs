@@ -7,7 +7,11 @@ use bytes::Bytes;
 
 /// A text as a sequence of chunks of UTF-8.
 #[derive(Clone, Default, Eq, PartialEq)]
-pub struct Chunks(Vec<Bytes>);
+pub struct Chunks {
+    chunks: Vec<Bytes>,
+    /// Bytes of them that are kept in memory also without this text.
+    kept_elsewhere: usize,
+}
 
 /// The large parts of a text while it is written, each with its place.
 #[derive(Debug, Default)]
@@ -16,31 +20,59 @@ pub struct Splices(Vec<(usize, Bytes)>);
 /// A shared text as the owner of its bytes.
 struct SharedText(Arc<String>);
 
+/// Bytes that hold a guard until the last of them is dropped.
+struct HoldingBytes<G> {
+    bytes: Bytes,
+    _guard: G,
+}
+
 /// Parts from this size on are shared, in bytes: for smaller ones a copy is cheaper than a write of
 /// its own.
 const SHARED: usize = 4 << 10;
 
 impl Chunks {
+    fn of(chunks: Vec<Bytes>) -> Self {
+        Self { chunks, kept_elsewhere: 0 }
+    }
+
     /// Bytes of the text.
     pub fn size(&self) -> usize {
-        self.0.iter().map(Bytes::len).sum()
+        self.chunks.iter().map(Bytes::len).sum()
+    }
+
+    /// Bytes of the text that are kept in memory also without it.
+    pub fn kept_elsewhere(&self) -> usize {
+        self.kept_elsewhere
+    }
+
+    /// The text, of which this many bytes are kept in memory also without it.
+    pub fn with_kept_elsewhere(self, kept_elsewhere: usize) -> Self {
+        Self { kept_elsewhere, ..self }
+    }
+
+    /// The text, whose last chunk holds `guard` until all of its bytes are dropped.
+    pub fn holding<G: Send + 'static>(mut self, guard: G) -> Self {
+        if let Some(last) = self.chunks.pop() {
+            self.chunks.push(holding(last, guard));
+        }
+        self
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Bytes> {
-        self.0.iter()
+        self.chunks.iter()
     }
 
     /// The text between two others. Short texts become one chunk.
     pub fn between(mut self, before: &str, after: &str) -> Self {
-        match self.0.as_slice() {
+        match self.chunks.as_slice() {
             [] => [before, after].concat().into(),
             [only] if only.len() < SHARED => {
                 let text = [before.as_bytes(), only, after.as_bytes()].concat();
-                Self(vec![text.into()])
+                Self { chunks: vec![text.into()], ..self }
             }
             _ => {
-                self.0.insert(0, before.to_owned().into());
-                self.0.push(after.to_owned().into());
+                self.chunks.insert(0, before.to_owned().into());
+                self.chunks.push(after.to_owned().into());
                 self
             }
         }
@@ -48,7 +80,7 @@ impl Chunks {
 
     /// The text in one piece.
     pub fn into_text(self) -> String {
-        let mut chunks = self.0;
+        let mut chunks = self.chunks;
         let bytes = match chunks.pop() {
             Some(only) if chunks.is_empty() => only.into(),
             last => chunks.into_iter().chain(last).fold(Vec::new(), |mut all, chunk| {
@@ -66,25 +98,25 @@ impl IntoIterator for Chunks {
     type IntoIter = std::vec::IntoIter<Bytes>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
+        self.chunks.into_iter()
     }
 }
 
 impl From<String> for Chunks {
     fn from(text: String) -> Self {
-        Self(vec![text.into()])
+        Self::of(vec![text.into()])
     }
 }
 
 impl From<&'static str> for Chunks {
     fn from(text: &'static str) -> Self {
-        Self(vec![Bytes::from_static(text.as_bytes())])
+        Self::of(vec![Bytes::from_static(text.as_bytes())])
     }
 }
 
 impl fmt::Debug for Chunks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Chunks({} bytes in {})", self.size(), self.0.len())
+        write!(f, "Chunks({} bytes in {})", self.size(), self.chunks.len())
     }
 }
 
@@ -108,6 +140,11 @@ impl Splices {
         }
     }
 
+    /// Bytes of the parts that are shared.
+    pub fn size(&self) -> usize {
+        self.0.iter().map(|(_, part)| part.len()).sum()
+    }
+
     /// The written text with the parts in their places.
     pub fn into_chunks(self, out: String) -> Chunks {
         if self.0.is_empty() {
@@ -122,13 +159,24 @@ impl Splices {
         }
         chunks.push(text.slice(written..));
         chunks.retain(|chunk| !chunk.is_empty());
-        Chunks(chunks)
+        Chunks::of(chunks)
     }
 }
 
 /// The bytes of a shared text.
 pub fn shared(text: &Arc<String>) -> Bytes {
     Bytes::from_owner(SharedText(text.clone()))
+}
+
+/// The bytes, which hold `guard` until the last of them is dropped.
+pub fn holding<G: Send + 'static>(bytes: Bytes, guard: G) -> Bytes {
+    Bytes::from_owner(HoldingBytes { bytes, _guard: guard })
+}
+
+impl<G> AsRef<[u8]> for HoldingBytes<G> {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl AsRef<[u8]> for SharedText {
@@ -158,6 +206,13 @@ mod tests {
             }
             let chunks = splices.into_chunks(out).between("(", ")");
             prop_assert_eq!(chunks.size(), expected.len() + 2);
+            let guard = Arc::new(());
+            let mut held: Vec<Bytes> = chunks.clone().holding(guard.clone()).into_iter().collect();
+            let last = held.pop().map(|mut last| last.split_off(last.len() - 1));
+            drop(held);
+            prop_assert_eq!(Arc::strong_count(&guard), 2, "until the last byte is dropped");
+            drop(last);
+            prop_assert_eq!(Arc::strong_count(&guard), 1);
             prop_assert_eq!(chunks.into_text(), format!("({expected})"));
         }
     }

@@ -19,6 +19,7 @@ use gateway::session::{
 };
 use gateway::shutdown::Supervisor;
 use gateway::telemetry::Telemetry;
+use gateway::upstream::call::result_memory::Unbounded;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -100,7 +101,7 @@ impl SessionLayer {
         };
         let turn = self.read(caller, &headers, &body).await.map_err(|refusal| refusal.fault)?;
         let Dispatch::Call(pending) = turn else { panic!("a call") };
-        let permits = CallPermits { call: Arc::new(UnlimitedPermit), budget: Arc::new(()) };
+        let permits = CallPermits { call: Arc::new(UnlimitedPermit), budget: Arc::new(Unbounded) };
         match self.sessions.clone().perform(pending, permits, None, NOW).await {
             CallOutcome::Result(result) => Ok(serde_json::from_str(&result.into_text()).unwrap()),
             CallOutcome::Fault(fault) => Err(fault),

@@ -8,6 +8,7 @@
 
 pub mod disk;
 pub mod heap;
+pub mod memory;
 pub mod network;
 pub mod panics;
 pub mod processes;

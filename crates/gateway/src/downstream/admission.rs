@@ -1,12 +1,16 @@
-//! Admission control: limits on calls, bytes of messages and streams, over all clients and
-//! transports, with a fair share of each for every caller.
+//! Admission control: limits on calls, bytes of messages and results, and streams, over all clients
+//! and transports, with a fair share of each for every caller.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
+use tracing::info;
 
 use super::pool::{Held, NoRoom, Pool, PoolLease, Revokes, RoomBounds};
 use crate::session::CallPermit;
+use crate::upstream::call::result_memory::MessageMemory;
+use base::platform::memory;
 use config::Limits;
 use domain::fair_share::{FairShare, Holder};
 use domain::fault::TransportFault;
@@ -72,8 +76,10 @@ pub struct AdmissionUsage {
     pub calls: usize,
     /// Calls that wait for their users.
     pub suspended: usize,
-    /// Bytes reserved for messages, in units of 1024.
+    /// Bytes reserved for messages and results, in units of 1024.
     pub bytes: usize,
+    /// The most that may be reserved: `in_flight_bytes`, or less where the machine has less.
+    pub max_bytes: usize,
     /// Open notification streams.
     pub streams: usize,
 }
@@ -105,8 +111,9 @@ impl AdmissionCounters {
 impl Admission {
     /// Creates the admission control of the first configuration.
     pub(crate) fn new(limits: &Limits) -> Self {
+        let limits = within(limits, memory::limit());
         let calls = || FairShare::new(limits.in_flight, limits.share.of(limits.in_flight));
-        let memory = Memory::new(limits);
+        let memory = Memory::new(&limits);
         let shared = AdmissionCounters {
             // As many suspended calls again: they use memory, but no time.
             calls: Mutex::new(CallShares { in_flight: calls(), suspended: calls() }),
@@ -117,13 +124,14 @@ impl Admission {
                 Revokes::IdleOfLarger,
             ),
         };
-        Self { shared: Arc::new(shared), limits: limits.clone() }
+        Self { shared: Arc::new(shared), limits }
     }
 
     /// Creates the admission control of the next configuration. What is in use counts against the
     /// new limits.
     pub(crate) fn renew(&self, limits: &Limits) -> Self {
-        let memory = Memory::new(limits);
+        let limits = within(limits, memory::limit());
+        let memory = Memory::new(&limits);
         let AdmissionCounters { kibibytes, streams, .. } = &*self.shared;
         kibibytes.resize(memory.total, memory.share);
         streams.resize(limits.streams, limits.share.of(limits.streams));
@@ -132,7 +140,7 @@ impl Admission {
         calls.in_flight.resize(limits.in_flight, share);
         calls.suspended.resize(limits.in_flight, share);
         drop(calls);
-        Self { shared: self.shared.clone(), limits: limits.clone() }
+        Self { shared: self.shared.clone(), limits }
     }
 
     /// Returns the current use.
@@ -142,6 +150,7 @@ impl Admission {
             calls: calls.in_flight.used(),
             suspended: calls.suspended.used(),
             bytes: self.shared.kibibytes.used() * 1024,
+            max_bytes: self.limits.in_flight_bytes,
             streams: self.shared.streams.used(),
         }
     }
@@ -183,9 +192,11 @@ impl Admission {
         size: usize,
     ) -> Result<BodyBudget, TransportFault> {
         let needed = kibibytes(size);
-        let bounds = Memory::new(&self.limits).bounds(needed);
-        let held = self.shared.kibibytes.hold(holder, needed, bounds);
-        Ok(BodyBudget::Whole(held.map_err(|_| TransportFault::Overloaded)?))
+        let memory = Memory::new(&self.limits);
+        let room = if needed <= kibibytes(SMALL_BODY) { RESULT_ROOM } else { 0 };
+        let held = self.shared.kibibytes.hold(holder, needed + room, memory.bounds(needed));
+        let held = held.map_err(|_| TransportFault::Overloaded)?;
+        Ok(BodyBudget::new(Reserved::Whole(held), memory, needed / COPIES + room))
     }
 
     /// Admits a notification stream. When there is no room, the stream that had no event for
@@ -211,6 +222,21 @@ impl Admission {
     }
 }
 
+/// The part of the memory of the process that messages may take: as much again may be needed for
+/// requests to upstreams, and for what the allocator keeps.
+const PART_OF_PROCESS: u64 = 4;
+
+/// The limits where the process may have `most` bytes of memory. Two of the largest bodies fit.
+fn within(limits: &Limits, most: Option<u64>) -> Limits {
+    let part = most.and_then(|most| usize::try_from(most / PART_OF_PROCESS).ok());
+    let part = part.unwrap_or(usize::MAX).max(COPIES * limits.body_size);
+    let in_flight_bytes = limits.in_flight_bytes.min(part);
+    if in_flight_bytes < limits.in_flight_bytes {
+        info!(in_flight_bytes, "server.limits.in_flight_bytes is reduced to the memory limit");
+    }
+    Limits { in_flight_bytes, ..limits.clone() }
+}
+
 /// Copies of a message in memory at once: its bytes, and the request that is read from them.
 const COPIES: usize = 2;
 
@@ -219,6 +245,10 @@ const RESERVE: usize = 8;
 
 /// Bytes of the largest small body: calls with few arguments, and everything about sessions.
 const SMALL_BODY: usize = 64 << 10;
+
+/// KiB that a small message, received in one piece, reserves for the results of its calls: most
+/// need no more, and so no second look at what is free.
+const RESULT_ROOM: usize = 4;
 
 /// The bounds on memory for messages, in KiB.
 #[derive(Clone, Copy, Debug)]
@@ -253,12 +283,48 @@ fn kibibytes(size: usize) -> usize {
     size.div_ceil(1024) * COPIES
 }
 
-/// Memory that is reserved for one complete message, released on drop.
+/// Memory that is reserved for one complete message and for the results of its calls, released on
+/// drop.
 #[derive(Debug)]
 #[must_use]
-pub(crate) enum BodyBudget {
-    Whole(#[expect(dead_code, reason = "held until it is dropped")] Held),
-    Uploaded(#[expect(dead_code, reason = "held until it is dropped")] PoolLease),
+pub(crate) struct BodyBudget {
+    reserved: Reserved,
+    memory: Memory,
+    /// KiB of it that results may take. A message is read before its calls begin, so the copy that
+    /// arrived leaves its room to them.
+    spare: AtomicUsize,
+}
+
+#[derive(Debug)]
+enum Reserved {
+    Whole(Held),
+    Uploaded(PoolLease),
+}
+
+impl BodyBudget {
+    fn new(reserved: Reserved, memory: Memory, spare: usize) -> Self {
+        Self { reserved, memory, spare: spare.into() }
+    }
+}
+
+impl MessageMemory for BodyBudget {
+    /// A result counts once: its bytes are shared on the way to the client.
+    fn grow(&self, bytes: usize) -> bool {
+        let (amount, memory) = (bytes.div_ceil(1024), self.memory);
+        let take = |spare: usize| Some(spare.saturating_sub(amount));
+        let spare = self.spare.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        let taken = spare.unwrap_or_default().min(amount);
+        let missing = amount - taken;
+        let grown = match &self.reserved {
+            _ if missing == 0 => return true,
+            Reserved::Whole(held) => held.grow(missing, |held| memory.bounds(held)),
+            Reserved::Uploaded(lease) => lease.grow(missing, memory.bounds(usize::MAX)),
+        };
+        if grown.is_err() {
+            self.spare.fetch_add(taken, Ordering::Relaxed);
+        }
+        grown.is_ok()
+    }
 }
 
 /// Memory that is reserved for a message while it is received, released on drop. It grows with the
@@ -297,7 +363,8 @@ impl Upload {
     /// `overloaded` if it was revoked before.
     pub(crate) fn received(self) -> Result<BodyBudget, TransportFault> {
         self.lease.claim().map_err(|_| TransportFault::Overloaded)?;
-        Ok(BodyBudget::Uploaded(self.lease))
+        let spare = self.reserved / COPIES;
+        Ok(BodyBudget::new(Reserved::Uploaded(self.lease), self.memory, spare))
     }
 
     /// Waits until the memory is revoked.
@@ -427,6 +494,40 @@ mod tests {
         assert_eq!(revoked.count(), 5, "one was revoked, and none may grow");
         assert_eq!(admission.usage().bytes, 14 << 20);
         drop((others, newcomer));
+    }
+
+    #[tokio::test]
+    async fn results_count_with_their_message_until_both_are_dropped_and_leave_others_their_share()
+    {
+        const MIB: usize = 1 << 20;
+        let admission =
+            Admission::new(&limits("in_flight_bytes = \"16MiB\"\nbody_size = \"1MiB\"\n"));
+        let (slow, other) = (holder("slow"), holder("other"));
+        let message = |holder: &Holder| admission.budget(holder, 1);
+        let results: Vec<_> = (0..4).map(|_| message(&slow).unwrap()).collect();
+        let has_room: Vec<_> = results.iter().map(|result| result.grow(3 * MIB)).collect();
+        assert_eq!(has_room, [true, true, true, false], "beyond half there is no more to borrow");
+        const MESSAGE: usize = (COPIES + RESULT_ROOM) << 10;
+        const SPARE: usize = MESSAGE - 1024;
+        assert_eq!(admission.usage().bytes, 3 * (3 * MIB - SPARE) + 4 * MESSAGE);
+        assert!(results[3].grow(SPARE) && !results[3].grow(1), "what is reserved is left");
+        assert!(message(&slow).is_err(), "new calls are refused");
+        let uploaded = uploaded(&admission, &other, 1 << 20).unwrap().received().unwrap();
+        assert!(uploaded.grow(MIB), "the copy that arrived leaves its room");
+        assert!(uploaded.grow(2 * MIB) && !uploaded.grow(MIB), "its share is a quarter");
+        drop(results);
+        assert_eq!(admission.usage().bytes, 4 * MIB);
+        assert!(message(&slow).unwrap().grow(3 * MIB));
+        drop(uploaded);
+        assert_eq!(admission.usage().bytes, 0);
+    }
+
+    #[test]
+    fn the_memory_of_messages_is_at_most_a_quarter_of_that_of_the_process() {
+        let limits = limits("in_flight_bytes = \"256MiB\"\nbody_size = \"1MiB\"\n");
+        let of = |most| within(&limits, most).in_flight_bytes >> 20;
+        assert_eq!([of(None), of(Some(2 << 30)), of(Some(512 << 20))], [256, 256, 128]);
+        assert_eq!(of(Some(1 << 20)), 2, "the largest body always has room");
     }
 
     #[tokio::test]

@@ -86,7 +86,8 @@ async fn finish(
     mut call: PendingCall,
     bytes_left: &mut usize,
 ) -> Option<String> {
-    let response = call.response().await.into_message()?;
+    let response = call.response().await;
+    let response = call.text_of(response)?;
     if let Some(rest) = bytes_left.checked_sub(response.len()) {
         *bytes_left = rest;
         Some(response)

@@ -10,7 +10,9 @@ use crate::session::dialect::{Dialect, result_chunks};
 use crate::session::{
     CallOutcome, CallPermits, MessageRefusal, PreparedCall, RunningCall, Sessions,
 };
+use crate::upstream::call::result_memory::MessageMemory;
 use domain::chunks::Chunks;
+use domain::fault::TransportFault;
 use domain::jsonrpc::Id;
 
 /// A call in flight. Dropping it means that the client has disconnected, which cancels the call
@@ -21,6 +23,8 @@ pub(crate) struct PendingCall {
     call: RunningCall,
     id: Id,
     dialect: Dialect,
+    /// Held until the client has taken the response.
+    memory: Arc<dyn MessageMemory>,
     /// The response, while a message that was sent before it is returned.
     response: Option<CallResponse>,
 }
@@ -59,8 +63,9 @@ impl PendingCall {
         let accepts_messages = prepared.call.client.accepts_messages();
         let queue = accepts_messages.then(|| mpsc::channel(MESSAGE_QUEUE));
         let (sender, messages) = queue.unzip();
+        let memory = permits.budget.clone();
         let call = sessions.perform(prepared, permits, sender, clock::now());
-        Self { messages, call, id, dialect, response: None }
+        Self { messages, call, id, dialect, memory, response: None }
     }
 
     /// Lets the call run in a task of its own, whether or not its events are awaited.
@@ -108,6 +113,32 @@ impl PendingCall {
         }
     }
 
+    /// Returns the memory of the response, to be held until the client has taken it.
+    pub(crate) fn memory(&self) -> Arc<dyn MessageMemory> {
+        self.memory.clone()
+    }
+
+    /// Returns a response as one text; `None` for a cancelled call. Without room for what the text
+    /// copies, the call is refused.
+    pub(crate) fn text_of(&self, response: CallResponse) -> Option<String> {
+        match response {
+            CallResponse::Message(message) if self.has_room_for_copy_of(&message) => {
+                Some(message.into_text())
+            }
+            CallResponse::Message(_) => {
+                let (fault, id) = (TransportFault::Overloaded.into(), Some(self.id.clone()));
+                Some(refusal_message(&MessageRefusal { fault, id, dialect: self.dialect }))
+            }
+            CallResponse::Refused(refusal) => Some(refusal_message(&refusal)),
+            CallResponse::Cancelled => None,
+        }
+    }
+
+    fn has_room_for_copy_of(&self, message: &Chunks) -> bool {
+        let copied = message.kept_elsewhere();
+        copied == 0 || self.memory.grow(copied)
+    }
+
     /// Returns the response and drops the messages before it, for clients that accept only JSON.
     ///
     /// # Cancel safety
@@ -117,17 +148,6 @@ impl PendingCall {
             if let CallOutput::Response(response) = self.next().await {
                 return response;
             }
-        }
-    }
-}
-
-impl CallResponse {
-    /// Returns the JSON-RPC response; `None` for a cancelled call.
-    pub(crate) fn into_message(self) -> Option<String> {
-        match self {
-            CallResponse::Message(message) => Some(message.into_text()),
-            CallResponse::Refused(refusal) => Some(refusal_message(&refusal)),
-            CallResponse::Cancelled => None,
         }
     }
 }

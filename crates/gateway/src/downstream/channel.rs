@@ -20,6 +20,7 @@ use super::error_message::refusal_message;
 use crate::session::connection::ClientConnection;
 use crate::session::notify::notifications::NotificationStream;
 use crate::session::{CallPermits, Dispatch, MessageRefusal, PreparedCall, Sessions};
+use crate::upstream::call::result_memory::MessageMemory;
 use domain::caller::Caller;
 use domain::fair_share::Holder;
 use domain::fault::TransportFault;
@@ -51,7 +52,14 @@ pub(crate) struct ClientChannel {
 }
 
 /// A message in the queue, with its part of [`QUEUE_KIB`].
-type Queued = (String, OwnedSemaphorePermit);
+type Queued = (OutgoingMessage, OwnedSemaphorePermit);
+
+/// A message to send to the client.
+pub(crate) struct OutgoingMessage {
+    pub text: String,
+    /// Held until the client has taken the response to a call.
+    pub memory: Option<Arc<dyn MessageMemory>>,
+}
 
 /// The messages to send to the client.
 pub(crate) struct Outgoing {
@@ -65,7 +73,7 @@ pub(crate) struct ReadProgress(Arc<Mutex<Instant>>);
 
 impl Outgoing {
     /// Returns the next message; `None` when the channel is closed. Cancel safe.
-    pub(crate) async fn next(&mut self) -> Option<String> {
+    pub(crate) async fn next(&mut self) -> Option<OutgoingMessage> {
         let (message, _room) = self.queue.recv().await?;
         self.progress.note();
         Some(message)
@@ -214,10 +222,10 @@ impl ClientChannel {
                     let answering = async {
                         // Held until the response is in the queue.
                         let _turn = batches.acquire().await;
-                        if let Some(message) =
-                            batch(sessions, admission, holder, items, budget).await
-                        {
-                            channel.send(message).await;
+                        let memory: Option<Arc<dyn MessageMemory>> = Some(budget.clone());
+                        let text = batch(sessions, admission, holder, items, budget).await;
+                        if let Some(text) = text {
+                            channel.queue(OutgoingMessage { text, memory }).await;
                         }
                     };
                     channel.abandoned.run_until_cancelled(answering).await;
@@ -317,8 +325,9 @@ impl ClientChannel {
                 match event {
                     CallOutput::Message(message) => channel.send(message).await,
                     CallOutput::Response(response) => {
-                        if let Some(message) = response.into_message() {
-                            channel.send(message).await;
+                        if let Some(text) = call.text_of(response) {
+                            let memory = Some(call.memory());
+                            channel.queue(OutgoingMessage { text, memory }).await;
                         }
                         return;
                     }
@@ -349,9 +358,13 @@ impl ClientChannel {
         });
     }
 
+    async fn send(&self, text: String) {
+        self.queue(OutgoingMessage { text, memory: None }).await;
+    }
+
     /// Adds a message to the queue. A client that reads nothing for too long is disconnected.
-    async fn send(&self, message: String) {
-        let size = u32::try_from(message.len().div_ceil(1024)).unwrap_or(QUEUE_KIB);
+    async fn queue(&self, message: OutgoingMessage) {
+        let size = u32::try_from(message.text.len().div_ceil(1024)).unwrap_or(QUEUE_KIB);
         let mut adding = pin!(async {
             let place = self.queue.reserve().await.ok()?;
             let room = self.room.clone().acquire_many_owned(size.min(QUEUE_KIB)).await.ok()?;

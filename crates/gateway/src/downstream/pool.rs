@@ -2,7 +2,7 @@
 //! a pool has no room for a newcomer, it revokes idle leases of those who hold most.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -103,7 +103,8 @@ pub(crate) struct PoolLease {
 pub(crate) struct Held {
     pool: Arc<SharedPool>,
     holder: Holder,
-    amount: usize,
+    /// Changed under the lock of the pool.
+    amount: AtomicUsize,
 }
 
 impl Pool {
@@ -168,6 +169,7 @@ impl Pool {
         state.take(holder, amount, bounds, self.0.revokes)?;
         state.debug_assert_invariants(holder);
         drop(state);
+        let amount = AtomicUsize::new(amount);
         Ok(Held { pool: self.0.clone(), holder: holder.clone(), amount })
     }
 }
@@ -248,6 +250,25 @@ impl PoolLease {
     }
 }
 
+impl Held {
+    /// Gives `amount` units more. `bounds` are those for the units in use afterwards.
+    ///
+    /// # Errors
+    /// [`NoRoom`]; what is held stays as it was. Idle leases may have been revoked.
+    pub(crate) fn grow(
+        &self,
+        amount: usize,
+        bounds: impl FnOnce(usize) -> RoomBounds,
+    ) -> Result<(), NoRoom> {
+        let mut state = self.pool.lock();
+        let held = self.amount.load(Ordering::Relaxed) + amount;
+        state.take(&self.holder, amount, bounds(held), self.pool.revokes)?;
+        self.amount.store(held, Ordering::Relaxed);
+        state.debug_assert_invariants(&self.holder);
+        Ok(())
+    }
+}
+
 impl Drop for PoolLease {
     fn drop(&mut self) {
         self.pool.lock().release(&self.holder, self.number);
@@ -258,7 +279,7 @@ impl Drop for PoolLease {
 impl Drop for Held {
     fn drop(&mut self) {
         let mut state = self.pool.lock();
-        state.shares.put_back(&self.holder, self.amount);
+        state.shares.put_back(&self.holder, *self.amount.get_mut());
         state.debug_assert_invariants(&self.holder);
         drop(state);
         self.pool.changed.notify_waiters();

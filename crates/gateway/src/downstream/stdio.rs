@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::admission::Admission;
-use super::channel::{ClientChannel, InputEnd, Outgoing, Sender};
+use super::channel::{ClientChannel, InputEnd, Outgoing, OutgoingMessage, Sender};
 use crate::session::Sessions;
 use crate::session::connection::{ClientConnection, ConnectionKind};
 use config::Server;
@@ -106,11 +106,11 @@ async fn read_messages(
 
 /// Writes messages until the queue or the output is closed.
 async fn write_messages(mut output: impl AsyncWrite + Unpin, mut outgoing: Outgoing) {
-    while let Some(mut message) = outgoing.next().await {
+    while let Some(OutgoingMessage { mut text, memory: _memory }) = outgoing.next().await {
         // JSON may have line feeds between its tokens; here a line feed ends the message.
-        message.retain(|c| c != '\n' && c != '\r');
-        message.push('\n');
-        let mut left = message.as_bytes();
+        text.retain(|c| c != '\n' && c != '\r');
+        text.push('\n');
+        let mut left = text.as_bytes();
         while !left.is_empty() {
             let Ok(written @ 1..) = output.write(left).await else { return };
             left = &left[written..];

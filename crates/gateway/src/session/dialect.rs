@@ -452,7 +452,9 @@ impl Dialect {
                 result.text("nextCursor", cursor);
             }
         });
-        splices.into_chunks(out)
+        // The catalog keeps its elements, however many responses share them.
+        let kept = splices.size();
+        splices.into_chunks(out).with_kept_elsewhere(kept)
     }
 
     /// Writes the first members of a result: `resultType` in the modern era, and `_meta` with the

@@ -13,6 +13,7 @@ use super::headers::Headers;
 use super::notify::notifications::NotificationStream;
 use super::token::Nonce;
 use crate::telemetry::TransportKind;
+use crate::upstream::call::result_memory::MessageMemory;
 use domain::call::{Call, ServerRequestMode};
 use domain::caller::Caller;
 use domain::chunks::Chunks;
@@ -122,9 +123,9 @@ pub struct MessageRefusal {
 #[derive(Clone)]
 pub struct CallPermits {
     pub call: Arc<dyn CallPermit>,
-    /// The reserved bytes of the message that contains the call. The calls of a batch share one
-    /// budget.
-    pub budget: Arc<dyn Send + Sync>,
+    /// The reserved bytes of the message that contains the call, and of its result. The calls of a
+    /// batch share one budget.
+    pub budget: Arc<dyn MessageMemory>,
 }
 
 /// The permit of one call in flight (`server.limits.in_flight`).

@@ -319,6 +319,7 @@ mod tests {
     use crate::downstream::http::event_stream::{EventStream, OneMessage, WireEvent};
     use crate::downstream::http::respond;
     use crate::downstream::pool::{NoRoom, Pool, Revokes, RoomBounds};
+    use crate::upstream::call::result_memory::Unbounded;
     use config::Config;
     use domain::caller::Caller;
     use domain::chunks::Chunks;
@@ -355,7 +356,8 @@ mod tests {
             let _ = request.into_body().collect().await;
             if is_get {
                 let first = Some(WireEvent::message(None, "{}"));
-                let source = OneMessage(std::future::pending());
+                let message = std::future::pending();
+                let source = OneMessage { message, memory: Arc::new(Unbounded) };
                 respond::events(EventStream::long_lived(first, source, Duration::from_secs(15)))
             } else {
                 Response::new(Body::Complete(Chunks::from(LONG).into()))

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -10,6 +11,8 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use crate::downstream::channel::ReadProgress;
+use crate::upstream::call::result_memory::MessageMemory;
+use domain::chunks;
 
 /// One event in wire form.
 pub(crate) struct WireEvent {
@@ -85,6 +88,11 @@ impl WireEvent {
     /// Returns the event, of which each piece that is sent is noted in `progress`.
     pub(crate) fn followed_by(self, progress: ReadProgress) -> Self {
         Self { progress: Some(progress), ..self }
+    }
+
+    /// Returns the event, which holds the memory of its message until its last byte is sent.
+    pub(crate) fn holding(self, memory: Arc<dyn MessageMemory>) -> Self {
+        Self { bytes: chunks::holding(self.bytes, memory), ..self }
     }
 
     /// Returns the next bytes to send, and the rest.
@@ -187,16 +195,20 @@ impl Body for EventStream {
     }
 }
 
-/// The source of one message that a future returns; no event where it returns `None`.
-pub(crate) struct OneMessage<F>(pub F);
+/// The source of one message that a future returns; no event where it returns `None`. The event
+/// holds the memory of the message.
+pub(crate) struct OneMessage<F> {
+    pub message: F,
+    pub memory: Arc<dyn MessageMemory>,
+}
 
 impl<F> EventSource for OneMessage<F>
 where
     F: Future<Output = Option<String>> + Send + 'static,
 {
     async fn next_event(self) -> NextEvent<Self> {
-        let message = self.0.await?;
-        Some((WireEvent::message(None, &message), None))
+        let message = self.message.await?;
+        Some((WireEvent::message(None, &message).holding(self.memory), None))
     }
 }
 
@@ -206,6 +218,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
+    use crate::upstream::call::result_memory::Unbounded;
 
     #[tokio::test(start_paused = true)]
     async fn keep_alive_comments_are_sent_until_the_message() {
@@ -213,7 +226,8 @@ mod tests {
             sleep(Duration::from_secs(25)).await;
             Some("{\"a\":\r\n1}".to_owned())
         };
-        let stream = EventStream::of_call(None, OneMessage(response), Duration::from_secs(10));
+        let source = OneMessage { message: response, memory: Arc::new(Unbounded) };
+        let stream = EventStream::of_call(None, source, Duration::from_secs(10));
         let bytes = stream.collect().await.unwrap().to_bytes();
         let expected =
             ": keep-alive\n\n: keep-alive\n\nevent: message\ndata: {\"a\":\ndata: \ndata: 1}\n\n";

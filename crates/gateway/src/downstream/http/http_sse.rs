@@ -14,7 +14,7 @@ use super::respond;
 use super::respond::Body;
 use crate::cluster::{ClusterMember, Handling, RelayMessage, ReplicaId};
 use crate::downstream::admission::{Admission, BodyBudget, StreamPermit};
-use crate::downstream::channel::{ClientChannel, Outgoing, Sender};
+use crate::downstream::channel::{ClientChannel, Outgoing, OutgoingMessage, Sender};
 use crate::downstream::clock;
 use crate::policy::StreamRecord;
 use crate::session::connection::{ClientConnection, ConnectionKind};
@@ -247,7 +247,7 @@ const SESSION_ID: &str = "sessionId";
 
 impl HttpSseSession {
     /// Returns the next message; `None` at the end. Cancel safe.
-    async fn next_message(&mut self) -> Option<String> {
+    async fn next_message(&mut self) -> Option<OutgoingMessage> {
         loop {
             tokio::select! {
                 biased;
@@ -264,10 +264,13 @@ impl HttpSseSession {
 
 impl EventSource for HttpSseSession {
     async fn next_event(mut self) -> NextEvent<Self> {
-        let message = self.next_message().await?;
+        let OutgoingMessage { text, memory } = self.next_message().await?;
         self.permit.sent();
-        let event =
-            WireEvent::message(None, &message).followed_by(self.outgoing.progress().clone());
+        let event = WireEvent::message(None, &text).followed_by(self.outgoing.progress().clone());
+        let event = match memory {
+            Some(memory) => event.holding(memory),
+            None => event,
+        };
         Some((event, Some(self)))
     }
 }

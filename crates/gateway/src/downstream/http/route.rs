@@ -28,9 +28,11 @@ use crate::policy::Authenticated;
 use crate::session::dialect::Dialect;
 use crate::session::notify::notifications::{NotificationStream, StreamEvent};
 use crate::session::{CallPermits, Dispatch, MessageRefusal, RequestContext, TransportContext};
+use crate::upstream::call::result_memory::MessageMemory;
 use base::platform::heap::rare;
 use config::Limits;
 use domain::caller::{Caller, Proof};
+use domain::chunks::Chunks;
 use domain::fair_share::Holder;
 use domain::fault::{Fault, TransportFault};
 use domain::jsonrpc::Id;
@@ -211,7 +213,7 @@ impl Endpoint {
             Dispatch::Accepted => Ok(respond::accepted()),
             Dispatch::Answer { message, session } => {
                 let response = match accepts {
-                    Accepts::StreamOnly => self.message_stream(async { Some(message) }),
+                    Accepts::StreamOnly => self.message_stream(budget, async { Some(message) }),
                     Accepts::Both | Accepts::JsonOnly => respond::json(message),
                 };
                 Ok(respond::with_session(response, session.as_deref()))
@@ -248,19 +250,22 @@ impl Endpoint {
         accepts: Accepts,
     ) -> Response<Body> {
         let has_calls = items.iter().any(|item| matches!(item, Ok(Dispatch::Call(_))));
-        let mut pending =
-            Box::pin(batch(self.sessions.clone(), self.admission.clone(), holder, items, budget));
+        let (sessions, admission, memory) =
+            (self.sessions.clone(), self.admission.clone(), budget.clone());
+        let mut pending = Box::pin(batch(sessions, admission, holder, items, budget));
         let early = match accepts {
             Accepts::JsonOnly => Ok(pending.as_mut().await),
             _ => timeout(self.limits.keep_alive, pending.as_mut()).await,
         };
         match early {
             // Cancelled calls have no response, but the request had some: an empty stream.
-            Ok(None) if has_calls => self.message_stream(async { None }),
+            Ok(None) if has_calls => self.message_stream(memory, async { None }),
             Ok(None) => respond::accepted(),
-            Ok(message) if accepts == Accepts::StreamOnly => self.message_stream(async { message }),
-            Ok(Some(message)) => respond::json(message),
-            Err(_) => self.message_stream(pending),
+            Ok(message) if accepts == Accepts::StreamOnly => {
+                self.message_stream(memory, async { message })
+            }
+            Ok(Some(message)) => respond::json(Chunks::from(message).holding(memory)),
+            Err(_) => self.message_stream(memory, pending),
         }
     }
 
@@ -309,12 +314,12 @@ impl Endpoint {
         };
         match early {
             Some(CallOutput::Response(CallResponse::Message(message))) => {
-                Ok(respond::json(message))
+                Ok(respond::json(message.holding(call.memory())))
             }
             Some(CallOutput::Response(CallResponse::Refused(refusal))) => Err(refusal.into()),
             // A cancelled call has no response (MCP 2025-11-25, cancellation): an empty stream.
             Some(CallOutput::Response(CallResponse::Cancelled)) => {
-                Ok(self.message_stream(async { None }))
+                Ok(self.message_stream(call.memory(), async { None }))
             }
             Some(CallOutput::Message(message)) => {
                 Ok(self.call_stream(Some(WireEvent::message(None, &message)), call))
@@ -328,11 +333,13 @@ impl Endpoint {
         respond::events(EventStream::of_call(first, call.in_task(), self.limits.keep_alive))
     }
 
+    /// Returns a stream of one message, which holds `memory` until it is sent.
     fn message_stream(
         &self,
+        memory: Arc<dyn MessageMemory>,
         message: impl Future<Output = Option<String>> + Send + 'static,
     ) -> Response<Body> {
-        let source = OneMessage(message);
+        let source = OneMessage { message, memory };
         respond::events(EventStream::of_call(None, source, self.limits.keep_alive))
     }
 
@@ -496,7 +503,8 @@ impl EventSource for PendingCall {
         match self.next().await {
             CallOutput::Message(message) => Some((WireEvent::message(None, &message), Some(self))),
             CallOutput::Response(response) => {
-                Some((WireEvent::message(None, &response.into_message()?), None))
+                let event = WireEvent::message(None, &self.text_of(response)?);
+                Some((event.holding(self.memory()), None))
             }
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::session::dialect::{Dialect, ResultForm};
 use crate::session::{CallOutcome, CallPermit, CallPermits, PreparedCall, Sessions};
 use crate::telemetry::TransportKind;
+use crate::upstream::call::result_memory::Unbounded;
 use domain::call::Call;
 use domain::jsonrpc::Id;
 use domain::revision::Revision;
@@ -34,7 +35,7 @@ impl Sessions {
             progress_token: None,
             input_closed: None,
         };
-        let permits = CallPermits { call: Arc::new(TrialAdmission), budget: Arc::new(()) };
+        let permits = CallPermits { call: Arc::new(TrialAdmission), budget: Arc::new(Unbounded) };
         self.perform(prepared, permits, None, now).await
     }
 }

@@ -23,6 +23,7 @@ use crate::session::dialect::ResultForm;
 use crate::session::tools::is_tool_result;
 use crate::session::{CallOutcome, CallPermit, CallPermits, MAX_DEPTH, PreparedCall, Sessions};
 use crate::telemetry::{End, ServerAttributes, ServerOperation};
+use crate::upstream::call::result_memory;
 use base::platform::heap::pin_in_place;
 use base::seal::random;
 use domain::fault::{CorrelationId, Fault, TransportFault, UpstreamFault};
@@ -46,9 +47,8 @@ impl Sessions {
         let gate = self.gate.clone();
         let performing = || async move {
             let CallPermits { call, budget } = permits;
-            let outcome = self.run(&pending, operation, outgoing, &*call, now).await;
-            drop(budget);
-            outcome
+            let running = self.run(&pending, operation, outgoing, &*call, now);
+            result_memory::counting(budget, running).await
         };
         let place = CallPlace::Here(match context {
             // Log records of the call belong to its trace.
@@ -126,6 +126,7 @@ impl Sessions {
         if let Some(events) = events {
             events.finish();
         }
+        let outcome = with_room(outcome);
         let outcome = correlated(outcome, call.request.prompt_name(), &self.shared.failure_lines);
         let recorded = match &outcome {
             CallOutcome::Result(result) => RecordOutcome::Result { result, digest: &digest },
@@ -158,6 +159,18 @@ impl Sessions {
             outcome => outcome,
         }
     }
+}
+
+/// Counts the memory of a result. Without room, now or while it was received, the call is refused.
+fn with_room(outcome: CallOutcome) -> CallOutcome {
+    let has_room = match &outcome {
+        CallOutcome::Result(result) => {
+            result_memory::grow_to(result.size() - result.kept_elsewhere()).is_ok()
+        }
+        CallOutcome::Fault(_) => !result_memory::is_refused(),
+        CallOutcome::Cancelled => true,
+    };
+    if has_room { outcome } else { CallOutcome::Fault(TransportFault::Overloaded.into()) }
 }
 
 /// Logs the details of a fault that callers must not learn, under an id that its error has. The

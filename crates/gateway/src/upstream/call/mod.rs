@@ -6,3 +6,4 @@ pub mod correlator;
 pub(crate) mod exchange;
 pub(crate) mod reply;
 pub mod request;
+pub mod result_memory;

@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 
 use crate::net::egress::reset;
 use crate::upstream::call::reply::{self, Unreadable};
+use crate::upstream::call::result_memory;
 use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::sse_decoder;
@@ -78,7 +79,7 @@ impl SseReader {
     /// Returns the next event, whatever its name; nothing at the end of the stream. Cancel safe.
     ///
     /// # Errors
-    /// When the connection breaks or an event exceeds the limit.
+    /// When the connection breaks, an event exceeds the limit, or a call has no room for it.
     pub async fn next_event(&mut self) -> Result<Option<sse_decoder::SseEvent>, Kind> {
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -90,6 +91,7 @@ impl SseReader {
             };
             let too_large = Kind::TooLarge { limit: self.limit };
             self.budget = self.budget.checked_sub(chunk.len()).ok_or(too_large.clone())?;
+            result_memory::grow_to(self.limit.saturating_mul(STREAM_FACTOR) - self.budget)?;
             let mut events = Vec::new();
             self.decoder.feed(&chunk, &mut events).map_err(|_| too_large)?;
             self.events.extend(events);

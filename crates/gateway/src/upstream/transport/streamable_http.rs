@@ -30,6 +30,7 @@ use crate::net::origin;
 use crate::upstream::auth::authorization::Authorization;
 use crate::upstream::call::correlator::{Correlator, Followup};
 use crate::upstream::call::reply;
+use crate::upstream::call::result_memory;
 use base::platform::heap::rare;
 use base::platform::wall_clock;
 use domain::document::Document;
@@ -584,17 +585,27 @@ impl HttpEndpoint {
     }
 
     /// Reads a body to its end.
+    ///
+    /// # Errors
+    /// The connection breaks, the body is too large, or the call has no room for it.
     async fn read_body(&self, mut body: Incoming) -> Result<Vec<u8>, Kind> {
         // The announced length is untrusted: it bounds the first buffer only.
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
         let first_buffer = announced.min(self.max_message).min(MAX_FIRST_BUFFER);
+        let most = body.size_hint().upper().and_then(|most| usize::try_from(most).ok());
+        let most = most.unwrap_or(usize::MAX).min(self.max_message);
         let mut bytes = Vec::new();
         while let Some(chunk) = next_chunk(&mut body).await? {
             if chunk.len() > self.max_message - bytes.len() {
                 return Err(Kind::TooLarge { limit: self.max_message });
             }
-            if bytes.is_empty() {
-                bytes.reserve_exact(first_buffer);
+            let needed = bytes.len() + chunk.len();
+            if needed > bytes.capacity() {
+                // Doubled, but not beyond the announced length: memory is bounded for large bodies.
+                let doubled = (2 * bytes.len()).min(most).max(first_buffer);
+                let capacity = needed.max(doubled);
+                result_memory::grow_to(capacity)?;
+                bytes.reserve_exact(capacity - bytes.len());
             }
             bytes.extend_from_slice(&chunk);
         }
