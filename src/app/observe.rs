@@ -75,20 +75,25 @@ pub(super) fn gateway(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>, au
         ("promptgate.upstream.breaker.open", "", "Whether the circuit breaker is open"),
         |status| {
             let is_open = status.breaker_open_until.is_some_and(|until| until > Instant::now());
-            Some(flag(is_open))
+            called(status, flag(is_open))
         },
     );
     upstreams(
         ("promptgate.upstream.in_flight", "{call}", "Calls in flight at the upstream"),
-        |status| Some(status.load.0 as f64),
+        |status| called(status, status.load.0 as f64),
     );
     upstreams(
         ("promptgate.upstream.queued", "{call}", "Calls that wait for a place at the upstream"),
-        |status| Some(status.load.1 as f64),
+        |status| called(status, status.load.1 as f64),
     );
     catalog(telemetry, edition);
     audit_log(telemetry, audit);
     process(telemetry);
+}
+
+/// The value for an upstream that is called: one that nobody uses has no series of calls.
+fn called(status: &UpstreamStatus, value: f64) -> Option<f64> {
+    (status.was_called || value != 0.0).then_some(value)
 }
 
 /// Registers the gauges of the catalog and of calls.

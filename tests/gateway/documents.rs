@@ -175,8 +175,10 @@ fn bare(name: &str) -> &str {
 
 #[test]
 fn dashboards_alerts_and_the_manual_speak_of_metrics_that_there_are() {
-    let sources =
-        ["crates/gateway/src/telemetry/metrics.rs", "src/app/observe.rs"].map(read).concat();
+    let sources = ["metrics.rs", "prometheus.rs", "prompts.rs"]
+        .map(|file| format!("crates/gateway/src/telemetry/{file}"));
+    let sources = sources.iter().map(String::as_str).chain(["src/app/observe.rs"]);
+    let sources = sources.map(read).collect::<Vec<_>>().concat();
     let literals = sources.split('"').skip(1).step_by(2).filter(|text| text.contains('.'));
     let known: std::collections::BTreeSet<_> =
         literals.map(|name| bare(&name.replace('.', "_")).to_owned()).collect();

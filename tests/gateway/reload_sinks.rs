@@ -210,7 +210,7 @@ async fn k2_another_collector_is_told_from_then_on_and_what_has_begun_goes_where
     let client = followed.process.client();
     let held = tokio::spawn(async move { get(&client, "held").await });
     upstream.received_method("prompts/get").await;
-    fs::write(followed.file(), telemetry(&two, "two", "label_values = 7\n") + &table).unwrap();
+    fs::write(followed.file(), telemetry(&two, "two", "max_prompts = 7\n") + &table).unwrap();
     followed.has(1, 0).await;
     let completion = json!({"ref": {"type": "ref/prompt", "name": "up__p"},
         "argument": {"name": "a", "value": ""}});

@@ -126,9 +126,10 @@ async fn a_get_is_one_trace_from_its_client_to_the_upstream() {
             })
             .await
     };
-    let server = durations("mcp.server.operation.duration", "gen_ai.prompt.name", "up__p").await;
-    let bounds = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1., 2., 5., 10., 30., 60., 120., 300.];
-    assert_eq!((server.count, server.explicit_bounds.as_slice()), (1, &bounds[..]));
+    let server = durations("mcp.server.operation.duration", "network.transport", "tcp").await;
+    assert_eq!(attribute(&server.attributes, "gen_ai.prompt.name"), None);
+    let first = server.explicit_bounds[..2].to_vec();
+    assert_eq!((first, server.explicit_bounds.last()), (vec![0.00025, 0.0005], Some(&300.)));
     durations("mcp.client.operation.duration", "promptgate.upstream", "up").await;
     collector
         .until_some(|collector| {
@@ -223,13 +224,10 @@ async fn metrics_tell_who_was_asked_for_what_and_what_was_refused() {
         ("promptgate_upstream_queued", &["promptgate_upstream=\"up\""], 0.),
         ("promptgate_in_flight", &[], 0.),
         ("promptgate_streams", &[], 0.),
-        ("mcp_server_operation_duration_seconds_count", &[get, "gen_ai_prompt_name=\"up__q\""], 1.),
-        (
-            "mcp_server_operation_duration_seconds_bucket",
-            &[get, "gen_ai_prompt_name=\"up__q\"", "le=\"+Inf\""],
-            1.,
-        ),
-        ("mcp_client_operation_duration_seconds_count", &["mcp_method_name=\"prompts/list\""], 1.),
+        ("mcp_server_operation_duration_seconds_count", &[get, "2026-07-28", "error_type"], 1.),
+        ("promptgate_prompt_duration_seconds_count", &[p], 2.),
+        ("promptgate_prompt_duration_seconds_bucket", &[p, "le=\"+Inf\""], 2.),
+        ("mcp_client_operation_duration_seconds_count", &[get, "promptgate_upstream=\"up\""], 3.),
     ] {
         assert_eq!(value(&text, name, labels), Some(wanted), "{name} {labels:?}\n{text}");
     }
@@ -242,7 +240,7 @@ async fn metrics_tell_who_was_asked_for_what_and_what_was_refused() {
 #[tokio::test]
 async fn beyond_its_limit_prompts_are_counted_as_others() {
     let upstream = Upstream::with_prompts(&["a", "b", "c"]).await;
-    let toml = ADMIN.to_owned() + "[telemetry]\nlabel_values = 1\n" + &upstream.table("up");
+    let toml = ADMIN.to_owned() + "[telemetry]\nmax_prompts = 1\n" + &upstream.table("up");
     let gateway = Gateway::start(&toml).await;
     gateway.summary().await;
     for name in ["up__a", "up__b", "up__c"] {
@@ -252,7 +250,48 @@ async fn beyond_its_limit_prompts_are_counted_as_others() {
     let uses = |name: &str| {
         value(&text, "promptgate_prompt_uses_total", &[&format!("gen_ai_prompt_name=\"{name}\"")])
     };
-    assert_eq!((uses("up__a"), uses("other"), uses("up__b")), (Some(1.), Some(2.), None));
+    assert_eq!((uses("up__a"), uses("_other"), uses("up__b")), (Some(1.), Some(2.), None));
+}
+
+#[tokio::test]
+async fn callers_and_unused_upstreams_make_no_series_without_bound() {
+    let names: Vec<_> = (0..60).map(|n| format!("p{n}")).collect();
+    let offered: Vec<_> = names.iter().map(String::as_str).collect();
+    let upstream = Upstream::with_prompts(&offered).await;
+    let unused = Upstream::with_prompts(&["p"]).await;
+    let toml = ADMIN.to_owned()
+        + "[telemetry]\nmax_prompts = 20\n"
+        + &upstream.table("up")
+        + &unused.table("unused");
+    let gateway = Gateway::start(&toml).await;
+    gateway.summary().await;
+    let admin = gateway.admin();
+    let idle = scrape(&admin).await;
+    let of_unused = |text: &str| text.lines().filter(|line| line.contains("\"unused\"")).count();
+    // Its state, and that of its list.
+    assert_eq!(of_unused(&idle), 5, "{idle}");
+    for revision in ["2025-03-26", "2025-06-18", "2025-11-25"] {
+        let client = gateway.client().legacy(revision).await;
+        for name in &names {
+            for name in [format!("up__{name}"), format!("none__{name}")] {
+                let get = crate::support::client::request(1, "prompts/get", json!({"name": name}));
+                client.post(&get).await;
+            }
+        }
+    }
+    scrape(&admin).await;
+    let text = scrape(&admin).await;
+    let of_prompts: Vec<_> =
+        text.lines().filter(|line| line.contains("gen_ai_prompt_name")).collect();
+    let multiplies = |line: &&&str| line.contains("mcp_protocol") || line.contains("error_type");
+    assert_eq!(of_prompts.iter().find(multiplies), None);
+    // Half of them were used often enough for a label: one line of uses, ten of the histogram.
+    let labels = 10 + 1;
+    assert!(of_prompts.len() <= labels * (1 + 10), "{}", of_prompts.len());
+    assert_eq!(of_unused(&text), 5);
+    let lines = text.lines().filter(|line| !line.starts_with('#')).count();
+    let series = value(&text, "promptgate_metrics_series", &[]).unwrap();
+    assert!((series - lines as f64).abs() < 3., "{series} of {lines}");
 }
 
 #[tokio::test]

@@ -571,7 +571,7 @@ mod tests {
             otlp: None,
             trace_sample: 1.0,
             service_name: "promptgate".into(),
-            label_values: 1000,
+            max_prompts: 2000,
             proxies: Proxies::default(),
         };
         assert_eq!(telemetry, expected);

@@ -18,7 +18,7 @@ pub struct TelemetrySettings {
     /// `service.name` of the OpenTelemetry resource.
     pub service_name: String,
     /// Maximum number of prompts with their own metric label.
-    pub label_values: usize,
+    pub max_prompts: usize,
     pub proxies: Proxies,
 }
 
@@ -55,7 +55,8 @@ otlp_endpoint, such as "http://127.0.0.1:4318": Base URL of an OpenTelemetry col
 trace_sample: Part of the recorded traces among those that start at the gateway. For others the
     client has decided.
 service_name: `service.name` of all telemetry.
-label_values: Prompts with a metric label of their own. The rest is counted as `other`.
+max_prompts: Prompts with a metric label of their own, half of them after 16 or 256 uses. The rest is
+    counted as `_other`.
 "#;
 
 pub(super) fn read(mut section: Section<'_>, proxies: Proxies) -> TelemetrySettings {
@@ -79,7 +80,7 @@ pub(super) fn read(mut section: Section<'_>, proxies: Proxies) -> TelemetrySetti
         otlp,
         trace_sample: section.fraction("trace_sample", 1.0),
         service_name: section.text("service_name", "promptgate"),
-        label_values: section.count("label_values", 1_000, 1..=100_000),
+        max_prompts: section.count("max_prompts", 2_000, 1..=100_000),
         proxies,
     };
     section.finish();
@@ -118,7 +119,7 @@ mod tests {
         assert_eq!(otlp("otlp_endpoint = \"\"\n", &env), None, "the export is disabled");
         let file = "otlp_endpoint = \"https://file:4318/x\"\ntrace_sample = 0.25\n";
         assert_eq!(otlp(file, &env).as_deref(), Some("https://file:4318/x"));
-        for wrong in ["otlp_endpoint = \"grpc://x\"", "trace_sample = 1.1", "label_values = 0"] {
+        for wrong in ["otlp_endpoint = \"grpc://x\"", "trace_sample = 1.1", "max_prompts = 0"] {
             assert!(parse(wrong, &[]).is_err(), "{wrong}");
         }
     }

@@ -18,7 +18,7 @@ impl Method {
         Self::ALL.into_iter().find(|m| m.as_str() == name)
     }
 
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Method::List => "prompts/list",
             Method::Get => "prompts/get",

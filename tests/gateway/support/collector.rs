@@ -1,8 +1,10 @@
 //! A collector of telemetry: takes OTLP over HTTP and keeps what it says, read by the official
 //! definitions.
 
+use std::io::Read;
 use std::sync::{Arc, Mutex};
 
+use flate2::read::GzDecoder;
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
@@ -37,7 +39,10 @@ impl Collector {
         let arrived: Arc<Mutex<Arrived>> = Arc::default();
         let kept = arrived.clone();
         let server = Upstream::start(move |asked| {
-            kept.lock().unwrap().take(&asked.path, &asked.body);
+            assert_eq!(asked.header("content-encoding"), Some("gzip"));
+            let mut body = Vec::new();
+            GzDecoder::new(&asked.body[..]).read_to_end(&mut body).unwrap();
+            kept.lock().unwrap().take(&asked.path, &body);
             let protobuf = ("Content-Type", "application/x-protobuf".to_owned());
             Scripted::Http(200, vec![protobuf], vec![])
         })

@@ -121,6 +121,7 @@ impl Router {
         deadline: Instant,
         now: UnixSeconds,
     ) -> Result<Reply, Fault> {
+        let began = Instant::now();
         match &call.request {
             Request::List { cursor } => {
                 self.gate.admit_list(call, record).await?;
@@ -150,7 +151,7 @@ impl Router {
                 let reply = self.get(&routed, arguments, retry.as_ref(), channel, deadline, now);
                 let reply = reply.await;
                 let reply = reply.map_err(|fault| without_presets(routed.owner, fault))?;
-                self.count_use(call, routed.owner);
+                self.count_use(call, routed.owner, began);
                 self.count_tolerated(routed.owner);
                 Ok(reply)
             }
@@ -161,7 +162,7 @@ impl Router {
                 let completion = Completing { argument, value, context: context.as_ref() };
                 let reply = complete(&routed, completion, channel, deadline).await;
                 let reply = reply.map_err(|fault| without_presets(routed.owner, fault))?;
-                self.count_use(call, routed.owner);
+                self.count_use(call, routed.owner, began);
                 Ok(reply)
             }
         }
@@ -246,10 +247,11 @@ impl Router {
         &self.shared.upstream_deps.audit
     }
 
-    fn count_use(&self, call: &Call, owner: &Owner) {
-        let method = call.request.method().as_str();
-        let upstream = owner.upstream.as_str();
-        self.shared.telemetry.metrics().used(method, upstream, &owner.public_name);
+    /// Counts a use that began at this time.
+    fn count_use(&self, call: &Call, owner: &Owner, began: Instant) {
+        let (method, upstream) = (call.request.method(), owner.upstream.as_str());
+        let metrics = self.shared.telemetry.metrics();
+        metrics.used(method, upstream, &owner.public_name, began.elapsed());
     }
 
     /// A subscription to changes of the lists that the caller sees at the endpoint, debounced.

@@ -46,6 +46,8 @@ pub struct UpstreamStatus {
     pub is_breaker_partly_open: bool,
     /// Calls in flight, and calls queued for the concurrency limit.
     pub load: (usize, usize),
+    /// Whether it was called since the start.
+    pub was_called: bool,
     /// The last stderr lines of its child process.
     pub stderr_tail: Arc<StderrTail>,
     /// How many repairs of each kind were made to its messages.
@@ -147,6 +149,7 @@ impl Router {
                 breaker_open_until: upstream.breaker_open_until(),
                 is_breaker_partly_open: upstream.is_breaker_partly_open(),
                 load: upstream.load(),
+                was_called: upstream.was_called(),
                 stderr_tail: upstream.stderr_tail().clone(),
                 repairs: upstream.repairs().counted(),
                 driver_restarts: upstream.driver_restarts(),

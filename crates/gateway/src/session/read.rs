@@ -178,7 +178,7 @@ impl Sessions {
             client: context.address,
         };
         let mut trace = ForwardedMeta::read(params, |name| context.transport.trace(name)).trace;
-        ServerOperation::begin(self.gate.telemetry(), attributes, &mut trace).end(end, None);
+        ServerOperation::begin(self.gate.telemetry(), attributes, &mut trace).end(end);
     }
 
     /// Returns the dialect for a client of which only the headers are known. The revision of a

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use opentelemetry_appender_tracing::layer::OpenTelemetryTracingBridge;
-use opentelemetry_otlp::{LogExporter, WithExportConfig, WithHttpConfig};
+use opentelemetry_otlp::{Compression, LogExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::logs::SdkLoggerProvider;
 use tokio::time::timeout;
 use tracing::{Event, Level, Subscriber, warn};
@@ -149,7 +149,7 @@ fn is_json(telemetry: &TelemetrySettings) -> bool {
 
 /// Creates the exporter of lines to a collector.
 fn otlp_provider(telemetry: &TelemetrySettings, otlp: &str) -> Result<SdkLoggerProvider, String> {
-    let exporter = LogExporter::builder().with_http();
+    let exporter = LogExporter::builder().with_http().with_compression(Compression::Gzip);
     let exporter = exporter.with_shared_http_client(Arc::new(Exporter::new(&telemetry.proxies)?));
     let exporter = exporter.with_endpoint(format!("{otlp}/v1/logs")).build();
     let exporter = exporter.map_err(|error| error.to_string())?;

@@ -4,16 +4,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dashmap::DashSet;
 use opentelemetry::KeyValue;
-use opentelemetry::metrics::{
-    BoundCounter, BoundHistogram, Counter, Histogram, Meter, MeterProvider,
-};
+use opentelemetry::metrics::{BoundHistogram, Counter, Histogram, Meter, MeterProvider};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::{Instrument, SdkMeterProvider, Stream};
 
 use super::SCOPE;
 use super::prometheus::PrometheusReader;
-use super::series::{KnownSeries, LabelValues, Labels, Series, by_upstream};
+use super::prompts::{self, PromptMetrics};
+use super::series::{KnownSeries, Labels, Series, by_upstream};
+use domain::method::Method;
 
 /// The counters and histograms. Gauges are registered with [`super::Telemetry::gauge`].
 pub struct Metrics {
@@ -24,8 +25,6 @@ pub struct Metrics {
     pub(super) server_duration: Durations,
     pub(super) client_duration: Durations,
     client_session: Histogram<f64>,
-    uses: Counter<u64>,
-    known_uses: KnownSeries<BoundCounter<u64>>,
     refused: Counter<u64>,
     denied: Counter<u64>,
     sessions: Counter<u64>,
@@ -39,13 +38,15 @@ pub struct Metrics {
     driver_restarts: Counter<u64>,
     repairs: Counter<u64>,
     relayed: Counter<u64>,
-    pub(super) prompts: LabelValues,
+    prompts: PromptMetrics,
 }
 
 /// Durations of operations by their labels and by how they failed.
 pub(super) struct Durations {
     histogram: Histogram<f64>,
     known: KnownSeries<BoundHistogram<f64>>,
+    /// The upstreams in `known`.
+    upstreams: DashSet<Arc<str>>,
 }
 
 /// The durations of operations with the same labels.
@@ -53,11 +54,16 @@ pub(super) type DurationSeries = Arc<Series<BoundHistogram<f64>>>;
 
 impl Durations {
     fn new(histogram: Histogram<f64>) -> Self {
-        Self { histogram, known: KnownSeries::new() }
+        Self { histogram, known: KnownSeries::new(), upstreams: DashSet::new() }
     }
 
-    pub(super) fn series(&self, labels: Labels<&str>, prompts: &LabelValues) -> DurationSeries {
-        self.known.find(labels, prompts, |attributes| self.histogram.bind(attributes))
+    pub(super) fn series(&self, labels: Labels<&str>) -> DurationSeries {
+        self.known.find(labels, |attributes| {
+            if let Some(upstream) = labels.upstream {
+                self.upstreams.insert(upstream.into());
+            }
+            self.histogram.bind(attributes)
+        })
     }
 
     /// Records a duration with the attributes of a failure, if there are any.
@@ -77,46 +83,59 @@ impl Durations {
     }
 }
 
-/// The bounds of the histogram buckets, in seconds (OpenTelemetry, semantic conventions for MCP,
-/// `mcp.server.operation.duration`).
-const SECONDS: [f64; 14] =
-    [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
+/// The bounds of the histogram buckets, in seconds: those of the semantic conventions for MCP
+/// (OpenTelemetry, `mcp.server.operation.duration`), and smaller ones, as a get takes about one
+/// millisecond.
+const SECONDS: [f64; 18] = [
+    0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0,
+    30.0, 60.0, 300.0,
+];
 
 const SERVER_DURATION: &str = "mcp.server.operation.duration";
 const CLIENT_DURATION: &str = "mcp.client.operation.duration";
-const USES: &str = "promptgate.prompt.uses";
 
-/// Returns the limit of series of an instrument. An instrument with a label for the prompt has
-/// several series for each name, by method and outcome. The SDK allocates the series in advance, so
-/// the other instruments get no more than the number of upstreams needs.
-fn series(instrument: &str, label_values: usize) -> usize {
+/// Returns the limit of series of an instrument; what is beyond it is one series with
+/// `otel_metric_overflow`. The SDK allocates the series in advance, so it is no more than the
+/// number of upstreams needs: only instruments of prompts have a series for each.
+fn series(instrument: &str, max_prompts: usize) -> usize {
     match instrument {
-        SERVER_DURATION | CLIENT_DURATION | USES => label_values * 4 + 500,
+        // By method, revision, transport and outcome.
+        SERVER_DURATION => 500,
+        // By upstream, method and outcome.
+        CLIENT_DURATION => 2_000,
+        // Of two methods; others by upstream.
+        prompts::USES => 2 * max_prompts + 1_000,
+        prompts::DURATION => max_prompts + 100,
         _ => 1_000,
     }
 }
 
 impl Metrics {
-    /// Creates the instruments of `resource`. A label whose values clients choose has at most
-    /// `label_values` values.
-    pub(super) fn new(resource: Resource, label_values: usize) -> Self {
+    /// Creates the instruments of `resource`. At most `max_prompts` prompts have a label of their
+    /// own.
+    pub(super) fn new(resource: Resource, max_prompts: usize) -> Self {
         let reader = PrometheusReader::default();
         let provider = SdkMeterProvider::builder()
             .with_reader(reader.clone())
             .with_resource(resource)
             .with_view(move |instrument: &Instrument| {
-                let limit = series(instrument.name(), label_values);
+                let limit = series(instrument.name(), max_prompts);
                 Stream::builder().with_cardinality_limit(limit).build().ok()
             })
             .build();
         let meter = provider.meter(SCOPE);
-        let seconds = |name, what| {
+        let histogram = |name, bounds: &[f64], what| {
             let histogram = meter.f64_histogram(name).with_unit("s").with_description(what);
-            histogram.with_boundaries(SECONDS.to_vec()).build()
+            histogram.with_boundaries(bounds.to_vec()).build()
         };
+        let seconds = |name, what| histogram(name, &SECONDS, what);
         let count = |name: &'static str, unit, what| {
             meter.u64_counter(name).with_unit(unit).with_description(what).build()
         };
+        let uses = count(prompts::USES, "{use}", "Gets and completions that an upstream answered");
+        let what = "Duration of gets that an upstream answered, by prompt";
+        let took = histogram(prompts::DURATION, &prompts::SECONDS, what);
+        reader.gauge_of_series(&meter);
         Self {
             server_duration: Durations::new(seconds(
                 SERVER_DURATION,
@@ -130,8 +149,6 @@ impl Metrics {
                 "mcp.client.session.duration",
                 "Duration of connections to upstreams",
             ),
-            uses: count(USES, "{use}", "Gets and completions that an upstream answered"),
-            known_uses: KnownSeries::new(),
             refused: count(
                 "promptgate.refused",
                 "{request}",
@@ -197,7 +214,7 @@ impl Metrics {
                 "{message}",
                 "Messages that were handed to another replica, by outcome",
             ),
-            prompts: LabelValues::new(label_values),
+            prompts: PromptMetrics::new(uses, took, max_prompts),
             meter,
             reader,
             _provider: provider,
@@ -302,21 +319,26 @@ impl Metrics {
         self.relayed.add(1, &labels);
     }
 
-    /// Counts a get or completion that an upstream answered.
-    pub fn used(&self, method: &'static str, upstream: &str, public_name: &str) {
-        let (upstream, prompt) = (Some(upstream), Some(public_name));
-        let labels = Labels { method, upstream, prompt, ..Labels::default() };
-        let bind = |attributes: &[KeyValue]| self.uses.bind(attributes);
-        self.known_uses.find(labels, &self.prompts, bind).bound.add(1);
+    /// Counts a get or completion that an upstream answered within this time.
+    pub fn used(&self, method: Method, upstream: &str, public_name: &str, took: Duration) {
+        self.prompts.used(method, upstream, public_name, took);
     }
 
-    /// Records the duration of a connection to an upstream at its end.
+    /// Whether an upstream was called. One that nobody calls has no series but its state.
+    pub(super) fn is_called(&self, upstream: &str) -> bool {
+        self.client_duration.upstreams.contains(upstream)
+    }
+
+    /// Records the duration of a connection to an upstream at its end, if it was called.
     pub fn upstream_session(
         &self,
         upstream: &str,
         revision: Option<&'static str>,
         lasted: Duration,
     ) {
+        if !self.is_called(upstream) {
+            return;
+        }
         let revision = KeyValue::new("mcp.protocol.version", revision.unwrap_or_default());
         self.client_session.record(lasted.as_secs_f64(), &[by_upstream(upstream), revision]);
     }

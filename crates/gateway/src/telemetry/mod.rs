@@ -12,6 +12,7 @@ mod metrics;
 mod operation;
 mod prometheus;
 mod series;
+mod prompts;
 mod otlp;
 
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -84,7 +85,7 @@ impl Telemetry {
     /// # Errors
     /// When the exporters cannot be created.
     pub fn new(config: &config::TelemetrySettings) -> Result<Self, String> {
-        let metrics = Metrics::new(resource(config), config.label_values);
+        let metrics = Metrics::new(resource(config), config.max_prompts);
         Ok(Self::with(metrics, OtlpPipeline::new(config)?))
     }
 
@@ -111,15 +112,15 @@ impl Telemetry {
         config: &config::TelemetrySettings,
         before: &config::TelemetrySettings,
     ) -> Result<RenewedTelemetry, String> {
-        let config::TelemetrySettings { otlp, trace_sample, service_name, label_values, .. } =
+        let config::TelemetrySettings { otlp, trace_sample, service_name, max_prompts, .. } =
             config;
         let is_same_service = *service_name == before.service_name;
-        let keeps_metrics = is_same_service && *label_values == before.label_values;
+        let keeps_metrics = is_same_service && *max_prompts == before.max_prompts;
         let keeps_otlp = is_same_service
             && *otlp == before.otlp
             && *trace_sample == before.trace_sample
             && config.proxies == before.proxies;
-        let metrics = (!keeps_metrics).then(|| Metrics::new(resource(config), *label_values));
+        let metrics = (!keeps_metrics).then(|| Metrics::new(resource(config), *max_prompts));
         let otlp = (!keeps_otlp).then(|| OtlpPipeline::new(config)).transpose()?;
         Ok(RenewedTelemetry { metrics, otlp })
     }

@@ -18,6 +18,7 @@ use base::seal;
 use base::seal::hex::hex;
 use domain::error_code;
 use domain::fault::{Fault, UpstreamFaultKind as Kind, excerpt};
+use domain::method::Method;
 use domain::trace::Trace;
 
 /// The attributes of a request from a client.
@@ -113,28 +114,22 @@ impl ServerOperation {
         Some(Context::new().with_remote_span_context(span.span_context().clone()))
     }
 
-    /// Ends the operation. `prompt` is the name that the client sent.
-    pub(crate) fn end(mut self, ended: End<'_>, prompt: Option<&str>) {
-        self.record(ended, prompt);
+    /// Ends the operation.
+    pub(crate) fn end(mut self, ended: End<'_>) {
+        self.record(ended);
     }
 
-    fn record(&mut self, ended: End<'_>, prompt: Option<&str>) {
+    fn record(&mut self, ended: End<'_>) {
         self.has_ended = true;
-        // The name of a prompt that does not exist must not use up a value of the label.
-        let exists = match ended {
-            End::Well | End::Fault(Fault::Upstream(_)) => true,
-            End::Fault(_) | End::Cancelled => false,
-        };
         let labels = Labels {
             method: self.method,
             revision: Some(self.revision),
             transport: Some(self.transport),
-            prompt: prompt.filter(|_| exists),
             ..Labels::default()
         };
         let metrics = self.telemetry.metrics();
         let durations = &metrics.server_duration;
-        let series = durations.series(labels, &metrics.prompts);
+        let series = durations.series(labels);
         durations.record(self.began.elapsed(), &series, failure(ended, true));
         if let Some(span) = self.span.take() {
             finish(*span, ended);
@@ -145,7 +140,7 @@ impl ServerOperation {
 impl Drop for ServerOperation {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.record(End::Cancelled, None);
+            self.record(End::Cancelled);
         }
     }
 }
@@ -156,7 +151,8 @@ impl Drop for ServerOperation {
 pub(crate) struct ClientOperation {
     telemetry: Telemetry,
     began: Instant,
-    series: DurationSeries,
+    /// `None` for a walk before the first call.
+    series: Option<DurationSeries>,
     /// On the heap: most operations have none.
     span: Option<Box<Span>>,
     has_ended: bool,
@@ -177,13 +173,14 @@ impl ClientOperation {
             transport: Some(transport),
             upstream: Some(upstream),
             server,
-            prompt: None,
         };
         let metrics = telemetry.metrics();
-        let series = metrics.client_duration.series(labels, &metrics.prompts);
+        // An upstream that nobody calls has no series.
+        let is_measured = method != LIST || metrics.is_called(upstream);
+        let series = is_measured.then(|| metrics.client_duration.series(labels));
         let span = start(telemetry, SpanKind::Client, method, prompt, trace, || {
             let name = prompt.map(|name| KeyValue::new("gen_ai.prompt.name", excerpt(name)));
-            series.attributes.iter().cloned().chain(name).collect()
+            labels.attributes().into_iter().chain(name).collect()
         });
         let telemetry = telemetry.clone();
         Self { telemetry, began: Instant::now(), series, span, has_ended: false }
@@ -199,9 +196,9 @@ impl ClientOperation {
         // A call that was refused by the concurrency limit did not reach the upstream.
         let was_reached =
             !matches!(ended, End::Fault(Fault::Upstream(fault)) if fault.kind == Kind::Busy);
-        if was_reached {
+        if let Some(series) = self.series.as_ref().filter(|_| was_reached) {
             let durations = &self.telemetry.metrics().client_duration;
-            durations.record(self.began.elapsed(), &self.series, failure(ended, true));
+            durations.record(self.began.elapsed(), series, failure(ended, true));
         }
         if let Some(span) = self.span.take() {
             finish(*span, ended);
@@ -216,6 +213,9 @@ impl Drop for ClientOperation {
         }
     }
 }
+
+/// The method of a walk.
+const LIST: &str = Method::List.as_str();
 
 /// Starts a span `{method} {prompt}` as a child of `trace`, which then names it as the parent.
 /// Attributes are computed only if the span is recorded. Returns `None` if spans are not exported.
@@ -315,7 +315,7 @@ mod tests {
         };
         let operation = ServerOperation::begin(&Telemetry::silent(), attributes, &mut trace);
         assert!(operation.context().is_none());
-        operation.end(End::Well, Some("p"));
+        operation.end(End::Well);
         assert_eq!(trace.parent.as_deref(), Some(parent));
     }
 

@@ -7,7 +7,8 @@ use opentelemetry::context::FutureExt;
 use opentelemetry::trace::TracerProvider;
 use opentelemetry::{Context, InstrumentationScope};
 use opentelemetry_otlp::{
-    ExporterBuildError, MetricExporter, RetryPolicy, SpanExporter, WithExportConfig, WithHttpConfig,
+    Compression, ExporterBuildError, MetricExporter, RetryPolicy, SpanExporter, WithExportConfig,
+    WithHttpConfig,
 };
 use opentelemetry_sdk::metrics::data::ResourceMetrics;
 use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
@@ -42,7 +43,7 @@ impl OtlpPipeline {
         };
         let exporter = Arc::new(Exporter::new(&config.proxies)?);
         let failed = |error: ExporterBuildError| error.to_string();
-        let spans = SpanExporter::builder().with_http();
+        let spans = SpanExporter::builder().with_http().with_compression(Compression::Gzip);
         let spans = spans.with_shared_http_client(exporter.clone());
         let spans = spans.with_endpoint(format!("{otlp}/v1/traces")).build().map_err(failed)?;
         let sampler = Sampler::TraceIdRatioBased(config.trace_sample);
@@ -55,7 +56,7 @@ impl OtlpPipeline {
         let scope = InstrumentationScope::builder(SCOPE).with_version(version).build();
         let tracer = tracers.tracer_with_scope(scope);
         // The waits between retries would block a worker thread; the next push has the same data.
-        let metrics = MetricExporter::builder().with_http();
+        let metrics = MetricExporter::builder().with_http().with_compression(Compression::Gzip);
         let metrics = metrics.with_retry_policy(RetryPolicy::disabled());
         let metrics = metrics.with_shared_http_client(exporter.clone());
         let metrics = metrics.with_endpoint(format!("{otlp}/v1/metrics"));
@@ -77,6 +78,7 @@ impl OtlpPipeline {
     /// by the exporter. When the future is dropped, the export is lost; the next one has the same
     /// data.
     pub(crate) async fn push(&self, metrics: &Metrics) {
+        metrics.reader().count_series();
         let mut all = ResourceMetrics::default();
         if metrics.reader().collect(&mut all).is_ok() {
             let quiet = Context::new().with_telemetry_suppressed();

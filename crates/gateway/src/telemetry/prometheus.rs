@@ -1,14 +1,17 @@
 //! The Prometheus text exposition format of the metrics (version 0.0.4; OpenTelemetry
 //! specification, Prometheus and OpenMetrics compatibility).
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use opentelemetry::metrics::Meter;
 use opentelemetry_prometheus::PrometheusExporter;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::metrics::data::ResourceMetrics;
 use opentelemetry_sdk::metrics::reader::MetricReader;
 use opentelemetry_sdk::metrics::{InstrumentKind, Pipeline, Temporality};
+use prometheus::proto::{Metric, MetricFamily};
 use prometheus::{Registry, TextEncoder};
 
 /// The one reader of all metrics, shared by scrapes and pushes: a second reader would aggregate
@@ -18,6 +21,8 @@ pub(super) struct PrometheusReader {
     exporter: Arc<PrometheusExporter>,
     /// Collects from the exporter.
     registry: Registry,
+    /// Lines of the last reading.
+    series: Arc<AtomicU64>,
 }
 
 impl MetricReader for PrometheusReader {
@@ -51,7 +56,7 @@ impl Default for PrometheusReader {
             .scope_info_enabled(false)
             .build()
             .expect("a new registry takes its first collector");
-        Self { exporter: Arc::new(exporter), registry }
+        Self { exporter: Arc::new(exporter), registry, series: Arc::default() }
     }
 }
 
@@ -59,8 +64,35 @@ impl PrometheusReader {
     /// Returns the current values of all metrics as text, ordered by names and labels, so that two
     /// scrapes can be compared.
     pub(crate) fn text(&self) -> String {
+        let families = self.registry.gather();
+        self.count(&families);
         // Every family has a name and a value, so encoding cannot fail.
-        TextEncoder::new().encode_to_string(&self.registry.gather()).unwrap_or_default()
+        TextEncoder::new().encode_to_string(&families).unwrap_or_default()
+    }
+
+    /// Counts the series, where nothing but the collector reads the metrics.
+    pub(super) fn count_series(&self) {
+        self.count(&self.registry.gather());
+    }
+
+    fn count(&self, families: &[MetricFamily]) {
+        let lines = |metric: &Metric| match metric.get_histogram().get_bucket() {
+            [] => 1,
+            // The bucket without a bound, the sum and the count.
+            buckets => buckets.len() + 3,
+        };
+        let count = families.iter().flat_map(MetricFamily::get_metric).map(lines).sum::<usize>();
+        self.series.store(count as u64, Ordering::Relaxed);
+    }
+
+    /// Registers the gauge of the series, which has their number at the reading before.
+    pub(super) fn gauge_of_series(&self, meter: &Meter) {
+        let series = self.series.clone();
+        let gauge = meter.u64_observable_gauge("promptgate.metrics.series");
+        let gauge = gauge.with_unit("{series}").with_description("Series of all metrics");
+        // The meter's provider keeps the gauge.
+        let _ =
+            gauge.with_callback(move |o| o.observe(series.load(Ordering::Relaxed), &[])).build();
     }
 }
 

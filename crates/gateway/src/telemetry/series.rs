@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use dashmap::DashSet;
-use opentelemetry::{KeyValue, StringValue, Value};
+use opentelemetry::KeyValue;
 use quick_cache::Equivalent;
 use quick_cache::sync::Cache;
 
-/// The attributes by which the series of an instrument differ, without those of a failure.
+/// The attributes by which the series of an instrument differ, without those of a failure. None is
+/// chosen by clients.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub(super) struct Labels<T> {
     pub method: &'static str,
@@ -17,7 +17,6 @@ pub(super) struct Labels<T> {
     pub upstream: Option<T>,
     /// Host and port.
     pub server: Option<(T, u16)>,
-    pub prompt: Option<T>,
 }
 
 /// One series of an instrument.
@@ -44,13 +43,12 @@ impl<B> KnownSeries<B> {
     pub(super) fn find(
         &self,
         labels: Labels<&str>,
-        prompts: &LabelValues,
         bind: impl FnOnce(&[KeyValue]) -> B,
     ) -> Arc<Series<B>> {
         if let Some(series) = self.0.get(&labels) {
             return series;
         }
-        let attributes = labels.attributes(prompts);
+        let attributes = labels.attributes();
         let bound = bind(&attributes);
         let series = Arc::new(Series { attributes, bound });
         self.0.insert(labels.owned(), series.clone());
@@ -60,19 +58,18 @@ impl<B> KnownSeries<B> {
 
 impl Labels<&str> {
     fn owned(self) -> Labels<Arc<str>> {
-        let Self { method, revision, transport, upstream, server, prompt } = self;
+        let Self { method, revision, transport, upstream, server } = self;
         Labels {
             method,
             revision,
             transport,
             upstream: upstream.map(Arc::from),
             server: server.map(|(host, port)| (host.into(), port)),
-            prompt: prompt.map(Arc::from),
         }
     }
 
-    fn attributes(self, prompts: &LabelValues) -> Vec<KeyValue> {
-        let Self { method, revision, transport, upstream, server, prompt } = self;
+    pub(super) fn attributes(self) -> Vec<KeyValue> {
+        let Self { method, revision, transport, upstream, server } = self;
         let mut attributes = vec![KeyValue::new("mcp.method.name", method)];
         attributes.extend(upstream.map(by_upstream));
         attributes.extend(revision.map(|revision| KeyValue::new("mcp.protocol.version", revision)));
@@ -81,18 +78,16 @@ impl Labels<&str> {
             attributes.push(KeyValue::new("server.address", host.to_owned()));
             attributes.push(KeyValue::new("server.port", i64::from(port)));
         }
-        let name = prompt.map(|name| KeyValue::new("gen_ai.prompt.name", prompts.label(name)));
-        attributes.extend(name);
         attributes
     }
 }
 
 impl Equivalent<Labels<Arc<str>>> for Labels<&str> {
     fn equivalent(&self, known: &Labels<Arc<str>>) -> bool {
-        let Labels { method, revision, transport, upstream, server, prompt } = known;
+        let Labels { method, revision, transport, upstream, server } = known;
         let server = server.as_ref().map(|(host, port)| (&**host, *port));
         (self.method, self.revision, self.transport) == (*method, *revision, *transport)
-            && (self.upstream, self.prompt) == (upstream.as_deref(), prompt.as_deref())
+            && self.upstream == upstream.as_deref()
             && self.server == server
     }
 }
@@ -122,33 +117,6 @@ pub(super) fn by_upstream(id: &str) -> KeyValue {
     KeyValue::new(UPSTREAM, id.to_owned())
 }
 
-/// The values of one label: the first ones are used as they are, all later ones become "other", so
-/// that clients cannot create series without bound.
-pub(super) struct LabelValues {
-    seen: DashSet<Arc<str>>,
-    limit: usize,
-}
-
-impl LabelValues {
-    pub(super) fn new(limit: usize) -> Self {
-        Self { seen: DashSet::new(), limit }
-    }
-
-    /// Returns the value, or "other" beyond the limit.
-    pub(crate) fn label(&self, text: &str) -> Value {
-        let known = self.seen.get(text).map(|known| known.clone());
-        let label = known.or_else(|| {
-            // Two threads can both take the last place: one value more does no harm.
-            let text: Arc<str> = text.into();
-            (self.seen.len() < self.limit).then(|| {
-                self.seen.insert(text.clone());
-                text
-            })
-        });
-        Value::String(label.map_or(StringValue::from("other"), StringValue::from))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,31 +124,22 @@ mod tests {
     #[test]
     fn a_series_is_bound_once_and_only_to_its_own_labels() {
         let known = KnownSeries::new();
-        let prompts = LabelValues::new(2);
         let server = Some(("host", 80));
-        let get = Labels { method: "prompts/get", prompt: Some("a"), server, ..Labels::default() };
+        let get = Labels { method: "prompts/get", server, ..Labels::default() };
         let others = [
             Labels { method: "completion/complete", ..get },
-            Labels { prompt: Some("b"), ..get },
-            Labels { prompt: None, upstream: Some("a"), ..get },
+            Labels { upstream: Some("a"), ..get },
             Labels { server: Some(("host", 81)), ..get },
             Labels { revision: Some("2025-06-18"), ..get },
             Labels { transport: Some(TransportKind::Pipe), ..get },
         ];
         let all = std::iter::once(get).chain(others);
         for (number, labels) in all.clone().enumerate() {
-            assert_eq!(known.find(labels, &prompts, |_| number).bound, number);
+            assert_eq!(known.find(labels, |_| number).bound, number);
         }
         for (number, labels) in all.enumerate() {
-            let series = known.find(labels, &prompts, |_| panic!("it is known"));
-            assert_eq!((series.bound, &series.attributes), (number, &labels.attributes(&prompts)));
+            let series = known.find(labels, |_| panic!("it is known"));
+            assert_eq!((series.bound, &series.attributes), (number, &labels.attributes()));
         }
-    }
-
-    #[test]
-    fn values_beyond_the_limit_become_other() {
-        let labels = LabelValues::new(2);
-        let label = |text| labels.label(text).as_str().into_owned();
-        assert_eq!([label("a"), label("b"), label("c"), label("a")], ["a", "b", "other", "a"]);
     }
 }

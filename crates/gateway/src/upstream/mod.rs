@@ -115,6 +115,7 @@ pub struct Upstream {
     walk_pause: Arc<AtomicU64>,
     /// The secrets that it is called with, which callers must not see.
     held_secrets: Arc<HeldSecrets>,
+    was_called: AtomicBool,
     /// Ends the driver and the dedicated connections when the handle is dropped.
     _needed: DropGuard,
 }
@@ -212,6 +213,7 @@ impl Upstream {
             restarts,
             walk_pause,
             held_secrets,
+            was_called: AtomicBool::new(false),
             _needed: needed,
         }
     }
@@ -256,6 +258,18 @@ impl Upstream {
         self.breaker.is_partly_open()
     }
 
+    /// Whether it was called since the start.
+    pub(crate) fn was_called(&self) -> bool {
+        self.was_called.load(Ordering::Relaxed)
+    }
+
+    fn note_call(&self) {
+        // A write of each call would take the cache line from the other cores.
+        if !self.was_called() {
+            self.was_called.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Returns the number of calls in flight and the number of queued calls.
     pub(crate) fn load(&self) -> (usize, usize) {
         (self.config.settings.in_flight - self.concurrency.free(), self.concurrency.waiting())
@@ -288,6 +302,7 @@ impl Upstream {
         mut request: UpstreamRequest,
         deadline: Instant,
     ) -> CallExchange {
+        self.note_call();
         let id = self.config.id.as_str();
         let params = &request.params;
         assert!(

@@ -147,7 +147,7 @@ impl Sessions {
             CallOutcome::Fault(fault) => End::Fault(fault),
             CallOutcome::Cancelled => End::Cancelled,
         };
-        operation.end(ended, call.request.prompt_name());
+        operation.end(ended);
         if let (CallOutcome::Fault(fault), Some(nonce)) = (&outcome, nonce) {
             self.shared.url_elicitations.note_all(fault, nonce, MAX_DEPTH);
         }
