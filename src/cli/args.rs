@@ -558,10 +558,12 @@ pub(super) struct FindQuery {
     /// Show only entries for this upstream
     #[arg(long, value_name = "ID")]
     pub(super) upstream: Option<String>,
-    /// Show only calls with this outcome: ok, cancelled, denied (by rules), or the reason of an
-    /// error
+    /// Show only calls with this outcome: ok, cancelled, or the reason of an error
     #[arg(long, value_name = "OUTCOME")]
     pub(super) outcome: Option<String>,
+    /// Show only what was denied, with the rule, limit, approval or check that has denied it
+    #[arg(long, conflicts_with = "outcome")]
+    pub(super) denied: bool,
     /// Show only events of this type: call, or one of the log, such as config_reloaded
     #[arg(long, value_name = "EVENT")]
     pub(super) event: Option<String>,

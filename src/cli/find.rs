@@ -13,7 +13,7 @@ use super::evidence;
 use super::failure::Failure;
 use super::output::{Column, print, printable_line, table};
 use audit::question::{Answer, Question};
-use audit::search::{Find, Live, LogEntry, SearchResult, find};
+use audit::search::{DENIED, Find, Live, LogEntry, SearchResult, find};
 use config::Records;
 
 /// The time for an answer: people wait for it.
@@ -29,7 +29,7 @@ pub(super) fn run(args: &FindQuery) -> Result<(), Failure> {
         caller: args.caller.clone(),
         prompt: args.prompt.clone(),
         upstream: args.upstream.clone(),
-        outcome: args.outcome.clone(),
+        outcome: args.denied.then(|| DENIED.to_owned()).or_else(|| args.outcome.clone()),
         event: args.event.clone(),
         from: Some(from),
         // Without --until, entries that are recorded while the command runs are found, too.
@@ -198,6 +198,7 @@ fn row(entry: &LogEntry) -> Value {
 fn details(entry: &LogEntry) -> Option<String> {
     let decision = entry.decision.as_deref().filter(|decision| *decision != "allowed");
     let mut details: Vec<_> = decision.into_iter().map(str::to_owned).collect();
+    details.extend(entry.rule.as_ref().map(|rule| format!("rule={}", printable_line(rule))));
     details.extend(entry.error.clone());
     let digests = ["arguments", "responses", "context", "groups", "result", "list", "result_bytes"];
     let others = entry.members.iter().filter(|(name, _)| !digests.contains(&name.as_str()));

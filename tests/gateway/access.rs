@@ -2,9 +2,11 @@
 
 use serde_json::{Value, json};
 
+use super::approvals::Folder;
 use crate::support::client::modern;
 use crate::support::gateway::api_key;
-use crate::support::{Client, Gateway, Upstream, eventually};
+use crate::support::process::run;
+use crate::support::{Client, Gateway, Process, Upstream, eventually};
 
 /// The ids are the keys.
 fn keys() -> String {
@@ -222,4 +224,65 @@ async fn k7_no_route_adds_an_upstream_or_a_command() {
     let called = gateway.client().ask_error("tools/call", json!({"name": "evil"})).await;
     assert_eq!(called["data"]["reason"], "unknown_tool");
     assert_eq!(gateway.summary().await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_denial_is_on_record_with_the_rule_and_the_configuration_and_is_found_by_it() {
+    let up = Upstream::modern(|asked| {
+        let strict = json!({"name": "strict", "arguments": [{"name": "code", "required": true}]});
+        let prompts = json!([{"name": "open"}, {"name": "secret"}, {"name": "other"}, strict]);
+        (asked.method() == "prompts/list").then(|| asked.list(&prompts))
+    })
+    .await;
+    let new = Upstream::with_prompts(&["unread"]).await;
+    let toml = "[[access.rules]]\nallow = [\"list\", \"get\"]\n\
+         prompts = [\"open\", \"secret\", \"strict\", \"unread\"]\n\
+         [[access.rules]]\ndeny = [\"get\"]\nprompts = [\"sec*\"]\n\
+         [views.part]\nprompts = [\"up__s*\"]\n\
+         [[limits]]\nname = \"few\"\nper = [\"caller\"]\nmethods = [\"completion/complete\"]\n\
+         rate = \"1/d\"\nburst = 1\n"
+        .to_owned();
+    let folder =
+        Folder::new(&(toml + &up.table("up") + &new.table("new") + "approval = \"enforce\"\n"));
+    let gateway = Process::serve(folder.path()).await;
+    let client = gateway.client();
+    client.ask("prompts/get", json!({"name": "up__open"})).await;
+    for name in ["up__secret", "up__other", "up__strict", "new__unread", "up__nothing"] {
+        client.ask_error("prompts/get", json!({"name": name})).await;
+    }
+    let (body, headers) = modern(1, "prompts/get", json!({"name": "up__open"}));
+    let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    client.send("POST", "/mcp/part", &headers, body.to_string().as_bytes()).await;
+    let typed = json!({"ref": {"type": "ref/prompt", "name": "up__open"},
+        "argument": {"name": "who", "value": ""}});
+    for _ in 0..2 {
+        client.modern("completion/complete", typed.clone()).await;
+    }
+    folder.recorded("refused").await;
+
+    let found = run(folder.path(), &["audit", "find", "--denied", "--json"]);
+    let text = String::from_utf8(found.stdout).unwrap();
+    let denials: Vec<Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let rules: Vec<_> =
+        denials.iter().map(|entry| (entry["name"].as_str(), entry["rule"].as_str())).collect();
+    let of = |name, rule| (Some(name), Some(rule));
+    let expected = [
+        of("up__secret", "access.rules.2"),
+        of("up__other", "none"),
+        of("up__strict", "arguments.code"),
+        of("new__unread", "approvals.pending"),
+        of("up__open", "views.part"),
+        of("up__open", "none"),
+        (None, None),
+    ];
+    assert_eq!(rules, expected, "{text}");
+    let refused = &denials.last().unwrap()["members"];
+    assert_eq!((&refused["reason"], &refused["by"]), (&json!("rate_limited"), &json!("few")));
+    let config = folder.recorded("config_loaded").await["digest"].clone();
+    assert!(config.as_str().unwrap().starts_with("sha256:"));
+    assert!(denials.iter().all(|entry| entry["members"]["config"] == config), "{text}");
+    let shown = run(folder.path(), &["audit", "find", "--denied", "--prompt", "up__secret"]);
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("denied rule=access.rules.2 config=sha256:"), "{shown}");
 }

@@ -13,15 +13,34 @@ use crate::prompt_tests::{PromptClass, PromptTests};
 use crate::rule::action;
 use domain::caller::Caller;
 use domain::method::Method;
-use domain::rights::{Allowed, PromptRef};
+use domain::rights::{Allowed, NO_RULE, PromptRef};
 
 /// An access decision, with the policies that decided.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct AccessVerdict {
     pub is_allowed: bool,
-    /// Ids of the policies that decided; empty where no policy matches the request, or it cannot
-    /// be evaluated.
+    /// Ids of the policies that decided, sorted; empty where no policy matches the request, or it
+    /// cannot be evaluated.
     pub reasons: Vec<String>,
+}
+
+/// Most rules that a denial names, since each class keeps the texts of its denials.
+const MAX_NAMED: usize = 4;
+
+impl AccessVerdict {
+    /// Returns the names of the rules that deny; `None` if the verdict is to allow.
+    fn denied_by(&self) -> Option<Arc<str>> {
+        if self.is_allowed {
+            return None;
+        }
+        let more = self.reasons.len().saturating_sub(MAX_NAMED);
+        let named = self.reasons[..self.reasons.len() - more].join(", ");
+        Some(match (named.as_str(), more) {
+            ("", _) => NO_RULE.into(),
+            (_, 0) => named.into(),
+            _ => format!("{named}, and {more} more").into(),
+        })
+    }
 }
 
 /// The rights of a class of callers.
@@ -35,7 +54,8 @@ pub(super) struct CallerClass {
     member: EntityUid,
     entities: Entities,
     types: Arc<Types>,
-    decisions: RwLock<HashMap<(Method, PromptClass), bool>>,
+    /// By which rules each is denied; `None`: it is allowed.
+    decisions: RwLock<HashMap<(Method, PromptClass), Option<Arc<str>>>>,
 }
 
 /// The entity types of the Cedar schema.
@@ -79,7 +99,12 @@ impl CallerClass {
 
     /// Whether a member may use a prompt.
     pub(super) fn allows(&self, method: Method, prompt: PromptRef<'_>) -> bool {
-        self.allows_class(method, self.tests.class(prompt), prompt)
+        self.denied_by(method, prompt).is_none()
+    }
+
+    /// Returns the rules that deny a prompt to a member; `None` if it may use the prompt.
+    pub(super) fn denied_by(&self, method: Method, prompt: PromptRef<'_>) -> Option<Arc<str>> {
+        self.class_denied_by(method, self.tests.class(prompt), prompt)
     }
 
     /// Which of several prompts of one upstream a member may use.
@@ -102,7 +127,7 @@ impl CallerClass {
                 {
                     return *is_allowed;
                 }
-                let is_allowed = self.allows_class(method, class.clone(), prompt);
+                let is_allowed = self.class_denied_by(method, class.clone(), prompt).is_none();
                 last = Some((class, is_allowed));
                 is_allowed
             })
@@ -110,24 +135,29 @@ impl CallerClass {
         Allowed::of(allowed)
     }
 
-    fn allows_class(&self, method: Method, class: PromptClass, prompt: PromptRef<'_>) -> bool {
+    fn class_denied_by(
+        &self,
+        method: Method,
+        class: PromptClass,
+        prompt: PromptRef<'_>,
+    ) -> Option<Arc<str>> {
         let key = (method, class);
         let known =
-            self.decisions.read().unwrap_or_else(PoisonError::into_inner).get(&key).copied();
-        if let Some(is_allowed) = known {
-            return is_allowed;
+            self.decisions.read().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        if let Some(denied_by) = known {
+            return denied_by;
         }
-        let is_allowed = self.decide(method, prompt).is_allowed;
+        let denied_by = self.decide(method, prompt).denied_by();
         // One prompt alone would take as much room as a whole class of them.
         if matches!(key.1, PromptClass::Prompt { .. }) {
-            return is_allowed;
+            return denied_by;
         }
         let mut decisions = self.decisions.write().unwrap_or_else(PoisonError::into_inner);
         if decisions.len() >= MAX_DECISIONS {
             decisions.clear();
         }
-        decisions.insert(key, is_allowed);
-        is_allowed
+        decisions.insert(key, denied_by.clone());
+        denied_by
     }
 
     /// Asks Cedar. A request that cannot be evaluated is denied.
@@ -147,7 +177,9 @@ impl CallerClass {
         if response.diagnostics().errors().next().is_some() {
             return None;
         }
-        let reasons = response.diagnostics().reason().map(ToString::to_string).collect();
+        let mut reasons: Vec<_> =
+            response.diagnostics().reason().map(ToString::to_string).collect();
+        reasons.sort_unstable();
         Some(AccessVerdict { is_allowed: response.decision() == Decision::Allow, reasons })
     }
 }

@@ -14,7 +14,7 @@ use crate::class::{AccessVerdict, CallerClass, Types};
 use crate::rule_set::RuleSet;
 use domain::caller::Caller;
 use domain::method::Method;
-use domain::rights::{Allowed, PromptRef, Rights};
+use domain::rights::{Allowed, NO_RULE, PromptRef, Rights};
 
 /// The compiled policies, and the classes of the recent callers.
 pub struct Decisions {
@@ -110,6 +110,16 @@ impl Rights for Decisions {
 
     fn allows(&self, caller: &Caller, method: Method, prompt: PromptRef<'_>) -> bool {
         self.class(caller).is_some_and(|class| class.allows(method, prompt))
+    }
+
+    fn denied_by(
+        &self,
+        caller: &Caller,
+        method: Method,
+        prompt: PromptRef<'_>,
+    ) -> Option<Arc<str>> {
+        let class = self.class(caller);
+        class.map_or_else(|| Some(NO_RULE.into()), |class| class.denied_by(method, prompt))
     }
 
     fn allowed(
@@ -262,11 +272,25 @@ mod tests {
                 verdict,
                 AccessVerdict { is_allowed: false, reasons: vec!["access.rules.2".into()] }
             );
+            let denied_by = access.denied_by(&ci, Method::Get, prompt("crm", denied));
+            assert_eq!(denied_by.as_deref(), Some("access.rules.2"));
         }
+        assert_eq!(access.denied_by(&ci, Method::Get, prompt("crm", "open")), None);
+        let strange = access.denied_by(&Caller::anonymous(), Method::Get, prompt("crm", "open"));
+        assert_eq!(strange.as_deref(), Some(NO_RULE));
         assert!(access.allows(&ci, Method::List, prompt("crm", "secret")));
         assert!(access.allows(&ci, Method::Complete, prompt("git", "a to b")));
         assert!(!access.allows(&caller("other", "x"), Method::Complete, prompt("git", "a to b")));
         assert_ne!(access.entitlement(&ci), access.entitlement(&caller("other", "x")));
+    }
+
+    #[test]
+    fn a_denial_names_a_few_of_many_rules_in_a_stable_order() {
+        let denials = vec![Rule { effect: Effect::Deny, ..rule() }; 7];
+        let access = decisions(&denials);
+        let denied_by = access.denied_by(&caller("a", "b"), Method::Get, prompt("crm", "p"));
+        let named = (1..=4).map(|n| format!("access.rules.{n}, ")).collect::<String>();
+        assert_eq!(denied_by.as_deref(), Some(&*(named + "and 3 more")));
     }
 
     #[test]

@@ -625,6 +625,22 @@ impl Fault {
         }
     }
 
+    /// Returns the check that has refused an allowed call, for the audit log: `arguments.NAME`, or
+    /// `approvals.text`; `None` if the call failed for another reason.
+    pub fn refused_by(&self) -> Option<String> {
+        match self {
+            Fault::Request(
+                RequestFault::MissingArgument { argument }
+                | RequestFault::PresetArgument { argument }
+                | RequestFault::NoChoice { argument, .. },
+            ) => Some(format!("arguments.{argument}")),
+            Fault::Upstream(UpstreamFault {
+                kind: UpstreamFaultKind::NotApproved { .. }, ..
+            }) => Some("approvals.text".to_owned()),
+            _ => None,
+        }
+    }
+
     /// Returns the stable name of the fault for `error.data.reason`; `docs/errors.md` lists all
     /// names.
     pub fn reason(&self) -> &'static str {

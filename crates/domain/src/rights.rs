@@ -28,6 +28,17 @@ pub trait Rights: Send + Sync {
     /// Returns whether the caller may use the method on this prompt of the upstream.
     fn allows(&self, caller: &Caller, method: Method, prompt: PromptRef<'_>) -> bool;
 
+    /// Returns the rules that deny what [`Self::allows`] does not, for the audit log: their names,
+    /// or [`NO_RULE`]; `None` where it is allowed.
+    fn denied_by(
+        &self,
+        caller: &Caller,
+        method: Method,
+        prompt: PromptRef<'_>,
+    ) -> Option<Arc<str>> {
+        (!self.allows(caller, method, prompt)).then(|| NO_RULE.into())
+    }
+
     /// Decides on several prompts of one upstream, in their order.
     fn allowed(
         &self,
@@ -38,6 +49,9 @@ pub trait Rights: Send + Sync {
         Allowed::of(prompts.map(|prompt| self.allows(caller, method, prompt)).collect())
     }
 }
+
+/// Stands for a rule where none allows a call, or the rules cannot be evaluated for it.
+pub const NO_RULE: &str = "none";
 
 /// Which of several prompts a caller may use.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -1,13 +1,18 @@
 //! An entry: a call with both of its records, or another record.
 
+use crate::record::RecordLine;
 use memchr::memmem;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::record::RecordLine;
-
 /// The event of entries that are calls.
 pub(super) const CALL: &str = "call";
+
+/// The decision of rules against a call, and the outcome by which all denials are found.
+pub const DENIED: &str = "denied";
+
+/// The event of requests that a limit or an invalid credential stopped.
+pub(super) const REFUSED: &str = "refused";
 
 /// One call, or another event, as people read it. It has no values of arguments.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -46,6 +51,9 @@ pub struct LogEntry {
     pub definition: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decision: Option<String>,
+    /// What has denied it, such as `access.rules.3`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
     /// `None` if it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
@@ -114,6 +122,7 @@ impl LogEntry {
                 "prompt" => self.prompt = text,
                 "definition" => self.definition = text,
                 "decision" => self.decision = text,
+                "rule" => self.rule = text,
                 "outcome" => self.outcome = text,
                 "duration_us" => self.duration_us = number,
                 "correlation" => self.correlation = text,
@@ -136,6 +145,11 @@ impl LogEntry {
             Some(name) => format!("{what} {name}"),
             None => what.clone(),
         }
+    }
+
+    /// Whether a rule, a limit or a check has refused it. Older records name no rule.
+    pub(super) fn is_denial(&self) -> bool {
+        self.event == REFUSED || self.decision.as_deref() == Some(DENIED) || self.rule.is_some()
     }
 
     /// Whether the entry shows a text.
@@ -181,6 +195,12 @@ fn without_values(arguments: Value) -> Value {
 /// quotes that it stands behind.
 pub(super) fn kind(line: &[u8]) -> Option<&str> {
     text(line, b"\"event\":\"")
+}
+
+/// Whether a record of a call may be one of a denial; as [`kind`], without reading it as JSON.
+pub(super) fn may_deny(line: &[u8]) -> bool {
+    let members = [&b",\"decision\":\"denied\""[..], b",\"rule\":\""];
+    members.into_iter().any(|member| memmem::find(line, member).is_some())
 }
 
 /// Returns the time of a record or header, as [`kind`] does.

@@ -23,9 +23,9 @@ use super::recover::{first_line_of, read_header};
 use super::segment_reader::SegmentReader;
 use super::tail::{Position, Tail};
 use backward::Backward;
-use entry::CallId;
+use entry::{CallId, REFUSED};
 
-pub use entry::LogEntry;
+pub use entry::{DENIED, LogEntry};
 pub use live::Live;
 
 /// The criteria of a search, all of which must hold. The default finds everything but checkpoints.
@@ -37,8 +37,8 @@ pub struct Find {
     /// Public name of a prompt, or its name at its upstream.
     pub prompt: Option<String>,
     pub upstream: Option<String>,
-    /// `ok`, `cancelled`, the reason of a fault, or `denied` for calls that rules denied: their
-    /// fault is that of an unknown prompt.
+    /// `ok`, `cancelled`, the reason of a fault, or `denied` for what was refused by access rules,
+    /// views, limits, approvals or checks of arguments.
     pub outcome: Option<String>,
     /// Type of a record; `call` for calls.
     pub event: Option<String>,
@@ -113,9 +113,6 @@ impl SearchResult {
 
 /// The place behind all entries.
 const NEWEST: Position = Position { segment: u64::MAX, offset: 0 };
-
-/// The decision of rules against a call.
-const DENIED: &str = "denied";
 
 /// Calls whose end was read and whose begin is still to come.
 #[derive(Default)]
@@ -282,8 +279,7 @@ impl<'a> SearchCriteria<'a> {
         };
         let finder = |text: &str| memmem::Finder::new(text).into_owned();
         let whole = [&find.caller, &find.prompt, &find.upstream].into_iter().flatten();
-        let denied = find.outcome.as_ref().filter(|outcome| *outcome == DENIED);
-        let needles = whole.chain(denied).map(|text| finder(&encoded(text))).collect();
+        let needles = whole.map(|text| finder(&encoded(text))).collect();
         let outcome = find.outcome.as_deref().filter(|outcome| *outcome != DENIED);
         let outcome = outcome.map(|outcome| finder(&encoded(outcome)));
         let time = |time: SystemTime| humantime::format_rfc3339_micros(time).to_string();
@@ -326,10 +322,13 @@ impl<'a> SearchCriteria<'a> {
     fn call(&self, received: &[u8], completed: Option<&[u8]>) -> Option<LogEntry> {
         let is_call = |event: &str| [entry::CALL, "received", "completed"].contains(&event);
         let has_kind = self.find.event.as_deref().is_none_or(is_call);
-        let has_outcome = self
-            .outcome
-            .as_ref()
-            .is_none_or(|outcome| completed.is_some_and(|line| outcome.find(line).is_some()));
+        let has_outcome = if self.find.outcome.as_deref() == Some(DENIED) {
+            [Some(received), completed].into_iter().flatten().any(entry::may_deny)
+        } else {
+            self.outcome
+                .as_ref()
+                .is_none_or(|outcome| completed.is_some_and(|line| outcome.find(line).is_some()))
+        };
         let is_near = has_kind && has_outcome && self.is_near(received);
         is_near.then(|| LogEntry::read(received, completed)).flatten().filter(|e| self.admits(e))
     }
@@ -340,7 +339,9 @@ impl<'a> SearchCriteria<'a> {
             Some(event) => event == kind,
             None => kind != "checkpoint",
         };
-        let has_outcome = self.outcome.as_ref().is_none_or(|outcome| outcome.find(line).is_some());
+        let is_denial = self.find.outcome.as_deref() != Some(DENIED) || kind == REFUSED;
+        let has_outcome =
+            is_denial && self.outcome.as_ref().is_none_or(|outcome| outcome.find(line).is_some());
         let is_near = has_kind && has_outcome && self.is_near(line);
         is_near.then(|| LogEntry::read(line, None)).flatten().filter(|entry| self.admits(entry))
     }
@@ -357,12 +358,12 @@ impl<'a> SearchCriteria<'a> {
 
     fn admits(&self, entry: &LogEntry) -> bool {
         let Find { caller, prompt, upstream, outcome, text, .. } = self.find;
-        let is_denied = |outcome: &Option<String>| outcome.as_deref() == Some(DENIED);
         let is =
             |wanted: &Option<String>, found: &Option<String>| wanted.is_none() || wanted == found;
         is(caller, &entry.caller)
             && is(upstream, &entry.upstream)
-            && (is(outcome, &entry.outcome) || is_denied(outcome) && outcome == &entry.decision)
+            && (is(outcome, &entry.outcome)
+                || outcome.as_deref() == Some(DENIED) && entry.is_denial())
             && (prompt.is_none() || *prompt == entry.name || *prompt == entry.prompt)
             && text.as_deref().is_none_or(|text| entry.contains(text))
     }

@@ -107,20 +107,37 @@ fn short(entries: &[LogEntry]) -> Vec<(u64, Option<String>)> {
 }
 
 #[test]
-fn calls_that_rules_denied_are_found_by_that_outcome() {
+fn denials_of_all_kinds_are_found_by_one_outcome_with_and_without_their_rule() {
     let mut log = Log::new();
     let allowed = log.begin("denied");
     log.end(allowed, "ok");
-    let event = AuditEvent::new("received").number("call", 7).text("caller", "bob");
-    log.note(&event.text("name", "up__p").text("decision", "denied"));
+    let received =
+        |call, caller| AuditEvent::new("received").number("call", call).text("caller", caller);
+    // As older releases have written it.
+    log.note(&received(7, "bob").text("name", "up__p").text("decision", "denied"));
     log.end(7, "unknown_prompt");
+    let denied = received(8, "cid").text("decision", "denied").text("rule", "access.rules.2");
+    log.note(&denied.text("config", "sha256:ab"));
+    log.end(8, "unknown_prompt");
+    log.note(&received(9, "dan,\"rule\":\"x").text("decision", "allowed"));
+    log.end(9, "ok");
+    log.note(&received(10, "eve").text("decision", "allowed"));
+    let refused = AuditEvent::new("completed").number("call", 10).text("outcome", "no_choice");
+    log.note(&refused.text("rule", "arguments.tone"));
+    log.note(&AuditEvent::new("refused").text("reason", "rate_limited").text("caller", "fay"));
+    let denials = Find { outcome: Some(DENIED.to_owned()), ..Find::default() };
+    let rules: Vec<_> = all(&log, &denials, 10)
+        .into_iter()
+        .map(|entry| (entry.caller.unwrap(), entry.rule.unwrap_or_default()))
+        .collect();
+    let expected = [("fay", ""), ("eve", "arguments.tone"), ("cid", "access.rules.2"), ("bob", "")];
+    assert_eq!(rules, expected.map(|(caller, rule)| (caller.to_owned(), rule.to_owned())));
     let find = |outcome: &str| {
         let find = Find { outcome: Some(outcome.to_owned()), ..Find::default() };
         all(&log, &find, 10).into_iter().filter_map(|entry| entry.caller).collect::<Vec<_>>()
     };
-    assert_eq!(find("denied"), ["bob"]);
-    assert_eq!(find("unknown_prompt"), ["bob"]);
-    assert_eq!(find("ok"), ["denied"]);
+    assert_eq!(find("unknown_prompt"), ["cid", "bob"]);
+    assert_eq!(find("ok"), ["dan,\"rule\":\"x", "denied"]);
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -281,4 +298,21 @@ fn a_record_is_looked_for_where_its_number_can_be_and_until_the_deadline() {
     std::fs::create_dir(&oldest).unwrap();
     assert!(record(log.path(), u64::MAX, soon()).unwrap().is_none());
     assert!(record(log.path(), 1, soon()).is_err());
+}
+
+/// Lines of every kind that denies, as this version writes them.
+#[test]
+fn a_log_as_it_is_written_today_is_intact_and_its_denials_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let today = include_bytes!("../../../../tests/formats/audit-2.jsonl");
+    std::fs::write(folder.path().join(segment_name(1)), today).unwrap();
+    let keys = Some(Keys::new(&AuditKey::parse(&"A".repeat(43)).unwrap()));
+    let anchors = crate::verify::TrustAnchors { keys, ..Default::default() };
+    let report = crate::verify::verify(folder.path(), anchors).unwrap();
+    assert!(report.mistakes.is_empty() && report.last == 6, "{:?}", report.mistakes);
+    let denials = Find { outcome: Some(DENIED.to_owned()), ..Find::default() };
+    let found = find(folder.path(), &denials, 10, None, soon()).unwrap();
+    let rules: Vec<_> = found.entries.iter().map(|entry| entry.rule.as_deref()).collect();
+    assert_eq!(rules, [None, Some("arguments.tone"), Some("access.rules.2")]);
+    assert!(found.entries.iter().all(|entry| entry.members.contains_key("config")));
 }

@@ -10,6 +10,7 @@ use domain::caller::{Caller, PROBER};
 use domain::fair_share::Holder;
 use domain::fault::{Fault, RequestFault, TransportFault};
 use domain::method::{Countable, Method};
+use domain::rights::NO_RULE;
 use domain::subject_token::SubjectToken;
 
 /// The result of looking up the name of a call in the catalog.
@@ -17,8 +18,12 @@ use domain::subject_token::SubjectToken;
 pub(crate) enum Resolution<'a> {
     /// An upstream lists the prompt, and the endpoint serves it.
     Listed(CallTarget<'a>),
-    /// An upstream lists the prompt, but the endpoint does not serve it.
-    NotServed(CallTarget<'a>),
+    /// An upstream lists the prompt, but the gateway does not serve it.
+    NotServed {
+        target: CallTarget<'a>,
+        /// The reason, for the audit log: `views.NAME`, or `approvals.STATE`.
+        rule: String,
+    },
     /// The prefix belongs to an upstream whose list was never received, for the reason given: the
     /// prompt may exist.
     Unlisted(CallTarget<'a>, Fault),
@@ -142,13 +147,15 @@ impl Gate {
         let method = call.request.method();
         // The gateway itself reads what people are to approve: no other caller can have this id.
         let is_probe = call.caller.id() == PROBER;
-        let may_use = |target: &CallTarget<'_>| {
-            is_probe || self.rights.allows(&call.caller, method, target.prompt())
+        let denied_by = match &resolution {
+            Resolution::Listed(_) | Resolution::Unlisted(..) if is_probe => None,
+            Resolution::Listed(target) | Resolution::Unlisted(target, _) => {
+                self.rights.denied_by(&call.caller, method, target.prompt())
+            }
+            Resolution::NotServed { rule, .. } => Some(rule.as_str().into()),
+            Resolution::Unknown => Some(NO_RULE.into()),
         };
-        let is_allowed = match &resolution {
-            Resolution::Listed(target) | Resolution::Unlisted(target, _) => may_use(target),
-            Resolution::NotServed(_) | Resolution::Unknown => false,
-        };
+        let is_allowed = denied_by.is_none();
         let counted = match &resolution {
             Resolution::Listed(target) if is_allowed => Some(*target),
             _ => None,
@@ -160,9 +167,9 @@ impl Gate {
                 recorded.map_err(|_| TransportFault::AuditUnavailable)?;
                 Ok(Authorized { call, target })
             }
-            Resolution::Listed(target) | Resolution::NotServed(target) => {
+            Resolution::Listed(target) | Resolution::NotServed { target, .. } => {
                 self.telemetry.metrics().denied(method.as_str());
-                record.denied(target);
+                record.denied(target, denied_by.as_deref().unwrap_or(NO_RULE), &self.config);
                 Err(RequestFault::UnknownPrompt.into())
             }
             Resolution::Unlisted(_, fault) if is_allowed => Err(fault),

@@ -64,6 +64,8 @@ pub struct Gate {
     ledger: Option<Arc<Ledger>>,
     telemetry: Telemetry,
     recording: Recording,
+    /// The digest of the configuration.
+    config: Arc<str>,
     tallies: Arc<Tallies>,
     recorded_streams: Arc<RecordedStreams>,
     /// Whether calls need the tokens of their callers.
@@ -116,6 +118,7 @@ impl Gate {
             audit,
             telemetry,
             recording: Recording::new(config),
+            config: config.digest.as_str().into(),
             tallies: Arc::default(),
             recorded_streams: Arc::default(),
             exchanges_tokens: exchanges_tokens(config),
@@ -138,6 +141,7 @@ impl Gate {
             audit: self.audit.clone(),
             telemetry: self.telemetry.clone(),
             recording: Recording::new(config),
+            config: config.digest.as_str().into(),
             tallies: self.tallies.clone(),
             recorded_streams: self.recorded_streams.clone(),
             exchanges_tokens: exchanges_tokens(config),
@@ -268,7 +272,8 @@ impl Gate {
             self.refused(OccurrenceOrigin::Caller(caller.id().to_owned()), fault);
             return Ok(());
         }
-        record.complete(outcome).await.map_err(|_| TransportFault::AuditUnavailable)
+        let recorded = record.complete(outcome, &self.config).await;
+        recorded.map_err(|_| TransportFault::AuditUnavailable)
     }
 
     /// Records the start of a stream, and waits until that is written; dropping the record records
@@ -338,7 +343,11 @@ impl Gate {
         };
         self.tally(Occurrence {
             who,
-            what: OccurrenceKind::Refused { reason: fault.reason(), by },
+            what: OccurrenceKind::Refused {
+                reason: fault.reason(),
+                by,
+                config: self.config.clone(),
+            },
         });
     }
 

@@ -137,9 +137,13 @@ impl CallRecord {
         recorded
     }
 
-    /// Notes that the caller may not use the target, which the response does not reveal.
-    pub(super) fn denied(&self, target: CallTarget<'_>) {
-        self.amend(|event| with_target(event, target).text("decision", "denied"));
+    /// Notes that the caller may not use the target, which the response does not reveal: `rule`
+    /// denies it, of the configuration with the digest `config`.
+    pub(super) fn denied(&self, target: CallTarget<'_>, rule: &str, config: &str) {
+        self.amend(|event| {
+            let event = with_target(event, target).text("decision", "denied");
+            event.text("rule", rule).text("config", config)
+        });
     }
 
     /// Changes the `received` record, if it is not written yet.
@@ -150,12 +154,17 @@ impl CallRecord {
         }
     }
 
-    /// Records the outcome, before the response is sent.
+    /// Records the outcome under the configuration with the digest `config`, before the response is
+    /// sent.
     ///
     /// # Errors
     /// If it cannot be written: then the response must not be sent. If `received` is on record, it
     /// is recorded that the call ended so, once the log can be written again.
-    pub async fn complete(&self, outcome: RecordOutcome<'_>) -> Result<(), Unrecorded> {
+    pub(super) async fn complete(
+        &self,
+        outcome: RecordOutcome<'_>,
+        config: &str,
+    ) -> Result<(), Unrecorded> {
         let Some(open) = &self.0 else {
             return Ok(());
         };
@@ -164,7 +173,12 @@ impl CallRecord {
             state.has_ended = true;
             (state.received.take(), state.is_on_record)
         };
-        let completed = open.completed(outcome);
+        let mut completed = open.completed(outcome);
+        if let RecordOutcome::Fault(fault) = outcome
+            && let Some(rule) = fault.refused_by()
+        {
+            completed = completed.text("rule", &rule).text("config", config);
+        }
         let recorded = open.ledger.record_both(&open.holder, received, completed).await;
         if recorded == Err(Unrecorded::Refused) && is_on_record {
             let fault = TransportFault::AuditUnavailable.into();

@@ -43,6 +43,8 @@ pub enum OccurrenceKind {
         reason: &'static str,
         /// The cause of the refusal, such as the name of a limit.
         by: String,
+        /// The digest of the configuration.
+        config: Arc<str>,
     },
     /// A notification stream without records of its own, at an endpoint.
     Stream { endpoint: String },
@@ -190,9 +192,10 @@ impl TallyState {
 impl Occurrence {
     fn event(&self, count: u64) -> AuditEvent {
         let event = match &self.what {
-            OccurrenceKind::Refused { reason, by } => {
+            OccurrenceKind::Refused { reason, by, config } => {
                 let by = Some(by.as_str()).filter(|by| !by.is_empty());
-                AuditEvent::new("refused").text("reason", reason).optional_text("by", by)
+                let event = AuditEvent::new("refused").text("reason", reason);
+                event.optional_text("by", by).text("config", config)
             }
             OccurrenceKind::Stream { endpoint } => {
                 AuditEvent::new("streams").text("endpoint", endpoint)
@@ -214,7 +217,11 @@ mod tests {
         let who = OccurrenceOrigin::Address(address.to_owned());
         Occurrence {
             who,
-            what: OccurrenceKind::Refused { reason: "unauthorized", by: String::new() },
+            what: OccurrenceKind::Refused {
+                reason: "unauthorized",
+                by: String::new(),
+                config: "sha256:00".into(),
+            },
         }
     }
 

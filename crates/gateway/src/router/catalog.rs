@@ -134,6 +134,17 @@ impl PrivatePart {
     }
 }
 
+impl Catalog {
+    /// Returns the prompt of this public name that is offered and that approvals hold back.
+    pub(super) fn held(&self, public_name: &str) -> Option<&ApprovalRow> {
+        self.approvals.iter().find_map(|rows| {
+            // The rows of an upstream are in the order of their names.
+            let at = rows.partition_point(|row| row.public_name.as_str() < public_name);
+            rows.get(at).filter(|row| row.public_name == public_name && row.is_held())
+        })
+    }
+}
+
 impl CatalogContent {
     /// `segments` come in byte order of their names, and none is empty.
     pub fn new(

@@ -43,7 +43,7 @@ use crate::upstream::Upstream;
 use crate::upstream::call::correlator::{InterimMessage, UrlElicitationComplete};
 use crate::upstream::call::exchange::ExchangeEvent;
 use crate::upstream::call::request::{RequestParams, UpstreamRequest};
-use approval::approval_arguments;
+use approval::{ApprovalRow, approval_arguments};
 use audit::Audit;
 use base::platform::heap::rare;
 use base::seal::{self, Sealer};
@@ -231,10 +231,10 @@ impl Router {
         let Some((owner, upstream)) = self.find(catalog, name, name_kind) else {
             let unlisted = self.unlisted(catalog, call, name);
             let resolution = match &unlisted {
+                None => catalog.held(name).map_or(Resolution::Unknown, held),
                 // The upstream of a derived name is not known before it is listed.
                 Some(_) if name_kind == NameKind::Tool && is_derived(name) => Resolution::Unknown,
                 Some(unlisted) => unlisted.resolution(),
-                None => Resolution::Unknown,
             };
             let refused = self.gate.authorize(call, record, resolution).await.err();
             return Err(refused.unwrap_or_else(|| RequestFault::UnknownPrompt.into()));
@@ -555,7 +555,8 @@ impl Router {
         if self.views.serves(&call.endpoint, &owner.upstream, &owner.public_name) {
             Resolution::Listed(target)
         } else {
-            Resolution::NotServed(target)
+            let view = call.endpoint.rsplit('/').next().unwrap_or_default();
+            Resolution::NotServed { target, rule: format!("views.{view}") }
         }
     }
 
@@ -594,6 +595,18 @@ impl Unlisted<'_> {
         let target = CallTarget { upstream, raw_name, definition: "", state: *state };
         Resolution::Unlisted(target, Fault::upstream(upstream, kind.clone()))
     }
+}
+
+/// The resolution of a prompt that approvals hold back.
+fn held(row: &ApprovalRow) -> Resolution<'_> {
+    let (state, offered) = (row.decision.state, row.offered.as_ref());
+    let target = CallTarget {
+        upstream: row.upstream.as_str(),
+        raw_name: &row.raw_name,
+        definition: offered.map(|offered| &*offered.version.definition).unwrap_or_default(),
+        state,
+    };
+    Resolution::NotServed { target, rule: format!("approvals.{}", state.as_str()) }
 }
 
 /// A call behind the gate, and the upstream that it goes to.
