@@ -369,7 +369,7 @@ fn failure(url: &str, kind: Kind) -> Failure {
     Failure::new(match kind {
         // A gateway at another path, or another server.
         Kind::Error { data: Some(data), .. } if data.contains(NOT_FOUND) => no_endpoint(),
-        Kind::Status { status: 404 } => no_endpoint(),
+        Kind::Status { status: 404, .. } => no_endpoint(),
         Kind::Error { code, message, .. } => format!("{} ({code})", printable(&message)),
         Kind::AuthFailed { .. } => format!(
             "{url} requires a valid credential: set {KEY_VARIABLE} to your API key or token"
@@ -385,10 +385,10 @@ fn failure(url: &str, kind: Kind) -> Failure {
             let later = retry_after_secs.map_or("later".to_owned(), |secs| format!("in {secs} s"));
             format!("A rate limit of the gateway at {url} refuses the call; try again {later}.")
         }
-        Kind::Moved { .. } | Kind::Status { status: 300..400 | 415 } => format!(
+        Kind::Moved { .. } | Kind::Status { status: 300..400 | 415, .. } => format!(
             "{url} is no endpoint, but perhaps that of the admin API or the console: give the URL of the endpoint (server.listen, not admin.listen) with --url"
         ),
-        Kind::Status { status } => format!("{url} answers with HTTP {status}"),
+        Kind::Status { status, .. } => format!("{url} answers with HTTP {status}"),
         other => format!("{url}: {}", printable(&other.to_string())),
     })
 }

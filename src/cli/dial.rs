@@ -221,7 +221,9 @@ fn advised(upstream: &UpstreamSettings, kind: &Kind) -> String {
         Kind::Unavailable(why) if scheme == Some("https") && why.contains("InvalidContentType") => {
             "speaks no TLS at this port: is it http://?".to_owned()
         }
-        Kind::Status { status: 404 | 405 } if http.is_some_and(|http| http.url.path() == "/") => {
+        Kind::Status { status: 404 | 405, .. }
+            if http.is_some_and(|http| http.url.path() == "/") =>
+        {
             format!("{diagnosis}; is its endpoint /mcp?")
         }
         Kind::ChildSilent { startup, .. } if *startup < upstream.settings.startup => format!(

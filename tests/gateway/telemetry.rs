@@ -3,13 +3,14 @@
 
 use std::fs;
 
+use opentelemetry_proto::tonic::logs::v1::LogRecord;
 use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use serde_json::{Value, json};
 
 use crate::support::collector::{Collector, attribute};
 use crate::support::gateway::api_key;
-use crate::support::{Client, Gateway, Process, Upstream, write_greeting};
+use crate::support::{Client, Gateway, Process, Scripted, Upstream, write_greeting};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -142,6 +143,50 @@ async fn a_get_is_one_trace_from_its_client_to_the_upstream() {
     assert!(collector.heard_of("prompts/get up__p"));
     assert!(!collector.heard_of("canary-of-the-client"));
     assert!(!collector.heard_of("\"who\""));
+}
+
+#[tokio::test]
+async fn a_failing_call_is_logged_in_its_trace_with_who_asked_and_what_the_upstream_sent() {
+    let collector = Collector::start().await;
+    let upstream = Upstream::modern(|asked| {
+        let credential = asked.header("authorization").unwrap_or_default();
+        let page = format!("<h1>Out of\u{1b}[31m ink</h1>\n{credential} {}", "x".repeat(4096));
+        let html = vec![("Content-Type", "text/html".to_owned())];
+        (asked.method() == "prompts/get").then(|| Scripted::Http(500, html, page.into_bytes()))
+    })
+    .await;
+    let credential = "credential = { bearer = { value = \"canary-credential\" } }\n";
+    let toml = upstream.table("up") + credential + &api_key("ci", SECRET);
+    let (process, _folder) = told(&collector.url(), &toml).await;
+    let client = process.client().with("Authorization", &format!("Bearer {SECRET}"));
+    client.names().await;
+    let params = json!({"name": "up__p", "_meta": {"traceparent": PARENT}});
+    let error = client.ask_error("prompts/get", params).await;
+    assert!(!error.to_string().contains("ink"), "{error}");
+    let line = collector
+        .until_some(|collector| {
+            let is_failure = |log: &LogRecord| format!("{:?}", log.body).contains("call failed");
+            collector.logs().into_iter().find(is_failure)
+        })
+        .await;
+    let server = span(&collector, SERVER, "prompts/get up__p").await;
+    assert_eq!((hex(&line.trace_id).as_str(), &line.span_id), (TRACE, &server.span_id));
+    let of = |key: &str| attribute(&line.attributes, key);
+    let id = error["data"]["correlationId"].as_str().unwrap();
+    for (key, value) in [
+        ("caller", "ci"),
+        ("prompt", "up__p"),
+        ("upstream", "up"),
+        ("trace_id", TRACE),
+        ("correlation", id),
+    ] {
+        assert_eq!(of(key).as_deref(), Some(value), "{key}");
+    }
+    let sent = of("error").unwrap();
+    let begin = "the upstream responded with HTTP 500: <h1>Out of [31m ink</h1> [redacted] xx";
+    assert!(sent.starts_with(begin), "{sent}");
+    assert!(sent.len() < 400, "{sent}");
+    process.stop().await;
 }
 
 #[tokio::test]

@@ -311,7 +311,12 @@ pub enum UpstreamFaultKind {
         detail: String,
     },
     #[error("the upstream responded with HTTP {status}")]
-    Status { status: u16 },
+    Status {
+        status: u16,
+        /// The beginning of what came with it, for operators; sanitised, and truncated by
+        /// [`excerpt`] once the secrets are removed. Often empty.
+        shown: String,
+    },
     /// It is unavailable for a time that it names (RFC 9110, section 10.2.3).
     #[error("the upstream is unavailable for {retry_after_secs} s (HTTP 503)")]
     Paused { retry_after_secs: u64 },
@@ -461,7 +466,9 @@ impl UpstreamFaultKind {
     /// open), 425 (too early), and statuses from 500 on except 501, it may succeed later.
     pub fn refuses_streams(&self) -> bool {
         match self {
-            Self::Status { status } => !matches!(status, 300..400 | 408 | 409 | 425 | 500 | 502..),
+            Self::Status { status, .. } => {
+                !matches!(status, 300..400 | 408 | 409 | 425 | 500 | 502..)
+            }
             Self::Error { .. } => true,
             _ => false,
         }
@@ -476,6 +483,9 @@ impl UpstreamFaultKind {
             Self::NoToken { fault, detail } => return format!("{fault}: {detail}"),
             Self::NotApproved { approved, offered } => {
                 return format!("{self}: approved {approved}, offered {offered}");
+            }
+            Self::Status { shown, .. } if !shown.is_empty() => {
+                return format!("{self}: {}", excerpt(shown));
             }
             Self::Protocol(detail) => return format!("protocol violation: {detail}"),
             Self::NoMessage { what, shown } => {
@@ -537,8 +547,21 @@ impl UpstreamFaultKind {
         )
     }
 
-    /// Whether its log line says more than `Display`, or is about a fault of the upstream's code.
-    pub fn has_details(&self) -> bool {
+    /// The HTTP status that the upstream has refused the request with.
+    pub fn http_status(&self) -> Option<u16> {
+        match self {
+            Self::Status { status, .. }
+            | Self::AuthFailed { status }
+            | Self::Moved { status, .. } => Some(*status),
+            Self::RateLimited { .. } => Some(429),
+            Self::Paused { .. } => Some(503),
+            _ => None,
+        }
+    }
+
+    /// Whether operators look for it in their log, by an id that callers get: what is the
+    /// upstream's, not what the gateway or the client has caused.
+    pub fn is_logged(&self) -> bool {
         match self {
             Self::Unavailable(_)
             | Self::AccessEnded
@@ -551,19 +574,19 @@ impl UpstreamFaultKind {
             | Self::NoMessage { .. }
             | Self::Moved { .. }
             | Self::NotApproved { .. }
-            | Self::PaginationLimit(_) => true,
-            Self::Timeout
+            | Self::PaginationLimit(_)
+            | Self::Timeout
             | Self::RateLimited { .. }
-            | Self::Busy
             | Self::AuthFailed { .. }
             | Self::Status { .. }
             | Self::Paused { .. }
             | Self::TooLarge { .. }
             | Self::Error { .. }
+            | Self::SessionLost => true,
+            Self::Busy
             | Self::UrlElicitationRequired { .. }
             | Self::ServerRequestNotAllowed
-            | Self::Unanswered(_)
-            | Self::SessionLost => false,
+            | Self::Unanswered(_) => false,
         }
     }
 
@@ -707,7 +730,7 @@ mod tests {
             (501, true),
             (503, false),
         ] {
-            let kind = UpstreamFaultKind::Status { status };
+            let kind = UpstreamFaultKind::Status { status, shown: String::new() };
             assert_eq!(kind.refuses_streams(), is_refused, "{status}");
         }
         assert!(!UpstreamFaultKind::Timeout.refuses_streams());

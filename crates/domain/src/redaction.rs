@@ -279,6 +279,7 @@ pub fn without_secrets(kind: Kind, secrets: &Secrets) -> Kind {
         Kind::UrlElicitationRequired { message, data } => {
             Kind::UrlElicitationRequired { message: clean(message), data }
         }
+        Kind::Status { status, shown } => Kind::Status { status, shown: excerpt(&clean(shown)) },
         Kind::NoMessage { what, shown } => Kind::NoMessage { what, shown: clean(shown) },
         Kind::Unavailable(detail) => Kind::Unavailable(clean(detail)),
         Kind::Reset(detail) => Kind::Reset(clean(detail)),

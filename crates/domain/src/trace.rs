@@ -44,6 +44,11 @@ impl Trace {
         Self { parent, state, baggage: baggage.filter(|text| is_printable(text, MAX_BAGGAGE)) }
     }
 
+    /// Returns the id of the trace.
+    pub fn id(&self) -> Option<&str> {
+        self.parent.as_deref()?.split('-').nth(1)
+    }
+
     /// Returns the present parts with their names.
     pub fn parts(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let parts = [(PARENT, &self.parent), (STATE, &self.state), (BAGGAGE, &self.baggage)];

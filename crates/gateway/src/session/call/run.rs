@@ -26,6 +26,7 @@ use crate::telemetry::{End, ServerAttributes, ServerOperation};
 use crate::upstream::call::result_memory;
 use base::platform::heap::pin_in_place;
 use base::seal::random;
+use domain::call::Call;
 use domain::fault::{CorrelationId, Fault, TransportFault, UpstreamFault};
 use domain::unix_time::UnixSeconds;
 
@@ -127,7 +128,7 @@ impl Sessions {
             events.finish();
         }
         let outcome = with_room(outcome);
-        let outcome = correlated(outcome, call.request.prompt_name(), &self.shared.failure_lines);
+        let outcome = correlated(outcome, call, &self.shared.failure_lines);
         let recorded = match &outcome {
             CallOutcome::Result(result) => RecordOutcome::Result { result, digest: &digest },
             CallOutcome::Fault(fault) => RecordOutcome::Fault(fault),
@@ -175,14 +176,15 @@ fn with_room(outcome: CallOutcome) -> CallOutcome {
 
 /// Logs the details of a fault that callers must not learn, under an id that its error has. The
 /// audit log has them for each call, the gateway's log for one of many.
-fn correlated(outcome: CallOutcome, prompt: Option<&str>, lines: &FailureLines) -> CallOutcome {
+fn correlated(outcome: CallOutcome, call: &Call, lines: &FailureLines) -> CallOutcome {
     match outcome {
-        CallOutcome::Fault(Fault::Upstream(fault)) if fault.kind.has_details() => {
+        CallOutcome::Fault(Fault::Upstream(fault)) if fault.kind.is_logged() => {
             let id = CorrelationId(random());
             let UpstreamFault { upstream, kind, .. } = &fault;
             if let Some(count) = lines.due(upstream, kind.reason(), Instant::now()) {
-                let error = kind.diagnosis();
-                info!(upstream, prompt, correlation = %id, error, count, "call failed");
+                let (caller, prompt) = (call.caller.id(), call.request.prompt_name());
+                let (trace_id, error) = (call.forwarded.trace.id(), kind.diagnosis());
+                info!(upstream, prompt, caller, trace_id, correlation = %id, error, count, "call failed");
             }
             CallOutcome::Fault(UpstreamFault { correlation: Some(id), ..fault }.into())
         }

@@ -266,7 +266,7 @@ impl Connector {
         let transport = self.http(endpoint);
         let opened = Connection::open(transport, revision, probe, ClientCapabilities::NONE).await;
         match opened {
-            Err(refusal @ (Kind::Status { status: 400 | 404 | 405 } | Kind::Error { .. }))
+            Err(refusal @ (Kind::Status { status: 400 | 404 | 405, .. } | Kind::Error { .. }))
                 if revision.is_none() =>
             {
                 // A server that means the refusal may open a stream all the same, on which nothing

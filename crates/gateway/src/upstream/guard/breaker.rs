@@ -462,7 +462,7 @@ pub(crate) fn log_transition(upstream: &str, transition: Option<BreakerTransitio
 /// Returns whether a failure means that the upstream did not answer. A response counts as success,
 /// even an error response, except an HTTP status of 500 or more.
 fn counts_as_failure(kind: &Kind) -> bool {
-    kind.is_no_answer() || matches!(kind, Kind::Status { status: 500.. } | Kind::Paused { .. })
+    kind.is_no_answer() || matches!(kind, Kind::Status { status: 500.., .. } | Kind::Paused { .. })
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ use crate::upstream::call::result_memory;
 use base::platform::heap::rare;
 use base::platform::wall_clock;
 use domain::document::Document;
-use domain::fault::{UpstreamFaultKind as Kind, excerpt};
+use domain::fault::{UpstreamFaultKind as Kind, excerpt, sanitised};
 use domain::jsonrpc::{self, Frame, Id};
 use domain::method::PING;
 use domain::unix_time::UnixSeconds;
@@ -240,9 +240,10 @@ impl HttpEndpoint {
             && matches!(refusal, Kind::Status { .. })
             && head.status.is_client_error();
         if !has_error && !may_be_lost {
-            return refusal;
+            return with_beginning(refusal, head, body).await;
         }
         let Ok(body) = self.read_body(body).await else { return refusal };
+        let refusal = showing(refusal, &body);
         if may_be_lost && lost_session::is_said_by(&String::from_utf8_lossy(&body)) {
             return Kind::SessionLost;
         }
@@ -759,7 +760,43 @@ fn refusal(url: &Uri, status: StatusCode, headers: &HeaderMap, now: SystemTime) 
             let location = origin::shown(url, &String::from_utf8_lossy(location.as_bytes()));
             Kind::Moved { status: status.as_u16(), location }
         }
-        _ => Kind::Status { status: status.as_u16() },
+        _ => Kind::Status { status: status.as_u16(), shown: String::new() },
+    }
+}
+
+/// The beginning of a body that an operator reads, in bytes.
+const MAX_SHOWN: usize = 1024;
+
+/// The time for that beginning: the call has failed already, and its caller waits.
+const SHOWN_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// Returns the refusal with the beginning of the body, if it is a status with a readable one.
+async fn with_beginning(refusal: Kind, head: &Parts, mut body: Incoming) -> Kind {
+    if !matches!(refusal, Kind::Status { .. }) || check_encoding(&head.headers).is_err() {
+        return refusal;
+    }
+    let mut beginning = Vec::new();
+    let _ = timeout(SHOWN_TIMEOUT, async {
+        while let Ok(Some(chunk)) = next_chunk(&mut body).await {
+            let room = MAX_SHOWN - beginning.len();
+            beginning.extend_from_slice(&chunk[..chunk.len().min(room)]);
+            if beginning.len() == MAX_SHOWN {
+                break;
+            }
+        }
+    })
+    .await;
+    showing(refusal, &beginning)
+}
+
+/// Returns the refusal with the beginning of its body in one line, if it is a status.
+fn showing(refusal: Kind, body: &[u8]) -> Kind {
+    match refusal {
+        Kind::Status { status, .. } => {
+            let text = String::from_utf8_lossy(&body[..body.len().min(MAX_SHOWN)]);
+            Kind::Status { status, shown: sanitised(text.trim(), MAX_SHOWN) }
+        }
+        other => other,
     }
 }
 
@@ -825,7 +862,10 @@ mod tests {
             assert_eq!(fault(429, RETRY_AFTER, value), limited(expected), "{value}");
         }
         assert_eq!(fault(503, RETRY_AFTER, "7"), Kind::Paused { retry_after_secs: 7 });
-        assert_eq!(fault(503, RETRY_AFTER, "soon"), Kind::Status { status: 503 });
+        assert_eq!(
+            fault(503, RETRY_AFTER, "soon"),
+            Kind::Status { status: 503, shown: String::new() }
+        );
         for (value, expected) in [
             ("/mcp/", "https://a.example/mcp/"),
             ("https://u:p@login.example/in?token=x#y", "https://login.example/in"),
@@ -836,7 +876,7 @@ mod tests {
             assert!(moved.diagnosis().contains("set url"), "{}", moved.diagnosis());
             assert!(!moved.to_string().contains("login"), "callers are not told");
         }
-        assert_eq!(fault(400, LOCATION, "/x"), Kind::Status { status: 400 });
+        assert_eq!(fault(400, LOCATION, "/x"), Kind::Status { status: 400, shown: String::new() });
     }
 
     #[test]

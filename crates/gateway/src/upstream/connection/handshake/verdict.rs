@@ -95,7 +95,7 @@ pub(crate) fn judge(outcome: Result<&Document, Kind>) -> DiscoveryVerdict {
             | Kind::RateLimited { .. }
             | Kind::Paused { .. }
             | Kind::Moved { .. }
-            | Kind::Status { status: 500.. }),
+            | Kind::Status { status: 500.., .. }),
         ) => DiscoveryVerdict::Undecided(kind),
         Err(_) => DiscoveryVerdict::Legacy,
     }
@@ -181,9 +181,9 @@ mod tests {
             error(-32601, None),
             error(-32000, None),
             error(-32600, None),
-            Kind::Status { status: 400 },
-            Kind::Status { status: 404 },
-            Kind::Status { status: 405 },
+            Kind::Status { status: 400, shown: String::new() },
+            Kind::Status { status: 404, shown: String::new() },
+            Kind::Status { status: 405, shown: String::new() },
             Kind::Protocol("the response is neither JSON nor an event stream".into()),
         ] {
             assert_eq!(judge(Err(kind.clone())), DiscoveryVerdict::Legacy, "{kind:?}");
@@ -200,7 +200,7 @@ mod tests {
             Kind::Timeout,
             Kind::AuthFailed { status: 401 },
             Kind::RateLimited { retry_after_secs: None },
-            Kind::Status { status: 503 },
+            Kind::Status { status: 503, shown: String::new() },
         ] {
             assert_eq!(judge(Err(kind.clone())), DiscoveryVerdict::Undecided(kind));
         }
