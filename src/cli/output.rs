@@ -136,6 +136,11 @@ pub(super) fn table(columns: &[Column], objects: &[Value]) -> String {
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
+/// Formats a duration in milliseconds.
+pub(super) fn millis(value: &Value) -> String {
+    value.as_f64().map_or_else(|| "-".to_owned(), |millis| format!("{millis:.1}ms"))
+}
+
 /// Returns a number of seconds in the largest unit that it fills, rounded down: `12s`, `3m`, `2h`,
 /// `5d`. `-` if the value is not a number.
 pub(super) fn age(secs: &Value) -> String {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::args::AdminApi;
 use super::failure::Failure;
-use super::output::{Column, age, printable, repaired, table};
+use super::output::{Column, age, millis, printable, repaired, table};
 use super::reach::Reach;
 use super::runtime::runtime;
 use config::{Proxies, is_https_or_loopback};
@@ -138,7 +138,7 @@ async fn request_once(
 }
 
 /// The columns of the table of upstreams.
-const COLUMNS: [Column; 9] = [
+const COLUMNS: [Column; 13] = [
     Column::new("UPSTREAM", "upstream"),
     Column::new("TRANSPORT", "transport"),
     Column::new("STATE", "state"),
@@ -148,6 +148,10 @@ const COLUMNS: [Column; 9] = [
     Column { heading: "AGE", member: "ageSecs", format: age },
     Column::new("IN FLIGHT", "inFlight"),
     Column::new("BREAKER", "breaker"),
+    Column { heading: "P50", member: "lastHour", format: |hour| millis(&hour["p50Ms"]) },
+    Column { heading: "P95", member: "lastHour", format: |hour| millis(&hour["p95Ms"]) },
+    Column { heading: "FAILED", member: "lastHour", format: failed },
+    Column { heading: "HTTP", member: "lastHour", format: |hour| number(&hour["httpStatus"]) },
 ];
 
 /// The columns of the table of replicas.
@@ -159,6 +163,18 @@ const REPLICA_COLUMNS: [Column; 6] = [
     Column { heading: "CONFIGURATION", member: "configDigest", format: short_digest },
     Column { heading: "CATALOG", member: "catalogDigest", format: short_digest },
 ];
+
+/// Formats how many of the calls of the last hour failed.
+fn failed(hour: &Value) -> String {
+    match hour["calls"].as_u64() {
+        None | Some(0) => "-".to_owned(),
+        Some(calls) => format!("{} of {calls}", number(&hour["failures"])),
+    }
+}
+
+fn number(value: &Value) -> String {
+    value.as_u64().map_or_else(|| "-".to_owned(), |number| number.to_string())
+}
 
 /// Formats the time since something.
 fn millis_ago(millis: &Value) -> String {

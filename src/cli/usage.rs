@@ -12,7 +12,7 @@ use super::args::{LineOrder, UsageBy, UsageQuery};
 use super::evidence::{self, Answers};
 use super::failure::Failure;
 use super::load::demand;
-use super::output::{Column, print, printable, table};
+use super::output::{Column, millis, print, printable, table};
 use admin::sheet::cell;
 use audit::question::{Answer, Question};
 use audit::usage::{Dimension, Filter, GatewayUsage, Query, RecentUses, Report, Sort, UsedPrompts};
@@ -264,10 +264,6 @@ fn csv_cell(value: &Value) -> String {
         Value::String(text) => cell(text),
         other => other.to_string(),
     }
-}
-
-fn millis(value: &Value) -> String {
-    value.as_f64().map_or_else(|| "-".to_owned(), |millis| format!("{millis:.1}ms"))
 }
 
 impl UsageBy {

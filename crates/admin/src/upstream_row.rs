@@ -29,6 +29,8 @@ pub(crate) struct UpstreamRow {
     /// How many prompts wait for approval, and what to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approvals: Option<String>,
+    /// Its calls in the last hour.
+    pub last_hour: LastHour,
     pub in_flight: usize,
     pub waiting: usize,
     /// `open` or `closed`.
@@ -53,6 +55,21 @@ pub(crate) struct UpstreamRow {
     pub stderr: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<UpstreamError>,
+}
+
+/// The calls of the last hour.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LastHour {
+    pub calls: u64,
+    pub failures: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p50_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p95_ms: Option<f64>,
+    /// The last one that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http_status: Option<u16>,
 }
 
 /// Why an upstream cannot be called, or its list is stale or missing.
@@ -88,6 +105,13 @@ impl UpstreamRow {
             held: status.held,
             undecided: status.undecided,
             approvals,
+            last_hour: LastHour {
+                calls: status.recent.calls,
+                failures: status.recent.failures,
+                p50_ms: status.recent.p50_ms,
+                p95_ms: status.recent.p95_ms,
+                http_status: status.recent.http_status,
+            },
             in_flight: status.load.0,
             waiting: status.load.1,
             breaker: match (until, status.is_breaker_partly_open) {

@@ -2,9 +2,12 @@
 
 use std::io::Read as _;
 
-use super::{ADMIN, Browser, OPEN_ADMIN, text};
+use serde_json::json;
+
+use super::{ADMIN, Browser, OPEN_ADMIN, document, rows, text};
 use crate::support::client::Reply;
-use crate::support::{Gateway, Upstream};
+use crate::support::process::run;
+use crate::support::{Gateway, Process, Scripted, Upstream};
 
 const PAGES: [&str; 11] = [
     "/",
@@ -181,4 +184,44 @@ async fn addresses_of_forms_lead_to_their_pages() {
     assert_eq!(table.header("content-type"), Some("text/csv; charset=utf-8"));
     assert_eq!(table.header("content-disposition"), Some("attachment; filename=\"usage.csv\""));
     assert!(text(&table).starts_with("key,upstream,uses,"));
+}
+
+#[tokio::test]
+async fn each_upstream_shows_the_latency_failures_and_status_of_its_last_hour() {
+    let up = Upstream::modern(|asked| {
+        let fails = asked.message["params"]["arguments"]["fails"] == "yes";
+        (asked.method() == "prompts/get" && fails).then(|| Scripted::Http(502, vec![], vec![]))
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let toml = "[audit]\npath = \"\"\n".to_owned() + &up.table("up");
+    std::fs::write(folder.path().join("gateway.toml"), toml).unwrap();
+    let (gateway, admin) = Process::serve_admin(folder.path(), &[]).await;
+    let get = async |fails: &str| {
+        let params = json!({"name": "up__p", "arguments": {"fails": fails}});
+        gateway.client().modern("prompts/get", params).await;
+        document(&admin, "/upstreams").await["upstreams"][0]["lastHour"].clone()
+    };
+    let good = get("no").await;
+    assert_eq!(
+        (&good["calls"], &good["failures"], &good["httpStatus"]),
+        (&json!(1), &json!(0), &json!(200))
+    );
+    assert!(good["p50Ms"].as_f64().unwrap() > 0.0 && good["p95Ms"].is_number());
+    let bad = get("yes").await;
+    assert_eq!(
+        (&bad["calls"], &bad["failures"], &bad["httpStatus"]),
+        (&json!(2), &json!(1), &json!(502))
+    );
+    let shown = rows(&Browser::new(&admin).page("/upstreams").await, "Upstreams");
+    assert!(
+        shown[0].contains(&"1 of 2".to_owned()) && shown[0].contains(&"502".to_owned()),
+        "{shown:?}"
+    );
+    let url = format!("http://{}", admin.addr);
+    let status = run(folder.path(), &["status", "--url", &url]);
+    let status = String::from_utf8(status.stdout).unwrap();
+    let line = status.lines().find(|line| line.starts_with("up ")).unwrap();
+    assert!(line.contains("ms") && line.trim_end().ends_with("1 of 2  502"), "{status}");
+    gateway.stop().await;
 }

@@ -81,7 +81,7 @@ impl Counts {
 /// Latencies in steps of half an octave: a quantile is exact within a fifth. Only steps that occur
 /// take memory.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-pub(crate) struct Histogram {
+pub struct Histogram {
     /// Steps with their counts, in ascending order.
     steps: Vec<(u8, u64)>,
 }
@@ -93,21 +93,35 @@ const LAST_STEP: u8 = 41;
 const FIRST_BOUND: f64 = 64.0;
 
 impl Histogram {
+    /// The number of steps.
+    pub const STEPS: usize = LAST_STEP as usize + 1;
+
     /// Returns a histogram of one step.
     pub(crate) fn of(step: u8, count: u64) -> Self {
         let mut histogram = Self::default();
-        histogram.add_step(step, count);
+        histogram.add_step(step.into(), count);
         histogram
+    }
+
+    /// Returns the step of a duration in microseconds: the first whose upper bound is not exceeded.
+    pub fn step(micros: u64) -> usize {
+        // Powers of two of a squared duration are powers of √2 of the duration.
+        let ratio = u128::from(micros) * u128::from(micros) / (64 * 64);
+        let step = u128::BITS - ratio.leading_zeros();
+        usize::try_from(step).unwrap_or(usize::MAX).min(LAST_STEP.into())
     }
 
     /// Adds a duration in microseconds.
     pub(crate) fn add(&mut self, micros: u64) {
-        self.add_step(step(micros), 1);
+        self.add_step(Self::step(micros), 1);
     }
 
     /// Adds `count` durations of a step; steps beyond the last count as the last.
-    fn add_step(&mut self, step: u8, count: u64) {
-        let step = step.min(LAST_STEP);
+    pub fn add_step(&mut self, step: usize, count: u64) {
+        if count == 0 {
+            return;
+        }
+        let step = u8::try_from(step).unwrap_or(LAST_STEP).min(LAST_STEP);
         match self.steps.binary_search_by_key(&step, |(step, _)| *step) {
             Ok(at) => self.steps[at].1 = self.steps[at].1.saturating_add(count),
             Err(at) => self.steps.insert(at, (step, count)),
@@ -115,7 +129,7 @@ impl Histogram {
     }
 
     pub(crate) fn merge(&mut self, other: &Self) {
-        other.steps.iter().for_each(|(step, count)| self.add_step(*step, *count));
+        other.steps.iter().for_each(|(step, count)| self.add_step((*step).into(), *count));
     }
 
     /// Returns the steps that occur, with their counts.
@@ -123,9 +137,14 @@ impl Histogram {
         &self.steps
     }
 
+    /// Returns the number of durations.
+    pub fn count(&self) -> u64 {
+        self.steps.iter().fold(0_u64, |sum, (_, count)| sum.saturating_add(*count))
+    }
+
     /// Returns a quantile in milliseconds, such as that of 0.95; `None` without durations.
-    pub(crate) fn quantile_ms(&self, quantile: f64) -> Option<f64> {
-        let total = self.steps.iter().fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
+    pub fn quantile_ms(&self, quantile: f64) -> Option<f64> {
+        let total = self.count();
         if total == 0 {
             return None;
         }
@@ -142,14 +161,6 @@ impl Histogram {
         }
         self.steps.last().map(|(step, _)| middle_ms(*step))
     }
-}
-
-/// Returns the step of a duration: the first whose upper bound is not exceeded.
-fn step(micros: u64) -> u8 {
-    // Powers of two of a squared duration are powers of √2 of the duration.
-    let ratio = u128::from(micros) * u128::from(micros) / (64 * 64);
-    let step = u128::BITS - ratio.leading_zeros();
-    u8::try_from(step).unwrap_or(LAST_STEP).min(LAST_STEP)
 }
 
 /// Returns the middle of a step, in milliseconds, rounded to microseconds.

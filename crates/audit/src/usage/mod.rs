@@ -40,6 +40,7 @@ use minutes::Minutes;
 use query::{Rounding, Sums, secs};
 use records::{OpenCalls, Record};
 
+pub use counts::Histogram;
 pub use query::{
     CallerUses, Dimension, Filter, Point, Query, RecentUses, Report, Row, Sort, UsagePart,
 };

@@ -11,6 +11,7 @@ use super::catalog::{Catalog, WalkInfo};
 use crate::upstream::Upstream;
 use crate::upstream::driver::ConnectionState;
 use crate::upstream::prompt_list::emptiness;
+use crate::upstream::recent_calls::RecentSummary;
 use crate::upstream::stderr_tail::StderrTail;
 use domain::fault::UpstreamFaultKind;
 use domain::name::UpstreamId;
@@ -48,6 +49,8 @@ pub struct UpstreamStatus {
     pub load: (usize, usize),
     /// Whether it was called since the start.
     pub was_called: bool,
+    /// Its calls in the last hour.
+    pub recent: RecentSummary,
     /// The last stderr lines of its child process.
     pub stderr_tail: Arc<StderrTail>,
     /// How many repairs of each kind were made to its messages.
@@ -150,6 +153,7 @@ impl Router {
                 is_breaker_partly_open: upstream.is_breaker_partly_open(),
                 load: upstream.load(),
                 was_called: upstream.was_called(),
+                recent: upstream.recent(),
                 stderr_tail: upstream.stderr_tail().clone(),
                 repairs: upstream.repairs().counted(),
                 driver_restarts: upstream.driver_restarts(),

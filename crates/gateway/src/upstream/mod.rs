@@ -12,6 +12,7 @@ pub mod transport;
 pub mod library;
 pub mod prompt_list;
 pub(crate) mod stderr_tail;
+pub(crate) mod recent_calls;
 pub(crate) mod repairs;
 mod walk_pace;
 
@@ -37,7 +38,7 @@ use base::platform::disk::{self, Watch};
 use base::platform::heap::{pin_in_place, rare};
 use call::call_secrets::CallSecrets;
 use call::correlator::{InterimSender, NotificationSinks, UrlElicitationComplete};
-use call::exchange::{CallExchange, ConcurrencyPermit};
+use call::exchange::{CallExchange, ConcurrencyPermit, RecentCall};
 use call::request::UpstreamRequest;
 use config::Transport;
 use connection::connect::{Connector, DriverSignals};
@@ -56,6 +57,7 @@ use driver::{ConnectionState, Driver, DriverId, DriverReport, FetchedList};
 use guard::breaker::CircuitBreaker;
 use guard::concurrency::ConcurrencyLimit;
 use held_secrets::HeldSecrets;
+use recent_calls::{RecentCalls, RecentSummary};
 use repairs::Repairs;
 use stderr_tail::StderrTail;
 
@@ -113,6 +115,7 @@ pub struct Upstream {
     repairs: Arc<Repairs>,
     restarts: Arc<AtomicU64>,
     walk_pause: Arc<AtomicU64>,
+    recent_calls: Arc<RecentCalls>,
     /// The secrets that it is called with, which callers must not see.
     held_secrets: Arc<HeldSecrets>,
     was_called: AtomicBool,
@@ -212,6 +215,7 @@ impl Upstream {
             repairs,
             restarts,
             walk_pause,
+            recent_calls: Arc::new(RecentCalls::new(Instant::now())),
             held_secrets,
             was_called: AtomicBool::new(false),
             _needed: needed,
@@ -246,6 +250,11 @@ impl Upstream {
     /// Returns the seconds that walks wait because the list changes again and again.
     pub(crate) fn walk_pause(&self) -> u64 {
         self.walk_pause.load(Ordering::Relaxed)
+    }
+
+    /// Returns the numbers of the last hour.
+    pub(crate) fn recent(&self) -> RecentSummary {
+        self.recent_calls.summary(Instant::now())
     }
 
     /// When the open circuit breaker admits its next probe; `None` while closed.
@@ -328,7 +337,10 @@ impl Upstream {
             Ok(permit) => (permit, None),
             Err(refusal) => (None, Some(refusal.fault(now))),
         };
-        let operation = breaker_open.is_none().then(|| self.operation(&mut request)).flatten();
+        let is_sent = breaker_open.is_none();
+        let operation = is_sent.then(|| self.operation(&mut request)).flatten();
+        let speaks_http = matches!(self.config.transport, Transport::Http(_) | Transport::Sse(_));
+        let recent = RecentCall { calls: self.recent_calls.clone(), began: now, speaks_http };
         let held_secrets = self.held_secrets.clone();
         let overlay = request.overlay.clone();
         let secrets = CallSecrets { held: held_secrets, overlay, method };
@@ -356,7 +368,7 @@ impl Upstream {
         let deadline = deadline.min(now + self.config.settings.timeout);
         let id = self.config.id.to_string();
         let exchange = CallExchange::new(id, call, messages, concurrency, permit, deadline);
-        exchange.measured(operation).without(secrets)
+        exchange.measured(operation, is_sent.then_some(recent)).without(secrets)
     }
 
     /// Whether a text has a credential in it with which the gateway calls the upstream.

@@ -11,6 +11,7 @@ use super::correlator::{InterimMessage, InterimReceiver};
 use crate::telemetry::ClientOperation;
 use crate::upstream::guard::breaker::{BreakerPermit, log_transition};
 use crate::upstream::guard::concurrency::{ConcurrencyLimit, Permit};
+use crate::upstream::recent_calls::RecentCalls;
 use domain::document::Document;
 use domain::fair_share::Holder;
 use domain::fault::{UpstreamFault, UpstreamFaultKind as Kind};
@@ -34,8 +35,17 @@ pub struct CallExchange {
     deadline: Instant,
     /// `None` where the call is not measured, and after its end.
     operation: Option<ClientOperation>,
+    /// Where the call is counted at its end; `None` if it is not sent.
+    recent: Option<RecentCall>,
     /// Removed from all but the results of gets.
     secrets: Option<CallSecrets>,
+}
+
+/// A call that the numbers of the last hour take in.
+pub(crate) struct RecentCall {
+    pub(crate) calls: Arc<RecentCalls>,
+    pub(crate) began: Instant,
+    pub(crate) speaks_http: bool,
 }
 
 /// The permit of one call under its upstream's concurrency limit. It is acquired when there is a
@@ -115,7 +125,7 @@ impl CallExchange {
         breaker: Option<BreakerPermit>,
         deadline: Instant,
     ) -> Self {
-        let (response, operation, secrets) = (None, None, None);
+        let (response, operation, recent, secrets) = (None, None, None, None);
         Self {
             upstream,
             call,
@@ -125,6 +135,7 @@ impl CallExchange {
             breaker,
             deadline,
             operation,
+            recent,
             secrets,
         }
     }
@@ -135,9 +146,13 @@ impl CallExchange {
         self
     }
 
-    /// Returns the exchange with the span and metrics that measure it.
-    pub(crate) fn measured(mut self, operation: Option<ClientOperation>) -> Self {
-        self.operation = operation;
+    /// Returns the exchange with what measures it: its span and metrics, and the last hour.
+    pub(crate) fn measured(
+        mut self,
+        operation: Option<ClientOperation>,
+        recent: Option<RecentCall>,
+    ) -> Self {
+        (self.operation, self.recent) = (operation, recent);
         self
     }
 
@@ -168,9 +183,16 @@ impl CallExchange {
     }
 
     fn end(&mut self, error: Option<&Kind>) {
+        let now = Instant::now();
         let permit = self.breaker.take();
-        let transition = permit.and_then(|permit| permit.end(error, Instant::now()));
+        let transition = permit.and_then(|permit| permit.end(error, now));
         log_transition(&self.upstream, transition);
+        // A call that the concurrency limit has refused did not reach the upstream.
+        if let Some(RecentCall { calls, began, speaks_http }) = self.recent.take()
+            && error != Some(&Kind::Busy)
+        {
+            calls.add(now.saturating_duration_since(began), error, speaks_http, now);
+        }
         if let Some(operation) = self.operation.take() {
             operation.end(error);
         }
