@@ -118,13 +118,17 @@ fn open(records: &Records) -> Result<GatewayUsage, Failure> {
     let index = records.usage_index.as_deref();
     let log = records.audit_log.as_deref();
     let database = index.map(GatewayUsage::database);
-    if log.is_none() && !database.as_ref().is_some_and(|path| path.is_file()) {
-        let missing = match database {
+    if !log.is_some_and(Path::is_dir) && !database.as_ref().is_some_and(|path| path.is_file()) {
+        let no_index = match database {
             Some(path) => format!("no usage index at {}", path.display()),
             None => "no usage index (admin.usage.path = \"\")".to_owned(),
         };
+        let no_log = match log {
+            Some(path) => format!("no audit log at {}", path.display()),
+            None => "no audit log (audit.path = \"\")".to_owned(),
+        };
         return Err(Failure::new(format!(
-            "{missing}: usage is counted from the audit log, which is disabled (audit.path = \"\"); set audit.path, or name the configuration of the gateway with --config"
+            "{no_index}, and {no_log}: nothing is known of any use; name the configuration of the gateway with --config, and set the variables that it runs with"
         )));
     }
     let usage = match GatewayUsage::read(index, log) {
@@ -224,7 +228,7 @@ fn text(by: UsageBy, report: &Report) -> String {
         Column { heading: "P95", member: "p95Ms", format: millis },
         Column::new("LAST USE", "last"),
     ]);
-    // The index has no distribution by prompt, caller and group.
+    // The index has no distribution by group and view, and with a filter by another key.
     if report.rows.iter().all(|row| row.p95_ms.is_none()) {
         columns.retain(|column| column.member != "p95Ms");
     }

@@ -58,6 +58,25 @@ fn row(key: &str, uses: u64, failures: u64, denied: u64) -> (String, u64, u64, u
     (key.to_owned(), uses, failures, denied)
 }
 
+#[test]
+fn where_there_is_neither_index_nor_log_both_paths_are_named() {
+    let terminal = Terminal::new("[upstreams.up]\ntransport = \"library\"\npath = \".\"\n");
+    for (args, paths) in [
+        (&["usage"][..], &["usage/usage.db", "no audit log at audit"][..]),
+        (&["usage", "--unused", "--json"], &["usage/usage.db", "no audit log at audit"]),
+        (&["audit", "find"], &["cannot read audit"]),
+    ] {
+        let output = std::process::Command::new(BINARY)
+            .args(args)
+            .current_dir(terminal.0.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(paths.iter().all(|path| said.contains(path)), "{said}");
+    }
+}
+
 #[tokio::test]
 async fn the_terminal_shows_what_two_callers_sent() {
     let log = Log::new();
@@ -101,6 +120,10 @@ async fn the_terminal_shows_what_two_callers_sent() {
         assert_eq!(terminal.rows(&["--caller", "alice"]), [row("up__p", 3, 0, 0)]);
         assert_eq!(terminal.rows(&["--by", "upstream", "--since", "30d"]), [row("up", 5, 1, 0)]);
         assert_eq!(terminal.rows(&["--by", "view"]), [row("/mcp", 5, 1, 1)]);
+        for by in ["prompt", "caller", "upstream"] {
+            let shown = terminal.usage(&["--by", by, "--since", "30d"]);
+            assert!(shown["rows"][0]["p95Ms"].as_f64().unwrap() > 0.0, "{by}");
+        }
     };
     // From the log alone, or from an index that is behind.
     check();

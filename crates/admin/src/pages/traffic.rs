@@ -154,7 +154,7 @@ fn plots(series: &[Point], (from, to): (SystemTime, SystemTime), span: TimeSpan)
             line("refused by limits", 3, sum(|point| point.limited)),
         ],
     );
-    // Latencies are not kept for prompts and callers.
+    // The index keeps no latencies for a prompt or a caller by hour.
     if !series.iter().any(|point| point.p95_ms.is_some()) {
         return vec![uses];
     }

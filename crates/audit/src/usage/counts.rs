@@ -44,6 +44,13 @@ pub(crate) struct CountedCall<'a> {
     pub micros: Option<u64>,
 }
 
+impl CountedCall<'_> {
+    /// Returns the duration of a use in microseconds: that of a refusal says nothing about prompts.
+    pub(crate) fn use_micros(&self) -> Option<u64> {
+        self.micros.filter(|_| matches!(self.kind, OutcomeKind::Used | OutcomeKind::Failed))
+    }
+}
+
 /// Sums of calls.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct Counts {

@@ -33,7 +33,7 @@ struct Minute {
     total: MinuteSlot,
     upstreams: HashMap<u32, MinuteSlot>,
     /// Empty once the details were dropped for lack of room, as `upstreams` is then.
-    rows: HashMap<RowKey, Counts>,
+    rows: HashMap<RowKey, MinuteSlot>,
 }
 
 #[derive(Debug, Default)]
@@ -50,8 +50,9 @@ struct RowKey {
     endpoint: u32,
 }
 
-/// Memory of a row in its table, in bytes: the table is between half full and full.
-const ROW: usize = 2 * (size_of::<RowKey>() + size_of::<Counts>());
+/// Memory of a row, in bytes: its table is between half full and full, and its histogram has few
+/// steps.
+const ROW: usize = 2 * (size_of::<RowKey>() + size_of::<MinuteSlot>()) + 64;
 
 /// Memory of a minute, or of an upstream in it, in bytes: its sums and some steps of its histogram.
 const SLOT: usize = 2 * size_of::<MinuteSlot>() + 128;
@@ -172,10 +173,10 @@ impl Minutes {
         };
         for minute in &mut self.minutes {
             let rows = std::mem::take(&mut minute.rows);
-            let rows = rows.into_iter().map(|(key, counts)| (key.map(&mut renewed), counts));
+            let rows = rows.into_iter().map(|(key, slot)| (key.map(&mut renewed), slot));
             minute.rows = HashMap::new();
-            for (key, counts) in rows {
-                minute.rows.entry(key).or_insert_with(Counts::default).merge(&counts);
+            for (key, slot) in rows {
+                minute.rows.entry(key).or_default().merge(&slot);
             }
             let upstreams = std::mem::take(&mut minute.upstreams);
             for (upstream, slot) in upstreams {
@@ -249,13 +250,15 @@ impl Minutes {
                 MinuteSource::Rows => {}
                 MinuteSource::Nothing => continue,
             }
-            for (key, counts) in minute.rows.iter().filter(|(key, _)| wanted.admits(key)) {
+            for (key, row) in minute.rows.iter().filter(|(key, _)| wanted.admits(key)) {
+                let MinuteSlot { counts, histogram } = row;
                 if wanted.needs_rows() {
-                    sums.add_point(start, counts, None);
+                    sums.add_point(start, counts, Some(histogram));
                 }
                 self.each_key(by, *key, |number| {
-                    let (part, _) = rows.entry(number).or_default();
+                    let (part, latency) = rows.entry(number).or_default();
                     part.counts.merge(counts);
+                    latency.merge(histogram);
                     if key.upstream != NONE {
                         part.upstream = Some(self.names.name(key.upstream));
                     }
@@ -263,13 +266,6 @@ impl Minutes {
                         part.last = part.last.max(last);
                     }
                 });
-            }
-            if by == Dimension::Upstream && !wanted.needs_rows() {
-                for (upstream, slot) in &minute.upstreams {
-                    if let Some((_, histogram)) = rows.get_mut(upstream) {
-                        histogram.merge(&slot.histogram);
-                    }
-                }
             }
         }
         for (number, (part, histogram)) in rows {
@@ -384,7 +380,7 @@ impl Minute {
 impl MinuteSlot {
     fn add(&mut self, seen: &CountedCall<'_>) {
         self.counts.add(seen);
-        if let Some(micros) = seen.micros {
+        if let Some(micros) = seen.use_micros() {
             self.histogram.add(micros);
         }
     }
@@ -455,8 +451,19 @@ mod tests {
         assert_eq!(uses(&minutes, Dimension::Prompt, &only), [("p".into(), 1)].into());
         let nobody = Filter { caller: Some("eve".into()), ..Filter::default() };
         assert!(report(&minutes, Dimension::Prompt, &nobody).series.is_empty());
-        let upstreams = report(&minutes, Dimension::Upstream, &Filter::default());
-        assert!((upstreams.rows[0].p50_ms.unwrap() - 1.0).abs() < 0.2);
+        for by in [Dimension::Upstream, Dimension::Prompt, Dimension::Caller, Dimension::Group] {
+            let rows = report(&minutes, by, &Filter::default()).rows;
+            assert!((rows[0].p50_ms.unwrap() - 1.0).abs() < 0.2, "{by:?}");
+        }
+        let of_bob = report(&minutes, Dimension::Prompt, &only);
+        assert!(of_bob.rows[0].p95_ms.is_some() && of_bob.series[0].p95_ms.is_some());
+    }
+
+    #[test]
+    fn a_refusal_has_no_part_in_the_latency_of_its_caller() {
+        let mut minutes = Minutes::new(1 << 20, NOW);
+        minutes.add(NOW, &seen("p", "ann", &[], OutcomeKind::Denied));
+        assert_eq!(report(&minutes, Dimension::Caller, &Filter::default()).rows[0].p95_ms, None);
     }
 
     #[test]

@@ -311,6 +311,13 @@ impl Sums {
         sum.last = sum.last.max(part.last);
     }
 
+    /// Adds latencies to the sums of a key that has some.
+    pub(super) fn add_latency(&mut self, key: &str, histogram: &Histogram) {
+        if let Some(sum) = self.rows.get_mut(key) {
+            sum.histogram.merge(histogram);
+        }
+    }
+
     /// Adds to the point that starts at `start`, in seconds since the Unix epoch.
     pub(super) fn add_point(&mut self, start: u64, counts: &Counts, histogram: Option<&Histogram>) {
         let point = self.points.entry(start).or_default();

@@ -38,6 +38,10 @@ const MAX_PAIRS: i64 = 10_000;
 /// Pairs of the newest day, from which the most used are chosen.
 const MAX_NEWEST_PAIRS: i64 = 4 * MAX_PAIRS;
 
+/// Prompts, upstreams or callers of an hour or a day whose durations are kept: each takes a row for
+/// every step of its latency.
+const MAX_TIMED: i64 = 500;
+
 /// Rows of a batch from which on it should be written: some megabytes.
 const FULL: usize = 50_000;
 
@@ -62,8 +66,8 @@ pub(super) struct Batch {
     calls: BTreeMap<(i64, u64, NameId), BatchSum>,
     /// By day, caller, prompt, upstream and endpoint.
     pairs: BTreeMap<(u64, [NameId; 4]), BatchSum>,
-    /// By hour and upstream; that of all calls has no name.
-    durations: HashMap<(u64, NameId), Histogram>,
+    /// By kind, hour and name.
+    durations: HashMap<(i64, u64, NameId), Histogram>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -100,17 +104,17 @@ impl Batch {
         }
         let pair = (day, [caller, prompt, upstream, endpoint]);
         self.pairs.entry(pair).or_default().add(secs, seen);
-        if let Some(micros) = seen.micros {
-            self.durations.entry((hour, NO_NAME)).or_default().add(micros);
-            if upstream != NO_NAME {
-                self.durations.entry((hour, upstream)).or_default().add(micros);
-            }
+        let Some(micros) = seen.use_micros() else { return };
+        let named = [(PROMPT, prompt), (UPSTREAM, upstream), (CALLER, caller)];
+        let named = named.into_iter().filter(|(_, name)| *name != NO_NAME);
+        for (kind, name) in named.chain([(ALL, NO_NAME)]) {
+            self.durations.entry((kind, hour, name)).or_default().add(micros);
         }
     }
 
     /// Whether the batch should be written before it takes more.
     pub(super) fn is_full(&self) -> bool {
-        self.calls.len() + self.pairs.len() >= FULL
+        self.calls.len() + self.pairs.len() + self.durations.len() >= FULL
     }
 
     /// Adds the batch to the tables, and bounds what they hold of its times.
@@ -147,17 +151,23 @@ impl Batch {
     }
 
     fn write_durations(&self, db: &Connection) -> rusqlite::Result<()> {
-        for ((hour, upstream), histogram) in &self.durations {
-            for (table, unit) in [("durations_by_hour", HOUR), ("durations_by_day", DAY)] {
+        let mut times = BTreeSet::new();
+        for ((kind, hour, name), histogram) in &self.durations {
+            for (time, unit) in [("hour", HOUR), ("day", DAY)] {
+                let start = hour / unit * unit;
+                times.insert((*kind, time, start));
                 let mut statement = db.prepare_cached(&format!(
-                    "INSERT INTO {table} VALUES (?1, ?2, ?3, ?4) \
+                    "INSERT INTO durations_by_{time} VALUES (?1, ?2, ?3, ?4, ?5) \
                      ON CONFLICT DO UPDATE SET calls = calls + excluded.calls"
                 ))?;
                 for (step, calls) in histogram.steps() {
                     let calls = calls.min(&MAX_NUMBER);
-                    statement.execute((int(hour / unit * unit), upstream, step, calls))?;
+                    statement.execute((kind, int(start), name, step, calls))?;
                 }
             }
+        }
+        for (kind, time, start) in times {
+            forget_rare_durations(db, kind, time, start)?;
         }
         Ok(())
     }
@@ -233,6 +243,23 @@ fn join(
         rest.last = rest.last.max(row.get(5)?);
     }
     add(db, table, others, &rest)
+}
+
+/// Removes the durations of all but the [`MAX_TIMED`] most used names of one kind in an hour or a
+/// day, where there are twice as many.
+fn forget_rare_durations(
+    db: &Connection,
+    kind: i64,
+    time: &str,
+    start: u64,
+) -> rusqlite::Result<()> {
+    let of = format!("durations_by_{time} WHERE kind = {kind} AND {time} = {start}");
+    let mut count = db.prepare_cached(&format!("SELECT count(DISTINCT name) FROM {of}"))?;
+    if count.query_row([], |row| row.get::<_, i64>(0))? > 2 * MAX_TIMED {
+        let used = format!("SELECT name FROM {of} GROUP BY name ORDER BY sum(calls) DESC, name");
+        db.execute(&format!("DELETE FROM {of} AND name NOT IN ({used} LIMIT {MAX_TIMED})"), [])?;
+    }
+    Ok(())
 }
 
 /// Reads the sums of a row, from a column on.

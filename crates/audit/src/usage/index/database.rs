@@ -24,9 +24,12 @@ const LOCK_FILE: &str = "lock";
 const COMPANIONS: [&str; 3] = ["", "-wal", "-shm"];
 
 /// The version of the tables, in `PRAGMA user_version`. It counts up with each change of them.
-const VERSION: i64 = 1;
+const VERSION: i64 = 2;
 
 const SCHEMA: &str = include_str!("schema.sql");
+
+/// Brings the tables of version 1 to this one: an index has days that the log no longer has.
+const FROM_1: &str = include_str!("from_1.sql");
 
 /// The time to wait for another writer, such as a person with `sqlite3`.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -253,6 +256,10 @@ fn prepare(db: &mut Connection) -> rusqlite::Result<Usability> {
     } else {
         match version(db)? {
             VERSION => check(db)?,
+            1 => {
+                check(db)?;
+                change_tables(db, FROM_1)?;
+            }
             other => return Ok(Usability::OtherVersion(other)),
         }
     }
@@ -261,12 +268,17 @@ fn prepare(db: &mut Connection) -> rusqlite::Result<Usability> {
     db.pragma_update(None, "synchronous", "NORMAL")?;
     db.pragma_update(None, "journal_size_limit", LOG_SIZE)?;
     if is_empty {
-        let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        transaction.execute_batch(SCHEMA)?;
-        transaction.pragma_update(None, "user_version", VERSION)?;
-        transaction.commit()?;
+        change_tables(db, SCHEMA)?;
     }
     Ok(Usability::Usable)
+}
+
+/// Makes the tables those of [`VERSION`], all or none.
+fn change_tables(db: &mut Connection, sql: &str) -> rusqlite::Result<()> {
+    let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    transaction.execute_batch(sql)?;
+    transaction.pragma_update(None, "user_version", VERSION)?;
+    transaction.commit()
 }
 
 fn version(db: &Connection) -> rusqlite::Result<i64> {

@@ -338,10 +338,11 @@ impl IndexedLog {
 /// Removes what the tables by `time`, an hour or a day, have from before then.
 fn remove_before(db: &Connection, time: &str, first: u64) -> rusqlite::Result<()> {
     for kind in batch::ALL..=batch::ENDPOINT {
-        let sql = format!("DELETE FROM calls_by_{time} WHERE kind = ?1 AND {time} < ?2");
-        db.execute(&sql, params![kind, first])?;
+        for table in ["calls", "durations"] {
+            let sql = format!("DELETE FROM {table}_by_{time} WHERE kind = ?1 AND {time} < ?2");
+            db.execute(&sql, params![kind, first])?;
+        }
     }
-    db.execute(&format!("DELETE FROM durations_by_{time} WHERE {time} < ?1"), [first])?;
     if time == "day" {
         db.execute("DELETE FROM pairs_by_day WHERE day < ?1", [first])?;
     }

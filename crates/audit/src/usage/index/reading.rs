@@ -155,7 +155,9 @@ impl<'a> DatabaseQuery<'a> {
         if self.filter.is_empty() {
             self.add_points(sums)?;
         }
-        if self.by == Dimension::Upstream && self.is_by_key {
+        let has_durations =
+            matches!(self.by, Dimension::Prompt | Dimension::Upstream | Dimension::Caller);
+        if has_durations && self.is_by_key {
             self.add_durations(sums)?;
         }
         Ok(())
@@ -300,7 +302,7 @@ impl<'a> DatabaseQuery<'a> {
         }
         let mut statement = self.db.prepare(&format!(
             "SELECT {time}, step, calls FROM durations_by_{time} \
-             WHERE upstream = 0 AND {time} >= ?1 AND {time} < ?2"
+             WHERE kind = {ALL} AND {time} >= ?1 AND {time} < ?2"
         ))?;
         let mut rows = statement.query([from, to])?;
         while let Some(row) = rows.next()? {
@@ -310,20 +312,28 @@ impl<'a> DatabaseQuery<'a> {
         Ok(())
     }
 
-    /// Adds the latencies of upstreams.
+    /// Adds the latencies of single names, as far as they are kept.
     fn add_durations(&self, sums: &mut Sums) -> rusqlite::Result<()> {
         let Self { time, from, to, .. } = self;
-        let upstream = self.filter.first().map_or(NO_NAME, |(_, id)| *id);
+        let wanted = self.filter.first().map_or(NO_NAME, |(_, id)| *id);
+        let kind = kind_of(self.by);
         let mut statement = self.db.prepare(&format!(
-            "SELECT upstream, step, sum(calls) FROM durations_by_{time} \
-             WHERE {time} >= ?1 AND {time} < ?2 AND upstream <> 0 AND ?3 IN (0, upstream) \
-             GROUP BY upstream, step"
+            "SELECT name, step, sum(calls) FROM durations_by_{time} \
+             WHERE kind = {kind} AND {time} >= ?1 AND {time} < ?2 AND ?3 IN (0, name) \
+             GROUP BY name, step"
         ))?;
-        let mut rows = statement.query([*from, *to, upstream.unsigned_abs()])?;
+        let mut rows = statement.query([*from, *to, wanted.unsigned_abs()])?;
+        let (mut name, mut histogram) = (NO_NAME, Histogram::default());
         while let Some(row) = rows.next()? {
-            let histogram = Histogram::of(row.get(1)?, row.get(2)?);
-            let part = SumPart { histogram: Some(&histogram), ..SumPart::default() };
-            sums.add(&self.name(row.get(0)?)?, part);
+            let next = row.get(0)?;
+            if next != name && name != NO_NAME {
+                sums.add_latency(&self.name(name)?, &std::mem::take(&mut histogram));
+            }
+            name = next;
+            histogram.merge(&Histogram::of(row.get(1)?, row.get(2)?));
+        }
+        if name != NO_NAME {
+            sums.add_latency(&self.name(name)?, &histogram);
         }
         Ok(())
     }

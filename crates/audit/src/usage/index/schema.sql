@@ -66,21 +66,24 @@ CREATE TABLE pairs_by_day (
     PRIMARY KEY (day, caller, prompt, upstream, endpoint)
 ) STRICT, WITHOUT ROWID;
 
--- How many uses took less than 64 µs * √2^step, and not less than the step before.
+-- How many uses took less than 64 µs * √2^step, and not less than the step before: of all calls,
+-- and of the prompts, upstreams and callers that were most used.
 CREATE TABLE durations_by_hour (
+    kind INTEGER NOT NULL,
     hour INTEGER NOT NULL,
-    upstream INTEGER NOT NULL,    -- 0: all calls
+    name INTEGER NOT NULL,
     step INTEGER NOT NULL,
     calls INTEGER NOT NULL,
-    PRIMARY KEY (hour, upstream, step)
+    PRIMARY KEY (kind, hour, name, step)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE durations_by_day (
+    kind INTEGER NOT NULL,
     day INTEGER NOT NULL,
-    upstream INTEGER NOT NULL,
+    name INTEGER NOT NULL,
     step INTEGER NOT NULL,
     calls INTEGER NOT NULL,
-    PRIMARY KEY (day, upstream, step)
+    PRIMARY KEY (kind, day, name, step)
 ) STRICT, WITHOUT ROWID;
 
 CREATE VIEW usage_by_hour AS
@@ -121,7 +124,9 @@ JOIN names u ON u.id = c.upstream JOIN names e ON e.id = c.endpoint;
 CREATE VIEW latency_by_day AS
 SELECT c.day AS time,
        date(c.day, 'unixepoch') AS day,
-       u.name AS upstream,
+       CASE c.kind WHEN 0 THEN 'all' WHEN 1 THEN 'prompt' WHEN 2 THEN 'upstream'
+                   ELSE 'caller' END AS kind,
+       n.name AS name,
        round(0.064 * (1 << (c.step / 2)) * iif(c.step % 2, 1.4142135, 1), 3) AS below_ms,
        c.calls
-FROM durations_by_day c JOIN names u ON u.id = c.upstream;
+FROM durations_by_day c JOIN names n ON n.id = c.name;

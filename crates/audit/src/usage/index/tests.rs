@@ -388,10 +388,13 @@ fn the_views_say_what_was_counted() {
         first("SELECT caller, prompt, endpoint FROM usage_by_pair"),
         ["c0", "u0__p0", "/mcp"]
     );
-    let latency = first(
-        "SELECT upstream, CAST(below_ms AS TEXT), CAST(calls AS TEXT) FROM latency_by_day WHERE upstream <> ''",
-    );
-    assert_eq!(latency, ["u0", "2.048", "2"]);
+    for (kind, name) in [("prompt", "u0__p0"), ("upstream", "u0"), ("caller", "c0"), ("all", "")] {
+        let latency = first(&format!(
+            "SELECT name, CAST(below_ms AS TEXT), CAST(calls AS TEXT) FROM latency_by_day \
+             WHERE kind = '{kind}'"
+        ));
+        assert_eq!(latency, [name, "2.048", "2"]);
+    }
 }
 
 #[test]
@@ -595,6 +598,91 @@ fn what_is_counted_of_an_old_day_stays_when_the_day_is_tidied() {
     assert_eq!(found.rows[0].uses, 2);
 }
 
+/// Opens an index that was written as in one of `tests/formats`.
+fn of_format(folder: &Path, sql: &str) -> Index {
+    fs::create_dir_all(folder).unwrap();
+    let db = Connection::open(super::path(folder)).unwrap();
+    db.execute_batch(sql).unwrap();
+    drop(db);
+    open(folder)
+}
+
+#[test]
+fn an_index_of_each_format_keeps_its_history_and_has_percentiles_from_then_on() {
+    let formats = [
+        (include_str!("../../../../../tests/formats/usage-1.sql"), false),
+        (include_str!("../../../../../tests/formats/usage-2.sql"), true),
+    ];
+    for (sql, has_names) in formats {
+        let folder = tempfile::tempdir().unwrap();
+        let mut index = of_format(folder.path(), sql);
+        let day = 1_763_596_800;
+        let mut ask = |by| {
+            let range = (day, day + 30 * DAY);
+            report(&mut index, &query(by, Filter::default(), range)).rows.remove(0)
+        };
+        let (upstream, prompt) = (ask(Dimension::Upstream), ask(Dimension::Prompt));
+        assert_eq!(
+            (upstream.key.as_str(), upstream.uses, upstream.p95_ms.is_some()),
+            ("up", 10, true)
+        );
+        assert_eq!((prompt.key.as_str(), prompt.failures), ("up__p", 1));
+        assert_eq!(
+            (prompt.p95_ms.is_some(), ask(Dimension::Caller).p95_ms.is_some()),
+            (has_names, has_names)
+        );
+        let seen = CountedCall {
+            prompt: Some("up__p"),
+            upstream: Some("up"),
+            caller: Some("ci"),
+            groups: &[],
+            endpoint: Some("/mcp"),
+            kind: crate::usage::counts::OutcomeKind::Used,
+            count: 1,
+            micros: Some(4_000),
+        };
+        index.count(day + DAY, &seen).unwrap();
+        index.has_changed = true;
+        index.flush().unwrap();
+        drop(index);
+        let names = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        assert!(names.into_iter().all(|name| !name.to_string_lossy().contains(".v1")));
+        let mut index = Index::reader(Some(folder.path())).unwrap();
+        let range = (day, day + 30 * DAY);
+        let rows = report(&mut index, &query(Dimension::Prompt, Filter::default(), range)).rows;
+        assert_eq!((rows[0].uses, rows[0].p95_ms.is_some()), (11, true));
+    }
+}
+
+#[test]
+fn the_durations_of_the_most_used_names_are_kept_and_of_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut index = open(folder.path());
+    for number in 0..1_200 {
+        let caller = format!("c{number}");
+        let seen = CountedCall {
+            prompt: Some("up__p"),
+            upstream: Some("up"),
+            caller: Some(&caller),
+            groups: &[],
+            endpoint: Some("/mcp"),
+            kind: crate::usage::counts::OutcomeKind::Used,
+            count: 1,
+            micros: Some(4_000),
+        };
+        for _ in 0..=u8::from(number % 400 == 7) {
+            index.count(NOON, &seen).unwrap();
+        }
+    }
+    index.has_changed = true;
+    index.flush().unwrap();
+    let range = (NOON, NOON + 1);
+    let rows = report(&mut index, &query(Dimension::Caller, Filter::default(), range)).rows;
+    assert_eq!(rows.len(), 1_200, "their uses are all there");
+    assert_eq!(rows.iter().filter(|row| row.p95_ms.is_some()).count(), 500);
+    assert!(rows.iter().filter(|row| row.uses == 2).all(|row| row.p95_ms.is_some()));
+}
+
 #[test]
 fn a_week_is_answered_by_hour_and_more_by_day() {
     let mut log = Log::new("i0");
@@ -691,10 +779,10 @@ fn a_year_is_answered_within_the_time_of_a_page() {
         let pairs = format!("caller, prompt, upstream, endpoint, {sums}");
         let mut sql = copy("calls_by_day", "day", "kind,", &calls)
             + &copy("pairs_by_day", "day", "", &pairs)
-            + &copy("durations_by_day", "day", "", "upstream, step, calls");
+            + &copy("durations_by_day", "day", "kind,", "name, step, calls");
         if day <= HOURS_KEPT {
             sql += &copy("calls_by_hour", "hour", "kind,", &calls);
-            sql += &copy("durations_by_hour", "hour", "", "upstream, step, calls");
+            sql += &copy("durations_by_hour", "hour", "kind,", "name, step, calls");
         }
         index.database.change(|db| db.execute_batch(&sql)).unwrap();
     }
