@@ -8,7 +8,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::checkpoint::{Checkpoint, Statement};
 use super::folder::{
@@ -17,7 +17,7 @@ use super::folder::{
 use super::header::SegmentHeader;
 use super::keys::{Digest, Keys};
 use super::record::{AuditEvent, Head, Stamp, WriterId, next_digest, time_text};
-use super::recover::{Recovered, read_header};
+use super::recover::{Recovered, header_time, read_header};
 use base::seal::hex::hex;
 
 /// A log that is open for writing.
@@ -47,7 +47,12 @@ pub(crate) struct Log {
     headers: Digest,
     /// The size of all segments, in bytes.
     total: u64,
+    /// Since when the oldest segment is beyond `keep_for`, as an `up` stamp.
+    old_since: Option<Duration>,
 }
+
+/// The time that the clock must agree: where it is set wrong for a moment, nothing leaves.
+const WRONG_CLOCK: Duration = Duration::from_secs(600);
 
 /// The limits of a log.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -115,6 +120,7 @@ impl Log {
             abandon_reason: None,
             last_checkpoint: LastCheckpoint { seq: recovered.head.seq, at: stamp.up },
             headers: recovered.headers.unwrap_or_default(),
+            old_since: None,
         };
         if recovered.is_closed {
             log.start_segment(stamp)?;
@@ -278,25 +284,34 @@ impl Log {
     ///
     /// # Errors
     /// When the folder, or one of the two oldest segments, cannot be read.
-    pub(crate) fn oldest_surplus(&self, now: Stamp) -> io::Result<Option<Surplus>> {
-        let LogSettings { keep_size, keep_for, refuses_when_full, .. } = self.settings;
+    pub(crate) fn oldest_surplus(&mut self, now: Stamp) -> io::Result<Option<Surplus>> {
+        let LogSettings { keep_size, refuses_when_full, .. } = self.settings;
         let room = keep_size - self.settings.closing_size();
         let is_full = !refuses_when_full && self.total > room;
-        let folder = self.folder.path();
-        let &[number, second, ..] = segment_numbers(folder)?.as_slice() else {
+        let &[number, second, ..] = segment_numbers(self.folder.path())?.as_slice() else {
             return Ok(None);
         };
-        let is_old = || {
-            let modified = segment_modified(folder, number)?;
-            Some(now.wall.duration_since(modified).ok()? > keep_for)
-        };
-        if !is_full && is_old() != Some(true) {
+        if !self.is_too_old(number, second, now) && !is_full {
             return Ok(None);
         }
-        let first_seq = read_header(folder, number)?.previous.seq + 1;
         // The header of a later segment would claim that those between were removed, too.
-        let last = read_header(folder, second)?.previous;
+        let last = read_header(self.folder.path(), second)?.previous;
+        let first_seq = read_header(self.folder.path(), number)?.previous.seq + 1;
         Ok(Some(Surplus { number, first_seq, last }))
+    }
+
+    /// Whether the oldest segment is beyond `keep_for`, by the time of its file and by that of the
+    /// header after it, and has been for [`WRONG_CLOCK`].
+    fn is_too_old(&mut self, oldest: u64, next: u64, now: Stamp) -> bool {
+        let folder = self.folder.path();
+        let is_beyond = |time: Option<SystemTime>| {
+            let age = time.and_then(|time| now.wall.duration_since(time).ok());
+            age.is_some_and(|age| age > self.settings.keep_for)
+        };
+        let is_old = is_beyond(segment_modified(folder, oldest))
+            && is_beyond(header_time(folder, next).ok());
+        self.old_since = is_old.then(|| self.old_since.unwrap_or(now.up));
+        self.old_since.is_some_and(|since| now.up.saturating_sub(since) >= WRONG_CLOCK)
     }
 
     /// Removes a segment. The caller has recorded the removal before.

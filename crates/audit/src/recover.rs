@@ -3,6 +3,7 @@
 
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
+use std::time::SystemTime;
 
 use super::folder::{LogFolder, segment_name, segment_number};
 use super::header::SegmentHeader;
@@ -147,6 +148,17 @@ pub(crate) fn read_header(folder: &Path, number: u64) -> io::Result<SegmentHeade
     let line = first_line_of(folder, number)?;
     let header = first_line(&line).and_then(|line| SegmentHeader::read(&line));
     header.ok_or_else(|| invalid_segment(&segment_name(number), "has no header"))
+}
+
+/// Returns the time in the header of a segment: that at which the one before it was closed.
+///
+/// # Errors
+/// As [`read_header`].
+pub(crate) fn header_time(folder: &Path, number: u64) -> io::Result<SystemTime> {
+    let line = first_line_of(folder, number)?;
+    let time = first_line(&line).and_then(|line| line.string("time"));
+    let time = time.and_then(|time| humantime::parse_rfc3339(&time).ok());
+    time.ok_or_else(|| invalid_segment(&segment_name(number), "has no time in its header"))
 }
 
 /// Returns the first line of a segment, with its line feed.

@@ -179,7 +179,8 @@ checkpoint: Checkpoints, each of which signs all records before it.
 segment_size: Size at which a new segment is started, an eighth of `keep_size` at most.
 segment_age: Age at which a new segment is started.
 keep_size: Size of all segments as they are stored: closed ones are compressed.
-keep_for: Age at which closed segments leave, whatever room there is.
+keep_for: Age at which closed segments leave, whatever room there is; ten minutes later, since a
+    clock may be set wrong for a moment.
 on_full: At `keep_size`: `remove` removes the oldest closed segments, each with a signed record;
     `refuse` writes nothing more, so that `on_failure` applies.
 raw_arguments = [], such as ["library__*"]: Patterns of public names: prompts whose argument values

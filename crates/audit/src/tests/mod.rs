@@ -141,10 +141,27 @@ fn a_segment_leaves_at_its_age_whatever_room_there_is() {
     let keep_for = Duration::from_secs(86_400);
     let (mut log, _) = open(folder.path());
     log.reconfigure(LogSettings { keep_for, refuses_when_full: true, ..settings() });
-    let file = fs::File::options().append(true).open(folder.path().join(segment_name(1))).unwrap();
-    file.set_modified(at(100).wall).unwrap();
-    assert_eq!(log.oldest_surplus(at(86_500)).unwrap(), None);
-    assert_eq!(log.oldest_surplus(at(86_501)).unwrap().map(|surplus| surplus.number), Some(1));
+    let written = |second| {
+        let path = folder.path().join(segment_name(1));
+        let file = fs::File::options().append(true).open(path).unwrap();
+        file.set_modified(at(second).wall).unwrap();
+    };
+    let mut leaving = |wall: u64, up: u64| {
+        let now = Stamp { up: Duration::from_secs(up), ..at(wall) };
+        log.oldest_surplus(now).unwrap().map(|closed| closed.number)
+    };
+    written(100);
+    assert_eq!([leaving(86_500, 0), leaving(86_500, 9_999)], [None, None]);
+    // It has left its age behind for ten minutes.
+    assert_eq!([leaving(86_501, 10_000), leaving(87_100, 10_599)], [None, None]);
+    assert_eq!(leaving(87_101, 10_600), Some(1));
+    // A clock that was set wrong for less than that.
+    assert_eq!([leaving(1_000, 10_700), leaving(1 << 40, 10_701)], [None, None]);
+    assert_eq!([leaving(1 << 40, 11_300), leaving(2_000, 11_301)], [None, None]);
+    assert_eq!(leaving(1 << 40, 12_000), None);
+    // A file that looks older than its records are.
+    written(0);
+    assert_eq!([leaving(86_405, 20_000), leaving(86_405, 30_000)], [None, None]);
 }
 
 #[test]
