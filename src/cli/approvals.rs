@@ -405,7 +405,7 @@ fn confirm(what: &str) -> Result<(), Failure> {
     }
 }
 /// Returns the name of the person who runs the command, as the system has it.
-fn user() -> String {
+pub(super) fn user() -> String {
     let name = ["USER", "LOGNAME", "USERNAME"]
         .into_iter()
         .find_map(|name| std::env::var(name).ok().filter(|name| !name.is_empty()));

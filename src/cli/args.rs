@@ -369,6 +369,18 @@ pub(super) enum AuditCommand {
     /// --public-key: it verifies the order of the records and the signatures of the checkpoints.
     /// Exit code: 1 if the log is not intact.
     Verify(Verify),
+    /// Copy closed segments of the log to a folder, and record that
+    ///
+    /// Copies what is not there yet, as it is stored: segments may then leave the log, and `audit
+    /// verify --archive` verifies all of them together. A running gateway writes the records; where
+    /// none runs, the command does. A copy that differs is named and stays as it is, with exit code
+    /// 1.
+    Archive {
+        /// Folder for the copies; it is created if it does not exist
+        dir: PathBuf,
+        #[command(flatten)]
+        admin: AdminApi,
+    },
     /// Show calls and other events of a log
     ///
     /// Shows the calls of the last 24 hours, or since --since, with their outcomes, oldest first.
@@ -592,6 +604,9 @@ pub(super) struct FindQuery {
 pub(super) struct Verify {
     /// Directory of the log [default: audit.path of the configuration]
     pub(super) dir: Option<PathBuf>,
+    /// Verify the log together with the folder of `audit archive`: it has what has left the log
+    #[arg(long, value_name = "DIR")]
+    pub(super) archive: Vec<PathBuf>,
     #[command(flatten)]
     pub(super) file: ConfigFile,
     /// Verify without the secret key, with the public key that the gateway logs when it starts

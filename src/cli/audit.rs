@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::fs;
 use std::io::{self, Read};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use super::args::Verify;
@@ -10,8 +11,8 @@ use super::failure::Failure;
 use super::output::{print, printable};
 use audit::digest::value_digest;
 use audit::keys::{Keys, PublicKey};
-use audit::verify::{self, KeptCheckpoint, TrustAnchors, VerificationReport, Violation};
-use config::{Records, load_audit};
+use audit::verify::{KeptCheckpoint, TrustAnchors, VerificationReport, verify_with};
+use config::{Audit, Records, load_audit};
 
 /// Record numbers that are listed one by one: enough to find the calls, short enough for a
 /// terminal.
@@ -26,7 +27,7 @@ pub(super) fn verify(args: &Verify) -> Result<(), Failure> {
         let invalid = "--public-key is not a public key: copy public_key from the log line `audit log opened`";
         anchors.public = Some(PublicKey::parse(text).ok_or_else(|| Failure::usage(invalid))?);
     } else {
-        anchors.keys = Some(keys(config)?);
+        anchors.keys = Some(keys(config)?.into());
     }
     let dir = match dir {
         Some(dir) => dir,
@@ -37,23 +38,31 @@ pub(super) fn verify(args: &Verify) -> Result<(), Failure> {
     }
     let public = anchors.keys.as_ref().map(|keys| keys.public().to_string());
     let extent = if anchors.keys.is_some() { Extent::Everything } else { Extent::SignedLines };
-    let report = verify::verify(&dir, anchors);
-    let report = report.map_err(|error| cannot_read(&dir, &error))?;
+    let mut folders = vec![&*dir];
+    folders.extend(args.archive.iter().map(PathBuf::as_path));
+    let report = verify_with(&folders, anchors, &mut |_| ControlFlow::Continue(()));
+    let report = report.map_err(|error| cannot_read(&named(&folders), &error))?;
     let verdict = VerificationResult::of(&report, extent);
-    print(&text(&dir, &report, public.as_deref(), &verdict))?;
+    print(&text(&named(&folders), &report, public.as_deref(), &verdict))?;
     match verdict {
         VerificationResult::Intact | VerificationResult::SignedIntact { .. } => Ok(()),
         VerificationResult::NotIntact => {
             Err(Failure::new("the audit log is not intact: see the lines with WRONG"))
         }
         VerificationResult::Empty => {
-            let dir = dir.display();
+            let dir = named(&folders);
             Err(Failure::new(format!("{dir} holds no audit log; name the folder of audit.path")))
         }
         VerificationResult::NotVerified => Err(Failure::new(
             "no checkpoint signs the lines of this log: verify it with its secret (--config)",
         )),
     }
+}
+
+/// The names of folders, for a sentence.
+fn named(folders: &[&Path]) -> String {
+    let names: Vec<_> = folders.iter().map(|folder| folder.display().to_string()).collect();
+    names.join(" and ")
 }
 
 /// The extent of a verification.
@@ -114,7 +123,7 @@ impl fmt::Display for VerificationResult {
 
 /// Reads the checkpoints in a file of JSON lines; other lines are skipped.
 fn checkpoints(file: &Path) -> Result<Vec<KeptCheckpoint>, Failure> {
-    let text = fs::read_to_string(file).map_err(|error| cannot_read(file, &error))?;
+    let text = fs::read_to_string(file).map_err(|error| cannot_read(&named(&[file]), &error))?;
     let checkpoints: Vec<_> = text.lines().filter_map(KeptCheckpoint::read).collect();
     if checkpoints.is_empty() {
         return Err(Failure::new(format!(
@@ -146,28 +155,34 @@ fn disabled() -> Failure {
     Failure::new("the audit log is disabled: audit.path is \"\" in the configuration")
 }
 
-fn keys(config: &Path) -> Result<Keys, Failure> {
-    let key = load_audit(config)?
-        .ok_or_else(disabled)?
-        .key()
-        .map_err(|error| Failure::new(error.to_string()))?;
+/// Returns `[audit]` of a configuration file, with the keys of its log.
+///
+/// # Errors
+/// The log is disabled, or has no key.
+pub(super) fn log_with_keys(config: &Path) -> Result<(Audit, Keys), Failure> {
+    let audit = load_audit(config)?.ok_or_else(disabled)?;
+    let key = audit.key().map_err(|error| Failure::new(error.to_string()))?;
     let missing = "there is no audit key: set PROMPTGATE_AUDIT_KEY, or give the configuration file with --config";
-    key.map(|key| Keys::new(&key)).ok_or_else(|| Failure::new(missing))
+    let keys = key.map(|key| Keys::new(&key)).ok_or_else(|| Failure::new(missing))?;
+    Ok((audit, keys))
 }
 
-fn cannot_read(path: &Path, error: &io::Error) -> Failure {
-    Failure::new(format!("cannot read {}: {error}", path.display()))
+fn keys(config: &Path) -> Result<Keys, Failure> {
+    Ok(log_with_keys(config)?.1)
+}
+
+pub(super) fn cannot_read(what: &str, error: &io::Error) -> Failure {
+    Failure::new(format!("cannot read {what}: {error}"))
 }
 
 fn text(
-    dir: &Path,
+    dir: &str,
     report: &VerificationReport,
     public: Option<&str>,
     verdict: &VerificationResult,
 ) -> String {
     let VerificationReport { first, last, records, segments, .. } = report;
     let mut out = String::new();
-    let dir = dir.display();
     let noun = if *segments == 1 { "segment" } else { "segments" };
     let _ = match records {
         0 => writeln!(out, "{dir}: no records in {segments} {noun}"),
@@ -181,6 +196,13 @@ fn text(
             out,
             "records 1 to {} have left, as audit.keep_size and audit.keep_for say",
             report.removed
+        );
+    }
+    for range in &report.left {
+        let (first, last) = (range.start(), range.end());
+        let _ = writeln!(
+            out,
+            "records {first} to {last} have left, and are in no archive that is given"
         );
     }
     let _ = match report.checkpoint {
@@ -201,10 +223,8 @@ fn text(
             report.unfinished
         );
     }
-    for Violation { segment, seq, what } in &report.mistakes {
-        let segment = if segment.is_empty() { String::new() } else { format!("{segment}: ") };
-        let record = seq.map(|seq| format!("record {seq}: ")).unwrap_or_default();
-        let _ = writeln!(out, "WRONG {segment}{record}{}", printable(what));
+    for violation in &report.mistakes {
+        let _ = writeln!(out, "WRONG {}", printable(&violation.to_string()));
     }
     if report.more_mistakes > 0 {
         let _ = writeln!(out, "and {} more", report.more_mistakes);

@@ -12,6 +12,7 @@ mod reload;
 mod running;
 mod runtime;
 
+mod archive;
 mod audit;
 mod check;
 mod client;
@@ -79,6 +80,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Explain(query) => explain::run(&query)?,
         Command::Approvals(command) => approvals::run(&command)?,
         Command::Audit(AuditCommand::Verify(log)) => audit::verify(&log)?,
+        Command::Audit(AuditCommand::Archive { dir, admin }) => archive::run(&dir, &admin)?,
         Command::Audit(AuditCommand::Hash { file }) => audit::hash(&file.config)?,
         Command::Audit(AuditCommand::Find(query)) => find::run(&query)?,
         Command::Login(options) => login::run(&options)?,

@@ -132,7 +132,7 @@ pub fn records(path: &Path) -> Vec<Value> {
 pub fn check(path: &Path) -> audit::verify::VerificationReport {
     let keys = Keys::new(&AuditKey::parse(KEY).unwrap());
     let report =
-        verify(path, TrustAnchors { keys: Some(keys), ..TrustAnchors::default() }).unwrap();
+        verify(path, TrustAnchors { keys: Some(keys.into()), ..TrustAnchors::default() }).unwrap();
     assert!(report.mistakes.is_empty(), "{:#?}", report.mistakes);
     report
 }

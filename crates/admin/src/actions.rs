@@ -6,6 +6,7 @@ use http::{Method, StatusCode};
 use hyper::body::Incoming;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
@@ -23,6 +24,7 @@ use super::sign_in::{LocalPath, Redirect, SignInError, SignedIn, Via, Visitor, i
 use super::{
     AdminServer, AdminState, ClientOrigin, LOGIN_FORM, beside_calls_within, has_type, html,
 };
+use audit::archive::CopyStatement;
 use audit::question::Question;
 use audit::record::AuditEvent;
 use domain::percent;
@@ -355,6 +357,40 @@ impl AdminServer {
             return Err(PageError::new(StatusCode::GATEWAY_TIMEOUT, message));
         }
         Ok(AdminAnswer::json(StatusCode::OK, &reloads.to_json()))
+    }
+
+    /// Records that a segment of the audit log was copied.
+    pub(super) async fn archived(
+        &self,
+        head: &Parts,
+        body: Incoming,
+        visitor: &Visitor,
+    ) -> PageResult<AdminAnswer> {
+        let what = r#"{"segment": 1, "sha256": "…", "folder": "…", "by": "…"}"#;
+        let copy: CopyStatement = self.json_body(head, body, what).await?;
+        let copy = match visitor.via {
+            // As with decisions, a bearer token identifies no person.
+            Via::Oidc => CopyStatement { by: visitor.id.clone(), ..copy },
+            _ => copy,
+        };
+        let segment = copy.segment;
+        match copy.record(&self.state.audit).await {
+            Ok(()) => {
+                Ok(AdminAnswer::json(StatusCode::OK, &serde_json::json!({"segment": segment})))
+            }
+            Err(error) => Err(match error.kind() {
+                io::ErrorKind::NotFound => {
+                    let message = format!(
+                        "the log has no closed segment {segment}, or no longer; run the command again"
+                    );
+                    PageError::new(StatusCode::CONFLICT, message)
+                }
+                io::ErrorKind::InvalidData => {
+                    PageError::new(StatusCode::CONFLICT, error.to_string())
+                }
+                _ => PageError::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+            }),
+        }
     }
 
     /// Carries out a decision that a form has sent, with the entity tag of the version on its page.

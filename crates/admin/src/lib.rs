@@ -276,6 +276,7 @@ impl AdminServer {
             Handler::Revoke => self.revoke(head, body, visitor).await,
             Handler::Reload => self.reload(head, body, visitor).await,
             Handler::Evidence => self.evidence(head, body).await,
+            Handler::Archived => self.archived(head, body, visitor).await,
             Handler::Try => self.try_over_api(head, body, visitor, name).await,
             Handler::Complete => self.complete_over_api(head, body, visitor, name).await,
             _ => Err(PageError::not_found("document at this address")),

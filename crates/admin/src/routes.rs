@@ -34,6 +34,7 @@ pub(super) enum Handler {
     Reload,
     /// Usage and audit logs of all replicas.
     Evidence,
+    Archived,
     Try,
     Complete,
     Login(LoginStep),
@@ -104,7 +105,7 @@ const TESTER: Option<Role> = Some(Role::Tester);
 const APPROVER: Option<Role> = Some(Role::Approver);
 
 /// A path without names comes before one that it matches, too.
-static ROUTES: [Route; 45] = [
+static ROUTES: [Route; 46] = [
     get("/livez", None, Handler::Livez),
     get("/readyz", None, Handler::Readyz),
     get("/metrics", VIEWER, Handler::Metrics),
@@ -117,6 +118,7 @@ static ROUTES: [Route; 45] = [
     get("/api/v1/accounts", VIEWER, Handler::Document(|state| ok(&state.accounts()))),
     post("/api/v1/accounts/revoke", APPROVER, Handler::Revoke),
     post("/api/v1/reload", APPROVER, Handler::Reload),
+    post("/api/v1/audit/archived", TESTER, Handler::Archived),
     get("/api/v1/approvals", VIEWER, Handler::Document(AdminState::approvals_answer)),
     post("/api/v1/approvals/approve", APPROVER, Handler::Decide(Action::Approve { unseen: false })),
     post("/api/v1/approvals/reject", APPROVER, Handler::Decide(Action::Reject)),

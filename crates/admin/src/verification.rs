@@ -94,9 +94,9 @@ impl Verification {
 
     fn run(&self, path: &Path, audit: &config::Audit, stop: &CancellationToken) {
         let outcome = audit.key().and_then(|key| {
-            let keys = key.as_ref().map(Keys::new);
+            let keys = key.as_ref().map(Keys::new).map(Arc::new);
             let anchors = TrustAnchors { keys, ..TrustAnchors::default() };
-            verify_with(path, anchors, &mut |progress| self.note(progress, stop))
+            verify_with(&[path], anchors, &mut |progress| self.note(progress, stop))
         });
         let mut verified = self.lock();
         verified.ended_at = Some(humantime::format_rfc3339_seconds(wall_clock()).to_string());
@@ -151,10 +151,7 @@ impl Verified {
         let rows = || report.missing.iter().map(|row| [*row.start(), *row.end()]);
         self.missing_records = records(rows());
         self.missing = rows().take(MAX_MISSING).collect();
-        let mistakes = report.mistakes.iter().map(|mistake| {
-            let record = mistake.seq.map(|seq| format!("record {seq}: ")).unwrap_or_default();
-            format!("{}: {record}{}", mistake.segment, mistake.what)
-        });
+        let mistakes = report.mistakes.iter().map(ToString::to_string);
         self.mistakes = mistakes.collect();
     }
 }

@@ -300,6 +300,23 @@ pub(crate) fn segment_numbers(path: &Path) -> io::Result<Vec<u64>> {
     Ok(numbered_segments(path)?.into_iter().map(|(number, _)| number).collect())
 }
 
+/// Opens the file of a segment, compressed if there is such a one, and returns its name.
+///
+/// # Errors
+/// When it cannot be opened; [`io::ErrorKind::NotFound`] if there is none.
+pub(crate) fn open_stored(path: &Path, number: u64) -> io::Result<(String, File)> {
+    // The plain file may be compressed meanwhile.
+    let names = [compressed_name(number), segment_name(number), compressed_name(number)];
+    let mut opened = Err(io::ErrorKind::NotFound.into());
+    for name in names {
+        opened = File::open(&path.join(&name)).map(|file| (name, file));
+        if !matches!(&opened, Err(error) if error.kind() == io::ErrorKind::NotFound) {
+            break;
+        }
+    }
+    opened
+}
+
 /// Returns when a segment was written last; `None` if there is none.
 pub(crate) fn segment_modified(path: &Path, number: u64) -> Option<SystemTime> {
     let mut names = [compressed_name(number), segment_name(number)].into_iter();

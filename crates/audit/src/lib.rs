@@ -11,7 +11,9 @@
 #![warn(clippy::panic, clippy::unwrap_used)]
 #![warn(unreachable_pub)]
 
+pub mod archive;
 mod checkpoint;
+mod closed_segment;
 mod compressor;
 pub mod digest;
 mod folder;

@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::checkpoint::{Checkpoint, Statement};
+use super::closed_segment::ClosedSegment;
 use super::folder::{
     LogFolder, LogSegment, PendingSync, segment_modified, segment_name, segment_numbers,
 };
 use super::header::SegmentHeader;
 use super::keys::{Digest, Keys};
 use super::record::{AuditEvent, Head, Stamp, WriterId, next_digest, time_text};
-use super::recover::{Recovered, header_time, read_header};
-use base::seal::hex::hex;
+use super::recover::{Recovered, header_time};
 
 /// A log that is open for writing.
 pub(crate) struct Log {
@@ -284,7 +284,7 @@ impl Log {
     ///
     /// # Errors
     /// When the folder, or one of the two oldest segments, cannot be read.
-    pub(crate) fn oldest_surplus(&mut self, now: Stamp) -> io::Result<Option<Surplus>> {
+    pub(crate) fn oldest_surplus(&mut self, now: Stamp) -> io::Result<Option<ClosedSegment>> {
         let LogSettings { keep_size, refuses_when_full, .. } = self.settings;
         let room = keep_size - self.settings.closing_size();
         let is_full = !refuses_when_full && self.total > room;
@@ -295,9 +295,7 @@ impl Log {
             return Ok(None);
         }
         // The header of a later segment would claim that those between were removed, too.
-        let last = read_header(self.folder.path(), second)?.previous;
-        let first_seq = read_header(self.folder.path(), number)?.previous.seq + 1;
-        Ok(Some(Surplus { number, first_seq, last }))
+        ClosedSegment::read(self.folder.path(), number, second).map(Some)
     }
 
     /// Whether the oldest segment is beyond `keep_for`, by the time of its file and by that of the
@@ -453,29 +451,6 @@ impl LogSettings {
     /// once.
     fn closing_size(&self) -> u64 {
         self.segment_size.min(self.keep_size / 8)
-    }
-}
-
-/// A closed segment that must leave the log.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Surplus {
-    pub number: u64,
-    pub first_seq: u64,
-    /// Its last record.
-    pub last: Head,
-}
-
-impl Surplus {
-    /// Returns the record of its removal. It names the records and the running digest of their
-    /// lines, by which a copy is recognized.
-    pub(crate) fn event(&self) -> AuditEvent {
-        let Self { number, first_seq, last } = self;
-        AuditEvent::new("segment_removed")
-            .text("name", &segment_name(*number))
-            .number("first_seq", *first_seq)
-            .number("last_seq", last.seq)
-            .number("count", (last.seq + 1).saturating_sub(*first_seq))
-            .text("lines", &hex(&last.lines))
     }
 }
 

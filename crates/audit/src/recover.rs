@@ -166,10 +166,7 @@ pub(crate) fn header_time(folder: &Path, number: u64) -> io::Result<SystemTime> 
 /// # Errors
 /// As [`SegmentReader::open`].
 pub(crate) fn first_line_of(folder: &Path, number: u64) -> io::Result<Vec<u8>> {
-    let mut line = Vec::new();
-    let segment = SegmentReader::open(folder, number)?;
-    BufReader::new(segment).take(MAX_LINE as u64).read_until(b'\n', &mut line)?;
-    Ok(line)
+    SegmentReader::open(folder, number)?.first_line()
 }
 
 fn invalid_segment(name: &str, what: &str) -> io::Error {

@@ -4,7 +4,7 @@
 //! the last. The extra field of a member has its length, so that a place is found without
 //! decompressing all before it. `zcat` and `zgrep` read the file like any other.
 
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -12,7 +12,8 @@ use flate2::bufread::GzDecoder;
 use flate2::write::DeflateEncoder;
 use flate2::{Compression, Crc};
 
-use super::folder::{compressed_name, segment_name};
+use super::folder::{compressed_name, open_stored};
+use super::record::MAX_LINE;
 use base::platform::disk::File;
 
 /// A segment that is open for reading.
@@ -55,22 +56,16 @@ impl SegmentReader {
     /// When it cannot be read; [`io::ErrorKind::NotFound`] if there is none,
     /// [`io::ErrorKind::InvalidData`] if it is compressed in another way, or incomplete.
     pub(crate) fn open(folder: &Path, number: u64) -> io::Result<Self> {
-        // The plain file may be an older copy, or be compressed meanwhile.
-        let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
-        let opened = match Self::open_compressed(folder, number) {
-            Err(error) if is_missing(&error) => File::open(&folder.join(segment_name(number)))
-                .map(|file| Self { file, blocks: None }),
-            opened => opened,
-        };
-        match opened {
-            Err(error) if is_missing(&error) => Self::open_compressed(folder, number),
-            opened => opened,
-        }
+        let (name, file) = open_stored(folder, number)?;
+        Self::of(file, name == compressed_name(number))
     }
 
-    fn open_compressed(folder: &Path, number: u64) -> io::Result<Self> {
-        let file = File::open(&folder.join(compressed_name(number)))?;
-        let blocks = Some(Blocks::read(&file)?);
+    /// Reads a file that has the text of a segment.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidData`] if it is compressed in another way, or incomplete.
+    pub(crate) fn of(file: File, is_compressed: bool) -> io::Result<Self> {
+        let blocks = is_compressed.then(|| Blocks::read(&file)).transpose()?;
         Ok(Self { file, blocks })
     }
 
@@ -83,6 +78,17 @@ impl SegmentReader {
             Some(blocks) => Ok(blocks.length),
             None => Ok(self.file.metadata()?.length),
         }
+    }
+
+    /// Returns the first line, with its line feed, and goes back to the begin.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub(crate) fn first_line(&mut self) -> io::Result<Vec<u8>> {
+        let mut line = Vec::new();
+        BufReader::new(&mut *self).take(MAX_LINE as u64).read_until(b'\n', &mut line)?;
+        self.rewind()?;
+        Ok(line)
     }
 
     /// Whether nothing more is written to the segment.
@@ -233,6 +239,7 @@ mod tests {
 
     use super::*;
     use crate::compressor::compress;
+    use crate::folder::segment_name;
 
     fn compressed(text: &[u8]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();

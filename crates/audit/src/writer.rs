@@ -9,8 +9,9 @@ use tracing::{debug, error, info, warn};
 
 use super::EVIDENCE;
 use super::checkpoint::Checkpoint;
+use super::closed_segment::ClosedSegment;
 use super::compressor::Compressor;
-use super::log::{Gap, Log, Surplus};
+use super::log::{Gap, Log};
 use super::queue::{Intake, Queue, UnwrittenEntries, Work, WriteOutcome, WriterSettings};
 use super::record::{AuditEvent, Stamp, time_text};
 use super::sync_thread::{SyncThread, ended};
@@ -291,9 +292,9 @@ impl LogWriter {
                 Ok(None) => break self.removal_error = None,
                 Err(error) => break self.warn_of_surplus(&error),
             };
-            let Surplus { number, .. } = surplus;
+            let ClosedSegment { number, .. } = surplus;
             if self.recorded_removal != Some(number) {
-                self.log.append(std::iter::once((&surplus.event(), now)), now)?;
+                self.log.append(std::iter::once((&surplus.event("segment_removed"), now)), now)?;
                 self.signed.push(self.log.sign(now)?);
                 self.log.sync(now)?;
                 self.recorded_removal = Some(number);

@@ -524,7 +524,7 @@ fn check_log(world: &World, folder: &Path) {
     let Some(key) = AuditKey::parse(&key) else {
         return world.violation("the audit key cannot be read".to_owned());
     };
-    let anchors = TrustAnchors { keys: Some(Keys::new(&key)), ..TrustAnchors::default() };
+    let anchors = TrustAnchors { keys: Some(Keys::new(&key).into()), ..TrustAnchors::default() };
     match verify(folder, anchors) {
         Ok(report) if report.mistakes.is_empty() => {}
         Ok(report) => world.violation(format!("the audit log is not intact: {report:?}")),

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::folder::segment_numbers;
 use super::record::{MAX_LINE, write_text};
-use super::recover::{first_line_of, read_header};
+use super::recover::read_header;
 use super::segment_reader::SegmentReader;
 use super::tail::{Position, Tail};
 use backward::Backward;
@@ -150,7 +150,7 @@ pub fn find(
             file => file?,
         };
         let length = file.length()?;
-        if !wanted.may_have(&file, path, number) {
+        if !wanted.may_have(&mut file) {
             continue;
         }
         let mut lines = Backward::new(&mut file, length.min(end));
@@ -288,13 +288,13 @@ impl<'a> SearchCriteria<'a> {
 
     /// Whether a segment may have records of the period, by the time of its header and of its last
     /// change.
-    fn may_have(&self, file: &SegmentReader, path: &Path, number: u64) -> bool {
+    fn may_have(&self, file: &mut SegmentReader) -> bool {
         if let (Some(from), Some(modified)) = (self.find.from, file.modified())
             && modified < from
         {
             return false;
         }
-        self.to.is_none() || first_time(path, number).is_none_or(|time| self.is_before_end(&time))
+        self.to.is_none() || first_time(file).is_none_or(|time| self.is_before_end(&time))
     }
 
     fn is_before_end(&self, time: &str) -> bool {
@@ -370,6 +370,6 @@ impl<'a> SearchCriteria<'a> {
 }
 
 /// Returns the time in the header of a segment; `None` if it has none.
-fn first_time(path: &Path, number: u64) -> Option<String> {
-    entry::time(&first_line_of(path, number).ok()?).map(str::to_owned)
+fn first_time(file: &mut SegmentReader) -> Option<String> {
+    entry::time(&file.first_line().ok()?).map(str::to_owned)
 }

@@ -1,5 +1,6 @@
 //! Tests of the log on a file system, with a clock that is handed in.
 
+mod archive;
 mod failpoints;
 mod tampering;
 
@@ -54,7 +55,8 @@ fn check(path: &Path) -> VerificationReport {
 }
 
 fn check_against(path: &Path, checkpoints: Vec<KeptCheckpoint>) -> VerificationReport {
-    verify(path, TrustAnchors { keys: Some(Keys::new(&key())), public: None, checkpoints }).unwrap()
+    verify(path, TrustAnchors { keys: Some(Keys::new(&key()).into()), public: None, checkpoints })
+        .unwrap()
 }
 
 /// Verifies as an auditor does who has the public key and the kept checkpoints, and not the secret.
@@ -120,7 +122,8 @@ fn old_segments_are_removed_as_configured_and_the_removal_is_recorded() {
     log.reconfigure(LogSettings { keep_size: (log.size() - 1) * 8 / 7, ..settings() });
     let surplus = log.oldest_surplus(at(0)).unwrap().unwrap();
     assert_eq!((surplus.number, surplus.first_seq, surplus.last.seq), (1, 1, 11));
-    log.append(std::iter::once((&surplus.event(), at(1))), at(1)).unwrap();
+    let event = surplus.event("segment_removed");
+    log.append(std::iter::once((&event, at(1))), at(1)).unwrap();
     log.remove(surplus.number).unwrap();
     log.sync(at(2)).unwrap();
     assert_eq!(log.oldest_surplus(at(0)).unwrap(), None);

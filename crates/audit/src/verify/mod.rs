@@ -3,14 +3,19 @@
 
 mod verifier;
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::io::{self, BufReader, Read};
 use std::ops::{ControlFlow, RangeInclusive};
 use std::path::Path;
+use std::sync::Arc;
 
+use super::archive::{CopyState, copy_state};
 use super::checkpoint::Checkpoint;
-use super::folder::{segment_name, segment_numbers};
+use super::folder::{open_stored, segment_name, segment_numbers};
+use super::header::SegmentHeader;
 use super::keys::{Keys, PublicKey};
-use super::recover::read_header;
+use super::record::RecordLine;
 use super::segment_reader::SegmentReader;
 use verifier::{Successor, Verifier};
 
@@ -19,7 +24,7 @@ use verifier::{Successor, Verifier};
 pub struct TrustAnchors {
     /// The keys of the log. With them everything is verified; without them the format, the sequence
     /// numbers and, with a public key, the checkpoints and all lines below the last of them.
-    pub keys: Option<Keys>,
+    pub keys: Option<Arc<Keys>>,
     /// The public key of the checkpoints; by default that of `keys`.
     pub public: Option<PublicKey>,
     /// Copies of checkpoints that were kept elsewhere.
@@ -62,8 +67,10 @@ pub struct VerificationReport {
     /// The size of the lines in abandoned segments that were written again elsewhere, in bytes:
     /// only the secret verifies them.
     pub abandoned: u64,
-    /// The last record of the segments that were removed as configured (`audit.keep`); 0 if none.
+    /// The last record of the segments that were removed as configured; 0 if none.
     pub removed: u64,
+    /// Records between the first and the last that were removed as configured: no archive has them.
+    pub left: Vec<RangeInclusive<u64>>,
     /// The size of an incomplete line at the very end, in bytes: the gateway is writing it, or was
     /// killed while it did. Unless the power failed, no caller was answered on the strength of that
     /// record.
@@ -79,6 +86,19 @@ pub struct Violation {
     pub seq: Option<u64>,
     /// The description, for an operator.
     pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { segment, seq, what } = self;
+        if !segment.is_empty() {
+            write!(f, "{segment}: ")?;
+        }
+        if let Some(seq) = seq {
+            write!(f, "record {seq}: ")?;
+        }
+        f.write_str(what)
+    }
 }
 
 /// The limit of reported violations: behind the first one a broken log has many.
@@ -102,7 +122,7 @@ pub struct VerificationProgress {
     pub segments_done: usize,
     pub segments: usize,
     pub bytes_done: u64,
-    /// The size of the log at the begin; it may grow meanwhile.
+    /// The size of the log as it is stored, at the begin; it may grow meanwhile.
     pub bytes: u64,
 }
 
@@ -111,24 +131,54 @@ pub struct VerificationProgress {
 /// # Errors
 /// When a file cannot be read.
 pub fn verify(path: &Path, anchors: TrustAnchors) -> io::Result<VerificationReport> {
-    verify_with(path, anchors, &mut |_| ControlFlow::Continue(()))
+    verify_with(&[path], anchors, &mut |_| ControlFlow::Continue(()))
 }
 
-/// As [`verify`]; reports the progress to `watch` every few megabytes.
+/// As [`verify`], of a log with its archives: a segment counts from the first of the folders that
+/// has it, and the others must have the same. Reports the progress to `watch` every few megabytes.
 ///
 /// # Errors
 /// When a file cannot be read; and once `watch` has broken off.
 pub fn verify_with(
-    path: &Path,
+    folders: &[&Path],
+    anchors: TrustAnchors,
+    watch: &mut dyn FnMut(VerificationProgress) -> ControlFlow<()>,
+) -> io::Result<VerificationReport> {
+    verify_selected(folders, None, anchors, watch)
+}
+
+fn verify_selected(
+    folders: &[&Path],
+    selected: Option<&BTreeSet<u64>>,
     mut anchors: TrustAnchors,
     watch: &mut dyn FnMut(VerificationProgress) -> ControlFlow<()>,
 ) -> io::Result<VerificationReport> {
     loop {
-        match verify_listed(path, anchors, watch)? {
+        let segments = listed(folders)?;
+        let part = SegmentsInOrder { folders, segments: &segments, selected };
+        match part.verify(anchors, watch)? {
             VerificationPass::Done(report) => return Ok(*report),
             VerificationPass::SegmentRemoved(again) => anchors = *again,
         }
     }
+}
+
+/// Returns the segments of several folders, each with the first folder that has it.
+fn listed<'a>(folders: &[&'a Path]) -> io::Result<BTreeMap<u64, &'a Path>> {
+    let mut segments = BTreeMap::new();
+    for folder in folders.iter().rev() {
+        segments.extend(segment_numbers(folder)?.into_iter().map(|number| (number, *folder)));
+    }
+    Ok(segments)
+}
+
+/// The segments that a pass goes through.
+struct SegmentsInOrder<'a> {
+    folders: &'a [&'a Path],
+    /// All that are listed, with their folders.
+    segments: &'a BTreeMap<u64, &'a Path>,
+    /// Those that are read; `None` for all.
+    selected: Option<&'a BTreeSet<u64>>,
 }
 
 /// The outcome of one pass over the segments that a folder lists.
@@ -139,58 +189,137 @@ enum VerificationPass {
     SegmentRemoved(Box<TrustAnchors>),
 }
 
-fn verify_listed(
-    path: &Path,
-    anchors: TrustAnchors,
-    watch: &mut dyn FnMut(VerificationProgress) -> ControlFlow<()>,
-) -> io::Result<VerificationPass> {
-    let numbers = segment_numbers(path)?;
-    let length = |number| SegmentReader::open(path, number)?.length();
-    let bytes = numbers.iter().map(|number| length(*number).unwrap_or_default()).sum();
-    let mut progress =
-        VerificationProgress { segments: numbers.len(), bytes, ..VerificationProgress::default() };
-    let mut verifier = Verifier::new(anchors);
-    for (index, &number) in numbers.iter().enumerate() {
-        // A header names the segment before it as it was written: plain.
-        let name = segment_name(number);
-        let successor = match numbers.get(index + 1) {
-            Some(next) => Successor::Segment(read_header(path, *next).ok()),
-            None => Successor::None,
+impl SegmentsInOrder<'_> {
+    fn is_selected(&self, number: u64) -> bool {
+        self.selected.is_none_or(|selected| selected.contains(&number))
+    }
+
+    fn verify(
+        &self,
+        anchors: TrustAnchors,
+        watch: &mut dyn FnMut(VerificationProgress) -> ControlFlow<()>,
+    ) -> io::Result<VerificationPass> {
+        let numbers: Vec<u64> = self.segments.keys().copied().collect();
+        let selected = || numbers.iter().filter(|number| self.is_selected(**number));
+        let mut progress = VerificationProgress {
+            segments: selected().count(),
+            bytes: selected().map(|number| self.stored(*number)).sum(),
+            ..VerificationProgress::default()
         };
-        let text = match SegmentReader::open(path, number) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                tell(watch, progress)?;
-                // A name that is still listed leads nowhere.
-                let is_removed = !segment_numbers(path)?.contains(&number);
-                return is_removed
-                    .then(|| VerificationPass::SegmentRemoved(Box::new(verifier.into_anchors())))
-                    .ok_or(error);
-            }
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                verifier.damaged_segment(&name, &error);
+        let mut verifier = Verifier::new(anchors);
+        // Each segment is opened once: for its header, which tells how the one before it ends.
+        let mut ahead = None;
+        for (index, &number) in numbers.iter().enumerate() {
+            let opened = ahead.take();
+            if !self.is_selected(number) {
                 continue;
             }
-            opened => opened?,
+            // A header names the segment before it as it was written: plain.
+            let name = segment_name(number);
+            let opened = opened.unwrap_or_else(|| self.open(number));
+            ahead = numbers.get(index + 1).map(|next| self.open(*next));
+            let header = |next: &mut io::Result<SegmentReader>| header_of(next.as_mut().ok()?);
+            let successor = match &mut ahead {
+                Some(next) => Successor::Segment(header(next)),
+                None => Successor::None,
+            };
+            let text = match opened {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    tell(watch, progress)?;
+                    // A name that is still listed leads nowhere.
+                    let is_removed = !segment_numbers(self.segments[&number])?.contains(&number);
+                    if is_removed && self.selected.is_some() {
+                        continue;
+                    }
+                    let again =
+                        || VerificationPass::SegmentRemoved(Box::new(verifier.into_anchors()));
+                    return is_removed.then(again).ok_or(error);
+                }
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    verifier.damaged_segment(&name, &error);
+                    continue;
+                }
+                opened => opened?,
+            };
+            self.read(number, text, successor, &mut verifier, &mut progress, watch)?;
+            progress.segments_done += 1;
+            tell(watch, progress)?;
+        }
+        verifier.report.segments = progress.segments;
+        let report = match self.selected {
+            None => verifier.finish(),
+            Some(_) => verifier.finish_part(self.segments),
         };
+        Ok(VerificationPass::Done(Box::new(report)))
+    }
+
+    /// Reads one segment, and compares its copies.
+    fn read(
+        &self,
+        number: u64,
+        file: SegmentReader,
+        successor: Successor,
+        verifier: &mut Verifier,
+        progress: &mut VerificationProgress,
+        watch: &mut dyn FnMut(VerificationProgress) -> ControlFlow<()>,
+    ) -> io::Result<()> {
+        let (name, before, stored) =
+            (segment_name(number), progress.bytes_done, self.stored(number));
+        let length = file.length()?;
         let text =
-            WatchedSegment { file: text, progress: &mut progress, told: 0, watch: &mut *watch };
+            WatchedSegment { file, progress, before, stored, length, read: 0, told: 0, watch };
         match verifier.segment(&name, BufReader::with_capacity(READ, text), successor) {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 verifier.damaged_segment(&name, &error);
             }
             read => read?,
         }
-        progress.segments_done += 1;
-        tell(watch, progress)?;
+        progress.bytes_done = before + stored;
+        self.compare_copies(number, verifier)
     }
-    verifier.report.segments = numbers.len();
-    Ok(VerificationPass::Done(Box::new(verifier.finish())))
+
+    fn open(&self, number: u64) -> io::Result<SegmentReader> {
+        SegmentReader::open(self.segments[&number], number)
+    }
+
+    /// Returns the size of a segment as it is stored, in bytes.
+    fn stored(&self, number: u64) -> u64 {
+        let opened = open_stored(self.segments[&number], number);
+        opened.and_then(|(_, file)| file.metadata()).map_or(0, |metadata| metadata.length)
+    }
+
+    /// Compares a segment with its copies in the other folders.
+    fn compare_copies(&self, number: u64, verifier: &mut Verifier) -> io::Result<()> {
+        let folder = self.segments[&number];
+        for archive in self.folders.iter().filter(|archive| **archive != folder) {
+            match copy_state(folder, archive, number) {
+                Ok(CopyState::Missing | CopyState::Complete) => {}
+                Ok(CopyState::Incomplete | CopyState::Different) => {
+                    verifier.different_copy(archive);
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn header_of(segment: &mut SegmentReader) -> Option<SegmentHeader> {
+    let line = segment.first_line().ok()?;
+    SegmentHeader::read(&RecordLine::read(line.strip_suffix(b"\n")?)?)
 }
 
 /// A segment whose reading is watched.
 struct WatchedSegment<'a> {
     file: SegmentReader,
     progress: &'a mut VerificationProgress,
+    /// Bytes of the segments before, as they are stored, and of this one.
+    before: u64,
+    stored: u64,
+    /// Bytes of its text, and those that were read.
+    length: u64,
+    read: u64,
     /// Bytes since the last report to `watch`.
     told: u64,
     watch: &'a mut dyn FnMut(VerificationProgress) -> ControlFlow<()>,
@@ -205,10 +334,13 @@ const TELL_EVERY: u64 = 4 << 20;
 impl Read for WatchedSegment<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read(buffer)?;
-        self.progress.bytes_done += read as u64;
+        self.read += read as u64;
         self.told += read as u64;
         if self.told >= TELL_EVERY {
             self.told = 0;
+            let part = u128::from(self.stored) * u128::from(self.read.min(self.length));
+            let part = part / u128::from(self.length.max(1));
+            self.progress.bytes_done = self.before + u64::try_from(part).unwrap_or(self.stored);
             tell(self.watch, *self.progress)?;
         }
         Ok(read)
@@ -244,7 +376,7 @@ mod tests {
             told.push(progress);
             ControlFlow::Continue(())
         };
-        verify_with(folder.path(), TrustAnchors::default(), watch).unwrap();
+        verify_with(&[folder.path()], TrustAnchors::default(), watch).unwrap();
         let last = VerificationProgress {
             segments_done: 3,
             segments: 3,
@@ -258,7 +390,7 @@ mod tests {
             asked += 1;
             ControlFlow::Break(())
         };
-        assert!(verify_with(folder.path(), TrustAnchors::default(), stop).is_err());
+        assert!(verify_with(&[folder.path()], TrustAnchors::default(), stop).is_err());
         assert_eq!(asked, 1);
     }
 }

@@ -1,13 +1,15 @@
 //! The verifier, which reads a log line by line.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, BufRead, Read};
+use std::ops::{Range, RangeInclusive};
+use std::path::Path;
 
 use super::{KeptCheckpoint, MAX_MISTAKES, TrustAnchors, VerificationReport, Violation};
 use crate::checkpoint::{Checkpoint, LogDigests, Statement};
-use crate::folder::segment_number;
+use crate::folder::{segment_name, segment_number};
 use crate::header::SegmentHeader;
-use crate::keys::{Digest, Keys, Mac};
+use crate::keys::{Digest, Mac};
 use crate::record::{Head, MAX_LINE, RecordLine, next_digest};
 
 /// The segment after the one that is verified.
@@ -43,6 +45,16 @@ pub(super) struct Verifier {
     /// The last record that `segment_removed` names: of all lines, and of those that are signed.
     removed: u64,
     removed_signed: u64,
+    /// The segments that `segment_archived` names.
+    archived: BTreeSet<u64>,
+    /// Segments that were not read between others that were.
+    gaps: Vec<SegmentGap>,
+}
+
+/// Segments that were not read.
+struct SegmentGap {
+    numbers: Range<u64>,
+    records: RangeInclusive<u64>,
 }
 
 /// A record that a kept checkpoint signs.
@@ -78,6 +90,8 @@ impl Verifier {
             has_own_checkpoint: false,
             removed: 0,
             removed_signed: 0,
+            archived: BTreeSet::new(),
+            gaps: Vec::new(),
         }
     }
 
@@ -147,6 +161,11 @@ impl Verifier {
         self.report_mistake(after, error.to_string());
     }
 
+    /// Reports a copy of the present segment that has another content.
+    pub(crate) fn different_copy(&mut self, archive: &Path) {
+        self.report_mistake(None, format!("its copy in {} differs", archive.display()));
+    }
+
     /// Verifies a line of an abandoned segment beyond its counted length: it must continue the hash
     /// chain, too. Returns it as the head of these lines.
     fn abandoned_line(&mut self, line: &RecordLine<'_>, before: Option<Head>) -> Option<Head> {
@@ -176,7 +195,19 @@ impl Verifier {
                 "the header was changed, or the log was written with another key",
             );
         }
+        let before_number = segment_number(before);
         match self.head {
+            // Whether they may be missing is decided at the end.
+            Some(head)
+                if before_number.is_some_and(|before| before + 1 < header.number)
+                    && head.seq <= header.previous.seq =>
+            {
+                let numbers = before_number.unwrap_or_default() + 1..header.number;
+                let records = head.seq + 1..=header.previous.seq;
+                self.gaps.push(SegmentGap { numbers, records });
+                self.running = None;
+                self.open.clear();
+            }
             None => {
                 self.report.first = header.previous.seq + 1;
                 self.instance.clone_from(&header.instance);
@@ -282,6 +313,8 @@ impl Verifier {
             let _ = call().and_then(|call| self.open.remove(&call));
         } else if line.is("segment_removed") {
             self.removed = line.number("last_seq").unwrap_or_default();
+        } else if line.is("segment_archived") {
+            self.archived.extend(line.string("name").and_then(|name| segment_number(&name)));
         } else if line.is("checkpoint") {
             self.checkpoint(line, seq, before);
         }
@@ -339,7 +372,7 @@ impl Verifier {
 
     /// Whether a checkpoint is signed with the key of this log; true where no key is known.
     fn is_signed(&self, instance: &str, checkpoint: &Checkpoint) -> bool {
-        let own = || self.anchors.keys.as_ref().map(Keys::public);
+        let own = || self.anchors.keys.as_ref().map(|keys| keys.public());
         let public = self.anchors.public.clone().or_else(own);
         public.is_none_or(|public| checkpoint.is_signed(instance, &public))
     }
@@ -359,8 +392,17 @@ impl Verifier {
         // A removal that failed is on record, too.
         self.report.removed = removed.min(first.saturating_sub(1));
         if first > removed + 1 {
-            let what = format!("the records {} to {} are missing", removed + 1, first - 1);
-            self.report_mistake(Some(removed + 1), what);
+            self.missing_records(&(removed + 1..=first - 1));
+        }
+        for SegmentGap { numbers, records } in std::mem::take(&mut self.gaps) {
+            if *records.end() > removed {
+                self.missing_records(&records);
+            } else if let Some(number) = self.archived.range(numbers).next() {
+                let what = format!("{} was archived, and is in no folder", segment_name(*number));
+                self.report_mistake(Some(*records.start()), what);
+            } else {
+                self.report.left.push(records);
+            }
         }
         let checkpoints = std::mem::take(&mut self.anchors.checkpoints);
         for (kept, found) in checkpoints.iter().zip(std::mem::take(&mut self.found)) {
@@ -372,6 +414,24 @@ impl Verifier {
         self.report.unknown = self.open.into_values().collect();
         self.report.unknown.sort_unstable();
         self.report
+    }
+
+    /// Completes the report on some of the segments that are `listed`: what the others have is
+    /// not known.
+    pub(crate) fn finish_part(mut self, listed: &BTreeMap<u64, &Path>) -> VerificationReport {
+        self.name = String::new();
+        for SegmentGap { numbers, records } in std::mem::take(&mut self.gaps) {
+            if !numbers.clone().all(|number| listed.contains_key(&number)) {
+                self.missing_records(&records);
+            }
+        }
+        self.report.removed = self.removed;
+        self.report
+    }
+
+    fn missing_records(&mut self, records: &RangeInclusive<u64>) {
+        let (first, last) = (records.start(), records.end());
+        self.report_mistake(Some(*first), format!("the records {first} to {last} are missing"));
     }
 
     /// Compares a kept checkpoint with the record that it signs.

@@ -1,0 +1,54 @@
+//! A closed segment, as the records of its removal and of its copy name it.
+
+use std::io;
+use std::path::Path;
+
+use super::folder::{segment_name, segment_numbers};
+use super::record::{AuditEvent, Head};
+use super::recover::read_header;
+use base::seal::hex::hex;
+
+/// A segment that another one follows.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct ClosedSegment {
+    pub number: u64,
+    pub first_seq: u64,
+    /// Its last record.
+    pub last: Head,
+}
+
+impl ClosedSegment {
+    /// Reads where a segment begins and ends, by its header and by that of the segment `next`.
+    ///
+    /// # Errors
+    /// When one of the two cannot be read.
+    pub(crate) fn read(folder: &Path, number: u64, next: u64) -> io::Result<Self> {
+        let first_seq = read_header(folder, number)?.previous.seq + 1;
+        let last = read_header(folder, next)?.previous;
+        Ok(Self { number, first_seq, last })
+    }
+
+    /// Finds a segment of a log.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotFound`] if it is not in the folder, or is the one that is written; else
+    /// as [`ClosedSegment::read`].
+    pub(crate) fn find(folder: &Path, number: u64) -> io::Result<Self> {
+        let numbers = segment_numbers(folder)?;
+        let at = numbers.binary_search(&number).ok();
+        let next = at.and_then(|at| numbers.get(at + 1)).ok_or(io::ErrorKind::NotFound)?;
+        Self::read(folder, number, *next)
+    }
+
+    /// Returns a record about the segment. It names the records and the running digest of their
+    /// lines, by which a copy is recognized.
+    pub(crate) fn event(&self, kind: &'static str) -> AuditEvent {
+        let Self { number, first_seq, last } = self;
+        AuditEvent::new(kind)
+            .text("name", &segment_name(*number))
+            .number("first_seq", *first_seq)
+            .number("last_seq", last.seq)
+            .number("count", (last.seq + 1).saturating_sub(*first_seq))
+            .text("lines", &hex(&last.lines))
+    }
+}

@@ -1,0 +1,154 @@
+//! `promptgate audit archive`: copies closed segments of the audit log to a folder.
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::Path;
+
+use serde_json::json;
+use tokio::runtime::Runtime;
+
+use super::approvals::user;
+use super::args::AdminApi;
+use super::audit::{cannot_read, log_with_keys};
+use super::failure::Failure;
+use super::reach::Reach;
+use super::runtime::runtime;
+use super::status::send_once;
+use audit::Audit;
+use audit::archive::{Archive, CopyState, CopyStatement, SegmentCopy};
+
+/// The path of the records of copies in the admin API.
+const PATH: &str = "/api/v1/audit/archived";
+
+/// The writer of the records of copies.
+struct Recorder {
+    runtime: Runtime,
+    log: Writer,
+}
+
+enum Writer {
+    /// No gateway writes the log.
+    Own(Audit),
+    /// The URL of the admin API of the gateway that does.
+    Running(String),
+}
+
+/// The outcome of a run.
+#[derive(Default)]
+struct Outcome {
+    copied: Vec<String>,
+    present: usize,
+    differing: Vec<String>,
+}
+
+/// Copies what the archive does not have.
+///
+/// # Errors
+/// The log cannot be read, the archive not be written, or a record not be made; a copy differs.
+pub(super) fn run(dir: &Path, admin: &AdminApi) -> Result<(), Failure> {
+    let log = log_with_keys(&admin.file.config)?.0.path;
+    let cannot_write = |error: io::Error| {
+        let why = match error.kind() {
+            io::ErrorKind::WouldBlock => "another `audit archive` writes into it".to_owned(),
+            _ => error.to_string(),
+        };
+        Failure::new(format!("cannot archive {} to {}: {why}", log.display(), dir.display()))
+    };
+    let archive = Archive::open(&log, dir).map_err(cannot_write)?;
+    let closed =
+        archive.closed().map_err(|error| cannot_read(&log.display().to_string(), &error))?;
+    let (mut outcome, mut recorder) = (Outcome::default(), None);
+    let done = closed.into_iter().try_for_each(|number| {
+        let copy = match copied(&archive, number, &mut outcome) {
+            // It has left the log meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            copy => copy.map_err(cannot_write)?,
+        };
+        let Some(copy) = copy else { return Ok(()) };
+        let recorder = match &mut recorder {
+            Some(recorder) => recorder,
+            None => recorder.insert(Recorder::find(admin)?),
+        };
+        recorder.record(copy.statement(dir, &user()))?;
+        archive.keep(&copy).map_err(cannot_write)?;
+        outcome.copied.push(copy.name().to_owned());
+        Ok(())
+    });
+    if let Some(Recorder { log: Writer::Own(log), .. }) = recorder {
+        log.close();
+    }
+    outcome.print(dir, admin)?;
+    done
+}
+
+/// Copies a segment; `None` where the archive has something of it already.
+fn copied(
+    archive: &Archive,
+    number: u64,
+    outcome: &mut Outcome,
+) -> io::Result<Option<SegmentCopy>> {
+    match archive.state(number)? {
+        CopyState::Missing | CopyState::Incomplete => return archive.copy(number).map(Some),
+        CopyState::Complete => outcome.present += 1,
+        CopyState::Different => outcome.differing.push(archive.name(number)?),
+    }
+    Ok(None)
+}
+
+impl Recorder {
+    /// Opens the log, or finds the gateway that writes it.
+    ///
+    /// # Errors
+    /// The log cannot be opened, or the gateway has no admin API.
+    fn find(admin: &AdminApi) -> Result<Self, Failure> {
+        let opened = match &admin.url {
+            Some(_) => Err(io::ErrorKind::WouldBlock.into()),
+            None => Audit::open(Some(&log_with_keys(&admin.file.config)?.0)),
+        };
+        let log = match opened {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Writer::Running(Reach::find(&admin.file).admin(admin.url.as_deref())?)
+            }
+            opened => Writer::Own(opened.map_err(|error| Failure::new(error.to_string()))?),
+        };
+        Ok(Self { runtime: runtime()?, log })
+    }
+
+    /// Records a copy.
+    ///
+    /// # Errors
+    /// It is not on record.
+    fn record(&self, copy: CopyStatement) -> Result<(), Failure> {
+        match &self.log {
+            Writer::Own(log) => {
+                let recorded = self.runtime.block_on(copy.record(log));
+                recorded.map_err(|error| Failure::new(format!("cannot record a copy: {error}")))
+            }
+            Writer::Running(url) => {
+                self.runtime.block_on(send_once(url, PATH, &json!(copy))).map(drop)
+            }
+        }
+    }
+}
+
+impl Outcome {
+    fn print(&self, dir: &Path, admin: &AdminApi) -> Result<(), Failure> {
+        let Self { copied, present, differing } = self;
+        let mut out = String::new();
+        for name in copied {
+            let _ = writeln!(out, "{name}");
+        }
+        let _ =
+            write!(out, "copied to {}: {}; there already: {present}", dir.display(), copied.len());
+        let document = json!({"copied": copied, "present": present, "differing": differing});
+        admin.output.print(&document, &out)?;
+        if differing.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::new(format!(
+            "copies that differ from the log were not replaced: {}; `promptgate audit verify` of the log and of {} says which is right",
+            differing.join(", "),
+            dir.display()
+        )))
+    }
+}
