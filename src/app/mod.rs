@@ -21,6 +21,7 @@ use admin::{self, AdminServer, Reloads, Verification};
 use audit::Audit;
 use audit::record::AuditEvent;
 use audit::usage::GatewayUsage;
+use audit::verify::regular::RegularVerification;
 use base::platform::service_manager::{self, ServiceState};
 use base::platform::{Acceptor, blocking, platform};
 use base::seal::Sealer;
@@ -51,6 +52,7 @@ pub struct App {
     reloads: Arc<Reloads>,
     /// The newest verification of the audit log from the console.
     verification: Arc<Verification>,
+    regular_verification: Arc<RegularVerification>,
     /// Held during a reload, so that reloads do not overlap.
     reloading: Mutex<()>,
     /// Held while the blocking part of a reload runs, also after the reload has timed out.
@@ -117,6 +119,9 @@ impl App {
         supervisor.supervise("usage", usage.clone().keep(stop.clone()));
         let following = usage.clone().follow(audit.clone(), stop.clone());
         supervisor.supervise("usage_index", following);
+        let regular_verification = Arc::<RegularVerification>::default();
+        let verifying = regular_verification.clone().run(audit.clone(), stop.clone());
+        supervisor.supervise("regular_verification", verifying);
         let upstream_deps = UpstreamDeps::new(audit.clone(), telemetry.clone(), supervisor.clone());
         let upstream_deps = UpstreamDeps { logins, ..upstream_deps };
         let drain = shutdown.drain.clone();
@@ -126,6 +131,7 @@ impl App {
         let sessions = Arc::new(ArcSwap::new(edition.sessions.clone()));
         let edition = Arc::new(ArcSwap::from_pointee(edition));
         observe::gateway(&telemetry, &edition, &audit);
+        observe::verification(&telemetry, &regular_verification);
         if let Some(cluster) = &cluster {
             observe::cluster(&telemetry, cluster);
         }
@@ -136,6 +142,7 @@ impl App {
             admin: None,
             reloads: Arc::default(),
             verification: Arc::default(),
+            regular_verification,
             reloading: Mutex::default(),
             preparing: Arc::default(),
             cluster,
@@ -245,6 +252,7 @@ impl App {
             admin: admin.clone(),
             sessions: edition.sessions.clone(),
             verification: self.verification.clone(),
+            regular_verification: self.regular_verification.clone(),
             supervisor: self.shutdown.supervisor.clone(),
             reloads: self.reloads.clone(),
             endpoint: self.endpoint.as_ref().map(|endpoint| endpoint.service.clone()),

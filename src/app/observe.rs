@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::edition::Edition;
 use audit::Audit;
+use audit::verify::regular::{RegularOutcome, RegularVerification};
 use base::platform::wall_clock;
 use domain::approval::ApprovalState;
 use domain::fault::UpstreamFaultKind as Kind;
@@ -178,6 +179,30 @@ fn audit_log(telemetry: &Telemetry, audit: &Audit) {
         ("promptgate.audit.lag", "s", "Waiting time of the oldest record that waits"),
         |audit| audit.lag().as_secs_f64(),
     );
+}
+
+/// Registers the gauges of the regular verification; absent before the first.
+pub(super) fn verification(telemetry: &Telemetry, verification: &Arc<RegularVerification>) {
+    let single = |what, value: fn(&RegularOutcome) -> f64| {
+        let verification = verification.clone();
+        telemetry.gauge(what, move |observe| {
+            if let Some(outcome) = verification.last() {
+                observe(value(&outcome), &[]);
+            }
+        });
+    };
+    let intact = "Whether the last regular verification found the audit log intact";
+    single(("promptgate.audit.verified.intact", "", intact), |outcome| {
+        flag(outcome.problems.is_empty())
+    });
+    let age = "Age of the last regular verification of the audit log";
+    single(("promptgate.audit.verified.age", "s", age), |outcome| {
+        wall_clock().duration_since(outcome.at).unwrap_or_default().as_secs_f64()
+    });
+    let records = "Records that the last regular verification of the audit log has read";
+    single(("promptgate.audit.verified.records", "{record}", records), |outcome| {
+        outcome.records as f64
+    });
 }
 
 /// Registers the gauge of the gateway's own log.

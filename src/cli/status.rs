@@ -241,8 +241,16 @@ fn text(state: &Value) -> String {
         |value: &Value| value.as_array().into_iter().flatten().map(word).collect::<Vec<_>>();
     let status = &state["status"];
     let readiness = if status["ready"] == true { "ready" } else { "not ready" };
+    let verified = &status["auditVerified"];
+    let verified_ago = match verified["problems"].as_array() {
+        Some(problems) if problems.is_empty() => {
+            format!(", verified {} ago", age(&verified["ageSecs"]))
+        }
+        Some(_) => ", NOT INTACT".to_owned(),
+        None => String::new(),
+    };
     let mut out = format!(
-        "promptgate {}, {readiness}, up {}, audit {}\nconfiguration {}\n",
+        "promptgate {}, {readiness}, up {}, audit {}{verified_ago}\nconfiguration {}\n",
         word(&status["version"]),
         age(&status["uptimeSecs"]),
         word(&status["audit"]),
@@ -251,6 +259,9 @@ fn text(state: &Value) -> String {
     let reloads = &status["reloads"];
     for reason in words(&status["why"]) {
         let _ = writeln!(out, "  not ready: {reason}");
+    }
+    for problem in words(&verified["problems"]) {
+        let _ = writeln!(out, "  the audit log is not intact: {problem}");
     }
     for mistake in words(&reloads["mistakes"]) {
         let _ = writeln!(out, "  the configuration file was rejected: {mistake}");

@@ -390,6 +390,46 @@ async fn a_log_with_a_size_goes_on_for_ever_within_it_and_stays_intact() {
     assert_eq!(removed["lines"].as_str().unwrap().len(), 64);
 }
 
+#[tokio::test]
+async fn the_gateway_verifies_its_log_by_itself_and_tells_what_is_not_intact_until_it_is() {
+    let log = Log::new();
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let toml = log.table()
+        + "segment_size = \"4KiB\"\nverify_every = \"50ms\"\n[admin]\nlisten = \"127.0.0.1:0\"\n"
+        + &upstream.table("up");
+    let gateway = Gateway::start(&toml).await;
+    let page = async |path: &str| {
+        let reply = gateway.admin().send("GET", path, &[], b"").await;
+        String::from_utf8(reply.body).unwrap()
+    };
+    let metrics = async || page("/metrics").await;
+    let status = async || {
+        let status: Value = serde_json::from_str(&page("/api/v1/status").await).unwrap();
+        status["auditVerified"].clone()
+    };
+    let verified = eventually(&status, |verified| verified["records"].as_u64() > Some(0)).await;
+    assert_eq!(verified["problems"], json!([]));
+    assert!(metrics().await.contains("promptgate_audit_verified_intact 1"));
+    let get = async || {
+        gateway.client().modern("prompts/get", json!({"name": "up__p"})).await;
+        segment_files(&log.path())
+    };
+    let is_closed = |file: &PathBuf| file.extension().is_some_and(|e| e == "gz");
+    let files = eventually(get, |files| files.iter().take(2).all(is_closed)).await;
+
+    // The oldest segment is taken away, and found to be missing for as long as it is.
+    let oldest = log.folder.path().join("oldest");
+    fs::rename(&files[0], &oldest).unwrap();
+    let is_missing = |verified: &Value| verified["problems"][0].to_string().contains("are missing");
+    let first = eventually(&status, is_missing).await["at"].clone();
+    eventually(&status, |verified| is_missing(verified) && verified["at"] != first).await;
+    assert!(metrics().await.contains("promptgate_audit_verified_intact 0"));
+    let overview = page("/overview").await;
+    assert!(overview.contains("The audit log is not intact: "), "{overview}");
+    fs::rename(&oldest, &files[0]).unwrap();
+    eventually(&status, |verified| verified["problems"] == json!([])).await;
+}
+
 /// Fails in a way that nobody has thought of.
 struct Broken;
 

@@ -12,6 +12,7 @@ use super::upstream_row::UpstreamRow;
 use super::{Reloads, Verification};
 use audit::Audit;
 use audit::usage::GatewayUsage;
+use audit::verify::regular::{RegularOutcome, RegularVerification};
 use base::platform::wall_clock;
 use config::{Config, OnStoreFailure};
 use domain::millis::whole_millis;
@@ -42,6 +43,7 @@ pub struct AdminState {
     pub admin: config::Admin,
     pub sessions: Arc<Sessions>,
     pub verification: Arc<Verification>,
+    pub regular_verification: Arc<RegularVerification>,
     /// Its tasks last as long as a request of the admin API.
     pub supervisor: Supervisor,
     pub reloads: Arc<Reloads>,
@@ -112,6 +114,7 @@ impl AdminState {
                 (true, true) => "written",
                 (true, false) => "failing",
             },
+            "auditVerified": self.regular_verification.last().as_ref().map(verified_json),
             "certificates": self.certificates(),
         })
     }
@@ -191,4 +194,16 @@ impl AdminState {
         let look_alikes = &catalog.content.look_alikes;
         json!({"prompts": prompts, "leftOut": left_out, "lookAlikes": look_alikes})
     }
+}
+
+/// Returns the outcome of the regular verification of the audit log.
+fn verified_json(outcome: &RegularOutcome) -> Value {
+    let RegularOutcome { at, records, segments, problems } = outcome;
+    json!({
+        "at": humantime::format_rfc3339_seconds(*at).to_string(),
+        "ageSecs": wall_clock().duration_since(*at).unwrap_or_default().as_secs(),
+        "records": records,
+        "segments": segments,
+        "problems": problems,
+    })
 }

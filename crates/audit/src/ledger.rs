@@ -102,6 +102,16 @@ impl Ledger {
         Keys::new(key).public() == self.keys.public()
     }
 
+    /// Returns the keys of the log.
+    pub(super) fn keys(&self) -> Arc<Keys> {
+        self.keys.clone()
+    }
+
+    /// Returns the interval of the regular verification.
+    pub(super) fn verify_every(&self) -> Duration {
+        self.queue.verify_every()
+    }
+
     /// Returns the queue of the writer.
     pub(super) fn queue(&self) -> &Arc<Queue> {
         &self.queue
@@ -216,6 +226,7 @@ pub(crate) fn writer_settings(config: &config::Audit) -> WriterSettings {
         share: config.share.of(config.buffer),
         degrades: config.on_failure == config::OnAuditFailure::Degrade,
         sync_every: (config.durability == Durability::Interval).then_some(config.sync),
+        verify_every: config.verify_every,
         log: LogSettings {
             segment_size: config.segment_size,
             segment_age: config.segment_age,

@@ -107,6 +107,8 @@ pub(super) struct WriterSettings {
     pub degrades: bool,
     /// The interval between syncs. `None`: every batch is synced before its callers are answered.
     pub sync_every: Option<Duration>,
+    /// The interval of the regular verification.
+    pub verify_every: Duration,
     pub log: LogSettings,
 }
 
@@ -187,6 +189,11 @@ impl Queue {
     /// Returns the time after which a record that waits counts as not written.
     pub(super) fn timeout(&self) -> Duration {
         self.lock().settings.timeout
+    }
+
+    /// Returns the interval of the regular verification.
+    pub(super) fn verify_every(&self) -> Duration {
+        self.lock().settings.verify_every
     }
 
     /// Replaces the settings, and hands them to the writer.
@@ -540,6 +547,7 @@ mod tests {
             share: 16 << 10,
             degrades: false,
             sync_every: None,
+            verify_every: NEVER,
             log,
         };
         Arc::new(Queue::new(settings))

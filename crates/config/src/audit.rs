@@ -47,6 +47,8 @@ pub struct Audit {
     /// Age at which closed segments leave.
     pub keep_for: Duration,
     pub on_full: OnAuditFull,
+    /// Interval in which the gateway verifies the log.
+    pub verify_every: Duration,
     /// Patterns of public names: prompts whose argument values are recorded in plain text.
     pub raw_arguments: Vec<Glob>,
 }
@@ -183,6 +185,8 @@ keep_for: Age at which closed segments leave, whatever room there is; ten minute
     clock may be set wrong for a moment.
 on_full: At `keep_size`: `remove` removes the oldest closed segments, each with a signed record;
     `refuse` writes nothing more, so that `on_failure` applies.
+verify_every: Interval in which the gateway verifies what was written since the last time, and a
+    thirtieth of the rest, slowly.
 raw_arguments = [], such as ["library__*"]: Patterns of public names: prompts whose argument values
     may be written in plain text.
 "#;
@@ -238,6 +242,7 @@ pub(super) fn read(mut section: Section<'_>, share: Share) -> Option<Audit> {
         keep_size: section.size("keep_size", 10 << 30, 64 << 10..=1 << 50) as u64,
         keep_for: section.duration("keep_for", 400 * DAY, DAY),
         on_full: section.choice("on_full", OnAuditFull::Remove, &on_full),
+        verify_every: section.duration("verify_every", DAY, MILLISECOND),
         raw_arguments: globs(&mut section, "raw_arguments").unwrap_or_default(),
     };
     section.finish();
@@ -277,6 +282,7 @@ mod tests {
             keep_size: 10 << 30,
             keep_for: 400 * DAY,
             on_full: OnAuditFull::Remove,
+            verify_every: DAY,
             raw_arguments: Vec::new(),
         };
         assert_eq!(audit, expected);

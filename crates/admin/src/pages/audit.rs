@@ -15,6 +15,7 @@ use crate::verification::{VerificationState, Verified};
 use audit::question::{Answer, Question};
 use audit::search::{Find, LogEntry, SearchResult};
 use audit::tail::Position;
+use audit::verify::regular::RegularOutcome;
 
 /// A part of the audit log.
 #[derive(Template)]
@@ -45,6 +46,8 @@ pub(super) struct RecordPage {
 #[template(path = "verification.html")]
 pub(super) struct VerificationPage {
     verified: Verified,
+    /// What the gateway has verified by itself, in words.
+    regular: String,
     can_start: bool,
     csrf: String,
 }
@@ -145,9 +148,19 @@ pub(super) async fn record(
 pub(super) fn verification(state: &AdminState, visitor: &Visitor) -> VerificationPage {
     VerificationPage {
         verified: state.verification.state(),
+        regular: regular(state.regular_verification.last().as_ref()),
         can_start: visitor.role >= Role::Tester && state.audit.is_on(),
         csrf: visitor.csrf_token(),
     }
+}
+
+fn regular(last: Option<&RegularOutcome>) -> String {
+    let Some(RegularOutcome { at, records, segments, problems }) = last else {
+        return "The gateway has not verified the log by itself yet.".to_owned();
+    };
+    let at = humantime::format_rfc3339_seconds(*at);
+    let found = if problems.is_empty() { "intact".to_owned() } else { problems.join("; ") };
+    format!("Verified by itself at {at}: {records} records in {segments} segments: {found}.")
 }
 
 fn find(params: &Params) -> PageResult<Find> {

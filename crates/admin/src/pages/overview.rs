@@ -105,6 +105,9 @@ fn attention(
             format!("Records wait {:.1} s for the audit log", state.audit.lag().as_secs_f64());
         add("warn", text, "/audit");
     }
+    for problem in state.regular_verification.last().into_iter().flat_map(|last| last.problems) {
+        add("bad", format!("The audit log is not intact: {problem}"), "/audit/verification");
+    }
     for upstream in status {
         let Some(waiting) = upstream.waiting() else { continue };
         let id = percent::encoded_segment(&upstream.id);

@@ -371,6 +371,7 @@ fn writer_settings(limit: usize, sync_every: Duration, degrades: bool) -> Writer
         share: limit,
         degrades,
         sync_every: Some(sync_every),
+        verify_every: TIMEOUT,
         log: settings(),
     }
 }

@@ -1,6 +1,7 @@
 //! `promptgate audit verify`: checks that a log is complete and unmodified, without trust in the
 //! machine that stores it.
 
+pub mod regular;
 mod verifier;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -88,6 +89,14 @@ pub struct Violation {
     pub what: String,
 }
 
+impl VerificationReport {
+    /// Reports that records of the begin are missing: the first one was `known`, and is `first`.
+    fn missing_at_start(&mut self, known: u64, first: u64) {
+        let what = format!("the records {known} to {} are missing", first - 1);
+        self.mistakes.push(Violation { segment: String::new(), seq: Some(known), what });
+    }
+}
+
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { segment, seq, what } = self;
@@ -145,6 +154,19 @@ pub fn verify_with(
     watch: &mut dyn FnMut(VerificationProgress) -> ControlFlow<()>,
 ) -> io::Result<VerificationReport> {
     verify_selected(folders, None, anchors, watch)
+}
+
+/// Verifies some segments of a log: what the others have is not known.
+///
+/// # Errors
+/// As [`verify_with`].
+fn verify_part(
+    path: &Path,
+    selected: &BTreeSet<u64>,
+    anchors: TrustAnchors,
+    watch: &mut dyn FnMut(VerificationProgress) -> ControlFlow<()>,
+) -> io::Result<VerificationReport> {
+    verify_selected(&[path], Some(selected), anchors, watch)
 }
 
 fn verify_selected(
