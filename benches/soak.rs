@@ -4,7 +4,8 @@
 //!
 //! It prints what only grows if something is forgotten: memory, descriptors, tasks, open calls and
 //! streams. A call to the upstream that is well must not fail, and at the end all that is counted
-//! must be what it was at the start.
+//! must be what it was at the start. The audit log is full after some minutes: it stays within its
+//! size and is intact whenever it is verified, while the configuration is read again and again.
 
 #![allow(
     dead_code,
@@ -16,13 +17,14 @@
 mod support;
 
 use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
 use support::client::request;
-use support::process::LOG_WARNINGS;
+use support::process::{LOG_WARNINGS, run};
 use support::upstream::good_modern;
 use support::{Client, Process, Scripted, Upstream};
 use tokio::task::JoinSet;
@@ -36,6 +38,13 @@ const WARM_UP: Duration = Duration::from_secs(15);
 
 /// Behind the last call: what was cut off has ended by then.
 const COOL_DOWN: Duration = Duration::from_secs(20);
+
+/// Bytes that the audit log may have (`audit.keep_size`).
+const KEEP: u64 = 64 << 20;
+
+/// The time between two looks at its size, and between two reloads with a verification.
+const LOOK: Duration = Duration::from_secs(1);
+const VERIFY: Duration = Duration::from_secs(20);
 
 /// Users of each kind.
 const USERS: usize = 4;
@@ -90,11 +99,17 @@ async fn use_well(client: Client, tally: Arc<Tally>) {
     while tally.goes_on() {
         assert!(client.names().await.0.contains(&"well__p".to_owned()));
         for n in 0..10 {
-            let params = json!({"name": "well__p", "arguments": {"n": n.to_string()}});
+            let params = json!({"name": "well__p", "arguments": {"n": noise(n)}});
             client.ask("prompts/get", params).await;
             tally.good.fetch_add(1, Ordering::Relaxed);
         }
     }
+}
+
+/// A long text that cannot be compressed well: it fills the log, which records it.
+fn noise(n: u64) -> String {
+    let words = (0..100).map(|at| format!("{:016x}", fastrand::u64(..) ^ (at + n)));
+    words.collect()
 }
 
 /// Gets of those that are not, some of which are left before their end.
@@ -151,6 +166,39 @@ struct Look {
     calls: f64,
 }
 
+/// The audit log under load: never larger than it may be, and intact. Returns how many segments
+/// have left.
+async fn watch_log(process: Arc<Process>, folder: PathBuf, tally: Arc<Tally>) -> u64 {
+    let (mut verified, mut removed) = (Instant::now(), 0);
+    while tally.goes_on() {
+        sleep(LOOK).await;
+        let files = fs::read_dir(folder.join("audit")).expect("the log").flatten();
+        let size: u64 = files.filter_map(|file| Some(file.metadata().ok()?.len())).sum();
+        assert!(size <= KEEP, "the log has {size} bytes");
+        if verified.elapsed() < VERIFY {
+            continue;
+        }
+        verified = Instant::now();
+        process.signal(rustix::process::Signal::HUP);
+        let verifying = folder.clone();
+        let verify = move || run(&verifying, &["audit", "verify"]);
+        let output = tokio::task::spawn_blocking(verify).await.expect("it runs");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{said}");
+        removed = said.lines().find_map(removed_through).unwrap_or(removed);
+        println!(
+            "           the log has {} KiB, and is intact; {removed} records have left",
+            size >> 10
+        );
+    }
+    removed
+}
+
+/// The last record of those that have left, as `audit verify` says it.
+fn removed_through(line: &str) -> Option<u64> {
+    line.strip_prefix("records 1 to ")?.split_once(" have left")?.0.parse().ok()
+}
+
 async fn look(admin: &Client) -> Look {
     let text = admin.send("GET", "/metrics", &[], b"").await.body;
     let text = String::from_utf8(text).expect("text");
@@ -205,11 +253,14 @@ async fn main() {
     let tables: String = upstreams.iter().map(|(id, upstream)| upstream.table(id)).collect();
     let toml = format!(
         "[server.limits]\nidle = \"5s\"\nkeep_alive = \"2s\"\n[telemetry]\nlog = \"{LOG_WARNINGS}\"\n\
-         [audit]\nkeep = 4\nsegment_size = \"4MiB\"\n{tables}"
+         [audit]\nkeep_size = \"64MiB\"\nverify_every = \"30s\"\nraw_arguments = [\"well__*\"]\n{tables}"
     );
     fs::write(folder.path().join("gateway.toml"), toml).expect("the file");
     let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
+    let process = Arc::new(process);
     let (client, tally) = (process.client(), Arc::new(Tally::default()));
+    let watching = watch_log(process.clone(), folder.path().to_owned(), tally.clone());
+    let watching = tokio::spawn(watching);
     println!("        at  good ends    others    RSS MiB     fd  tasks  conns  streams  calls");
     let users = start(&client, &tally);
     sleep(WARM_UP).await;
@@ -217,9 +268,10 @@ async fn main() {
     while begun.elapsed() < lasts {
         ticks.tick().await;
         show(&format!("{} s", begun.elapsed().as_secs()), &tally, &look(&admin).await);
-        // The configuration is read again, and the log gets another segment, under load.
-        process.signal(rustix::process::Signal::HUP);
+        assert!(!watching.is_finished(), "the log is well");
     }
+    let verified = admin.send("GET", "/api/v1/status", &[], b"").await.json();
+    assert_eq!(verified["auditVerified"]["problems"], json!([]), "{verified}");
     let loaded = look(&admin).await;
     let first = quiet(users, &tally, &admin).await;
     // The same again, shorter: what is still there then is forgotten for good.
@@ -227,7 +279,8 @@ async fn main() {
     let users = start(&client, &tally);
     sleep((lasts / 4).max(WARM_UP)).await;
     let last = quiet(users, &tally, &admin).await;
-    process.stop().await;
+    println!("{} records have left the log", watching.await.expect("the log is well"));
+    Arc::into_inner(process).expect("nobody else has it").stop().await;
     assert!(last.descriptors <= first.descriptors + MORE_DESCRIPTORS, "descriptors are left open");
     assert!(last.tasks <= first.tasks + MORE_TASKS, "tasks are left behind");
     assert!(last.memory <= loaded.memory.max(first.memory) * MORE_MEMORY, "memory grows");
