@@ -383,7 +383,7 @@ impl Scenario {
              breaker = {{ failures = 5, open_min = \"1s\", open_max = \"3s\" }}\n\
              [audit]\npath = \"audit\"\nkey = {{ env = \"AUDIT\" }}\ndurability = \"{durability}\"\n\
              sync = \"200ms\"\nraw_arguments = [\"*\"]\nsegment_size = \"1MiB\"\n\
-             checkpoint = {{ records = 20, every = \"5s\" }}\n\
+             checkpoint = {{ records = 20, every = \"5s\" }}\nverify_every = \"9s\"\n\
              [auth.stdio]\nid = \"caller-0\"\ngroups = [\"all\"]\n\
              [[limits]]\nname = \"per caller\"\nper = [\"caller\"]\ncallers = [\"caller-*\"]\nmethods = [\"prompts/list\", \"prompts/get\", \"completion/complete\"]\n\
              rate = \"{rate}/s\"\nburst = {burst}\n\

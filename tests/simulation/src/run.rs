@@ -189,9 +189,13 @@ async fn disturb(gateway: &Arc<Gateway>, rng: &mut Rng, tasks: &mut Vec<JoinHand
     let faults = world.scenario.faults;
     let host = draw_host(world, rng);
     match rng.u8(..100) {
-        0..30 if faults.changes => {
+        0..28 if faults.changes => {
             let chosen = rng.usize(..world.upstreams().len());
             world.upstreams()[chosen].change();
+        }
+        28..30 if faults.disk => {
+            // Also for longer than `audit.timeout`.
+            world.machine.freeze_disk(Duration::from_millis(rng.u64(10..9_000)));
         }
         30..45 if faults.network => world.machine.network.reset_one(host),
         45..52 if faults.network => {
@@ -258,6 +262,7 @@ async fn heal(gateway: &Gateway) {
     let world = &gateway.world;
     trace::note("scenario", "all is well");
     world.machine.network.heal();
+    world.machine.freeze_disk(Duration::ZERO);
     set_disk_faults(world, &DiskFaults::default());
     gateway.store.heal();
     for upstream in world.upstreams() {

@@ -64,6 +64,8 @@ pub struct Machine {
     pub network: SimNetwork,
     pub disk: SimDisk,
     pub processes: SimProcesses,
+    /// Until when syncs hang.
+    frozen_until: Arc<Mutex<Instant>>,
 }
 
 impl Machine {
@@ -75,6 +77,8 @@ impl Machine {
         // A good disk, or a bad one.
         let longest = if rng.bool() { 3_000 } else { 60_000 };
         let syncs = Mutex::new(rng.fork());
+        let frozen_until = Arc::new(Mutex::new(Instant::now()));
+        let thaws = frozen_until.clone();
         let disk = SimDisk::new(Setup {
             rng: rng.fork(),
             clock: Box::new(move || wall.time()),
@@ -83,7 +87,9 @@ impl Machine {
             tears_sectors: rng.bool(),
             sync_time: Arc::new(move || {
                 let micros = syncs.lock().unwrap_or_else(PoisonError::into_inner).u64(..longest);
-                threads::pause(Duration::from_micros(micros));
+                let thaws = *thaws.lock().unwrap_or_else(PoisonError::into_inner);
+                let frozen = thaws.saturating_duration_since(Instant::now());
+                threads::pause(frozen + Duration::from_micros(micros));
             }),
         });
         disk.set_observer(Box::new(|line| trace::note("disk", line)));
@@ -97,6 +103,13 @@ impl Machine {
             threads: Box::new(threads::TakingTurns::new(Handle::current(), rng.fork())),
         }
         .install();
-        Self { clock, network, disk, processes }
+        Self { clock, network, disk, processes, frozen_until }
+    }
+
+    /// Makes every sync of the disk hang for a time, as one of a network does that is away.
+    pub fn freeze_disk(&self, time: Duration) {
+        trace::note("disk", &format!("hangs for {time:?}"));
+        let mut until = self.frozen_until.lock().unwrap_or_else(PoisonError::into_inner);
+        *until = Instant::now() + time;
     }
 }
