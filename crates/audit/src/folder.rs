@@ -317,10 +317,15 @@ pub(crate) fn open_stored(path: &Path, number: u64) -> io::Result<(String, File)
     opened
 }
 
+/// Returns the metadata of the file of a segment; `None` if there is none.
+pub(crate) fn segment_metadata(path: &Path, number: u64) -> Option<Metadata> {
+    let mut names = [compressed_name(number), segment_name(number)].into_iter();
+    names.find_map(|name| disk::metadata(&path.join(name)).ok())
+}
+
 /// Returns when a segment was written last; `None` if there is none.
 pub(crate) fn segment_modified(path: &Path, number: u64) -> Option<SystemTime> {
-    let mut names = [compressed_name(number), segment_name(number)].into_iter();
-    names.find_map(|name| disk::metadata(&path.join(name)).ok())?.modified
+    segment_metadata(path, number)?.modified
 }
 
 fn numbered_segments(path: &Path) -> io::Result<Vec<(u64, String)>> {

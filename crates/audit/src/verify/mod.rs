@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::archive::{CopyState, copy_state};
 use super::checkpoint::Checkpoint;
-use super::folder::{open_stored, segment_name, segment_numbers};
+use super::folder::{segment_metadata, segment_name, segment_numbers};
 use super::header::SegmentHeader;
 use super::keys::{Keys, PublicKey};
 use super::record::RecordLine;
@@ -306,8 +306,8 @@ impl SegmentsInOrder<'_> {
 
     /// Returns the size of a segment as it is stored, in bytes.
     fn stored(&self, number: u64) -> u64 {
-        let opened = open_stored(self.segments[&number], number);
-        opened.and_then(|(_, file)| file.metadata()).map_or(0, |metadata| metadata.length)
+        let metadata = segment_metadata(self.segments[&number], number);
+        metadata.map_or(0, |metadata| metadata.length)
     }
 
     /// Compares a segment with its copies in the other folders.
