@@ -22,6 +22,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use base::seal::hex::hex;
+use base::seal::random;
 use serde_json::json;
 use support::client::request;
 use support::process::{LOG_WARNINGS, run};
@@ -98,8 +100,8 @@ async fn upstreams() -> [(&'static str, Upstream); 4] {
 async fn use_well(client: Client, tally: Arc<Tally>) {
     while tally.goes_on() {
         assert!(client.names().await.0.contains(&"well__p".to_owned()));
-        for n in 0..10 {
-            let params = json!({"name": "well__p", "arguments": {"n": noise(n)}});
+        for _ in 0..10 {
+            let params = json!({"name": "well__p", "arguments": {"n": noise()}});
             client.ask("prompts/get", params).await;
             tally.good.fetch_add(1, Ordering::Relaxed);
         }
@@ -107,9 +109,8 @@ async fn use_well(client: Client, tally: Arc<Tally>) {
 }
 
 /// A long text that cannot be compressed well: it fills the log, which records it.
-fn noise(n: u64) -> String {
-    let words = (0..100).map(|at| format!("{:016x}", fastrand::u64(..) ^ (at + n)));
-    words.collect()
+fn noise() -> String {
+    hex(&random::<800>())
 }
 
 /// Gets of those that are not, some of which are left before their end.

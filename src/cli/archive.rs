@@ -88,7 +88,12 @@ fn copied(
     outcome: &mut Outcome,
 ) -> io::Result<Option<SegmentCopy>> {
     match archive.state(number)? {
-        CopyState::Missing | CopyState::Incomplete => return archive.copy(number).map(Some),
+        CopyState::Missing | CopyState::Incomplete => match archive.copy(number) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                outcome.differing.push(format!("segment {number} is damaged"));
+            }
+            copy => return copy.map(Some),
+        },
         CopyState::Complete => outcome.present += 1,
         CopyState::Different => outcome.differing.push(archive.name(number)?),
     }
@@ -146,7 +151,7 @@ impl Outcome {
             return Ok(());
         }
         Err(Failure::new(format!(
-            "copies that differ from the log were not replaced: {}; `promptgate audit verify` of the log and of {} says which is right",
+            "not archived, since a copy differs or the segment is damaged: {}; `promptgate audit verify` of the log and of {} says which is right",
             differing.join(", "),
             dir.display()
         )))

@@ -307,7 +307,8 @@ fn a_log_as_it_is_written_today_is_intact_and_its_denials_are_found() {
     let today = include_bytes!("../../../../tests/formats/audit-2.jsonl");
     std::fs::write(folder.path().join(segment_name(1)), today).unwrap();
     let keys = Some(Keys::new(&AuditKey::parse(&"A".repeat(43)).unwrap()));
-    let anchors = crate::verify::TrustAnchors { keys, ..Default::default() };
+    let anchors =
+        crate::verify::TrustAnchors { keys: keys.map(std::sync::Arc::new), ..Default::default() };
     let report = crate::verify::verify(folder.path(), anchors).unwrap();
     assert!(report.mistakes.is_empty() && report.last == 6, "{:?}", report.mistakes);
     let denials = Find { outcome: Some(DENIED.to_owned()), ..Find::default() };
