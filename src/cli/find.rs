@@ -38,7 +38,8 @@ pub(super) fn run(args: &FindQuery) -> Result<(), Failure> {
     };
     if args.dir.is_none() && !args.follow {
         let records = Records::load(&args.file.config)?;
-        let question = Question::Find { find: wanted.clone(), limit: args.limit, before: None };
+        let question =
+            Question::Find { find: Box::new(wanted.clone()), limit: args.limit, before: None };
         if let Some(answers) = evidence::ask(&args.file, &records, &args.choice, &question)? {
             return show(&merged(&answers.answered, args.limit), args.json);
         }

@@ -97,7 +97,9 @@ async fn errors_of_upstreams_pass_or_are_translated() {
         gateway.client().ask_error("prompts/get", params).await
     };
     for code in [-32602, -32603, 7] {
-        let error = error(&code.to_string()).await;
+        let mut error = error(&code.to_string()).await;
+        let correlation = error["data"].as_object_mut().unwrap().remove("correlationId");
+        assert!(correlation.is_some(), "the log has what the upstream sent");
         let data = json!({"reason": "upstream_error", "upstream": "up"});
         assert_eq!(error, json!({"code": code, "message": "their  [31mwords", "data": data}));
     }

@@ -32,7 +32,7 @@ pub enum Question {
     },
     /// Entries in front of a place; `None`: the newest.
     Find {
-        find: Find,
+        find: Box<Find>,
         limit: usize,
         before: Option<Position>,
     },

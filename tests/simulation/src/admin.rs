@@ -18,6 +18,7 @@ use crate::disk::SimDisk;
 use crate::machine::trace;
 use crate::plan::{ADMIN_TOKEN, Approvals, Approved, GATEWAY, LOCK, admin_of};
 use crate::world::World;
+use domain::approval::markdown;
 
 /// The answer of a replica to an operator.
 struct Answer {
@@ -138,11 +139,16 @@ pub fn approvals(disk: &SimDisk) -> Approvals {
     approved.collect::<BTreeMap<_, _>>()
 }
 
-/// The object with this digest; null if it is no JSON, as the source of a library.
+/// The object with this digest, a text (Markdown) or a definition (JSON).
 fn object(disk: &SimDisk, digest: &str) -> Value {
-    let file = format!("{LOCK}.d/{}", digest.trim_start_matches("sha256:"));
-    let object = disk.read(Path::new(&file)).expect("what is approved is there");
-    serde_json::from_slice(&object).unwrap_or_default()
+    let read = |kind: &str| {
+        let name = digest.trim_start_matches("sha256:");
+        let file = disk.read(Path::new(&format!("{LOCK}.d/{name}{kind}")))?;
+        Some(String::from_utf8_lossy(&file).into_owned())
+    };
+    let text = || markdown::read(&read(".md")?);
+    let object = read(".json").or_else(text).expect("what is approved is there");
+    serde_json::from_str(&object).unwrap_or_default()
 }
 
 /// The upstream and raw name of each approved prompt, with the digests of its definition and texts.

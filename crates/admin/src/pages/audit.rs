@@ -82,7 +82,7 @@ const PAGE: usize = 50;
 /// A time or a place is none.
 pub(super) async fn audit(state: &AdminState, request: &PageRequest) -> PageResult<AuditPage> {
     let params = request.params.clone();
-    let find = find(&params)?;
+    let find = Box::new(find(&params)?);
     let before = params.some("before").map(places).transpose()?;
     let limit = PAGE.min(request.rows);
     let place = |replica: &str| match &before {

@@ -271,7 +271,7 @@ impl Router {
         }
     }
 
-    /// Notes the library files of which git tells that the person who decides has changed them last.
+    /// Notes the library files that the person who decides has changed last, where git tells.
     async fn note_own_changes(&self, prompts: &mut [Examined], decider: &Decider) {
         for examined in prompts {
             let prompt = examined.row.offered.as_ref().map(|offered| &offered.prompt);

@@ -142,8 +142,8 @@ fn version_id(row: &ApprovalRow) -> Option<VersionId> {
 /// Bytes of a message id: enough that no two are the same by chance.
 const ID_LEN: usize = 16;
 
-/// Returns the same id for the same versions, after a restart and on all replicas, so that receivers
-/// know a second message.
+/// Returns the same id for the same versions, after a restart and on all replicas, so that
+/// receivers know a second message.
 fn message_id(gateway: &str, upstream: &UpstreamId, versions: &BTreeSet<VersionId>) -> String {
     let mut text = json!([gateway, upstream.as_str()]).to_string().into_bytes();
     text.extend(versions.iter().flatten());
