@@ -46,10 +46,8 @@ def formula(found):
 {chr(10).join(lines)}
   def install
     bin.install "promptgate"
-    man1.install Dir["man/*"]
-    bash_completion.install "completions/promptgate"
-    zsh_completion.install "completions/_promptgate"
-    fish_completion.install "completions/promptgate.fish"
+    (man1/"promptgate.1").write Utils.safe_popen_read(bin/"promptgate", "man")
+    generate_completions_from_executable(bin/"promptgate", "completions", shells: [:bash, :zsh, :fish])
   end
 
   test do
