@@ -66,10 +66,10 @@ pub trait Process: Send + Sync {
     /// Returns how it has exited; `None` while it runs.
     fn exit(&mut self) -> Option<Exit>;
 
-    /// Sends a signal to the whole group. Does nothing if the group is empty, and on systems
-    /// without groups. It must not be called again after [`Signal::Kill`]: the system may have
-    /// given the id to another process.
-    fn signal(&self, signal: Signal);
+    /// Sends a signal to the whole group. Does nothing if the group is empty. It must not be called
+    /// again after [`Signal::Kill`]: the system may have given the id to another process. Windows
+    /// has no groups and no signals: [`Signal::Kill`] ends the process itself there.
+    fn signal(&mut self, signal: Signal);
 }
 
 /// How a process has exited.
@@ -89,6 +89,7 @@ pub enum Signal {
 struct SystemProcess {
     leader: process::Child,
     /// The process group, which has the leader's id.
+    #[cfg(unix)]
     group: Option<u32>,
 }
 
@@ -107,9 +108,13 @@ impl Processes for System {
         let stdin = Box::new(leader.stdin.take().ok_or_else(missing)?);
         let stdout = Box::new(leader.stdout.take().ok_or_else(missing)?);
         let stderr = Box::new(leader.stderr.take().ok_or_else(missing)?);
-        // Unknown once the leader was reaped.
-        let group = leader.id();
-        Ok(Child { process: Box::new(SystemProcess { leader, group }), stdin, stdout, stderr })
+        let process = Box::new(SystemProcess {
+            // Unknown once the leader was reaped.
+            #[cfg(unix)]
+            group: leader.id(),
+            leader,
+        });
+        Ok(Child { process, stdin, stdout, stderr })
     }
 
     fn find(&self, program: &OsStr, path: Option<&OsStr>, folder: &Path) -> io::Result<PathBuf> {
@@ -137,7 +142,7 @@ impl Process for SystemProcess {
     }
 
     #[cfg(unix)]
-    fn signal(&self, signal: Signal) {
+    fn signal(&mut self, signal: Signal) {
         let group = self.group.and_then(|id| i32::try_from(id).ok());
         let signal = match signal {
             Signal::Kill => rustix::process::Signal::KILL,
@@ -150,5 +155,10 @@ impl Process for SystemProcess {
     }
 
     #[cfg(not(unix))]
-    fn signal(&self, _signal: Signal) {}
+    fn signal(&mut self, signal: Signal) {
+        if signal == Signal::Kill {
+            // An error means that it has ended.
+            let _ = self.leader.start_kill();
+        }
+    }
 }

@@ -126,7 +126,7 @@ impl Process for SimProcess {
         *self.exit.borrow()
     }
 
-    fn signal(&self, signal: Signal) {
+    fn signal(&mut self, signal: Signal) {
         let number = if signal == Signal::Kill { 9 } else { 15 };
         self.exits.send_if_modified(|exit| {
             let runs = exit.is_none();
