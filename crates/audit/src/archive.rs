@@ -146,7 +146,7 @@ impl Archive {
                 removed => removed?,
             }
         }
-        File::open(&self.folder)?.sync_all()
+        disk::sync_folder(&self.folder)
     }
 }
 

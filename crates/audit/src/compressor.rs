@@ -114,14 +114,13 @@ pub(super) fn compress(folder: &Path, number: u64, stops: &dyn Fn() -> bool) -> 
         return Ok(());
     }
     disk::rename(&temporary, &compressed)?;
-    let sync = || File::open(folder)?.sync_all();
-    sync()?;
+    disk::sync_folder(folder)?;
     match disk::remove_file(&plain) {
         // It has left the log meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound => disk::remove_file(&compressed)?,
         removed => removed?,
     }
-    sync()
+    disk::sync_folder(folder)
 }
 
 /// Writes the compressed text of a file to another one; returns whether it is complete.

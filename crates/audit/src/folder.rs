@@ -192,7 +192,7 @@ impl LogFolder {
     }
 
     fn sync(&self) -> io::Result<()> {
-        File::open(&self.path)?.sync_all()
+        disk::sync_folder(&self.path)
     }
 
     /// Returns the damage that others have done to the open segment; `None` if it is unchanged.

@@ -36,9 +36,7 @@ pub fn replace(target: &Path, text: &str, readers: Readers) -> io::Result<()> {
     file.sync_all()?;
     disk::rename(&unfinished, target)?;
     // A rename is on the disk with its folder. Some file systems cannot sync folders.
-    if let Ok(folder) = File::open(folder) {
-        let _ = folder.sync_all();
-    }
+    let _ = disk::sync_folder(folder);
     Ok(())
 }
 

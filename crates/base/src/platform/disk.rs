@@ -5,9 +5,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-#[cfg(unix)]
-use std::path::Component;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -18,7 +16,7 @@ use domain::text_file;
 
 /// The disk of the machine.
 pub trait Disk: Send + Sync {
-    /// Opens a file, or a folder to lock or sync it.
+    /// Opens a file, or a folder to lock or sync it; Windows opens no folders.
     ///
     /// # Errors
     /// As `std::fs::OpenOptions::open`.
@@ -225,6 +223,19 @@ impl Disk for System {
         Ok(Box::new(fs::File::from(opened)))
     }
 
+    #[cfg(not(unix))]
+    fn open_below(&self, folder: &Path, path: &Path) -> io::Result<Box<dyn OpenFile>> {
+        let mut whole = folder.to_owned();
+        for part in path.components() {
+            whole.push(part);
+            let is_below = matches!(part, Component::Normal(_));
+            if !is_below || fs::symlink_metadata(&whole)?.is_symlink() {
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
+        }
+        Ok(Box::new(fs::File::open(whole)?))
+    }
+
     fn metadata(&self, path: &Path, links: Links) -> io::Result<Metadata> {
         Ok(Metadata::from(&match links {
             Links::Follow => fs::metadata(path)?,
@@ -236,6 +247,7 @@ impl Disk for System {
         fs::read_dir(path)?.map(|entry| Ok(entry?.file_name())).collect()
     }
 
+    #[cfg_attr(not(unix), expect(unused_variables, reason = "Windows has no modes"))]
     fn create_dir_all(&self, path: &Path, readers: Readers) -> io::Result<()> {
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true);
@@ -554,13 +566,22 @@ pub fn create_dir_all(path: &Path, readers: Readers) -> io::Result<()> {
     platform().disk.create_dir_all(path, readers)?;
     for parent in created.into_iter().rev().filter_map(Path::parent) {
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-        match File::open(parent).and_then(|folder| folder.sync_all()) {
+        match sync_folder(parent) {
             // A folder that cannot be read cannot be synced either: only new entries are at risk.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
             synced => synced?,
         }
     }
     Ok(())
+}
+
+/// Waits until the disk has the entries of a folder. Windows cannot be asked: its file systems keep
+/// a journal of them.
+///
+/// # Errors
+/// When the folder cannot be opened or synced.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    if cfg!(windows) { Ok(()) } else { File::open(folder)?.sync_all() }
 }
 
 /// # Errors
