@@ -275,29 +275,26 @@ impl Shutdown {
     }
 }
 
-/// Returns a future that resolves at SIGTERM or SIGINT. From the call on, neither signal ends the
-/// process by itself.
+/// Returns a future that resolves at SIGTERM or SIGINT, on Windows at Ctrl-Break or Ctrl-C. From the
+/// call on, neither ends the process by itself.
 pub fn termination_signal() -> impl Future<Output = ()> {
     #[cfg(unix)]
-    {
+    let signals = {
         use tokio::signal::unix::{SignalKind, signal};
-        let signals = signal(SignalKind::terminate())
-            .and_then(|terminate| Ok((terminate, signal(SignalKind::interrupt())?)));
-        async move {
-            match signals {
-                Ok((mut terminate, mut interrupt)) => {
-                    tokio::select! {
-                        _ = terminate.recv() => {}
-                        _ = interrupt.recv() => {}
-                    }
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    };
+    #[cfg(windows)]
+    let signals = (tokio::signal::windows::ctrl_break(), tokio::signal::windows::ctrl_c());
+    async move {
+        match signals {
+            (Ok(mut terminate), Ok(mut interrupt)) => {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
                 }
-                Err(_) => std::future::pending().await,
             }
+            _ => std::future::pending().await,
         }
-    }
-    #[cfg(not(unix))]
-    async {
-        drop(tokio::signal::ctrl_c().await);
     }
 }
 
