@@ -1,7 +1,7 @@
 //! The record of a running gateway, for commands on the same machine: the ports that it listens at
 //! may not be those of its configuration file.
 
-use std::fs::{self, DirBuilder, File, TryLockError};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ pub(super) struct Running {
     pub admin: Option<String>,
 }
 
-/// Removes the record when the gateway ends. The lock shows that the gateway runs: the system
+/// Removes the record when the gateway ends. The held file shows that the gateway runs: the system
 /// releases it with the process, however that ends.
 #[must_use]
 pub(super) struct RunningRecord(Option<(PathBuf, File)>);
@@ -49,8 +49,7 @@ impl Running {
         create_private(&folder)?;
         let path = folder.join(file_name(config)?);
         let temporary = path.with_extension(format!("{}.tmp", self.pid));
-        let mut file = File::create(&temporary)?;
-        file.lock()?;
+        let mut file = hold(&temporary)?;
         file.write_all(&serde_json::to_vec(self)?)?;
         fs::rename(&temporary, &path)?;
         Ok((path, file))
@@ -66,9 +65,7 @@ impl Running {
         let folder = folder();
         is_private(&folder).then_some(())?;
         let path = folder.join(file_name(config).ok()?);
-        let is_running =
-            matches!(File::open(&path).ok()?.try_lock_shared(), Err(TryLockError::WouldBlock));
-        is_running.then(|| Self::read(&path)).flatten()
+        is_held(&path).then(|| Self::read(&path)).flatten()
     }
 }
 
@@ -118,9 +115,57 @@ fn user() -> u32 {
     0
 }
 
+/// Creates a file and holds it until its handle is dropped.
+#[cfg(not(windows))]
+fn hold(path: &Path) -> io::Result<File> {
+    let file = File::create(path)?;
+    file.lock()?;
+    Ok(file)
+}
+
+#[cfg(not(windows))]
+fn is_held(path: &Path) -> bool {
+    let tried = File::open(path).map(|file| file.try_lock_shared());
+    matches!(tried, Ok(Err(fs::TryLockError::WouldBlock)))
+}
+
+/// A locked file of Windows cannot be read by others: this one cannot be written.
+#[cfg(windows)]
+fn hold(path: &Path) -> io::Result<File> {
+    use std::os::windows::fs::OpenOptionsExt;
+    // FILE_SHARE_READ and FILE_SHARE_DELETE; the latter allows renaming.
+    File::options().write(true).create(true).truncate(true).share_mode(0x1 | 0x4).open(path)
+}
+
+#[cfg(windows)]
+fn is_held(path: &Path) -> bool {
+    const ERROR_SHARING_VIOLATION: i32 = 32;
+    let error = File::options().write(true).open(path).err();
+    error.and_then(|error| error.raw_os_error()) == Some(ERROR_SHARING_VIOLATION)
+}
+
 /// Returns the name of the record of a configuration file.
 fn file_name(config: &Path) -> io::Result<String> {
     let path = config.canonicalize()?;
     let digest = seal::sha256(path.as_os_str().as_encoded_bytes());
     Ok(format!("{}.json", hex(&digest[..8])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_held_record_can_be_read_and_renamed_and_ends_with_its_handle() {
+        let folder = tempfile::tempdir().unwrap();
+        let [first, record] = ["first", "record"].map(|name| folder.path().join(name));
+        let mut file = hold(&first).unwrap();
+        file.write_all(b"text").unwrap();
+        fs::rename(&first, &record).unwrap();
+        assert!(is_held(&record));
+        assert_eq!(fs::read(&record).unwrap(), b"text");
+        drop(file);
+        assert!(!is_held(&record) && !is_held(&first));
+        assert_eq!(fs::read(&record).unwrap(), b"text", "looking changes nothing");
+    }
 }
