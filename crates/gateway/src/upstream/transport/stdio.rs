@@ -50,13 +50,21 @@ pub struct UpstreamChild {
     _stop: DropGuard,
 }
 
-/// Environment variables that a child inherits: enough to find programs and a home directory, and
-/// the proxies and certificates of its network. None of the gateway's own secrets.
-const INHERITED: [&str; 14] = [
+/// Environment variables that a child inherits: enough to find programs and a home directory, here
+/// and on Windows, and the proxies and certificates of its network. None of the gateway's own
+/// secrets.
+const INHERITED: [&str; 21] = [
     "PATH",
     "HOME",
     "LANG",
     "TMPDIR",
+    "APPDATA",
+    "LOCALAPPDATA",
+    "PATHEXT",
+    "SYSTEMDRIVE",
+    "SYSTEMROOT",
+    "TEMP",
+    "USERPROFILE",
     "HTTP_PROXY",
     "HTTPS_PROXY",
     "NO_PROXY",
