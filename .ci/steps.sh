@@ -104,6 +104,9 @@ run_promtool() {
 beside network valgrind "" "installs valgrind"
 run_valgrind() { command -v valgrind || install valgrind; }
 
+beside network mingw "" "installs a C compiler for Windows"
+run_mingw() { command -v x86_64-w64-mingw32-gcc || install gcc-mingw-w64-x86-64-win32; }
+
 beside network compiler "" "installs a C++ compiler"
 run_compiler() { command -v c++ || install g++; } # libFuzzer is written in C++.
 
@@ -329,17 +332,25 @@ run_all_packages() {
     packaging/test
 }
 
-step macos "" "another platform, as far as the compiler checks it"
-run_macos() {
-    rustup target add x86_64-apple-darwin || {
-        echo "the target x86_64-apple-darwin cannot be installed: not checked"
+# check_platform TARGET PACKAGES: what the compiler finds; nothing is linked.
+check_platform() {
+    rustup target add "$1" || {
+        echo "the target $1 cannot be installed: not checked"
         return
     }
-    # Only Rust is checked: C parts of dependencies would need Apple's headers, and nothing is
-    # linked.
-    CC_x86_64_apple_darwin=true AR_x86_64_apple_darwin=true \
-        cargo check --locked --workspace --target x86_64-apple-darwin
+    cargo check --locked "$2" --target "$1"
 }
+
+step macos "" "macOS, as far as the compiler checks it"
+run_macos() {
+    # Only Rust is checked: C parts of dependencies would need Apple's headers.
+    export CC_x86_64_apple_darwin=true AR_x86_64_apple_darwin=true
+    check_platform x86_64-apple-darwin --workspace
+}
+
+# The simulation is for Unix.
+step windows "mingw" "Windows, as far as the compiler checks it"
+run_windows() { check_platform x86_64-pc-windows-gnu --package=promptgate; }
 
 step workflows "runtimes" "the workflows of releases, by actionlint"
 run_workflows() {
