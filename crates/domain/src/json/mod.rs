@@ -202,6 +202,11 @@ pub fn write_str(text: &str, out: &mut String) {
     out.push('"');
 }
 
+/// Whether a text stands in a JSON string as it is, without an escape.
+pub(crate) fn is_plain(text: &str) -> bool {
+    scan::is_plain(text.as_bytes())
+}
+
 /// Iterator over the `(key, value)` pairs of an object. A key is a string value.
 pub struct Members<'a>(Pieces<'a>);
 

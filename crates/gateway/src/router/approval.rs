@@ -15,6 +15,7 @@ use domain::approval::{
     TemplateArguments, Version,
 };
 use domain::call_overlay::CallOverlay;
+use domain::document::Document;
 use domain::json::Json;
 use domain::json::canonical::write_canonical_object;
 use domain::name::UpstreamId;
@@ -96,7 +97,7 @@ struct ApprovedTemplate {
     /// The text first.
     digests: Vec<DigestText>,
     /// Read when they are needed first.
-    forms: OnceLock<Arc<[String]>>,
+    forms: OnceLock<Arc<[Document]>>,
 }
 
 /// The approved text that the text of a get is compared with.
@@ -106,7 +107,12 @@ pub(super) enum ExpectedText<'a> {
     Text { key: &'a Arc<str>, digest: &'a DigestText, version: &'a Version },
     /// One of these forms, of which the approved text is the first, with the arguments in its
     /// places.
-    Template { key: &'a Arc<str>, digest: &'a DigestText, forms: Arc<[String]>, arguments: &'a str },
+    Template {
+        key: &'a Arc<str>,
+        digest: &'a DigestText,
+        forms: Arc<[Document]>,
+        arguments: &'a str,
+    },
     /// Nothing is approved for these arguments, but templates are for others, such as this one.
     Nothing { other: &'a DigestText, arguments: &'a str },
 }
@@ -172,8 +178,8 @@ impl ApprovedTexts {
             Some(forms) => forms.clone(),
             None => {
                 let (store, digests) = (self.store.clone(), found.digests.clone());
-                let read = move || digests.iter().map(|digest| store.object(digest)).collect();
-                let forms: Result<Arc<[String]>, _> = beside_calls(read).await;
+                let read = move || digests.iter().map(|digest| form(&store, digest)).collect();
+                let forms: Result<Arc<[Document]>, _> = beside_calls(read).await;
                 let forms = forms?;
                 found.forms.get_or_init(|| forms).clone()
             }
@@ -196,11 +202,17 @@ impl ApprovedTexts {
                 Some(beside_calls(move || store.object(&digest)).await?)
             }
             ExpectedText::Template { forms, arguments, .. } => {
-                forms.first().map(|text| fill(text, Json::accepted(arguments)))
+                forms.first().map(|form| fill(form.json().text(), Json::accepted(arguments)))
             }
             ExpectedText::Nothing { .. } => None,
         })
     }
+}
+
+/// Reads an approved text. It was JSON when it was approved.
+fn form(store: &LockStore, digest: &DigestText) -> Result<Document, ObjectError> {
+    let corrupt = |_| ObjectError::Corrupt { digest: digest.clone() };
+    Document::parse(store.object(digest)?.into_bytes(), DEPTH).map_err(corrupt)
 }
 
 /// Returns the arguments of a get in the form in which approvals name them: canonical JSON (RFC

@@ -18,6 +18,7 @@ use base::seal;
 use config::lock::arguments_text;
 use domain::approval::template::{MAX_FORM, differing_form, placeholder};
 use domain::approval::{ApprovalState, DigestText};
+use domain::document::Document;
 use domain::json::Json;
 use domain::name::UpstreamId;
 
@@ -137,7 +138,8 @@ impl Mismatches {
             }
             ExpectedText::Template { key, forms, arguments, .. } => {
                 let arguments = Json::accepted(arguments);
-                let form = |own: &String| differing_form(own, arguments, &other.text);
+                let form =
+                    |own: &Document| differing_form(own.json().text(), arguments, &other.text);
                 (*key, forms.first().and_then(form))
             }
             ExpectedText::Nothing { .. } => return false,
