@@ -43,6 +43,9 @@ impl AccessVerdict {
     }
 }
 
+/// The rules that deny a call; `None`: it is allowed.
+type DeniedBy = Option<Arc<str>>;
+
 /// The rights of a class of callers.
 pub(super) struct CallerClass {
     /// The key that its members share.
@@ -54,8 +57,7 @@ pub(super) struct CallerClass {
     member: EntityUid,
     entities: Entities,
     types: Arc<Types>,
-    /// By which rules each is denied; `None`: it is allowed.
-    decisions: RwLock<HashMap<(Method, PromptClass), Option<Arc<str>>>>,
+    decisions: RwLock<HashMap<(Method, PromptClass), DeniedBy>>,
 }
 
 /// The entity types of the Cedar schema.

@@ -50,7 +50,7 @@ pub enum Answer {
     Used(UsedPrompts),
     /// `None`: there is no audit log.
     Found(Option<SearchResult>),
-    Record(Option<LogEntry>),
+    Record(Option<Box<LogEntry>>),
     /// Why there is no answer.
     Failed(String),
 }
@@ -73,7 +73,8 @@ impl Evidence {
             Question::Record { seq } => {
                 let Some(path) = self.audit.path() else { return Answer::Record(None) };
                 let found = blocking(move || search::record(&path, seq, until));
-                Answer::read(found.await.map(|found| found.map(Answer::Record)))
+                let record = |entry: Option<LogEntry>| Answer::Record(entry.map(Box::new));
+                Answer::read(found.await.map(|found| found.map(record)))
             }
         }
     }

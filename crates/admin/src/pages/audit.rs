@@ -139,7 +139,7 @@ pub(super) async fn record(
         return Err(PageError::new(http::StatusCode::BAD_GATEWAY, message));
     }
     match answers.answered.pop() {
-        Some((_, Answer::Record(Some(entry)))) => Ok(RecordPage { entry }),
+        Some((_, Answer::Record(Some(entry)))) => Ok(RecordPage { entry: *entry }),
         _ => Err(missing()),
     }
 }

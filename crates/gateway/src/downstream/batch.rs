@@ -40,7 +40,7 @@ pub(crate) async fn batch(
     while let Some(item) = started.pop_front() {
         let response = match item {
             Item::Done(response) => response,
-            Item::Running(id, dialect, call) => finish(id, dialect, call, &mut bytes_left).await,
+            Item::Running(id, dialect, call) => finish(id, dialect, *call, &mut bytes_left).await,
         };
         responses.extend(response);
         started.extend(waiting.next().map(start));
@@ -67,7 +67,7 @@ fn start_item(
                 Ok(call) => {
                     let permits = CallPermits { call, budget: budget.clone() };
                     let call = PendingCall::new(sessions.clone(), prepared, permits).in_task();
-                    Item::Running(id, dialect, call)
+                    Item::Running(id, dialect, Box::new(call))
                 }
                 Err(fault) => {
                     refused(MessageRefusal { fault: fault.into(), id: Some(id), dialect })
@@ -102,5 +102,5 @@ enum Item {
     /// A processed item, with its response if it has one.
     Done(Option<String>),
     /// A call in flight, with the id and the dialect of its request.
-    Running(Id, Dialect, PendingCall),
+    Running(Id, Dialect, Box<PendingCall>),
 }
