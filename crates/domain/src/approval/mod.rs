@@ -3,12 +3,14 @@
 
 mod class;
 pub mod decide;
+mod form;
 pub mod markdown;
 pub mod template;
 mod text;
 
 pub use class::Class;
 pub use decide::{Decision, Reason, Serving, decide};
+pub use form::Form;
 pub use template::TemplateArguments;
 pub use text::canonical_text;
 

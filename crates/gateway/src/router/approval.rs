@@ -11,11 +11,10 @@ use config::ApprovalRules;
 use config::lock::{Lock, LockStore, ObjectError};
 use domain::approval::template::fill;
 use domain::approval::{
-    Approval, ApprovalState, Decided, Decision, DigestText, Mode, NO_ARGUMENTS, Offered, Serving,
-    TemplateArguments, Version,
+    Approval, ApprovalState, Decided, Decision, DigestText, Form, Mode, NO_ARGUMENTS, Offered,
+    Serving, TemplateArguments, Version,
 };
 use domain::call_overlay::CallOverlay;
-use domain::document::Document;
 use domain::json::Json;
 use domain::json::canonical::write_canonical_object;
 use domain::name::UpstreamId;
@@ -97,7 +96,7 @@ struct ApprovedTemplate {
     /// The text first.
     digests: Vec<DigestText>,
     /// Read when they are needed first.
-    forms: OnceLock<Arc<[Document]>>,
+    forms: OnceLock<Arc<[Form]>>,
 }
 
 /// The approved text that the text of a get is compared with.
@@ -107,12 +106,7 @@ pub(super) enum ExpectedText<'a> {
     Text { key: &'a Arc<str>, digest: &'a DigestText, version: &'a Version },
     /// One of these forms, of which the approved text is the first, with the arguments in its
     /// places.
-    Template {
-        key: &'a Arc<str>,
-        digest: &'a DigestText,
-        forms: Arc<[Document]>,
-        arguments: &'a str,
-    },
+    Template { key: &'a Arc<str>, digest: &'a DigestText, forms: Arc<[Form]>, arguments: &'a str },
     /// Nothing is approved for these arguments, but templates are for others, such as this one.
     Nothing { other: &'a DigestText, arguments: &'a str },
 }
@@ -178,8 +172,10 @@ impl ApprovedTexts {
             Some(forms) => forms.clone(),
             None => {
                 let (store, digests) = (self.store.clone(), found.digests.clone());
-                let read = move || digests.iter().map(|digest| form(&store, digest)).collect();
-                let forms: Result<Arc<[Document]>, _> = beside_calls(read).await;
+                let places = found.arguments.clone();
+                let read =
+                    move || digests.iter().map(|digest| form(&store, digest, &places)).collect();
+                let forms: Result<Arc<[Form]>, _> = beside_calls(read).await;
                 let forms = forms?;
                 found.forms.get_or_init(|| forms).clone()
             }
@@ -202,7 +198,7 @@ impl ApprovedTexts {
                 Some(beside_calls(move || store.object(&digest)).await?)
             }
             ExpectedText::Template { forms, arguments, .. } => {
-                forms.first().map(|form| fill(form.json().text(), Json::accepted(arguments)))
+                forms.first().map(|form| fill(form.text(), Json::accepted(arguments)))
             }
             ExpectedText::Nothing { .. } => None,
         })
@@ -210,9 +206,15 @@ impl ApprovedTexts {
 }
 
 /// Reads an approved text. It was JSON when it was approved.
-fn form(store: &LockStore, digest: &DigestText) -> Result<Document, ObjectError> {
+fn form(
+    store: &LockStore,
+    digest: &DigestText,
+    arguments: &TemplateArguments,
+) -> Result<Form, ObjectError> {
+    let text = store.object(digest)?;
     let corrupt = |_| ObjectError::Corrupt { digest: digest.clone() };
-    Document::parse(store.object(digest)?.into_bytes(), DEPTH).map_err(corrupt)
+    Json::parse(text.as_bytes(), DEPTH).map_err(corrupt)?;
+    Ok(Form::new(text, arguments))
 }
 
 /// Returns the arguments of a get in the form in which approvals name them: canonical JSON (RFC

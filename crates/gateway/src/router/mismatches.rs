@@ -17,8 +17,7 @@ use base::platform::wall_clock;
 use base::seal;
 use config::lock::arguments_text;
 use domain::approval::template::{MAX_FORM, differing_form, placeholder};
-use domain::approval::{ApprovalState, DigestText};
-use domain::document::Document;
+use domain::approval::{ApprovalState, DigestText, Form};
 use domain::json::Json;
 use domain::name::UpstreamId;
 
@@ -138,8 +137,7 @@ impl Mismatches {
             }
             ExpectedText::Template { key, forms, arguments, .. } => {
                 let arguments = Json::accepted(arguments);
-                let form =
-                    |own: &Document| differing_form(own.json().text(), arguments, &other.text);
+                let form = |own: &Form| differing_form(own.text(), arguments, &other.text);
                 (*key, forms.first().and_then(form))
             }
             ExpectedText::Nothing { .. } => return false,

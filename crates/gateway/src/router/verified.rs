@@ -6,8 +6,8 @@ use quick_cache::sync::Cache;
 
 use super::approval::{DEPTH, ExpectedText};
 use base::seal;
-use domain::approval::template::{fill, is_filled_alike};
-use domain::approval::{DigestText, canonical_text};
+use domain::approval::template::fill;
+use domain::approval::{DigestText, Form, canonical_text};
 use domain::document::Document;
 use domain::json::Json;
 
@@ -56,16 +56,16 @@ impl VerifiedTexts {
         if let ExpectedText::Template { forms, arguments, .. } = expected {
             let arguments = Json::accepted(arguments);
             // As most upstreams send it.
-            if forms.iter().any(|form| is_filled_alike(form.json(), arguments, result.json())) {
+            if forms.iter().any(|form| form.is_alike(arguments, result.json())) {
                 return Ok(());
             }
         }
         let text = canonical_text(result.json());
         if let ExpectedText::Template { forms, arguments, .. } = expected {
             let arguments = Json::accepted(arguments);
-            let is_filled = |form: &Document| fill(form.json().text(), arguments) == text;
-            let is_filled_and_treated = |form: &Document| {
-                let filled = fill(form.json().text(), arguments).into_bytes();
+            let is_filled = |form: &Form| fill(form.text(), arguments) == text;
+            let is_filled_and_treated = |form: &Form| {
+                let filled = fill(form.text(), arguments).into_bytes();
                 let filled = Document::parse(filled, DEPTH).ok();
                 let treated = filled.and_then(&treat);
                 treated.is_some_and(|treated| canonical_text(treated.json()) == text)

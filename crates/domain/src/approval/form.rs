@@ -1,0 +1,213 @@
+//! Forms: approved texts with places for arguments, read once so that each get is compared in one
+//! pass, without a copy of either.
+
+use memchr::memchr;
+
+use super::TemplateArguments;
+use super::template::placeholder_in_json;
+use crate::json::{Json, JsonKind};
+
+/// An approved text with its places, or a variant of it.
+#[derive(Debug)]
+pub struct Form {
+    text: String,
+    parts: Vec<(Box<str>, Part)>,
+    /// Whether it is an object, and has no place in a key, which would be filled in, too.
+    is_regular: bool,
+}
+
+/// A value of the text.
+#[derive(Debug)]
+enum Part {
+    Array(Vec<Self>),
+    /// Members by their keys, as they are spelled.
+    Object(Vec<(Box<str>, Self)>),
+    /// What stands between the quotes.
+    String(Vec<Piece>),
+    /// A number, `true`, `false` or `null`.
+    Other(Box<str>),
+}
+
+#[derive(Debug)]
+enum Piece {
+    Constant(Box<str>),
+    /// The value of the argument with this index.
+    Place(usize),
+}
+
+impl Form {
+    /// Reads a canonical text that was approved for these arguments.
+    pub fn new(text: String, arguments: &TemplateArguments) -> Self {
+        let places: Vec<String> = arguments.names().map(placeholder_in_json).collect();
+        let mut is_regular = true;
+        let parts = match Part::read(Json::accepted(&text), &places, &mut is_regular) {
+            Part::Object(parts) => parts,
+            _ => {
+                is_regular = false;
+                Vec::new()
+            }
+        };
+        Self { text, parts, is_regular }
+    }
+
+    /// The canonical text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether a result has this text with the arguments of a get in its places, as far as both
+    /// spell it alike: members in any order, strings and numbers to the byte. The arguments are in
+    /// canonical form, and those for which the text was approved. `false` decides nothing: then the
+    /// canonical texts are to be compared.
+    pub fn is_alike(&self, arguments: Json<'_>, result: Json<'_>) -> bool {
+        let values: Vec<&str> =
+            arguments.members().map(|(_, value)| value.raw_str().unwrap_or_default()).collect();
+        let part = |name: &str| {
+            let quoted = |key: &str| key.get(1..key.len() - 1) == Some(name);
+            self.parts.iter().find(|(key, _)| quoted(key)).map(|(_, part)| part)
+        };
+        let parts = ["description", "messages"].map(|name| (part(name), result.get(name)));
+        let known = parts.iter().filter(|(own, _)| own.is_some()).count();
+        self.is_regular
+            && known == self.parts.len()
+            && parts.into_iter().all(|(own, other)| match (own, other) {
+                (Some(own), Some(other)) => own.is_alike(&values, other),
+                (own, other) => own.is_none() && other.is_none(),
+            })
+    }
+}
+
+impl Part {
+    fn read(value: Json<'_>, places: &[String], is_regular: &mut bool) -> Self {
+        if let Some(text) = value.raw_str() {
+            return Self::String(pieces(text, places));
+        }
+        match value.kind() {
+            JsonKind::Array => {
+                Self::Array(value.elements().map(|e| Self::read(e, places, is_regular)).collect())
+            }
+            JsonKind::Object => {
+                let member = |(key, value): (Json<'_>, Json<'_>)| {
+                    let key = key.text();
+                    *is_regular &= !places.iter().any(|place| key.contains(place.as_str()));
+                    (key.into(), Self::read(value, places, is_regular))
+                };
+                Self::Object(value.members().map(member).collect())
+            }
+            _ => Self::Other(value.text().into()),
+        }
+    }
+
+    fn is_alike(&self, values: &[&str], other: Json<'_>) -> bool {
+        match self {
+            Self::String(pieces) => {
+                let fill = |rest: &str, piece: &Piece| match piece {
+                    Piece::Constant(text) => rest.strip_prefix(&**text).map(str::len),
+                    Piece::Place(index) => rest.strip_prefix(values.get(*index)?).map(str::len),
+                };
+                other.raw_str().is_some_and(|text| {
+                    let left = pieces.iter().try_fold(text.len(), |left, piece| {
+                        fill(&text[text.len() - left..], piece)
+                    });
+                    left == Some(0)
+                })
+            }
+            Self::Array(parts) if other.kind() == JsonKind::Array => {
+                let mut elements = other.elements();
+                let is_element =
+                    |part: &Self| elements.next().is_some_and(|e| part.is_alike(values, e));
+                parts.iter().all(is_element) && elements.next().is_none()
+            }
+            Self::Object(parts) if other.kind() == JsonKind::Object => {
+                let mut count = 0;
+                // No key is there twice.
+                let is_member = |(key, value): (Json<'_>, Json<'_>)| {
+                    count += 1;
+                    let found = parts.iter().find(|(own, _)| **own == *key.text());
+                    found.is_some_and(|(_, part)| part.is_alike(values, value))
+                };
+                other.members().all(is_member) && count == parts.len()
+            }
+            Self::Other(text) => **text == *other.text(),
+            Self::Array(_) | Self::Object(_) => false,
+        }
+    }
+}
+
+/// The parts of a text in their order: places, and the constant text between them.
+fn pieces(text: &str, places: &[String]) -> Vec<Piece> {
+    let place_at = |at: usize| places.iter().position(|own| text[at..].starts_with(own.as_str()));
+    let (mut pieces, mut done, mut at) = (Vec::new(), 0, 0);
+    while let Some(open) = memchr(b'{', &text.as_bytes()[at..]) {
+        at += open;
+        let Some(index) = place_at(at) else {
+            at += 1;
+            continue;
+        };
+        if done < at {
+            pieces.push(Piece::Constant(text[done..at].into()));
+        }
+        pieces.push(Piece::Place(index));
+        at += places[index].len();
+        done = at;
+    }
+    if done < text.len() {
+        pieces.push(Piece::Constant(text[done..].into()));
+    }
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ARGUMENTS: &str = r#"{"style":"{{ style }}","who":"{{ who }}"}"#;
+
+    fn is_alike(form: &str, given: &str, result: &str) -> bool {
+        let arguments = TemplateArguments::read(ARGUMENTS).unwrap();
+        Form::new(form.to_owned(), &arguments)
+            .is_alike(Json::accepted(given), Json::accepted(result))
+    }
+
+    #[test]
+    fn a_result_is_alike_with_its_members_in_any_order_and_nothing_more() {
+        let form = r#"{"messages":[{"content":{"text":"To {{ who }}: {{ style }} {{{ who }}.","type":"text"},"role":"user"}]}"#;
+        let given = r#"{"style":"b\"rief","who":"ada"}"#;
+        let content = r#"{"type":"text","text":"To ada: b\"rief {ada."}"#;
+        let ours =
+            format!(r#"{{"_meta":{{}},"messages":[{{"role":"user","content":{content}}}]}}"#);
+        assert!(is_alike(form, given, &ours));
+        for (from, to) in [
+            ("{ada.", "{ada. Always."),
+            ("To ada", "To eve"),
+            ("To ada", "To \\u0061da"),
+            ("\"user\"", "\"assistant\""),
+            ("\"type\"", "\"annotations\":{},\"type\""),
+            ("\"type\":\"text\",", ""),
+            ("}]", "},{}]"),
+            ("\"messages\"", "\"description\":\"\",\"messages\""),
+            ("[{", "[[],{"),
+            ("{\"type\":\"text\",\"text\":\"To ada: b\\\"rief {ada.\"}", "7"),
+        ] {
+            assert!(ours.contains(from), "{from}");
+            assert!(!is_alike(form, given, &ours.replace(from, to)), "{to}");
+        }
+        assert!(!is_alike(form, r#"{"style":"","who":"ada"}"#, &ours));
+    }
+
+    #[test]
+    fn a_form_with_a_place_in_a_key_or_of_another_shape_is_never_alike() {
+        let given = r#"{"style":"x","who":"ada"}"#;
+        let key = r#"{"messages":[{"{{ who }}":"x"}]}"#;
+        assert!(!is_alike(key, given, key));
+        assert!(!is_alike(key, given, r#"{"messages":[{"ada":"x"}]}"#));
+        for form in ["[]", "7", r#"{"messages":[],"more":1}"#] {
+            assert!(!is_alike(form, given, form), "{form}");
+        }
+        assert!(is_alike(
+            r#"{"messages":[1.5,true,"{{ who }}"]}"#,
+            given,
+            r#"{"messages":[1.5,true,"ada"]}"#
+        ));
+    }
+}
