@@ -275,8 +275,8 @@ impl Shutdown {
     }
 }
 
-/// Returns a future that resolves at SIGTERM or SIGINT, on Windows at Ctrl-Break or Ctrl-C. From the
-/// call on, neither ends the process by itself.
+/// Returns a future that resolves at SIGTERM or SIGINT, on Windows at Ctrl-Break or Ctrl-C. From
+/// the call on, neither ends the process by itself.
 pub fn termination_signal() -> impl Future<Output = ()> {
     #[cfg(unix)]
     let signals = {
