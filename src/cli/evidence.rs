@@ -19,7 +19,7 @@ const PATH: &str = "/api/v1/evidence";
 pub(super) struct Answers {
     /// With the names of the replicas.
     pub answered: Vec<(String, Answer)>,
-    /// Who gave no answer, and why.
+    /// The replicas that gave no answer, with the reason.
     pub not_answered: Vec<String>,
 }
 

@@ -746,6 +746,8 @@ mod tests {
              settle_max = \"1s\"\n\
              [admin]\n\
              page_time = \"1s\"\n\
+             [telemetry]\n\
+             label_values = 9\n\
              [releases]\n\
              mode = \"warn\"\n\
              [grants]\n\
@@ -763,6 +765,7 @@ mod tests {
             ("listing.settle", "`debounce`"),
             ("listing.settle_max", "`debounce_max`"),
             ("admin.page_time", "`render_timeout`"),
+            ("telemetry.label_values", "`max_prompts`"),
             ("releases", "`approvals`"),
             ("grants", "`logins` and `accounts`"),
             ("upstreams.a.release", "`approval`"),

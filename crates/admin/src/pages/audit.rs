@@ -46,7 +46,7 @@ pub(super) struct RecordPage {
 #[template(path = "verification.html")]
 pub(super) struct VerificationPage {
     verified: Verified,
-    /// What the gateway has verified by itself, in words.
+    /// The last regular verification, in words.
     regular: String,
     can_start: bool,
     csrf: String,

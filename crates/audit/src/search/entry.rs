@@ -51,7 +51,7 @@ pub struct LogEntry {
     pub definition: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decision: Option<String>,
-    /// What has denied it, such as `access.rules.3`.
+    /// The rule that has denied it, such as `access.rules.3`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
     /// `None` if it is not known.

@@ -199,7 +199,7 @@ struct SegmentsInOrder<'a> {
     folders: &'a [&'a Path],
     /// All that are listed, with their folders.
     segments: &'a BTreeMap<u64, &'a Path>,
-    /// Those that are read; `None` for all.
+    /// The ones that are read; `None` for all.
     selected: Option<&'a BTreeSet<u64>>,
 }
 

@@ -29,7 +29,7 @@ pub struct RegularVerification(Mutex<Option<RegularOutcome>>);
 pub struct RegularOutcome {
     /// When it ended.
     pub at: SystemTime,
-    /// What was read.
+    /// Records that were read.
     pub records: u64,
     pub segments: usize,
     /// The violations in words, at most [`MAX_PROBLEMS`], or why the log cannot be read; empty if
@@ -37,7 +37,7 @@ pub struct RegularOutcome {
     pub problems: Vec<String>,
 }
 
-/// What is known of the verification before.
+/// The verification before.
 #[derive(Clone, Debug)]
 struct Before {
     path: PathBuf,
@@ -55,7 +55,7 @@ struct VerifiedLog {
     every: Duration,
 }
 
-/// What one verification has read.
+/// The part of the log that one verification has read.
 struct Part {
     report: VerificationReport,
     now: Before,
@@ -119,7 +119,7 @@ impl RegularVerification {
 fn due_in(audit: &Audit, before: &Option<Before>, last: Instant) -> Duration {
     let Some(ledger) = audit.ledger() else { return LOOK };
     let every = ledger.verify_every();
-    // What could not be read is tried again as soon as it was at first.
+    // A log that could not be read is tried again as soon as it was at first.
     let interval = if before.is_some() { every } else { every.min(FIRST) };
     interval.saturating_sub(last.elapsed()).min(LOOK)
 }

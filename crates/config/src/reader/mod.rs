@@ -29,8 +29,9 @@ use placeholder::placeholder;
 use schema::Recorder;
 
 /// Keys that were renamed, with their new names in the same table. `grants` became two tables.
-const RENAMED: [(&str, &[&str]); 12] = [
+const RENAMED: [(&str, &[&str]); 13] = [
     ("grants", &["logins", "accounts"]),
+    ("label_values", &["max_prompts"]),
     ("label_questions", &["label_elicitations"]),
     ("page_time", &["render_timeout"]),
     ("question_timeout", &["server_request_timeout"]),

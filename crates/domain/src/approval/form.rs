@@ -22,7 +22,7 @@ enum Part {
     Array(Vec<Self>),
     /// Members by their keys, as they are spelled.
     Object(Vec<(Box<str>, Self)>),
-    /// What stands between the quotes.
+    /// The parts between the quotes.
     String(Vec<Piece>),
     /// A number, `true`, `false` or `null`.
     Other(Box<str>),

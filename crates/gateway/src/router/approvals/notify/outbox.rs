@@ -20,7 +20,7 @@ pub(super) struct Outbox(BTreeMap<UpstreamId, Entry>);
 #[derive(Debug, Default)]
 struct Entry {
     waiting: BTreeSet<VersionId>,
-    /// Those of `waiting` of which the receiver knows, or that were given up.
+    /// The part of `waiting` of which the receiver knows, or that was given up.
     said: BTreeSet<VersionId>,
     /// `Some` while a version in `waiting` is not in `said`.
     due: Option<Instant>,
@@ -34,7 +34,7 @@ struct Failing {
     backoff: Backoff,
 }
 
-/// What follows a failed attempt.
+/// The consequence of a failed attempt.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum AfterFailure {
     Retried {
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(outbox.next(), None, "the new one was decided on");
     }
 
-    /// What happens between two looks at what waits.
+    /// An event between two looks at what waits.
     #[derive(Clone, Debug)]
     enum Step {
         Observe(BTreeSet<u8>, BTreeSet<u8>),
