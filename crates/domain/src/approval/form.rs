@@ -11,8 +11,9 @@ use crate::json::{Json, JsonKind};
 #[derive(Debug)]
 pub struct Form {
     text: String,
-    parts: Vec<(Box<str>, Part)>,
-    /// Whether it is an object, and has no place in a key, which would be filled in, too.
+    description: Option<Part>,
+    messages: Option<Part>,
+    /// Whether it has these two alone, and no place in a key, which would be filled in, too.
     is_regular: bool,
 }
 
@@ -39,15 +40,13 @@ impl Form {
     /// Reads a canonical text that was approved for these arguments.
     pub fn new(text: String, arguments: &TemplateArguments) -> Self {
         let places: Vec<String> = arguments.names().map(placeholder_in_json).collect();
-        let mut is_regular = true;
-        let parts = match Part::read(Json::accepted(&text), &places, &mut is_regular) {
-            Part::Object(parts) => parts,
-            _ => {
-                is_regular = false;
-                Vec::new()
-            }
-        };
-        Self { text, parts, is_regular }
+        let value = Json::accepted(&text);
+        let mut is_regular = value.kind() == JsonKind::Object;
+        let mut part = |name| Some(Part::read(value.get(name)?, &places, &mut is_regular));
+        let (description, messages) = (part("description"), part("messages"));
+        let known = usize::from(description.is_some()) + usize::from(messages.is_some());
+        is_regular &= value.members().count() == known;
+        Self { text, description, messages, is_regular }
     }
 
     /// The canonical text.
@@ -62,18 +61,19 @@ impl Form {
     pub fn is_alike(&self, arguments: Json<'_>, result: Json<'_>) -> bool {
         let values: Vec<&str> =
             arguments.members().map(|(_, value)| value.raw_str().unwrap_or_default()).collect();
-        let part = |name: &str| {
-            let quoted = |key: &str| key.get(1..key.len() - 1) == Some(name);
-            self.parts.iter().find(|(key, _)| quoted(key)).map(|(_, part)| part)
+        let (mut description, mut messages) = (self.description.as_ref(), self.messages.as_ref());
+        let is_alike = |(key, value): (Json<'_>, Json<'_>)| {
+            let own = match key.raw_str() {
+                Some("description") => description.take(),
+                Some("messages") => messages.take(),
+                _ => return true,
+            };
+            own.is_some_and(|own| own.is_alike(&values, value))
         };
-        let parts = ["description", "messages"].map(|name| (part(name), result.get(name)));
-        let known = parts.iter().filter(|(own, _)| own.is_some()).count();
         self.is_regular
-            && known == self.parts.len()
-            && parts.into_iter().all(|(own, other)| match (own, other) {
-                (Some(own), Some(other)) => own.is_alike(&values, other),
-                (own, other) => own.is_none() && other.is_none(),
-            })
+            && result.members().all(is_alike)
+            && description.is_none()
+            && messages.is_none()
     }
 }
 

@@ -41,14 +41,15 @@ impl TemplateArguments {
         members.filter(|members| members.iter().any(|(_, value)| value.is_none())).map(Self)
     }
 
-    /// Whether texts for these arguments are instances of the template: the same names, and the
-    /// same values where it has values.
+    /// Whether texts for these arguments, in canonical form as its own are, are instances of the
+    /// template: the same names, and the same values where it has values.
     pub fn cover(&self, arguments: Json<'_>) -> bool {
-        let has = |(name, value): (Json<'_>, Json<'_>)| {
-            let own = self.0.iter().find(|(own, _)| name.is(own));
-            own.is_some_and(|(_, own)| own.as_deref().is_none_or(|own| value.is(own)))
+        let mut all = self.0.iter();
+        let is_next = |(name, value): (Json<'_>, Json<'_>)| {
+            let next = all.next().filter(|(own, _)| name.is(own));
+            next.is_some_and(|(_, own)| own.as_deref().is_none_or(|own| value.is(own)))
         };
-        arguments.members().count() == self.0.len() && arguments.members().all(has)
+        arguments.members().all(is_next) && all.next().is_none()
     }
 
     /// The names of the arguments, in canonical order.

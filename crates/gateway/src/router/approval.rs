@@ -234,7 +234,7 @@ pub(super) fn approval_arguments(
     if own.peek().is_none() {
         return NO_ARGUMENTS.into();
     }
-    let mut object = String::new();
+    let mut object = String::with_capacity(given.map_or(0, |given| given.text().len()));
     write_canonical_object(own, &mut object);
     object.into()
 }
