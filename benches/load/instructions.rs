@@ -184,6 +184,9 @@ async fn count_approved(
     }
 }
 
+/// Requests at once before others are counted: more than probes of one upstream.
+const AT_ONCE: usize = 16;
+
 /// A gateway that serves a number of requests under callgrind.
 struct Run<'a> {
     toml: &'a str,
@@ -232,6 +235,16 @@ impl Run<'_> {
         let prepared: Prepared =
             if self.is_list { client.list() } else { client.get("u3__p-00007") };
         let bytes = prepared.bytes();
+        // So that the pools of connections to upstreams are alike, also where probes have filled them.
+        let mut others = tokio::task::JoinSet::new();
+        for _ in 0..AT_ONCE {
+            let bytes = bytes.clone();
+            others.spawn(async move {
+                let mut other = Connection::open(addr).await;
+                other.ask(&bytes).await;
+            });
+        }
+        others.join_all().await;
         let mut connection = Connection::open(addr).await;
         for _ in 0..self.requests / 2 {
             connection.ask(&bytes).await;

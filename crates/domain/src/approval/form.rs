@@ -55,12 +55,11 @@ impl Form {
     }
 
     /// Whether a result has this text with the arguments of a get in its places, as far as both
-    /// spell it alike: members in any order, strings and numbers to the byte. The arguments are in
-    /// canonical form, and those for which the text was approved. `false` decides nothing: then the
-    /// canonical texts are to be compared.
-    pub fn is_alike(&self, arguments: Json<'_>, result: Json<'_>) -> bool {
-        let values: Vec<&str> =
-            arguments.members().map(|(_, value)| value.raw_str().unwrap_or_default()).collect();
+    /// spell it alike: members in any order, strings and numbers to the byte. The values are those
+    /// of the arguments for which the text was approved, in the order of these, as they stand
+    /// between quotes in canonical JSON. `false` decides nothing: then the canonical texts are to be
+    /// compared.
+    pub fn is_alike(&self, values: &[&str], result: Json<'_>) -> bool {
         let (mut description, mut messages) = (self.description.as_ref(), self.messages.as_ref());
         let is_alike = |(key, value): (Json<'_>, Json<'_>)| {
             let own = match key.raw_str() {
@@ -68,7 +67,7 @@ impl Form {
                 Some("messages") => messages.take(),
                 _ => return true,
             };
-            own.is_some_and(|own| own.is_alike(&values, value))
+            own.is_some_and(|own| own.is_alike(values, value))
         };
         self.is_regular
             && result.members().all(is_alike)
@@ -163,10 +162,13 @@ mod tests {
 
     const ARGUMENTS: &str = r#"{"style":"{{ style }}","who":"{{ who }}"}"#;
 
+    fn values(given: &str) -> Vec<&str> {
+        Json::accepted(given).members().map(|(_, value)| value.raw_str().unwrap()).collect()
+    }
+
     fn is_alike(form: &str, given: &str, result: &str) -> bool {
         let arguments = TemplateArguments::read(ARGUMENTS).unwrap();
-        Form::new(form.to_owned(), &arguments)
-            .is_alike(Json::accepted(given), Json::accepted(result))
+        Form::new(form.to_owned(), &arguments).is_alike(&values(given), Json::accepted(result))
     }
 
     #[test]

@@ -106,7 +106,14 @@ pub(super) enum ExpectedText<'a> {
     Text { key: &'a Arc<str>, digest: &'a DigestText, version: &'a Version },
     /// One of these forms, of which the approved text is the first, with the arguments in its
     /// places.
-    Template { key: &'a Arc<str>, digest: &'a DigestText, forms: Arc<[Form]>, arguments: &'a str },
+    Template {
+        key: &'a Arc<str>,
+        digest: &'a DigestText,
+        forms: Arc<[Form]>,
+        arguments: &'a str,
+        /// The values of the arguments, as they stand between quotes in canonical JSON.
+        values: Vec<&'a str>,
+    },
     /// Nothing is approved for these arguments, but templates are for others, such as this one.
     Nothing { other: &'a DigestText, arguments: &'a str },
 }
@@ -162,9 +169,9 @@ impl ApprovedTexts {
         if let Some((key, digest)) = self.version.texts.get_key_value(arguments) {
             return Ok(Some(ExpectedText::Text { key, digest, version: &self.version }));
         }
-        let given = Json::accepted(arguments);
+        let given: Vec<_> = Json::accepted(arguments).members().collect();
         let mut templates = self.templates.iter();
-        let Some(found) = templates.find(|template| template.arguments.cover(given)) else {
+        let Some(found) = templates.find(|template| template.arguments.cover(&given)) else {
             let other = self.templates.first().map(|other| &other.digests[0]);
             return Ok(other.map(|other| ExpectedText::Nothing { other, arguments }));
         };
@@ -181,7 +188,8 @@ impl ApprovedTexts {
             }
         };
         let (key, digest) = (&found.key, &found.digests[0]);
-        Ok(Some(ExpectedText::Template { key, digest, forms, arguments }))
+        let values = given.iter().map(|(_, value)| value.raw_str().unwrap_or_default()).collect();
+        Ok(Some(ExpectedText::Template { key, digest, forms, arguments, values }))
     }
 
     /// Reads the approved text of a get.

@@ -564,7 +564,8 @@ fn makes(known: (&Arc<str>, &ProbedText), arguments: &str, text: &ProbedText) ->
     let (own, ProbedText::Stable { text: template, .. }) = known else { return false };
     let ProbedText::Stable { text, .. } = text else { return false };
     let given = Json::accepted(arguments);
-    TemplateArguments::read(own).is_some_and(|own| own.cover(given))
+    let members: Vec<_> = given.members().collect();
+    TemplateArguments::read(own).is_some_and(|own| own.cover(&members))
         && fill(template, given) == *text
 }
 
