@@ -238,10 +238,10 @@ impl Run<'_> {
         // So that the pools of connections to upstreams are alike, also where probes have filled them.
         let mut others = tokio::task::JoinSet::new();
         for _ in 0..AT_ONCE {
-            let bytes = bytes.clone();
+            let other = Requests::new(addr, self.key, "2025-06-18").await;
             others.spawn(async move {
-                let mut other = Connection::open(addr).await;
-                other.ask(&bytes).await;
+                let mut connection = Connection::open(addr).await;
+                connection.ask(&other.get("u3__p-00007").bytes()).await;
             });
         }
         others.join_all().await;

@@ -80,14 +80,14 @@ async fn usage_and_audit_of_all_replicas_are_one_answer_and_silent_replicas_are_
     // A replica that hangs is named, and the others answer.
     three.process.signal(Signal::STOP);
     let asked = async || run(one, &store, &usage).await;
-    let (report, error) = asked().await;
+    // Both, before it counts as gone.
+    let ((report, error), usage_page) = tokio::join!(asked(), page("/usage"));
     assert!(error.contains("not answered: replica-2: no answer in time"), "{error}");
     assert_eq!(uses(&report), 3, "{report}");
     assert!(
         report.contains("\"notAnswered\": [\n    \"replica-2: no answer in time\""),
         "{report}"
     );
-    let usage_page = page("/usage").await;
     assert!(usage_page.contains("Not answered: replica-2"), "{usage_page}");
     three.process.signal(Signal::CONT);
     let (report, _) = eventually(asked, |(_, error)| error.is_empty()).await;
