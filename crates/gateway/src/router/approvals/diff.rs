@@ -39,13 +39,18 @@ const DIFF_TIME: Duration = Duration::from_millis(200);
 /// Appends the difference of one part, whose digests differ, as a unified diff: the lines around
 /// changes, at most [`MAX_DIFF`] bytes. Memory depends on the longest line, not on their number.
 pub(super) fn write_diff(part: &VersionPart<'_>, out: &mut String) {
+    write_diff_within(part, DIFF_TIME, out);
+}
+
+/// The same, searching the shortest difference of each window for at most `time`.
+fn write_diff_within(part: &VersionPart<'_>, time: Duration, out: &mut String) {
     let header = |side: &str, text: &str| {
         if text.is_empty() { "/dev/null".to_owned() } else { format!("{side}: {}", part.what) }
     };
     let headers = [header("approved", part.approved), header("offered", part.offered)];
     let [old, new] = headers.map(|header| header.replace('\n', " "));
     let mut hunks = Hunks { header: format!("--- {old}\n+++ {new}\n"), out };
-    match compare(part, &mut hunks) {
+    match compare(part, time, &mut hunks) {
         ControlFlow::Break(()) => {}
         // Such as 5 and "5", which read alike.
         ControlFlow::Continue(()) if !hunks.header.is_empty() => {
@@ -57,7 +62,7 @@ pub(super) fn write_diff(part: &VersionPart<'_>, out: &mut String) {
 }
 
 /// Writes the hunks of one part, window by window.
-fn compare(part: &VersionPart<'_>, hunks: &mut Hunks<'_>) -> ControlFlow<()> {
+fn compare(part: &VersionPart<'_>, time: Duration, hunks: &mut Hunks<'_>) -> ControlFlow<()> {
     let (mut old, mut new) = (Side::new(part.approved), Side::new(part.offered));
     // The last lines before the window, which are equal.
     let mut before: VecDeque<String> = VecDeque::new();
@@ -80,7 +85,7 @@ fn compare(part: &VersionPart<'_>, hunks: &mut Hunks<'_>) -> ControlFlow<()> {
         };
         let lines = [window(&old), window(&new)];
         let [old_lines, new_lines] = lines.each_ref().map(|lines| borrowed(lines));
-        let diff = TextDiff::configure().timeout(DIFF_TIME).diff_slices(&old_lines, &new_lines);
+        let diff = TextDiff::configure().timeout(time).diff_slices(&old_lines, &new_lines);
         let ops = settled(diff.ops(), before.len(), is_last);
         let starts = [&old, &new].map(|side| side.done - before.len());
         let ends = ops.last().map_or((0, 0), |op| (op.old_range().end, op.new_range().end));
@@ -297,7 +302,9 @@ mod tests {
 
     fn diff(approved: &str, offered: &str) -> String {
         let mut out = String::new();
-        write_diff(&VersionPart { what: "text".to_owned(), approved, offered }, &mut out);
+        let part = VersionPart { what: "text".to_owned(), approved, offered };
+        // However slow the machine is.
+        write_diff_within(&part, Duration::from_secs(600), &mut out);
         out
     }
 
