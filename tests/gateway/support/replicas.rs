@@ -81,7 +81,9 @@ impl Store {
 
     /// Sends a command and returns what it answers.
     pub async fn command(&self, command: &str) -> String {
-        ask(self.port, command).await.expect("it answers")
+        // A Sentinel ends the connections to a server whose role it changes.
+        let answer = eventually(async || ask(self.port, command).await, Option::is_some).await;
+        answer.expect("it answers")
     }
 
     /// Where it keeps what it is told to keep.
