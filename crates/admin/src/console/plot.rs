@@ -63,23 +63,28 @@ impl Plot {
         if self.has_bars() { tick.max(1.0) } else { tick }
     }
 
-    /// The value at the top of the drawing.
-    fn top(&self) -> f64 {
-        (self.most() / self.tick()).ceil() * self.tick()
+    /// The number of steps of the axis of values.
+    fn ticks(&self) -> u32 {
+        (self.most() / self.tick()).ceil() as u32
     }
 
-    /// The labels of the axis of values, the highest first, with their heights in per cent.
+    /// The value at the top of the drawing.
+    fn top(&self) -> f64 {
+        f64::from(self.ticks()) * self.tick()
+    }
+
+    /// The labels of the axis of values, the highest first.
     fn value_axis(&self) -> Vec<String> {
-        let steps = (self.top() / self.tick()).round() as u32;
-        let label = |step: u32| number(f64::from(step) * self.tick()) + self.unit;
-        (0..=steps).rev().map(label).collect()
+        let tick = self.tick();
+        let label = |step: u32| number(f64::from(step) * tick) + self.unit;
+        (0..=self.ticks()).rev().map(label).collect()
     }
 
     /// The lines of the grid, in SVG.
     fn grid(&self) -> String {
-        let steps = (self.top() / self.tick()).round() as u32;
-        let y = |step: u32| HEIGHT - HEIGHT * f64::from(step) / f64::from(steps);
-        (0..=steps).fold(String::new(), |mut path, step| {
+        let ticks = self.ticks();
+        let y = |step: u32| HEIGHT - HEIGHT * f64::from(step) / f64::from(ticks);
+        (0..=ticks).fold(String::new(), |mut path, step| {
             // Writing to a string cannot fail.
             let _ = write!(path, "M0 {:.1}H600", y(step));
             path

@@ -1,10 +1,8 @@
 //! Forms: approved texts with places for arguments, read once so that each get is compared in one
 //! pass, without a copy of either.
 
-use memchr::memchr;
-
 use super::TemplateArguments;
-use super::template::placeholder_in_json;
+use super::template::{placeholder_in_json, split};
 use crate::json::{Json, JsonKind};
 
 /// An approved text with its places, or a variant of it.
@@ -57,8 +55,8 @@ impl Form {
     /// Whether a result has this text with the arguments of a get in its places, as far as both
     /// spell it alike: members in any order, strings and numbers to the byte. The values are those
     /// of the arguments for which the text was approved, in the order of these, as they stand
-    /// between quotes in canonical JSON. `false` decides nothing: then the canonical texts are to be
-    /// compared.
+    /// between quotes in canonical JSON. `false` decides nothing: then the canonical texts are to
+    /// be compared.
     pub fn is_alike(&self, values: &[&str], result: Json<'_>) -> bool {
         let (mut description, mut messages) = (self.description.as_ref(), self.messages.as_ref());
         let is_alike = |(key, value): (Json<'_>, Json<'_>)| {
@@ -79,7 +77,10 @@ impl Form {
 impl Part {
     fn read(value: Json<'_>, places: &[String], is_regular: &mut bool) -> Self {
         if let Some(text) = value.raw_str() {
-            return Self::String(pieces(text, places));
+            let piece = |(own, place): (&str, Option<usize>)| {
+                place.map_or_else(|| Piece::Constant(own.into()), Piece::Place)
+            };
+            return Self::String(split(text, places).map(piece).collect());
         }
         match value.kind() {
             JsonKind::Array => {
@@ -131,29 +132,6 @@ impl Part {
             Self::Array(_) | Self::Object(_) => false,
         }
     }
-}
-
-/// The parts of a text in their order: places, and the constant text between them.
-fn pieces(text: &str, places: &[String]) -> Vec<Piece> {
-    let place_at = |at: usize| places.iter().position(|own| text[at..].starts_with(own.as_str()));
-    let (mut pieces, mut done, mut at) = (Vec::new(), 0, 0);
-    while let Some(open) = memchr(b'{', &text.as_bytes()[at..]) {
-        at += open;
-        let Some(index) = place_at(at) else {
-            at += 1;
-            continue;
-        };
-        if done < at {
-            pieces.push(Piece::Constant(text[done..at].into()));
-        }
-        pieces.push(Piece::Place(index));
-        at += places[index].len();
-        done = at;
-    }
-    if done < text.len() {
-        pieces.push(Piece::Constant(text[done..].into()));
-    }
-    pieces
 }
 
 #[cfg(test)]

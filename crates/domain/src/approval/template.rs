@@ -112,7 +112,7 @@ pub fn fill(template: &str, arguments: Json<'_>) -> String {
 /// again.
 pub fn differing_form(template: &str, arguments: Json<'_>, text: &str) -> Option<String> {
     let values = Values::of(arguments);
-    if template.len() > MAX_FORM || values.0.len() > MAX_VALUES {
+    if template.len() > MAX_FORM || values.places.len() > MAX_VALUES {
         return None;
     }
     let pieces: Vec<Piece<'_>> = values.pieces(template).collect();
@@ -163,7 +163,11 @@ const MAX_VALUES: usize = 64;
 const MAX_DEPTH: usize = 256;
 
 /// The values of arguments as they stand in a canonical text, with their places.
-struct Values(Vec<(String, String)>);
+struct Values {
+    places: Vec<String>,
+    /// By the index of the place.
+    values: Vec<String>,
+}
 
 /// A part of a template, and the text that stands for it once it is filled in.
 struct Piece<'a> {
@@ -177,35 +181,23 @@ impl Values {
         let value = |(name, value): (Json<'_>, Json<'_>)| {
             Some((placeholder_in_json(&name.as_str()?), escaped(&value.as_str()?)))
         };
-        Self(arguments.members().filter_map(value).collect())
+        let (places, values) = arguments.members().filter_map(value).unzip();
+        Self { places, values }
     }
 
-    /// The parts of a template in their order: places, and the constant text between them.
+    /// The parts of a template in their order.
     fn pieces<'a>(&'a self, template: &'a str) -> impl Iterator<Item = Piece<'a>> {
-        let mut rest = template;
-        std::iter::from_fn(move || {
-            let place = |text: &str| self.0.iter().find(|(own, _)| text.starts_with(own.as_str()));
-            if rest.is_empty() {
-                return None;
-            }
-            let (length, value) = match place(rest) {
-                Some((own, value)) => (own.len(), Some(value)),
-                None => {
-                    let mut open = memmem::find_iter(rest.as_bytes(), OPEN.as_bytes());
-                    (open.find(|at| place(&rest[*at..]).is_some()).unwrap_or(rest.len()), None)
-                }
-            };
-            let own;
-            (own, rest) = rest.split_at(length);
-            let filled = value.map_or(own, String::as_str);
-            Some(Piece { own, filled, is_place: value.is_some() })
+        split(template, &self.places).map(|(own, place)| {
+            let filled = place.map_or(own, |place| &self.values[place]);
+            Piece { own, filled, is_place: place.is_some() }
         })
     }
 
     /// Returns a text with places where it has a value; of values within each other, the longest
     /// counts.
     fn placed<'a>(&'a self, text: &'a str) -> String {
-        let mut values: Vec<_> = self.0.iter().filter(|(_, value)| !value.is_empty()).collect();
+        let all = self.places.iter().zip(&self.values);
+        let mut values: Vec<_> = all.filter(|(_, value)| !value.is_empty()).collect();
         values.sort_by_key(|(_, value)| std::cmp::Reverse(value.len()));
         // Text, or a place.
         let mut parts = vec![Ok(text)];
@@ -218,6 +210,31 @@ impl Values {
         }
         parts.into_iter().map(|part| part.unwrap_or_else(|place| place)).collect()
     }
+}
+
+/// Splits a template: places, with their index in `places`, and the constant text between them.
+pub(super) fn split<'a>(
+    template: &'a str,
+    places: &'a [String],
+) -> impl Iterator<Item = (&'a str, Option<usize>)> {
+    let mut rest = template;
+    std::iter::from_fn(move || {
+        let place = |text: &str| places.iter().position(|own| text.starts_with(own.as_str()));
+        if rest.is_empty() {
+            return None;
+        }
+        let index = place(rest);
+        let length = match index {
+            Some(index) => places[index].len(),
+            None => {
+                let mut open = memmem::find_iter(rest.as_bytes(), OPEN.as_bytes());
+                open.find(|at| place(&rest[*at..]).is_some()).unwrap_or(rest.len())
+            }
+        };
+        let own;
+        (own, rest) = rest.split_at(length);
+        Some((own, index))
+    })
 }
 
 /// Splits a text where it has a value.
