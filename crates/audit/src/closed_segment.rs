@@ -8,7 +8,7 @@ use super::record::{AuditEvent, Head};
 use super::recover::read_header;
 use base::seal::hex::hex;
 
-/// A segment that another one follows.
+/// A segment before the one that is written.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ClosedSegment {
     pub number: u64,

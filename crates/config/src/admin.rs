@@ -26,8 +26,8 @@ pub struct Admin {
     pub try_as: bool,
     /// How long a browser stays signed in.
     pub session: Duration,
-    /// Whether visitors without a sign-in may try prompts: whoever reaches the gateway may get
-    /// them all. They decide nothing.
+    /// Whether visitors without a sign-in may try prompts: all clients may get all of them. They
+    /// decide nothing.
     pub local_tries: bool,
     /// Whether the file says that there is no token: `token = {}`.
     pub is_open_by_choice: bool,

@@ -1,5 +1,5 @@
 //! The verification that the gateway does by itself, once every `audit.verify_every`, slowly: what
-//! was written since the last time, and a part of the rest, another one each time.
+//! was written since the last time, and a part of the rest, a different one each time.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -76,7 +76,7 @@ const RATE: f64 = (4 << 20) as f64;
 /// Times of files may be rounded.
 const ROUNDING: Duration = Duration::from_secs(2);
 
-/// Violations that are told; `audit verify` tells all.
+/// Most violations that are listed; `audit verify` lists all.
 const MAX_PROBLEMS: usize = 3;
 
 impl RegularVerification {

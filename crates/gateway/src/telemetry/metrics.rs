@@ -324,7 +324,7 @@ impl Metrics {
         self.prompts.used(method, upstream, public_name, took);
     }
 
-    /// Whether an upstream was called. One that nobody calls has no series but its state.
+    /// Whether an upstream was called. Without calls it has no series but its state.
     pub(super) fn is_called(&self, upstream: &str) -> bool {
         self.client_duration.upstreams.contains(upstream)
     }

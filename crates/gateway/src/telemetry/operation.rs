@@ -175,7 +175,7 @@ impl ClientOperation {
             server,
         };
         let metrics = telemetry.metrics();
-        // An upstream that nobody calls has no series.
+        // An upstream without calls has no series.
         let is_measured = method != LIST || metrics.is_called(upstream);
         let series = is_measured.then(|| metrics.client_duration.series(labels));
         let span = start(telemetry, SpanKind::Client, method, prompt, trace, || {

@@ -154,7 +154,7 @@ impl Refresh {
                 }
                 () = edition_serves(&mut held), if held.is_some() => {
                     held = None;
-                    // For readers of the newest edition: it is another one than at the renewal.
+                    // For readers of the newest edition, which has changed since the renewal.
                     announce.published.send_replace(());
                     continue;
                 }
