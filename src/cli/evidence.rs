@@ -8,20 +8,11 @@ use super::output::printable;
 use super::reach::Reach;
 use super::runtime::runtime;
 use super::status::{fetch_once, send_once};
-use audit::question::{Answer, Question};
+use audit::question::{Answers, Question};
 use config::Records;
 
 /// The path of the questions in the admin API.
 const PATH: &str = "/api/v1/evidence";
-
-/// The answers of replicas to a question.
-#[derive(Debug, Default)]
-pub(super) struct Answers {
-    /// With the names of the replicas.
-    pub answered: Vec<(String, Answer)>,
-    /// The replicas that gave no answer, with the reason.
-    pub not_answered: Vec<String>,
-}
 
 /// Asks the replicas through the gateway that runs with a configuration file, and names on standard
 /// error those that did not answer. `None` if there is no cluster, or the files of this replica are
@@ -47,21 +38,15 @@ pub(super) fn ask(
             return Ok(None);
         }
     };
-    let silent = document["notAnswered"].as_array().into_iter().flatten();
-    let not_answered: Vec<_> = silent.filter_map(Value::as_str).map(str::to_owned).collect();
-    for why in &not_answered {
+    let other = |_| Failure::new("the running gateway is another version of promptgate");
+    let answers: Answers = serde_json::from_value(document).map_err(other)?;
+    for why in &answers.not_answered {
         eprintln!("{}", printable(&format!("not answered: {why}")));
     }
-    let rows = document["answered"].as_array().into_iter().flatten();
-    let answer = |row: &Value| {
-        let answer = serde_json::from_value(row["answer"].clone()).ok()?;
-        Some((row["replica"].as_str().unwrap_or_default().to_owned(), answer))
-    };
-    let answered: Vec<_> = rows.filter_map(answer).collect();
-    if answered.is_empty() {
+    if answers.answered.is_empty() {
         return Err(Failure::new("no replica has answered"));
     }
-    Ok(Some(Answers { answered, not_answered }))
+    Ok(Some(answers))
 }
 
 async fn post(

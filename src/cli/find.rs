@@ -12,7 +12,7 @@ use super::audit::folder;
 use super::evidence;
 use super::failure::Failure;
 use super::output::{Column, print, printable_line, table};
-use audit::question::{Answer, Question};
+use audit::question::{Answers, Question};
 use audit::search::{DENIED, Find, Live, LogEntry, SearchResult, find};
 use config::Records;
 
@@ -41,7 +41,7 @@ pub(super) fn run(args: &FindQuery) -> Result<(), Failure> {
         let question =
             Question::Find { find: Box::new(wanted.clone()), limit: args.limit, before: None };
         if let Some(answers) = evidence::ask(&args.file, &records, &args.choice, &question)? {
-            return show(&merged(&answers.answered, args.limit), args.json);
+            return show(&merged(&answers, args.limit), args.json);
         }
     }
     let dir = match &args.dir {
@@ -64,12 +64,8 @@ pub(super) fn run(args: &FindQuery) -> Result<(), Failure> {
 }
 
 /// The newest entries of all replicas that have answered, oldest first.
-fn merged(answers: &[(String, Answer)], limit: usize) -> SearchResult {
-    let logs = answers.iter().filter_map(|(name, answer)| match answer {
-        Answer::Found(Some(found)) => Some((name.as_str(), None, found.clone())),
-        _ => None,
-    });
-    let logs: Vec<_> = logs.collect();
+fn merged(answers: &Answers, limit: usize) -> SearchResult {
+    let logs: Vec<_> = answers.found().map(|(replica, found)| (replica, None, found)).collect();
     let (mut entries, next) = SearchResult::merge(&logs, limit);
     entries.reverse();
     SearchResult { entries, complete: next.iter().all(Option::is_none), ..SearchResult::default() }

@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::args::{LineOrder, UsageBy, UsageQuery};
-use super::evidence::{self, Answers};
+use super::evidence;
 use super::failure::Failure;
 use super::load::demand;
 use super::output::{Column, millis, print, printable, table};
 use admin::sheet::cell;
-use audit::question::{Answer, Question};
+use audit::question::Question;
 use audit::usage::{Dimension, Filter, GatewayUsage, Query, RecentUses, Report, Sort, UsedPrompts};
 use config::Records;
 use domain::similar::suggestion;
@@ -49,14 +49,7 @@ pub(super) fn run(args: &UsageQuery) -> Result<(), Failure> {
         Query { by, from, to, filter, limit: limit.saturating_add(1), sort: args.sort.into() };
     let question = Question::Usage(query.clone());
     let mut report = match evidence::ask(&args.file, &records, &args.choice, &question)? {
-        Some(Answers { answered, not_answered }) => {
-            let part = |(_, answer)| match answer {
-                Answer::Usage(part) => Some(part),
-                _ => None,
-            };
-            let report = Report::of(answered.into_iter().filter_map(part).collect(), &query);
-            Report { partial: report.partial || !not_answered.is_empty(), not_answered, ..report }
-        }
+        Some(answers) => answers.report(&query),
         None => own_report(&records, &query, now, until)?,
     };
     let is_more = report.rows.len() > limit;
@@ -179,19 +172,11 @@ fn unused(
 ) -> Result<(), Failure> {
     let used_since = |from| -> Result<UsedPrompts, Failure> {
         let question = Question::Used { from };
-        let Some(answers) = evidence::ask(&args.file, records, &args.choice, &question)? else {
-            let (prompts, is_partial) = open(records)?.used_now(from, now, until);
-            return Ok(UsedPrompts { prompts, is_partial });
-        };
-        let is_partial = !answers.not_answered.is_empty();
-        let mut all = UsedPrompts { is_partial, ..UsedPrompts::default() };
-        for (_, answer) in answers.answered {
-            if let Answer::Used(used) = answer {
-                all.prompts.extend(used.prompts);
-                all.is_partial |= used.is_partial;
-            }
+        if let Some(answers) = evidence::ask(&args.file, records, &args.choice, &question)? {
+            return Ok(answers.used());
         }
-        Ok(all)
+        let (prompts, is_partial) = open(records)?.used_now(from, now, until);
+        Ok(UsedPrompts { prompts, is_partial })
     };
     // A use at any time shows that the prompt exists.
     let known = used_since(SystemTime::UNIX_EPOCH)?.prompts;

@@ -13,7 +13,6 @@ use serde_json::json;
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
-use crate::approvals::short_list;
 use crate::support::process::BINARY;
 use crate::support::replicas::{Store, environment, free_port};
 use crate::support::{Client, Process, Upstream, eventually};
@@ -174,12 +173,7 @@ impl Load {
 #[ignore = "needs redis-server and haproxy"]
 async fn rolling_restarts_lose_no_call_and_a_lost_replica_only_those_that_it_held() {
     let store = Store::start().await;
-    let upstream = Upstream::modern(|asked| match asked.method() {
-        "prompts/list" => Some(short_list(asked, &json!([{"name": "p"}]))),
-        "prompts/get" => Some(asked.content(json!({"type": "text", "text": "Hello."}))),
-        _ => None,
-    })
-    .await;
+    let upstream = Upstream::with_prompts(&["p"]).await;
     let toml = upstream.table("up");
     let mut nodes = Vec::new();
     for number in 0..3 {

@@ -4,23 +4,13 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::state::AdminState;
-use audit::question::{Answer, Evidence, Question};
+use audit::question::{Answer, Answers, Evidence, Question};
 use audit::usage::{Query, Report, UsedPrompts};
 use gateway::cluster::{ClusterMember, RelayError, Replica, ReplicaId};
-
-/// The answers of replicas to a question.
-#[derive(Debug, Default)]
-pub(super) struct Answers {
-    /// With the name of the replica; empty if it stands alone.
-    pub answered: Vec<(String, Answer)>,
-    /// The replicas that gave no answer, with the reason.
-    pub not_answered: Vec<String>,
-}
 
 impl AdminState {
     /// Asks all replicas that live, or only the one with a name, what `question` has for them by
@@ -61,7 +51,8 @@ impl AdminState {
         for (name, answer) in all {
             answers.add(name, answer);
         }
-        if let Some(name) = replica.filter(|_| answers.is_empty()) {
+        let is_empty = answers.answered.is_empty() && answers.not_answered.is_empty();
+        if let Some(name) = replica.filter(|_| is_empty) {
             answers.not_answered.push(format!("{name}: no replica of this name lives"));
         }
         answers
@@ -75,58 +66,12 @@ impl AdminState {
         until: Instant,
     ) -> Report {
         let question = |_: &str| Some(Question::Usage(query.clone()));
-        let Answers { answered, not_answered } = self.ask(replica, question, until).await;
-        let part = |(_, answer)| match answer {
-            Answer::Usage(part) => Some(part),
-            _ => None,
-        };
-        let report = Report::of(answered.into_iter().filter_map(part).collect(), query);
-        Report { partial: report.partial || !not_answered.is_empty(), not_answered, ..report }
+        self.ask(replica, question, until).await.report(query)
     }
 
     /// Returns the prompts that were used on any replica since a time.
     pub(super) async fn used_prompts(&self, from: SystemTime, until: Instant) -> UsedPrompts {
-        let Answers { answered, not_answered } =
-            self.ask(None, |_| Some(Question::Used { from }), until).await;
-        let mut all = UsedPrompts { is_partial: !not_answered.is_empty(), ..Default::default() };
-        for (_, answer) in answered {
-            if let Answer::Used(UsedPrompts { prompts, is_partial }) = answer {
-                all.prompts.extend(prompts);
-                all.is_partial |= is_partial;
-            }
-        }
-        all
-    }
-
-    /// Answers the question of a command: the document of `/api/v1/evidence`.
-    pub(super) async fn evidence(
-        &self,
-        question: Question,
-        replica: Option<&str>,
-        until: Instant,
-    ) -> Value {
-        let answers = self.ask(replica, |_| Some(question.clone()), until).await;
-        let answered = answers.answered.iter();
-        json!({
-            "answered": answered
-                .map(|(name, answer)| json!({"replica": name, "answer": answer}))
-                .collect::<Vec<_>>(),
-            "notAnswered": answers.not_answered,
-        })
-    }
-}
-
-impl Answers {
-    fn is_empty(&self) -> bool {
-        self.answered.is_empty() && self.not_answered.is_empty()
-    }
-
-    fn add(&mut self, name: String, answer: Result<Answer, String>) {
-        match answer {
-            Ok(Answer::Failed(why)) | Err(why) if name.is_empty() => self.not_answered.push(why),
-            Ok(Answer::Failed(why)) | Err(why) => self.not_answered.push(format!("{name}: {why}")),
-            Ok(answer) => self.answered.push((name, answer)),
-        }
+        self.ask(None, |_| Some(Question::Used { from }), until).await.used()
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::Audit;
 use crate::search::{self, Find, LogEntry, SearchResult};
 use crate::tail::Position;
-use crate::usage::{GatewayUsage, Query, UsagePart, UsedPrompts};
+use crate::usage::{GatewayUsage, Query, Report, UsagePart, UsedPrompts};
 use base::platform::blocking;
 
 /// The audit log and the usage of one gateway.
@@ -53,6 +53,69 @@ pub enum Answer {
     Record(Option<Box<LogEntry>>),
     /// Why there is no answer.
     Failed(String),
+}
+
+/// The answers of replicas to one question.
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Answers {
+    pub answered: Vec<ReplicaAnswer>,
+    /// The replicas that gave no answer, with the reason.
+    pub not_answered: Vec<String>,
+}
+
+/// The answer of one replica.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct ReplicaAnswer {
+    /// Its name; empty if it stands alone.
+    pub replica: String,
+    pub answer: Answer,
+}
+
+impl Answers {
+    /// Adds the answer of a replica, or why there is none.
+    pub fn add(&mut self, replica: String, answer: Result<Answer, String>) {
+        match answer {
+            Ok(Answer::Failed(why)) | Err(why) if replica.is_empty() => self.not_answered.push(why),
+            Ok(Answer::Failed(why)) | Err(why) => {
+                self.not_answered.push(format!("{replica}: {why}"));
+            }
+            Ok(answer) => self.answered.push(ReplicaAnswer { replica, answer }),
+        }
+    }
+
+    /// Adds up the answers to [`Question::Usage`].
+    pub fn report(self, query: &Query) -> Report {
+        let Self { answered, not_answered } = self;
+        let part = |own: ReplicaAnswer| match own.answer {
+            Answer::Usage(part) => Some(part),
+            _ => None,
+        };
+        let report = Report::of(answered.into_iter().filter_map(part).collect(), query);
+        Report { partial: report.partial || !not_answered.is_empty(), not_answered, ..report }
+    }
+
+    /// Joins the answers to [`Question::Used`].
+    pub fn used(self) -> UsedPrompts {
+        let is_partial = !self.not_answered.is_empty();
+        let mut all = UsedPrompts { is_partial, ..UsedPrompts::default() };
+        for own in self.answered {
+            if let Answer::Used(UsedPrompts { prompts, is_partial }) = own.answer {
+                all.prompts.extend(prompts);
+                all.is_partial |= is_partial;
+            }
+        }
+        all
+    }
+
+    /// Returns what was found in each log, with the name of its replica: the answers to
+    /// [`Question::Find`].
+    pub fn found(&self) -> impl Iterator<Item = (&str, &SearchResult)> {
+        self.answered.iter().filter_map(|own| match &own.answer {
+            Answer::Found(Some(found)) => Some((own.replica.as_str(), found)),
+            _ => None,
+        })
+    }
 }
 
 /// Entries of one answer: a person reads less.
@@ -178,6 +241,7 @@ mod tests {
                 })
                 .collect();
             let asked: Vec<usize> = (0..3).filter(|index| is_open[*index]).collect();
+            let page: Vec<_> = page.iter().map(|(name, at, own)| (*name, *at, own)).collect();
             let (entries, next) = SearchResult::merge(&page, 2);
             seen.extend(entries.into_iter().map(|entry| (entry.replica.unwrap(), entry.time)));
             for (index, next) in asked.into_iter().zip(next) {

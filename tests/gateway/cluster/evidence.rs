@@ -3,7 +3,6 @@
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::approvals::short_list;
 use crate::support::process::command;
 use crate::support::replicas::{Replica, Replicas, Store, environment};
 use crate::support::{Upstream, eventually};
@@ -31,12 +30,7 @@ fn entries(found: &str) -> Vec<Value> {
 #[ignore = "needs redis-server"]
 async fn usage_and_audit_of_all_replicas_are_one_answer_and_silent_replicas_are_named() {
     let store = Store::start().await;
-    let upstream = Upstream::modern(|asked| match asked.method() {
-        "prompts/list" => Some(short_list(asked, &json!([{"name": "p"}]))),
-        "prompts/get" => Some(asked.content(json!({"type": "text", "text": "Hello."}))),
-        _ => None,
-    })
-    .await;
+    let upstream = Upstream::with_prompts(&["p"]).await;
     let replicas = Replicas::start(&store.url(), &upstream.table("up")).await;
     let [one, two, three] = replicas.replicas.as_slice() else { panic!("three replicas") };
     for (replica, calls) in [(one, 1), (two, 2), (three, 3)] {

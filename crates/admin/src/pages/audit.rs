@@ -12,7 +12,7 @@ use crate::request::{PageRequest, Params};
 use crate::sign_in::{Role, Visitor};
 use crate::state::AdminState;
 use crate::verification::{VerificationState, Verified};
-use audit::question::{Answer, Question};
+use audit::question::{Answer, Question, ReplicaAnswer};
 use audit::search::{Find, LogEntry, SearchResult};
 use audit::tail::Position;
 use audit::verify::regular::RegularOutcome;
@@ -94,14 +94,10 @@ pub(super) async fn audit(state: &AdminState, request: &PageRequest) -> PageResu
         Some(Question::Find { find: find.clone(), limit, before })
     };
     let answers = state.ask(params.some("replica"), question, request.until).await;
-    let is_on = !answers.answered.iter().all(|(_, log)| matches!(log, Answer::Found(None)))
-        || !answers.not_answered.is_empty();
-    let mut found = Vec::new();
-    for (replica, answer) in &answers.answered {
-        if let Answer::Found(Some(own)) = answer {
-            found.push((replica.as_str(), place(replica).flatten(), own.clone()));
-        }
-    }
+    let found = answers.found().map(|(replica, own)| (replica, place(replica).flatten(), own));
+    let found: Vec<_> = found.collect();
+    let is_off = |own: &ReplicaAnswer| matches!(own.answer, Answer::Found(None));
+    let is_on = !answers.answered.iter().all(is_off) || !answers.not_answered.is_empty();
     let (entries, next) = SearchResult::merge(&found, limit);
     let next = found.iter().zip(&next).filter_map(|((replica, ..), next)| {
         let Position { segment, offset } = (*next)?;
@@ -139,7 +135,9 @@ pub(super) async fn record(
         return Err(PageError::new(http::StatusCode::BAD_GATEWAY, message));
     }
     match answers.answered.pop() {
-        Some((_, Answer::Record(Some(entry)))) => Ok(RecordPage { entry: *entry }),
+        Some(ReplicaAnswer { answer: Answer::Record(Some(entry)), .. }) => {
+            Ok(RecordPage { entry: *entry })
+        }
         _ => Err(missing()),
     }
 }

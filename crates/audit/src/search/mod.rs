@@ -84,7 +84,7 @@ impl SearchResult {
     /// Merges the newest `limit` entries of replicas, and names these in them. Each search began in
     /// front of a place (`None`: the newest entry). Returns where each goes on, in their order.
     pub fn merge(
-        found: &[(&str, Option<Position>, Self)],
+        found: &[(&str, Option<Position>, &Self)],
         limit: usize,
     ) -> (Vec<LogEntry>, Vec<Option<Position>>) {
         let mut taken = vec![0; found.len()];
