@@ -84,6 +84,11 @@ impl ConsoleFrame<'_> {
         self.section == Some(*section)
     }
 
+    /// The section above a page of its own title.
+    fn parent(&self) -> Option<ConsoleSection> {
+        self.section.filter(|section| section.label() != self.title)
+    }
+
     fn style(&self) -> &'static str {
         &STYLE.path
     }

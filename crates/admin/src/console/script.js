@@ -1,6 +1,8 @@
 // Live parts of the console. Every page works without this script.
 'use strict';
 (() => {
+  document.documentElement.classList.add('scripted');
+
   // What is marked data-live on a page is replaced by what the server sends for the same address.
   const load = async (url, signal) => {
     const response = await fetch(url, { headers: { Accept: 'text/html' }, signal, credentials: 'same-origin' });
@@ -104,6 +106,35 @@
     const steps = [...plot.querySelectorAll('.step')];
     const now = steps.findIndex((step) => step.classList.contains('at'));
     point(plot, now < 0 ? steps.length - 1 : now + by);
+  });
+
+  // A text that is copied.
+  document.addEventListener('click', async (event) => {
+    const button = event.target.closest('[data-copy]');
+    if (!button) return;
+    const label = button.textContent;
+    try {
+      await navigator.clipboard.writeText(button.dataset.copy);
+      button.textContent = 'Copied';
+    } catch {
+      button.textContent = 'Not allowed';
+    }
+    setTimeout(() => { button.textContent = label; }, 1500);
+  });
+
+  // Keys that stand as links and buttons, too.
+  document.addEventListener('keydown', (event) => {
+    if (event.ctrlKey || event.metaKey) {
+      const form = event.key === 'Enter' && event.target.closest('form[data-quick]');
+      if (form) form.requestSubmit();
+      return;
+    }
+    if (event.altKey || event.target.closest('input, select, textarea')) return;
+    const target = document.querySelector(`[aria-keyshortcuts="${CSS.escape(event.key)}"]`);
+    if (!target) return;
+    event.preventDefault();
+    if (target.matches('input, textarea')) target.focus();
+    else target.click();
   });
 
   // One press of a button is one action.

@@ -1,6 +1,7 @@
 //! Text of others on a page: escaped, with its hidden characters made visible.
 
 use std::fmt;
+use std::time::SystemTime;
 
 use askama::filters::HtmlSafe;
 
@@ -55,6 +56,7 @@ pub(crate) mod filters {
     use askama::{Result, Values};
 
     use super::Html;
+    use base::platform::wall_clock;
 
     /// Text of others: see [`super::ShownText`].
     #[askama::filter_fn]
@@ -62,16 +64,36 @@ pub(crate) mod filters {
         Ok(Html(super::ShownText(&text.to_string()).to_string()))
     }
 
-    /// A time as people read it, in UTC.
+    /// A time with its distance from now, in UTC.
     #[askama::filter_fn]
     pub(crate) fn moment(time: &SystemTime, _: &dyn Values) -> Result<Html> {
-        Ok(super::time(&humantime::format_rfc3339_seconds(*time).to_string()))
+        let time = humantime::format_rfc3339_seconds(*time).to_string();
+        Ok(super::Moment::read(&time).beside(wall_clock()))
     }
 
-    /// A time that stands as RFC 3339 in a record or a file, as people read it.
+    /// A time that stands as RFC 3339 in a record or a file, with its distance from now.
     #[askama::filter_fn]
     pub(crate) fn short_time(text: &str, _: &dyn Values) -> Result<Html> {
-        Ok(super::time(text))
+        Ok(super::Moment::read(text).beside(wall_clock()))
+    }
+
+    /// The distance of a time (RFC 3339) from now, for a row of a table: the time is its title.
+    #[askama::filter_fn]
+    pub(crate) fn ago(time: impl std::fmt::Display, _: &dyn Values) -> Result<Html> {
+        Ok(super::Moment::read(&time.to_string()).ago(wall_clock()))
+    }
+
+    /// The same for a time that stands in no text.
+    #[askama::filter_fn]
+    pub(crate) fn since(time: &SystemTime, _: &dyn Values) -> Result<Html> {
+        let time = humantime::format_rfc3339_seconds(*time).to_string();
+        Ok(super::Moment::read(&time).ago(wall_clock()))
+    }
+
+    /// The beginning of a digest, which can be copied whole.
+    #[askama::filter_fn]
+    pub(crate) fn digest(digest: impl std::fmt::Display, _: &dyn Values) -> Result<Html> {
+        Ok(super::digest(&digest.to_string()))
     }
 
     /// A duration in microseconds.
@@ -93,28 +115,118 @@ pub(crate) mod filters {
     }
 }
 
-/// Returns a time of RFC 3339 in UTC as people read it; any other text as it is.
-fn time(text: &str) -> Html {
-    let parts = text.get(..10).zip(text.get(11..19)).filter(|_| text.ends_with('Z'));
-    match parts {
-        Some((day, time)) => {
-            Html(format!("<time>{} {} UTC</time>", ShownText(day), ShownText(time)))
-        }
-        None => Html(ShownText(text).to_string()),
+/// A time, and how it is written.
+struct Moment<'a> {
+    written: &'a str,
+    /// `None` if the text is no time of RFC 3339 in UTC.
+    time: Option<SystemTime>,
+}
+
+impl<'a> Moment<'a> {
+    fn read(written: &'a str) -> Self {
+        Self { written, time: humantime::parse_rfc3339(written).ok() }
     }
+
+    /// The distance from `now`, and the time as its title.
+    fn ago(&self, now: SystemTime) -> Html {
+        self.html(now, |absolute, distance| {
+            format!("<time datetime=\"{}\" title=\"{absolute}\">{distance}</time>", self.written)
+        })
+    }
+
+    /// The distance from `now`, and the time beside it.
+    fn beside(&self, now: SystemTime) -> Html {
+        self.html(now, |absolute, distance| {
+            format!("{distance} <time datetime=\"{}\">{absolute}</time>", self.written)
+        })
+    }
+
+    fn html(&self, now: SystemTime, written: impl FnOnce(&str, &str) -> String) -> Html {
+        let parts = self.written.get(..10).zip(self.written.get(11..19));
+        let (Some(time), Some((day, clock))) = (self.time, parts) else {
+            return Html(ShownText(self.written).to_string());
+        };
+        Html(written(&format!("{day} {clock} UTC"), &distance(time, now)))
+    }
+}
+
+/// Returns how far a time is from now, in its greatest unit.
+pub(crate) fn distance(time: SystemTime, now: SystemTime) -> String {
+    let (seconds, is_past) = match now.duration_since(time) {
+        Ok(since) => (since.as_secs(), true),
+        Err(until) => (until.duration().as_secs(), false),
+    };
+    let (count, unit) = match seconds {
+        0..60 => (seconds, "s"),
+        60..3600 => (seconds / 60, "min"),
+        3600..172_800 => (seconds / 3600, "h"),
+        _ => (seconds / 86_400, "days"),
+    };
+    match (count, is_past) {
+        (0, _) => "just now".to_owned(),
+        (_, true) => format!("{count} {unit} ago"),
+        (_, false) => format!("in {count} {unit}"),
+    }
+}
+
+/// Hexadecimal digits that tell digests apart for the eye.
+const SHORT_DIGEST: usize = 12;
+
+fn digest(digest: &str) -> Html {
+    let whole = ShownText(digest);
+    let hex = digest.strip_prefix("sha256:").unwrap_or(digest);
+    let Some(short) = hex.get(..SHORT_DIGEST).filter(|_| hex.len() > SHORT_DIGEST) else {
+        return Html(format!("<code>{whole}</code>"));
+    };
+    Html(format!("<code title=\"{whole}\">{}…</code>{}", ShownText(short), copy(digest)))
+}
+
+/// A button that copies a text; without the script there is none.
+pub(crate) fn copy(text: &str) -> Html {
+    let text = text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;");
+    Html(format!("<button type=\"button\" class=\"copy\" data-copy=\"{text}\">Copy</button>"))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
 
     use super::*;
 
     #[test]
-    fn times_are_short_and_other_texts_stay() {
-        assert_eq!(time("2026-11-22T18:28:57.364522Z").0, "<time>2026-11-22 18:28:57 UTC</time>");
-        assert_eq!(time("<b>").0, "&lt;b&gt;");
-        assert_eq!(time("<234567890T18:28:57Z").0, "<time>&lt;234567890 18:28:57 UTC</time>");
+    fn times_have_their_distance_and_other_texts_stay() {
+        let now = humantime::parse_rfc3339("2026-11-22T18:30:00Z").unwrap();
+        let moment = Moment::read("2026-11-22T18:28:57.364522Z");
+        let attribute = "datetime=\"2026-11-22T18:28:57.364522Z\"";
+        let absolute = "2026-11-22 18:28:57 UTC";
+        assert_eq!(
+            moment.ago(now).0,
+            format!("<time {attribute} title=\"{absolute}\">1 min ago</time>")
+        );
+        assert_eq!(moment.beside(now).0, format!("1 min ago <time {attribute}>{absolute}</time>"));
+        assert_eq!(Moment::read("<b>").ago(now).0, "&lt;b&gt;");
+        assert_eq!(Moment::read("<234567890T18:28:57Z").ago(now).0, "&lt;234567890T18:28:57Z");
+    }
+
+    #[test]
+    fn a_distance_is_in_its_greatest_unit() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let of = |seconds| distance(now - Duration::from_secs(seconds), now);
+        let distances = [0, 1, 59, 60, 3599, 3600, 172_799, 172_800].map(of);
+        let expected =
+            ["just now", "1 s ago", "59 s ago", "1 min ago", "59 min ago", "1 h ago", "47 h ago", "2 days ago"];
+        assert_eq!(distances, expected);
+        assert_eq!(distance(now + Duration::from_secs(90), now), "in 1 min");
+    }
+
+    #[test]
+    fn a_digest_is_short_and_copied_whole() {
+        let whole = format!("sha256:{}", "ab".repeat(32));
+        let Html(shown) = digest(&whole);
+        assert!(shown.contains(">abababababab…</code>") && shown.contains(&format!("data-copy=\"{whole}\"")));
+        assert_eq!(digest("<x>").0, "<code>&lt;x&gt;</code>");
     }
 
     #[test]
