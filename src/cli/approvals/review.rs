@@ -7,7 +7,7 @@ use super::desk::{Desk, Shown, is_waiting, variants};
 use crate::cli::failure::Failure;
 use crate::cli::output::{is_styled, print, printable, prompts};
 use gateway::router::approvals::Action;
-use gateway::router::approvals::words::{DiffLine, LineKind, marked_lines};
+use gateway::router::approvals::words::{LineKind, marked_lines};
 
 /// The answer of the person who reviews.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -219,11 +219,11 @@ const END: &str = "\u{1b}[0m";
 pub(super) fn marked(diff: &str, is_styled: bool) -> String {
     let mut out = String::new();
     let mut is_new = false;
-    for DiffLine { kind, text: line, pieces } in marked_lines(diff) {
-        let is_whole = pieces.len() == 1;
-        let is_unmarked = pieces.iter().all(|(is_marked, _)| !is_marked);
-        let side = match kind {
+    for line in marked_lines(diff) {
+        let is_unmarked = line.pieces.iter().all(|(is_marked, _)| !is_marked);
+        let side = match line.kind {
             LineKind::Heading => {
+                let line = line.text();
                 if let Some(what) = line.strip_prefix("+++ ") {
                     let what = what.strip_prefix("offered: ").unwrap_or(what);
                     let _ = writeln!(out, "{}:", printable(what));
@@ -234,17 +234,15 @@ pub(super) fn marked(diff: &str, is_styled: bool) -> String {
             }
             LineKind::Range => continue,
             // The line that follows has all of it, and more.
-            LineKind::Removed if !is_whole && is_unmarked => continue,
+            LineKind::Removed if line.is_compared && is_unmarked => continue,
             LineKind::Removed => Some('-'),
             LineKind::Added if !is_new => Some('+'),
-            LineKind::Added | LineKind::Same => None,
+            LineKind::Added | LineKind::Same | LineKind::Note => None,
         };
         out.push_str("  ");
-        for (index, (is_marked, text)) in pieces.iter().enumerate() {
-            let signed = text.strip_prefix(['+', '-', ' ']).filter(|_| index == 0);
-            let text = signed.unwrap_or(text);
+        for (is_marked, text) in &line.pieces {
             let text = printable(text);
-            match side.filter(|_| (*is_marked || is_whole) && !text.is_empty()) {
+            match side.filter(|_| (*is_marked || !line.is_compared) && !text.is_empty()) {
                 Some('-') if is_styled => out.extend([REMOVED, &text, END]),
                 Some('-') => out.extend(["[-", &text, "-]"]),
                 Some(_) if is_styled => out.extend([ADDED, &text, END]),

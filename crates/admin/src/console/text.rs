@@ -215,8 +215,16 @@ mod tests {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
         let of = |seconds| distance(now - Duration::from_secs(seconds), now);
         let distances = [0, 1, 59, 60, 3599, 3600, 172_799, 172_800].map(of);
-        let expected =
-            ["just now", "1 s ago", "59 s ago", "1 min ago", "59 min ago", "1 h ago", "47 h ago", "2 days ago"];
+        let expected = [
+            "just now",
+            "1 s ago",
+            "59 s ago",
+            "1 min ago",
+            "59 min ago",
+            "1 h ago",
+            "47 h ago",
+            "2 days ago",
+        ];
         assert_eq!(distances, expected);
         assert_eq!(distance(now + Duration::from_secs(90), now), "in 1 min");
     }
@@ -225,7 +233,10 @@ mod tests {
     fn a_digest_is_short_and_copied_whole() {
         let whole = format!("sha256:{}", "ab".repeat(32));
         let Html(shown) = digest(&whole);
-        assert!(shown.contains(">abababababab…</code>") && shown.contains(&format!("data-copy=\"{whole}\"")));
+        assert!(
+            shown.contains(">abababababab…</code>")
+                && shown.contains(&format!("data-copy=\"{whole}\""))
+        );
         assert_eq!(digest("<x>").0, "<code>&lt;x&gt;</code>");
     }
 

@@ -11,9 +11,9 @@ use similar::{DiffOp, DiffTag, TextDiff, group_diff_ops};
 use crate::router::approval::DEPTH;
 use domain::json::Json;
 
-/// One part of a version: its name, and its canonical text. The text is empty where the version has
-/// no such part.
-pub(super) struct VersionPart<'a> {
+/// One part of two versions: its name, and its canonical texts. A text is empty where the version
+/// has no such part.
+pub(super) struct ChangedPart<'a> {
     pub what: String,
     pub approved: &'a str,
     pub offered: &'a str,
@@ -38,12 +38,12 @@ const DIFF_TIME: Duration = Duration::from_millis(200);
 
 /// Appends the difference of one part, whose digests differ, as a unified diff: the lines around
 /// changes, at most [`MAX_DIFF`] bytes. Memory depends on the longest line, not on their number.
-pub(super) fn write_diff(part: &VersionPart<'_>, out: &mut String) {
+pub(super) fn write_diff(part: &ChangedPart<'_>, out: &mut String) {
     write_diff_within(part, DIFF_TIME, out);
 }
 
 /// The same, searching the shortest difference of each window for at most `time`.
-fn write_diff_within(part: &VersionPart<'_>, time: Duration, out: &mut String) {
+fn write_diff_within(part: &ChangedPart<'_>, time: Duration, out: &mut String) {
     let header = |side: &str, text: &str| {
         if text.is_empty() { "/dev/null".to_owned() } else { format!("{side}: {}", part.what) }
     };
@@ -62,7 +62,7 @@ fn write_diff_within(part: &VersionPart<'_>, time: Duration, out: &mut String) {
 }
 
 /// Writes the hunks of one part, window by window.
-fn compare(part: &VersionPart<'_>, time: Duration, hunks: &mut Hunks<'_>) -> ControlFlow<()> {
+fn compare(part: &ChangedPart<'_>, time: Duration, hunks: &mut Hunks<'_>) -> ControlFlow<()> {
     let (mut old, mut new) = (Side::new(part.approved), Side::new(part.offered));
     // The last lines before the window, which are equal.
     let mut before: VecDeque<String> = VecDeque::new();
@@ -302,7 +302,7 @@ mod tests {
 
     fn diff(approved: &str, offered: &str) -> String {
         let mut out = String::new();
-        let part = VersionPart { what: "text".to_owned(), approved, offered };
+        let part = ChangedPart { what: "text".to_owned(), approved, offered };
         // However slow the machine is.
         write_diff_within(&part, Duration::from_secs(600), &mut out);
         out
@@ -386,7 +386,7 @@ mod tests {
         assert!(cut.ends_with(CUT), "{}", &cut[cut.len() - 100..]);
         assert!(cut.len() <= MAX_DIFF + CUT.len());
         let mut all = cut.clone();
-        write_diff(&VersionPart { what: "b".to_owned(), approved: "1", offered: "2" }, &mut all);
+        write_diff(&ChangedPart { what: "b".to_owned(), approved: "1", offered: "2" }, &mut all);
         assert_eq!(all, cut, "nothing follows a cut");
         let long = |length: usize| serde_json::json!("x".repeat(length)).to_string();
         let room = MAX_DIFF - "--- /dev/null\n+++ offered: text\n@@ -0,0 +1 @@\n+\n".len();

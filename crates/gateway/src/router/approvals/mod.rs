@@ -1,16 +1,20 @@
 //! Approvals: what people and the admin API decide on prompts. One code path changes the lock file.
 
 mod asked;
+mod comparison;
 mod diff;
 mod examined;
 pub mod json;
 pub mod notify;
+mod parts;
 pub(crate) mod probe;
 pub mod words;
 
 pub use crate::router::approval::{FoundVariant, SeenOtherwise};
+pub use comparison::{ComparedMessage, compared_messages, compared_text};
 pub(crate) use examined::Examinations;
 pub use examined::{Examined, OfferedVersion};
+pub use parts::{VersionPart, VersionParts};
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +24,7 @@ use std::time::{Duration, SystemTime};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use diff::{VersionPart, write_diff};
+use diff::{ChangedPart, write_diff};
 use probe::{Patience, ProbedText, offered_texts};
 
 use crate::router::Router;
@@ -335,63 +339,16 @@ impl Router {
     /// Returns the difference between the approved version of a prompt and the offered one, as a
     /// unified diff; empty if there is none. Blocks.
     pub fn diff(&self, examined: &Examined) -> String {
-        let Examined { row, offered, .. } = examined;
-        let store = &self.approvals.store;
-        let approved = row.approval.as_ref().and_then(|approval| approval.approved.as_ref());
-        let approved = approved.map(|decided| &decided.version);
-        let offers = offered.as_ref().map(|offered| &offered.version);
-        let theirs = |digest: Option<&DigestText>| -> String {
-            let text = digest.and_then(|digest| offered.as_ref()?.objects.get(digest));
-            text.map(|object| object.json().to_owned()).unwrap_or_default()
-        };
-        let (mut out, mut unknown) = (String::new(), Vec::new());
-        let mut add = |what: &str, ours: Option<&DigestText>, their: Option<&DigestText>| {
-            if ours == their {
-                return;
-            }
-            let approved = match ours.map(|digest| store.object(digest)) {
-                None => String::new(),
-                Some(Ok(text)) => text,
-                Some(Err(error)) => serde_json::json!(format!("({error})")).to_string(),
-            };
-            let what = format!("{} ({what})", row.public_name);
-            write_diff(
-                &VersionPart { what, approved: &approved, offered: &theirs(their) },
-                &mut out,
-            );
-        };
-        add("definition", approved.map(|v| &v.definition), offers.map(|v| &v.definition));
-        let source = |version: Option<&'_ Version>| version.and_then(|v| v.source.clone());
-        add("source", source(approved).as_ref(), source(offers).as_ref());
-        let arguments = |version: Option<&Version>| {
-            version.into_iter().flat_map(|v| v.texts.keys().cloned()).collect::<Vec<_>>()
-        };
-        let asked = offered.iter().flat_map(|offered| offered.texts.keys().cloned());
-        let mut all = [arguments(approved), arguments(offers), asked.collect()].concat();
-        all.sort();
-        all.dedup();
-        for arguments in all {
-            let what = match &*arguments {
-                NO_ARGUMENTS => "text".to_owned(),
-                arguments => format!("text with {arguments}"),
-            };
-            let text =
-                |version: Option<&Version>| version.and_then(|v| v.texts.get(&arguments).cloned());
-            match offered.as_ref().and_then(|offered| offered.texts.get(&arguments)) {
-                Some(ProbedText::Failed(why)) => {
-                    unknown.push(format!("{} ({what}): cannot be had: {why}", row.public_name));
-                }
-                Some(ProbedText::Unstable) => {
-                    unknown.push(format!("{} ({what}): unstable", row.public_name));
-                }
-                _ => add(&what, text(approved).as_ref(), text(offers).as_ref()),
-            }
-        }
-        for line in unknown {
-            out.extend([&*line, "\n"]);
-        }
+        let row = &examined.row;
+        let mut out = self.approved_parts(row).diff(&examined.offered_parts(), &row.public_name);
         self.write_variants(row, &mut out);
         out
+    }
+
+    /// Reads the parts of the approved version; none if no version is approved. Blocks.
+    pub fn approved_parts(&self, row: &ApprovalRow) -> VersionParts {
+        let approved = row.approval.as_ref().and_then(|approval| approval.approved.as_ref());
+        approved.map(|approved| self.version_parts(&approved.version)).unwrap_or_default()
     }
 
     /// Appends the differences of the variants that callers found to the approved texts. Blocks.
@@ -400,7 +357,7 @@ impl Router {
             let approved = self.approvals.store.object(&found.approved).unwrap_or_default();
             let what =
                 format!("{} (variant {} with {})", row.public_name, found.digest, found.arguments);
-            write_diff(&VersionPart { what, approved: &approved, offered: &found.text }, out);
+            write_diff(&ChangedPart { what, approved: &approved, offered: &found.text }, out);
         }
     }
 }

@@ -24,20 +24,46 @@ pub enum LineKind {
     Removed,
     Added,
     Same,
+    /// A line for people between the differences.
+    Note,
+}
+
+impl LineKind {
+    /// The sign before a line of a text; `""` before others.
+    pub fn sign(self) -> &'static str {
+        match self {
+            Self::Removed => "-",
+            Self::Added => "+",
+            Self::Same => " ",
+            Self::Heading | Self::Range | Self::Note => "",
+        }
+    }
 }
 
 /// A line of a unified difference.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct DiffLine<'a> {
+pub struct DiffLine {
     pub kind: LineKind,
-    pub text: &'a str,
+    /// The line without its sign.
     pub pieces: MarkedLine,
+    /// Whether its words were compared with those of a counterpart.
+    pub is_compared: bool,
+}
+
+impl DiffLine {
+    fn whole(kind: LineKind, text: &str) -> Self {
+        Self { kind, pieces: vec![(false, text.to_owned())], is_compared: false }
+    }
+
+    /// The line without its sign.
+    pub fn text(&self) -> String {
+        self.pieces.iter().map(|(_, text)| text.as_str()).collect()
+    }
 }
 
 /// Returns the lines of a unified difference, each with its pieces. Where added lines follow
-/// removed ones, each is compared with its counterpart, and its sign is the first of several
-/// pieces; other lines are one piece.
-pub fn marked_lines(diff: &str) -> Vec<DiffLine<'_>> {
+/// removed ones, each is compared with its counterpart; other lines are one piece.
+pub fn marked_lines(diff: &str) -> Vec<DiffLine> {
     let lines = kinds(diff);
     let mut marked = Vec::with_capacity(lines.len());
     let mut rest = lines.as_slice();
@@ -49,32 +75,22 @@ pub fn marked_lines(diff: &str) -> Vec<DiffLine<'_>> {
         let added = run(&rest[removed..], LineKind::Added);
         let (changed, others) = rest.split_at((removed + added).max(1));
         rest = others;
-        if removed == 0 || added == 0 {
-            let whole = |(kind, text)| DiffLine { kind, text, pieces: one(text) };
-            marked.extend(changed.iter().copied().map(whole));
-            continue;
-        }
-        let (before, after) = changed.split_at(removed);
-        let pairs: Vec<_> = zip(before, after).map(|(old, new)| words(old.1, new.1)).collect();
-        let (old, new): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        let (before, after) = changed.split_at(if added == 0 { 0 } else { removed });
+        let pairs = zip(before, after).map(|(old, new)| words(old.1, new.1).unzip());
+        let (old, new): (Vec<_>, Vec<_>) = pairs.unzip();
         for (lines, pieces) in [(before, old), (after, new)] {
             let mut pieces = pieces.into_iter();
-            let line = |(kind, text)| {
-                let pieces = pieces.next().unwrap_or_else(|| one(text));
-                DiffLine { kind, text, pieces }
-            };
-            marked.extend(lines.iter().copied().map(line));
+            marked.extend(lines.iter().map(|(kind, text)| match pieces.next().flatten() {
+                Some(pieces) => DiffLine { kind: *kind, pieces, is_compared: true },
+                None => DiffLine::whole(*kind, text),
+            }));
         }
     }
     marked
 }
 
-fn one(line: &str) -> MarkedLine {
-    vec![(false, line.to_owned())]
-}
-
-/// Returns the lines with their kinds. Within the lines that a range counts, none is a heading: a
-/// text may have lines that look like one.
+/// Returns the lines with their kinds, without their signs. Within the lines that a range counts,
+/// none is a heading: a text may have lines that look like one.
 fn kinds(diff: &str) -> Vec<(LineKind, &str)> {
     let (mut old, mut new) = (0_usize, 0_usize);
     let kind = |line| {
@@ -84,16 +100,17 @@ fn kinds(diff: &str) -> Vec<(LineKind, &str)> {
             ("@@", _) if !is_counted => LineKind::Range,
             (start, _) if start.starts_with('-') => LineKind::Removed,
             (start, _) if start.starts_with('+') => LineKind::Added,
-            _ => LineKind::Same,
+            _ if is_counted => LineKind::Same,
+            _ => LineKind::Note,
         };
         match kind {
             LineKind::Range => (old, new) = counts(line).unwrap_or_default(),
             LineKind::Removed => old = old.saturating_sub(1),
             LineKind::Added => new = new.saturating_sub(1),
             LineKind::Same => (old, new) = (old.saturating_sub(1), new.saturating_sub(1)),
-            LineKind::Heading => {}
+            LineKind::Heading | LineKind::Note => {}
         }
-        (kind, line)
+        (kind, line.strip_prefix(kind.sign()).unwrap_or(line))
     };
     diff.lines().map(kind).collect()
 }
@@ -114,16 +131,13 @@ fn counts(range: &str) -> Option<(usize, usize)> {
     Some((sides.next()??, sides.next()??))
 }
 
-/// Returns a removed and an added line in pieces. The first character of each says which it is.
-fn words(removed: &str, added: &str) -> (MarkedLine, MarkedLine) {
-    let (mut old, mut new) = (MarkedLine::new(), MarkedLine::new());
-    let (before, after) = (&removed[1..], &added[1..]);
-    if before.len().max(after.len()) > MAX_LINE {
-        push(&mut old, false, before);
-        push(&mut new, false, after);
-        return (signed("-", old), signed("+", new));
+/// Returns a removed and an added line in pieces; `None` if they are too long.
+fn words(removed: &str, added: &str) -> Option<(MarkedLine, MarkedLine)> {
+    if removed.len().max(added.len()) > MAX_LINE {
+        return None;
     }
-    let diff = TextDiff::configure().timeout(TIME).diff_words(before, after);
+    let (mut old, mut new) = (MarkedLine::new(), MarkedLine::new());
+    let diff = TextDiff::configure().timeout(TIME).diff_words(removed, added);
     for change in diff.iter_all_changes() {
         let text = change.value();
         match change.tag() {
@@ -135,12 +149,7 @@ fn words(removed: &str, added: &str) -> (MarkedLine, MarkedLine) {
             ChangeTag::Insert => push(&mut new, true, text),
         }
     }
-    (signed("-", joined(&old)), signed("+", joined(&new)))
-}
-
-/// A line of a pair, with its sign as a piece of its own.
-fn signed(sign: &str, line: MarkedLine) -> MarkedLine {
-    [(false, sign.to_owned())].into_iter().chain(line).collect()
+    Some((joined(&old), joined(&new)))
 }
 
 fn push(line: &mut MarkedLine, is_marked: bool, text: &str) {
@@ -172,8 +181,10 @@ mod tests {
         let piece = |(is_marked, text): &(bool, String)| {
             if *is_marked { format!("[{text}]") } else { text.clone() }
         };
-        let lines = marked_lines(diff).into_iter();
-        lines.map(|line| line.pieces.iter().map(piece).collect()).collect()
+        let line = |line: DiffLine| {
+            line.kind.sign().to_owned() + &line.pieces.iter().map(piece).collect::<String>()
+        };
+        marked_lines(diff).into_iter().map(line).collect()
     }
 
     #[test]
@@ -198,14 +209,9 @@ mod tests {
             ["--- approved: x", "+++ offered: x", "@@ -1 +1,2 @@", "-a [b]", "+a [c]", "+new"];
         assert_eq!(marks(diff), expected);
         for diff in ["", "-\n+\n", "-a\n-b\n", "+é\n", "\n\n", "-\u{301}a\n+\u{301}b\n"] {
-            let whole: Vec<String> = marked_lines(diff)
-                .into_iter()
-                .map(|DiffLine { text, pieces, .. }| {
-                    let all: String = pieces.into_iter().map(|(_, text)| text).collect();
-                    assert_eq!(all, text);
-                    all
-                })
-                .collect();
+            let whole = marked_lines(diff).into_iter();
+            let whole: Vec<_> =
+                whole.map(|line| line.kind.sign().to_owned() + &line.text()).collect();
             assert_eq!(whole, diff.lines().collect::<Vec<_>>());
         }
     }

@@ -1,0 +1,145 @@
+//! Two versions of a text, message by message, for people who decide.
+
+use std::time::{Duration, Instant};
+
+use similar::{Algorithm, DiffOp, TextDiff, capture_diff_slices_deadline};
+
+use super::diff::{ChangedPart, write_diff};
+use super::words::{DiffLine, LineKind, marked_lines};
+use crate::router::approval::DEPTH;
+use domain::json::Json;
+
+/// A message of a text, and of the text before it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ComparedMessage {
+    /// Canonical JSON; `None` if the message was added.
+    pub before: Option<String>,
+    /// Canonical JSON; `None` if the message was removed.
+    pub after: Option<String>,
+    /// The changed lines with those around them; empty unless both are there and differ.
+    pub lines: Vec<DiffLine>,
+}
+
+impl ComparedMessage {
+    pub fn is_same(&self) -> bool {
+        self.before == self.after
+    }
+}
+
+/// Time for which the shortest difference is searched; then the rest counts as changed.
+const TIME: Duration = Duration::from_millis(200);
+
+/// Lines around a change that are shown.
+const CONTEXT: usize = 3;
+
+/// Compares two canonical texts, message by message; `""` has no messages.
+pub fn compared_messages(before: &str, after: &str) -> Vec<ComparedMessage> {
+    let (old, new) = (messages(before), messages(after));
+    let until = Some(Instant::now() + TIME);
+    let ops = capture_diff_slices_deadline(Algorithm::Myers, &old, &new, until);
+    let mut all = Vec::with_capacity(new.len());
+    for op in ops {
+        let (mut before, mut after) = (old[op.old_range()].iter(), new[op.new_range()].iter());
+        loop {
+            let (before, after) = (before.next(), after.next());
+            if before.is_none() && after.is_none() {
+                break;
+            }
+            let lines = match (before, after, &op) {
+                (_, _, DiffOp::Equal { .. }) => Vec::new(),
+                (Some(before), Some(after), _) => compared_message(before, after),
+                _ => Vec::new(),
+            };
+            let [before, after] = [before, after].map(|text| text.map(|text| (*text).to_owned()));
+            all.push(ComparedMessage { before, after, lines });
+        }
+    }
+    all
+}
+
+/// Returns the changed lines of a plain text, with those around them.
+pub fn compared_text(before: &str, after: &str) -> Vec<DiffLine> {
+    let diff = TextDiff::configure().timeout(TIME).diff_lines(before, after);
+    let diff = diff.unified_diff().context_radius(CONTEXT).missing_newline_hint(false).to_string();
+    marked_lines(&diff)
+}
+
+/// Returns the changed lines of a message: of its text, if nothing else has changed.
+fn compared_message(before: &str, after: &str) -> Vec<DiffLine> {
+    let [old, new] = [before, after].map(Json::accepted);
+    let text = |message: Json<'_>| {
+        let content = message.get("content")?;
+        let is_plain = content.members().count() == 2 && content.get("type")?.is("text");
+        content.get("text").filter(|_| is_plain)?.as_str().map(|text| text.into_owned())
+    };
+    let role = |message: Json<'_>| message.get("role").map(|role| role.text().to_owned());
+    match (text(old), text(new)) {
+        (Some(old_text), Some(new_text)) if role(old) == role(new) => {
+            compared_text(&old_text, &new_text)
+        }
+        _ => {
+            let mut diff = String::new();
+            let what = String::new();
+            write_diff(&ChangedPart { what, approved: before, offered: after }, &mut diff);
+            let lines = marked_lines(&diff).into_iter();
+            lines.filter(|line| line.kind != LineKind::Heading).collect()
+        }
+    }
+}
+
+/// The messages of a canonical text.
+fn messages(text: &str) -> Vec<&str> {
+    let Ok(json) = Json::parse(text.as_bytes(), DEPTH) else {
+        return Vec::new();
+    };
+    json.get("messages").into_iter().flat_map(Json::elements).map(Json::text).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn text(messages: &[(&str, &str)]) -> String {
+        let message = |(role, text): &(&str, &str)| json!({"content": {"text": text, "type": "text"}, "role": role});
+        json!({"messages": messages.iter().map(message).collect::<Vec<_>>()}).to_string()
+    }
+
+    #[test]
+    fn each_message_is_compared_with_its_counterpart() {
+        let before = text(&[("user", "a\nb"), ("assistant", "same"), ("user", "gone")]);
+        let after = text(&[("user", "a\nb and more"), ("assistant", "same")]);
+        let [changed, same, removed] = &compared_messages(&before, &after)[..] else {
+            panic!("three messages");
+        };
+        assert!(same.is_same() && same.lines.is_empty());
+        assert!(removed.after.is_none() && removed.before.is_some());
+        let lines: Vec<_> = changed.lines.iter().map(|line| (line.kind, line.text())).collect();
+        let expected = [
+            (LineKind::Range, "@@ -1,2 +1,2 @@".to_owned()),
+            (LineKind::Same, "a".to_owned()),
+            (LineKind::Removed, "b".to_owned()),
+            (LineKind::Added, "b and more".to_owned()),
+        ];
+        assert_eq!(lines, expected);
+        let marked = |line: &DiffLine| line.pieces.iter().any(|(is_marked, _)| *is_marked);
+        assert!(!marked(&changed.lines[2]) && marked(&changed.lines[3]));
+    }
+
+    #[test]
+    fn a_first_version_has_added_messages_and_other_roles_are_changes() {
+        let added = compared_messages("", &text(&[("user", "a")]));
+        assert!(matches!(&added[..], [ComparedMessage { before: None, after: Some(_), .. }]));
+        let [changed] =
+            &compared_messages(&text(&[("user", "a")]), &text(&[("assistant", "a")]))[..]
+        else {
+            panic!("one message");
+        };
+        let lines: Vec<_> = changed.lines.iter().map(DiffLine::text).collect();
+        assert!(
+            lines.contains(&"role: user".to_owned())
+                && lines.contains(&"role: assistant".to_owned())
+        );
+    }
+}
