@@ -16,7 +16,7 @@ const shown = PAGES.map((page) => (page.name === 'upstream' ? { ...page, path: '
 const BEST = [
   { name: 'overview', path: '/', theme: 'light', height: 665 },
   { name: 'approval', path: '/approvals/library__review-code', theme: 'light', height: 890 },
-  { name: 'prompt', path: '/prompts/support__reply', theme: 'dark', height: 900 },
+  { name: 'prompt', path: '/prompts/support__reply/try', theme: 'dark', height: 900 },
 ];
 
 async function main() {
@@ -63,7 +63,7 @@ async function take(browser, stage, theme, width) {
 
 async function tryReply(person) {
   const { page } = person;
-  await person.open('/prompts/support__reply');
+  await person.open('/prompts/support__reply/try');
   await page.getByLabel('message (required)').fill('The export has been stuck since Monday.');
   await page.getByRole('button', { name: 'Get the prompt' }).click();
   await page.locator('#result').waitFor();

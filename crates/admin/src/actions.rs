@@ -239,8 +239,8 @@ impl AdminServer {
         self.tried(visitor, form, async move |state, who, page_request| {
             let attempt = attempt(&name, &page_request.params);
             let trial = trial::attempt(&state, &who, &page_request, &attempt).await?;
-            let page =
-                pages::prompt::with_trial(&state, &page_request, &who, &name, Some(trial)).await?;
+            let page = pages::prompt::tried(&state, &page_request, &who, &name, trial);
+            let page = Box::pin(page).await?;
             html(&page, &who, &gateway)
         })
         .await
@@ -395,7 +395,8 @@ impl AdminServer {
         }
     }
 
-    /// Carries out a decision that a form has sent, with the entity tag of the version on its page.
+    /// Carries out a decision that a form has sent, with the entity tags of the versions on its
+    /// page, and leads to the next prompt that waits.
     async fn decide_in_console(&self, visitor: &Visitor, form: &Params) -> PageResult<AdminAnswer> {
         let action = match form.get("action") {
             "approve" => Action::Approve { unseen: false },
@@ -409,9 +410,11 @@ impl AdminServer {
             "rollback" => Action::RollBack { to: None },
             _ => return Err(PageError::new(StatusCode::BAD_REQUEST, "Choose what to decide.")),
         };
-        let name = form.get("prompt");
+        let names: Vec<String> = form.all("prompt").map(str::to_owned).collect();
+        let last = names.last().cloned().unwrap_or_default();
+        let is_of_waiting = matches!(action, Action::Approve { .. } | Action::Reject);
         let decision = DecisionRequest {
-            prompts: vec![name.to_owned()],
+            prompts: names,
             by: Some(visitor.id.clone()),
             known_as: visitor.name.clone(),
             why: form.some("why").map(str::to_owned),
@@ -419,9 +422,14 @@ impl AdminServer {
             unseen: form.some("unseen").is_some(),
             variants: form.some("variant").map(str::to_owned).into_iter().collect(),
         };
-        match self.state.decide(action, decision, form.some("tag")).await {
+        let tags: Vec<&str> = form.all("tag").filter(|tag| !tag.is_empty()).collect();
+        let if_match = (!tags.is_empty()).then(|| tags.join(","));
+        match self.state.decide(action, decision, if_match.as_deref()).await {
             Ok(_) => {
-                Ok(AdminAnswer::moved(&format!("/approvals/{}", percent::encoded_segment(name))))
+                let next = pages::approvals::next_waiting(&self.state, &last);
+                let to = next.filter(|_| is_of_waiting).unwrap_or_else(|| last.clone());
+                let [to, after] = [&to, &last].map(|name| percent::encoded_segment(name));
+                Ok(AdminAnswer::moved(&format!("/approvals/{to}?after={after}")))
             }
             Err((status, document)) => {
                 let message = document["error"].as_str().unwrap_or_default().to_owned();

@@ -234,6 +234,11 @@ pub(super) enum NotShown {
     Failed(ApprovalError),
 }
 
+/// The entity tag of a prompt as it is known without a probe.
+pub(super) fn row_tag(row: &ApprovalRow) -> String {
+    Examined::known(row).tag()
+}
+
 /// The prompts with these names, each once.
 fn chosen(rows: &[ApprovalRow], names: &[String]) -> Result<Vec<ApprovalRow>, Refusal> {
     let by_name: HashMap<&str, &ApprovalRow> =

@@ -499,7 +499,7 @@ fn signed_out_by(visitor: &Visitor) -> String {
     if visitor.expires.is_some() { visitor.csrf_token() } else { String::new() }
 }
 
-fn internal(error: &dyn std::error::Error) -> PageError {
+pub(crate) fn internal(error: &dyn std::error::Error) -> PageError {
     tracing::error!(%error, "a page of the console cannot be written; please report this line");
     PageError::new(
         StatusCode::INTERNAL_SERVER_ERROR,

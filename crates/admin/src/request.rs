@@ -29,6 +29,11 @@ impl Params {
         Some(self.get(name)).filter(|value| !value.is_empty())
     }
 
+    /// All values of a parameter.
+    pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
     /// The parameters whose names begin with `prefix`, without it.
     pub(super) fn with_prefix<'a>(
         &'a self,

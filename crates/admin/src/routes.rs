@@ -4,6 +4,7 @@
 use http::{Method, StatusCode};
 
 use super::answer::AdminAnswer;
+use super::pages::prompt::PromptTab;
 use super::sign_in::Role;
 use super::state::AdminState;
 use domain::percent;
@@ -55,8 +56,9 @@ pub(super) enum LoginStep {
 #[derive(Clone, Copy)]
 pub(super) enum ConsolePage {
     Overview,
+    Search,
     Prompts,
-    Prompt,
+    Prompt(PromptTab),
     Upstreams,
     Upstream,
     Access,
@@ -105,7 +107,7 @@ const TESTER: Option<Role> = Some(Role::Tester);
 const APPROVER: Option<Role> = Some(Role::Approver);
 
 /// A path without names comes before one that it matches, too.
-static ROUTES: [Route; 46] = [
+static ROUTES: [Route; 51] = [
     get("/livez", None, Handler::Livez),
     get("/readyz", None, Handler::Readyz),
     get("/metrics", VIEWER, Handler::Metrics),
@@ -134,9 +136,14 @@ static ROUTES: [Route; 46] = [
     post("/logout", VIEWER, Handler::Form(ConsoleForm::Logout)),
     get("/", VIEWER, Handler::Page(ConsolePage::Overview)),
     get("/overview", VIEWER, Handler::Page(ConsolePage::Overview)),
+    get("/search", VIEWER, Handler::Page(ConsolePage::Search)),
     get("/prompts", VIEWER, Handler::Page(ConsolePage::Prompts)),
-    get("/prompts/{name}", VIEWER, Handler::Page(ConsolePage::Prompt)),
+    get("/prompts/{name}", VIEWER, tab(PromptTab::Text)),
+    get("/prompts/{name}/try", VIEWER, tab(PromptTab::Try)),
     post("/prompts/{name}/try", TESTER, Handler::Form(ConsoleForm::Try)),
+    get("/prompts/{name}/versions", VIEWER, tab(PromptTab::Versions)),
+    get("/prompts/{name}/access", VIEWER, tab(PromptTab::Access)),
+    get("/prompts/{name}/uses", VIEWER, tab(PromptTab::Uses)),
     post("/prompts/{name}/complete", TESTER, Handler::Form(ConsoleForm::Complete)),
     get("/upstreams", VIEWER, Handler::Page(ConsolePage::Upstreams)),
     get("/upstreams/{id}", VIEWER, Handler::Page(ConsolePage::Upstream)),
@@ -220,6 +227,10 @@ fn names(pattern: &str, path: &str) -> Option<Vec<String>> {
     parts.next().is_none().then_some(names)
 }
 
+const fn tab(tab: PromptTab) -> Handler {
+    Handler::Page(ConsolePage::Prompt(tab))
+}
+
 const fn get(path: &'static str, role: Option<Role>, handler: Handler) -> Route {
     Route { method: Method::GET, path, role, handler }
 }
@@ -272,7 +283,7 @@ mod tests {
         for (path, allowed, parent) in [
             ("/approvals/decide", "POST", "/approvals"),
             ("/audit/verification", "GET, HEAD, POST", "/audit"),
-            ("/prompts/a%20%22b/try", "POST", "/prompts/a%20%22b"),
+            ("/prompts/a%20%22b/complete", "POST", "/prompts/a%20%22b"),
             ("/api/v1/status", "GET, HEAD", "/api/v1"),
             ("/logout", "POST", "/"),
         ] {

@@ -79,7 +79,7 @@ async fn the_matrix_says_what_explain_says() {
         }
     }
     assert_eq!(compared, 6);
-    let one = rows(&browser.page("/prompts/lib__greet").await, "Rights");
+    let one = rows(&browser.page("/prompts/lib__greet/access").await, "Rights");
     let text = |right: &Vec<String>| right[1..].join(" ").replace("no rule allows it", "");
     let one = one.iter().map(|right| text(right).trim().to_owned());
     assert_eq!(one.collect::<Vec<_>>(), shown[1][1..], "a prompt's page says the same");

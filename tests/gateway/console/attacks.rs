@@ -160,7 +160,7 @@ async fn what_visitors_callers_and_children_write_is_never_markup() {
     let csrf = browser.csrf("/access").await;
     let stderr = browser.page("/upstreams/child").await;
     let usage = browser.page("/usage?by=caller").await;
-    let uses = browser.page("/prompts/up__p").await;
+    let uses = browser.page("/prompts/up__p/uses").await;
     for payload in PAYLOADS {
         assert_harmless(&stderr, payload, "/upstreams/child");
         let query = form(&[
@@ -172,7 +172,9 @@ async fn what_visitors_callers_and_children_write_is_never_markup() {
             ("text", payload),
             ("tag", payload),
         ]);
-        for path in ["/prompts", "/access", "/approvals", "/usage", "/audit", "/configuration"] {
+        for path in
+            ["/prompts", "/search", "/access", "/approvals", "/usage", "/audit", "/configuration"]
+        {
             let odd = "state=%22%3E%3Cb%3E&view=%22%3E%3Cb%3E";
             let choices = "&sort=%22%3E%3Cb%3E&by=%22%3E%3Cb%3E&span=%22%3E%3Cb%3E";
             // The page of uses refuses values of these that it does not know.
@@ -197,7 +199,7 @@ async fn what_visitors_callers_and_children_write_is_never_markup() {
             assert_eq!(page.status, 404, "{path}/{payload}");
             assert!(!text(&page).contains(payload), "{path}/{payload}");
         }
-        let moved = browser.get(&format!("/prompts/{segment}/try")).await;
+        let moved = browser.get(&format!("/prompts/{segment}/complete")).await;
         assert_eq!(moved.status, 303);
         let to = moved.header("location").unwrap();
         assert!(to.starts_with("/prompts/") && !to.contains(['<', '>', '"', '\'', ' ']), "{to}");

@@ -34,7 +34,7 @@ async fn a_page_has_no_more_rows_than_it_may() {
         ("/access", "Access matrix"),
         ("/audit", "Records"),
         ("/configuration", "Values in use"),
-        ("/prompts/up__a", "Rights"),
+        ("/prompts/up__a/access", "Rights"),
     ] {
         let shown = browser.page(path).await;
         assert_eq!(rows(&shown, label).len(), 1, "{path}: {shown}");

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::oidc::OpenId;
-use super::{ADMIN, Browser, document, hidden, text, with_token};
+use super::{ADMIN, Browser, document, hidden, rows, text, with_token};
 use crate::approvals::{Changeable, Folder, enforced};
 use crate::support::{Process, eventually};
 
@@ -33,10 +33,7 @@ async fn a_person_approves_rejects_and_goes_back() {
     let seen = viewer.page("/approvals/up__p").await;
     assert!(seen.contains("Texts are shown to testers") && !seen.contains("value=\"approve\""));
     let seen = tester.page("/approvals/up__p").await;
-    assert!(
-        seen.contains("aria-label=\"Difference\"") && !seen.contains("value=\"approve\""),
-        "{seen}"
-    );
+    assert!(seen.contains("aria-label=\"Patch\"") && !seen.contains("value=\"approve\""), "{seen}");
     let tag = async || {
         document(&api, "/approvals").await["prompts"][0]["tag"].as_str().unwrap().to_owned()
     };
@@ -71,7 +68,7 @@ async fn a_person_approves_rejects_and_goes_back() {
         let decided = eventually(decided, |reply| reply.status != 412).await;
         assert_eq!(
             decided.header("location"),
-            Some("/approvals/up__p"),
+            Some("/approvals/up__p?after=up__p"),
             "{action}: {}",
             text(&decided)
         );
@@ -196,4 +193,119 @@ async fn a_decision_is_on_the_text_that_was_shown_whatever_the_upstream_answers_
     let is_kept = ["good", "nice", "third", "evil"].map(|text| kept.contains(text));
     assert_eq!(is_kept, [true, true, true, false], "{kept}");
     process.stop().await;
+}
+
+#[tokio::test]
+async fn what_waits_is_read_as_a_document_and_decided_one_by_one_or_together() {
+    let (up, provider) = (Changeable::start().await, OpenId::start().await);
+    up.offer(|offer| offer.text = "Be kind.\n\n```\n{{ x }}\n```".to_owned());
+    let library = tempfile::tempdir().unwrap();
+    for name in ["a", "b", "c"] {
+        let file =
+            format!("---\nname: {name}\narguments:\n  - name: topic\n---\nOn {{{{ topic }}}}.\n");
+        std::fs::write(library.path().join(format!("{name}.md")), file).unwrap();
+    }
+    let lib = format!("[upstreams.lib]\ntransport = \"library\"\npath = {:?}\n", library.path());
+    let toml = enforced("")
+        + ADMIN
+        + "write = true\n"
+        + &provider.table()
+        + &lib
+        + &up.upstream.table("up");
+    let folder = Folder::new(&toml);
+    let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
+    let mut browser = Browser::new(&admin);
+    browser.log_in("t0ken").await;
+    let inbox = async || browser.clone().page("/approvals/up__p").await;
+    let page = eventually(inbox, |page| page.contains("4 waiting")).await;
+    // A first version is a document: its text with code, and no patch against nothing.
+    assert!(page.contains("First version") && page.contains("<pre class=\"code\""), "{page}");
+    assert!(page.contains("href=\"/approvals/lib__c\" aria-keyshortcuts=\"k\""), "{page}");
+    let decide = async |browser: &mut Browser, page: &str, action: &str| {
+        let prompts = page
+            .split("name=\"prompt\" value=\"")
+            .skip(1)
+            .map(|rest| rest.split('"').next().unwrap());
+        let tags = page
+            .split("name=\"tag\" value=\"")
+            .skip(1)
+            .map(|rest| rest.split('"').next().unwrap().replace("&#34;", "\""));
+        let (prompts, tags): (Vec<_>, Vec<_>) = (prompts.collect(), tags.collect());
+        let csrf = hidden(page, "csrf");
+        let mut fields = vec![("csrf", csrf.as_str()), ("action", action)];
+        fields.extend(prompts.iter().map(|prompt| ("prompt", *prompt)));
+        fields.extend(tags.iter().map(|tag| ("tag", tag.as_str())));
+        browser.submit("/approvals/decide", &fields).await
+    };
+    // Several at once, with a summary of each.
+    let several = browser.page("/approvals?chosen=lib__a&chosen=lib__b").await;
+    assert_eq!(rows(&several, "Changes").len(), 2, "{several}");
+    assert!(several.contains("Approve 2 prompts") && several.contains("first version"));
+    let decided = decide(&mut browser, &several, "approve").await;
+    assert_eq!(
+        decided.header("location"),
+        Some("/approvals/lib__c?after=lib__b"),
+        "{}",
+        text(&decided)
+    );
+    let next = async || browser.clone().page("/approvals/lib__c?after=lib__b").await;
+    let page = eventually(next, |page| page.contains("2 waiting")).await;
+    assert!(page.contains("was approved by token"), "{page}");
+    assert!(page.contains("<var class=\"place\">{{ topic }}</var>"), "{page}");
+    // One by one: each decision leads to the next that waits.
+    let one = page.split("<details><summary>Take back").next().unwrap();
+    let decided = decide(&mut browser, one, "approve").await;
+    assert_eq!(
+        decided.header("location"),
+        Some("/approvals/up__p?after=lib__c"),
+        "{}",
+        text(&decided)
+    );
+    // A change is shown message by message, the versions on the page of the prompt.
+    let file = "---\nname: a\narguments:\n  - name: topic\n---\nAll on {{ topic }}, please.\n";
+    std::fs::write(library.path().join("a.md"), file).unwrap();
+    // A page that is asked for before the edit is seen says that the file has changed.
+    let changed = async || text(&browser.clone().get("/approvals/lib__a").await);
+    let page = eventually(changed, |page| page.contains("What changes")).await;
+    assert!(page.contains("<mark>}}, please.</mark>"), "{page}");
+    let decided =
+        decide(&mut browser, page.split("<details><summary>Take back").next().unwrap(), "approve")
+            .await;
+    assert_eq!(decided.status, 303, "{}", text(&decided));
+    let versions = browser.page("/prompts/lib__a/versions").await;
+    assert_eq!(rows(&versions, "Approved versions").len(), 2, "{versions}");
+    assert!(versions.contains("From version 1 to 2") && versions.contains("please"), "{versions}");
+    let text_tab = browser.page("/prompts/lib__a").await;
+    assert!(text_tab.contains("Approved by token") && text_tab.contains("All on "), "{text_tab}");
+    // A chosen version comes back, with a reason.
+    let (csrf, tag, to) = (
+        hidden(&versions, "csrf"),
+        hidden(&versions, "tag"),
+        versions.split("<option value=\"sha256:").nth(1).unwrap(),
+    );
+    let to = format!("sha256:{}", to.split('"').next().unwrap());
+    let mut fields = vec![
+        ("csrf", csrf.as_str()),
+        ("tag", &tag),
+        ("prompt", "lib__a"),
+        ("action", "rollback"),
+        ("to", &to),
+    ];
+    assert_eq!(browser.submit("/approvals/decide", &fields).await.status, 400, "it needs a reason");
+    fields.push(("why", "too polite"));
+    assert_eq!(browser.submit("/approvals/decide", &fields).await.status, 303);
+    let page = browser.page("/prompts/lib__a/versions").await;
+    assert!(page.contains("too polite") && page.contains("Another version is offered"), "{page}");
+    // Viewers read none of it.
+    let mut viewer = Browser::new(&admin);
+    provider.sign_in(&mut viewer, &["readers"]).await;
+    for path in ["/prompts/lib__a", "/prompts/lib__a/versions", "/approvals/up__p"] {
+        let page = viewer.page(path).await;
+        assert!(
+            page.contains("Texts are shown to testers") && !page.contains("please"),
+            "{path}: {page}"
+        );
+    }
+    assert_eq!(viewer.get("/approvals?chosen=lib__a").await.status, 403);
+    process.kill().await;
 }

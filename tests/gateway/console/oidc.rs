@@ -172,7 +172,7 @@ async fn a_person_of_the_callers_own_issuer_tries_under_that_id() {
     gateway.summary().await;
     let mut browser = Browser::new(&gateway.admin());
     provider.sign_in(&mut browser, &["authors"]).await;
-    let csrf = browser.csrf("/prompts/up__p").await;
+    let csrf = browser.csrf("/prompts/up__p/try").await;
     let page = browser.submit("/prompts/up__p/try", &[("csrf", &csrf)]).await;
     assert!(text(&page).contains("as ada") || text(&page).contains("ada"), "{}", text(&page));
     let received = log.of("received").pop().unwrap();
@@ -194,7 +194,7 @@ async fn a_person_does_not_try_as_a_caller_of_the_same_name_with_another_credent
     gateway.summary().await;
     let mut browser = Browser::new(&gateway.admin());
     provider.sign_in(&mut browser, &["authors"]).await;
-    let csrf = browser.csrf("/prompts/up__p").await;
+    let csrf = browser.csrf("/prompts/up__p/try").await;
     browser.submit("/prompts/up__p/try", &[("csrf", &csrf)]).await;
     let received = log.of("received").pop().unwrap();
     assert_eq!(received["caller"], "console/ada");

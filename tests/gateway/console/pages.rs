@@ -9,10 +9,15 @@ use crate::support::client::Reply;
 use crate::support::process::run;
 use crate::support::{Gateway, Process, Scripted, Upstream};
 
-const PAGES: [&str; 11] = [
+const PAGES: [&str; 16] = [
     "/",
     "/prompts",
     "/prompts/up__p",
+    "/prompts/up__p/try",
+    "/prompts/up__p/versions",
+    "/prompts/up__p/access",
+    "/prompts/up__p/uses",
+    "/search?q=p",
     "/upstreams",
     "/upstreams/up",
     "/access",
@@ -22,6 +27,18 @@ const PAGES: [&str; 11] = [
     "/configuration",
     "/connect",
 ];
+
+#[tokio::test]
+async fn the_file_of_a_library_prompt_is_read_on_its_page_without_approvals() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = "---\nname: greet\narguments:\n  - name: who\n---\nHello {{ who }}!\n";
+    std::fs::write(folder.path().join("greet.md"), file).unwrap();
+    let lib = format!("[upstreams.lib]\ntransport = \"library\"\npath = {:?}\n", folder.path());
+    let gateway = Gateway::start(&format!("{OPEN_ADMIN}{lib}")).await;
+    gateway.summary().await;
+    let page = Browser::new(&gateway.admin()).page("/prompts/lib__greet").await;
+    assert!(page.contains("Hello <var class=\"place\">{{ who }}</var>!"), "{page}");
+}
 
 async fn gateway(admin: &str) -> (Upstream, Gateway) {
     let upstream = Upstream::with_prompts(&["p"]).await;
@@ -131,8 +148,7 @@ async fn a_console_that_is_off_has_no_pages_and_the_api_stays() {
 async fn without_a_token_people_try_what_anyone_may_get_and_decide_nothing() {
     let (_upstream, gateway) = gateway(OPEN_ADMIN).await;
     let mut browser = Browser::new(&gateway.admin());
-    assert!(browser.page("/prompts/up__p").await.contains("/prompts/up__p/try"), "a form");
-    let csrf = browser.csrf("/prompts/up__p").await;
+    let csrf = browser.csrf("/prompts/up__p/try").await;
     let tried = browser.submit("/prompts/up__p/try", &[("csrf", &csrf)]).await;
     assert_eq!(tried.status, 200, "{}", text(&tried));
     let forged = browser.submit("/prompts/up__p/try", &[("csrf", "x")]).await;
@@ -147,8 +163,9 @@ async fn without_a_token_people_look_and_do_nothing_else_where_rules_decide() {
     let rule = "[[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\n";
     let (_upstream, gateway) = gateway(&format!("{OPEN_ADMIN}{rule}")).await;
     let mut browser = Browser::new(&gateway.admin());
-    let page = browser.page("/prompts/up__p").await;
-    assert!(!page.contains("/try"), "no form is offered");
+    let page = browser.page("/prompts/up__p/try").await;
+    assert!(!page.contains("/try#result"), "no form is offered");
+    assert!(browser.page("/prompts/up__p").await.contains("Texts are shown to testers"));
     let csrf = browser.csrf("/access").await;
     for (path, fields) in [
         ("/prompts/up__p/try", vec![]),
@@ -172,7 +189,7 @@ async fn addresses_of_forms_lead_to_their_pages() {
     let (_upstream, gateway) = gateway(OPEN_ADMIN).await;
     let mut browser = Browser::new(&gateway.admin());
     for (path, to) in [
-        ("/prompts/up__p/try", "/prompts/up__p"),
+        ("/prompts/up__p/complete", "/prompts/up__p"),
         ("/prompts/a%20%22b/complete", "/prompts/a%20%22b"),
         ("/approvals/decide", "/approvals"),
         ("/logout", "/"),

@@ -3,6 +3,7 @@
 pub(super) mod asset;
 mod frame;
 pub(super) mod plot;
+pub(super) mod prompt_text;
 pub(super) mod text;
 
 pub(super) use frame::{ConsoleFrame, ConsoleSection, ErrorPage, LoginPage, SignedInPage};

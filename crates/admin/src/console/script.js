@@ -64,7 +64,7 @@
     setTimeout(again, every);
   }
 
-  // Completion of arguments while a prompt is tried.
+  // Completion of arguments while a prompt is tried: what the upstream suggests stands below the field.
   let completing = null;
   document.addEventListener('input', (event) => {
     const field = event.target.closest('[data-complete]');
@@ -81,11 +81,19 @@
         });
         if (!response.ok) return;
         const { values } = await response.json();
-        const list = document.getElementById(field.getAttribute('list'));
-        list.replaceChildren(...values.map((value) => Object.assign(document.createElement('option'), { value })));
+        suggest(field, values.filter((value) => value !== field.value).slice(0, 8));
       } catch { /* Nothing to suggest. */ }
     }, 200);
   });
+  const suggest = (field, values) => {
+    const list = field.parentNode.querySelector('.suggestions');
+    list.hidden = values.length === 0;
+    list.replaceChildren(...values.map((value) => {
+      const button = Object.assign(document.createElement('button'), { type: 'button', textContent: value });
+      button.addEventListener('click', () => { field.value = value; field.focus(); suggest(field, []); });
+      return button;
+    }));
+  };
 
   // The values of a plot where the pointer is, or where the arrow keys have gone.
   const point = (plot, index) => {

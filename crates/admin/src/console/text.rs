@@ -56,6 +56,7 @@ pub(crate) mod filters {
     use askama::{Result, Values};
 
     use super::Html;
+    use crate::console::prompt_text::PromptText;
     use base::platform::wall_clock;
 
     /// Text of others: see [`super::ShownText`].
@@ -94,6 +95,16 @@ pub(crate) mod filters {
     #[askama::filter_fn]
     pub(crate) fn digest(digest: impl std::fmt::Display, _: &dyn Values) -> Result<Html> {
         Ok(super::digest(&digest.to_string()))
+    }
+
+    /// The text of a prompt: see [`PromptText`].
+    #[askama::filter_fn]
+    pub(crate) fn prompt_text(
+        text: impl AsRef<str>,
+        _: &dyn Values,
+        places: &[String],
+    ) -> Result<Html> {
+        Ok(Html(PromptText { text: text.as_ref(), places }.to_string()))
     }
 
     /// A duration in microseconds.
@@ -137,7 +148,7 @@ impl<'a> Moment<'a> {
     /// The distance from `now`, and the time beside it.
     fn beside(&self, now: SystemTime) -> Html {
         self.html(now, |absolute, distance| {
-            format!("{distance} <time datetime=\"{}\">{absolute}</time>", self.written)
+            format!("{distance} (<time datetime=\"{}\">{absolute}</time>)", self.written)
         })
     }
 
@@ -205,7 +216,10 @@ mod tests {
             moment.ago(now).0,
             format!("<time {attribute} title=\"{absolute}\">1 min ago</time>")
         );
-        assert_eq!(moment.beside(now).0, format!("1 min ago <time {attribute}>{absolute}</time>"));
+        assert_eq!(
+            moment.beside(now).0,
+            format!("1 min ago (<time {attribute}>{absolute}</time>)")
+        );
         assert_eq!(Moment::read("<b>").ago(now).0, "&lt;b&gt;");
         assert_eq!(Moment::read("<234567890T18:28:57Z").ago(now).0, "&lt;234567890T18:28:57Z");
     }

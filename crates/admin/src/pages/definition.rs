@@ -12,8 +12,8 @@ pub(super) struct Definition {
     pub description: String,
     pub arguments: Vec<ArgumentRow>,
     pub tags: Vec<String>,
-    /// Where each part comes from: the upstream, the lock file, or an overlay.
-    pub origins: Vec<PartOrigin>,
+    /// The parts that overlays have changed, with the key of the overlay.
+    changed: Vec<(String, String)>,
 }
 
 /// An argument of a prompt.
@@ -25,13 +25,6 @@ pub(super) struct ArgumentRow {
     pub required: bool,
     /// The values that the gateway accepts; empty if it accepts any.
     pub choices: Vec<String>,
-}
-
-/// The origin of one part of a definition.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct PartOrigin {
-    pub part: String,
-    pub from: String,
 }
 
 impl Definition {
@@ -56,44 +49,50 @@ impl Definition {
             description: text(prompt, "description"),
             arguments: arguments.map(argument).collect(),
             tags: meta.and_then(|meta| meta.get("tags")).map(texts).unwrap_or_default(),
-            origins: Vec::new(),
+            changed: Vec::new(),
         }
     }
 
-    /// Adds the origin of each part.
+    /// Adds the parts that overlays have changed.
     pub(super) fn with_origins(mut self, config: &Config, owner: &Owner) -> Self {
         let numbers = owner.overlay.iter().flat_map(|overlay| overlay.numbers.iter().copied());
-        let numbers: Vec<usize> = numbers.collect();
         let own = |number: usize| config.overlays.iter().find(|overlay| overlay.number == number);
-        let changed: Vec<(String, String)> = numbers
-            .into_iter()
+        self.changed = numbers
             .flat_map(|number| {
                 let keys = own(number).map(|overlay| overlay.action.changed_keys());
                 keys.unwrap_or_default().into_iter().map(move |key| (key, overlay::key(number)))
             })
             .collect();
-        let upstream = format!("upstream {}", owner.upstream);
-        let origin = |part: &str| {
-            let key = if part == "name" { "rename" } else { part };
-            let last = changed.iter().rev().find(|(changed, _)| changed == key);
-            last.map_or_else(|| upstream.clone(), |(_, overlay)| overlay.clone())
-        };
-        let mut parts = vec!["name".to_owned()];
-        parts.extend((!self.title.is_empty()).then(|| "title".to_owned()));
-        parts.extend((!self.description.is_empty()).then(|| "description".to_owned()));
-        parts.extend((!self.tags.is_empty()).then(|| "tags".to_owned()));
-        let arguments =
-            self.arguments.iter().map(|argument| format!("arguments.{}", argument.name));
-        parts.extend(arguments);
-        let is_part = |key: &String| !parts.contains(key) && key != "rename";
-        let more: Vec<String> =
-            changed.iter().map(|(key, _)| key.clone()).filter(is_part).collect();
-        parts.extend(more);
-        parts.dedup();
-        self.origins =
-            parts.into_iter().map(|part| PartOrigin { from: origin(&part), part }).collect();
         self
     }
+
+    /// The key of the overlay that has set a part last; `None` if the part is its upstream's.
+    pub(super) fn overlay(&self, part: &str) -> Option<&str> {
+        let mut changed = self.changed.iter().rev();
+        changed.find(|(key, _)| key == part).map(|(_, overlay)| overlay.as_str())
+    }
+
+    /// The same for an argument, of which an overlay names the parts.
+    pub(super) fn argument_overlay(&self, argument: &str) -> Option<&str> {
+        let mut changed = self.changed.iter().rev();
+        let found = changed.find(|(key, _)| is_of_argument(key, argument));
+        found.map(|(_, overlay)| overlay.as_str())
+    }
+
+    /// The changed parts beside which nothing else stands, such as preset arguments.
+    pub(super) fn other_changes(&self) -> impl Iterator<Item = &(String, String)> {
+        self.changed.iter().filter(|(key, _)| {
+            let is_shown = matches!(key.as_str(), "title" | "description" | "tags");
+            let mut arguments = self.arguments.iter();
+            !is_shown && !arguments.any(|argument| is_of_argument(key, &argument.name))
+        })
+    }
+}
+
+/// Whether a changed part is one of an argument: `arguments.NAME.PART`.
+fn is_of_argument(key: &str, argument: &str) -> bool {
+    let part = key.strip_prefix("arguments.").and_then(|key| key.strip_prefix(argument));
+    part.is_some_and(|part| part.starts_with('.'))
 }
 
 /// A member that is a string; `""` without one.

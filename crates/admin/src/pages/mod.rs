@@ -5,15 +5,18 @@ mod audit;
 mod configuration;
 mod connect;
 mod definition;
+mod message;
 mod overview;
-mod approvals;
+pub(super) mod approvals;
 pub(super) mod prompt;
 mod prompts;
 mod rights;
+mod search;
 mod traffic;
 pub(super) mod trial;
 mod upstreams;
 mod usage;
+mod version;
 
 use std::sync::Arc;
 
@@ -119,16 +122,22 @@ pub(super) async fn make(
 ) -> PageResult<Box<dyn AnyPage>> {
     Ok(match page {
         routes::ConsolePage::Overview => Box::new(overview::overview(state, page_request).await),
+        routes::ConsolePage::Search => Box::new(search::search(state, page_request).await?),
         routes::ConsolePage::Prompts => Box::new(prompts::prompts(state, page_request)?),
-        routes::ConsolePage::Prompt => {
-            Box::new(prompt::prompt(state, page_request, visitor, name).await?)
+        routes::ConsolePage::Prompt(tab) => {
+            Box::new(prompt::prompt(state, page_request, visitor, name, tab).await?)
         }
         routes::ConsolePage::Upstreams => Box::new(upstreams::upstreams(state)),
         routes::ConsolePage::Upstream => {
             Box::new(upstreams::upstream(state, page_request, name).await?)
         }
         routes::ConsolePage::Access => Box::new(access::access(state, page_request, visitor)?),
-        routes::ConsolePage::Approvals => Box::new(approvals::approvals(state, page_request)),
+        routes::ConsolePage::Approvals if page_request.params.some("chosen").is_some() => {
+            Box::new(approvals::several(state, page_request, visitor).await?)
+        }
+        routes::ConsolePage::Approvals => {
+            Box::new(approvals::approvals(state, page_request, visitor))
+        }
         routes::ConsolePage::Approval => {
             Box::new(approvals::approval(state, page_request, visitor, name).await?)
         }

@@ -13,7 +13,7 @@ use crate::state::AdminState;
 use domain::approval;
 use domain::json::Json;
 use domain::tool::search::{Score, SearchQuery};
-use gateway::router::catalog::{LeftOut, LookAlike};
+use gateway::router::catalog::{CatalogContent, LeftOut, LookAlike};
 use gateway::router::owner::Owner;
 
 /// A part of the prompts.
@@ -68,14 +68,7 @@ pub(super) fn prompts(state: &AdminState, request: &PageRequest) -> PageResult<P
     let catalog = state.router.catalog();
     let content = &catalog.content;
     let wanted = PromptFilter::new(state, request);
-    let mut found: Vec<(Score, &Owner, Json<'_>)> = Vec::new();
-    let all = content.everyone.elements().zip(content.owners()).enumerate();
-    for (index, ((_, prompt), owner)) in all {
-        if index % BETWEEN == 0 && request.is_late() {
-            return Err(PageError::late());
-        }
-        found.extend(wanted.score(owner, prompt).map(|score| (score, owner, prompt)));
-    }
+    let mut found = wanted.found(content, request)?;
     match request.params.get("sort") {
         "upstream" => found.sort_by_key(|(_, owner, _)| owner.upstream.as_str()),
         "state" => found.sort_by_key(|(_, owner, _)| owner.approval.state),
@@ -94,6 +87,24 @@ pub(super) fn prompts(state: &AdminState, request: &PageRequest) -> PageResult<P
         look_alikes: content.look_alikes.iter().take(below).cloned().collect(),
         filter: FilterForm::new(state, request),
     })
+}
+
+/// Returns the names and titles of the prompts that match best.
+///
+/// # Errors
+/// As [`prompts`].
+pub(super) fn best(
+    state: &AdminState,
+    request: &PageRequest,
+    count: usize,
+) -> PageResult<Vec<(String, String)>> {
+    let catalog = state.router.catalog();
+    let mut found = PromptFilter::new(state, request).found(&catalog.content, request)?;
+    found.sort_by_key(|(score, _, _)| Reverse(*score));
+    let best = found.into_iter().take(count);
+    Ok(best
+        .map(|(_, owner, prompt)| (owner.public_name.to_string(), text(prompt, "title")))
+        .collect())
 }
 
 fn row(owner: &Owner, prompt: Json<'_>) -> PromptRow {
@@ -132,6 +143,26 @@ impl<'a> PromptFilter<'a> {
             tag: params.some("tag"),
             approval: params.some("state"),
         }
+    }
+
+    /// The prompts that match, with their scores.
+    ///
+    /// # Errors
+    /// They cannot be searched in time.
+    fn found<'c>(
+        &self,
+        content: &'c CatalogContent,
+        request: &PageRequest,
+    ) -> PageResult<Vec<(Score, &'c Owner, Json<'c>)>> {
+        let mut found = Vec::new();
+        let all = content.everyone.elements().zip(content.owners()).enumerate();
+        for (index, ((_, prompt), owner)) in all {
+            if index % BETWEEN == 0 && request.is_late() {
+                return Err(PageError::late());
+            }
+            found.extend(self.score(owner, prompt).map(|score| (score, owner, prompt)));
+        }
+        Ok(found)
     }
 
     /// The score of a prompt that matches.

@@ -1,6 +1,7 @@
-//! The trial of a prompt: the call as any client would make it, and its result by content type.
+//! The trial of a prompt: the call as any client would make it.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use http::StatusCode;
 use serde::Serialize;
@@ -8,6 +9,7 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use super::definition::text;
+use super::message::MessageView;
 use super::rights::known;
 use super::{PageError, PageResult};
 use crate::request::PageRequest;
@@ -18,7 +20,6 @@ use domain::call::{Call, ClientMessages, ForwardedMeta, NameKind, Request};
 use domain::caller::{CONSOLE, CONSOLE_PREFIX, Caller, is_id};
 use domain::document::Document;
 use domain::error_code;
-use domain::hidden_text;
 use domain::json::Json;
 use gateway::net::origin::is_same_uri;
 use gateway::policy::TakenIds;
@@ -35,51 +36,10 @@ pub(crate) struct Trial {
     /// The fault, as a client reads it.
     pub error: Option<String>,
     pub duration_ms: u64,
+    #[serde(skip)]
+    pub started_at: SystemTime,
     pub description: String,
-    pub messages: Vec<TrialMessage>,
-}
-
-/// One message of a result.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct TrialMessage {
-    pub role: String,
-    #[serde(flatten)]
-    pub content: TrialContent,
-    /// Hidden characters in its text.
-    pub hidden: usize,
-}
-
-/// The content of a message.
-#[derive(Debug, Serialize)]
-#[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
-pub(crate) enum TrialContent {
-    Text {
-        text: String,
-    },
-    /// `data` is base64; empty if it is too large for a page, or of a type that is not shown.
-    Image {
-        mime_type: String,
-        data: String,
-        bytes: usize,
-    },
-    Audio {
-        mime_type: String,
-        data: String,
-        bytes: usize,
-    },
-    Resource {
-        uri: String,
-        mime_type: String,
-        text: Option<String>,
-        bytes: usize,
-    },
-    ResourceLink {
-        uri: String,
-        name: String,
-        description: String,
-    },
-    Unknown,
+    pub messages: Vec<MessageView>,
 }
 
 /// A trial of a prompt, as it is requested.
@@ -89,16 +49,6 @@ pub(crate) struct Attempt<'a> {
     /// The label of another caller or group whose rights count (`admin.try_as`).
     pub as_who: Option<&'a str>,
 }
-
-/// Images and sounds up to this size are shown, in bytes of base64.
-const SHOWN: usize = 2 << 20;
-
-/// Image types that a page shows.
-const IMAGES: [&str; 5] = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/avif"];
-
-/// Sound types that a page plays.
-const SOUNDS: [&str; 6] =
-    ["audio/mpeg", "audio/wav", "audio/x-wav", "audio/ogg", "audio/mp4", "audio/webm"];
 
 /// Gets a prompt for a visitor, through the gate like every call.
 ///
@@ -124,6 +74,7 @@ pub(crate) async fn attempt(
         outcome: "ok",
         error: None,
         duration_ms: domain::millis::whole_millis(started.elapsed()),
+        started_at: page_request.now,
         description: String::new(),
         messages: Vec::new(),
     };
@@ -133,7 +84,7 @@ pub(crate) async fn attempt(
             let result = Json::accepted(&result);
             trial.description = text(result, "description");
             let messages = result.get("messages").into_iter().flat_map(Json::elements);
-            trial.messages = messages.take(page_request.rows).map(message).collect();
+            trial.messages = messages.take(page_request.rows).map(MessageView::of).collect();
         }
         CallOutcome::Fault(fault) => {
             trial.outcome = fault.reason();
@@ -254,61 +205,6 @@ fn console_id(subject: &str) -> String {
         id
     } else {
         format!("{CONSOLE_PREFIX}{}", seal::sha256_text(subject.as_bytes()))
-    }
-}
-
-fn message(message: Json<'_>) -> TrialMessage {
-    let content = message.get("content").map_or(TrialContent::Unknown, content);
-    let hidden = match &content {
-        TrialContent::Text { text } | TrialContent::Resource { text: Some(text), .. } => {
-            hidden_text::count(text)
-        }
-        TrialContent::ResourceLink { uri, name, description } => {
-            [uri, name, description].into_iter().map(|text| hidden_text::count(text)).sum()
-        }
-        _ => 0,
-    };
-    TrialMessage { role: text(message, "role"), content, hidden }
-}
-
-fn content(content: Json<'_>) -> TrialContent {
-    let mime_type = text(content, "mimeType");
-    // Four characters of base64 are three bytes.
-    let bytes = |data: &str| data.len() / 4 * 3;
-    let shown = |data: String, types: &[&str]| {
-        let is_shown = data.len() <= SHOWN && types.contains(&mime_type.as_str());
-        if is_shown { data } else { String::new() }
-    };
-    match text(content, "type").as_str() {
-        "text" => TrialContent::Text { text: text(content, "text") },
-        "image" => {
-            let data = text(content, "data");
-            TrialContent::Image { bytes: bytes(&data), data: shown(data, &IMAGES), mime_type }
-        }
-        "audio" => {
-            let data = text(content, "data");
-            TrialContent::Audio { bytes: bytes(&data), data: shown(data, &SOUNDS), mime_type }
-        }
-        "resource" => resource(content.get("resource")),
-        "resource_link" => TrialContent::ResourceLink {
-            uri: text(content, "uri"),
-            name: text(content, "name"),
-            description: text(content, "description"),
-        },
-        _ => TrialContent::Unknown,
-    }
-}
-
-fn resource(resource: Option<Json<'_>>) -> TrialContent {
-    let Some(resource) = resource else {
-        return TrialContent::Unknown;
-    };
-    let body = resource.get("text").and_then(Json::as_str).map(|text| text.into_owned());
-    TrialContent::Resource {
-        uri: text(resource, "uri"),
-        mime_type: text(resource, "mimeType"),
-        bytes: body.as_ref().map_or(text(resource, "blob").len() / 4 * 3, String::len),
-        text: body,
     }
 }
 

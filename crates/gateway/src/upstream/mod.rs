@@ -16,6 +16,7 @@ pub(crate) mod recent_calls;
 pub(crate) mod repairs;
 mod walk_pace;
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -296,6 +297,14 @@ impl Upstream {
     /// Returns the state of the shared connection.
     pub(crate) fn connection_state(&self) -> ConnectionState {
         self.connection_state.borrow().clone()
+    }
+
+    /// Returns the path of a prompt's file below the folder of a library.
+    pub(crate) fn library_file(&self, raw_name: &str) -> Option<PathBuf> {
+        match self.connection_state() {
+            ConnectionState::Up(connection) => connection.library()?.file(raw_name),
+            _ => None,
+        }
     }
 
     /// Starts an authorized call. It ends at `deadline` or after the upstream's `timeout`,

@@ -1,8 +1,8 @@
 //! Two versions of a text, message by message, for people who decide.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use similar::{Algorithm, DiffOp, TextDiff, capture_diff_slices_deadline};
+use similar::{DiffOp, TextDiff};
 
 use super::diff::{ChangedPart, write_diff};
 use super::words::{DiffLine, LineKind, marked_lines};
@@ -35,17 +35,16 @@ const CONTEXT: usize = 3;
 /// Compares two canonical texts, message by message; `""` has no messages.
 pub fn compared_messages(before: &str, after: &str) -> Vec<ComparedMessage> {
     let (old, new) = (messages(before), messages(after));
-    let until = Some(Instant::now() + TIME);
-    let ops = capture_diff_slices_deadline(Algorithm::Myers, &old, &new, until);
+    let diff = TextDiff::configure().timeout(TIME).diff_slices(&old, &new);
     let mut all = Vec::with_capacity(new.len());
-    for op in ops {
+    for op in diff.ops() {
         let (mut before, mut after) = (old[op.old_range()].iter(), new[op.new_range()].iter());
         loop {
             let (before, after) = (before.next(), after.next());
             if before.is_none() && after.is_none() {
                 break;
             }
-            let lines = match (before, after, &op) {
+            let lines = match (before, after, op) {
                 (_, _, DiffOp::Equal { .. }) => Vec::new(),
                 (Some(before), Some(after), _) => compared_message(before, after),
                 _ => Vec::new(),
@@ -59,9 +58,14 @@ pub fn compared_messages(before: &str, after: &str) -> Vec<ComparedMessage> {
 
 /// Returns the changed lines of a plain text, with those around them.
 pub fn compared_text(before: &str, after: &str) -> Vec<DiffLine> {
-    let diff = TextDiff::configure().timeout(TIME).diff_lines(before, after);
-    let diff = diff.unified_diff().context_radius(CONTEXT).missing_newline_hint(false).to_string();
-    marked_lines(&diff)
+    // A line feed at the end is a line of its own, so that a line before it stays the same.
+    let [old, new] = [before, after].map(lines);
+    let diff = TextDiff::configure().timeout(TIME).diff_slices(&old, &new);
+    marked_lines(&diff.unified_diff().context_radius(CONTEXT).to_string())
+}
+
+fn lines(text: &str) -> Vec<&str> {
+    if text.is_empty() { Vec::new() } else { text.split('\n').collect() }
 }
 
 /// Returns the changed lines of a message: of its text, if nothing else has changed.
@@ -77,14 +81,16 @@ fn compared_message(before: &str, after: &str) -> Vec<DiffLine> {
         (Some(old_text), Some(new_text)) if role(old) == role(new) => {
             compared_text(&old_text, &new_text)
         }
-        _ => {
-            let mut diff = String::new();
-            let what = String::new();
-            write_diff(&ChangedPart { what, approved: before, offered: after }, &mut diff);
-            let lines = marked_lines(&diff).into_iter();
-            lines.filter(|line| line.kind != LineKind::Heading).collect()
-        }
+        _ => compared_parts(before, after),
     }
+}
+
+/// Returns the changed lines of two canonical objects, member by member, with those around them.
+pub fn compared_parts(before: &str, after: &str) -> Vec<DiffLine> {
+    let mut diff = String::new();
+    write_diff(&ChangedPart { what: String::new(), approved: before, offered: after }, &mut diff);
+    let lines = marked_lines(&diff).into_iter();
+    lines.filter(|line| line.kind != LineKind::Heading).collect()
 }
 
 /// The messages of a canonical text.

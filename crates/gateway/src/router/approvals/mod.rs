@@ -11,7 +11,7 @@ pub(crate) mod probe;
 pub mod words;
 
 pub use crate::router::approval::{FoundVariant, SeenOtherwise};
-pub use comparison::{ComparedMessage, compared_messages, compared_text};
+pub use comparison::{ComparedMessage, compared_messages, compared_parts, compared_text};
 pub(crate) use examined::Examinations;
 pub use examined::{Examined, OfferedVersion};
 pub use parts::{VersionPart, VersionParts};
@@ -207,10 +207,7 @@ impl Router {
     /// Returns the examination of a prompt that was shown with this tag; `None` if it is not known
     /// here, or there was a decision on the prompt since.
     pub fn shown(&self, tag: &str, row: &ApprovalRow) -> Option<Arc<Examined>> {
-        // By the lock file itself: the catalog follows it a moment later.
-        let approvals = self.approvals.lock.of_upstream(row.upstream.as_str());
-        let approval = approvals.and_then(|approvals| approvals.get(&*row.raw_name));
-        self.shared.examinations.shown(tag, row, approval)
+        self.shared.examinations.shown(tag, row, self.decisions(row))
     }
 
     /// Returns notes on configured probes whose prompts are not offered.
@@ -264,6 +261,17 @@ impl Router {
         let reading = beside_calls(move || source_object(&folder, &library, &file, limit));
         let read = timeout(SOURCE_TIMEOUT, reading).await;
         read.unwrap_or_else(|_| Err("its file cannot be read in time".to_owned()))
+    }
+
+    /// Reads the file of a library prompt as it is now; `None` for prompts of other upstreams. No
+    /// call is made.
+    pub async fn library_parts(
+        &self,
+        upstream: &UpstreamId,
+        raw_name: &str,
+    ) -> Option<VersionParts> {
+        let file = self.upstreams.get(upstream)?.library_file(raw_name)?;
+        Some(VersionParts::of_source(self.source_of(upstream, file).await))
     }
 
     /// Returns the folder of a library; `None` for other upstreams.
@@ -343,6 +351,12 @@ impl Router {
         let mut out = self.approved_parts(row).diff(&examined.offered_parts(), &row.public_name);
         self.write_variants(row, &mut out);
         out
+    }
+
+    /// Returns the decisions on a prompt as the lock file has them: the catalog follows it a moment
+    /// later.
+    pub fn decisions(&self, row: &ApprovalRow) -> Option<&Approval> {
+        self.approvals.lock.of_upstream(row.upstream.as_str())?.get(&*row.raw_name)
     }
 
     /// Reads the parts of the approved version; none if no version is approved. Blocks.

@@ -78,6 +78,11 @@ impl Examined {
 }
 
 impl VersionParts {
+    /// A version of which nothing but the source of a library prompt is known.
+    pub(super) fn of_source(source: Result<String, String>) -> Self {
+        Self { source: Some(VersionPart { digest: None, text: source }), ..Self::default() }
+    }
+
     /// Returns the difference to a later version as a unified diff; empty if there is none. `name`
     /// is the public name of the prompt.
     pub fn diff(&self, later: &Self, name: &str) -> String {

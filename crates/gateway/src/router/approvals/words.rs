@@ -112,7 +112,8 @@ fn kinds(diff: &str) -> Vec<(LineKind, &str)> {
         }
         (kind, line.strip_prefix(kind.sign()).unwrap_or(line))
     };
-    diff.lines().map(kind).collect()
+    // A carriage return is part of its line, so that it shows.
+    diff.split_terminator('\n').map(kind).collect()
 }
 
 /// Returns the signs at the start of a line, and whether a space follows them.
@@ -208,11 +209,13 @@ mod tests {
         let expected =
             ["--- approved: x", "+++ offered: x", "@@ -1 +1,2 @@", "-a [b]", "+a [c]", "+new"];
         assert_eq!(marks(diff), expected);
-        for diff in ["", "-\n+\n", "-a\n-b\n", "+é\n", "\n\n", "-\u{301}a\n+\u{301}b\n"] {
+        for diff in
+            ["", "-a\r\n+a\n", "-\n+\n", "-a\n-b\n", "+é\n", "\n\n", "-\u{301}a\n+\u{301}b\n"]
+        {
             let whole = marked_lines(diff).into_iter();
             let whole: Vec<_> =
                 whole.map(|line| line.kind.sign().to_owned() + &line.text()).collect();
-            assert_eq!(whole, diff.lines().collect::<Vec<_>>());
+            assert_eq!(whole, diff.split_terminator('\n').collect::<Vec<_>>());
         }
     }
 

@@ -232,6 +232,14 @@ impl Connection {
         }
     }
 
+    /// Returns the snapshot of a library; nothing for a server.
+    pub(super) fn library(&self) -> Option<&LibrarySnapshot> {
+        match self {
+            Self::Library(library) => Some(library),
+            Self::Remote(_) => None,
+        }
+    }
+
     /// Returns the transport; nothing for a library.
     pub fn transport(&self) -> Option<&UpstreamTransport> {
         match self {

@@ -116,6 +116,11 @@ impl LibrarySnapshot {
         Ok(snapshot)
     }
 
+    /// Returns the path of a prompt's file.
+    pub(super) fn file(&self, name: &str) -> Option<PathBuf> {
+        self.prompts.get(name).map(|prompt| prompt.path.clone())
+    }
+
     /// Returns the result of `prompts/get`; `arguments` is an object of strings. `approved` is the
     /// digest of the only source that may be served; `None` for any.
     ///

@@ -1,0 +1,82 @@
+//! The difference between what is approved and what is offered, as people read it.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+use crate::pages::version::{Comparison, VersionView};
+use crate::state::AdminState;
+use gateway::router::approvals::Examined;
+use gateway::router::approvals::words::{DiffLine, LineKind, marked_lines};
+use gateway::router::blocking::beside_calls;
+
+/// What would change by an approval.
+#[derive(Default)]
+pub(super) struct Change {
+    /// Lines of the patch, at most as many as a page has rows.
+    pub patch: Vec<DiffLine>,
+    /// The lines of the whole patch.
+    pub patch_total: usize,
+    pub content: ChangeContent,
+}
+
+/// The change as people read it.
+#[derive(Default)]
+pub(super) enum ChangeContent {
+    /// Nothing differs, or it is too long to be read here.
+    #[default]
+    None,
+    /// Nothing was approved before.
+    First(VersionView),
+    Comparison(Comparison),
+}
+
+/// Differences that are computed at once: the versions may have `max_message` bytes each.
+static DIFFERENCES: Semaphore = Semaphore::const_new(1);
+
+impl Change {
+    /// Compares what is offered with what is approved; the patch has at most `rows` lines.
+    pub(super) async fn of(state: &Arc<AdminState>, examined: Arc<Examined>, rows: usize) -> Self {
+        let router = state.router.clone();
+        let turn = DIFFERENCES.acquire().await.ok();
+        let compare = move || {
+            let _turn = turn;
+            let text = router.diff(&examined);
+            let total = text.lines().count();
+            let is_cut = text.lines().next_back().is_some_and(|line| line.starts_with('\\'));
+            let patch_total = total + usize::from(is_cut);
+            let mut patch = marked_lines(&text);
+            patch.truncate(rows);
+            if text.is_empty() || patch.len() < patch_total {
+                return Self { patch, patch_total, content: ChangeContent::None };
+            }
+            let offered = examined.offered_parts();
+            let approval = examined.row.approval.as_ref();
+            let is_first = approval.is_none_or(|own| own.approved.is_none());
+            let content = if is_first {
+                ChangeContent::First(VersionView::of(&offered))
+            } else {
+                let approved = router.approved_parts(&examined.row);
+                let found = &examined.row.variants;
+                ChangeContent::Comparison(Comparison::of(&approved, &offered, found))
+            };
+            Self { patch, patch_total, content }
+        };
+        beside_calls(compare).await
+    }
+
+    /// Whether only a part of the patch is shown, so that it cannot be approved here.
+    pub(super) fn is_cut(&self) -> bool {
+        self.patch.len() < self.patch_total
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.patch_total == 0
+    }
+
+    /// The numbers of added and removed lines.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let count = |kind| self.patch.iter().filter(|line| line.kind == kind).count();
+        (count(LineKind::Added), count(LineKind::Removed))
+    }
+}

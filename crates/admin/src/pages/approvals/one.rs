@@ -1,0 +1,141 @@
+//! One prompt that may wait: the change, and the form of a decision on it.
+
+use std::sync::Arc;
+
+use askama::Template;
+
+use super::change::{Change, ChangeContent};
+use super::inbox::{Inbox, LastDecision};
+use super::{ApprovalLine, line};
+use crate::approvals::{NotShown, Shown};
+use crate::console::ConsoleSection;
+use crate::console::text::filters;
+use crate::pages::message::ContentView;
+use crate::pages::version::MessageChange;
+use crate::pages::{Page, PageResult};
+use crate::request::PageRequest;
+use crate::sign_in::{Role, Visitor};
+use crate::state::AdminState;
+use audit::usage::RecentUses;
+use domain::approval::Decided;
+use gateway::router::approval::ApprovalRow;
+use gateway::router::approvals::words::{DiffLine, LineKind};
+use gateway::router::approvals::{FoundVariant, SeenOtherwise};
+
+/// One prompt with the difference between its approved and its offered version.
+#[derive(Template)]
+#[template(path = "approval.html")]
+pub(crate) struct ApprovalPage {
+    line: ApprovalLine,
+    inbox: Inbox,
+    /// The decision that led here.
+    last: Option<LastDecision>,
+    /// The entity tag of the shown version, to which decisions are bound.
+    tag: String,
+    /// `None` for viewers, who read no texts.
+    change: Option<Change>,
+    /// The names of the arguments, whose places are marked.
+    places: Vec<String>,
+    /// Why an approval would cover the definition alone; `None` if texts are compared, too.
+    unseen: Option<String>,
+    /// The parts that an approval compares, and those that it does not.
+    covers: [&'static str; 2],
+    /// Texts that the upstream has given otherwise.
+    seen_otherwise: Vec<SeenOtherwise>,
+    /// Texts that callers got, and that fit no approved one.
+    variants: Vec<FoundVariant>,
+    is_approved: bool,
+    has_previous: bool,
+    /// The first approval, where two people must approve.
+    first: Option<Decided>,
+    /// Its callers of the last week.
+    uses: RecentUses,
+    can_decide: bool,
+    csrf: String,
+}
+
+impl ApprovalPage {
+    /// The page without texts.
+    fn new(
+        state: &AdminState,
+        row: &ApprovalRow,
+        request: &PageRequest,
+        visitor: &Visitor,
+    ) -> Self {
+        let approval = row.approval.as_ref();
+        let arguments = row.offered.iter().flat_map(|offered| &offered.prompt.arguments);
+        Self {
+            line: line(row),
+            inbox: Inbox::around(state, &row.public_name),
+            last: request.params.some("after").and_then(|name| LastDecision::on(state, name)),
+            tag: String::new(),
+            change: None,
+            places: arguments.map(|argument| argument.name.to_string()).collect(),
+            unseen: None,
+            covers: ["", ""],
+            seen_otherwise: Vec::new(),
+            variants: row.variants.clone(),
+            is_approved: approval.is_some_and(|own| own.approved.is_some()),
+            has_previous: approval.is_some_and(|own| !own.previous.is_empty()),
+            first: row.half_approved().cloned(),
+            uses: RecentUses::default(),
+            can_decide: visitor.role >= Role::Approver,
+            csrf: visitor.csrf_token(),
+        }
+    }
+
+    /// Whether something is offered that is not approved so.
+    fn has_news(&self) -> bool {
+        self.line.is_waiting || self.change.as_ref().is_none_or(|change| !change.is_empty())
+    }
+
+    /// The class of a line of the patch.
+    fn class(line: &DiffLine) -> &'static str {
+        match line.kind {
+            LineKind::Heading | LineKind::Range | LineKind::Note => "head",
+            LineKind::Added => "add",
+            LineKind::Removed => "remove",
+            LineKind::Same => "same",
+        }
+    }
+
+    fn is_cut(&self) -> bool {
+        self.change.as_ref().is_some_and(Change::is_cut)
+    }
+}
+
+impl Page for ApprovalPage {
+    const SECTION: ConsoleSection = ConsoleSection::Approvals;
+
+    fn title(&self) -> String {
+        self.line.name.clone()
+    }
+}
+
+/// Returns one prompt with its change. The offered version is fetched, so the upstream is called.
+///
+/// # Errors
+/// There is no such prompt, or its texts cannot be had in time.
+pub(crate) async fn approval(
+    state: &Arc<AdminState>,
+    request: &PageRequest,
+    visitor: &Visitor,
+    name: &str,
+) -> PageResult<ApprovalPage> {
+    if visitor.role < Role::Tester {
+        let row = state.router.approval_row(name).ok_or(NotShown::Unknown)?;
+        return Ok(ApprovalPage::new(state, &row, request, visitor));
+    }
+    let Shown { examined, tag } = state.show(name, request.until).await?;
+    let uses = state.uses_of(name, request.until).await;
+    let class = examined.offered.as_ref().map(|offered| offered.version.class());
+    Ok(ApprovalPage {
+        tag,
+        change: Some(Change::of(state, examined.clone(), request.rows).await),
+        unseen: examined.unseen_text(),
+        covers: class.map_or(["", ""], |class| [class.compared(), class.not_compared()]),
+        seen_otherwise: examined.seen_otherwise.clone(),
+        uses,
+        ..ApprovalPage::new(state, &examined.row, request, visitor)
+    })
+}

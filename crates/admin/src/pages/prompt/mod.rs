@@ -1,0 +1,200 @@
+//! One prompt: its text, and tabs for trials, versions, rights and uses.
+
+mod access;
+mod text;
+mod try_out;
+mod uses;
+mod versions;
+
+use askama::Template;
+
+use super::definition::Definition;
+use super::trial::Trial;
+use super::{Page, PageError, PageResult};
+use crate::console::ConsoleSection;
+use crate::console::text::{Html, filters};
+use crate::request::PageRequest;
+use crate::sign_in::Visitor;
+use crate::state::AdminState;
+use gateway::router::approval::ApprovalRow;
+use gateway::router::catalog::Catalog;
+use gateway::router::owner::Owner;
+
+/// A part of a prompt's page, with an address of its own.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum PromptTab {
+    Text,
+    Try,
+    Versions,
+    Access,
+    Uses,
+}
+
+impl PromptTab {
+    const ALL: [Self; 5] = [Self::Text, Self::Try, Self::Versions, Self::Access, Self::Uses];
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::Text => "Text",
+            Self::Try => "Try",
+            Self::Versions => "Versions",
+            Self::Access => "Access",
+            Self::Uses => "Uses",
+        }
+    }
+
+    /// The end of its address.
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Text => "",
+            Self::Try => "/try",
+            Self::Versions => "/versions",
+            Self::Access => "/access",
+            Self::Uses => "/uses",
+        }
+    }
+}
+
+/// One prompt.
+#[derive(Template)]
+#[template(path = "prompt.html")]
+pub(crate) struct PromptPage {
+    name: String,
+    upstream: String,
+    raw_name: String,
+    digest: String,
+    state: &'static str,
+    /// Why the prompt is in this state; empty without approvals.
+    reason: String,
+    definition: Definition,
+    /// The paths of the endpoints that serve it.
+    endpoints: Vec<String>,
+    tab: PromptTab,
+    content: Html,
+}
+
+impl PromptPage {
+    fn is_here(&self, tab: &PromptTab) -> bool {
+        self.tab == *tab
+    }
+}
+
+impl Page for PromptPage {
+    const SECTION: ConsoleSection = ConsoleSection::Prompts;
+
+    fn title(&self) -> String {
+        self.name.clone()
+    }
+}
+
+/// A prompt that is served, and who looks at it.
+struct Looked<'a> {
+    state: &'a AdminState,
+    request: &'a PageRequest,
+    visitor: &'a Visitor,
+    name: &'a str,
+    owner: &'a Owner,
+    /// `None` for a prompt that has just come.
+    row: Option<ApprovalRow>,
+    definition: &'a Definition,
+}
+
+/// Returns a tab of a prompt that is served.
+///
+/// # Errors
+/// There is none with this public name.
+pub(crate) async fn prompt(
+    state: &AdminState,
+    request: &PageRequest,
+    visitor: &Visitor,
+    name: &str,
+    tab: PromptTab,
+) -> PageResult<PromptPage> {
+    with_trial(state, request, visitor, name, tab, None).await
+}
+
+/// Returns the tab for trials, with the outcome of one.
+///
+/// # Errors
+/// As [`prompt`].
+pub(crate) async fn tried(
+    state: &AdminState,
+    request: &PageRequest,
+    visitor: &Visitor,
+    name: &str,
+    trial: Trial,
+) -> PageResult<PromptPage> {
+    with_trial(state, request, visitor, name, PromptTab::Try, Some(trial)).await
+}
+
+async fn with_trial(
+    state: &AdminState,
+    request: &PageRequest,
+    visitor: &Visitor,
+    name: &str,
+    tab: PromptTab,
+    trial: Option<Trial>,
+) -> PageResult<PromptPage> {
+    let catalog = state.router.catalog();
+    let owner = catalog.content.owner(name);
+    let owner = owner.ok_or_else(|| unlisted(state, name))?;
+    let definition = definition(&catalog, owner).with_origins(&state.config, owner);
+    let row = state.router.approval_row(name);
+    let reason = row.as_ref().map(reason).unwrap_or_default();
+    let looked = Looked { state, request, visitor, name, owner, row, definition: &definition };
+    let content = match tab {
+        PromptTab::Text => Box::pin(text::text(&looked)).await?.render(),
+        PromptTab::Try => Box::pin(try_out::form(&looked, trial)).await.render(),
+        PromptTab::Versions => Box::pin(versions::versions(&looked)).await.render(),
+        PromptTab::Access => access::rights(&looked).render(),
+        PromptTab::Uses => Box::pin(uses::uses(&looked)).await.render(),
+    };
+    let content = Html(content.map_err(|error| crate::internal(&error))?);
+    Ok(PromptPage {
+        name: name.to_owned(),
+        upstream: owner.upstream.to_string(),
+        raw_name: owner.raw_name.to_string(),
+        digest: owner.digest.to_string(),
+        state: owner.approval.state.as_str(),
+        reason,
+        endpoints: endpoints(state, owner),
+        definition,
+        tab,
+        content,
+    })
+}
+
+/// Why a name leads to no page: it is left out, or unknown.
+fn unlisted(state: &AdminState, name: &str) -> PageError {
+    match state.router.approval_row(name) {
+        Some(row) => PageError::new(
+            http::StatusCode::NOT_FOUND,
+            format!(
+                "This prompt is {} and is not served ({}); see Approvals.",
+                row.decision.state.as_str(),
+                reason(&row)
+            ),
+        ),
+        None => PageError::not_found(
+            "prompt with this name; look for it in Prompts, also among those that are left out",
+        ),
+    }
+}
+
+/// Why a prompt is in its state.
+fn reason(row: &ApprovalRow) -> String {
+    row.problem.as_deref().unwrap_or(row.decision.reason.as_str()).to_owned()
+}
+
+fn definition(catalog: &Catalog, owner: &Owner) -> Definition {
+    let listed = catalog.content.listed(&owner.public_name);
+    listed.map(Definition::read).unwrap_or_default()
+}
+
+/// The endpoints that serve a prompt: the main one, and views.
+fn endpoints(state: &AdminState, owner: &Owner) -> Vec<String> {
+    let server = &state.config.server;
+    let views = state.config.views.iter().map(|view| server.view_path(&view.name));
+    let all = std::iter::once(server.path.clone()).chain(views);
+    all.filter(|path| state.router.serves(path, owner)).collect()
+}

@@ -1,0 +1,74 @@
+//! The tab of trials: a form for the arguments, and the result beside it.
+
+use askama::Template;
+
+use super::Looked;
+use super::uses::records;
+use crate::console::text::filters;
+use crate::pages::definition::ArgumentRow;
+use crate::pages::message::ContentView;
+use crate::pages::rights::known;
+use crate::pages::trial::Trial;
+use crate::request::Params;
+use crate::sign_in::Role;
+use audit::search::{Find, LogEntry};
+
+/// The form in which a visitor tries a prompt.
+#[derive(Template)]
+#[template(path = "prompt_try.html")]
+pub(super) struct TryTab {
+    name: String,
+    arguments: Vec<ArgumentRow>,
+    /// Whether the visitor may.
+    is_offered: bool,
+    csrf: String,
+    /// Callers and groups whose rights can be chosen.
+    others: Vec<String>,
+    /// The values that were sent.
+    values: Params,
+    trial: Option<Trial>,
+    /// The record of the trial, if it is in the log already.
+    record: Option<LogEntry>,
+}
+
+/// A result has the values of arguments in their places.
+const NO_PLACES: [String; 0] = [];
+
+impl TryTab {
+    fn value(&self, argument: &str) -> &str {
+        let mut values = self.values.with_prefix("arg.");
+        values.find(|(name, _)| *name == argument).map(|(_, value)| value).unwrap_or_default()
+    }
+}
+
+/// Returns the form, with the outcome of a trial.
+pub(super) async fn form(looked: &Looked<'_>, trial: Option<Trial>) -> TryTab {
+    let Looked { state, request, visitor, name, .. } = *looked;
+    let others = if state.admin.try_as {
+        known(&state.config).into_iter().map(|who| who.label).collect()
+    } else {
+        Vec::new()
+    };
+    let record = match &trial {
+        Some(trial) => {
+            let find = Find {
+                prompt: Some(name.to_owned()),
+                caller: Some(trial.caller.clone()),
+                from: Some(trial.started_at),
+                ..Find::default()
+            };
+            records(looked, find, 1).await.pop()
+        }
+        None => None,
+    };
+    TryTab {
+        name: name.to_owned(),
+        arguments: looked.definition.arguments.clone(),
+        is_offered: visitor.role >= Role::Tester,
+        csrf: visitor.csrf_token(),
+        others,
+        values: request.params.clone(),
+        trial,
+        record,
+    }
+}

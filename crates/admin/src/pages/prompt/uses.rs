@@ -1,0 +1,68 @@
+//! The tab of uses: how often a prompt was used, by whom, and its latest records.
+
+use std::time::Duration;
+
+use askama::Template;
+use tokio::time::Instant;
+
+use super::Looked;
+use crate::console::text::filters;
+use crate::pages::traffic::{LAST_DAY, Traffic, of_report};
+use audit::search::{self, Find, LogEntry};
+use audit::usage::{Dimension, Filter, Query, Row, Sort};
+use gateway::router::blocking::beside_calls;
+
+/// The uses of one prompt in the last day.
+#[derive(Template)]
+#[template(path = "prompt_uses.html")]
+pub(super) struct UsesTab {
+    name: String,
+    uses: Traffic,
+    /// Its callers in the last day.
+    callers: Vec<Row>,
+    /// Its latest records, as far as they are found at once.
+    records: Vec<LogEntry>,
+}
+
+/// Callers that are named on the page.
+const CALLERS: usize = 20;
+
+/// Records that are shown on the page.
+const RECORDS: usize = 10;
+
+/// The time for finding them: the records of a prompt that is rarely used may be far back.
+const SEARCH: Duration = Duration::from_millis(200);
+
+pub(super) async fn uses(looked: &Looked<'_>) -> UsesTab {
+    let Looked { state, request, name, .. } = *looked;
+    let filter = Filter { prompt: Some(name.to_owned()), ..Filter::default() };
+    let query = Query {
+        by: Dimension::Caller,
+        from: request.now.checked_sub(LAST_DAY.length).unwrap_or(request.now),
+        to: request.now,
+        filter,
+        limit: CALLERS.min(request.rows),
+        sort: Sort::Uses,
+    };
+    let within = (query.from, query.to);
+    let mut report = state.usage_report(&query, None, request.until).await;
+    let callers = std::mem::take(&mut report.rows);
+    let find = Find { prompt: Some(name.to_owned()), ..Find::default() };
+    UsesTab {
+        name: name.to_owned(),
+        uses: of_report(report, within, LAST_DAY),
+        callers,
+        records: records(looked, find, RECORDS.min(request.rows)).await,
+    }
+}
+
+/// The latest records that match; none if the log cannot be read, for which the page of the log has
+/// the reason.
+pub(super) async fn records(looked: &Looked<'_>, find: Find, limit: usize) -> Vec<LogEntry> {
+    let Some(path) = looked.state.audit.path() else {
+        return Vec::new();
+    };
+    let until = looked.request.until.min(Instant::now() + SEARCH);
+    let found = beside_calls(move || search::find(&path, &find, limit, None, until)).await;
+    found.map(|found| found.entries).unwrap_or_default()
+}

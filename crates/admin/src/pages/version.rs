@@ -1,0 +1,336 @@
+//! Versions of prompts as people read them, and what differs between two of them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::definition::Definition;
+use super::message::MessageView;
+use domain::approval::NO_ARGUMENTS;
+use domain::json::Json;
+use gateway::router::approval::FoundVariant;
+use gateway::router::approvals::words::{DiffLine, LineKind, MarkedLine};
+use gateway::router::approvals::{
+    ComparedMessage, VersionPart, VersionParts, compared_messages, compared_parts, compared_text,
+};
+
+/// A version of a prompt.
+#[derive(Default)]
+pub(super) struct VersionView {
+    pub definition: Definition,
+    pub texts: Vec<TextView>,
+    /// The file of a library prompt.
+    pub source: Option<SourceView>,
+    /// Why parts of it cannot be shown.
+    pub missing: Vec<String>,
+}
+
+/// The text of a prompt for some arguments, or for any.
+pub(super) struct TextView {
+    /// The arguments that have one value; empty if there are none.
+    pub arguments: String,
+    pub description: String,
+    pub messages: Vec<MessageView>,
+}
+
+/// The file of a library prompt.
+pub(super) struct SourceView {
+    /// The lines up to the second `---`, which the definition is read from.
+    pub front_matter: String,
+    pub body: String,
+    /// The names of the files that it embeds.
+    pub embeds: Vec<String>,
+}
+
+impl VersionView {
+    pub(super) fn of(parts: &VersionParts) -> Self {
+        let mut view = Self::default();
+        let mut read =
+            |part: &VersionPart, reader: &mut dyn FnMut(&mut Self, Json<'_>)| match &part.text {
+                Ok(text) => reader(&mut view, Json::accepted(text)),
+                Err(why) => view.missing.push(why.clone()),
+            };
+        if let Some(part) = &parts.definition {
+            read(part, &mut |view, json| view.definition = Definition::read(json));
+        }
+        if let Some(part) = &parts.source {
+            read(part, &mut |view, json| view.source = Some(SourceView::of(json)));
+        }
+        for (arguments, part) in &parts.texts {
+            read(part, &mut |view, json| view.texts.push(TextView::of(arguments, json)));
+        }
+        view
+    }
+
+    /// Whether it has more than a definition.
+    pub(super) fn has_text(&self) -> bool {
+        !self.texts.is_empty() || self.source.is_some()
+    }
+}
+
+impl TextView {
+    fn of(arguments: &str, text: Json<'_>) -> Self {
+        let messages = text.get("messages").into_iter().flat_map(Json::elements);
+        Self {
+            arguments: fixed_arguments(arguments),
+            description: super::definition::text(text, "description"),
+            messages: messages.map(MessageView::of).collect(),
+        }
+    }
+}
+
+impl SourceView {
+    fn of(source: Json<'_>) -> Self {
+        let embeds = source.get("embeds").into_iter().flat_map(Json::members);
+        let name = |(name, _): (Json<'_>, _)| name.as_str().unwrap_or_default().into_owned();
+        let text = super::definition::text(source, "source");
+        let end = text.starts_with("---").then(|| text[3..].find("\n---")).flatten();
+        let end = end.and_then(|end| Some(end + 7 + text[end + 7..].find('\n')? + 1));
+        let (front_matter, body) = text.split_at(end.unwrap_or_default());
+        Self {
+            front_matter: front_matter.to_owned(),
+            body: body.to_owned(),
+            embeds: embeds.map(name).collect(),
+        }
+    }
+}
+
+/// Returns the arguments that have one value as people write them; those with a place are left out.
+fn fixed_arguments(arguments: &str) -> String {
+    let arguments = Json::accepted(arguments).members().filter_map(|(name, value)| {
+        let (name, value) = (name.as_str()?, value.as_str()?);
+        let is_place = value.strip_prefix("{{ ").and_then(|rest| rest.strip_suffix(" }}"));
+        (is_place != Some(&*name)).then(|| format!("{name} = {value}"))
+    });
+    arguments.collect::<Vec<_>>().join(", ")
+}
+
+/// The difference between two versions.
+#[derive(Default)]
+pub(super) struct Comparison {
+    pub sections: Vec<ComparedSection>,
+    /// The parts that are equal in both.
+    pub same: Vec<&'static str>,
+    /// Parts that cannot be compared.
+    pub missing: Vec<String>,
+}
+
+/// One part of two versions that differs.
+pub(super) struct ComparedSection {
+    pub heading: String,
+    /// Changed lines of the definition, of a file, or of the description of a text.
+    pub rows: Vec<SideBySide>,
+    pub messages: Vec<MessageChange>,
+}
+
+/// A message of the later version, or one that it no longer has.
+pub(super) enum MessageChange {
+    Same { message: MessageView },
+    Changed { role: String, rows: Vec<SideBySide> },
+    Added { message: MessageView },
+    Removed { message: MessageView },
+}
+
+/// Lines of both versions that stand beside each other.
+#[derive(Default)]
+pub(super) struct SideBySide {
+    pub before: Option<MarkedLine>,
+    pub after: Option<MarkedLine>,
+    /// Whether lines between this one and the one before are left out.
+    pub is_after_gap: bool,
+}
+
+impl SideBySide {
+    pub(super) fn is_same(&self) -> bool {
+        self.before == self.after
+    }
+}
+
+impl Comparison {
+    /// Compares two versions, and the variants that callers found with the texts of the first one.
+    pub(super) fn of(before: &VersionParts, after: &VersionParts, found: &[FoundVariant]) -> Self {
+        let mut comparison = Self::default();
+        comparison.add("Definition", &before.definition, &after.definition, |old, new| {
+            let lines = compared_parts(old, new).into_iter();
+            side_by_side(&lines.filter(|line| !is_source_digest(line)).collect::<Vec<_>>())
+        });
+        comparison.add("File", &before.source, &after.source, |old, new| {
+            let [old, new] = [old, new].map(|object| member(object, "source"));
+            let file = |text: &Option<Json<'_>>| {
+                text.and_then(Json::as_str).unwrap_or_default().into_owned()
+            };
+            side_by_side(&compared_text(&file(&old), &file(&new)))
+        });
+        comparison.add("Embedded files", &before.source, &after.source, |old, new| {
+            let [old, new] = [old, new].map(|object| member(object, "embeds"));
+            let text = |embeds: Option<Json<'_>>| embeds.map_or("", Json::text).to_owned();
+            side_by_side(&compared_parts(&text(old), &text(new)))
+        });
+        let keys: BTreeSet<&Arc<str>> = before.texts.keys().chain(after.texts.keys()).collect();
+        for key in keys {
+            comparison.add_text(key, before.texts.get(key), after.texts.get(key));
+        }
+        for variant in found {
+            let approved =
+                before.texts.get(&variant.arguments).and_then(|part| part.text.as_deref().ok());
+            comparison.sections.push(ComparedSection {
+                heading: variant.to_string(),
+                rows: Vec::new(),
+                messages: message_changes(approved.unwrap_or_default(), &variant.text),
+            });
+        }
+        comparison
+    }
+
+    fn add(
+        &mut self,
+        what: &'static str,
+        old: &Option<VersionPart>,
+        new: &Option<VersionPart>,
+        rows: impl FnOnce(&str, &str) -> Vec<SideBySide>,
+    ) {
+        if old.is_none() && new.is_none() {
+            return;
+        }
+        match both(old.as_ref(), new.as_ref()) {
+            Err(why) => self.missing.push(format!("{what}: {why}")),
+            Ok((old, new)) => {
+                let (heading, rows) = (what.to_owned(), rows(old, new));
+                if rows.iter().all(SideBySide::is_same) {
+                    return self.same.push(what);
+                }
+                self.sections.push(ComparedSection { heading, rows, messages: Vec::new() });
+            }
+        }
+    }
+
+    fn add_text(&mut self, key: &str, old: Option<&VersionPart>, new: Option<&VersionPart>) {
+        let heading = match (key, fixed_arguments(key)) {
+            (NO_ARGUMENTS, _) => "Text".to_owned(),
+            (_, fixed) if fixed.is_empty() => "Text with places for arguments".to_owned(),
+            (_, fixed) => format!("Text with {fixed}"),
+        };
+        match both(old, new) {
+            Err(why) => self.missing.push(format!("{heading}: {why}")),
+            Ok((old, new)) if old == new => self.same.push("Text"),
+            Ok((old, new)) => {
+                let (rows, messages) = (description_changes(old, new), message_changes(old, new));
+                self.sections.push(ComparedSection { heading, rows, messages });
+            }
+        }
+    }
+}
+
+/// Whether a line is the digest of a library file, which is compared itself.
+fn is_source_digest(line: &DiffLine) -> bool {
+    matches!(line.kind, LineKind::Removed | LineKind::Added)
+        && line.text().starts_with("_meta.digest: ")
+}
+
+/// A member of a canonical object; `""` has none.
+fn member<'a>(object: &'a str, name: &str) -> Option<Json<'a>> {
+    if object.is_empty() { None } else { Json::accepted(object).get(name) }
+}
+
+/// The texts of both parts; `""` for one that is not there.
+fn both<'a>(
+    old: Option<&'a VersionPart>,
+    new: Option<&'a VersionPart>,
+) -> Result<(&'a str, &'a str), &'a str> {
+    let text = |part: Option<&'a VersionPart>| match part.map(|part| &part.text) {
+        None => Ok(""),
+        Some(Ok(text)) => Ok(text.as_str()),
+        Some(Err(why)) => Err(why.as_str()),
+    };
+    Ok((text(old)?, text(new)?))
+}
+
+/// The changed lines of the description that a text has beside its messages.
+fn description_changes(before: &str, after: &str) -> Vec<SideBySide> {
+    let [before, after] = [before, after].map(|text| match text {
+        "" => String::new(),
+        text => super::definition::text(Json::accepted(text), "description"),
+    });
+    side_by_side(&compared_text(&before, &after))
+}
+
+fn message_changes(before: &str, after: &str) -> Vec<MessageChange> {
+    let view = |message: Option<&String>| {
+        MessageView::of(Json::accepted(message.map_or("{}", String::as_str)))
+    };
+    let change = |compared: &ComparedMessage| {
+        let ComparedMessage { before, after, lines } = compared;
+        match (before, after) {
+            _ if compared.is_same() => MessageChange::Same { message: view(after.as_ref()) },
+            (Some(_), Some(_)) => MessageChange::Changed {
+                role: view(after.as_ref()).role,
+                rows: side_by_side(lines),
+            },
+            (None, _) => MessageChange::Added { message: view(after.as_ref()) },
+            (_, None) => MessageChange::Removed { message: view(before.as_ref()) },
+        }
+    };
+    compared_messages(before, after).iter().map(change).collect()
+}
+
+/// Puts removed lines beside the added ones that follow them.
+fn side_by_side(lines: &[DiffLine]) -> Vec<SideBySide> {
+    let mut rows: Vec<SideBySide> = Vec::new();
+    // Where the added lines of this run begin.
+    let mut run = None;
+    let mut is_after_gap = false;
+    for line in lines {
+        let pieces = Some(line.pieces.clone());
+        match line.kind {
+            LineKind::Heading | LineKind::Note => {}
+            LineKind::Range => (is_after_gap, run) = (!rows.is_empty(), None),
+            LineKind::Same => {
+                rows.push(SideBySide { before: pieces.clone(), after: pieces, is_after_gap });
+                (is_after_gap, run) = (false, None);
+            }
+            LineKind::Removed => {
+                run = run.or(Some(rows.len()));
+                rows.push(SideBySide { before: pieces, after: None, is_after_gap });
+                is_after_gap = false;
+            }
+            LineKind::Added => {
+                let beside = run.and_then(|run: usize| rows.get_mut(run));
+                match beside {
+                    Some(row) => row.after = pieces,
+                    None => rows.push(SideBySide { before: None, after: pieces, is_after_gap }),
+                }
+                run = run.map(|run| run + 1);
+                is_after_gap = false;
+            }
+        }
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removed_lines_stand_beside_the_added_ones_that_follow() {
+        let rows = side_by_side(&compared_text("a\nb\nc\nd", "a\nB\nd\ne"));
+        let text = |line: &Option<MarkedLine>| {
+            line.as_ref().map(|line| line.iter().map(|(_, text)| text.as_str()).collect::<String>())
+        };
+        let rows: Vec<_> = rows.iter().map(|row| (text(&row.before), text(&row.after))).collect();
+        let some = |text: &str| Some(text.to_owned());
+        let expected = [
+            (some("a"), some("a")),
+            (some("b"), some("B")),
+            (some("c"), None),
+            (some("d"), some("d")),
+            (None, some("e")),
+        ];
+        assert_eq!(rows, expected);
+    }
+
+    #[test]
+    fn only_arguments_with_one_value_are_named() {
+        assert_eq!(fixed_arguments(r#"{"a":"{{ a }}","lang":"de"}"#), "lang = de");
+        assert_eq!(fixed_arguments(NO_ARGUMENTS), "");
+    }
+}
