@@ -110,55 +110,67 @@ for (const script of [true, false]) {
     });
 
     test('a prompt is tried with arguments', async () => {
-      await person.open('/prompts/scripted__greet');
+      await person.open('/prompts/scripted__greet/try');
       await button('Get the prompt').click();
       assert.equal(await heading(), 'scripted__greet');
       assert.equal(await page.getByRole('region', { name: 'Result' }).count(), 0, 'an argument is required');
       if (script) await completes();
-      await page.getByLabel('city (required)').fill('Cardiff');
-      await page.getByLabel('reason').fill('Because <it> rains & shines');
+      await page.getByLabel('city (required)', { exact: true }).fill('Cardiff');
+      await page.getByLabel('reason', { exact: true }).fill('Because <it> rains & shines');
       await press('Get the prompt');
       await page.locator('#result').waitFor();
       await says('ok as console', 'Greet Cardiff for Because <it> rains & shines.');
-      assert.equal(await page.getByLabel('city (required)').inputValue(), 'Cardiff');
+      assert.equal(await page.getByLabel('city (required)', { exact: true }).inputValue(), 'Cardiff');
     });
 
-    /** The list below the field is filled as one types. */
+    /** What the upstream suggests stands below the field as one types. */
     async function completes() {
-      await page.getByLabel('city (required)').pressSequentially('Ca');
-      const list = page.locator('#values-1 option');
-      await list.first().waitFor({ state: 'attached' });
-      assert.deepEqual(await list.evaluateAll((all) => all.map((one) => one.value)), ['Cardiff', 'Caernarfon']);
+      await page.getByLabel('city (required)', { exact: true }).pressSequentially('Ca');
+      const list = page.getByRole('group', { name: 'Suggestions for city' }).getByRole('button');
+      await list.first().waitFor();
+      assert.deepEqual(await list.allInnerTexts(), ['Cardiff', 'Caernarfon']);
+      await list.last().click();
+      assert.equal(await page.getByLabel('city (required)', { exact: true }).inputValue(), 'Caernarfon');
     }
 
     test('choices of an argument are offered', async () => {
-      await person.open('/prompts/library__review-code');
-      const focus = await page.getByLabel('focus').getAttribute('list');
-      const choices = page.locator(`#${focus} option`);
-      assert.ok((await choices.evaluateAll((all) => all.map((one) => one.value))).includes('security'));
+      await person.open('/prompts/library__review-code/try');
+      assert.ok((await choice('focus').locator('option').allInnerTexts()).includes('security'));
+    });
+
+    test('a trial keeps the lines of a text, and has its record', async () => {
+      await person.open('/prompts/scripted__greet/try');
+      await page.getByLabel('city (required)', { exact: true }).fill('one\ntwo');
+      if (script) await page.keyboard.press('Control+Enter');
+      else await button('Get the prompt').click();
+      await page.locator('#result').waitFor();
+      assert.ok((await page.locator('#result .text').innerText()).includes('Greet one\ntwo'));
+      assert.equal(await page.getByLabel('city (required)', { exact: true }).inputValue(), 'one\ntwo');
+      await page.getByRole('link', { name: /^record \d+$/ }).click();
+      await says('scripted__greet', 'console');
     });
 
     test('every type of content is shown', async () => {
-      await person.open('/prompts/scripted__contents');
+      await person.open('/prompts/scripted__contents/try');
       await press('Get the prompt');
       await page.locator('#result').waitFor();
       await says('Every type of content', 'A text.', 'assistant');
       await says('note://one', 'A note.', 'note://two', 'application/pdf', 'Link to three', 'A note elsewhere.');
-      const image = page.getByAltText('Image of the result');
+      const image = page.getByAltText('Image of the prompt');
       assert.equal(await image.evaluate((img) => img.decode().then(() => img.naturalWidth)), 1);
       assert.equal(await page.locator('audio').evaluate((audio) => audio.error), null);
-      assert.equal(await page.locator('#result a').count(), 0, 'no address of a result can be followed');
+      assert.equal(await page.locator('#result article a').count(), 0, 'no address of a result can be followed');
     });
 
     test('hidden characters are counted and marked', async () => {
-      await person.open('/prompts/scripted__hidden');
+      await person.open('/prompts/scripted__hidden/try');
       await press('Get the prompt');
       await page.locator('#result').waitFor();
       await says('3 hidden characters', 'PlainU+202E and U+200BhiddenU+E0041.');
     });
 
     test('a prompt that fails says why', async () => {
-      await person.open('/prompts/scripted__broken');
+      await person.open('/prompts/scripted__broken/try');
       await press('Get the prompt');
       await page.locator('#result').waitFor();
       await says('The database of prompts is on fire.');
@@ -166,10 +178,10 @@ for (const script of [true, false]) {
     });
 
     test('a prompt is tried with the rights of somebody else', async () => {
-      await person.open('/prompts/support__reply');
+      await person.open('/prompts/support__reply/try');
       const tryAs = async (who, outcome) => {
         await choice('With the rights of').selectOption(who);
-        for (const field of await page.locator('form.fields input[required]').all()) await field.fill('x');
+        for (const field of await page.locator('form.fields textarea[required]').all()) await field.fill('x');
         await press('Get the prompt');
         await page.locator('#result').waitFor();
         await says(`${outcome} as`);
@@ -181,7 +193,7 @@ for (const script of [true, false]) {
     });
 
     test('a limit holds for trials, too', async () => {
-      await person.open('/prompts/scripted__many-01');
+      await person.open('/prompts/scripted__many-01/try');
       for (let go = 0; go < 2; go++) {
         await choice('With the rights of').selectOption('hasty');
         await press('Get the prompt');
@@ -195,13 +207,14 @@ for (const script of [true, false]) {
       const open = () => person.open(`/approvals/${name}`);
       const decide = async (action, state, event) => {
         await open();
+        if (event === 'prompt_rolled_back') await page.getByText('Take back').click();
         const form = page.locator('form', { has: page.getByRole('button', { name: action }) });
         await form.getByLabel('Reason').fill(`${action}: ${why}`);
-        // The form leads back to its own page.
+        // The form leads to the next prompt that waits, or back to its own page.
         const navigated = page.waitForEvent('framenavigated');
         await press(action);
         await navigated;
-        await page.waitForURL(`**/approvals/${name}`);
+        await page.waitForURL((url) => url.searchParams.get('after') === name);
         await stage.until(() => stage.isState(name, state));
         await stage.until(() => stage.audit().split('\n').some((line) => line.includes(event) && line.includes(`${action}: ${why}`)));
       };
@@ -209,7 +222,7 @@ for (const script of [true, false]) {
       await stage.until(() => stage.isState(name, 'changed'));
       await open();
       await says('changed', `Round ${number}: be brief.`);
-      assert.ok((await page.locator('.diff .add').allInnerTexts()).some((line) => line.includes(`Round ${number}: be brief.`)));
+      assert.ok((await page.locator('.diff .add').allTextContents()).some((line) => line.includes(`Round ${number}: be brief.`)));
       await decide('Reject it', 'rejected', 'prompt_rejected');
       await decide('Approve what is offered', 'approved', 'prompt_approved');
       await open();
@@ -227,7 +240,7 @@ for (const script of [true, false]) {
       stage.edit('write-tests', 'Nobody has seen this line.');
       await stage.until(async () => (await stage.approvalOf(name)).offered.source !== source);
       await press('Approve what is offered');
-      await page.waitForURL(`**/approvals/${name}`);
+      await page.waitForURL((url) => url.searchParams.get('after') === name);
       await stage.until(async () => (await stage.approvalOf(name)).approved?.source === source);
       assert.ok(await stage.isState(name, 'changed'));
       await stage.approvals('approve', name, '--yes');
@@ -236,7 +249,8 @@ for (const script of [true, false]) {
 
     test('approvals are searched for', async () => {
       await person.open('/approvals');
-      await filter(() => choice('State').selectOption('approved'), '?state=approved');
+      await page.getByRole('link', { name: /^approved \d/ }).click();
+      await page.waitForURL('**/approvals?state=approved');
       assert.ok((await names()).every((name) => name.startsWith('library__')));
       await filter(() => search().fill('standup'), '?q=standup&state=approved');
       assert.deepEqual(await names(), ['library__standup']);

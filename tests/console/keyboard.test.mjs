@@ -84,6 +84,8 @@ test('a prompt is found', async () => {
   await page.getByRole('row').nth(1).getByRole('link', { name: 'scripted__greet' }).waitFor();
   await tabTo('scripted__greet');
   await enter('**/prompts/scripted__greet');
+  await tabTo('Try');
+  await enter('**/prompts/scripted__greet/try');
 });
 
 test('it is tried', async () => {
@@ -109,8 +111,27 @@ test('a prompt is decided on', async () => {
   await tabTo('Reason');
   await keyboard.type('without a mouse');
   await tabTo('Approve what is offered');
-  await enter('**/approvals/library__standup');
+  await enter((url) => url.searchParams.get('after') === 'library__standup');
   await stage.until(() => stage.isState('library__standup', 'approved'));
+});
+
+test('keys lead through what waits, and to the search', async () => {
+  await page.evaluate(() => document.activeElement.blur());
+  await person.open('/approvals?state=waiting');
+  const [first, second] = await page.locator('tbody th a').evaluateAll((all) => all.map((a) => a.pathname));
+  await person.open(first);
+  await keyboard.press('j');
+  await page.waitForURL(`**${second}`);
+  await keyboard.press('k');
+  await page.waitForURL(`**${first}`);
+  await keyboard.press('a');
+  assert.equal((await focused()).name, 'Approve what is offered');
+  await keyboard.press('r');
+  assert.equal((await focused()).name, 'Reject it');
+  await keyboard.press('/');
+  await keyboard.type('greet');
+  await enter('**/search?q=greet');
+  assert.match(await person.text('main'), /scripted__greet/);
 });
 
 test('the values of a plot are read', async () => {

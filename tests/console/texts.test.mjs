@@ -6,7 +6,7 @@ import { after, before, test } from 'node:test';
 import { promisify } from 'node:util';
 
 import { Person, close, launch, squeezed } from './lib/browser.mjs';
-import { HOSTILE, asMessages, isName } from './lib/payloads.mjs';
+import { HOSTILE, asImage, asMessages, isName } from './lib/payloads.mjs';
 import { FORM, form, requester } from './lib/raw.mjs';
 import { BINARY, HOSTILE_CALLERS, Stage, TOKEN } from './lib/stage.mjs';
 import { Refusal } from './lib/upstream.mjs';
@@ -68,13 +68,18 @@ test('a prompt, its trial and its approval', async () => {
     await person.open(await linkTo(payload));
     assert.equal(squeezed(await page.locator('h1').innerText()), squeezed(`hostile__${payload}`));
     await shows(payload, 5);
+    await page.getByRole('link', { name: 'Try', exact: true }).click();
+    await page.locator('[data-complete]').waitFor();
     stage.hostile.get = () => ({ description: payload, messages: asMessages(payload) });
     await page.locator('[data-complete]').fill(payload);
     await tryIt();
     await shows(payload, 11);
+    stage.hostile.get = () => ({ messages: asImage(payload) });
+    await tryIt();
+    await shows(payload, 6);
     assert.equal(await page.locator('[data-complete]').inputValue(), payload);
     await page.locator('a.state').first().click();
-    await page.locator('.diff').waitFor();
+    await page.locator('.diff').waitFor({ state: 'attached' });
     await shows(payload, 3);
   }
 });
@@ -87,11 +92,11 @@ async function tryIt() {
 
 test('values of a completion, and errors of upstreams', async () => {
   stage.hostile.complete = () => HOSTILE;
-  await person.open(await linkTo(HOSTILE[0]));
+  await person.open(`${await linkTo(HOSTILE[0])}/try`);
   await page.locator('[data-complete]').pressSequentially('x');
-  const values = page.locator('datalist option');
-  await values.first().waitFor({ state: 'attached' });
-  assert.deepEqual(await values.evaluateAll((all) => all.map((one) => one.value)), HOSTILE);
+  const values = page.locator('.suggestions button');
+  await values.first().waitFor();
+  assert.deepEqual(await values.evaluateAll((all) => all.map((one) => one.textContent)), HOSTILE.slice(0, 8));
   for (const payload of batches(4)) {
     stage.hostile.get = () => Promise.reject(new Refusal(payload));
     await tryIt();
@@ -106,7 +111,7 @@ test('ids of callers', async () => {
     await person.open(`/access?${form({ q: 'triage', who: caller })}`);
     await shows(caller);
   }
-  for (const path of ['/prompts/support__triage', '/usage?by=caller', '/audit?prompt=support__triage', '/configuration?q=auth']) {
+  for (const path of ['/prompts/support__triage/uses', '/usage?by=caller', '/audit?prompt=support__triage', '/configuration?q=auth']) {
     await person.open(path);
     await isHarmless();
     const text = await person.text();
@@ -128,7 +133,7 @@ test('values of the configuration', async () => {
 test('what a visitor types or is made to open', async () => {
   for (const payload of batches(6)) {
     await person.open(`/prompts?${form({ q: payload, tag: payload, upstream: payload, sort: payload })}`);
-    assert.equal(await page.getByRole('searchbox').inputValue(), payload);
+    assert.equal(await page.locator('main').getByRole('searchbox').inputValue(), payload);
     await isHarmless();
   }
   await person.open('/access');

@@ -426,7 +426,7 @@ impl AdminServer {
             let message = "The form was not sent as application/x-www-form-urlencoded.";
             return Err(PageError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
-        Ok(Params::read(&self.body(body, bounds).await?))
+        Ok(Params::read_form(&self.body(body, bounds).await?))
     }
 }
 

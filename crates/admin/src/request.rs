@@ -18,6 +18,14 @@ impl Params {
         Self(pairs.map(|(key, value)| (key.into_owned(), value.into_owned())).collect())
     }
 
+    /// Reads the form of a page. Browsers end the lines of a text with a carriage return, too (HTML,
+    /// section 4.10.21.8), which the person did not type.
+    pub(super) fn read_form(text: &[u8]) -> Self {
+        let Self(pairs) = Self::read(text);
+        let pairs = pairs.into_iter().map(|(key, value)| (key, value.replace("\r\n", "\n")));
+        Self(pairs.collect())
+    }
+
     /// Returns the first value of a parameter; `""` without one.
     pub(super) fn get(&self, name: &str) -> &str {
         let mut values = self.0.iter().filter(|(key, _)| key == name);
@@ -110,6 +118,11 @@ pub(super) struct Paging {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_of_a_form_end_as_they_were_typed() {
+        assert_eq!(Params::read_form(b"a=1%0D%0A2%0A3%0D").get("a"), "1\n2\n3\r");
+    }
 
     #[test]
     fn a_page_of_rows_is_within_its_bounds() {

@@ -76,17 +76,15 @@ export const asPrompt = (payload, name) => ({
   _meta: { tags: [payload] },
 });
 
-/** Messages that have the payload in each of their parts. */
+/** Messages that have the payload in each part that may hold any text. */
 export function asMessages(payload) {
-  const data = 'PHN2ZyBvbmxvYWQ9YWxlcnQoMSk+';
   const contents = [
     { type: 'text', text: payload },
-    { type: 'image', mimeType: payload, data },
-    { type: 'image', mimeType: 'image/svg+xml', data },
-    { type: 'image', mimeType: 'image/png', data: payload },
-    { type: 'audio', mimeType: payload, data },
-    { type: 'resource', resource: { uri: payload, mimeType: payload, text: payload } },
-    { type: 'resource_link', uri: payload, name: payload, description: payload },
+    { type: 'resource', resource: { uri: 'note://one', mimeType: 'text/plain', text: payload } },
+    { type: 'resource_link', uri: 'note://two', name: payload, description: payload },
   ];
   return contents.map((content) => ({ role: 'user', content }));
 }
+
+/** Messages that the gateway refuses, since the payload is no base64. */
+export const asImage = (payload) => [{ role: 'user', content: { type: 'image', mimeType: 'image/png', data: payload } }];
