@@ -63,6 +63,23 @@ for (const script of [true, false]) {
   }
 }
 
+test('every page is read in forced colours', async () => {
+  const person = await Person.arrive(browser, stage, { colors: 'active', cookies });
+  for (const shown of PAGES) await look(person, shown, true);
+  await person.leave();
+});
+
+test('on a phone the menu opens the navigation', async () => {
+  const person = await Person.arrive(browser, stage, { width: 390, script: false, cookies });
+  await person.open('/');
+  const link = person.page.locator('nav[aria-label=Console] a[href="/audit"]');
+  assert.equal(await link.isVisible(), false);
+  await person.page.getByRole('button', { name: 'Menu' }).click();
+  await link.click();
+  await person.page.waitForURL('**/audit');
+  await person.leave();
+});
+
 test('the navigation leads to each page', async () => {
   const person = await Person.arrive(browser, stage, { cookies });
   await person.open('/');

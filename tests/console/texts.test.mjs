@@ -90,6 +90,21 @@ async function tryIt() {
   await page.locator('#result').waitFor();
 }
 
+test('changes of a text, and its versions', async () => {
+  // Sequences of Jinja would be an error of the file.
+  const lines = HOSTILE.filter((payload) => !/[{}]|^ /.test(payload));
+  stage.edit('standup', lines.join('\n'));
+  await stage.until(() => stage.isState('library__standup', 'changed'));
+  await person.open('/approvals/library__standup');
+  for (const line of lines) await shows(line);
+  await stage.approvals('approve', 'library__standup', '--yes');
+  await stage.until(() => stage.isState('library__standup', 'approved'));
+  for (const path of ['/prompts/library__standup', '/prompts/library__standup/versions']) {
+    await person.open(path);
+    for (const line of lines) await shows(line);
+  }
+});
+
 test('values of a completion, and errors of upstreams', async () => {
   stage.hostile.complete = () => HOSTILE;
   await person.open(`${await linkTo(HOSTILE[0])}/try`);

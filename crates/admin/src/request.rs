@@ -18,7 +18,7 @@ impl Params {
         Self(pairs.map(|(key, value)| (key.into_owned(), value.into_owned())).collect())
     }
 
-    /// Reads the form of a page. Browsers end the lines of a text with a carriage return, too (HTML,
+    /// Reads the form of a page. Browsers end the lines of a text with a carriage return (HTML,
     /// section 4.10.21.8), which the person did not type.
     pub(super) fn read_form(text: &[u8]) -> Self {
         let Self(pairs) = Self::read(text);

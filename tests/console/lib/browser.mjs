@@ -29,13 +29,14 @@ export class Person {
   /** The statuses of errors that a check wants; Chromium reports each. */
   refusals = new Set();
 
-  static async arrive(browser, stage, { script = true, theme = 'light', width = 1440, cookies } = {}) {
+  static async arrive(browser, stage, { script = true, theme = 'light', colors = 'none', width = 1440, cookies } = {}) {
     const person = new Person();
     person.stage = stage;
     person.context = await browser.newContext({
       baseURL: stage.admin,
       javaScriptEnabled: script,
       colorScheme: theme,
+      forcedColors: colors,
       viewport: { width, height: 900 },
       storageState: cookies,
     });
