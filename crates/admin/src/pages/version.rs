@@ -109,7 +109,7 @@ fn fixed_arguments(arguments: &str) -> String {
 pub(super) struct Comparison {
     pub sections: Vec<ComparedSection>,
     /// The parts that are equal in both.
-    pub same: Vec<&'static str>,
+    pub same: Vec<String>,
     /// Parts that cannot be compared.
     pub missing: Vec<String>,
 }
@@ -149,21 +149,29 @@ impl Comparison {
     /// Compares two versions, and the variants that callers found with the texts of the first one.
     pub(super) fn of(before: &VersionParts, after: &VersionParts, found: &[FoundVariant]) -> Self {
         let mut comparison = Self::default();
+        // The digest of a library's file stands in its definition, and the file is compared itself.
+        let is_library = before.source.is_some() && after.source.is_some();
         comparison.add("Definition", &before.definition, &after.definition, |old, new| {
-            let lines = compared_parts(old, new).into_iter();
-            side_by_side(&lines.filter(|line| !is_source_digest(line)).collect::<Vec<_>>())
+            let mut lines = compared_parts(old, new);
+            let has_digest = is_library && lines.iter().any(is_source_digest);
+            lines.retain(|line| !(is_library && is_source_digest(line)));
+            let is_changed =
+                |line: &DiffLine| matches!(line.kind, LineKind::Added | LineKind::Removed);
+            let is_same = has_digest && !lines.iter().any(is_changed);
+            (!is_same).then(|| side_by_side(&lines))
         });
         comparison.add("File", &before.source, &after.source, |old, new| {
-            let [old, new] = [old, new].map(|object| member(object, "source"));
-            let file = |text: &Option<Json<'_>>| {
-                text.and_then(Json::as_str).unwrap_or_default().into_owned()
+            let file = |object| {
+                let text = member(object, "source").and_then(Json::as_str);
+                text.unwrap_or_default().into_owned()
             };
-            side_by_side(&compared_text(&file(&old), &file(&new)))
+            let lines = compared_text(&file(old), &file(new));
+            (!lines.is_empty()).then(|| side_by_side(&lines))
         });
         comparison.add("Embedded files", &before.source, &after.source, |old, new| {
-            let [old, new] = [old, new].map(|object| member(object, "embeds"));
-            let text = |embeds: Option<Json<'_>>| embeds.map_or("", Json::text).to_owned();
-            side_by_side(&compared_parts(&text(old), &text(new)))
+            let embeds = |object| member(object, "embeds").map_or("", Json::text);
+            let lines = compared_parts(embeds(old), embeds(new));
+            (!lines.is_empty()).then(|| side_by_side(&lines))
         });
         let keys: BTreeSet<&Arc<str>> = before.texts.keys().chain(after.texts.keys()).collect();
         for key in keys {
@@ -181,25 +189,26 @@ impl Comparison {
         comparison
     }
 
+    /// Adds a part; `rows` returns its changed lines, `None` if it is the same.
     fn add(
         &mut self,
-        what: &'static str,
+        what: &str,
         old: &Option<VersionPart>,
         new: &Option<VersionPart>,
-        rows: impl FnOnce(&str, &str) -> Vec<SideBySide>,
+        rows: impl FnOnce(&str, &str) -> Option<Vec<SideBySide>>,
     ) {
         if old.is_none() && new.is_none() {
             return;
         }
+        let heading = what.to_owned();
         match both(old.as_ref(), new.as_ref()) {
-            Err(why) => self.missing.push(format!("{what}: {why}")),
-            Ok((old, new)) => {
-                let (heading, rows) = (what.to_owned(), rows(old, new));
-                if rows.iter().all(SideBySide::is_same) {
-                    return self.same.push(what);
+            Err(why) => self.missing.push(format!("{heading}: {why}")),
+            Ok((old, new)) => match rows(old, new).filter(|_| old != new) {
+                None => self.same.push(heading),
+                Some(rows) => {
+                    self.sections.push(ComparedSection { heading, rows, messages: Vec::new() });
                 }
-                self.sections.push(ComparedSection { heading, rows, messages: Vec::new() });
-            }
+            },
         }
     }
 
@@ -211,7 +220,7 @@ impl Comparison {
         };
         match both(old, new) {
             Err(why) => self.missing.push(format!("{heading}: {why}")),
-            Ok((old, new)) if old == new => self.same.push("Text"),
+            Ok((old, new)) if old == new => self.same.push(heading),
             Ok((old, new)) => {
                 let (rows, messages) = (description_changes(old, new), message_changes(old, new));
                 self.sections.push(ComparedSection { heading, rows, messages });
@@ -308,6 +317,8 @@ fn side_by_side(lines: &[DiffLine]) -> Vec<SideBySide> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -326,6 +337,28 @@ mod tests {
             (None, some("e")),
         ];
         assert_eq!(rows, expected);
+    }
+
+    #[test]
+    fn no_change_of_a_definition_is_left_out() {
+        let parts = |definition: serde_json::Value, has_source: bool| {
+            let part = |text: String| VersionPart { digest: None, text: Ok(text) };
+            VersionParts {
+                definition: Some(part(definition.to_string())),
+                source: has_source.then(|| part(r#"{"embeds":{},"source":"a"}"#.to_owned())),
+                ..VersionParts::default()
+            }
+        };
+        let shown = |old: serde_json::Value, new: serde_json::Value, has_source| {
+            let (old, new) = (parts(old, has_source), parts(new, has_source));
+            Comparison::of(&old, &new, &[]).sections.len()
+        };
+        let with = |digest: &str| json!({"_meta": {"digest": digest}, "name": "p"});
+        assert_eq!(shown(with("one"), with("two"), true), 0, "the file is compared itself");
+        assert_eq!(shown(with("one"), with("two"), false), 1, "the server has written it");
+        assert_eq!(shown(with("one"), json!({"name": "q"}), true), 1);
+        assert_eq!(shown(json!({"name": 5}), json!({"name": "5"}), false), 1, "of another type");
+        assert_eq!(shown(with("one"), with("one"), false), 0);
     }
 
     #[test]

@@ -73,7 +73,8 @@ fn compared_message(before: &str, after: &str) -> Vec<DiffLine> {
     let [old, new] = [before, after].map(Json::accepted);
     let text = |message: Json<'_>| {
         let content = message.get("content")?;
-        let is_plain = content.members().count() == 2 && content.get("type")?.is("text");
+        let has_two = |json: Json<'_>| json.members().count() == 2;
+        let is_plain = has_two(message) && has_two(content) && content.get("type")?.is("text");
         content.get("text").filter(|_| is_plain)?.as_str().map(|text| text.into_owned())
     };
     let role = |message: Json<'_>| message.get("role").map(|role| role.text().to_owned());
@@ -131,6 +132,19 @@ mod tests {
         assert_eq!(lines, expected);
         let marked = |line: &DiffLine| line.pieces.iter().any(|(is_marked, _)| *is_marked);
         assert!(!marked(&changed.lines[2]) && marked(&changed.lines[3]));
+    }
+
+    #[test]
+    fn metadata_of_a_message_is_compared_too() {
+        let with = |meta: &str| {
+            let content = json!({"text": "a", "type": "text"});
+            json!({"messages": [{"_meta": {"m": meta}, "content": content, "role": "user"}]})
+        };
+        let [changed] = &compared_messages(&with("one").to_string(), &with("two").to_string())[..]
+        else {
+            panic!("one message");
+        };
+        assert!(changed.lines.iter().any(|line| line.text() == "_meta.m: two"));
     }
 
     #[test]

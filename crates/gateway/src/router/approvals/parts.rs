@@ -23,7 +23,7 @@ pub struct VersionParts {
 #[derive(Clone, Debug)]
 pub struct VersionPart {
     /// `None` if the part cannot be had.
-    digest: Option<DigestText>,
+    pub digest: Option<DigestText>,
     /// The canonical JSON, or why it cannot be had.
     pub text: Result<String, String>,
 }
