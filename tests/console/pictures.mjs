@@ -12,11 +12,16 @@ const minutes = Number(process.argv[2] ?? 1);
 const folder = process.env.PICTURES ?? mkdtempSync(join(tmpdir(), 'pictures-'));
 const shown = PAGES.map((page) => (page.name === 'upstream' ? { ...page, path: '/upstreams/legal' } : page));
 
-/** Pictures of the README: part of a page, in a theme. */
+/** Pictures of the documents: the beginning of a page, in a theme. */
 const BEST = [
-  { name: 'overview', path: '/', theme: 'light', height: 665 },
-  { name: 'approval', path: '/approvals/library__review-code', theme: 'light', height: 890 },
-  { name: 'prompt', path: '/prompts/support__reply/try', theme: 'dark', height: 900 },
+  { name: 'overview', path: '/', theme: 'light', height: 700 },
+  { name: 'prompts', path: '/prompts', theme: 'light', height: 620 },
+  { name: 'text', path: '/prompts/library__review-code', theme: 'light', height: 700 },
+  { name: 'prompt', path: '/prompts/support__reply/try', theme: 'dark', height: 820 },
+  { name: 'approval', path: '/approvals/library__review-code', theme: 'light', height: 860 },
+  { name: 'access', path: '/access', theme: 'light', height: 620 },
+  { name: 'audit', path: '/audit', theme: 'light', height: 620 },
+  { name: 'usage', path: '/usage', theme: 'dark', height: 700 },
 ];
 
 async function main() {
