@@ -320,6 +320,9 @@ run_fuzzing() {
 step floods "" "one caller's calls while another floods the gateway"
 run_floods() { optimized_bench floods; }
 
+step unread "" "two hundred results of 11 MB that one caller does not read: 300 MiB at most"
+run_unread() { gateway_tests overload:: -- --ignored --nocapture; }
+
 step soak "" "mixed load for half an hour, or PROMPTGATE_SOAK, leaks nothing; the log stays in its size, intact"
 run_soak() { PROMPTGATE_SOAK="${PROMPTGATE_SOAK:-30m}" optimized_bench soak; }
 
