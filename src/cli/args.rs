@@ -538,8 +538,9 @@ pub(super) enum LineOrder {
 /// The replicas of a cluster that answer.
 #[derive(Args, Debug)]
 pub(super) struct ReplicaChoice {
-    /// Ask this replica alone [default: all that live, through the gateway that runs here, with the
-    /// token in PROMPTGATE_ADMIN_TOKEN]
+    /// Ask this replica alone, by its name, its id (/api/v1/replicas) or the beginning of either
+    /// [default: all that live, through the gateway that runs here, with the token in
+    /// PROMPTGATE_ADMIN_TOKEN]
     #[arg(long, value_name = "NAME")]
     pub(super) replica: Option<String>,
     /// Read the files of this replica alone

@@ -40,11 +40,13 @@ pub(super) fn ask(
     };
     let other = |_| Failure::new("the running gateway is another version of promptgate");
     let answers: Answers = serde_json::from_value(document).map_err(other)?;
-    for why in &answers.not_answered {
-        eprintln!("{}", printable(&format!("not answered: {why}")));
-    }
+    let not_answered = &answers.not_answered;
     if answers.answered.is_empty() {
-        return Err(Failure::new("no replica has answered"));
+        let why = printable(&not_answered.join("; "));
+        return Err(Failure::new(format!("no replica has answered: {why}")));
+    }
+    for why in not_answered {
+        eprintln!("{}", printable(&format!("not answered: {why}")));
     }
     Ok(Some(answers))
 }

@@ -56,12 +56,12 @@ struct ReloadRequest {
 #[serde(deny_unknown_fields)]
 struct EvidenceRequest {
     question: Question,
-    /// The name of the only replica that is asked.
+    /// The name or the id of the only replica that is asked, or its unique beginning.
     replica: Option<String>,
 }
 
-/// Longest wait for answers about usage and audit logs.
-const EVIDENCE: Duration = Duration::from_secs(5);
+/// Longest wait for answers about usage and audit logs; other replicas have half of it.
+const EVIDENCE: Duration = Duration::from_secs(9);
 
 /// Longest wait for a reload: it may open another audit log, and wait for the lists of upstreams.
 const RELOAD: Duration = Duration::from_secs(30);

@@ -12,9 +12,51 @@ use audit::question::{Answer, Answers, Evidence, Question};
 use audit::usage::{Query, Report, UsedPrompts};
 use gateway::cluster::{ClusterMember, RelayError, Replica, ReplicaId};
 
+/// A replica that lives, with its label in answers: its name, or `NAME/ID` where others have its
+/// name, too.
+type LabelledReplica = (String, ReplicaId);
+
+fn labelled(replicas: &[Replica]) -> Vec<LabelledReplica> {
+    let count = |name: &str| replicas.iter().filter(|other| other.presence.name == name).count();
+    let label = |Replica { id, presence, .. }: &Replica| match count(&presence.name) {
+        1 => (presence.name.clone(), *id),
+        _ => (format!("{}/{id}", presence.name), *id),
+    };
+    replicas.iter().map(label).collect()
+}
+
+/// Returns the one replica whose label or id is `wanted`, or begins so as no other does.
+///
+/// # Errors
+/// There is none, or several are, with their labels.
+fn chosen(replicas: Vec<LabelledReplica>, wanted: &str) -> Result<LabelledReplica, String> {
+    let all = |is_meant: fn(&str, &str) -> bool| {
+        let texts = |(label, id): &LabelledReplica| [label.clone(), id.to_string()];
+        let own =
+            |replica: &&LabelledReplica| texts(replica).iter().any(|text| is_meant(text, wanted));
+        replicas.iter().filter(own).cloned().collect::<Vec<_>>()
+    };
+    let mut found = all(|text, wanted| text == wanted);
+    if found.is_empty() {
+        found = all(|text, wanted| text.starts_with(wanted));
+    }
+    let list = |replicas: &[LabelledReplica]| {
+        replicas.iter().map(|(label, _)| label.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    match found.as_slice() {
+        [only] => Ok(only.clone()),
+        [] => Err(format!(
+            "{wanted}: no replica of this name lives; those that do: {}",
+            list(&replicas)
+        )),
+        several => Err(format!("{wanted}: several replicas begin so: {}", list(several))),
+    }
+}
+
 impl AdminState {
-    /// Asks all replicas that live, or only the one with a name, what `question` has for them by
-    /// their names. Who has not answered by `until` is named.
+    /// Asks all replicas that live, or only the one that is named, what `question` has for them by
+    /// their labels. Those that have not answered in time are named: others have half of the time
+    /// until `until`, so that a silent one leaves some for further questions of a page.
     pub(super) async fn ask(
         &self,
         replica: Option<&str>,
@@ -22,38 +64,41 @@ impl AdminState {
         until: Instant,
     ) -> Answers {
         let own = Evidence { audit: self.audit.clone(), usage: self.usage.clone() };
+        let mut answers = Answers::default();
         let Some(cluster) = &self.cluster else {
-            let mut answers = Answers::default();
             if let Some(question) = question("") {
                 answers.add(String::new(), Ok(own.answer(question, until).await));
             }
             return answers;
         };
-        let replicas = cluster.replicas();
-        let is_wanted = |other: &&Replica| replica.is_none_or(|name| other.presence.name == name);
+        let mut wanted = labelled(&cluster.replicas());
+        if let Some(name) = replica {
+            match chosen(wanted, name) {
+                Ok(only) => wanted = vec![only],
+                Err(why) => {
+                    answers.not_answered.push(why);
+                    return answers;
+                }
+            }
+        }
+        let others_until = until - until.saturating_duration_since(Instant::now()) / 2;
         let mut asking = JoinSet::new();
-        for replica in replicas.iter().filter(is_wanted) {
-            let name = replica.presence.name.clone();
-            let Some(question) = question(&name) else { continue };
-            let (own, cluster, id) = (own.clone(), cluster.clone(), replica.id);
+        for (label, id) in wanted {
+            let Some(question) = question(&label) else { continue };
+            let (own, cluster) = (own.clone(), cluster.clone());
             asking.spawn(async move {
                 let answer = if id == cluster.id() {
                     Ok(own.answer(question, until).await)
                 } else {
-                    ask_other(&cluster, id, &question, until).await
+                    ask_other(&cluster, id, &question, others_until).await
                 };
-                (name, answer)
+                (label, answer)
             });
         }
         let mut all = asking.join_all().await;
         all.sort_by(|(one, _), (other, _)| one.cmp(other));
-        let mut answers = Answers::default();
-        for (name, answer) in all {
-            answers.add(name, answer);
-        }
-        let is_empty = answers.answered.is_empty() && answers.not_answered.is_empty();
-        if let Some(name) = replica.filter(|_| is_empty) {
-            answers.not_answered.push(format!("{name}: no replica of this name lives"));
+        for (label, answer) in all {
+            answers.add(label, answer);
         }
         answers
     }
@@ -89,4 +134,41 @@ async fn ask_other(
         RelayError::Overloaded => "too many questions at once".to_owned(),
     })?;
     serde_json::from_slice(&answer).map_err(|_| "another version of promptgate".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gateway::cluster::Presence;
+
+    fn replica(name: &str, byte: u8) -> Replica {
+        let id = serde_json::from_str(&format!("{:?}", [byte; 8])).unwrap();
+        let presence = Presence { name: name.to_owned(), ..Presence::default() };
+        Replica { id, presence, seen: Instant::now() }
+    }
+
+    #[test]
+    fn a_replica_is_named_by_what_no_other_has() {
+        let all = labelled(&[replica("web", 1), replica("web-2", 0x2a), replica("web-2", 0x2b)]);
+        let one = |wanted: &str| chosen(all.clone(), wanted).map(|(label, _)| label);
+        let (second, third) = ("web-2/2a2a2a2a2a2a2a2a", "web-2/2b2b2b2b2b2b2b2b");
+        for (wanted, label) in [
+            ("web", "web"),
+            ("0101010101010101", "web"),
+            ("01", "web"),
+            (second, second),
+            ("2a2a2a2a2a2a2a2a", second),
+            ("2b", third),
+            ("web-2/2b", third),
+        ] {
+            assert_eq!(one(wanted).as_deref(), Ok(label), "{wanted}");
+        }
+        for (wanted, why) in [
+            ("web-2", format!("several replicas begin so: {second}, {third}")),
+            ("2", format!("several replicas begin so: {second}, {third}")),
+            ("db", format!("no replica of this name lives; those that do: web, {second}, {third}")),
+        ] {
+            assert_eq!(one(wanted), Err(format!("{wanted}: {why}")));
+        }
+    }
 }

@@ -152,6 +152,7 @@ impl AdminState {
         let row = |replica: &Replica| {
             let Replica { id, presence, seen } = replica;
             json!({
+                "id": id.to_string(),
                 "name": presence.name,
                 "self": *id == cluster.id(),
                 "version": presence.version,

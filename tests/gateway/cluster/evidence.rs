@@ -1,16 +1,23 @@
 //! Usage and audit logs, asked at one replica: the answer covers all.
 
+use std::process::Output;
+
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::support::process::command;
 use crate::support::replicas::{Replica, Replicas, Store, environment};
-use crate::support::{Upstream, eventually};
+use crate::support::{Process, Upstream, eventually};
 
-/// Runs a command beside a replica; its standard output and standard error.
-async fn run(replica: &Replica, store: &Store, arguments: &[&str]) -> (String, String) {
+/// Runs a command beside a replica.
+async fn try_run(replica: &Replica, store: &Store, arguments: &[&str]) -> Output {
     let mut command = tokio::process::Command::from(command(&replica.folder, arguments));
-    let output = command.envs(environment(&store.url(), "me")).output().await.unwrap();
+    command.envs(environment(&store.url(), "me")).output().await.unwrap()
+}
+
+/// The same; its standard output and standard error.
+async fn run(replica: &Replica, store: &Store, arguments: &[&str]) -> (String, String) {
+    let output = try_run(replica, store, arguments).await;
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     let (out, error) = (text(output.stdout), text(output.stderr));
     assert!(output.status.success(), "{arguments:?}: {error}");
@@ -75,7 +82,8 @@ async fn usage_and_audit_of_all_replicas_are_one_answer_and_silent_replicas_are_
     three.process.signal(Signal::STOP);
     let asked = async || run(one, &store, &usage).await;
     // Both, before it counts as gone.
-    let ((report, error), usage_page) = tokio::join!(asked(), page("/usage"));
+    let ((report, error), usage_page, overview) =
+        tokio::join!(asked(), page("/usage"), page("/overview"));
     assert!(error.contains("not answered: replica-2: no answer in time"), "{error}");
     assert_eq!(uses(&report), 3, "{report}");
     assert!(
@@ -83,6 +91,58 @@ async fn usage_and_audit_of_all_replicas_are_one_answer_and_silent_replicas_are_
         "{report}"
     );
     assert!(usage_page.contains("Not answered: replica-2"), "{usage_page}");
+    // Its second question: the first one leaves time.
+    assert!(overview.contains("<b>3</b> <a href=\"/usage\">uses in a day"), "{overview}");
+    assert!(overview.contains("Not answered: replica-2"), "{overview}");
     three.process.signal(Signal::CONT);
     eventually(asked, |(report, error)| error.is_empty() && uses(report) == 6).await;
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn replicas_of_one_name_are_told_apart_and_asked_by_their_ids() {
+    let store = Store::start().await;
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let mut replicas = Vec::new();
+    for folder in &folders {
+        let folder = folder.path().to_owned();
+        std::fs::write(folder.join("gateway.toml"), upstream.table("up")).unwrap();
+        let variables = environment(&store.url(), "twin");
+        let variables: Vec<_> = variables.iter().map(|(n, v)| (*n, v.as_str())).collect();
+        let (process, admin) = Process::serve_admin(&folder, &variables).await;
+        replicas.push(Replica { process, admin, folder });
+    }
+    let [one, two] = replicas.as_slice() else { panic!("two replicas") };
+    let ids = async || -> Vec<(String, bool)> {
+        let cluster = one.cluster().await;
+        let rows = cluster["replicas"].as_array().unwrap().iter();
+        let id = |row: &Value| (row["id"].as_str().unwrap().to_owned(), row["self"] == true);
+        rows.map(id).collect()
+    };
+    let ids = eventually(ids, |ids| ids.len() == 2).await;
+    let id = |is_own: bool| ids.iter().find(|(_, own)| *own == is_own).unwrap().0.clone();
+    let (own, other) = (id(true), id(false));
+    for (replica, calls) in [(one, 1), (two, 2)] {
+        for _ in 0..calls {
+            replica.client().ask("prompts/get", json!({"name": "up__p"})).await;
+        }
+    }
+
+    let usage = ["usage", "--json", "--since", "1h", "--replica"];
+    let ambiguous = try_run(one, &store, &[&usage[..], &["twin"]].concat()).await;
+    let error = String::from_utf8(ambiguous.stderr).unwrap();
+    assert!(!ambiguous.status.success());
+    assert!(error.contains("twin: several replicas begin so: twin/"), "{error}");
+    assert!(error.contains(&own) && error.contains(&other), "{error}");
+    for (name, wanted) in [(&other, 2), (&own, 1), (&format!("twin/{other}"), 2)] {
+        let (report, _) = run(one, &store, &[&usage[..], &[name]].concat()).await;
+        assert_eq!(uses(&report), wanted, "{name}: {report}");
+    }
+    let find = ["audit", "find", "--json", "--event", "call", "--prompt", "up__p"];
+    let found = entries(&run(one, &store, &find).await.0);
+    let of = |id: &str| found.iter().filter(|own| own["replica"] == format!("twin/{id}")).count();
+    assert_eq!([of(&own), of(&other)], [1, 2], "{found:?}");
+    let record = one.admin.send("GET", "/audit/1", &[], b"").await;
+    assert_eq!(record.status, 200, "its own, where none is named");
 }

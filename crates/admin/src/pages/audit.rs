@@ -126,8 +126,8 @@ pub(super) async fn record(
 ) -> PageResult<RecordPage> {
     let missing = || PageError::not_found("record with this number");
     let seq = seq.parse().map_err(|_| missing())?;
-    let own = state.cluster.as_ref().map_or("", |cluster| cluster.name());
-    let replica = request.params.some("replica").unwrap_or(own);
+    let own = state.cluster.as_ref().map(|cluster| cluster.id().to_string()).unwrap_or_default();
+    let replica = request.params.some("replica").unwrap_or(&own);
     let question = |_: &str| Some(Question::Record { seq });
     let mut answers = state.ask(Some(replica), question, request.until).await;
     if let Some(why) = answers.not_answered.pop() {

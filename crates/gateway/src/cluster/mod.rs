@@ -218,11 +218,6 @@ impl ClusterMember {
         self.id
     }
 
-    /// The name of this replica.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
     /// The operator's sign-ins for upstreams.
     pub fn logins(&self) -> &Arc<SharedLogins> {
         &self.logins
