@@ -70,7 +70,7 @@ pub(super) fn gateway(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>, au
             "{prompt}",
             "Prompts of the upstream that wait for approval",
         ),
-        |status| Some(status.undecided as f64),
+        |status| (status.undecided > 0).then_some(status.undecided as f64),
     );
     upstreams(
         ("promptgate.upstream.breaker.open", "", "Whether the circuit breaker is open"),

@@ -125,7 +125,10 @@ async fn request_once(
                  give the URL of admin.listen"
                     .to_owned()
             }
-            FetchError::Status { status, .. } if status.as_u16() == 401 => {
+            // The role of a visitor without a token may not do.
+            FetchError::Status { status, error: Some(why), .. }
+                if status.as_u16() == 401 || (why.contains("admin.token") && !has_token()) =>
+            {
                 format!("; set {TOKEN_VARIABLE} to the value of admin.token")
             }
             FetchError::Status { .. } | FetchError::NotJson => String::new(),

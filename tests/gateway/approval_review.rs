@@ -65,6 +65,7 @@ async fn what_waits_for_approval_shows_at_the_start_in_status_in_the_list_and_in
     folder.approve().await;
     let none = async || run(&folder, &["status"]).await.1;
     eventually(none, |status| !status.contains("waits")).await;
+    assert!(!page("/metrics").await.contains(metric), "where nothing waits it is absent");
     up.offer(|offer| offer.definition["description"] = json!("two"));
     let one = async || run(&folder, &["list"]).await.1;
     eventually(one, |list| {

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::audit::{KEY, check, records, segment_files};
+use crate::support::gateway::api_key;
 use crate::support::process::{command, run};
 use crate::support::{Process, Upstream, eventually};
 
@@ -127,6 +128,30 @@ async fn the_log_of_a_stopped_gateway_is_archived_and_a_copy_that_differs_stays(
     assert!(errors.contains(&name) && errors.contains("a copy differs"), "{errors}");
     assert_eq!(fs::read_to_string(&copy).unwrap(), "other");
     assert_eq!(verify(path, &["--archive", "copies"]).0, Some(1));
+}
+
+#[tokio::test]
+async fn an_archive_without_a_token_says_which_variable_has_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let toml = format!(
+        "[audit]\nkey = {{ value = \"{KEY}\" }}\nsegment_size = \"4KiB\"\n{}{}",
+        upstream.table("up"),
+        api_key("ci", "pg_ci")
+    );
+    fs::write(path.join("gateway.toml"), toml).unwrap();
+    let (process, _) = Process::serve_admin(path, &[]).await;
+    let get = async || {
+        let client = process.client().with("X-API-Key", "pg_ci");
+        client.ask("prompts/get", json!({"name": "up__p"})).await;
+        segment_files(&path.join("audit")).len()
+    };
+    eventually(get, |segments| *segments > 1).await;
+    let output = run(path, &["audit", "archive", "copies"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("403") && error.contains("set PROMPTGATE_ADMIN_TOKEN"), "{error}");
 }
 
 #[tokio::test]

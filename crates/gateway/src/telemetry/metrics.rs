@@ -157,7 +157,7 @@ impl Metrics {
             denied: count(
                 "promptgate.denied",
                 "{call}",
-                "Calls of prompts that access rules denied",
+                "Calls that access rules, views or approvals denied",
             ),
             sessions: count(
                 "promptgate.sessions.created",
