@@ -577,7 +577,8 @@ pub(super) struct FindQuery {
     /// Show only what was denied, with the rule, limit, approval or check that has denied it
     #[arg(long, conflicts_with = "outcome")]
     pub(super) denied: bool,
-    /// Show only events of this type: call, or one of the log, such as config_reloaded
+    /// Show only events of this type: call, one of the log, such as config_reloaded, or one of the
+    /// groups decisions, sign-ins and changes
     #[arg(long, value_name = "EVENT")]
     pub(super) event: Option<String>,
     /// Show only entries with this text in one of their members

@@ -13,7 +13,7 @@ use super::evidence;
 use super::failure::Failure;
 use super::output::{Column, print, printable_line, table};
 use audit::question::{Answers, Question};
-use audit::search::{DENIED, Find, Live, LogEntry, SearchResult, find};
+use audit::search::{DENIED, EventKinds, Find, Live, LogEntry, SearchResult, find};
 use config::Records;
 
 /// The time for an answer: people wait for it.
@@ -30,7 +30,7 @@ pub(super) fn run(args: &FindQuery) -> Result<(), Failure> {
         prompt: args.prompt.clone(),
         upstream: args.upstream.clone(),
         outcome: args.denied.then(|| DENIED.to_owned()).or_else(|| args.outcome.clone()),
-        event: args.event.clone(),
+        event: args.event.as_deref().map(EventKinds::from),
         from: Some(from),
         // Without --until, entries that are recorded while the command runs are found, too.
         to: args.period.until.as_ref().map(|_| to),
@@ -86,12 +86,13 @@ fn show(found: &SearchResult, as_json: bool) -> Result<(), Failure> {
 fn unmatched(dir: &Path, wanted: &Find) -> io::Result<Vec<String>> {
     let period = || Find { from: wanted.from, to: wanted.to, ..Find::default() };
     let Find { caller, prompt, upstream, outcome, event, .. } = wanted.clone();
+    let kinds = event.as_ref().map(ToString::to_string);
     let criteria = [
         ("caller", &wanted.caller, Find { caller, ..period() }),
         ("prompt", &wanted.prompt, Find { prompt, ..period() }),
         ("upstream", &wanted.upstream, Find { upstream, ..period() }),
         ("outcome", &wanted.outcome, Find { outcome, ..period() }),
-        ("event", &wanted.event, Find { event, ..period() }),
+        ("event", &kinds, Find { event, ..period() }),
     ];
     let mut lines = Vec::new();
     let until = Instant::now() + PATIENCE;

@@ -4,6 +4,7 @@
 
 mod backward;
 mod entry;
+mod kinds;
 mod live;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ use backward::Backward;
 use entry::{CallId, REFUSED};
 
 pub use entry::{DENIED, LogEntry};
+pub use kinds::EventKinds;
 pub use live::Live;
 
 /// The criteria of a search, all of which must hold. The default finds everything but checkpoints.
@@ -40,8 +42,8 @@ pub struct Find {
     /// `ok`, `cancelled`, the reason of a fault, or `denied` for what was refused by access rules,
     /// views, limits, approvals or checks of arguments.
     pub outcome: Option<String>,
-    /// Type of a record; `call` for calls.
-    pub event: Option<String>,
+    /// Types of records; `call` for calls.
+    pub event: Option<EventKinds>,
     pub from: Option<SystemTime>,
     /// Exclusive.
     pub to: Option<SystemTime>,
@@ -61,6 +63,12 @@ pub struct SearchResult {
     pub next: Option<Position>,
     /// Bytes that were read.
     pub scanned_bytes: u64,
+    /// Records that were looked through. Older replicas do not say it.
+    #[serde(default)]
+    pub looked_through: u64,
+    /// The time of the oldest line that was looked through, RFC 3339.
+    #[serde(default)]
+    pub since: Option<String>,
     /// Whether everything asked for was read: neither the limit nor the deadline was reached.
     pub complete: bool,
 }
@@ -139,6 +147,7 @@ pub fn find(
 ) -> io::Result<SearchResult> {
     let wanted = SearchCriteria::new(find);
     let mut found = SearchResult { complete: true, ..SearchResult::default() };
+    let mut since = String::new();
     let mut ends =
         before.map_or_else(|| Ok(Ends::default()), |before| Ends::behind(path, before))?;
     for number in segment_numbers(path)?.into_iter().rev() {
@@ -160,6 +169,10 @@ pub fn find(
                 found.places.push(Position { segment: number, offset });
             }
             let is_full = found.entries.len() >= limit;
+            // The header of the segment stands at its begin.
+            found.looked_through += u64::from(offset > 0);
+            since.clear();
+            since.push_str(entry::time(line).unwrap_or_default());
             if is_full || lines.has_just_read() && Instant::now() >= until {
                 found.next = Some(Position { segment: number, offset });
                 found.complete = false;
@@ -171,6 +184,7 @@ pub fn find(
             break;
         }
     }
+    found.since = Some(since).filter(|since| !since.is_empty());
     Ok(found)
 }
 
@@ -320,8 +334,9 @@ impl<'a> SearchCriteria<'a> {
 
     /// Returns the entry of a call, if it is one that is looked for.
     fn call(&self, received: &[u8], completed: Option<&[u8]>) -> Option<LogEntry> {
-        let is_call = |event: &str| [entry::CALL, "received", "completed"].contains(&event);
-        let has_kind = self.find.event.as_deref().is_none_or(is_call);
+        let kinds = [entry::CALL, "received", "completed"];
+        let is_call = |event: &EventKinds| kinds.iter().any(|kind| event.has(kind));
+        let has_kind = self.find.event.as_ref().is_none_or(is_call);
         let has_outcome = if self.find.outcome.as_deref() == Some(DENIED) {
             [Some(received), completed].into_iter().flatten().any(entry::may_deny)
         } else {
@@ -336,7 +351,7 @@ impl<'a> SearchCriteria<'a> {
     /// Returns the entry of a record that is none of a call, if it is one that is looked for.
     fn event(&self, kind: &str, line: &[u8]) -> Option<LogEntry> {
         let has_kind = match &self.find.event {
-            Some(event) => event == kind,
+            Some(event) => event.has(kind),
             None => kind != "checkpoint",
         };
         let is_denial = self.find.outcome.as_deref() != Some(DENIED) || kind == REFUSED;

@@ -270,6 +270,25 @@ fn a_search_ends_at_its_deadline_and_goes_on_from_there() {
     assert_eq!(rest.unwrap().entries.len(), 100);
 }
 
+#[test]
+fn several_types_are_found_together_and_what_was_looked_through_is_counted() {
+    let mut log = Log::new();
+    let call = log.begin("ann");
+    log.end(call, "ok");
+    for kind in ["prompt_approved", "prompt_rejected", "config_reloaded"] {
+        log.note(&AuditEvent::new(kind));
+    }
+    log.rotate();
+    log.note(&AuditEvent::new("prompt_withdrawn"));
+    let decisions = Find { event: Some("decisions".into()), ..Find::default() };
+    let found = find(log.path(), &decisions, 10, None, soon()).unwrap();
+    let kinds: Vec<_> = found.entries.iter().map(|entry| entry.event.as_str()).collect();
+    assert_eq!(kinds, ["prompt_withdrawn", "prompt_rejected", "prompt_approved"]);
+    // The headers of both segments are no records.
+    assert_eq!((found.looked_through, log.head.seq), (6, 6));
+    assert_eq!(found.since.as_deref(), Some("1970-01-01T00:00:00.000000Z"));
+}
+
 fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }

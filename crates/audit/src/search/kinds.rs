@@ -1,0 +1,96 @@
+//! The types of records that a search looks for.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// One type, or several. In a question to another replica a single one is a text, as before there
+/// were several; a replica that does not know several refuses the question.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum EventKinds {
+    /// `call` for calls.
+    One(String),
+    Any(Vec<String>),
+}
+
+/// What people have decided on prompts.
+const DECISIONS: &[&str] = &[
+    "prompt_approved",
+    "prompt_approved_by_one",
+    "prompt_rejected",
+    "prompt_withdrawn",
+    "prompt_rolled_back",
+];
+
+/// Names under which several types are found.
+const GROUPS: [(&str, &[&str]); 3] = [
+    ("decisions", DECISIONS),
+    ("sign-ins", &["admin_login", "admin_login_failed", "admin_logout"]),
+    (
+        "changes",
+        &[
+            "account_revoked",
+            "config_loaded",
+            "config_rejected",
+            "config_reloaded",
+            "definition_changed",
+            "definitions_changed",
+            "login_changed",
+            "login_forgotten",
+            "log_replaced",
+            "log_replaces",
+            "prompt_state",
+            "prompt_states",
+            "reload_requested",
+        ],
+    ),
+];
+
+impl From<&str> for EventKinds {
+    /// A type, or the name of several: `decisions`, `sign-ins` or `changes`.
+    fn from(name: &str) -> Self {
+        match GROUPS.iter().find(|(group, _)| *group == name) {
+            Some((_, kinds)) => Self::Any(kinds.iter().map(|kind| (*kind).to_owned()).collect()),
+            None => Self::One(name.to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for EventKinds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.names().join(" or "))
+    }
+}
+
+impl EventKinds {
+    fn names(&self) -> &[String] {
+        match self {
+            Self::One(kind) => std::slice::from_ref(kind),
+            Self::Any(kinds) => kinds,
+        }
+    }
+
+    /// Whether records of a type are among them.
+    pub fn has(&self, kind: &str) -> bool {
+        self.names().iter().any(|name| name == kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_that_knows_one_type_reads_one_and_refuses_several() {
+        let written = |name: &str| serde_json::to_string(&EventKinds::from(name)).unwrap();
+        assert_eq!(written("call"), "\"call\"");
+        assert!(serde_json::from_str::<String>(&written("decisions")).is_err());
+        for name in ["call", "decisions", "sign-ins", "changes"] {
+            let read: EventKinds = serde_json::from_str(&written(name)).unwrap();
+            assert_eq!(read, name.into());
+        }
+        assert!(EventKinds::from("decisions").has("prompt_withdrawn"));
+        assert!(!EventKinds::from("decisions").has("decisions"));
+    }
+}
