@@ -67,14 +67,10 @@ fn list(keys: &[Key]) -> String {
         Column::new("DEFAULT", "default"),
         Column::new("MEANING", "meaning"),
     ];
-    let first = |text: &str| match text.split_once(". ") {
-        Some((sentence, _)) => format!("{sentence}."),
-        None => text.to_owned(),
-    };
     let rows: Vec<_> = keys
         .iter()
         .map(|key| {
-            json!({"key": key.path(), "default": key.default_text(), "meaning": first(&key.meaning)})
+            json!({"key": key.path(), "default": key.default_text(), "meaning": key.summary()})
         })
         .collect();
     table(&columns, &rows)

@@ -39,6 +39,14 @@ impl Key {
         join(&table.collect::<Vec<_>>().join("."), &self.name)
     }
 
+    /// Returns the first sentence of its meaning.
+    pub fn summary(&self) -> String {
+        match self.meaning.split_once(". ") {
+            Some((sentence, _)) => format!("{sentence}."),
+            None => self.meaning.clone(),
+        }
+    }
+
     /// The parts of the dotted key, without names and numbers of tables.
     pub(super) fn parts(&self) -> impl Iterator<Item = &str> {
         let table = self.place.split('.').filter(|part| ![ELEMENTS, NAMED, ""].contains(part));

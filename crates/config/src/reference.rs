@@ -1,5 +1,7 @@
 //! The keys of the configuration file as a person asks for them.
 
+use std::sync::LazyLock;
+
 use super::Config;
 use super::key::Key;
 use domain::similar::{is_typing_error, nearest};
@@ -17,6 +19,14 @@ pub enum FoundKeys {
 /// Returns all keys, each table in the order in which its reader explains them.
 pub fn keys() -> Vec<Key> {
     Config::recorded().keys()
+}
+
+/// Returns the key of a setting in use, such as `upstreams.a.timeout`, or the table that it is in.
+pub fn of_setting(setting: &str) -> Option<&'static Key> {
+    static KEYS: LazyLock<Vec<Key>> = LazyLock::new(keys);
+    let parts: Vec<_> = setting.split('.').filter(|part| !is_number(part)).collect();
+    let shorter = (1..=parts.len()).rev().map(|length| &parts[..length]);
+    shorter.filter_map(|parts| KEYS.iter().find(|key| key.is_at(parts))).next()
 }
 
 /// Finds a key, a table or the keys with a prefix. Names and numbers of tables may be those of a
@@ -59,4 +69,22 @@ fn similar(query: &str, keys: &[Key]) -> Vec<String> {
 
 fn is_number(part: &str) -> bool {
     !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_in_use_has_the_key_of_the_reference() {
+        for (setting, path) in [
+            ("server.name", "server.name"),
+            ("upstreams.far.headers.X-Key.value", "upstreams.NAME.headers"),
+            ("auth.api_keys.1.id", "auth.api_keys.id"),
+            ("admin.token.value", "admin.token"),
+        ] {
+            assert_eq!(of_setting(setting).map(Key::path).as_deref(), Some(path), "{setting}");
+        }
+        assert!(of_setting("").is_none() && of_setting("no.such").is_none());
+    }
 }

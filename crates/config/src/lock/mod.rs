@@ -1,8 +1,10 @@
 //! `promptgate.lock`: the approved versions of prompts. The file is reviewed like code, and shared
 //! by replicas.
 
+mod decisions;
 mod store;
 
+pub use decisions::{Decisions, decisions};
 pub use store::{LockStore, Object, ObjectError, Objects, StoreError, patch};
 
 use std::collections::BTreeMap;
