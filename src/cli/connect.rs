@@ -33,6 +33,7 @@ pub(super) fn run(connect: &ConnectArgs) -> Result<(), Failure> {
         url: &url,
         is_view: connect.view.is_some() || connect.url.is_some(),
         needs_key: reach.addresses.needs_credential,
+        has_tools: false,
         config: fs::canonicalize(&connect.file.config).ok(),
     };
     if connect.host == Host::ClaudeDesktop && !gateway.is_view && gateway.config.is_none() {

@@ -2,6 +2,7 @@
 //! entry as variables only.
 
 mod edit;
+mod install;
 
 use std::path::PathBuf;
 
@@ -9,6 +10,7 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 
 pub use edit::with_entry;
+pub use install::install_link;
 
 /// A host that connects to MCP servers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
@@ -23,6 +25,45 @@ pub enum Host {
     Zed,
     Goose,
     Inspector,
+}
+
+impl Host {
+    /// Returns its name for people.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::ClaudeCode => "Claude Code",
+            Self::ClaudeDesktop => "Claude Desktop",
+            Self::VsCode => "VS Code",
+            Self::Cursor => "Cursor",
+            Self::Codex => "Codex",
+            Self::Gemini => "Gemini CLI",
+            Self::Zed => "Zed",
+            Self::Goose => "goose",
+            Self::Inspector => "MCP Inspector",
+        }
+    }
+
+    /// Whether it knows prompts, or tools only.
+    pub fn takes_prompts(self) -> bool {
+        self != Self::Codex
+    }
+
+    /// Returns the file that each user has for it, and the systems that have it there; none where
+    /// the file is in the folder of a project.
+    pub fn user_files(self) -> Vec<(String, Vec<&'static str>)> {
+        let systems =
+            [("Linux", System::Xdg), ("macOS", System::MacOs), ("Windows", System::Windows)];
+        let mut files: Vec<(String, Vec<_>)> = Vec::new();
+        for (name, system) in systems {
+            let Some(file) = UserFolders::of_anyone(system).file_of(self) else { continue };
+            let file = file.display().to_string();
+            match files.iter_mut().find(|(known, _)| *known == file) {
+                Some((_, names)) => names.push(name),
+                None => files.push((file, vec![name])),
+            }
+        }
+        files
+    }
 }
 
 /// Default name of the entry. Some hosts show it before the names of prompts, such as
@@ -42,6 +83,8 @@ pub struct GatewayEndpoint<'a> {
     /// streams.
     pub is_view: bool,
     pub needs_key: bool,
+    /// Whether it is known to offer prompts as tools.
+    pub has_tools: bool,
     /// The configuration file, as an absolute path; `None` if it does not exist.
     pub config: Option<PathBuf>,
 }
@@ -134,7 +177,9 @@ pub fn plan(host: Host, gateway: &GatewayEndpoint<'_>) -> Plan {
             if gateway.needs_key {
                 entry["bearer_token_env_var"] = KEY_VARIABLE.into();
             }
-            plan.notes.push("Codex knows tools only: set expose = [\"prompts\", \"tools\"] in [server], or in a view.".to_owned());
+            if !gateway.has_tools {
+                plan.notes.push("Codex knows tools only: set expose = [\"prompts\", \"tools\"] in [server], or in a view.".to_owned());
+            }
             plan.place = Some(place(Format::Toml, "mcp_servers", user_file, entry));
         }
         Host::Gemini => {
@@ -231,6 +276,13 @@ impl UserFolders {
         Self { system, home, config, roaming: variable("APPDATA") }
     }
 
+    /// The folders as people write them who may have another machine.
+    fn of_anyone(system: System) -> Self {
+        let folder = |path: &str| Some(PathBuf::from(path));
+        let (home, config) = (folder("~"), folder("~/.config"));
+        Self { system, home, config, roaming: folder("%APPDATA%") }
+    }
+
     /// Returns the file of a host that has one for each user, as the host's documentation names it.
     fn file_of(&self, host: Host) -> Option<PathBuf> {
         let (folder, file) = match (host, self.system) {
@@ -301,5 +353,18 @@ mod tests {
         }
         let unknown = UserFolders { roaming: None, ..folders(System::Windows) };
         assert_eq!(unknown.file_of(Host::Zed), None, "--to names it");
+    }
+
+    #[test]
+    fn files_of_users_are_below_their_own_home() {
+        let files = |host: Host| host.user_files();
+        let all = vec!["Linux", "macOS", "Windows"];
+        assert_eq!(files(Host::Codex), [("~/.codex/config.toml".to_owned(), all)]);
+        let zed = [
+            ("~/.config/zed/settings.json".to_owned(), vec!["Linux", "macOS"]),
+            ("%APPDATA%/Zed/settings.json".to_owned(), vec!["Windows"]),
+        ];
+        assert_eq!(files(Host::Zed), zed);
+        assert_eq!(files(Host::Cursor), []);
     }
 }

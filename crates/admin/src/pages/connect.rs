@@ -1,4 +1,4 @@
-//! The entry of this gateway for each host, filled in.
+//! The entry of this gateway for a host, filled in.
 
 use askama::Template;
 use clap::ValueEnum;
@@ -6,60 +6,158 @@ use clap::ValueEnum;
 use super::Page;
 use crate::console::ConsoleSection;
 use crate::console::text::filters;
-use crate::hosts::{ENTRY, GatewayEndpoint, Host, Plan, plan, with_entry};
+use crate::hosts::{ENTRY, GatewayEndpoint, Host, Plan, install_link, plan, with_entry};
 use crate::request::PageRequest;
 use crate::state::AdminState;
+use config::{Config, Exposure};
 
-/// The entries for an endpoint.
+/// Instructions to connect one host with an endpoint.
 #[derive(Template)]
 #[template(path = "connect.html")]
 pub(super) struct ConnectPage {
     url: String,
     needs_key: bool,
-    hosts: Vec<HostEntry>,
-    view: String,
-    views: Vec<String>,
+    hosts: Vec<Choice>,
+    /// The main endpoint and the views; none if there is no view.
+    endpoints: Vec<Choice>,
+    title: &'static str,
+    command: Option<String>,
+    /// The command of promptgate that writes the entry, if the host has a file.
+    write: Option<String>,
+    /// The file of the host, and the systems that have it there.
+    files: Vec<(String, String)>,
+    entry: Option<String>,
+    /// An address that opens the host.
+    install: Option<String>,
+    notes: Vec<String>,
+    /// Set where the endpoint has nothing that the host takes.
+    missing_tools: Option<MissingTools>,
 }
 
-/// Instructions to connect one host.
-struct HostEntry {
-    /// As `promptgate connect` names it.
-    host: String,
-    command: Option<String>,
-    /// The file of the host.
-    file: Option<String>,
-    entry: Option<String>,
-    notes: Vec<String>,
+/// A link of a list, of which one is chosen.
+struct Choice {
+    label: String,
+    link: String,
+    is_chosen: bool,
 }
+
+/// What to do where a host takes tools only, and prompts are no tools.
+enum MissingTools {
+    /// The view where they are, with its link.
+    View { name: String, link: String },
+    /// What to add to the file.
+    Setting,
+}
+
+/// A view for hosts that take tools only.
+const TOOLS_VIEW: &str = "[views.tools]\nexpose = [\"tools\"]";
 
 impl Page for ConnectPage {
     const SECTION: ConsoleSection = ConsoleSection::Connect;
 }
 
-/// Returns the entries for the main endpoint, or for the view that the parameter `view` names.
+/// Returns the entry of the host that the parameter `host` names, for the main endpoint, or for the
+/// view that the parameter `view` names.
 pub(super) fn connect(state: &AdminState, request: &PageRequest) -> ConnectPage {
-    let view = request.params.get("view");
-    let views: Vec<String> = state.config.views.iter().map(|view| view.name.clone()).collect();
-    let view = if views.iter().any(|known| known == view) { view } else { "" };
-    let server = &state.config.server;
-    let resource = server.resource.trim_end_matches('/');
+    let (config, params) = (&state.config, &request.params);
+    let views = config.views.iter().map(|view| view.name.as_str());
+    let view = views.clone().find(|name| *name == params.get("view")).unwrap_or_default();
+    let host = Host::from_str(params.get("host"), false).unwrap_or(Host::ClaudeCode);
+    let resource = config.server.resource.trim_end_matches('/');
     let url = if view.is_empty() { resource.to_owned() } else { format!("{resource}/{view}") };
     let gateway = GatewayEndpoint {
         name: ENTRY,
         url: &url,
         // A gateway that the host starts would be a second process.
         is_view: true,
-        needs_key: state.config.auth.required,
+        needs_key: config.auth.required,
+        // The page has words of its own for it.
+        has_tools: true,
         config: None,
     };
-    let hosts = Host::value_variants().iter().map(|host| entry(*host, &gateway)).collect();
-    ConnectPage { needs_key: gateway.needs_key, hosts, view: view.to_owned(), views, url }
+    let Plan { command, place, notes } = plan(host, &gateway);
+    let entry = place.as_ref().and_then(|place| with_entry("", place, gateway.name).ok());
+    let install = place.as_ref().and_then(|place| install_link(host, place, gateway.name));
+    let host_choice = |own: &Host| Choice {
+        label: own.title().to_owned(),
+        link: link(*own, endpoint_for(config, *own, view)),
+        is_chosen: *own == host,
+    };
+    let endpoint = |name: &str| Choice {
+        label: if name.is_empty() { "main endpoint".to_owned() } else { name.to_owned() },
+        link: link(host, name),
+        is_chosen: name == view,
+    };
+    let endpoints = std::iter::once("").chain(views).map(endpoint);
+    ConnectPage {
+        needs_key: gateway.needs_key,
+        hosts: Host::value_variants().iter().map(host_choice).collect(),
+        endpoints: endpoints.filter(|_| !config.views.is_empty()).collect(),
+        title: host.title(),
+        command,
+        write: place.is_some().then(|| write(host, view)),
+        files: files(host, place.and_then(|place| place.file)),
+        entry,
+        install,
+        notes,
+        missing_tools: missing_tools(config, host, view),
+        url,
+    }
 }
 
-fn entry(host: Host, gateway: &GatewayEndpoint<'_>) -> HostEntry {
-    let Plan { command, place, notes } = plan(host, gateway);
-    let name = host.to_possible_value().map(|value| value.get_name().to_owned());
-    let entry = place.as_ref().and_then(|place| with_entry("", place, gateway.name).ok());
-    let file = place.and_then(|place| place.file).map(|file| file.display().to_string());
-    HostEntry { host: name.unwrap_or_default(), command, file, entry, notes }
+fn exposure(config: &Config, view: &str) -> Exposure {
+    let found = config.views.iter().find(|own| own.name == view);
+    found.map_or(config.server.exposure, |view| view.exposure)
+}
+
+/// Returns the view that suits a host: `view`, unless only another one has what the host takes.
+fn endpoint_for<'a>(config: &'a Config, host: Host, view: &'a str) -> &'a str {
+    let suits = |view: &str| {
+        let Exposure { prompts, tools, .. } = exposure(config, view);
+        tools && !host.takes_prompts() || prompts && host.takes_prompts()
+    };
+    let others = config.views.iter().map(|view| view.name.as_str());
+    [view, ""].into_iter().chain(others).find(|view| suits(view)).unwrap_or(view)
+}
+
+fn missing_tools(config: &Config, host: Host, view: &str) -> Option<MissingTools> {
+    if host.takes_prompts() || exposure(config, view).tools {
+        return None;
+    }
+    Some(match endpoint_for(config, host, view) {
+        other if other == view => MissingTools::Setting,
+        other => MissingTools::View { name: other.to_owned(), link: link(host, other) },
+    })
+}
+
+fn link(host: Host, view: &str) -> String {
+    let view = if view.is_empty() { String::new() } else { format!("&view={view}") };
+    format!("/connect?host={}{view}", key(host))
+}
+
+fn write(host: Host, view: &str) -> String {
+    let view = if view.is_empty() { String::new() } else { format!(" --view {view}") };
+    format!("promptgate connect {}{view} --write", key(host))
+}
+
+/// Returns the name of a host as commands take it.
+fn key(host: Host) -> String {
+    host.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+/// Returns the files of a host, each with the systems that have it there: that of its user, or that
+/// of a project.
+fn files(host: Host, project: Option<std::path::PathBuf>) -> Vec<(String, String)> {
+    let files = host.user_files();
+    let is_one = files.len() == 1;
+    let shown = |(file, systems): (String, Vec<&str>)| {
+        (file, if is_one { String::new() } else { format!(" ({})", systems.join(", ")) })
+    };
+    match files.is_empty() {
+        true => project
+            .map(|file| (file.display().to_string(), " of the project".to_owned()))
+            .into_iter()
+            .collect(),
+        false => files.into_iter().map(shown).collect(),
+    }
 }
