@@ -13,6 +13,7 @@ use tracing::{error, info, warn};
 use super::config_watcher::{ConfigWatcher, Polled, RejectionReason, Step, Wake};
 use super::edition::Edition;
 use super::{App, Listening, config_event, disable_sharing, warn_about_config};
+use admin::AppliedChanges;
 use audit::LogChange;
 use audit::record::AuditEvent;
 use base::platform::disk::{self, Metadata};
@@ -214,7 +215,7 @@ impl App {
         for key in &removed {
             warn!(key, "the configuration file has removed a protection explicitly");
         }
-        let changes = config::changes(&before.config.settings, &config.settings);
+        let changes = AppliedChanges::between(&before.config, config);
         self.reloads.applied(&needs_restart, removed, changes);
         self.telemetry.metrics().reload_applied();
         self.edition.store(edition);

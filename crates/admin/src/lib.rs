@@ -46,7 +46,7 @@ use gateway::downstream::clock::now;
 use gateway::downstream::{Body, OriginGuard, Peer, RequestGuard, Serve, TlsServer};
 use gateway::router::blocking::beside_calls;
 use pages::{AnyPage, PageError, PageResult};
-pub use reloads::{Reloads, RequestedReload};
+pub use reloads::{AppliedChanges, Reloads, RequestedReload};
 use request::{PageRequest, Params};
 use routes::{ConsolePage, FoundRoutes, Handler, Route, RoutePart};
 use sign_in::{LocalPath, Role, SignIn, Site, Visitor, is_foreign_subresource, is_same_site_post};

@@ -52,6 +52,12 @@ impl Params {
             .filter_map(move |(key, value)| Some((key.strip_prefix(prefix)?, value.as_str())))
     }
 
+    /// Returns the parameters but those of these names.
+    pub(super) fn without(&self, names: &[&str]) -> Self {
+        let kept = self.0.iter().filter(|(key, _)| !names.contains(&key.as_str()));
+        Self(kept.cloned().collect())
+    }
+
     /// Returns a query string with one parameter changed; an empty value removes it.
     pub(super) fn with(&self, name: &str, value: &str) -> String {
         let mut query = url::form_urlencoded::Serializer::for_suffix(String::from("?"), 1);

@@ -5,8 +5,9 @@ use std::fs;
 use serde_json::Value;
 
 use super::{Browser, document, rows, text};
+use crate::approvals::{Changeable, Folder, enforced};
 use crate::reload_follow::ConfiguredProcess;
-use crate::support::eventually;
+use crate::support::{Process, eventually};
 
 const LIBRARY: &str =
     "---\nname: greet\ndescription: Says hello\narguments:\n  - name: x\n---\nHello\n";
@@ -46,7 +47,7 @@ async fn every_value_has_its_origin_and_no_secret_is_shown_anywhere() {
     let mut browser = Browser::new(&admin);
     let mut settings = Vec::new();
     for page in 1.. {
-        let shown = browser.page(&format!("/configuration?page={page}")).await;
+        let shown = browser.page(&format!("/configuration?defaults=1&page={page}")).await;
         settings.extend(rows(&shown, "Values in use"));
         if !shown.contains("rel=\"next\"") {
             break;
@@ -65,11 +66,19 @@ async fn every_value_has_its_origin_and_no_secret_is_shown_anywhere() {
         ("upstreams.child.command", "[sh, (hidden)]", "line 27"),
     ] {
         let setting = settings.iter().find(|setting| setting[0] == key);
-        assert_eq!(setting.expect(key)[1..], [value, origin], "{key}");
+        assert_eq!(setting.expect(key)[1..3], [value, origin], "{key}");
     }
-    let only = rows(&browser.page("/configuration?origin=env").await, "Values in use");
+    for setting in &settings {
+        assert!(setting[3].ends_with('.'), "a meaning: {setting:?}");
+    }
+    // What is set comes first; defaults are one link away.
+    let page = browser.page("/configuration").await;
+    let only = rows(&page, "Values in use");
     assert!(only.iter().any(|setting| setting[0] == "listing.page_size"), "{only:?}");
-    assert!(only.len() < 10, "{only:?}");
+    assert!(only.iter().all(|setting| setting[2] != "default"), "{only:?}");
+    assert!(page.contains(&format!("With defaults: {}", settings.len())), "{page}");
+    let none = browser.page("/configuration?q=page_rows").await;
+    assert!(none.contains("No key that is set matches; with defaults 1 do"), "{none}");
     assert!(rows(&browser.page("/configuration?q=s3cret").await, "Values in use").is_empty());
 
     let down = async || document(&admin, "/upstreams").await;
@@ -90,8 +99,8 @@ async fn every_value_has_its_origin_and_no_secret_is_shown_anywhere() {
         "/usage",
         "/audit",
         "/configuration",
-        "/configuration?page=2",
-        "/configuration?page=3",
+        "/configuration?defaults=1",
+        "/configuration?defaults=1&page=2",
         "/connect",
     ] {
         let page = browser.page(path).await;
@@ -125,6 +134,7 @@ async fn reloads_are_shown_with_what_they_changed_and_with_mistakes() {
     let change = ["server.name", "one", "two"].map(str::to_owned).to_vec();
     let labelled = reloads.replace("aria-labelledby=\"reload-1\"", "aria-label=\"newest\"");
     assert!(rows(&labelled, "newest").contains(&change), "{reloads}");
+    assert!(reloads.contains("<li>1 key changed: server.name</li>"), "{reloads}");
     assert!(!applied.contains("s3cret"), "{applied}");
 
     let good = fs::read_to_string(followed.file()).unwrap();
@@ -143,4 +153,19 @@ async fn reloads_are_shown_with_what_they_changed_and_with_mistakes() {
     assert!(!restored.contains("Mistakes in the file"), "{restored}");
     assert_eq!(restored.matches("<h3 id=\"reload-").count(), 3);
     followed.process.kill().await;
+}
+
+#[tokio::test]
+async fn a_reload_says_what_was_decided_and_which_file_changed() {
+    let up = Changeable::start().await;
+    let toml = enforced("") + super::OPEN_ADMIN + &up.upstream.table("up");
+    let folder = Folder::new(&toml);
+    let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
+    folder.approve().await;
+    let mut reader = Browser::new(&admin);
+    let history = async || reader.page("/configuration").await;
+    let page = eventually(history, |page| page.contains(": applied</h3>")).await;
+    assert!(page.contains("<li>1 prompt approved by alice</li>"), "{page}");
+    assert!(!page.contains("promptgate.lock changed"), "{page}");
+    process.kill().await;
 }

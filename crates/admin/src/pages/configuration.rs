@@ -1,14 +1,16 @@
-//! The configuration in use, the keys that the last reload changed, and the reloads.
+//! The configuration in use, and the reloads with what each has changed.
 
 use askama::Template;
 use serde_json::Value;
 
 use super::Page;
 use crate::console::ConsoleSection;
-use crate::console::text::filters;
+use crate::console::text::{Html, ShownText, filters};
 use crate::reloads::Reload;
 use crate::request::{PageRequest, Paging, Params};
 use crate::state::AdminState;
+use config::key::Key;
+use config::reference::of_setting;
 use config::{Origin, Setting};
 
 /// The configuration in use.
@@ -18,6 +20,9 @@ pub(super) struct Configuration {
     digest: String,
     settings: Vec<SettingRow>,
     paging: Paging,
+    /// Keys that the file or the environment sets, and all with their defaults, that match.
+    set: usize,
+    all: usize,
     /// The newest first.
     reloads: Vec<Reload>,
     /// Mistakes in the file, if it is rejected at present.
@@ -35,6 +40,8 @@ struct SettingRow {
     value: String,
     /// `default`, `line N`, or the name of a variable.
     origin: String,
+    /// A sentence.
+    meaning: Html,
 }
 
 impl Page for Configuration {
@@ -44,28 +51,27 @@ impl Page for Configuration {
 /// Rows of one page.
 const PAGE: usize = 200;
 
-/// Returns the keys that match the parameters `q` and `origin` (`file`, `env` or `default`).
+/// Returns the keys that match the parameter `q`: those that are set, with `defaults` all.
 pub(super) fn configuration(state: &AdminState, request: &PageRequest) -> Configuration {
     let params = &request.params;
     let text = params.get("q").trim().to_lowercase();
     let is_wanted = |setting: &&Setting| {
-        let is_origin = match (params.get("origin"), &setting.origin) {
-            ("file", origin) => matches!(origin, Some(Origin::Line(_))),
-            ("env", origin) => matches!(origin, Some(Origin::Environment(_))),
-            ("default", origin) => origin.is_none(),
-            _ => true,
-        };
-        is_origin
-            && (setting.key.to_lowercase().contains(&text)
-                || setting.value.to_lowercase().contains(&text))
+        setting.key.to_lowercase().contains(&text) || setting.value.to_lowercase().contains(&text)
     };
-    let settings: Vec<_> = state.config.settings.iter().filter(is_wanted).collect();
+    let mut settings: Vec<_> = state.config.settings.iter().filter(is_wanted).collect();
+    let all = settings.len();
+    let set = settings.iter().filter(|setting| setting.origin.is_some()).count();
+    if params.some("defaults").is_none() {
+        settings.retain(|setting| setting.origin.is_some());
+    }
     let paging = request.paging(settings.len(), PAGE);
     let shown = settings.into_iter().skip(paging.start).take(paging.size);
     Configuration {
         digest: state.config.digest.clone(),
         settings: shown.map(row).collect(),
         paging,
+        set,
+        all,
         reloads: state.reloads.history(),
         mistakes: state.reloads.mistakes(),
         needs_restart: state.reloads.needs_restart(),
@@ -76,6 +82,15 @@ pub(super) fn configuration(state: &AdminState, request: &PageRequest) -> Config
 }
 
 impl Configuration {
+    /// The query of the same search with all keys, or with those that are set.
+    fn switched(&self, defaults: &str) -> String {
+        self.params.without(&["page"]).with("defaults", defaults)
+    }
+
+    fn has_defaults(&self) -> bool {
+        self.params.some("defaults").is_some()
+    }
+
     fn has_replicas(&self) -> bool {
         self.replicas["replicas"].as_array().is_some_and(|replicas| !replicas.is_empty())
     }
@@ -99,5 +114,20 @@ fn row(setting: &Setting) -> SettingRow {
         Some(Origin::Environment(name)) => name.clone(),
         Some(Origin::Unknown) => "file".to_owned(),
     };
-    SettingRow { key: setting.key.clone(), value: setting.value.clone(), origin }
+    let meaning = with_code(&of_setting(&setting.key).map(meaning).unwrap_or_default());
+    SettingRow { key: setting.key.clone(), value: setting.value.clone(), origin, meaning }
+}
+
+/// Returns the first sentence of a meaning, or the whole where that begins with one of many values.
+fn meaning(key: &Key) -> String {
+    if key.meaning.starts_with('`') { key.meaning.clone() } else { key.summary() }
+}
+
+/// Returns a text of the reference, with what stands between backticks as code.
+fn with_code(text: &str) -> Html {
+    let part = |(index, part)| match index % 2 {
+        0 => ShownText(part).to_string(),
+        _ => format!("<code>{}</code>", ShownText(part)),
+    };
+    Html(text.split('`').enumerate().map(part).collect())
 }
