@@ -300,11 +300,17 @@ for (const script of [true, false]) {
 
     test('the entry of each host names the endpoint of the view that is chosen', async () => {
       await person.open('/connect');
-      await choice('Endpoint').selectOption('team');
-      await press('Show');
-      await page.waitForURL('**/connect?view=team');
-      await says(`${stage.mcp}/team`);
-      assert.ok((await page.locator('h2').count()) > 5);
+      await page.getByRole('link', { name: 'team', exact: true }).click();
+      await page.waitForURL('**/connect?host=claude-code&view=team');
+      await says(`claude mcp add --transport http prompts ${stage.mcp}/team`);
+      const hosts = page.getByRole('navigation', { name: 'Hosts' }).getByRole('link');
+      assert.ok((await hosts.count()) > 5);
+      await hosts.filter({ hasText: 'Cursor' }).click();
+      await page.waitForURL('**/connect?host=cursor&view=team');
+      await says(`"url": "${stage.mcp}/team"`);
+      const link = await page.getByRole('link', { name: 'Add to Cursor' }).getAttribute('href');
+      const config = new URL(link).searchParams.get('config');
+      assert.equal(JSON.parse(Buffer.from(config, 'base64')).url, `${stage.mcp}/team`);
     });
 
     test('a page that follows shows an upstream that goes down', async () => {
@@ -348,13 +354,20 @@ for (const script of [true, false]) {
 
     test('records are searched, and one is read', async () => {
       await person.open('/audit');
+      await page.getByRole('link', { name: 'Decisions', exact: true }).click();
+      await page.waitForURL('**/audit?event=decisions');
+      await says('token rejected standup of library');
+      await page.getByText('Search', { exact: true }).first().click();
       await filter(() => box('Event').fill('prompt_rejected'), '?event=prompt_rejected');
-      await says('prompt_rejected standup');
-      await rows().first().getByRole('link').click();
+      await says('token rejected standup of library');
+      await rows().first().getByRole('rowheader').getByRole('link').click();
       assert.match(await heading(), /^Record \d+$/);
       await says('prompt_rejected', 'standup', 'library', 'token');
       await person.open('/audit/999999999', 404);
+      await person.open('/audit?caller=nobody-of-this-name');
+      assert.match(await person.text('main'), /Nothing was found in [\d,]+ records since/);
       await person.open('/audit');
+      await page.getByText('Search', { exact: true }).first().click();
       await filter(() => page.getByLabel('From (UTC)').fill('2001-01-01T00:00'), '?from=2001-01-01T00%3A00');
       await page.getByRole('link', { name: 'Older records' }).click();
       await page.waitForURL(/before=/);

@@ -17,7 +17,7 @@ async fn a_host_is_a_tab_with_its_files_below_the_home_of_its_user() {
     let goose = browser.page("/connect?host=goose").await;
     assert!(goose.contains("<code>~/.config/goose/config.yaml</code> (Linux, macOS)"), "{goose}");
     let home = std::env::home_dir().unwrap().display().to_string();
-    for host in ["claude-code", "claude-desktop", "codex", "zed", "goose", "no-such", "<b>"] {
+    for host in ["claude-code", "claude-desktop", "codex", "zed", "goose", "no-such", "%3Cb%3E"] {
         let page = browser.page(&format!("/connect?host={host}")).await;
         assert!(!page.contains(&home) && !page.contains("<b>"), "{host}: {page}");
     }

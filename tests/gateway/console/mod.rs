@@ -4,10 +4,12 @@ mod access;
 mod attacks;
 mod bounds;
 mod configuration;
+mod connect;
 mod decisions;
 mod described;
 mod oidc;
 mod pages;
+mod records;
 mod sign_in;
 mod trials;
 

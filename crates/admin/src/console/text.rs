@@ -119,6 +119,12 @@ pub(crate) mod filters {
         Ok(crate::console::plot::number(*value))
     }
 
+    /// A count, with its thousands apart.
+    #[askama::filter_fn]
+    pub(crate) fn thousands(count: &u64, _: &dyn Values) -> Result<String> {
+        Ok(super::thousands(*count))
+    }
+
     /// A text as one segment of a path.
     #[askama::filter_fn]
     pub(crate) fn segment(text: impl std::fmt::Display, _: &dyn Values) -> Result<Html> {
@@ -180,10 +186,18 @@ pub(crate) fn distance(time: SystemTime, now: SystemTime) -> String {
     }
 }
 
+fn thousands(count: u64) -> String {
+    match count {
+        0..1000 => count.to_string(),
+        _ => format!("{},{:03}", thousands(count / 1000), count % 1000),
+    }
+}
+
 /// Hexadecimal digits that tell digests apart for the eye.
 const SHORT_DIGEST: usize = 12;
 
-fn digest(digest: &str) -> Html {
+/// Returns the beginning of a digest, with a button that copies it whole.
+pub(crate) fn digest(digest: &str) -> Html {
     let whole = ShownText(digest);
     let hex = digest.strip_prefix("sha256:").unwrap_or(digest);
     let Some(short) = hex.get(..SHORT_DIGEST).filter(|_| hex.len() > SHORT_DIGEST) else {
@@ -241,6 +255,14 @@ mod tests {
         ];
         assert_eq!(distances, expected);
         assert_eq!(distance(now + Duration::from_secs(90), now), "in 1 min");
+    }
+
+    #[test]
+    fn thousands_stand_apart() {
+        assert_eq!(
+            [0, 999, 1000, 12_949, 1_000_001].map(thousands),
+            ["0", "999", "1,000", "12,949", "1,000,001"]
+        );
     }
 
     #[test]

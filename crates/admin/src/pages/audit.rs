@@ -5,15 +5,16 @@ use std::time::SystemTime;
 
 use askama::Template;
 
+use super::sentence::sentence;
 use super::{Page, PageError, PageResult};
 use crate::console::ConsoleSection;
-use crate::console::text::filters;
+use crate::console::text::{Html, filters};
 use crate::request::{PageRequest, Params};
 use crate::sign_in::{Role, Visitor};
 use crate::state::AdminState;
 use crate::verification::{VerificationState, Verified};
 use audit::question::{Answer, Question, ReplicaAnswer};
-use audit::search::{Find, LogEntry, SearchResult};
+use audit::search::{DENIED, EventKinds, Find, LogEntry, SearchResult};
 use audit::tail::Position;
 use audit::verify::regular::RegularOutcome;
 
@@ -25,14 +26,37 @@ pub(super) struct AuditPage {
     entries: Vec<LogEntry>,
     /// Whether everything was searched.
     complete: bool,
+    /// Records that were looked through, and the time of the oldest.
+    looked_through: u64,
+    since: Option<String>,
     /// The parameter `before` of the entries that are older.
     next: Option<String>,
     /// Whether there is an audit log.
     is_on: bool,
     /// The replicas that did not answer.
     not_answered: Vec<String>,
+    presets: Vec<Preset>,
+    /// Whether the form has what no preset has.
+    is_own_search: bool,
     params: Params,
 }
+
+/// A search of one click.
+struct Preset {
+    label: &'static str,
+    link: String,
+    is_chosen: bool,
+}
+
+/// The label of each preset, with the parameter that it sets and its value.
+const PRESETS: [(&str, &str, &str); 6] = [
+    ("All", "", ""),
+    ("Decisions", "event", "decisions"),
+    ("Denials", "outcome", DENIED),
+    ("Sign-ins", "event", "sign-ins"),
+    ("Changes", "event", "changes"),
+    ("Calls", "event", "call"),
+];
 
 /// One record.
 #[derive(Template)]
@@ -107,11 +131,32 @@ pub(super) async fn audit(state: &AdminState, request: &PageRequest) -> PageResu
     Ok(AuditPage {
         entries,
         complete: found.iter().all(|(_, _, own)| own.complete),
+        looked_through: found.iter().map(|(_, _, own)| own.looked_through).sum(),
+        since: found.iter().filter_map(|(_, _, own)| own.since.clone()).min(),
         next: Some(next).filter(|next| !next.is_empty()),
         is_on,
         not_answered: answers.not_answered,
+        is_own_search: is_own_search(&params),
+        presets: presets(&params),
         params,
     })
+}
+
+/// Returns the presets, which keep what else is looked for.
+fn presets(params: &Params) -> Vec<Preset> {
+    let others = params.without(&["event", "outcome", "before"]);
+    let preset = |(label, name, value): (&'static str, &str, &str)| {
+        let is_set = |own: &str| params.get(own) == if own == name { value } else { "" };
+        let is_chosen = is_set("event") && is_set("outcome");
+        Preset { label, link: others.with(name, value), is_chosen }
+    };
+    PRESETS.into_iter().map(preset).collect()
+}
+
+fn is_own_search(params: &Params) -> bool {
+    let fields = ["caller", "prompt", "upstream", "text", "from", "to"];
+    let is_other = fields.iter().any(|name| params.some(name).is_some());
+    is_other || !presets(params).iter().any(|preset| preset.is_chosen)
 }
 
 /// Returns one record by its number, of this replica or of the one that the parameter `replica`
@@ -168,7 +213,7 @@ fn find(params: &Params) -> PageResult<Find> {
         prompt: owned("prompt"),
         upstream: owned("upstream"),
         outcome: owned("outcome"),
-        event: owned("event"),
+        event: owned("event").as_deref().map(EventKinds::from),
         text: owned("text"),
         from: params.some("from").map(time).transpose()?,
         to: params.some("to").map(time).transpose()?,
@@ -203,6 +248,10 @@ fn places(text: &str) -> PageResult<HashMap<String, Position>> {
 }
 
 impl RecordPage {
+    fn sentence(&self) -> Html {
+        sentence(&self.entry)
+    }
+
     /// The members of the entry, as text.
     fn members(&self) -> Vec<(String, String)> {
         let value = serde_json::to_value(&self.entry).unwrap_or_default();
