@@ -4,7 +4,7 @@
 use http::{Method, StatusCode};
 
 use super::answer::AdminAnswer;
-use super::pages::prompt::PromptTab;
+use super::console::PromptTab;
 use super::sign_in::Role;
 use super::state::AdminState;
 use domain::percent;

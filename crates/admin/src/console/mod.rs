@@ -3,7 +3,9 @@
 pub(super) mod asset;
 mod frame;
 pub(super) mod plot;
+mod prompt_tab;
 pub(super) mod prompt_text;
 pub(super) mod text;
 
 pub(super) use frame::{ConsoleFrame, ConsoleSection, ErrorPage, LoginPage, SignedInPage};
+pub(super) use prompt_tab::PromptTab;

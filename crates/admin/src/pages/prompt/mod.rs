@@ -11,49 +11,14 @@ use askama::Template;
 use super::definition::Definition;
 use super::trial::Trial;
 use super::{Page, PageError, PageResult};
-use crate::console::ConsoleSection;
 use crate::console::text::{Html, filters};
+use crate::console::{ConsoleSection, PromptTab};
 use crate::request::PageRequest;
 use crate::sign_in::Visitor;
 use crate::state::AdminState;
 use gateway::router::approval::ApprovalRow;
 use gateway::router::catalog::Catalog;
 use gateway::router::owner::Owner;
-
-/// A part of a prompt's page, with an address of its own.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum PromptTab {
-    Text,
-    Try,
-    Versions,
-    Access,
-    Uses,
-}
-
-impl PromptTab {
-    const ALL: [Self; 5] = [Self::Text, Self::Try, Self::Versions, Self::Access, Self::Uses];
-
-    fn label(self) -> &'static str {
-        match self {
-            Self::Text => "Text",
-            Self::Try => "Try",
-            Self::Versions => "Versions",
-            Self::Access => "Access",
-            Self::Uses => "Uses",
-        }
-    }
-
-    /// The end of its address.
-    fn suffix(self) -> &'static str {
-        match self {
-            Self::Text => "",
-            Self::Try => "/try",
-            Self::Versions => "/versions",
-            Self::Access => "/access",
-            Self::Uses => "/uses",
-        }
-    }
-}
 
 /// One prompt.
 #[derive(Template)]
