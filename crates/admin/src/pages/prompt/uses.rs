@@ -31,7 +31,7 @@ const CALLERS: usize = 20;
 const RECORDS: usize = 10;
 
 /// The time for finding them: the records of a prompt that is rarely used may be far back.
-const SEARCH: Duration = Duration::from_millis(200);
+const SEARCH: Duration = Duration::from_millis(500);
 
 pub(super) async fn uses(looked: &Looked<'_>) -> UsesTab {
     let Looked { state, request, name, .. } = *looked;
