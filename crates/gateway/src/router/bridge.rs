@@ -9,7 +9,7 @@ use super::call_channel::{CallChannel, CallEvent, RequestOrigin};
 use super::reply::{self, InputRequired, Reply, ResultOrigin};
 use super::suspended_calls;
 use super::suspended_calls::SuspendedCall;
-use super::unapproved::Unapproved;
+use super::unapproved::{Unapproved, note_unapproved};
 use super::{RoutedCall, Router};
 use crate::upstream::call::correlator::InterimMessage;
 use crate::upstream::call::exchange::{CallExchange, ExchangeEvent};
@@ -237,7 +237,7 @@ impl Bridge<'_> {
         if is_enforced {
             return Err(fault);
         }
-        self.router.note_unapproved(owner, &fault, Unapproved::Served);
+        note_unapproved(&self.router.shared, owner, &fault, Unapproved::Served);
         Ok(())
     }
 

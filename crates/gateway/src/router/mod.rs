@@ -72,6 +72,8 @@ use domain::unix_time::UnixSeconds;
 use owner::Owner;
 use reply::{Completion, ListReply, Reply, ResultOrigin};
 use segment::name_of_tool;
+use status::statuses;
+use unapproved::{count_tolerated, snapshot_or};
 use view::ListView;
 use view_cache::{ListKind, ListKinds, ViewCache};
 
@@ -152,7 +154,7 @@ impl Router {
                 let reply = reply.await;
                 let reply = reply.map_err(|fault| without_presets(routed.owner, fault))?;
                 self.count_use(call, routed.owner, began);
-                self.count_tolerated(routed.owner);
+                count_tolerated(&self.shared, routed.owner);
                 Ok(reply)
             }
             Request::Complete { name, argument, value, context } => {
@@ -197,7 +199,7 @@ impl Router {
         if owner.approval.is_snapshot_only {
             let why = Kind::Unavailable("it has not been listed since the start".to_owned());
             let gone = Fault::upstream(owner.upstream.as_str(), why);
-            return Box::pin(self.snapshot_or(routed, expected.as_ref(), gone)).await;
+            return Box::pin(snapshot_or(&self.shared, routed, expected.as_ref(), gone)).await;
         }
         let arguments = effective.as_ref().or(arguments);
         let bridge = Bridge {
@@ -211,7 +213,7 @@ impl Router {
             rounds: 0,
         };
         match bridge.run(retry).await {
-            Err(fault) => rare(self.snapshot_or(routed, expected.as_ref(), fault)).await,
+            Err(fault) => rare(snapshot_or(&self.shared, routed, expected.as_ref(), fault)).await,
             reply => reply,
         }
     }
@@ -315,6 +317,21 @@ impl Router {
         owner(&catalog, name, kind)
             .map(names)
             .or_else(|| self.caller_lists.as_ref()?.find(&call.caller, name, kind, names))
+    }
+
+    /// The status of each upstream.
+    pub fn status(&self) -> Vec<UpstreamStatus> {
+        self.status_in(&self.catalog())
+    }
+
+    /// The status of each upstream, with the lists of one snapshot.
+    pub fn status_in(&self, catalog: &Catalog) -> Vec<UpstreamStatus> {
+        statuses(&self.upstreams, catalog)
+    }
+
+    /// The number of suspended calls.
+    pub fn suspended(&self) -> usize {
+        self.shared.suspended.count()
     }
 
     /// The first snapshot in which no upstream is pending, or the newest at `deadline`.

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::Router;
 use super::catalog::{Catalog, WalkInfo};
 use crate::upstream::Upstream;
 use crate::upstream::driver::ConnectionState;
@@ -111,59 +110,50 @@ fn prompts_wait(count: usize) -> String {
     }
 }
 
-impl Router {
-    /// The number of suspended calls.
-    pub fn suspended(&self) -> usize {
-        self.shared.suspended.count()
-    }
-
-    /// The status of each upstream.
-    pub fn status(&self) -> Vec<UpstreamStatus> {
-        self.status_in(&self.catalog())
-    }
-
-    /// The status of each upstream, with the lists of one snapshot.
-    pub fn status_in(&self, catalog: &Catalog) -> Vec<UpstreamStatus> {
-        let counts = catalog.content.counts();
-        let approvals = approval_counts(catalog);
-        let status = |(id, upstream): (&UpstreamId, &Arc<Upstream>)| {
-            let config = upstream.config();
-            let missing = catalog.incomplete.iter().find(|part| part.upstream == *id);
-            let failure = missing.map(|part| part.kind.clone());
-            let negotiated = upstream.negotiated();
-            let approvals = approvals.get(id).copied().unwrap_or_default();
-            let (state, down) = match upstream.connection_state() {
-                ConnectionState::Connecting => ("connecting", None),
-                ConnectionState::Up(_) => ("up", None),
-                ConnectionState::Down(kind) => ("down", Some(kind)),
-                ConnectionState::PerCaller => (PER_CALLER, None),
-            };
-            UpstreamStatus {
-                id: id.to_string(),
-                transport: config.transport.name(),
-                state,
-                revision: negotiated.and_then(|negotiated| negotiated.revision),
-                notifies: negotiated.is_some_and(|negotiated| negotiated.notifies),
-                listed: counts.get(id).copied().unwrap_or_default(),
-                held: approvals.held,
-                undecided: approvals.undecided,
-                nothing_approved: approvals.held > 0 && approvals.approved == 0,
-                walk: catalog.walks.get(id).copied().filter(|_| !config.lists_per_caller()),
-                breaker_open_until: upstream.breaker_open_until(),
-                is_breaker_partly_open: upstream.is_breaker_partly_open(),
-                load: upstream.load(),
-                was_called: upstream.was_called(),
-                recent: upstream.recent(),
-                stderr_tail: upstream.stderr_tail().clone(),
-                repairs: upstream.repairs().counted(),
-                driver_restarts: upstream.driver_restarts(),
-                walk_pause: upstream.walk_pause(),
-                has_login: config.login().is_some(),
-                failure: down.or(failure),
-            }
+/// The status of each upstream, with the lists of one snapshot.
+pub(super) fn statuses(
+    upstreams: &BTreeMap<UpstreamId, Arc<Upstream>>,
+    catalog: &Catalog,
+) -> Vec<UpstreamStatus> {
+    let counts = catalog.content.counts();
+    let approvals = approval_counts(catalog);
+    let status = |(id, upstream): (&UpstreamId, &Arc<Upstream>)| {
+        let config = upstream.config();
+        let missing = catalog.incomplete.iter().find(|part| part.upstream == *id);
+        let failure = missing.map(|part| part.kind.clone());
+        let negotiated = upstream.negotiated();
+        let approvals = approvals.get(id).copied().unwrap_or_default();
+        let (state, down) = match upstream.connection_state() {
+            ConnectionState::Connecting => ("connecting", None),
+            ConnectionState::Up(_) => ("up", None),
+            ConnectionState::Down(kind) => ("down", Some(kind)),
+            ConnectionState::PerCaller => (PER_CALLER, None),
         };
-        self.upstreams.iter().map(status).collect()
-    }
+        UpstreamStatus {
+            id: id.to_string(),
+            transport: config.transport.name(),
+            state,
+            revision: negotiated.and_then(|negotiated| negotiated.revision),
+            notifies: negotiated.is_some_and(|negotiated| negotiated.notifies),
+            listed: counts.get(id).copied().unwrap_or_default(),
+            held: approvals.held,
+            undecided: approvals.undecided,
+            nothing_approved: approvals.held > 0 && approvals.approved == 0,
+            walk: catalog.walks.get(id).copied().filter(|_| !config.lists_per_caller()),
+            breaker_open_until: upstream.breaker_open_until(),
+            is_breaker_partly_open: upstream.is_breaker_partly_open(),
+            load: upstream.load(),
+            was_called: upstream.was_called(),
+            recent: upstream.recent(),
+            stderr_tail: upstream.stderr_tail().clone(),
+            repairs: upstream.repairs().counted(),
+            driver_restarts: upstream.driver_restarts(),
+            walk_pause: upstream.walk_pause(),
+            has_login: config.login().is_some(),
+            failure: down.or(failure),
+        }
+    };
+    upstreams.iter().map(status).collect()
 }
 
 /// Prompts of one upstream, by their approvals.

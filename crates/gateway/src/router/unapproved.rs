@@ -4,9 +4,10 @@
 use tracing::error;
 
 use super::approval::{DEPTH, ExpectedText};
+use super::build::RouterSharedState;
 use super::owner::Owner;
 use super::reply::{self, PromptReply, Reply};
-use super::{RoutedCall, Router, origin};
+use super::{RoutedCall, origin};
 use audit::record::AuditEvent;
 use domain::approval::ApprovalState;
 use domain::document::Document;
@@ -31,89 +32,88 @@ impl Unapproved {
     }
 }
 
-impl Router {
-    /// Answers a get that failed with the approved text, if the upstream is gone or offers another
-    /// text, and there is a snapshot for the arguments.
-    ///
-    /// # Errors
-    /// The fault of the get.
-    pub(super) async fn snapshot_or(
-        &self,
-        routed: &RoutedCall<'_>,
-        expected: Option<&ExpectedText<'_>>,
-        fault: Fault,
-    ) -> Result<Reply, Fault> {
-        let Fault::Upstream(UpstreamFault { kind, .. }) = &fault else {
-            return Err(fault);
-        };
-        let is_refused = matches!(kind, Kind::NotApproved { .. });
-        let is_gone = is_gone(kind, routed.upstream.config().acts_as_caller());
-        let snapshot = match expected.filter(|_| is_refused || is_gone) {
-            Some(expected) => self.snapshot(routed, expected).await,
-            None => None,
-        };
-        let outcome = if snapshot.is_some() { Unapproved::Snapshot } else { Unapproved::Refused };
-        if is_refused {
-            self.note_unapproved(routed.owner, &fault, outcome);
-        }
-        snapshot.map(Reply::Prompt).ok_or(fault)
+/// Answers a get that failed with the approved text, if the upstream is gone or offers another
+/// text, and there is a snapshot for the arguments.
+///
+/// # Errors
+/// The fault of the get.
+pub(super) async fn snapshot_or(
+    shared: &RouterSharedState,
+    routed: &RoutedCall<'_>,
+    expected: Option<&ExpectedText<'_>>,
+    fault: Fault,
+) -> Result<Reply, Fault> {
+    let Fault::Upstream(UpstreamFault { kind, .. }) = &fault else {
+        return Err(fault);
+    };
+    let is_refused = matches!(kind, Kind::NotApproved { .. });
+    let is_gone = is_gone(kind, routed.upstream.config().acts_as_caller());
+    let snapshot = match expected.filter(|_| is_refused || is_gone) {
+        Some(expected) => snapshot(routed, expected).await,
+        None => None,
+    };
+    let outcome = if snapshot.is_some() { Unapproved::Snapshot } else { Unapproved::Refused };
+    if is_refused {
+        note_unapproved(shared, routed.owner, &fault, outcome);
     }
+    snapshot.map(Reply::Prompt).ok_or(fault)
+}
 
-    /// Returns the approved text of a get, with its arguments; `None` if there is none, or it
-    /// cannot be served.
-    async fn snapshot(
-        &self,
-        routed: &RoutedCall<'_>,
-        expected: &ExpectedText<'_>,
-    ) -> Option<PromptReply> {
-        let owner = routed.owner;
-        let approval = owner.approval.approved.as_ref().filter(|approval| approval.has_snapshot)?;
-        let name = &*owner.public_name;
-        let read = approval.snapshot(expected).await;
-        let text =
-            read.inspect_err(|error| error!(%error, name, "snapshot cannot be read")).ok()??;
-        let result = Document::parse(text.into_bytes(), DEPTH).ok()?;
-        // Under the present rules, which may differ from those at its approval.
-        let hidden_text = routed.upstream.config().settings.content;
-        let checked = reply::prompt(result, origin(owner), hidden_text);
-        let checked =
-            checked.inspect_err(|fault| error!(%fault, name, "snapshot is refused")).ok()?;
-        Some(PromptReply { overlay: owner.overlay.clone(), is_snapshot: true, ..checked })
+/// Returns the approved text of a get, with its arguments; `None` if there is none, or it
+/// cannot be served.
+async fn snapshot(routed: &RoutedCall<'_>, expected: &ExpectedText<'_>) -> Option<PromptReply> {
+    let owner = routed.owner;
+    let approval = owner.approval.approved.as_ref().filter(|approval| approval.has_snapshot)?;
+    let name = &*owner.public_name;
+    let read = approval.snapshot(expected).await;
+    let text = read.inspect_err(|error| error!(%error, name, "snapshot cannot be read")).ok()??;
+    let result = Document::parse(text.into_bytes(), DEPTH).ok()?;
+    // Under the present rules, which may differ from those at its approval.
+    let hidden_text = routed.upstream.config().settings.content;
+    let checked = reply::prompt(result, origin(owner), hidden_text);
+    let checked = checked.inspect_err(|fault| error!(%fault, name, "snapshot is refused")).ok()?;
+    Some(PromptReply { overlay: owner.overlay.clone(), is_snapshot: true, ..checked })
+}
+
+/// Counts and records a get of a text that was not approved.
+pub(super) fn note_unapproved(
+    shared: &RouterSharedState,
+    owner: &Owner,
+    fault: &Fault,
+    outcome: Unapproved,
+) {
+    let Fault::Upstream(UpstreamFault { kind: Kind::NotApproved { approved, offered }, .. }) =
+        fault
+    else {
+        return;
+    };
+    let upstream = owner.upstream.as_str();
+    // `count_tolerated` counts the gets of tolerated prompts.
+    if !(outcome == Unapproved::Served && owner.approval.is_tolerated) {
+        shared.telemetry.metrics().unapproved(upstream, outcome.as_str());
     }
+    shared.mismatches.remember(owner, offered);
+    // Another source, whose text no get has seen. Its state changes with the next probe; once
+    // it has, gets cause no more probes.
+    let version = owner.approval.approved.as_ref().map(|approved| &approved.version);
+    let has_source = version.is_some_and(|version| version.source.is_some());
+    if has_source && owner.approval.state == ApprovalState::Approved {
+        shared.mismatches.add(owner);
+    }
+    let event = AuditEvent::new("text_not_approved").text("upstream", upstream);
+    let event = event.text("prompt", &owner.raw_name).text("approved", approved);
+    shared
+        .upstream_deps
+        .audit
+        .note(event.text("offered", offered).text("outcome", outcome.as_str()));
+}
 
-    /// Counts and records a get of a text that was not approved.
-    pub(super) fn note_unapproved(&self, owner: &Owner, fault: &Fault, outcome: Unapproved) {
-        let Fault::Upstream(UpstreamFault {
-            kind: Kind::NotApproved { approved, offered }, ..
-        }) = fault
-        else {
-            return;
-        };
+/// Counts a get of a prompt that is served although the offered version is not the approved
+/// one.
+pub(super) fn count_tolerated(shared: &RouterSharedState, owner: &Owner) {
+    if owner.approval.is_tolerated {
         let upstream = owner.upstream.as_str();
-        // `count_tolerated` counts the gets of tolerated prompts.
-        if !(outcome == Unapproved::Served && owner.approval.is_tolerated) {
-            self.shared.telemetry.metrics().unapproved(upstream, outcome.as_str());
-        }
-        self.shared.mismatches.remember(owner, offered);
-        // Another source, whose text no get has seen. Its state changes with the next probe; once
-        // it has, gets cause no more probes.
-        let version = owner.approval.approved.as_ref().map(|approved| &approved.version);
-        let has_source = version.is_some_and(|version| version.source.is_some());
-        if has_source && owner.approval.state == ApprovalState::Approved {
-            self.shared.mismatches.add(owner);
-        }
-        let event = AuditEvent::new("text_not_approved").text("upstream", upstream);
-        let event = event.text("prompt", &owner.raw_name).text("approved", approved);
-        self.audit().note(event.text("offered", offered).text("outcome", outcome.as_str()));
-    }
-
-    /// Counts a get of a prompt that is served although the offered version is not the approved
-    /// one.
-    pub(super) fn count_tolerated(&self, owner: &Owner) {
-        if owner.approval.is_tolerated {
-            let upstream = owner.upstream.as_str();
-            self.shared.telemetry.metrics().unapproved(upstream, Unapproved::Served.as_str());
-        }
+        shared.telemetry.metrics().unapproved(upstream, Unapproved::Served.as_str());
     }
 }
 
