@@ -316,7 +316,7 @@ impl App {
     /// has passed.
     pub async fn summary(&self) -> Vec<UpstreamStatus> {
         let edition = self.edition.load_full();
-        edition.router.settled(Instant::now() + edition.config.listing.deadline).await;
+        edition.router.lists().settled(Instant::now() + edition.config.listing.deadline).await;
         edition.router.status()
     }
 

@@ -16,6 +16,7 @@ use super::change_shares::ChangeShares;
 use super::changes::Published;
 use super::debounce::Debounce;
 use super::effective::TextReport;
+use super::lists::Lists;
 use super::mismatches::Mismatches;
 use super::refresh::{Inputs, Refresh, Renewal};
 use super::search::{SEARCH_WAIT, SEARCHES, SEARCHES_QUEUED};
@@ -163,7 +164,7 @@ impl Router {
         let sources: Vec<_> =
             config.upstreams.iter().map(|u| UpstreamSource::new(driver(u), u, config)).collect();
         let drivers: Vec<_> = sources.iter().map(|source| source.driver).collect();
-        let before = self.caller_lists.as_ref();
+        let before = self.lists.caller_lists.as_ref();
         let caller_lists = caller_lists(config, &sources, before, &self.shared.upstream_deps);
         let (catalog, (done, ready)) =
             (Arc::new(ArcSwap::from_pointee(Catalog::default())), oneshot::channel());
@@ -205,8 +206,6 @@ impl Router {
         deps: RouterDeps,
         shared: Arc<RouterSharedState>,
     ) -> Self {
-        let naming = config.naming.clone();
-        let listing = config.listing.clone();
         let limits = config.server.limits.clone();
         upstreams.values().for_each(|upstream| upstream.set_share(limits.share));
         shared.searches.set_share(limits.share);
@@ -215,25 +214,25 @@ impl Router {
             lists.connect(upstreams.iter());
         }
         let RouterDeps { gate, sealer } = deps;
+        let prefix =
+            |upstream: &config::UpstreamSettings| (upstream.id.clone(), upstream.prefix.clone());
+        let lists = Lists {
+            catalog,
+            published: shared.published.clone(),
+            views,
+            caller_lists,
+            naming: config.naming.clone(),
+            prefixes: config.upstreams.iter().map(prefix).collect(),
+            sealer: sealer.clone(),
+            listing: config.listing.clone(),
+            searches: shared.searches.clone(),
+            has_callers: config.auth.has_method(),
+            needs_credential: config.auth.required,
+        };
         let approvals = config.approvals.clone();
         shared.lock.send_replace(approvals.lock.digest.clone());
         let overlays = config.overlays.clone();
-        Self {
-            gate,
-            catalog,
-            views,
-            caller_lists,
-            upstreams,
-            sealer,
-            naming,
-            listing,
-            limits,
-            has_callers: config.auth.has_method(),
-            needs_credential: config.auth.required,
-            approvals,
-            overlays,
-            shared,
-        }
+        Self { gate, lists, upstreams, sealer, limits, approvals, overlays, shared }
     }
 }
 

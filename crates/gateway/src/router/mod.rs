@@ -11,6 +11,7 @@ mod build;
 mod bridge;
 pub mod catalog;
 pub(crate) mod call_channel;
+mod lists;
 mod suspended_calls;
 mod first_definitions;
 pub mod refresh;
@@ -29,14 +30,11 @@ mod status;
 pub mod view;
 pub mod view_cache;
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use tokio::sync::broadcast;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use crate::policy::{Authorized, CallRecord, CallTarget, Gate, Resolution};
 use crate::upstream::Upstream;
@@ -46,41 +44,40 @@ use crate::upstream::call::request::{RequestParams, UpstreamRequest};
 use approval::{ApprovalRow, approval_arguments};
 use audit::Audit;
 use base::platform::heap::rare;
-use base::seal::{self, Sealer};
-use blocking::within;
+use base::seal::Sealer;
 use bridge::Bridge;
 use build::RouterSharedState;
 use call_channel::{CallChannel, CallEvent};
-use caller_lists::{CallerLists, PrivateListScope};
 use catalog::{Catalog, Incomplete};
 use changes::Changes;
-use config::{ApprovalRules, Exposure, Limits, Listing, ToolForm};
+use config::{ApprovalRules, Exposure, Limits, ToolForm};
 use domain::approval::ApprovalState;
 use domain::call::{Call, InputRetry, NameKind, Request};
 use domain::call_overlay::Validation;
 use domain::caller::Caller;
-use domain::cursor::{CacheScope, PagePosition};
 use domain::document::Document;
 use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::json::object::write_object;
-use domain::name::{Naming, UpstreamId};
+use domain::name::UpstreamId;
 use domain::overlay::{self, Overlay};
 use domain::redaction::without_secrets;
 use domain::server_request::ClientCapabilities;
 use domain::tool::name::is_derived;
 use domain::unix_time::UnixSeconds;
+use lists::owner;
 use owner::Owner;
-use reply::{Completion, ListReply, Reply, ResultOrigin};
+use reply::{Completion, Reply, ResultOrigin};
+use search::search;
 use segment::name_of_tool;
 use status::statuses;
 use unapproved::{count_tolerated, snapshot_or};
-use view::ListView;
-use view_cache::{ListKind, ListKinds, ViewCache};
+use view_cache::{ListKind, ListKinds};
 
 pub use crate::upstream::UpstreamDeps;
 use crate::upstream::accounts::{Accounts, RevokedAccount};
 pub use build::RefreshEnded;
 pub use build::RouterDeps;
+pub use lists::Lists;
 pub use status::{PER_CALLER, UpstreamStatus};
 
 /// SHA-256 of a serialised list: equal digests are equal lists.
@@ -89,20 +86,11 @@ pub(crate) type Digest = [u8; 32];
 /// Answers calls under one configuration.
 pub struct Router {
     gate: Arc<Gate>,
-    catalog: Arc<ArcSwap<Catalog>>,
-    views: Arc<ViewCache>,
-    /// `None` where all upstreams list for all callers.
-    caller_lists: Option<Arc<CallerLists>>,
+    lists: Lists,
     /// Keyed by id.
     upstreams: BTreeMap<UpstreamId, Arc<Upstream>>,
     sealer: Arc<Sealer>,
-    naming: Naming,
-    listing: Listing,
     limits: Limits,
-    /// Whether a method of authentication is configured, so that callers have different cursors.
-    has_callers: bool,
-    /// Whether lists are only for those who have a credential.
-    needs_credential: bool,
     approvals: ApprovalRules,
     overlays: Vec<Overlay>,
     shared: Arc<RouterSharedState>,
@@ -127,22 +115,23 @@ impl Router {
         match &call.request {
             Request::List { cursor } => {
                 self.gate.admit_list(call, record).await?;
-                self.list(call, ListKind::Prompts, cursor.as_deref(), deadline, now).await
+                self.lists.list(call, ListKind::Prompts, cursor.as_deref(), deadline, now).await
             }
             Request::ListTools { cursor } => {
                 self.gate.admit_list(call, record).await?;
-                if self.views.exposure(&call.endpoint).form == ToolForm::Pair {
+                if self.lists.views.exposure(&call.endpoint).form == ToolForm::Pair {
                     // The same whatever the catalog holds, and while no upstream answers.
-                    return self.pair(cursor.as_deref(), self.listing.ttl_max);
+                    return self.lists.pair(cursor.as_deref(), self.lists.listing.ttl_max);
                 }
-                self.list(call, ListKind::Tools, cursor.as_deref(), deadline, now).await
+                self.lists.list(call, ListKind::Tools, cursor.as_deref(), deadline, now).await
             }
             Request::Find { query, cursor } => {
                 self.gate.admit_list(call, record).await?;
-                self.search(call, query, cursor.as_deref(), deadline, now).await
+                search(&self.lists, call, query, cursor.as_deref(), deadline, now).await
             }
             Request::Get { name, name_kind, arguments, retry } => {
-                let catalog = self.catalog_for(call, record, name, *name_kind, deadline).await;
+                let catalog =
+                    self.lists.catalog_for(call, record, name, *name_kind, deadline).await;
                 let routed = self.authorize(&catalog, call, record, name, *name_kind).await?;
                 let renamed = arguments.as_ref().filter(|_| *name_kind == NameKind::Tool);
                 let renamed = match renamed {
@@ -159,7 +148,7 @@ impl Router {
             }
             Request::Complete { name, argument, value, context } => {
                 let catalog =
-                    self.catalog_for(call, record, name, NameKind::Public, deadline).await;
+                    self.lists.catalog_for(call, record, name, NameKind::Public, deadline).await;
                 let routed = self.authorize(&catalog, call, record, name, NameKind::Public).await?;
                 let completion = Completing { argument, value, context: context.as_ref() };
                 let reply = complete(&routed, completion, channel, deadline).await;
@@ -278,7 +267,7 @@ impl Router {
         upstream: Option<&str>,
     ) -> Vec<RevokedAccount> {
         let revocation = self.accounts().revoke(caller, upstream);
-        if let Some(lists) = &self.caller_lists {
+        if let Some(lists) = &self.lists.caller_lists {
             lists.forget(caller, upstream, &Kind::AccessEnded);
         }
         revocation.wait_for_providers().await
@@ -293,15 +282,20 @@ impl Router {
         let catalog = self.catalog();
         let shared = catalog.content.owner_of_tool(tool).map(|owner| owner.public_name.clone());
         let public_name = shared.or_else(|| {
-            let lists = self.caller_lists.as_ref()?;
+            let lists = self.lists.caller_lists.as_ref()?;
             lists.find(caller, tool, NameKind::Tool, |owner| owner.public_name.clone())
         })?;
         (!is_derived(&public_name)).then(|| public_name.to_string())
     }
 
+    /// The lists, as callers see them.
+    pub fn lists(&self) -> &Lists {
+        &self.lists
+    }
+
     /// The newest snapshot.
     pub fn catalog(&self) -> Arc<Catalog> {
-        self.catalog.load_full()
+        self.lists.catalog()
     }
 
     /// Returns the public name and the upstream of the prompt that a call names; `None` if no
@@ -313,10 +307,10 @@ impl Router {
             Request::List { .. } | Request::ListTools { .. } | Request::Find { .. } => return None,
         };
         let names = |owner: &Owner| (owner.public_name.clone(), owner.upstream.clone());
-        let catalog = self.catalog.load();
+        let catalog = self.lists.catalog.load();
         owner(&catalog, name, kind)
             .map(names)
-            .or_else(|| self.caller_lists.as_ref()?.find(&call.caller, name, kind, names))
+            .or_else(|| self.lists.caller_lists.as_ref()?.find(&call.caller, name, kind, names))
     }
 
     /// The status of each upstream.
@@ -334,222 +328,14 @@ impl Router {
         self.shared.suspended.count()
     }
 
-    /// The first snapshot in which no upstream is pending, or the newest at `deadline`.
-    pub async fn settled(&self, deadline: Instant) -> Arc<Catalog> {
-        let mut published = self.shared.published.clone();
-        loop {
-            let catalog = self.catalog();
-            let waiting = catalog.pending
-                && timeout_at(deadline, published.changed()).await.is_ok_and(|c| c.is_ok());
-            if !waiting {
-                return catalog;
-            }
-        }
-    }
-
-    /// The same with the caller's private lists.
-    async fn settled_for(&self, call: &Call, deadline: Instant) -> Arc<Catalog> {
-        let catalog = self.settled(deadline).await;
-        self.with_caller_lists(call, PrivateListScope::All, catalog, deadline).await
-    }
-
-    async fn with_caller_lists(
-        &self,
-        call: &Call,
-        wanted: PrivateListScope<'_>,
-        catalog: Arc<Catalog>,
-        deadline: Instant,
-    ) -> Arc<Catalog> {
-        match &self.caller_lists {
-            Some(lists) => rare(lists.catalog(&self.views, call, wanted, catalog, deadline)).await,
-            None => catalog,
-        }
-    }
-
     /// Whether an endpoint serves a prompt, regardless of the caller.
     pub fn serves(&self, endpoint: &str, owner: &Owner) -> bool {
-        self.views.serves(endpoint, &owner.upstream, &owner.public_name)
+        self.lists.views.serves(endpoint, &owner.upstream, &owner.public_name)
     }
 
     /// The exposure of an endpoint.
     pub(crate) fn exposure(&self, endpoint: &str) -> &Exposure {
-        self.views.exposure(endpoint)
-    }
-
-    async fn list(
-        &self,
-        call: &Call,
-        kind: ListKind,
-        cursor: Option<&str>,
-        deadline: Instant,
-        now: UnixSeconds,
-    ) -> Result<Reply, Fault> {
-        // A cursor of one list is not valid for another.
-        let bound_to = match kind {
-            ListKind::Prompts => Cow::Borrowed(&*call.endpoint),
-            ListKind::Tools => Cow::Owned(format!("{} tools", call.endpoint)),
-        };
-        let place =
-            cursor.map(|token| self.open_cursor(token, &bound_to, call, now)).transpose()?;
-        let catalog = self.settled_for(call, deadline).await;
-        let viewing = self.views.view(&catalog.content, &call.caller, &call.endpoint);
-        let prompts = within(deadline, viewing).await?;
-        let incomplete = self.incomplete(&catalog, &prompts, &call.caller, &call.endpoint)?;
-        let cut_at = Instant::now();
-        // The ttl of an upstream whose prompts the caller does not see must not show in its list.
-        let sees_all = !self.views.differ(&call.caller) && self.views.serves_all(&call.endpoint);
-        let ttl = if incomplete.is_empty() {
-            catalog.ttl(cut_at, self.listing.ttl_max, |id| sees_all || prompts.lists(id))
-        } else {
-            Duration::ZERO
-        };
-        if kind == ListKind::Tools
-            && self.views.tool_form(&catalog.content, &call.endpoint) == Some(ToolForm::Pair)
-        {
-            return self.pair(cursor, ttl);
-        }
-        let view = match kind {
-            ListKind::Prompts => prompts,
-            ListKind::Tools => {
-                let viewing = self.views.tools(&catalog.content, &call.caller, &call.endpoint);
-                within(deadline, viewing).await?
-            }
-        };
-        // A response that depends on the caller must not be cached for others, who may be nobody's
-        // callers: its list does, and so does a cursor, which is sealed for its caller.
-        let has_cursors = place.is_some() || view.len() > self.listing.page_size;
-        let is_of_caller = self.needs_credential
-            || self.views.differ(&call.caller)
-            || has_cursors && self.has_callers;
-        let scope = if is_of_caller { CacheScope::Private } else { catalog.scope };
-        // All pages of one list have one scope (2026-07-28, caching).
-        if place.as_ref().is_some_and(|place| place.scope != scope) {
-            return Err(RequestFault::InvalidCursor.into());
-        }
-        let after = place.as_ref().map(|place| place.last.as_str());
-        let page = view.page(after, self.listing.page_size);
-        let next_cursor = page.more_after.map(|last| {
-            let owner = catalog.content.owner(last).map(|owner| owner.upstream.to_string());
-            let place = PagePosition {
-                caller: call.caller.id().to_owned(),
-                scope,
-                issued_at: now,
-                last: last.to_owned(),
-                owner: owner.unwrap_or_default(),
-            };
-            self.sealer.seal(seal::TokenKind::Cursor, &bound_to, &place.encode())
-        });
-        Ok(Reply::List(ListReply {
-            kind,
-            digest: *view.digest(),
-            scope,
-            incomplete,
-            elements: page.pieces,
-            next_cursor,
-            ttl,
-            now: cut_at,
-        }))
-    }
-
-    /// The list of `find_prompt` and `use_prompt`: one page, the same for all callers.
-    fn pair(&self, cursor: Option<&str>, ttl: Duration) -> Result<Reply, Fault> {
-        if cursor.is_some() {
-            return Err(RequestFault::InvalidCursor.into());
-        }
-        let view = self.views.pair();
-        Ok(Reply::List(ListReply {
-            kind: ListKind::Tools,
-            digest: *view.digest(),
-            scope: if self.needs_credential { CacheScope::Private } else { CacheScope::Public },
-            incomplete: Vec::new(),
-            elements: view.page(None, view.len()).pieces,
-            next_cursor: None,
-            ttl,
-            now: Instant::now(),
-        }))
-    }
-
-    /// The stale and missing upstreams that belong to the list of a caller at an endpoint, so that
-    /// the caller may know of them: those of which it sees a prompt. An upstream of which no prompt
-    /// is known belongs to the list if the endpoint would serve one, and rights do not differ by
-    /// caller.
-    ///
-    /// # Errors
-    /// The fault of the list, if no upstream has one, or `listing.on_failure` is `fail` and one of
-    /// these upstreams fails.
-    fn incomplete(
-        &self,
-        catalog: &Catalog,
-        view: &ListView,
-        caller: &Caller,
-        endpoint: &str,
-    ) -> Result<Vec<Incomplete>, Fault> {
-        let differ = self.views.differ(caller);
-        let is_part = |part: &&Incomplete| {
-            if !differ && self.views.serves_all(endpoint) {
-                return true;
-            }
-            if catalog.content.everyone.lists(&part.upstream) {
-                return view.lists(&part.upstream);
-            }
-            let prefix = self.upstreams.get(&part.upstream).map(|found| &found.config().prefix);
-            let beginning = prefix.map(|prefix| self.naming.beginning(prefix)).unwrap_or_default();
-            !differ && self.views.could_serve(endpoint, &part.upstream, &beginning)
-        };
-        if catalog.pending && view.is_empty() {
-            // No upstream has reported in time, or the refresh has ended: nothing is known.
-            return Err(Fault::none_available());
-        }
-        let parts: Vec<Incomplete> = catalog.incomplete.iter().filter(is_part).cloned().collect();
-        match &catalog.list_fault {
-            Some(fault) if *fault == Fault::none_available() => Err(fault.clone()),
-            Some(_) => match parts.iter().find(|part| part.fails_lists) {
-                Some(part) => Err(Fault::upstream(part.upstream.as_str(), part.kind.clone())),
-                None => Ok(parts),
-            },
-            None => Ok(parts),
-        }
-    }
-
-    /// Opens a cursor that was sealed for `bound_to`: an endpoint, and which of its lists.
-    fn open_cursor(
-        &self,
-        token: &str,
-        bound_to: &str,
-        call: &Call,
-        now: UnixSeconds,
-    ) -> Result<PagePosition, Fault> {
-        let plain = self.sealer.open(seal::TokenKind::Cursor, bound_to, token);
-        let place = plain
-            .and_then(|bytes| PagePosition::decode(&bytes))
-            .filter(|place| place.caller == call.caller.id() && place.is_fresh(now));
-        place.ok_or_else(|| RequestFault::InvalidCursor.into())
-    }
-
-    /// The snapshot to look a name up in. While upstreams are listed for the first time, only a
-    /// name that the caller may use is looked up at once: denied, unknown and not yet known names
-    /// wait alike.
-    async fn catalog_for(
-        &self,
-        call: &Call,
-        record: &CallRecord,
-        name: &str,
-        name_kind: NameKind,
-        deadline: Instant,
-    ) -> Arc<Catalog> {
-        let catalog = self.catalog();
-        let may_use = |owner: &Owner| {
-            let method = call.request.method();
-            self.views.allows(&call.caller, method, &call.endpoint, owner)
-        };
-        let is_settled = !catalog.pending || owner(&catalog, name, name_kind).is_some_and(may_use);
-        let catalog = if is_settled { catalog } else { self.settled(deadline).await };
-        // A call that cannot be recorded is refused, and nothing is done for it.
-        let is_known = record.refuses() || owner(&catalog, name, name_kind).is_some();
-        if self.caller_lists.is_none() || is_known {
-            return catalog;
-        }
-        self.with_caller_lists(call, PrivateListScope::Of(name, name_kind), catalog, deadline).await
+        self.lists.views.exposure(endpoint)
     }
 
     fn find<'a>(
@@ -569,7 +355,7 @@ impl Router {
             definition: &owner.digest,
             state: owner.approval.state,
         };
-        if self.views.serves(&call.endpoint, &owner.upstream, &owner.public_name) {
+        if self.lists.views.serves(&call.endpoint, &owner.upstream, &owner.public_name) {
             Resolution::Listed(target)
         } else {
             let view = call.endpoint.rsplit('/').next().unwrap_or_default();
@@ -580,7 +366,7 @@ impl Router {
     /// Looks for the upstream that may have a name that no list contains. A name with the prefix of
     /// an upstream whose list was never received is not unknown: clients would forget it.
     fn unlisted<'a>(&'a self, catalog: &Catalog, call: &Call, name: &str) -> Option<Unlisted<'a>> {
-        let (prefix, listed_name) = self.naming.claimed(name)?;
+        let (prefix, listed_name) = self.lists.naming.claimed(name)?;
         let claims = |upstream: &&Arc<Upstream>| {
             let own = &upstream.config().prefix;
             !own.is_bare() && own.as_str() == prefix
@@ -588,7 +374,7 @@ impl Router {
         let id = &self.upstreams.values().find(claims)?.config().id;
         let is_missing = |part: &&Incomplete| part.walked_at.is_none() && part.upstream == *id;
         let missing = catalog.incomplete.iter().find(is_missing)?;
-        self.views.serves(&call.endpoint, id, name).then(|| {
+        self.lists.views.serves(&call.endpoint, id, name).then(|| {
             let raw_name = overlay::raw_name(&self.overlays, id, listed_name);
             let state = self.approvals.known_state(id, &raw_name);
             Unlisted { upstream: id, raw_name, state, kind: missing.kind.clone() }
@@ -680,13 +466,6 @@ async fn complete(
             ExchangeEvent::Interim(_) => {}
             ExchangeEvent::Response(result) => return reply::completion(result, origin(owner)),
         }
-    }
-}
-
-fn owner<'a>(catalog: &'a Catalog, name: &str, name_kind: NameKind) -> Option<&'a Owner> {
-    match name_kind {
-        NameKind::Public => catalog.content.owner(name),
-        NameKind::Tool => catalog.content.owner_of_tool(name),
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Router;
 use super::blocking::{beside_calls, within};
+use super::lists::Lists;
 use super::reply::{FoundReply, Reply};
 use super::view::ListView;
 use base::seal::{self, TokenKind};
@@ -32,53 +32,51 @@ pub(super) const SEARCHES: usize = 4;
 pub(super) const SEARCHES_QUEUED: usize = 64;
 pub(super) const SEARCH_WAIT: Duration = Duration::from_secs(5);
 
-impl Router {
-    pub(super) async fn search(
-        &self,
-        call: &Call,
-        query: &str,
-        cursor: Option<&str>,
-        deadline: Instant,
-        now: UnixSeconds,
-    ) -> Result<Reply, Fault> {
-        // The cursor is a place in the ranking of one query.
-        let query_digest = seal::sha256_text(query.as_bytes());
-        let bound_to = format!("{} find {query_digest}", call.endpoint);
-        let place =
-            cursor.map(|token| self.open_cursor(token, &bound_to, call, now)).transpose()?;
-        let after = place.map(|place| decode(&place.last).ok_or(RequestFault::InvalidCursor));
-        let after = after.transpose()?;
-        let catalog = self.settled_for(call, deadline).await;
-        let viewing = self.views.view(&catalog.content, &call.caller, &call.endpoint);
-        let view = within(deadline, viewing).await?;
-        let incomplete = self.incomplete(&catalog, &view, &call.caller, &call.endpoint)?;
-        let query = SearchQuery::new(query);
-        let (elements, more_after) = if view.text_size() <= SEARCHED_AT_ONCE {
+/// One page of the prompts that fit a query, the best first.
+pub(super) async fn search(
+    lists: &Lists,
+    call: &Call,
+    query: &str,
+    cursor: Option<&str>,
+    deadline: Instant,
+    now: UnixSeconds,
+) -> Result<Reply, Fault> {
+    // The cursor is a place in the ranking of one query.
+    let query_digest = seal::sha256_text(query.as_bytes());
+    let bound_to = format!("{} find {query_digest}", call.endpoint);
+    let place = cursor.map(|token| lists.open_cursor(token, &bound_to, call, now)).transpose()?;
+    let after = place.map(|place| decode(&place.last).ok_or(RequestFault::InvalidCursor));
+    let after = after.transpose()?;
+    let catalog = lists.settled_for(call, deadline).await;
+    let viewing = lists.views.view(&catalog.content, &call.caller, &call.endpoint);
+    let view = within(deadline, viewing).await?;
+    let incomplete = lists.incomplete(&catalog, &view, &call.caller, &call.endpoint)?;
+    let query = SearchQuery::new(query);
+    let (elements, more_after) = if view.text_size() <= SEARCHED_AT_ONCE {
+        page(&view, &query, after)
+    } else {
+        // Each search reads the whole view: only so many at once.
+        let holder = Holder::of(&call.caller, call.address);
+        let turn = within(deadline, lists.searches.acquire(&holder)).await?;
+        let turn = turn.map_err(|_| TransportFault::Overloaded)?;
+        let searching = beside_calls(move || {
+            let _turn = turn;
             page(&view, &query, after)
-        } else {
-            // Each search reads the whole view: only so many at once.
-            let holder = Holder::of(&call.caller, call.address);
-            let turn = within(deadline, self.shared.searches.acquire(&holder)).await?;
-            let turn = turn.map_err(|_| TransportFault::Overloaded)?;
-            let searching = beside_calls(move || {
-                let _turn = turn;
-                page(&view, &query, after)
-            });
-            within(deadline, searching).await?
-        };
-        let next_cursor = more_after.map(|last| {
-            let place = PagePosition {
-                caller: call.caller.id().to_owned(),
-                scope: CacheScope::Private,
-                issued_at: now,
-                last,
-                owner: String::new(),
-            };
-            self.sealer.seal(TokenKind::Cursor, &bound_to, &place.encode())
         });
-        let now = Instant::now();
-        Ok(Reply::Found(FoundReply { elements, next_cursor, incomplete, now }))
-    }
+        within(deadline, searching).await?
+    };
+    let next_cursor = more_after.map(|last| {
+        let place = PagePosition {
+            caller: call.caller.id().to_owned(),
+            scope: CacheScope::Private,
+            issued_at: now,
+            last,
+            owner: String::new(),
+        };
+        lists.sealer.seal(TokenKind::Cursor, &bound_to, &place.encode())
+    });
+    let now = Instant::now();
+    Ok(Reply::Found(FoundReply { elements, next_cursor, incomplete, now }))
 }
 
 /// Returns the elements of a page, and its last place if more prompts follow.

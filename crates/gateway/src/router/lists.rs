@@ -1,0 +1,277 @@
+//! The lists of one configuration: snapshots of the catalog, and the pages that callers get of it.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+use super::blocking::within;
+use super::caller_lists::{CallerLists, PrivateListScope};
+use super::catalog::{Catalog, Incomplete};
+use super::owner::Owner;
+use super::reply::{ListReply, Reply};
+use super::view::ListView;
+use super::view_cache::{ListKind, ViewCache};
+use crate::policy::CallRecord;
+use crate::upstream::guard::concurrency::ConcurrencyLimit;
+use base::platform::heap::rare;
+use base::seal::{self, Sealer};
+use config::{Listing, ToolForm};
+use domain::call::{Call, NameKind};
+use domain::caller::Caller;
+use domain::cursor::{CacheScope, PagePosition};
+use domain::fault::{Fault, RequestFault};
+use domain::name::{Naming, Prefix, UpstreamId};
+use domain::unix_time::UnixSeconds;
+
+/// The lists under one configuration, as callers see them.
+pub struct Lists {
+    pub(super) catalog: Arc<ArcSwap<Catalog>>,
+    /// Marked changed whenever a snapshot is published.
+    pub(super) published: watch::Receiver<()>,
+    pub(super) views: Arc<ViewCache>,
+    /// `None` where all upstreams list for all callers.
+    pub(super) caller_lists: Option<Arc<CallerLists>>,
+    pub(super) naming: Naming,
+    /// The prefixes of all upstreams.
+    pub(super) prefixes: BTreeMap<UpstreamId, Prefix>,
+    pub(super) sealer: Arc<Sealer>,
+    pub(super) listing: Listing,
+    /// Permits to search a large view (`find_prompt`).
+    pub(super) searches: Arc<ConcurrencyLimit>,
+    /// Whether a method of authentication is configured, so that callers have different cursors.
+    pub(super) has_callers: bool,
+    /// Whether lists are only for those who have a credential.
+    pub(super) needs_credential: bool,
+}
+
+impl Lists {
+    /// The newest snapshot.
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.catalog.load_full()
+    }
+
+    /// The first snapshot in which no upstream is pending, or the newest at `deadline`.
+    pub async fn settled(&self, deadline: Instant) -> Arc<Catalog> {
+        let mut published = self.published.clone();
+        loop {
+            let catalog = self.catalog();
+            let waiting = catalog.pending
+                && timeout_at(deadline, published.changed()).await.is_ok_and(|c| c.is_ok());
+            if !waiting {
+                return catalog;
+            }
+        }
+    }
+
+    /// The same with the caller's private lists.
+    pub(super) async fn settled_for(&self, call: &Call, deadline: Instant) -> Arc<Catalog> {
+        let catalog = self.settled(deadline).await;
+        self.with_caller_lists(call, PrivateListScope::All, catalog, deadline).await
+    }
+
+    async fn with_caller_lists(
+        &self,
+        call: &Call,
+        wanted: PrivateListScope<'_>,
+        catalog: Arc<Catalog>,
+        deadline: Instant,
+    ) -> Arc<Catalog> {
+        match &self.caller_lists {
+            Some(lists) => rare(lists.catalog(&self.views, call, wanted, catalog, deadline)).await,
+            None => catalog,
+        }
+    }
+
+    pub(super) async fn list(
+        &self,
+        call: &Call,
+        kind: ListKind,
+        cursor: Option<&str>,
+        deadline: Instant,
+        now: UnixSeconds,
+    ) -> Result<Reply, Fault> {
+        // A cursor of one list is not valid for another.
+        let bound_to = match kind {
+            ListKind::Prompts => Cow::Borrowed(&*call.endpoint),
+            ListKind::Tools => Cow::Owned(format!("{} tools", call.endpoint)),
+        };
+        let place =
+            cursor.map(|token| self.open_cursor(token, &bound_to, call, now)).transpose()?;
+        let catalog = self.settled_for(call, deadline).await;
+        let viewing = self.views.view(&catalog.content, &call.caller, &call.endpoint);
+        let prompts = within(deadline, viewing).await?;
+        let incomplete = self.incomplete(&catalog, &prompts, &call.caller, &call.endpoint)?;
+        let cut_at = Instant::now();
+        // The ttl of an upstream whose prompts the caller does not see must not show in its list.
+        let sees_all = !self.views.differ(&call.caller) && self.views.serves_all(&call.endpoint);
+        let ttl = if incomplete.is_empty() {
+            catalog.ttl(cut_at, self.listing.ttl_max, |id| sees_all || prompts.lists(id))
+        } else {
+            Duration::ZERO
+        };
+        if kind == ListKind::Tools
+            && self.views.tool_form(&catalog.content, &call.endpoint) == Some(ToolForm::Pair)
+        {
+            return self.pair(cursor, ttl);
+        }
+        let view = match kind {
+            ListKind::Prompts => prompts,
+            ListKind::Tools => {
+                let viewing = self.views.tools(&catalog.content, &call.caller, &call.endpoint);
+                within(deadline, viewing).await?
+            }
+        };
+        // A response that depends on the caller must not be cached for others, who may be nobody's
+        // callers: its list does, and so does a cursor, which is sealed for its caller.
+        let has_cursors = place.is_some() || view.len() > self.listing.page_size;
+        let is_of_caller = self.needs_credential
+            || self.views.differ(&call.caller)
+            || has_cursors && self.has_callers;
+        let scope = if is_of_caller { CacheScope::Private } else { catalog.scope };
+        // All pages of one list have one scope (2026-07-28, caching).
+        if place.as_ref().is_some_and(|place| place.scope != scope) {
+            return Err(RequestFault::InvalidCursor.into());
+        }
+        let after = place.as_ref().map(|place| place.last.as_str());
+        let page = view.page(after, self.listing.page_size);
+        let next_cursor = page.more_after.map(|last| {
+            let owner = catalog.content.owner(last).map(|owner| owner.upstream.to_string());
+            let place = PagePosition {
+                caller: call.caller.id().to_owned(),
+                scope,
+                issued_at: now,
+                last: last.to_owned(),
+                owner: owner.unwrap_or_default(),
+            };
+            self.sealer.seal(seal::TokenKind::Cursor, &bound_to, &place.encode())
+        });
+        Ok(Reply::List(ListReply {
+            kind,
+            digest: *view.digest(),
+            scope,
+            incomplete,
+            elements: page.pieces,
+            next_cursor,
+            ttl,
+            now: cut_at,
+        }))
+    }
+
+    /// The list of `find_prompt` and `use_prompt`: one page, the same for all callers.
+    pub(super) fn pair(&self, cursor: Option<&str>, ttl: Duration) -> Result<Reply, Fault> {
+        if cursor.is_some() {
+            return Err(RequestFault::InvalidCursor.into());
+        }
+        let view = self.views.pair();
+        Ok(Reply::List(ListReply {
+            kind: ListKind::Tools,
+            digest: *view.digest(),
+            scope: if self.needs_credential { CacheScope::Private } else { CacheScope::Public },
+            incomplete: Vec::new(),
+            elements: view.page(None, view.len()).pieces,
+            next_cursor: None,
+            ttl,
+            now: Instant::now(),
+        }))
+    }
+
+    /// The stale and missing upstreams that belong to the list of a caller at an endpoint, so that
+    /// the caller may know of them: those of which it sees a prompt. An upstream of which no prompt
+    /// is known belongs to the list if the endpoint would serve one, and rights do not differ by
+    /// caller.
+    ///
+    /// # Errors
+    /// The fault of the list, if no upstream has one, or `listing.on_failure` is `fail` and one of
+    /// these upstreams fails.
+    pub(super) fn incomplete(
+        &self,
+        catalog: &Catalog,
+        view: &ListView,
+        caller: &Caller,
+        endpoint: &str,
+    ) -> Result<Vec<Incomplete>, Fault> {
+        let differ = self.views.differ(caller);
+        let is_part = |part: &&Incomplete| {
+            if !differ && self.views.serves_all(endpoint) {
+                return true;
+            }
+            if catalog.content.everyone.lists(&part.upstream) {
+                return view.lists(&part.upstream);
+            }
+            let prefix = self.prefixes.get(&part.upstream);
+            let beginning = prefix.map(|prefix| self.naming.beginning(prefix)).unwrap_or_default();
+            !differ && self.views.could_serve(endpoint, &part.upstream, &beginning)
+        };
+        if catalog.pending && view.is_empty() {
+            // No upstream has reported in time, or the refresh has ended: nothing is known.
+            return Err(Fault::none_available());
+        }
+        let parts: Vec<Incomplete> = catalog.incomplete.iter().filter(is_part).cloned().collect();
+        match &catalog.list_fault {
+            Some(fault) if *fault == Fault::none_available() => Err(fault.clone()),
+            Some(_) => match parts.iter().find(|part| part.fails_lists) {
+                Some(part) => Err(Fault::upstream(part.upstream.as_str(), part.kind.clone())),
+                None => Ok(parts),
+            },
+            None => Ok(parts),
+        }
+    }
+
+    /// Opens a cursor that was sealed for `bound_to`: an endpoint, and which of its lists.
+    pub(super) fn open_cursor(
+        &self,
+        token: &str,
+        bound_to: &str,
+        call: &Call,
+        now: UnixSeconds,
+    ) -> Result<PagePosition, Fault> {
+        let plain = self.sealer.open(seal::TokenKind::Cursor, bound_to, token);
+        let place = plain
+            .and_then(|bytes| PagePosition::decode(&bytes))
+            .filter(|place| place.caller == call.caller.id() && place.is_fresh(now));
+        place.ok_or_else(|| RequestFault::InvalidCursor.into())
+    }
+
+    /// The snapshot to look a name up in. While upstreams are listed for the first time, only a
+    /// name that the caller may use is looked up at once: denied, unknown and not yet known names
+    /// wait alike.
+    pub(super) async fn catalog_for(
+        &self,
+        call: &Call,
+        record: &CallRecord,
+        name: &str,
+        name_kind: NameKind,
+        deadline: Instant,
+    ) -> Arc<Catalog> {
+        let catalog = self.catalog();
+        let may_use = |owner: &Owner| {
+            let method = call.request.method();
+            self.views.allows(&call.caller, method, &call.endpoint, owner)
+        };
+        let is_settled = !catalog.pending || owner(&catalog, name, name_kind).is_some_and(may_use);
+        let catalog = if is_settled { catalog } else { self.settled(deadline).await };
+        // A call that cannot be recorded is refused, and nothing is done for it.
+        let is_known = record.refuses() || owner(&catalog, name, name_kind).is_some();
+        if self.caller_lists.is_none() || is_known {
+            return catalog;
+        }
+        self.with_caller_lists(call, PrivateListScope::Of(name, name_kind), catalog, deadline).await
+    }
+}
+
+/// The owner of the prompt with this name.
+pub(super) fn owner<'a>(
+    catalog: &'a Catalog,
+    name: &str,
+    name_kind: NameKind,
+) -> Option<&'a Owner> {
+    match name_kind {
+        NameKind::Public => catalog.content.owner(name),
+        NameKind::Tool => catalog.content.owner_of_tool(name),
+    }
+}
