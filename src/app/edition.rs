@@ -14,6 +14,7 @@ use gateway::cluster::ClusterMember;
 use gateway::logins::idle;
 use gateway::logins::store::LoginStore;
 use gateway::policy::{self, Gate};
+use gateway::router::approvals::prober::Prober;
 use gateway::router::{RefreshEnded, Router, RouterDeps, UpstreamDeps};
 use gateway::session::{self, Sessions};
 
@@ -95,7 +96,7 @@ impl Edition {
         let keeping = gate.clone().keep_keys(current.clone());
         supervisor.supervise_until(&current, "key_renewal", keeping);
         for upstream in router.probed_upstreams() {
-            let probing = router.clone().keep_probing(upstream.clone(), current.clone());
+            let probing = Prober::new(router.clone(), upstream.clone()).run(current.clone());
             supervisor.supervise_until(&current, "probing", probing);
         }
         if let Some(logins) = &config.logins {

@@ -51,7 +51,7 @@ use call_channel::{CallChannel, CallEvent};
 use catalog::{Catalog, Incomplete};
 use changes::Changes;
 use config::{ApprovalRules, Exposure, Limits, ToolForm};
-use domain::approval::ApprovalState;
+use domain::approval::{ApprovalState, Mode};
 use domain::call::{Call, InputRetry, NameKind, Request};
 use domain::call_overlay::Validation;
 use domain::caller::Caller;
@@ -326,6 +326,12 @@ impl Router {
     /// The number of suspended calls.
     pub fn suspended(&self) -> usize {
         self.shared.suspended.count()
+    }
+
+    /// The upstreams whose prompts are probed without being asked for.
+    pub fn probed_upstreams(&self) -> impl Iterator<Item = &UpstreamId> {
+        let is_compared = |id: &&UpstreamId| self.approvals.mode_of(id) != Mode::Off;
+        self.upstreams.keys().filter(|_| self.approvals.is_probing).filter(is_compared)
     }
 
     /// Whether an endpoint serves a prompt, regardless of the caller.

@@ -8,6 +8,7 @@ pub mod json;
 pub mod notify;
 mod parts;
 pub(crate) mod probe;
+pub mod prober;
 pub mod words;
 
 pub use crate::router::approval::{FoundVariant, SeenOtherwise};
@@ -25,7 +26,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use diff::{ChangedPart, write_diff};
-use probe::{Patience, ProbedText, offered_texts};
+use probe::{Patience, Probe, ProbedText, offered_texts};
 
 use crate::router::Router;
 use crate::router::approval::{ApprovalRow, OfferedPrompt};
@@ -145,9 +146,10 @@ impl Router {
     /// # Errors
     /// The source of a library prompt has changed meanwhile, or cannot be read.
     pub async fn examine(&self, row: &ApprovalRow) -> Result<Examined, ApprovalError> {
-        let Some(OfferedPrompt { prompt, version: offered, .. }) = &row.offered else {
+        let Some(known) = &row.offered else {
             return Ok(Examined::known(row));
         };
+        let OfferedPrompt { prompt, version: offered, .. } = known;
         let mut version = Version { texts: Default::default(), ..offered.version() };
         let mut objects =
             Objects::from([(offered.definition.clone(), Object::Json(prompt.canonical()))]);
@@ -159,7 +161,8 @@ impl Router {
             }
             objects.insert(digest.clone(), Object::Json(text));
         }
-        let texts = self.probe(row, Patience::Short).await;
+        let probe = Probe { router: self, row, offered: known, patience: Patience::Short };
+        let texts = probe.texts().await;
         for (arguments, text) in &texts {
             if let ProbedText::Stable { digest, text } = text {
                 version.texts.insert(arguments.clone(), digest.clone());

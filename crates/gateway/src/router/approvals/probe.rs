@@ -2,42 +2,32 @@
 //! call, as the caller `promptgate`.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::num::NonZeroU32;
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use tokio::time::{Instant, sleep, sleep_until};
-use tokio_util::sync::CancellationToken;
+use tokio::time::{Instant, sleep};
 
 use super::asked::{MAX_COMPLETED, MAX_TEMPLATES, approved_templates, template_arguments};
-use crate::policy::gcra::Quota;
-use crate::policy::limiter::Limiter;
 use crate::policy::{CallTarget, RecordOutcome, Resolution, ResultDigest};
 use crate::router::approval::{
     ApprovalRow, DEPTH, OfferedPrompt, PromptApproval, approval_arguments, holds_secret,
 };
 use crate::router::bridge::Bridge;
 use crate::router::call_channel::CallChannel;
-use crate::router::effective::{TextReport, TextsOf};
 use crate::router::owner::Owner;
 use crate::router::reply::Reply;
 use crate::router::{
     Completing, RoutedCall, Router, complete, effective_arguments, without_presets,
 };
-use base::platform::wall_clock;
 use base::seal;
 use domain::approval::template::{fill, template};
-use domain::approval::{
-    DigestText, Mode, NO_ARGUMENTS, OfferedText, TemplateArguments, canonical_text,
-};
+use domain::approval::{DigestText, NO_ARGUMENTS, OfferedText, TemplateArguments, canonical_text};
 use domain::call::{Call, ClientMessages, ForwardedMeta, NameKind, Request};
 use domain::caller::{Caller, PROBER};
 use domain::chunks::Chunks;
 use domain::document::Document;
 use domain::fault::{Fault, TransportFault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::json::Json;
-use domain::name::UpstreamId;
 use domain::unix_time::UnixSeconds;
 
 /// The endpoint that records of probes name.
@@ -112,40 +102,28 @@ pub(super) fn offered_texts(texts: &ProbedTexts) -> BTreeMap<Arc<str>, OfferedTe
     known.collect()
 }
 
-/// The time between two reports of probes: after each, all prompts of the upstream are decided on
-/// again.
-const REPORT_INTERVAL: Duration = Duration::from_millis(500);
-
-/// Probes of new versions of one upstream: an upstream that offers others again and again must not
-/// fill the audit log with gets.
-const NEW_VERSIONS: Quota =
-    Quota { interval: Duration::from_secs(30), burst: NonZeroU32::new(10_000).expect("not zero") };
-
-/// When a prompt was probed last, and which version of it.
-struct Done {
-    definition: DigestText,
-    source: Option<DigestText>,
-    /// `None` if a get has given another text since.
-    at: Option<Instant>,
+/// The probes of the offered version of one prompt.
+pub(super) struct Probe<'a> {
+    pub router: &'a Router,
+    pub row: &'a ApprovalRow,
+    pub offered: &'a OfferedPrompt,
+    pub patience: Patience,
 }
 
-impl Router {
+impl<'a> Probe<'a> {
     /// Fetches the texts of a prompt: without arguments if it needs none, and with those of
     /// configured probes. Each is fetched twice, to find unstable texts.
-    pub(crate) async fn probe(&self, row: &ApprovalRow, patience: Patience) -> ProbedTexts {
+    pub(super) async fn texts(&self) -> ProbedTexts {
         let mut texts = ProbedTexts::new();
-        let Some(offered) = &row.offered else {
-            return texts;
-        };
-        for arguments in self.probed_arguments(row) {
-            let text = self.probe_with(row, offered, &arguments, patience).await;
+        for arguments in self.arguments() {
+            let text = self.probe_with(&arguments).await;
             texts.insert(arguments, text);
         }
-        for arguments in self.completed_arguments(row, offered, patience).await {
+        for arguments in self.completed_arguments().await {
             if texts.contains_key(&arguments) {
                 continue;
             }
-            let text = self.probe_with(row, offered, &arguments, patience).await;
+            let text = self.probe_with(&arguments).await;
             if !texts.iter().any(|known| makes(known, &arguments, &text)) {
                 texts.insert(arguments, text);
             }
@@ -153,38 +131,28 @@ impl Router {
         texts
     }
 
-    async fn probe_with(
-        &self,
-        row: &ApprovalRow,
-        offered: &OfferedPrompt,
-        arguments: &str,
-        patience: Patience,
-    ) -> ProbedText {
+    async fn probe_with(&self, arguments: &str) -> ProbedText {
         let probed = match TemplateArguments::read(arguments) {
-            Some(template) => self.probe_template(row, offered, &template, patience).await,
-            None => self.probe_twice(row, offered, arguments, patience).await,
+            Some(template) => self.probe_template(&template).await,
+            None => self.probe_twice(arguments).await,
         };
         probed.unwrap_or_else(|fault| ProbedText::Failed(fault.to_string()))
     }
 
     /// Returns sets of arguments with the values that the upstream completes, where these are few:
     /// its text may depend on them.
-    async fn completed_arguments(
-        &self,
-        row: &ApprovalRow,
-        offered: &OfferedPrompt,
-        patience: Patience,
-    ) -> Vec<Arc<str>> {
-        if !self.is_asked(row) {
+    async fn completed_arguments(&self) -> Vec<Arc<str>> {
+        if !self.is_asked() {
             return Vec::new();
         }
-        let overlay = offered.prompt.overlay.as_ref();
+        let overlay = self.offered.prompt.overlay.as_ref();
         let has_choices = |name: &str| overlay.is_some_and(|own| own.choices(name).is_some());
         let mut completed = BTreeMap::new();
-        let open = offered.prompt.arguments.iter().filter(|argument| !has_choices(&argument.name));
+        let open =
+            self.offered.prompt.arguments.iter().filter(|argument| !has_choices(&argument.name));
         for argument in open.take(MAX_COMPLETED) {
             let asked = ProbeRequest::Values(&argument.name);
-            let values = self.probe_once(row, offered, asked, patience).await;
+            let values = self.once(asked).await;
             let Ok(values) = values else { continue };
             let values = Json::accepted(&values).elements().filter_map(Json::as_str);
             let values: Vec<_> = values.map(Cow::into_owned).collect();
@@ -195,22 +163,16 @@ impl Router {
         if completed.is_empty() {
             Vec::new()
         } else {
-            template_arguments(&offered.prompt, &completed)
+            template_arguments(&self.offered.prompt, &completed)
         }
     }
 
     /// # Errors
     /// As for a get.
-    async fn probe_twice(
-        &self,
-        row: &ApprovalRow,
-        offered: &OfferedPrompt,
-        arguments: &str,
-        patience: Patience,
-    ) -> Result<ProbedText, Fault> {
-        let text = self.probe_once(row, offered, ProbeRequest::Text(arguments), patience).await?;
-        let again = self.probe_once(row, offered, ProbeRequest::Text(arguments), patience).await?;
-        Ok(self.compared(row, offered, text, &again))
+    async fn probe_twice(&self, arguments: &str) -> Result<ProbedText, Fault> {
+        let text = self.once(ProbeRequest::Text(arguments)).await?;
+        let again = self.once(ProbeRequest::Text(arguments)).await?;
+        Ok(self.compared(text, &again))
     }
 
     /// Learns a template: two texts for markers of different lengths must have the same constant
@@ -218,19 +180,12 @@ impl Router {
     ///
     /// # Errors
     /// As for a get.
-    async fn probe_template(
-        &self,
-        row: &ApprovalRow,
-        offered: &OfferedPrompt,
-        arguments: &TemplateArguments,
-        patience: Patience,
-    ) -> Result<ProbedText, Fault> {
+    async fn probe_template(&self, arguments: &TemplateArguments) -> Result<ProbedText, Fault> {
         let mut refusal = None;
         for form in MarkerForm::ALL {
             let learn = async |length| {
                 let (marked, markers) = arguments.marked(|| form.marker(length));
-                let text =
-                    self.probe_once(row, offered, ProbeRequest::Text(&marked), patience).await?;
+                let text = self.once(ProbeRequest::Text(&marked)).await?;
                 Ok::<_, Fault>(template(&text, &markers))
             };
             let learnt = match learn(SHORT_MARKER).await {
@@ -239,7 +194,7 @@ impl Router {
             };
             match learnt {
                 Ok((Some(text), Some(again))) => {
-                    return Ok(self.compared(row, offered, text, &again));
+                    return Ok(self.compared(text, &again));
                 }
                 Ok(_) => return Ok(ProbedText::Failed(HOLDS_PLACE.to_owned())),
                 Err(fault) if !is_refusal(&fault) => return Err(fault),
@@ -251,15 +206,9 @@ impl Router {
     }
 
     /// Returns the outcome of two gets.
-    fn compared(
-        &self,
-        row: &ApprovalRow,
-        offered: &OfferedPrompt,
-        text: String,
-        again: &str,
-    ) -> ProbedText {
-        let overlay = offered.prompt.overlay.as_deref();
-        let upstream = self.upstreams.get(&row.upstream);
+    fn compared(&self, text: String, again: &str) -> ProbedText {
+        let overlay = self.offered.prompt.overlay.as_deref();
+        let upstream = self.router.upstreams.get(&self.row.upstream);
         if again != text {
             ProbedText::Unstable
         } else if holds_secret(upstream, overlay, &text) {
@@ -269,145 +218,43 @@ impl Router {
         }
     }
 
-    /// Probes the prompts of an upstream with approvals: when they change, after a get gave another
-    /// text than the approved one, and every `probe_every`; until `stop`.
-    pub async fn keep_probing(self: Arc<Self>, upstream: UpstreamId, stop: CancellationToken) {
-        let mut done: HashMap<Arc<str>, Done> = HashMap::new();
-        let new_versions = Limiter::new(NEW_VERSIONS, 1);
-        let mut published = self.shared.published.clone();
-        let mut mismatched = self.shared.mismatches.added();
-        loop {
-            published.mark_unchanged();
-            let probing = self.probe_due(&upstream, &mut done, &new_versions);
-            let next = tokio::select! {
-                () = stop.cancelled() => return,
-                next = probing => next,
-            };
-            tokio::select! {
-                () = stop.cancelled() => return,
-                Ok(()) = published.changed() => {}
-                Ok(()) = mismatched.changed() => {}
-                () = sleep_until(next) => {}
-            }
-            for raw_name in self.shared.mismatches.take(&upstream) {
-                done.entry(raw_name).and_modify(|done| done.at = None);
-            }
-        }
-    }
-
-    /// The upstreams whose prompts are probed without being asked for.
-    pub fn probed_upstreams(&self) -> impl Iterator<Item = &UpstreamId> {
-        let is_compared = |id: &&UpstreamId| self.approvals.mode_of(id) != Mode::Off;
-        self.upstreams.keys().filter(|_| self.approvals.is_probing).filter(is_compared)
-    }
-
-    /// Runs the probes that are due, and returns the time of the next one.
-    async fn probe_due(
-        &self,
-        upstream: &UpstreamId,
-        done: &mut HashMap<Arc<str>, Done>,
-        new_versions: &Limiter<()>,
-    ) -> Instant {
-        let every = self.approvals.probe_every;
-        let catalog = self.catalog();
-        let rows = || catalog.approvals.iter().flat_map(|rows| rows.iter());
-        let rows = || rows().filter(|row| row.upstream == *upstream);
-        let offered = rows().filter_map(|row| Some((row, row.offered.as_ref()?)));
-        let mut next = Instant::now() + every;
-        let (mut reports, mut reported) = (Vec::new(), Instant::now());
-        for (row, offered) in offered {
-            let key = row.raw_name.clone();
-            let OfferedPrompt { version, .. } = offered;
-            let (definition, source) = (version.definition.clone(), version.source.clone());
-            let known = done.get(&key);
-            let known = known.filter(|done| done.definition == definition && done.source == source);
-            let is_new = known.is_none();
-            let at = match known {
-                Some(done) => done.at,
-                // Under an earlier configuration.
-                None if self.is_probed(row, offered) => Some(Instant::now()),
-                None => None,
-            };
-            if let Some(at) = at.filter(|at| at.elapsed() < every) {
-                done.insert(key, Done { definition, source, at: Some(at) });
-                next = next.min(at + every);
-                continue;
-            }
-            if is_new && let Err(wait) = new_versions.take(()) {
-                next = next.min(Instant::now() + wait);
-                continue;
-            }
-            let probed = self.probe(row, Patience::Unbounded).await;
-            let texts = offered_texts(&probed);
-            let failed = probed.into_keys().filter(|arguments| !texts.contains_key(arguments));
-            reports.push(TextReport {
-                upstream: upstream.clone(),
-                raw_name: key.clone(),
-                failed: failed.collect(),
-                texts: TextsOf { definition: definition.clone(), texts, since: wall_clock() },
-            });
-            if reported.elapsed() >= REPORT_INTERVAL {
-                self.report(&mut reports).await;
-                reported = Instant::now();
-            }
-            let at = Instant::now();
-            done.insert(key, Done { definition, source, at: Some(at) });
-            next = next.min(at + every);
-        }
-        self.report(&mut reports).await;
-        if done.len() > rows().count() {
-            let keys: HashSet<_> = rows().map(|row| row.raw_name.clone()).collect();
-            done.retain(|key, _| keys.contains(key));
-        }
-        next
-    }
-
-    async fn report(&self, reports: &mut Vec<TextReport>) {
-        if !reports.is_empty() {
-            // Fails only at shutdown.
-            let _ = self.shared.texts.send(std::mem::take(reports)).await;
-        }
-    }
-
     /// Whether all texts of the offered version are known that can be.
-    fn is_probed(&self, row: &ApprovalRow, offered: &OfferedPrompt) -> bool {
-        let texts = &offered.version.texts;
-        self.probed_arguments(row).all(|arguments| texts.contains_key(&arguments))
+    pub(super) fn is_done(&self) -> bool {
+        let texts = &self.offered.version.texts;
+        self.arguments().all(|arguments| texts.contains_key(&arguments))
     }
 
     /// Returns the arguments of a get without any, in canonical form, places for those that a
     /// prompt declares, and the arguments of its configured probes.
-    fn probed_arguments<'a>(&'a self, row: &'a ApprovalRow) -> impl Iterator<Item = Arc<str>> + 'a {
-        let offered = row.offered.as_ref();
-        let needs_none =
-            offered.is_some_and(|offered| !offered.prompt.arguments.iter().any(|a| a.required));
+    fn arguments(&self) -> impl Iterator<Item = Arc<str>> + use<'a> {
+        let Self { router, row, offered, .. } = *self;
+        let prompt = &offered.prompt;
+        let needs_none = !prompt.arguments.iter().any(|a| a.required);
         let without = needs_none.then(|| Arc::from(NO_ARGUMENTS));
-        let asked = offered.filter(|_| self.is_asked(row));
-        let templates = asked.into_iter().flat_map(|offered| {
-            let mut sets = template_arguments(&offered.prompt, &BTreeMap::new());
+        let mut templates = Vec::new();
+        if self.is_asked() {
+            templates = template_arguments(prompt, &BTreeMap::new());
             let more =
-                approved_templates(row, offered).chain(self.shared.mismatches.arguments(row));
+                approved_templates(row, offered).chain(router.shared.mismatches.arguments(row));
             for arguments in more {
-                if !sets.contains(&arguments) {
-                    sets.push(arguments);
+                if !templates.contains(&arguments) {
+                    templates.push(arguments);
                 }
             }
-            sets
-        });
-        let configured = self.approvals.probes.iter();
+        }
+        let configured = router.approvals.probes.iter();
         let configured = configured.filter(|probe| probe.prompt == row.public_name);
-        let configured = configured.filter_map(move |probe| {
-            let prompt = &offered?.prompt;
+        let configured = configured.map(|probe| {
             let given = Json::accepted(&probe.arguments);
             let overlay = prompt.overlay.as_deref();
-            Some(Arc::from(approval_arguments(&prompt.arguments, overlay, Some(given))))
+            Arc::from(approval_arguments(&prompt.arguments, overlay, Some(given)))
         });
         without.into_iter().chain(templates).chain(configured)
     }
 
     /// Whether the upstream is asked with made-up arguments.
-    fn is_asked(&self, row: &ApprovalRow) -> bool {
-        let upstream = self.upstreams.get(&row.upstream);
+    fn is_asked(&self) -> bool {
+        let upstream = self.router.upstreams.get(&self.row.upstream);
         upstream.is_some_and(|upstream| upstream.config().settings.approval_probes)
     }
 
@@ -416,33 +263,23 @@ impl Router {
     ///
     /// # Errors
     /// As for a get.
-    async fn probe_once(
-        &self,
-        row: &ApprovalRow,
-        offered: &OfferedPrompt,
-        asked: ProbeRequest<'_>,
-        patience: Patience,
-    ) -> Result<String, Fault> {
-        let deadline = Instant::now() + self.limits.request;
+    async fn once(&self, asked: ProbeRequest<'_>) -> Result<String, Fault> {
+        let deadline = Instant::now() + self.router.limits.request;
         loop {
-            let outcome = self.probe_now(row, offered, asked).await;
+            let outcome = self.now(asked).await;
             let Err(Fault::Transport(TransportFault::RateLimited { retry_after, .. })) = &outcome
             else {
                 return outcome;
             };
-            if patience == Patience::Short && Instant::now() + *retry_after > deadline {
+            if self.patience == Patience::Short && Instant::now() + *retry_after > deadline {
                 return outcome;
             }
             sleep(*retry_after).await;
         }
     }
 
-    async fn probe_now(
-        &self,
-        row: &ApprovalRow,
-        offered: &OfferedPrompt,
-        asked: ProbeRequest<'_>,
-    ) -> Result<String, Fault> {
+    async fn now(&self, asked: ProbeRequest<'_>) -> Result<String, Fault> {
+        let Self { row, offered, .. } = *self;
         let call = Call {
             caller: Caller::new(PROBER),
             subject_token: None,
@@ -453,7 +290,7 @@ impl Router {
             forwarded: ForwardedMeta::default(),
             request: asked.request(&row.public_name),
         };
-        let record = self.gate.record(&call);
+        let record = self.router.gate.record(&call);
         let owner = Owner {
             public_name: row.public_name.as_str().into(),
             upstream: row.upstream.clone(),
@@ -471,8 +308,8 @@ impl Router {
                 state: owner.approval.state,
             };
             let resolution = Resolution::Listed(target);
-            let authorized = self.gate.authorize(&call, &record, resolution).await?;
-            let upstream = self.upstreams.get(&owner.upstream).ok_or(Fault::Internal)?;
+            let authorized = self.router.gate.authorize(&call, &record, resolution).await?;
+            let upstream = self.router.upstreams.get(&owner.upstream).ok_or(Fault::Internal)?;
             let routed = RoutedCall { call: &call, authorized, owner: &owner, upstream };
             let got = match &call.request {
                 Request::Complete { argument, .. } => self.get_values(&routed, argument).await,
@@ -487,7 +324,7 @@ impl Router {
             Ok(result) => RecordOutcome::Result { result, digest: &ResultDigest::Text },
             Err(fault) => RecordOutcome::Fault(fault),
         };
-        self.gate.complete(&record, &call.caller, outcome).await?;
+        self.router.gate.complete(&record, &call.caller, outcome).await?;
         got
     }
 
@@ -495,7 +332,7 @@ impl Router {
     /// more.
     async fn get_values(&self, routed: &RoutedCall<'_>, argument: &str) -> Result<String, Fault> {
         let completing = Completing { argument, value: "", context: None };
-        let deadline = Instant::now() + self.limits.request;
+        let deadline = Instant::now() + self.router.limits.request;
         match complete(routed, completing, &CallChannel::silent(), deadline).await? {
             Reply::Completion { completion, .. } => Ok(match completion.has_more {
                 Some(true) => "[]".to_owned(),
@@ -515,12 +352,12 @@ impl Router {
         // sealed either.
         let channel = CallChannel::silent();
         let bridge = Bridge {
-            router: self,
+            router: self.router,
             routed,
             channel: &channel,
             arguments: effective.as_ref().or(arguments),
             expected: None,
-            deadline: Instant::now() + self.limits.request,
+            deadline: Instant::now() + self.router.limits.request,
             now: UnixSeconds::default(),
             rounds: 0,
         };

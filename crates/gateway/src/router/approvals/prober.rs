@@ -1,0 +1,141 @@
+//! Probes without a person: the prompts of one upstream, when they change and from time to time.
+
+use std::collections::{HashMap, HashSet};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::probe::{Patience, Probe, offered_texts};
+use crate::policy::gcra::Quota;
+use crate::policy::limiter::Limiter;
+use crate::router::Router;
+use crate::router::approval::OfferedPrompt;
+use crate::router::effective::{TextReport, TextsOf};
+use base::platform::wall_clock;
+use domain::approval::DigestText;
+use domain::name::UpstreamId;
+
+/// The time between two reports of probes: after each, all prompts of the upstream are decided on
+/// again.
+const REPORT_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Probes of new versions of one upstream: an upstream that offers others again and again must not
+/// fill the audit log with gets.
+const NEW_VERSIONS: Quota =
+    Quota { interval: Duration::from_secs(30), burst: NonZeroU32::new(10_000).expect("not zero") };
+
+/// When a prompt was probed last, and which version of it.
+struct Done {
+    definition: DigestText,
+    source: Option<DigestText>,
+    /// `None` if a get has given another text since.
+    at: Option<Instant>,
+}
+
+/// Probes the prompts of one upstream.
+pub struct Prober {
+    router: Arc<Router>,
+    upstream: UpstreamId,
+    /// By the raw names of the prompts.
+    done: HashMap<Arc<str>, Done>,
+    new_versions: Limiter<()>,
+}
+
+impl Prober {
+    pub fn new(router: Arc<Router>, upstream: UpstreamId) -> Self {
+        let new_versions = Limiter::new(NEW_VERSIONS, 1);
+        Self { router, upstream, done: HashMap::new(), new_versions }
+    }
+
+    /// Probes the prompts of the upstream with approvals: when they change, after a get gave another
+    /// text than the approved one, and every `probe_every`; until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut published = self.router.shared.published.clone();
+        let mut mismatched = self.router.shared.mismatches.added();
+        loop {
+            published.mark_unchanged();
+            let probing = self.probe_due();
+            let next = tokio::select! {
+                () = stop.cancelled() => return,
+                next = probing => next,
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                Ok(()) = published.changed() => {}
+                Ok(()) = mismatched.changed() => {}
+                () = sleep_until(next) => {}
+            }
+            for raw_name in self.router.shared.mismatches.take(&self.upstream) {
+                self.done.entry(raw_name).and_modify(|done| done.at = None);
+            }
+        }
+    }
+
+    /// Runs the probes that are due, and returns the time of the next one.
+    async fn probe_due(&mut self) -> Instant {
+        let Self { router, upstream, done, new_versions } = self;
+        let every = router.approvals.probe_every;
+        let catalog = router.catalog();
+        let rows = || catalog.approvals.iter().flat_map(|rows| rows.iter());
+        let rows = || rows().filter(|row| row.upstream == *upstream);
+        let offered = rows().filter_map(|row| Some((row, row.offered.as_ref()?)));
+        let mut next = Instant::now() + every;
+        let (mut reports, mut reported) = (Vec::new(), Instant::now());
+        for (row, offered) in offered {
+            let probe = Probe { router, row, offered, patience: Patience::Unbounded };
+            let key = row.raw_name.clone();
+            let OfferedPrompt { version, .. } = offered;
+            let (definition, source) = (version.definition.clone(), version.source.clone());
+            let known = done.get(&key);
+            let known = known.filter(|done| done.definition == definition && done.source == source);
+            let is_new = known.is_none();
+            let at = match known {
+                Some(done) => done.at,
+                // Under an earlier configuration.
+                None if probe.is_done() => Some(Instant::now()),
+                None => None,
+            };
+            if let Some(at) = at.filter(|at| at.elapsed() < every) {
+                done.insert(key, Done { definition, source, at: Some(at) });
+                next = next.min(at + every);
+                continue;
+            }
+            if is_new && let Err(wait) = new_versions.take(()) {
+                next = next.min(Instant::now() + wait);
+                continue;
+            }
+            let probed = probe.texts().await;
+            let texts = offered_texts(&probed);
+            let failed = probed.into_keys().filter(|arguments| !texts.contains_key(arguments));
+            reports.push(TextReport {
+                upstream: upstream.clone(),
+                raw_name: key.clone(),
+                failed: failed.collect(),
+                texts: TextsOf { definition: definition.clone(), texts, since: wall_clock() },
+            });
+            if reported.elapsed() >= REPORT_INTERVAL {
+                report(router, &mut reports).await;
+                reported = Instant::now();
+            }
+            let at = Instant::now();
+            done.insert(key, Done { definition, source, at: Some(at) });
+            next = next.min(at + every);
+        }
+        report(router, &mut reports).await;
+        if done.len() > rows().count() {
+            let keys: HashSet<_> = rows().map(|row| row.raw_name.clone()).collect();
+            done.retain(|key, _| keys.contains(key));
+        }
+        next
+    }
+}
+
+async fn report(router: &Router, reports: &mut Vec<TextReport>) {
+    if !reports.is_empty() {
+        // Fails only at shutdown.
+        let _ = router.shared.texts.send(std::mem::take(reports)).await;
+    }
+}
