@@ -1,0 +1,218 @@
+//! Decisions: the changes that they make to the lock file.
+
+use super::examined::Examined;
+use super::{Action, ApprovalError, FoundVariant, refused};
+use crate::upstream::library::FileChange;
+use audit::record::AuditEvent;
+use config::ApprovalRules;
+use config::lock::{Lock, Object, Objects, StoreError, patch};
+use domain::approval::{Approval, Attribution, MIN_PREFIX, Version};
+use domain::fault::excerpt;
+
+/// Approved variants of one prompt: a get may be compared with each.
+const MAX_VARIANTS: usize = 16;
+
+/// A changed lock file, and the records of the decisions.
+pub(super) struct ChangedLock {
+    pub lock: Lock,
+    pub versions: Vec<Version>,
+    pub events: Vec<AuditEvent>,
+    pub half: Vec<String>,
+}
+
+/// Changes the lock file.
+pub(super) fn change_lock(
+    rules: &ApprovalRules,
+    action: &Action,
+    prompts: &[Examined],
+    before: Option<&str>,
+    attribution: &Attribution,
+) -> Result<ChangedLock, ApprovalError> {
+    let store = &rules.store;
+    let old = store.read()?;
+    if before.is_some_and(|before| before != old.digest) {
+        return Err(StoreError::Conflict(store.path().to_owned()).into());
+    }
+    let mut lock = old.clone();
+    let mut objects = Objects::new();
+    let (mut versions, mut events, mut half) = (Vec::new(), Vec::new(), Vec::new());
+    for examined in prompts {
+        let row = &examined.row;
+        let (upstream, raw_name) = (row.upstream.as_str(), &*row.raw_name);
+        let approval = lock.approval_mut(upstream, raw_name);
+        let approved = approval.approved.as_ref().map(|decided| decided.version.clone());
+        let (kind, version) = apply(action, examined, approval, attribution, rules)?;
+        if kind == HALF_APPROVED {
+            half.push(row.public_name.clone());
+        }
+        match (action, &examined.offered) {
+            (Action::Approve { .. } | Action::Reject, Some(offered)) => {
+                objects.extend(offered.objects.clone());
+            }
+            (Action::ApproveVariants { .. }, _) => {
+                let found = row.variants.iter();
+                let text = |found: &FoundVariant| Object::Text(found.text.to_string());
+                objects.extend(found.map(|found| (found.digest.clone(), text(found))));
+            }
+            _ => {}
+        }
+        let event = AuditEvent::new(kind).text("upstream", upstream).text("prompt", raw_name);
+        let event = event.text("definition", &version.definition);
+        let event = event.optional_text("source", version.source.as_deref());
+        let variants = version.variants.iter().map(|(_, digest)| digest);
+        let texts = version.texts.values().chain(variants);
+        let texts: Vec<&str> = texts.map(|digest| &**digest).collect();
+        let texts = (!texts.is_empty()).then(|| texts.join(", "));
+        let event = event.optional_text("texts", texts.as_deref());
+        let before = approved.map(|version| version.definition);
+        events.push(event.optional_text("before", before.as_deref()));
+        versions.push(version);
+    }
+    match store.replace(&old.digest, &lock, &objects) {
+        Ok(lock) => Ok(ChangedLock { lock, versions, events, half }),
+        Err(error @ StoreError::ReadOnly { .. }) => {
+            let patch = patch(store, &old, &lock, &objects);
+            Err(ApprovalError::ReadOnly { error, patch })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The event of an approval by the first of two people.
+const HALF_APPROVED: &str = "prompt_approved_by_one";
+
+/// Applies the action to one approval. Returns the kind of its record, and the version that was
+/// decided on.
+fn apply(
+    action: &Action,
+    examined: &Examined,
+    approval: &mut Approval,
+    attribution: &Attribution,
+    rules: &ApprovalRules,
+) -> Result<(&'static str, Version), ApprovalError> {
+    let row = &examined.row;
+    let offered = || {
+        let why = "its upstream does not offer it at present".to_owned();
+        let offered = examined.offered.as_ref().map(|offered| offered.version.clone());
+        offered.ok_or_else(|| refused(row, why))
+    };
+    match action {
+        Action::Approve { unseen } => {
+            let version = offered()?;
+            if let Some((arguments, why)) = examined.unverified() {
+                let why = format!(
+                    "the approval covers its text with {arguments}, which cannot be had now ({why}); approve it when it can"
+                );
+                return Err(refused(row, why));
+            }
+            match examined.unseen_text() {
+                Some(_) if !rules.allows_unseen => {
+                    return Err(refused(row, UNSEEN_REFUSED.to_owned()));
+                }
+                Some(why) if !unseen => return Err(refused(row, why)),
+                _ => {}
+            }
+            let approved = approve(approval, version, attribution, rules);
+            let approved = approved.map_err(|why| refused(row, why))?;
+            match &examined.own_change {
+                Some(change) if approved.0 != HALF_APPROVED => Err(refused(row, own(change))),
+                _ => Ok(approved),
+            }
+        }
+        Action::ApproveVariants { digests } => {
+            let version = with_variants(examined, approval, digests);
+            let version = version.map_err(|why| refused(row, why))?;
+            approve(approval, version, attribution, rules).map_err(|why| refused(row, why))
+        }
+        Action::Reject => {
+            let approved = approval.approved.as_ref().map(|approved| &approved.version);
+            let version = match (&examined.offered, approved) {
+                (None, Some(_)) => return Err(refused(row, NOT_WAITING.to_owned())),
+                _ => offered()?,
+            };
+            if approved.is_some_and(|approved| approved.is_compatible_with(&version)) {
+                return Err(refused(row, NOT_WAITING.to_owned()));
+            }
+            Ok(("prompt_rejected", approval.reject(version, attribution.clone())))
+        }
+        Action::Withdraw => {
+            let version = approval.withdraw(attribution.clone());
+            let version = version.ok_or_else(|| {
+                refused(row, "no version of it is approved; `reject` is for what waits".to_owned())
+            })?;
+            Ok(("prompt_withdrawn", version))
+        }
+        Action::RollBack { to } => {
+            let version = approval.roll_back(to.as_deref(), attribution.clone());
+            let version = version.map_err(|why| refused(row, why.to_owned()))?;
+            for digest in version.digests() {
+                let object = rules.store.object(digest);
+                object.map_err(|error| refused(row, error.to_string()))?;
+            }
+            Ok(("prompt_rolled_back", version))
+        }
+    }
+}
+
+/// Returns the approved version with variants that were found, by their digests or the beginnings
+/// of these.
+///
+/// # Errors
+/// Why a variant cannot be approved.
+fn with_variants(
+    examined: &Examined,
+    approval: &Approval,
+    digests: &[String],
+) -> Result<Version, String> {
+    let approved = approval.approved.as_ref();
+    let none = "no version of it is approved; approve what is offered first";
+    let mut version = approved.ok_or(none)?.version.clone();
+    for digest in digests {
+        let begin = digest.strip_prefix("sha256:").unwrap_or(digest);
+        let is_named = |found: &&FoundVariant| {
+            begin.len() >= MIN_PREFIX && found.digest["sha256:".len()..].starts_with(begin)
+        };
+        let named: Vec<_> = examined.row.variants.iter().filter(is_named).collect();
+        let [found] = named.as_slice() else {
+            return Err(format!("{} of its variants have the digest {digest}", named.len()));
+        };
+        if version.texts.get(&found.arguments) != Some(&found.approved) {
+            return Err(format!("the variant {digest} is one of a version that is not approved"));
+        }
+        version.variants.insert((found.arguments.clone(), found.digest.clone()));
+    }
+    if version.variants.len() > MAX_VARIANTS {
+        return Err(format!("it would have more than {MAX_VARIANTS} approved variants"));
+    }
+    Ok(version)
+}
+
+/// Why an approval does not count as the second one of two.
+fn own(change: &FileChange) -> String {
+    let (author, commit) = (excerpt(&change.author), &change.commit);
+    format!(
+        "{author} changed its file in commit {commit}; another person must approve it after the first (approvals.approvers = 2)"
+    )
+}
+
+/// Why an approved version is not rejected: that would take it from everybody.
+const NOT_WAITING: &str = "it is approved, and `reject` is for what waits; `promptgate approvals withdraw` takes an approval back";
+
+/// Why what cannot be compared is not approved.
+const UNSEEN_REFUSED: &str = "only its definition can be compared, and approvals.unseen = \"refuse\" forbids to approve what is not seen";
+
+/// Approves a version, or notes the first approval of two.
+fn approve(
+    approval: &mut Approval,
+    version: Version,
+    attribution: &Attribution,
+    rules: &ApprovalRules,
+) -> Result<(&'static str, Version), String> {
+    let is_approved = if rules.needs_two {
+        approval.approve_by_two(version.clone(), attribution.clone())?
+    } else {
+        approval.approve(version.clone(), attribution.clone());
+        true
+    };
+    Ok((if is_approved { "prompt_approved" } else { HALF_APPROVED }, version))
+}
