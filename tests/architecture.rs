@@ -360,7 +360,7 @@ fn one_function_makes_the_proof_that_an_upstream_demands() {
 /// Where tasks are spawned that live as long as a call, a connection or a request of an operator,
 /// and how many. All others live as long as the gateway, and are spawned by `Supervisor`, which
 /// notices when one fails.
-const SHORT_TASKS: [(&str, usize); 24] = [
+const SHORT_TASKS: [(&str, usize); 25] = [
     ("admin/accounts.rs", 1),
     ("admin/evidence.rs", 1),
     ("app/replicas.rs", 5),
@@ -372,7 +372,8 @@ const SHORT_TASKS: [(&str, usize); 24] = [
     ("gateway/downstream/conn/mod.rs", 1),
     // A sign-in at the terminal.
     ("gateway/logins/sign_in/callback.rs", 1),
-    ("gateway/router/approvals/mod.rs", 2),
+    ("gateway/router/approvals/examined.rs", 1),
+    ("gateway/router/approvals/mod.rs", 1),
     // Lists of one caller.
     ("gateway/router/caller_lists/mod.rs", 2),
     ("gateway/router/caller_lists/watching.rs", 1),

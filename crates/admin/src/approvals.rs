@@ -19,7 +19,7 @@ use base::seal;
 use gateway::router::approval::ApprovalRow;
 use gateway::router::approvals::json::{row_json, shown_json};
 use gateway::router::approvals::{
-    Action, ApprovalError, Decider, DecisionOutcome, Examined, notes,
+    Action, ApprovalError, Decider, DecisionOutcome, Examined, examine_all, notes,
 };
 use gateway::router::blocking::beside_calls;
 
@@ -55,7 +55,7 @@ pub(super) type Refusal = (StatusCode, Value);
 impl AdminState {
     /// Returns the document of `/api/v1/approvals`.
     pub(super) fn approvals(&self) -> Value {
-        self.document(&self.router.approval_rows())
+        self.document(&self.router.approvals().rows())
     }
 
     /// The answer with that document, and its entity tag.
@@ -73,7 +73,7 @@ impl AdminState {
         };
         let rows: Vec<_> = rows.iter().map(row).collect();
         let takes_decisions = self.admin.write;
-        let lock = self.router.lock_digest();
+        let lock = self.router.approvals().lock_digest();
         json!({"lock": lock, "takesDecisions": takes_decisions, "prompts": rows})
     }
 
@@ -90,7 +90,8 @@ impl AdminState {
     ) -> Result<Value, NotShown> {
         let Shown { examined, tag } = self.show(name, until).await?;
         let router = self.router.clone();
-        let (diff, examined) = beside_calls(move || (router.diff(&examined), examined)).await;
+        let (diff, examined) =
+            beside_calls(move || (router.approvals().diff(&examined), examined)).await;
         let mut document = shown_json(&examined, diff);
         document["tag"] = tag.into();
         document["uses"] = json!(self.uses_of(name, until).await);
@@ -116,8 +117,8 @@ impl AdminState {
     /// # Errors
     /// As [`AdminState::approval_document`].
     pub(super) async fn show(&self, name: &str, until: Instant) -> Result<Shown, NotShown> {
-        let row = self.router.approval_row(name).ok_or(NotShown::Unknown)?;
-        match timeout_at(until, self.router.examine_to_show(&row)).await {
+        let row = self.router.approvals().row(name).ok_or(NotShown::Unknown)?;
+        match timeout_at(until, Examined::to_show(&self.router, &row)).await {
             Err(_) => Err(NotShown::Late),
             Ok(Err(error)) => Err(NotShown::Failed(error)),
             Ok(Ok((examined, tag))) => Ok(Shown { examined, tag }),
@@ -142,9 +143,9 @@ impl AdminState {
             return Err((StatusCode::PRECONDITION_REQUIRED, json!({ "error": error })));
         };
         // One snapshot of the catalog, so that the decision is on the version that the tag names.
-        let rows = self.router.approval_rows();
+        let rows = self.router.approvals().rows();
         let chosen = chosen(&rows, &decision.prompts)?;
-        let lock = self.router.lock_digest().to_owned();
+        let lock = self.router.approvals().lock_digest().to_owned();
         let examined = self.decided_on(&action, if_match, &rows, chosen).await?;
         let action = match action {
             Action::RollBack { .. } => Action::RollBack { to: decision.to },
@@ -162,9 +163,9 @@ impl AdminState {
             via: "admin",
             at: wall_clock(),
         };
-        let outcome = self.router.decide(&action, examined, Some(lock), &decider).await;
+        let outcome = self.router.approvals().decide(&action, examined, Some(lock), &decider).await;
         let DecisionOutcome { lock, half, .. } = outcome.map_err(refusal)?;
-        let applied = timeout(APPLIED, self.router.lock_in_use(&lock.digest)).await;
+        let applied = timeout(APPLIED, self.router.approvals().lock_in_use(&lock.digest)).await;
         let mut decided = decision.prompts;
         decided.retain(|name| !half.contains(name));
         Ok(json!({
@@ -190,7 +191,8 @@ impl AdminState {
     ) -> Result<Vec<Examined>, Refusal> {
         // A list of tags: each names what was shown of one prompt.
         let tags: Vec<&str> = if_match.split(',').map(str::trim).collect();
-        let shown = |row: &ApprovalRow| tags.iter().find_map(|tag| self.router.shown(tag, row));
+        let shown =
+            |row: &ApprovalRow| tags.iter().find_map(|tag| self.router.approvals().shown(tag, row));
         let shown: Option<Vec<_>> = chosen.iter().map(shown).collect();
         if let Some(shown) = shown {
             return Ok(shown.iter().map(|shown| Examined::clone(shown)).collect());
@@ -202,7 +204,7 @@ impl AdminState {
         if is_of_document && matches!(action, Action::RollBack { .. } | Action::Withdraw) {
             return Ok(seen);
         }
-        let examined = self.router.examine_all(chosen).await.map_err(refusal)?;
+        let examined = examine_all(&self.router, chosen).await.map_err(refusal)?;
         let is_as_shown = if is_of_document {
             examined.iter().zip(&seen).all(|(now, seen)| now.is_as_seen(seen))
         } else {

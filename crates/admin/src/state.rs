@@ -105,7 +105,7 @@ impl AdminState {
             "startedAt": humantime::format_rfc3339_seconds(self.reloads.started_at).to_string(),
             "uptimeSecs": self.reloads.started.elapsed().as_secs(),
             "configDigest": self.config.digest,
-            "lockDigest": self.router.lock_digest(),
+            "lockDigest": self.router.approvals().lock_digest(),
             "reloads": self.reloads.to_json(),
             "ready": why.is_empty(),
             "why": why,

@@ -20,7 +20,7 @@ use domain::approval::Mode;
 use domain::percent;
 use domain::similar::suggestion;
 use gateway::router::approvals::json::shown_json;
-use gateway::router::approvals::{Action, ApprovalError, Decider, Examined, notes};
+use gateway::router::approvals::{Action, ApprovalError, Decider, Examined, examine_all, notes};
 use gateway::router::{Router, UpstreamStatus};
 
 /// The path of approvals in the admin API.
@@ -144,7 +144,7 @@ impl Desk {
     pub(super) async fn rows(&self) -> Result<Vec<Value>, Failure> {
         match self {
             Self::Own(own) => {
-                let rows = own.router.approval_rows();
+                let rows = own.router.approvals().rows();
                 let shown = rows.iter().map(Examined::known);
                 Ok(shown.map(|examined| own.row(&examined)).collect())
             }
@@ -162,7 +162,7 @@ impl Desk {
     /// The gateway cannot be asked.
     pub(super) async fn lock(&self) -> Result<Value, Failure> {
         match self {
-            Self::Own(own) => Ok(own.router.lock_digest().into()),
+            Self::Own(own) => Ok(own.router.approvals().lock_digest().into()),
             Self::Running(url) => Ok(fetch_once(url, PATH).await?["lock"].take()),
         }
     }
@@ -353,7 +353,7 @@ impl OwnGateway {
         let app = App::new(config).map_err(|error| Failure::new(error.to_string()))?;
         let upstreams = app.summary().await;
         let router = app.router();
-        let lock = Mutex::new(router.lock_digest().to_owned());
+        let lock = Mutex::new(router.approvals().lock_digest().to_owned());
         Ok(Self { app, router, upstreams, are_off, config: path.to_owned(), lock })
     }
 
@@ -374,7 +374,7 @@ impl OwnGateway {
     }
 
     async fn look_at(&self, names: &[String]) -> Result<Vec<Shown>, Failure> {
-        let rows = self.router.approval_rows();
+        let rows = self.router.approvals().rows();
         let find = |name: &String| {
             let found = rows.iter().find(|row| row.public_name == *name).cloned();
             found.ok_or_else(|| {
@@ -383,7 +383,7 @@ impl OwnGateway {
             })
         };
         let rows = names.iter().map(find).collect::<Result<Vec<_>, _>>()?;
-        let examined = self.router.examine_all(rows).await;
+        let examined = examine_all(&self.router, rows).await;
         let examined = examined.map_err(|error| Failure::new(error.to_string()))?;
         let mut shown = Vec::with_capacity(examined.len());
         for examined in examined {
@@ -395,7 +395,7 @@ impl OwnGateway {
     /// An examined prompt with its difference.
     pub(super) async fn shown(&self, examined: Examined) -> Shown {
         let (router, one) = (self.router.clone(), examined.clone());
-        let diff = tokio::task::spawn_blocking(move || router.diff(&one)).await;
+        let diff = tokio::task::spawn_blocking(move || router.approvals().diff(&one)).await;
         let json = self.with_mode(shown_json(&examined, diff.unwrap_or_default()));
         Shown { json, examined: Some(examined) }
     }
@@ -417,7 +417,7 @@ impl OwnGateway {
             Decider { by: user(), known_as: None, why, via: "cli", at: SystemTime::now() };
         let notes = notes(action, &examined);
         let before = self.lock.lock().map(|lock| lock.clone()).ok();
-        let outcome = self.router.decide(action, examined, before, &decider).await;
+        let outcome = self.router.approvals().decide(action, examined, before, &decider).await;
         let outcome = outcome.map_err(|error| match error {
             ApprovalError::ReadOnly { error, patch } => {
                 // The patch alone, so that it can be piped.

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::Router;
 use super::announce::Announcer;
-use super::approvals::Examinations;
+use super::approvals::{Approvals, Examinations};
 use super::caller_lists::CallerLists;
 use super::catalog::Catalog;
 use super::change_shares::ChangeShares;
@@ -216,6 +216,7 @@ impl Router {
         let RouterDeps { gate, sealer } = deps;
         let prefix =
             |upstream: &config::UpstreamSettings| (upstream.id.clone(), upstream.prefix.clone());
+        let approvals = Approvals::new(config, catalog.clone(), shared.clone());
         let lists = Lists {
             catalog,
             published: shared.published.clone(),
@@ -229,8 +230,7 @@ impl Router {
             has_callers: config.auth.has_method(),
             needs_credential: config.auth.required,
         };
-        let approvals = config.approvals.clone();
-        shared.lock.send_replace(approvals.lock.digest.clone());
+        shared.lock.send_replace(approvals.lock_digest().to_owned());
         let overlays = config.overlays.clone();
         Self { gate, lists, upstreams, sealer, limits, approvals, overlays, shared }
     }

@@ -42,7 +42,7 @@ use crate::upstream::call::correlator::{InterimMessage, UrlElicitationComplete};
 use crate::upstream::call::exchange::ExchangeEvent;
 use crate::upstream::call::request::{RequestParams, UpstreamRequest};
 use approval::{ApprovalRow, approval_arguments};
-use audit::Audit;
+use approvals::{Approvals, VersionParts};
 use base::platform::heap::rare;
 use base::seal::Sealer;
 use bridge::Bridge;
@@ -50,7 +50,7 @@ use build::RouterSharedState;
 use call_channel::{CallChannel, CallEvent};
 use catalog::{Catalog, Incomplete};
 use changes::Changes;
-use config::{ApprovalRules, Exposure, Limits, ToolForm};
+use config::{Exposure, Limits, ToolForm};
 use domain::approval::{ApprovalState, Mode};
 use domain::call::{Call, InputRetry, NameKind, Request};
 use domain::call_overlay::Validation;
@@ -91,7 +91,7 @@ pub struct Router {
     upstreams: BTreeMap<UpstreamId, Arc<Upstream>>,
     sealer: Arc<Sealer>,
     limits: Limits,
-    approvals: ApprovalRules,
+    approvals: Approvals,
     overlays: Vec<Overlay>,
     shared: Arc<RouterSharedState>,
 }
@@ -234,10 +234,6 @@ impl Router {
         Ok(RoutedCall { call, authorized, owner, upstream })
     }
 
-    fn audit(&self) -> &Audit {
-        &self.shared.upstream_deps.audit
-    }
-
     /// Counts a use that began at this time.
     fn count_use(&self, call: &Call, owner: &Owner, began: Instant) {
         let (method, upstream) = (call.request.method(), owner.upstream.as_str());
@@ -293,6 +289,11 @@ impl Router {
         &self.lists
     }
 
+    /// The approvals of this configuration.
+    pub fn approvals(&self) -> &Approvals {
+        &self.approvals
+    }
+
     /// The newest snapshot.
     pub fn catalog(&self) -> Arc<Catalog> {
         self.lists.catalog()
@@ -330,8 +331,19 @@ impl Router {
 
     /// The upstreams whose prompts are probed without being asked for.
     pub fn probed_upstreams(&self) -> impl Iterator<Item = &UpstreamId> {
-        let is_compared = |id: &&UpstreamId| self.approvals.mode_of(id) != Mode::Off;
-        self.upstreams.keys().filter(|_| self.approvals.is_probing).filter(is_compared)
+        let is_compared = |id: &&UpstreamId| self.approvals.rules.mode_of(id) != Mode::Off;
+        self.upstreams.keys().filter(|_| self.approvals.rules.is_probing).filter(is_compared)
+    }
+
+    /// Reads the file of a library prompt as it is now; `None` for prompts of other upstreams. No
+    /// call is made.
+    pub async fn library_parts(
+        &self,
+        upstream: &UpstreamId,
+        raw_name: &str,
+    ) -> Option<VersionParts> {
+        let file = self.upstreams.get(upstream)?.library_file(raw_name)?;
+        Some(VersionParts::of_source(self.approvals.source_of(upstream, file).await))
     }
 
     /// Whether an endpoint serves a prompt, regardless of the caller.
@@ -382,7 +394,7 @@ impl Router {
         let missing = catalog.incomplete.iter().find(is_missing)?;
         self.lists.views.serves(&call.endpoint, id, name).then(|| {
             let raw_name = overlay::raw_name(&self.overlays, id, listed_name);
-            let state = self.approvals.known_state(id, &raw_name);
+            let state = self.approvals.rules.known_state(id, &raw_name);
             Unlisted { upstream: id, raw_name, state, kind: missing.kind.clone() }
         })
     }

@@ -41,7 +41,7 @@ impl Change {
         let turn = DIFFERENCES.acquire().await.ok();
         let compare = move || {
             let _turn = turn;
-            let text = router.diff(&examined);
+            let text = router.approvals().diff(&examined);
             let total = text.lines().count();
             let is_cut = text.lines().next_back().is_some_and(|line| line.starts_with('\\'));
             let patch_total = total + usize::from(is_cut);
@@ -56,7 +56,7 @@ impl Change {
             let content = if is_first {
                 ChangeContent::First(VersionView::of(&offered))
             } else {
-                let approved = router.approved_parts(&examined.row);
+                let approved = router.approvals().approved_parts(&examined.row);
                 let found = &examined.row.variants;
                 ChangeContent::Comparison(Comparison::of(&approved, &offered, found))
             };

@@ -77,8 +77,9 @@ pub(super) struct LastDecision {
 
 impl LastDecision {
     pub(super) fn on(state: &AdminState, name: &str) -> Option<Self> {
-        let row = state.router.approval_row(name)?;
-        let Approval { approved, rejected, pending, .. } = state.router.decisions(&row)?;
+        let row = state.router.approvals().row(name)?;
+        let Approval { approved, rejected, pending, .. } =
+            state.router.approvals().decisions(&row)?;
         let decided = [
             ("approved", approved),
             ("rejected", rejected),

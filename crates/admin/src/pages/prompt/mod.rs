@@ -104,7 +104,7 @@ async fn with_trial(
     let owner = catalog.content.owner(name);
     let owner = owner.ok_or_else(|| unlisted(state, name))?;
     let definition = definition(&catalog, owner).with_origins(&state.config, owner);
-    let row = state.router.approval_row(name);
+    let row = state.router.approvals().row(name);
     let reason = row.as_ref().map(reason).unwrap_or_default();
     let looked = Looked { state, request, visitor, name, owner, row, definition: &definition };
     let content = match tab {
@@ -131,7 +131,7 @@ async fn with_trial(
 
 /// Why a name leads to no page: it is left out, or unknown.
 fn unlisted(state: &AdminState, name: &str) -> PageError {
-    match state.router.approval_row(name) {
+    match state.router.approvals().row(name) {
         Some(row) => PageError::new(
             http::StatusCode::NOT_FOUND,
             format!(

@@ -76,7 +76,7 @@ async fn shown(looked: &Looked<'_>) -> Result<ShownText, PageError> {
     };
     if let Some(decided) = row.approval.as_ref().and_then(|approval| approval.approved.as_ref()) {
         let (router, version) = (state.router.clone(), decided.version.clone());
-        let parts = beside_calls(move || router.version_parts(&version)).await;
+        let parts = beside_calls(move || router.approvals().version_parts(&version)).await;
         let version = VersionView::of(&parts);
         if version.has_text() {
             return Ok(ShownText::Approved {

@@ -75,7 +75,7 @@ pub(super) async fn versions(looked: &Looked<'_>) -> VersionsTab {
             let (from, to) = (version(from), version(to));
             let compare = move || {
                 let parts: [VersionParts; 2] =
-                    [from, to].map(|version| router.version_parts(&version));
+                    [from, to].map(|version| router.approvals().version_parts(&version));
                 Comparison::of(&parts[0], &parts[1], &[])
             };
             Some(beside_calls(compare).await)

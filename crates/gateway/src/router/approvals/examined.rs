@@ -1,18 +1,24 @@
 //! Examinations: what an upstream offers of a prompt, at the moment at which a person looks at it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use serde_json::json;
+use tokio::task::JoinSet;
 
 use super::json::row_json;
-use super::probe::{ProbedText, ProbedTexts};
-use crate::router::approval::{ApprovalRow, SeenOtherwise};
+use super::probe::{Patience, Probe, ProbedText, ProbedTexts, offered_texts};
+use super::{ApprovalError, refused};
+use crate::router::Router;
+use crate::router::approval::{ApprovalRow, OfferedPrompt, SeenOtherwise};
 use crate::upstream::library::FileChange;
 use base::seal;
-use config::lock::Objects;
-use domain::approval::{Approval, ApprovalState, Class, Mode, OfferedText, Version};
+use config::lock::{Object, Objects};
+use domain::approval::{
+    Approval, ApprovalState, Class, DigestText, Mode, OfferedText, Reason, Version, decide,
+};
 
 /// A prompt with the texts and the source of its offered version, as far as they could be fetched.
 #[derive(Clone, Debug)]
@@ -48,6 +54,73 @@ impl Examined {
             OfferedVersion { version, objects: Objects::new(), texts: texts.collect() }
         });
         Self { row: row.clone(), offered, seen_otherwise: Vec::new(), own_change: None }
+    }
+
+    /// Fetches the texts and the source of the offered version of a prompt, as far as possible.
+    ///
+    /// # Errors
+    /// The source of a library prompt has changed meanwhile, or cannot be read.
+    pub async fn now(router: &Router, row: &ApprovalRow) -> Result<Self, ApprovalError> {
+        let Some(known) = &row.offered else {
+            return Ok(Self::known(row));
+        };
+        let OfferedPrompt { prompt, version: offered, .. } = known;
+        let approvals = router.approvals();
+        let mut version = Version { texts: Default::default(), ..offered.version() };
+        let mut objects =
+            Objects::from([(offered.definition.clone(), Object::Json(prompt.canonical()))]);
+        if let (Some(source), Some(digest)) = (&prompt.source, &offered.source) {
+            let text = approvals.source_of(&row.upstream, source.path.clone()).await;
+            let text = text.map_err(|why| refused(row, why))?;
+            if seal::sha256_text(text.as_bytes()) != **digest {
+                return Err(refused(row, "its file has changed meanwhile; try again".to_owned()));
+            }
+            objects.insert(digest.clone(), Object::Json(text));
+        }
+        let probe = Probe { router, row, offered: known, patience: Patience::Short };
+        let texts = probe.texts().await;
+        for (arguments, text) in &texts {
+            if let ProbedText::Stable { digest, text } = text {
+                version.texts.insert(arguments.clone(), digest.clone());
+                objects.insert(digest.clone(), Object::Text(text.clone()));
+            }
+        }
+        row.keep_variants(&mut version);
+        let mut row = row.clone();
+        let mut known = offered.clone();
+        known.texts = offered_texts(&texts);
+        // The difference shows them already.
+        let is_offered = |text: &DigestText| {
+            known.texts.values().any(|known| *known == OfferedText::Known(text.clone()))
+        };
+        row.variants.retain(|found| !is_offered(&found.digest));
+        let mut seen: Vec<_> = seen_otherwise(&row, &known.texts).collect();
+        let refused = approvals.shared.mismatches.last(&row);
+        seen.extend(refused.filter(|refused| {
+            version.digests().all(|digest| Some(digest) != refused.digest.as_ref())
+        }));
+        row.decision = decide(row.mode, row.approval.as_ref(), &known, || {
+            row.decision.reason != Reason::ArgumentAdded
+        });
+        if let Some(offered) = &mut row.offered {
+            offered.version = known;
+        }
+        let offered = Some(OfferedVersion { version, objects, texts });
+        Ok(Self { row, offered, seen_otherwise: seen, own_change: None })
+    }
+
+    /// Examines a prompt for a person who may decide on it. Returns what is to be shown, with the
+    /// tag that the decision must name.
+    ///
+    /// # Errors
+    /// As [`Examined::now`].
+    pub async fn to_show(
+        router: &Router,
+        row: &ApprovalRow,
+    ) -> Result<(Arc<Self>, String), ApprovalError> {
+        let examined = Arc::new(Self::now(router, row).await?);
+        let tag = router.approvals().shared.examinations.keep(&examined);
+        Ok((examined, tag))
     }
 
     /// Whether the offered version is not approved.
@@ -133,6 +206,58 @@ impl Examined {
         BARE_EXAMINATION
             + objects.map(|object| object.json().len()).chain(texts).chain(variants).sum::<usize>()
     }
+}
+
+/// Prompts that are examined at once.
+const EXAMINED_AT_ONCE: usize = 8;
+
+/// Examines several prompts, a few at once.
+///
+/// # Errors
+/// As [`Examined::now`].
+pub async fn examine_all(
+    router: &Arc<Router>,
+    rows: Vec<ApprovalRow>,
+) -> Result<Vec<Examined>, ApprovalError> {
+    let mut examined = Vec::with_capacity(rows.len());
+    let mut running = JoinSet::new();
+    let mut rows = rows.into_iter().enumerate();
+    loop {
+        while running.len() < EXAMINED_AT_ONCE
+            && let Some((index, row)) = rows.next()
+        {
+            let router = router.clone();
+            running.spawn(async move { (index, Examined::now(&router, &row).await) });
+        }
+        match running.join_next().await {
+            None => break,
+            Some(Ok((index, outcome))) => examined.push((index, outcome?)),
+            Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+    examined.sort_by_key(|(index, _)| *index);
+    Ok(examined.into_iter().map(|(_, examined)| examined).collect())
+}
+
+/// The texts that the gateway knew before, where they differ from those that were fetched now.
+fn seen_otherwise(
+    row: &ApprovalRow,
+    now: &BTreeMap<Arc<str>, OfferedText>,
+) -> impl Iterator<Item = SeenOtherwise> {
+    let known = row.offered.iter().filter_map(|offered| Some((offered, offered.texts_since?)));
+    let known = known.flat_map(|(offered, at)| {
+        offered.version.texts.iter().map(move |(arguments, text)| (arguments, text, at))
+    });
+    let differs = |arguments, text| now.get(arguments).is_some_and(|now| now != text);
+    known.filter(move |(arguments, text, _)| differs(*arguments, *text)).map(
+        |(arguments, text, at)| {
+            let digest = match text {
+                OfferedText::Known(digest) => Some(digest.clone()),
+                OfferedText::Unstable => None,
+            };
+            SeenOtherwise { arguments: Some(arguments.clone()), digest, at }
+        },
+    )
 }
 
 /// Memory of an examination without texts, in bytes: generous.

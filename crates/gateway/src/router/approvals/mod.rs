@@ -15,31 +15,29 @@ pub mod words;
 pub use crate::router::approval::{FoundVariant, SeenOtherwise};
 pub use comparison::{ComparedMessage, compared_messages, compared_parts, compared_text};
 pub(crate) use examined::Examinations;
-pub use examined::{Examined, OfferedVersion};
+pub use examined::{Examined, OfferedVersion, examine_all};
 pub use parts::{VersionPart, VersionParts};
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::task::JoinSet;
+use arc_swap::ArcSwap;
 use tokio::time::timeout;
 
 use diff::{ChangedPart, write_diff};
 use lock_change::{ChangedLock, change_lock};
-use probe::{Patience, Probe, ProbedText, offered_texts};
+use probe::ProbedText;
 
-use crate::router::Router;
-use crate::router::approval::{ApprovalRow, OfferedPrompt};
+use crate::router::approval::ApprovalRow;
 use crate::router::blocking::beside_calls;
+use crate::router::build::RouterSharedState;
+use crate::router::catalog::Catalog;
 use crate::upstream::library::{FileChange, source_object};
-use base::seal;
-use config::lock::{Lock, Object, Objects, StoreError};
-use config::{Transport, UpstreamSettings};
-use domain::approval::{
-    Approval, Attribution, DigestText, NO_ARGUMENTS, OfferedText, Reason, Version, decide,
-};
+use config::lock::{Lock, StoreError};
+use config::{ApprovalRules, Config, Transport};
+use domain::approval::{Approval, Attribution, NO_ARGUMENTS, Version};
 use domain::name::UpstreamId;
 
 /// A decision on prompts.
@@ -97,16 +95,45 @@ pub enum ApprovalError {
     NoReason,
 }
 
-/// Prompts that are examined at once.
-const EXAMINED_AT_ONCE: usize = 8;
-
 /// The time for reading the source of a library prompt again, while its folder changes.
 const SOURCE_TIMEOUT: Duration = Duration::from_secs(10);
 
-impl Router {
+/// The approvals of one configuration: prompts that are offered or in the lock file, and decisions
+/// on them.
+pub struct Approvals {
+    pub(super) rules: ApprovalRules,
+    catalog: Arc<ArcSwap<Catalog>>,
+    libraries: BTreeMap<UpstreamId, Library>,
+    shared: Arc<RouterSharedState>,
+}
+
+/// An upstream whose prompts are files of a folder.
+struct Library {
+    folder: PathBuf,
+    /// `max_message`: the longest source of a prompt, in bytes.
+    max_source: usize,
+}
+
+impl Approvals {
+    pub(super) fn new(
+        config: &Config,
+        catalog: Arc<ArcSwap<Catalog>>,
+        shared: Arc<RouterSharedState>,
+    ) -> Self {
+        let libraries = config.upstreams.iter().filter_map(|upstream| match &upstream.transport {
+            Transport::Library(folder) => {
+                let max_source = upstream.settings.max_message;
+                Some((upstream.id.clone(), Library { folder: folder.clone(), max_source }))
+            }
+            _ => None,
+        });
+        let libraries = libraries.collect();
+        Self { rules: config.approvals.clone(), catalog, libraries, shared }
+    }
+
     /// Returns all prompts that are offered or in the lock file, by their public names.
-    pub fn approval_rows(&self) -> Vec<ApprovalRow> {
-        let catalog = self.catalog();
+    pub fn rows(&self) -> Vec<ApprovalRow> {
+        let catalog = self.catalog.load();
         let rows = catalog.approvals.iter().flat_map(|rows| rows.iter());
         let mut rows: Vec<_> = rows.map(|row| self.with_variants(row)).collect();
         rows.sort_by(|a, b| a.public_name.cmp(&b.public_name));
@@ -114,8 +141,8 @@ impl Router {
     }
 
     /// Returns the prompt that is offered or in the lock file under a public name.
-    pub fn approval_row(&self, public_name: &str) -> Option<ApprovalRow> {
-        let catalog = self.catalog();
+    pub fn row(&self, public_name: &str) -> Option<ApprovalRow> {
+        let catalog = self.catalog.load();
         let mut rows = catalog.approvals.iter().flat_map(|rows| rows.iter());
         rows.find(|row| row.public_name == public_name).map(|row| self.with_variants(row))
     }
@@ -127,7 +154,7 @@ impl Router {
 
     /// Returns the digest of the lock file that this configuration was read with.
     pub fn lock_digest(&self) -> &str {
-        &self.approvals.lock.digest
+        &self.rules.lock.digest
     }
 
     /// Returns once a configuration with this lock file is in use. Cancel safe.
@@ -135,72 +162,6 @@ impl Router {
         let mut newest = self.shared.lock.subscribe();
         // Fails only when the gateway has ended.
         let _ = newest.wait_for(|in_use| in_use == digest).await;
-    }
-
-    /// Fetches the texts and the source of the offered version of a prompt, as far as possible.
-    ///
-    /// # Errors
-    /// The source of a library prompt has changed meanwhile, or cannot be read.
-    pub async fn examine(&self, row: &ApprovalRow) -> Result<Examined, ApprovalError> {
-        let Some(known) = &row.offered else {
-            return Ok(Examined::known(row));
-        };
-        let OfferedPrompt { prompt, version: offered, .. } = known;
-        let mut version = Version { texts: Default::default(), ..offered.version() };
-        let mut objects =
-            Objects::from([(offered.definition.clone(), Object::Json(prompt.canonical()))]);
-        if let (Some(source), Some(digest)) = (&prompt.source, &offered.source) {
-            let text = self.source_of(&row.upstream, source.path.clone()).await;
-            let text = text.map_err(|why| refused(row, why))?;
-            if seal::sha256_text(text.as_bytes()) != **digest {
-                return Err(refused(row, "its file has changed meanwhile; try again".to_owned()));
-            }
-            objects.insert(digest.clone(), Object::Json(text));
-        }
-        let probe = Probe { router: self, row, offered: known, patience: Patience::Short };
-        let texts = probe.texts().await;
-        for (arguments, text) in &texts {
-            if let ProbedText::Stable { digest, text } = text {
-                version.texts.insert(arguments.clone(), digest.clone());
-                objects.insert(digest.clone(), Object::Text(text.clone()));
-            }
-        }
-        row.keep_variants(&mut version);
-        let mut row = row.clone();
-        let mut known = offered.clone();
-        known.texts = offered_texts(&texts);
-        // The difference shows them already.
-        let is_offered = |text: &DigestText| {
-            known.texts.values().any(|known| *known == OfferedText::Known(text.clone()))
-        };
-        row.variants.retain(|found| !is_offered(&found.digest));
-        let mut seen: Vec<_> = seen_otherwise(&row, &known.texts).collect();
-        let refused = self.shared.mismatches.last(&row);
-        seen.extend(refused.filter(|refused| {
-            version.digests().all(|digest| Some(digest) != refused.digest.as_ref())
-        }));
-        row.decision = decide(row.mode, row.approval.as_ref(), &known, || {
-            row.decision.reason != Reason::ArgumentAdded
-        });
-        if let Some(offered) = &mut row.offered {
-            offered.version = known;
-        }
-        let offered = Some(OfferedVersion { version, objects, texts });
-        Ok(Examined { row, offered, seen_otherwise: seen, own_change: None })
-    }
-
-    /// Examines a prompt for a person who may decide on it. Returns what is to be shown, with the
-    /// tag that the decision must name.
-    ///
-    /// # Errors
-    /// As [`Router::examine`].
-    pub async fn examine_to_show(
-        &self,
-        row: &ApprovalRow,
-    ) -> Result<(Arc<Examined>, String), ApprovalError> {
-        let examined = Arc::new(self.examine(row).await?);
-        let tag = self.shared.examinations.keep(&examined);
-        Ok((examined, tag))
     }
 
     /// Returns the examination of a prompt that was shown with this tag; `None` if it is not known
@@ -214,7 +175,7 @@ impl Router {
         let is_offered = |name: &str| {
             examined.iter().any(|e| e.row.public_name == name && e.row.offered.is_some())
         };
-        let probes = self.approvals.probes.iter().enumerate();
+        let probes = self.rules.probes.iter().enumerate();
         let unused = probes.filter(|(_, probe)| !is_offered(&probe.prompt));
         unused
             .map(|(index, probe)| {
@@ -223,63 +184,22 @@ impl Router {
             .collect()
     }
 
-    /// Examines several prompts, a few at once.
+    /// Reads the source of a library prompt again.
     ///
     /// # Errors
-    /// As [`Router::examine`].
-    pub async fn examine_all(
-        self: &Arc<Self>,
-        rows: Vec<ApprovalRow>,
-    ) -> Result<Vec<Examined>, ApprovalError> {
-        let mut examined = Vec::with_capacity(rows.len());
-        let mut running = JoinSet::new();
-        let mut rows = rows.into_iter().enumerate();
-        loop {
-            while running.len() < EXAMINED_AT_ONCE
-                && let Some((index, row)) = rows.next()
-            {
-                let router = self.clone();
-                running.spawn(async move { (index, router.examine(&row).await) });
-            }
-            match running.join_next().await {
-                None => break,
-                Some(Ok((index, outcome))) => examined.push((index, outcome?)),
-                Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
-            }
-        }
-        examined.sort_by_key(|(index, _)| *index);
-        Ok(examined.into_iter().map(|(_, examined)| examined).collect())
-    }
-
-    async fn source_of(&self, upstream: &UpstreamId, file: PathBuf) -> Result<String, String> {
-        let Some((folder, config)) = self.library(upstream) else {
+    /// Why it cannot be read.
+    pub(super) async fn source_of(
+        &self,
+        upstream: &UpstreamId,
+        file: PathBuf,
+    ) -> Result<String, String> {
+        let Some(Library { folder, max_source }) = self.libraries.get(upstream) else {
             return Err("its upstream is no library any more".to_owned());
         };
-        let (folder, library) = (folder.to_owned(), upstream.to_string());
-        let limit = config.settings.max_message;
+        let (folder, library, limit) = (folder.clone(), upstream.to_string(), *max_source);
         let reading = beside_calls(move || source_object(&folder, &library, &file, limit));
         let read = timeout(SOURCE_TIMEOUT, reading).await;
         read.unwrap_or_else(|_| Err("its file cannot be read in time".to_owned()))
-    }
-
-    /// Reads the file of a library prompt as it is now; `None` for prompts of other upstreams. No
-    /// call is made.
-    pub async fn library_parts(
-        &self,
-        upstream: &UpstreamId,
-        raw_name: &str,
-    ) -> Option<VersionParts> {
-        let file = self.upstreams.get(upstream)?.library_file(raw_name)?;
-        Some(VersionParts::of_source(self.source_of(upstream, file).await))
-    }
-
-    /// Returns the folder of a library; `None` for other upstreams.
-    fn library(&self, upstream: &UpstreamId) -> Option<(&Path, &UpstreamSettings)> {
-        let config = self.upstreams.get(upstream)?.config();
-        match &config.transport {
-            Transport::Library(folder) => Some((folder, config)),
-            _ => None,
-        }
     }
 
     /// Notes the library files that the person who decides has changed last, where git tells.
@@ -287,8 +207,8 @@ impl Router {
         for examined in prompts {
             let prompt = examined.row.offered.as_ref().map(|offered| &offered.prompt);
             let source = prompt.and_then(|prompt| prompt.source.as_ref());
-            let Some((source, (folder, _))) = source.zip(self.library(&examined.row.upstream))
-            else {
+            let library = self.libraries.get(&examined.row.upstream);
+            let Some((source, Library { folder, .. })) = source.zip(library) else {
                 continue;
             };
             let Ok(change) = FileChange::last(folder.join(&source.path)).await else { return };
@@ -309,7 +229,7 @@ impl Router {
         before: Option<String>,
         decider: &Decider,
     ) -> Result<DecisionOutcome, ApprovalError> {
-        let rules = self.approvals.clone();
+        let rules = self.rules.clone();
         let mut decider = decider.clone();
         decider.why = decider.why.filter(|why| !why.trim().is_empty());
         if rules.requires_reason && decider.why.is_none() {
@@ -324,7 +244,7 @@ impl Router {
             why: decider.why.clone(),
         };
         let action = action.clone();
-        let audit = self.audit().clone();
+        let audit = self.shared.upstream_deps.audit.clone();
         // A task of its own: a client that disconnects must not leave a decision that is not on
         // record.
         let deciding = self.shared.upstream_deps.tasks.spawn(beside_calls(move || {
@@ -355,7 +275,12 @@ impl Router {
     /// Returns the decisions on a prompt as the lock file has them: the catalog follows it a moment
     /// later.
     pub fn decisions(&self, row: &ApprovalRow) -> Option<&Approval> {
-        self.approvals.lock.of_upstream(row.upstream.as_str())?.get(&*row.raw_name)
+        self.rules.lock.of_upstream(row.upstream.as_str())?.get(&*row.raw_name)
+    }
+
+    /// Reads the parts of a version on which there was a decision. Blocks.
+    pub fn version_parts(&self, version: &Version) -> VersionParts {
+        VersionParts::read(&self.rules.store, version)
     }
 
     /// Reads the parts of the approved version; none if no version is approved. Blocks.
@@ -367,7 +292,7 @@ impl Router {
     /// Appends the differences of the variants that callers found to the approved texts. Blocks.
     fn write_variants(&self, row: &ApprovalRow, out: &mut String) {
         for found in &row.variants {
-            let approved = self.approvals.store.object(&found.approved).unwrap_or_default();
+            let approved = self.rules.store.object(&found.approved).unwrap_or_default();
             let what =
                 format!("{} (variant {} with {})", row.public_name, found.digest, found.arguments);
             write_diff(&ChangedPart { what, approved: &approved, offered: &found.text }, out);
@@ -419,27 +344,6 @@ pub fn notes(action: &Action, examined: &[Examined]) -> Vec<String> {
         }
     }
     notes
-}
-
-/// The texts that the gateway knew before, where they differ from those that were fetched now.
-fn seen_otherwise(
-    row: &ApprovalRow,
-    now: &BTreeMap<Arc<str>, OfferedText>,
-) -> impl Iterator<Item = SeenOtherwise> {
-    let known = row.offered.iter().filter_map(|offered| Some((offered, offered.texts_since?)));
-    let known = known.flat_map(|(offered, at)| {
-        offered.version.texts.iter().map(move |(arguments, text)| (arguments, text, at))
-    });
-    let differs = |arguments, text| now.get(arguments).is_some_and(|now| now != text);
-    known.filter(move |(arguments, text, _)| differs(*arguments, *text)).map(
-        |(arguments, text, at)| {
-            let digest = match text {
-                OfferedText::Known(digest) => Some(digest.clone()),
-                OfferedText::Unstable => None,
-            };
-            SeenOtherwise { arguments: Some(arguments.clone()), digest, at }
-        },
-    )
 }
 
 fn refused(row: &ApprovalRow, why: String) -> ApprovalError {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::diff::{ChangedPart, write_diff};
 use super::examined::Examined;
 use super::probe::ProbedText;
-use crate::router::Router;
+use config::lock::LockStore;
 use domain::approval::{DigestText, NO_ARGUMENTS, Version};
 
 /// A version of a prompt, in canonical JSON.
@@ -34,15 +34,15 @@ impl VersionPart {
     }
 }
 
-impl Router {
+impl VersionParts {
     /// Reads the parts of a version on which there was a decision. Blocks.
-    pub fn version_parts(&self, version: &Version) -> VersionParts {
+    pub(super) fn read(store: &LockStore, version: &Version) -> Self {
         let part = |digest: &DigestText| {
-            let text = self.approvals.store.object(digest);
+            let text = store.object(digest);
             let text = text.map_err(|error| error.to_string());
             VersionPart { digest: Some(digest.clone()), text }
         };
-        VersionParts {
+        Self {
             definition: Some(part(&version.definition)),
             source: version.source.as_ref().map(part),
             texts: version.texts.iter().map(|(key, digest)| (key.clone(), part(digest))).collect(),
@@ -79,7 +79,7 @@ impl Examined {
 
 impl VersionParts {
     /// A version of which nothing but the source of a library prompt is known.
-    pub(super) fn of_source(source: Result<String, String>) -> Self {
+    pub(crate) fn of_source(source: Result<String, String>) -> Self {
         Self { source: Some(VersionPart { digest: None, text: source }), ..Self::default() }
     }
 

@@ -242,7 +242,7 @@ impl<'a> Probe<'a> {
                 }
             }
         }
-        let configured = router.approvals.probes.iter();
+        let configured = router.approvals.rules.probes.iter();
         let configured = configured.filter(|probe| probe.prompt == row.public_name);
         let configured = configured.map(|probe| {
             let given = Json::accepted(&probe.arguments);

@@ -77,7 +77,7 @@ impl Prober {
     /// Runs the probes that are due, and returns the time of the next one.
     async fn probe_due(&mut self) -> Instant {
         let Self { router, upstream, done, new_versions } = self;
-        let every = router.approvals.probe_every;
+        let every = router.approvals.rules.probe_every;
         let catalog = router.catalog();
         let rows = || catalog.approvals.iter().flat_map(|rows| rows.iter());
         let rows = || rows().filter(|row| row.upstream == *upstream);

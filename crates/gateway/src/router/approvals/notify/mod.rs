@@ -69,7 +69,7 @@ impl Notifier {
     /// Looks at what waits, and sends the next notification if it is due. Returns when the next one
     /// is.
     async fn step(&mut self, router: Arc<Router>) -> Option<Instant> {
-        let webhook = router.approvals.notify.as_ref();
+        let webhook = router.approvals.rules.notify.as_ref();
         if self.client.as_ref().map(|client| &client.webhook) != webhook {
             self.client = webhook.cloned().map(WebhookClient::new);
             // Another receiver knows of nothing.
