@@ -25,7 +25,7 @@ pub(super) struct Edition {
     pub router: Arc<Router>,
     pub sessions: Arc<Sessions>,
     pub sealer: Arc<Sealer>,
-    shared: Arc<session::SessionSharedState>,
+    pub shared: Arc<session::SessionSharedState>,
     upstream_deps: UpstreamDeps,
     /// Ends the tasks of this edition when it is dropped.
     _current: DropGuard,

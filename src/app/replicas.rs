@@ -65,9 +65,9 @@ impl App {
     ) {
         let Shutdown { stop, background: tasks, supervisor, .. } = &self.shutdown;
         let describe = presence(cluster.clone(), Arc::downgrade(&self.edition));
-        let sessions = self.sessions.clone();
+        let sessions = self.edition.load().shared.clone();
         let terminated = move |holder: &Holder, session| {
-            sessions.load().terminated_elsewhere(holder, session);
+            sessions.terminated_elsewhere(holder, session);
         };
         let keeping = cluster.clone().run_membership(describe, terminated, stop.clone());
         supervisor.supervise("membership", keeping);
@@ -144,7 +144,7 @@ async fn handle_all(
                 continue;
             }
             RelayMessage::Response { .. } | RelayMessage::Cancelled { .. } => {
-                let handling = edition.sessions.receive(&message);
+                let handling = edition.shared.receive(&message);
                 tasks.spawn(receipt.acknowledge(handling));
                 continue;
             }

@@ -37,9 +37,9 @@ async fn a8_a_session_of_another_caller_is_unknown_in_every_way() {
     let answer = json!({"jsonrpc": "2.0", "id": "promptgate-0", "result": {}});
     assert_eq!(fault(layer.read("bob", &headers, &answer).await), unknown);
     let bob = CallerId::new("bob");
-    let opened = layer.sessions.open_stream(&headers, None, &bob, "/mcp", NOW);
+    let opened = layer.sessions.legacy().open_stream(&headers, None, &bob, "/mcp", NOW);
     assert_eq!(opened.err().map(|refusal| refusal.fault), unknown);
-    let ended = layer.sessions.terminate(&headers, &bob, None, "/mcp", NOW);
+    let ended = layer.sessions.legacy().terminate(&headers, &bob, None, "/mcp", NOW);
     assert_eq!(ended.await.err().map(|refusal| refusal.fault), unknown);
     // As if it had never been, and it is unharmed.
     let never = Headers { session: Field::Once("never"), ..Headers::default() };

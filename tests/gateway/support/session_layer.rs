@@ -14,7 +14,7 @@ use gateway::policy::Gate;
 use gateway::router::{Router, RouterDeps, UpstreamDeps};
 use gateway::session::headers::{Field, Headers};
 use gateway::session::{
-    CallOutcome, CallPermit, CallPermits, Dispatch, MessageRefusal, RequestContext,
+    CallOutcome, CallPermit, CallPermits, Dispatch, MessageRefusal, RequestContext, RunningCall,
     SessionSharedState, Sessions, TransportContext,
 };
 use gateway::shutdown::Supervisor;
@@ -82,7 +82,7 @@ impl SessionLayer {
             endpoint: "/mcp",
             address: None,
             now: NOW,
-            assumed_dialect: self.sessions.dialect_of(headers, "/mcp", Some(&caller)),
+            assumed_dialect: self.sessions.legacy().dialect_of(headers, "/mcp", Some(&caller)),
             streams: true,
         };
         self.sessions.read(body.to_string().as_bytes(), &envelope).await
@@ -102,7 +102,7 @@ impl SessionLayer {
         let turn = self.read(caller, &headers, &body).await.map_err(|refusal| refusal.fault)?;
         let Dispatch::Call(pending) = turn else { panic!("a call") };
         let permits = CallPermits { call: Arc::new(UnlimitedPermit), budget: Arc::new(Unbounded) };
-        match self.sessions.clone().perform(pending, permits, None, NOW).await {
+        match RunningCall::new(self.sessions.clone(), pending, permits, None, NOW).await {
             CallOutcome::Result(result) => Ok(serde_json::from_str(&result.into_text()).unwrap()),
             CallOutcome::Fault(fault) => Err(fault),
             CallOutcome::Cancelled => panic!("nobody cancels"),

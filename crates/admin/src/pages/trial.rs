@@ -23,7 +23,7 @@ use domain::error_code;
 use domain::json::Json;
 use gateway::net::origin::is_same_uri;
 use gateway::policy::TakenIds;
-use gateway::session::CallOutcome;
+use gateway::session::{CallOutcome, perform_for_console};
 
 /// The outcome of a trial.
 #[derive(Debug, Serialize)]
@@ -146,7 +146,7 @@ async fn perform(
         forwarded: ForwardedMeta::default(),
         request,
     };
-    state.sessions.clone().perform_for_console(call, page_request.now.into()).await
+    perform_for_console(state.sessions.clone(), call, page_request.now.into()).await
 }
 
 /// Arguments as a document; fields that were left empty are not given.

@@ -64,7 +64,7 @@ impl PendingCall {
         let queue = accepts_messages.then(|| mpsc::channel(MESSAGE_QUEUE));
         let (sender, messages) = queue.unzip();
         let memory = permits.budget.clone();
-        let call = sessions.perform(prepared, permits, sender, clock::now());
+        let call = RunningCall::new(sessions, prepared, permits, sender, clock::now());
         Self { messages, call, id, dialect, memory, response: None }
     }
 

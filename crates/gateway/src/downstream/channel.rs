@@ -192,7 +192,7 @@ impl ClientChannel {
         let now = clock::now();
         let read = self.connection.read(&sessions, caller, token, *address, bytes, now).await;
         if let Ok(Dispatch::Call(_)) = &read
-            && let Some(notifications) = sessions.resume(&self.connection, caller)
+            && let Some(notifications) = sessions.legacy().resume(&self.connection, caller)
         {
             self.forward(notifications, None);
         }

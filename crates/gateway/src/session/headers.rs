@@ -1,6 +1,8 @@
 //! The MCP headers of a request, as the transport received them (MCP 2025-11-25 and 2026-07-28,
 //! Streamable HTTP).
 
+use domain::revision::{Era, Revision};
+
 use domain::trace;
 
 /// The value of a header that may occur once.
@@ -51,5 +53,15 @@ impl<'a> Field<'a> {
     /// Returns whether the request does not have the header at all.
     pub fn is_absent(self) -> bool {
         self == Field::Absent
+    }
+}
+
+/// Returns whether the version header names a modern revision or an unknown one, or is unreadable.
+pub(super) fn is_modern_version(headers: &Headers<'_>) -> bool {
+    let version = headers.version.value().map(Revision::parse);
+    match version {
+        Some(Some(revision)) => revision.era() == Era::Modern,
+        Some(None) => true,
+        None => !headers.version.is_absent(),
     }
 }

@@ -2,20 +2,24 @@
 //! notification stream that a session may open.
 
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use tracing::debug;
 
 use super::call::server_requests::PendingServerRequests;
 use super::connection::ClientConnection;
 use super::dialect::{Dialect, result_message};
-use super::headers::Headers;
+use super::endpoints::Endpoints;
+use super::headers::{Headers, is_modern_version};
 use super::message::{InboundMessage, MessageFault, ReplyContext};
 use super::notify::notifications::{EventIds, NotificationStream, Subscriber};
 use super::notify::streams::StreamEnd;
-use super::read::is_modern_version;
-use super::token::{Nonce, SessionToken};
-use super::{Dispatch, MessageRefusal, RequestContext, Sessions, TransportContext};
+use super::relay::{cancel_elsewhere, hand_response_over};
+use super::token::{Nonce, SessionToken, TokenOpener};
+use super::{Dispatch, MessageRefusal, RequestContext, TransportContext};
 use crate::router::view_cache::ListDigests;
+use base::seal::Sealer;
 use domain::call::ServerRequestMode;
 use domain::caller::Caller;
 use domain::fair_share::Holder;
@@ -27,7 +31,18 @@ use domain::revision::{Era, Revision};
 use domain::server_request::ClientCapabilities;
 use domain::unix_time::UnixSeconds;
 
-impl Sessions {
+/// The sessions of legacy clients: sealed tokens, of which only terminated ones are remembered.
+pub struct LegacySessions {
+    pub(super) endpoints: Arc<Endpoints>,
+    pub(super) tokens: TokenOpener,
+    pub(super) sealer: Arc<Sealer>,
+    /// `server.limits.session_lifetime`
+    pub(super) lifetime: Duration,
+    /// `server.limits.stream_lifetime`; zero: unlimited.
+    pub(super) stream_lifetime: Duration,
+}
+
+impl LegacySessions {
     /// Terminates a session (HTTP DELETE; MCP 2025-11-25, Streamable HTTP, session management).
     /// `now` is the wall-clock time.
     ///
@@ -44,8 +59,11 @@ impl Sessions {
     ) -> Result<(), MessageRefusal> {
         let token = self.legacy_session(headers, caller, endpoint, now)?;
         let holder = Holder::of(caller, address);
-        self.shared.terminated.insert(&holder, token.nonce);
-        self.publish_terminated(&holder, token.nonce).await;
+        let shared = &self.endpoints.shared;
+        shared.terminated.insert(&holder, token.nonce);
+        if let Some(cluster) = &shared.cluster {
+            cluster.publish_terminated(&holder, *token.nonce.as_bytes()).await;
+        }
         Ok(())
     }
 
@@ -68,20 +86,25 @@ impl Sessions {
         let subscriber = Subscriber::Session {
             ids: EventIds::new(self.sealer.clone(), endpoint),
             session: token.nonce,
-            streams: self.shared.streams.clone(),
+            streams: self.endpoints.shared.streams.clone(),
             registration: None,
-            termination: self.shared.terminated.watch(token.nonce),
+            termination: self.endpoints.shared.terminated.watch(token.nonce),
         };
         let known = last_event.and_then(|id| EventIds::digests(&self.sealer, endpoint, id));
-        let lifetime = Some(self.limits.stream_lifetime).filter(|l| !l.is_zero());
-        let end = self.end_of_stream(caller, lifetime, now);
-        let changes = self.router.changes(caller, endpoint, self.served_lists(endpoint));
-        let drain = self.shared.drain.clone();
+        let lifetime = Some(self.stream_lifetime).filter(|l| !l.is_zero());
+        let end = StreamEnd::new(&self.endpoints.gate, caller, lifetime, now);
+        let changes = self.endpoints.router.changes(
+            caller,
+            endpoint,
+            self.endpoints.served(endpoint).lists(),
+        );
+        let drain = self.endpoints.shared.drain.clone();
         let stream = NotificationStream::new(changes, known, dialect, subscriber, drain, end);
         Ok(self.with_url_elicitations(stream, token.nonce))
     }
 
-    pub(super) async fn legacy(
+    /// Reads one request or notification of a legacy client.
+    pub(super) async fn message(
         &self,
         inbound: &InboundMessage<'_>,
         id: Option<Id>,
@@ -108,7 +131,7 @@ impl Sessions {
             if inbound.context.streams { token.capabilities } else { ClientCapabilities::NONE };
         let reply_context =
             ReplyContext { dialect, capabilities, mode: ServerRequestMode::MidCall };
-        self.prepare(inbound, id, reply_context, Some(token.nonce))
+        self.endpoints.prepare(inbound, id, reply_context, Some(token.nonce))
     }
 
     /// Resolves the server request that a response of the client belongs to, here or on the replica
@@ -139,11 +162,12 @@ impl Sessions {
             return Ok(Dispatch::Accepted);
         };
         let sender = PendingServerRequests::sender_of(&id);
-        let is_here = self.shared.server_requests.resolve(nonce, id, outcome);
+        let is_here = self.endpoints.shared.server_requests.resolve(nonce, id, outcome);
         // All calls of a connection are here.
         let is_http = matches!(context.transport, TransportContext::Http(_));
         if let Some(sender) = sender.filter(|_| is_http && !is_here) {
-            self.hand_response_over(context, sender, nonce, message).await?;
+            let cluster = self.endpoints.shared.cluster.as_ref();
+            hand_response_over(cluster, context, sender, nonce, message).await?;
         }
         Ok(Dispatch::Accepted)
     }
@@ -164,8 +188,8 @@ impl Sessions {
     /// Returns the session of a request.
     ///
     /// # Errors
-    /// As [`Sessions::session`]; the headers name a version that is unknown, or more than one (MCP
-    /// 2025-11-25, transports, protocol version header).
+    /// As [`LegacySessions::session`]; the headers name a version that is unknown, or more than one
+    /// (MCP 2025-11-25, transports, protocol version header).
     fn session_in_version(
         &self,
         headers: &Headers<'_>,
@@ -201,11 +225,13 @@ impl Sessions {
         let token = SessionToken::new(revision, capabilities, caller, now);
         debug!(%revision, requested = requested.escape_debug().to_string(), "session opened");
         let dialect = Dialect::new(revision);
-        let message =
-            result_message(&id, &dialect.initialize(&self.identity, self.offer(endpoint)));
+        let message = result_message(
+            &id,
+            &dialect.initialize(&self.endpoints.identity, self.endpoints.served(endpoint).offer()),
+        );
         Ok(match transport {
             TransportContext::Http(_) => {
-                self.gate.telemetry().metrics().session_created(revision.as_str());
+                self.endpoints.gate.telemetry().metrics().session_created(revision.as_str());
                 Dispatch::Answer { message, session: Some(token.seal(&self.sealer, endpoint)) }
             }
             TransportContext::Connection(connection) => {
@@ -238,8 +264,12 @@ impl Sessions {
         end: StreamEnd,
     ) -> NotificationStream {
         let (endpoint, dialect) = (connection.endpoint(), connection.dialect());
-        let changes = self.router.changes(caller, endpoint, self.served_lists(endpoint));
-        let drain = self.shared.drain.clone();
+        let changes = self.endpoints.router.changes(
+            caller,
+            endpoint,
+            self.endpoints.served(endpoint).lists(),
+        );
+        let drain = self.endpoints.shared.drain.clone();
         let subscriber = Subscriber::Connection;
         let stream = NotificationStream::new(changes, known, dialect, subscriber, drain, end);
         self.with_url_elicitations(stream, connection.nonce)
@@ -250,9 +280,9 @@ impl Sessions {
         stream: NotificationStream,
         session: Nonce,
     ) -> NotificationStream {
-        let pending = self.shared.url_elicitations.clone();
-        let stream = stream.counted(self.gate.telemetry().clone());
-        stream.with_url_elicitations(self.router.url_completions(), pending, session)
+        let pending = self.endpoints.shared.url_elicitations.clone();
+        let stream = stream.counted(self.endpoints.gate.telemetry().clone());
+        stream.with_url_elicitations(self.endpoints.router.url_completions(), pending, session)
     }
 
     /// Returns the session of a request that only legacy clients send (GET, DELETE).
@@ -277,6 +307,26 @@ impl Sessions {
         session.map_err(|fault| MessageRefusal { fault, id: None, dialect })
     }
 
+    /// Returns the dialect for a client of which only the headers are known. The revision of a
+    /// session is used only if the session belongs to `caller`, so that not even the form of an
+    /// error reveals anything about the session of another caller.
+    pub fn dialect_of(
+        &self,
+        headers: &Headers<'_>,
+        endpoint: &str,
+        caller: Option<&Caller>,
+    ) -> Dialect {
+        let session = headers.session.value();
+        let own = session.zip(caller).and_then(|(id, caller)| {
+            self.tokens.open(endpoint, id).filter(|token| token.belongs_to(caller))
+        });
+        let version = headers.version.value().and_then(Revision::parse);
+        let revision = own.map(|token| token.revision).or(version);
+        // Only legacy clients have sessions.
+        let assumed = session.map_or(Revision::NEWEST_MODERN, |_| Revision::UNSAID);
+        Dialect::new(revision.unwrap_or(assumed))
+    }
+
     /// Returns the session that the headers name.
     ///
     /// # Errors
@@ -296,12 +346,12 @@ impl Sessions {
         let id = headers.session.value();
         let token = id.and_then(|id| self.tokens.open(endpoint, id));
         if token.as_ref().is_some_and(|token| !token.belongs_to(caller)) {
-            self.gate.suspect(caller, &TransportFault::SessionUnknown);
+            self.endpoints.gate.suspect(caller, &TransportFault::SessionUnknown);
         }
         let token = token.filter(|token| {
             token.belongs_to(caller)
-                && now.saturating_since(token.issued_at) <= self.limits.session_lifetime
-                && !self.shared.terminated.contains(&token.nonce)
+                && now.saturating_since(token.issued_at) <= self.lifetime
+                && !self.endpoints.shared.terminated.contains(&token.nonce)
         });
         token.ok_or_else(|| TransportFault::SessionUnknown.into())
     }
@@ -319,11 +369,15 @@ impl Sessions {
         let Some(id) = inbound.cancelled_request() else {
             return Ok(());
         };
-        let is_here = self.shared.in_flight.cancel(session, id.clone());
+        let Endpoints { gate, shared, .. } = &*self.endpoints;
+        let is_here = shared.in_flight.cancel(session, id.clone());
         match inbound.context.transport {
-            TransportContext::Http(_) if !is_here => {
-                self.cancel_elsewhere(inbound.context, session, &id).await
-            }
+            TransportContext::Http(_) if !is_here => match &shared.cluster {
+                Some(cluster) => {
+                    cancel_elsewhere(gate, cluster, inbound.context, session, &id).await
+                }
+                None => Ok(()),
+            },
             // All calls of a connection are here.
             _ => Ok(()),
         }

@@ -37,7 +37,7 @@ pub enum Dispatch {
     /// The response to `initialize` on a connection, and the notification stream of the connection
     /// if this was its first `initialize`.
     Opened { message: String, notifications: Option<NotificationStream> },
-    /// A call that the transport performs ([`Sessions::perform`](super::Sessions::perform)).
+    /// A call that the transport performs.
     Call(PreparedCall),
     /// An opened subscription (MCP 2026-07-28, subscriptions).
     Listen(NotificationStream),

@@ -4,6 +4,7 @@
 pub(crate) mod connection;
 pub mod dialect;
 pub mod headers;
+mod endpoints;
 mod read;
 mod legacy;
 mod modern;
@@ -15,31 +16,33 @@ pub(crate) mod notify;
 mod token;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::cluster::ClusterMember;
+use crate::cluster::{ClusterMember, Handling, RelayMessage};
 use crate::policy::Gate;
 use crate::router::Router;
 use audit::usage::GatewayUsage;
 use base::seal::Sealer;
 use call::failure_lines::FailureLines;
 use call::in_flight::InFlightCalls;
+use call::run::Calls;
 use call::server_requests::PendingServerRequests;
 use call::url_elicitations::PendingUrlElicitations;
-use config::{Config, Limits};
+use config::Config;
 use dialect::ServerIdentity;
-use domain::caller::Caller;
-use domain::fair_share::Share;
-use domain::unix_time::UnixSeconds;
+use domain::fair_share::{Holder, Share};
+use domain::json::Json;
+use domain::jsonrpc::{Frame, Id};
+use endpoints::Endpoints;
 use notify::streams::NewestStreams;
 use notify::terminated::TerminatedSessions;
-use token::TokenOpener;
+use token::{Nonce, TokenOpener};
 
-pub(crate) use call::run::RunningCall;
+pub use call::console::perform_for_console;
+pub use call::run::RunningCall;
+pub use legacy::LegacySessions;
 pub(crate) use message::PreparedCall;
 pub use message::{
     CallOutcome, CallPermit, CallPermits, Dispatch, MessageRefusal, RequestContext,
@@ -51,14 +54,9 @@ pub(crate) use relay::fault as relay_fault;
 /// The session layer of one configuration. Serves clients of all revisions.
 pub struct Sessions {
     gate: Arc<Gate>,
-    router: Arc<Router>,
-    tokens: TokenOpener,
-    sealer: Arc<Sealer>,
-    identity: ServerIdentity,
-    limits: Limits,
-    discover_ttl: Duration,
-    /// `server.empty_lists`
-    empty_lists: bool,
+    endpoints: Arc<Endpoints>,
+    legacy: LegacySessions,
+    calls: Calls,
     shared: Arc<SessionSharedState>,
 }
 
@@ -109,6 +107,39 @@ impl SessionSharedState {
         let server_requests = PendingServerRequests::of_replica(cluster.id());
         Self { server_requests, cluster: Some(cluster), ..self }
     }
+
+    /// Terminates a session, as another replica was asked to.
+    pub fn terminated_elsewhere(&self, holder: &Holder, session: [u8; 16]) {
+        self.terminated.insert(holder, Nonce::from_bytes(session));
+    }
+
+    /// Takes a message that another replica hands over: a response, or the cancellation of a call.
+    pub fn receive(&self, message: &RelayMessage) -> Handling {
+        let is_found = match message {
+            RelayMessage::Response { session, body } => {
+                self.resolve(Nonce::from_bytes(*session), body)
+            }
+            RelayMessage::Cancelled { session, request } => {
+                let request = Json::parse(request.as_bytes(), 1).ok();
+                let id = request.and_then(Id::read);
+                let cancel = |id| self.in_flight.cancel(Nonce::from_bytes(*session), id);
+                id.is_some_and(cancel)
+            }
+            // Of a connection, which the transport holds.
+            RelayMessage::Post { .. } | RelayMessage::Question { .. } => false,
+        };
+        if is_found { Handling::Handled } else { Handling::NotFound }
+    }
+
+    fn resolve(&self, session: Nonce, body: &[u8]) -> bool {
+        let message = Json::parse(body, MAX_DEPTH).ok();
+        match message.map(Frame::read_strict) {
+            Some(Ok(Frame::Response { id: Some(id), outcome })) => {
+                self.server_requests.resolve(session, id, outcome)
+            }
+            _ => false,
+        }
+    }
 }
 
 /// Nesting of JSON in a message: more than prompts need, and the recursive scan fits on the stack
@@ -125,17 +156,31 @@ impl Sessions {
     ) -> Self {
         let server = &config.server;
         shared.terminated.resize(server.limits.terminated_sessions, server.limits.share);
-        Self {
-            gate,
-            router,
-            tokens: TokenOpener::new(sealer.clone()),
-            sealer,
-            identity: ServerIdentity::new(&server.name, server.instructions.as_deref()),
-            limits: server.limits.clone(),
+        let identity = ServerIdentity::new(&server.name, server.instructions.as_deref());
+        let identity = Arc::new(identity);
+        let endpoints = Arc::new(Endpoints {
+            gate: gate.clone(),
+            router: router.clone(),
+            identity: identity.clone(),
             discover_ttl: config.listing.ttl_max,
             empty_lists: server.empty_lists,
-            shared,
-        }
+            shared: shared.clone(),
+        });
+        let legacy = LegacySessions {
+            endpoints: endpoints.clone(),
+            tokens: TokenOpener::new(sealer.clone()),
+            sealer,
+            lifetime: server.limits.session_lifetime,
+            stream_lifetime: server.limits.stream_lifetime,
+        };
+        let timeout = server.limits.request;
+        let calls = Calls { gate: gate.clone(), router, identity, timeout, shared: shared.clone() };
+        Self { gate, endpoints, legacy, calls, shared }
+    }
+
+    /// Returns the sessions of legacy clients.
+    pub fn legacy(&self) -> &LegacySessions {
+        &self.legacy
     }
 
     /// Returns the gate of this configuration.
@@ -151,19 +196,5 @@ impl Sessions {
     /// Returns the number of requests in flight that a client can cancel by their ids.
     pub fn in_flight_calls(&self) -> usize {
         self.shared.in_flight.count()
-    }
-
-    /// Returns when a stream of this caller must end: after `lifetime`, when the caller's
-    /// credential expires, or when the credential is revoked by a new configuration.
-    pub fn end_of_stream(
-        &self,
-        caller: &Caller,
-        lifetime: Option<Duration>,
-        now: UnixSeconds,
-    ) -> StreamEnd {
-        let valid = caller.expires().map(|at| at.saturating_since(now));
-        let longest = lifetime.into_iter().chain(valid).min();
-        let at = longest.and_then(|longest| Instant::now().checked_add(longest));
-        StreamEnd { at, revocation: Some(self.gate.revocation(caller)), displaced: None }
     }
 }

@@ -2,11 +2,13 @@
 //! it in headers over HTTP.
 
 use super::dialect::{Dialect, result_message};
+use super::endpoints::Endpoints;
 use super::headers::{Field, Headers};
 use super::message::{InboundMessage, MessageFault, ReplyContext};
 use super::notify::notifications::{NotificationStream, Subscriber};
+use super::notify::streams::StreamEnd;
 use super::token::Nonce;
-use super::{Dispatch, RequestContext, Sessions, TransportContext};
+use super::{Dispatch, RequestContext, TransportContext};
 use crate::router::view_cache::ListKinds;
 use domain::call::ServerRequestMode;
 use domain::fault::{Fault, RequestFault};
@@ -17,79 +19,79 @@ use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
 use domain::{mcp_name, meta};
 
-impl Sessions {
-    pub(super) fn modern(
-        &self,
-        inbound: &InboundMessage<'_>,
-        id: Option<Id>,
-    ) -> Result<Dispatch, MessageFault> {
-        let dialect = Dialect::new(Revision::NEWEST_MODERN);
-        let (headers, connection) = match inbound.context.transport {
-            TransportContext::Http(headers) => (Some(headers), None),
-            TransportContext::Connection(connection) => (None, Some(connection)),
-        };
-        let Some(id) = id else {
-            // Over HTTP the client cancels by closing the response stream, on a connection by
-            // `notifications/cancelled`.
-            if let Some(connection) = connection.filter(|_| inbound.method == CANCELLED)
-                && let Some(id) = inbound.cancelled_request()
-            {
-                self.shared.in_flight.cancel(connection.nonce, id);
-            }
-            return Ok(Dispatch::Accepted);
-        };
-        let client = check(headers, inbound.method, inbound.params);
-        let client = client.map_err(|fault: Fault| MessageFault::new(fault, dialect))?;
-        let dialect = Dialect::new(client.revision);
-        let nonce = connection.map(|connection| connection.nonce);
-        if inbound.method == DISCOVER {
-            let offer = self.offer(inbound.context.endpoint);
-            let result = dialect.discover(&self.identity, offer, self.discover_ttl.as_millis());
-            return Ok(Dispatch::Answer { message: result_message(&id, &result), session: None });
+/// Reads one message of a modern client.
+pub(super) fn modern(
+    endpoints: &Endpoints,
+    inbound: &InboundMessage<'_>,
+    id: Option<Id>,
+) -> Result<Dispatch, MessageFault> {
+    let dialect = Dialect::new(Revision::NEWEST_MODERN);
+    let (headers, connection) = match inbound.context.transport {
+        TransportContext::Http(headers) => (Some(headers), None),
+        TransportContext::Connection(connection) => (None, Some(connection)),
+    };
+    let Some(id) = id else {
+        // Over HTTP the client cancels by closing the response stream, on a connection by
+        // `notifications/cancelled`.
+        if let Some(connection) = connection.filter(|_| inbound.method == CANCELLED)
+            && let Some(id) = inbound.cancelled_request()
+        {
+            endpoints.shared.in_flight.cancel(connection.nonce, id);
         }
-        if inbound.method == LISTEN {
-            return Ok(Dispatch::Listen(self.listen(inbound, id, dialect, nonce)?));
-        }
-        let reply_context = ReplyContext {
-            dialect,
-            capabilities: client.capabilities,
-            mode: ServerRequestMode::InputRequired,
-        };
-        self.prepare(inbound, id, reply_context, nonce)
+        return Ok(Dispatch::Accepted);
+    };
+    let client = check(headers, inbound.method, inbound.params);
+    let client = client.map_err(|fault: Fault| MessageFault::new(fault, dialect))?;
+    let dialect = Dialect::new(client.revision);
+    let nonce = connection.map(|connection| connection.nonce);
+    if inbound.method == DISCOVER {
+        let offer = endpoints.served(inbound.context.endpoint).offer();
+        let result =
+            dialect.discover(&endpoints.identity, offer, endpoints.discover_ttl.as_millis());
+        return Ok(Dispatch::Answer { message: result_message(&id, &result), session: None });
     }
+    if inbound.method == LISTEN {
+        return Ok(Dispatch::Listen(listen(endpoints, inbound, id, dialect, nonce)?));
+    }
+    let reply_context = ReplyContext {
+        dialect,
+        capabilities: client.capabilities,
+        mode: ServerRequestMode::InputRequired,
+    };
+    endpoints.prepare(inbound, id, reply_context, nonce)
+}
 
-    /// Opens a subscription to the requested notifications, as far as the gateway has them
-    /// (MCP 2026-07-28, subscriptions).
-    fn listen(
-        &self,
-        inbound: &InboundMessage<'_>,
-        id: Id,
-        dialect: Dialect,
-        nonce: Option<Nonce>,
-    ) -> Result<NotificationStream, MessageFault> {
-        let reject = |fault: Fault| MessageFault::new(fault, dialect);
-        let filter = inbound.params.and_then(|p| p.get("notifications")).filter(|f| f.is_object());
-        let Some(filter) = filter else {
-            let fault = Fault::invalid_params("`notifications` must be an object");
-            return Err(reject(fault));
-        };
-        let wants = |name| filter.get(name).and_then(Json::as_bool) == Some(true);
-        let served = self.router.exposure(inbound.context.endpoint);
-        let kinds = ListKinds {
-            prompts: served.prompts && wants("promptsListChanged"),
-            tools: served.tools && wants("toolsListChanged"),
-        };
-        let result = dialect.listen_result(&id, &self.identity);
-        let result = result_message(&id, &result);
-        let in_flight = self.register(nonce, &id).map_err(reject)?;
-        let subscriber = Subscriber::Subscription { id, kinds, result, in_flight };
-        let RequestContext { caller, endpoint, .. } = *inbound.context;
-        let changes = self.router.changes(caller, endpoint, kinds);
-        let drain = self.shared.drain.clone();
-        let end = self.end_of_stream(caller, None, inbound.context.now);
-        let stream = NotificationStream::new(changes, None, dialect, subscriber, drain, end);
-        Ok(stream.counted(self.gate.telemetry().clone()))
-    }
+/// Opens a subscription to the requested notifications, as far as the gateway has them
+/// (MCP 2026-07-28, subscriptions).
+fn listen(
+    endpoints: &Endpoints,
+    inbound: &InboundMessage<'_>,
+    id: Id,
+    dialect: Dialect,
+    nonce: Option<Nonce>,
+) -> Result<NotificationStream, MessageFault> {
+    let reject = |fault: Fault| MessageFault::new(fault, dialect);
+    let filter = inbound.params.and_then(|p| p.get("notifications")).filter(|f| f.is_object());
+    let Some(filter) = filter else {
+        let fault = Fault::invalid_params("`notifications` must be an object");
+        return Err(reject(fault));
+    };
+    let wants = |name| filter.get(name).and_then(Json::as_bool) == Some(true);
+    let served = endpoints.served(inbound.context.endpoint).lists();
+    let kinds = ListKinds {
+        prompts: served.prompts && wants("promptsListChanged"),
+        tools: served.tools && wants("toolsListChanged"),
+    };
+    let result = dialect.listen_result(&id, &endpoints.identity);
+    let result = result_message(&id, &result);
+    let in_flight = endpoints.register(nonce, &id).map_err(reject)?;
+    let subscriber = Subscriber::Subscription { id, kinds, result, in_flight };
+    let RequestContext { caller, endpoint, .. } = *inbound.context;
+    let changes = endpoints.router.changes(caller, endpoint, kinds);
+    let drain = endpoints.shared.drain.clone();
+    let end = StreamEnd::new(&endpoints.gate, caller, None, inbound.context.now);
+    let stream = NotificationStream::new(changes, None, dialect, subscriber, drain, end);
+    Ok(stream.counted(endpoints.gate.telemetry().clone()))
 }
 
 /// The client metadata of one request.

@@ -1,25 +1,19 @@
 //! Reads a body into a [`Dispatch`]: parses it, decides the era of each message, and prepares
 //! calls.
 
-use super::call::in_flight::InFlightCall;
 use super::connection::ConnectionKind;
-use super::dialect::{Dialect, ResultForm, result_message};
-use super::headers::Headers;
-use super::message::{InboundMessage, MessageFault, ReplyContext};
-use super::modern::is_modern;
-use super::token::Nonce;
-use super::tools::{Purpose, ToolRefusal, is_tool_result};
-use super::{
-    Dispatch, MAX_DEPTH, MessageRefusal, PreparedCall, RequestContext, Sessions, TransportContext,
-};
+use super::dialect::{ResultForm, result_message};
+use super::headers::is_modern_version;
+use super::message::{InboundMessage, MessageFault};
+use super::modern::{is_modern, modern};
+use super::tools::is_tool_result;
+use super::{Dispatch, MAX_DEPTH, MessageRefusal, RequestContext, Sessions, TransportContext};
 use crate::telemetry::{End, ServerAttributes, ServerOperation};
 use base::platform::heap::rare;
-use domain::call::{Call, ClientMessages, ForwardedMeta};
-use domain::caller::Caller;
+use domain::call::ForwardedMeta;
 use domain::fault::{Fault, RequestFault};
 use domain::json::{self, Json, JsonKind, Outline};
 use domain::jsonrpc::{Frame, Id};
-use domain::meta;
 use domain::method::{DISCOVER, ForeignMethod, INITIALIZE, LISTEN, Method, PING};
 use domain::revision::{Era, Revision};
 
@@ -69,7 +63,7 @@ impl Sessions {
         }
         if let TransportContext::Http(headers) = context.transport {
             let RequestContext { caller, endpoint, now, .. } = *context;
-            self.session(headers, caller, endpoint, now).map_err(refuse)?;
+            self.legacy.session(headers, caller, endpoint, now).map_err(refuse)?;
         }
         // The response to a batch is one message: nothing can be sent before it.
         let context = RequestContext { streams: false, ..*context };
@@ -107,12 +101,12 @@ impl Sessions {
             Frame::Request { id, method, params } => (Some(id), method, params),
             Frame::Notification { method, params } => (None, method, params),
             Frame::Response { id, outcome } => {
-                let accepted = Box::pin(self.response(context, message, id, outcome)).await;
+                let accepted = Box::pin(self.legacy.response(context, message, id, outcome)).await;
                 return accepted.map_err(|fault| refuse(None, fault));
             }
         };
         let method = &*method;
-        let counted = self.counted_at_once(method, params, context.endpoint);
+        let counted = self.endpoints.served(context.endpoint).counted_at_once(method, params);
         if let (Some(request), Some(id)) = (counted, &id) {
             let taken = self.gate.take_session_request(context.caller, context.address, request);
             Box::pin(taken).await.map_err(|fault| {
@@ -122,11 +116,11 @@ impl Sessions {
         }
         let inbound = InboundMessage { context, method, params };
         let dispatch = match era(context.transport, method, params) {
-            Some(Era::Modern) => self.modern(&inbound, id.clone()),
-            Some(Era::Legacy) => self.legacy(&inbound, id.clone()).await,
+            Some(Era::Modern) => modern(&self.endpoints, &inbound, id.clone()),
+            Some(Era::Legacy) => self.legacy.message(&inbound, id.clone()).await,
             None => match (context.transport, &id) {
                 // On a connection, notifications and `ping` are served before the era is known.
-                (TransportContext::Connection(_), None) => self.modern(&inbound, None),
+                (TransportContext::Connection(_), None) => modern(&self.endpoints, &inbound, None),
                 (TransportContext::Connection(_), Some(id)) if method == PING => {
                     Ok(Dispatch::Answer { message: result_message(id, "{}"), session: None })
                 }
@@ -139,7 +133,7 @@ impl Sessions {
         match dispatch {
             Err(MessageFault { fault, dialect, form }) => match id {
                 Some(id) if form == ResultForm::Tool && is_tool_result(&fault) => {
-                    let result = dialect.tool_error(&fault, &self.identity);
+                    let result = dialect.tool_error(&fault, &self.endpoints.identity);
                     Ok(Dispatch::Answer { message: result_message(&id, &result), session: None })
                 }
                 id => Err(MessageRefusal { fault, id, dialect }),
@@ -180,102 +174,6 @@ impl Sessions {
         let mut trace = ForwardedMeta::read(params, |name| context.transport.trace(name)).trace;
         ServerOperation::begin(self.gate.telemetry(), attributes, &mut trace).end(end);
     }
-
-    /// Returns the dialect for a client of which only the headers are known. The revision of a
-    /// session is used only if the session belongs to `caller`, so that not even the form of an
-    /// error reveals anything about the session of another caller.
-    pub fn dialect_of(
-        &self,
-        headers: &Headers<'_>,
-        endpoint: &str,
-        caller: Option<&Caller>,
-    ) -> Dialect {
-        let session = headers.session.value();
-        let own = session.zip(caller).and_then(|(id, caller)| {
-            self.tokens.open(endpoint, id).filter(|token| token.belongs_to(caller))
-        });
-        let version = headers.version.value().and_then(Revision::parse);
-        let revision = own.map(|token| token.revision).or(version);
-        // Only legacy clients have sessions.
-        let assumed = session.map_or(Revision::NEWEST_MODERN, |_| Revision::UNSAID);
-        Dialect::new(revision.unwrap_or(assumed))
-    }
-
-    /// Prepares a call: checks its method and parameters, and registers its id with the session or
-    /// connection `nonce`.
-    pub(super) fn prepare(
-        &self,
-        inbound: &InboundMessage<'_>,
-        id: Id,
-        reply_context: ReplyContext,
-        nonce: Option<Nonce>,
-    ) -> Result<Dispatch, MessageFault> {
-        let InboundMessage { context, method, params } = *inbound;
-        let ReplyContext { dialect, capabilities, mode } = reply_context;
-        let reject = |fault: Fault| MessageFault::new(fault, dialect);
-        let (request, form) = match self.purpose(method, params, context.endpoint, dialect) {
-            Ok(Purpose::Call(request, form)) => {
-                (self.with_public_name(request, context.caller), form)
-            }
-            Ok(Purpose::Constant(result)) => {
-                return Ok(Dispatch::Answer {
-                    message: result_message(&id, &result),
-                    session: None,
-                });
-            }
-            Err(ToolRefusal { fault, form: ResultForm::Tool }) if is_tool_result(&fault) => {
-                let result = dialect.tool_error(&fault, &self.identity);
-                return Ok(Dispatch::Answer {
-                    message: result_message(&id, &result),
-                    session: None,
-                });
-            }
-            Err(ToolRefusal { fault, .. }) => return Err(reject(fault)),
-        };
-        let in_flight = self.register(nonce, &id).map_err(reject)?;
-        let token = params.and_then(|p| p.get("_meta")?.get(meta::PROGRESS_TOKEN));
-        let progress_token = token.filter(|_| context.streams).and_then(Id::read);
-        let call = Call {
-            caller: context.caller.clone(),
-            subject_token: context.subject_token.cloned(),
-            endpoint: context.endpoint.into(),
-            address: context.address,
-            tried_by: None,
-            client: ClientMessages { capabilities, mode, progress: progress_token.is_some() },
-            forwarded: ForwardedMeta::read(params, |name| context.transport.trace(name)),
-            request,
-        };
-        let input_closed = match context.transport {
-            TransportContext::Http(_) => None,
-            TransportContext::Connection(connection) => Some(connection.input_closed.clone()),
-        };
-        let transport_kind = context.transport.transport_kind();
-        Ok(Dispatch::Call(PreparedCall {
-            id,
-            dialect,
-            form,
-            call,
-            nonce,
-            in_flight,
-            transport_kind,
-            progress_token,
-            input_closed,
-        }))
-    }
-
-    /// Registers a request for `notifications/cancelled`, if it has a session or connection.
-    ///
-    /// # Errors
-    /// [`RequestFault::IdInUse`] if the session has a request with this id in flight.
-    pub(super) fn register(
-        &self,
-        nonce: Option<Nonce>,
-        id: &Id,
-    ) -> Result<Option<InFlightCall>, Fault> {
-        let start =
-            |nonce| self.shared.in_flight.start(nonce, id.clone()).ok_or(RequestFault::IdInUse);
-        Ok(nonce.map(start).transpose()?)
-    }
 }
 
 /// Returns the name of a known method, and `_OTHER` for any other name: clients must not be able to
@@ -300,15 +198,5 @@ fn era(transport: TransportContext<'_>, method: &str, params: Option<Json<'_>>) 
         TransportContext::Http(headers) if is_modern_version(headers) => Some(Era::Modern),
         TransportContext::Connection(connection) => connection.token().map(|_| Era::Legacy),
         TransportContext::Http(_) => None,
-    }
-}
-
-/// Returns whether the version header names a modern revision or an unknown one, or is unreadable.
-pub(super) fn is_modern_version(headers: &Headers<'_>) -> bool {
-    let version = headers.version.value().map(Revision::parse);
-    match version {
-        Some(Some(revision)) => revision.era() == Era::Modern,
-        Some(None) => true,
-        None => !headers.version.is_absent(),
     }
 }

@@ -1,10 +1,10 @@
 //! Requests for tools and resources. The gateway has neither of its own: its tools stand for
 //! prompts, and hosts that ask every server for all lists get empty ones.
 
-use super::Sessions;
 use super::dialect::{Dialect, Offer, ResultForm, ToolOffer};
+use crate::router::Router;
 use crate::router::view_cache::ListKinds;
-use config::ToolForm;
+use config::{Exposure, ToolForm};
 use domain::call::{NameKind, Request};
 use domain::caller::Caller;
 use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
@@ -16,8 +16,8 @@ use domain::tool::{FIND_PROMPT, USE_PROMPT};
 pub(super) enum Purpose {
     /// A call, with the form of its result.
     Call(Request, ResultForm),
-    /// A result that depends on the configuration alone.
-    Constant(String),
+    /// A list without elements, by the name of its member.
+    EmptyList(&'static str),
 }
 
 /// A request that the gateway refuses.
@@ -32,10 +32,18 @@ impl ToolRefusal {
     }
 }
 
-impl Sessions {
-    /// Returns the offer that the capabilities of an endpoint declare.
-    pub(super) fn offer(&self, endpoint: &str) -> Offer {
-        let exposure = self.router.exposure(endpoint);
+/// The methods and lists that an endpoint serves.
+#[derive(Clone, Copy)]
+pub(super) struct ServedMethods<'a> {
+    pub exposure: &'a Exposure,
+    /// `server.empty_lists`
+    pub empty_lists: bool,
+}
+
+impl ServedMethods<'_> {
+    /// Returns the offer that the capabilities of the endpoint declare.
+    pub(super) fn offer(self) -> Offer {
+        let Self { exposure, .. } = self;
         let tools = match (exposure.tools, self.empty_lists) {
             (true, _) => ToolOffer::Prompts,
             (false, true) => ToolOffer::Empty,
@@ -44,28 +52,26 @@ impl Sessions {
         Offer { prompts: exposure.prompts, tools }
     }
 
-    /// Returns the lists that an endpoint serves.
-    pub(super) fn served_lists(&self, endpoint: &str) -> ListKinds {
-        let exposure = self.router.exposure(endpoint);
-        ListKinds { prompts: exposure.prompts, tools: exposure.tools }
+    /// Returns the lists of the endpoint.
+    pub(super) fn lists(self) -> ListKinds {
+        ListKinds { prompts: self.exposure.prompts, tools: self.exposure.tools }
     }
 
     /// Returns how a rate limit counts a request that does not become a call; `None` for a call,
     /// which is counted once its prompt is known.
     pub(super) fn counted_at_once(
-        &self,
+        self,
         method: &str,
         params: Option<Json<'_>>,
-        endpoint: &str,
     ) -> Option<Countable> {
         let Some(foreign) = ForeignMethod::parse(method) else {
             return Countable::of_session(method);
         };
-        let becomes_call = self.router.exposure(endpoint).tools
+        let becomes_call = self.exposure.tools
             && match foreign {
                 ForeignMethod::ListTools => true,
                 // A call with a mistake in its arguments is answered at once.
-                ForeignMethod::CallTool => self.tool_call(params, endpoint).is_ok(),
+                ForeignMethod::CallTool => self.tool_call(params).is_ok(),
                 _ => false,
             };
         (!becomes_call).then_some(Countable::Call(foreign.counted_as()))
@@ -77,13 +83,12 @@ impl Sessions {
     /// The endpoint does not serve the method, a parameter is not valid, or the tool or resource is
     /// unknown.
     pub(super) fn purpose(
-        &self,
+        self,
         method: &str,
         params: Option<Json<'_>>,
-        endpoint: &str,
         dialect: Dialect,
     ) -> Result<Purpose, ToolRefusal> {
-        let offer = self.offer(endpoint);
+        let offer = self.offer();
         if let Some(method) = Method::parse(method).filter(|_| offer.prompts) {
             let request = Request::read(method, params).map_err(ToolRefusal::new)?;
             return Ok(Purpose::Call(request, ResultForm::Prompt));
@@ -95,13 +100,11 @@ impl Sessions {
                 let request = Request::read_list_tools(params).map_err(ToolRefusal::new)?;
                 Ok(Purpose::Call(request, ResultForm::Prompt))
             }
-            ForeignMethod::ListTools if has_tools => self.empty_list("tools", params, dialect),
-            ForeignMethod::CallTool if has_tools => self.tool_call(params, endpoint),
-            ForeignMethod::ListResources if self.empty_lists => {
-                self.empty_list("resources", params, dialect)
-            }
+            ForeignMethod::ListTools if has_tools => empty_list("tools", params),
+            ForeignMethod::CallTool if has_tools => self.tool_call(params),
+            ForeignMethod::ListResources if self.empty_lists => empty_list("resources", params),
             ForeignMethod::ListTemplates if self.empty_lists => {
-                self.empty_list("resourceTemplates", params, dialect)
+                empty_list("resourceTemplates", params)
             }
             ForeignMethod::ReadResource if self.empty_lists => {
                 let uri = params.and_then(|p| p.get("uri")).and_then(Json::as_str);
@@ -111,21 +114,8 @@ impl Sessions {
         }
     }
 
-    fn empty_list(
-        &self,
-        member: &str,
-        params: Option<Json<'_>>,
-        dialect: Dialect,
-    ) -> Result<Purpose, ToolRefusal> {
-        if params.is_some_and(|params| params.get("cursor").is_some()) {
-            return Err(ToolRefusal::new(RequestFault::InvalidCursor));
-        }
-        let ttl_ms = self.discover_ttl.as_millis();
-        Ok(Purpose::Constant(dialect.empty_list(member, &self.identity, ttl_ms)))
-    }
-
-    fn tool_call(&self, params: Option<Json<'_>>, endpoint: &str) -> Result<Purpose, ToolRefusal> {
-        let tool = self.prompt_tool(params, endpoint);
+    fn tool_call(self, params: Option<Json<'_>>) -> Result<Purpose, ToolRefusal> {
+        let tool = self.prompt_tool(params);
         let request = match tool.ok_or_else(|| ToolRefusal::new(RequestFault::UnknownTool))? {
             PromptTool::Find => Request::read_find(params.and_then(|p| p.get("arguments"))),
             PromptTool::Use => Request::read_use(params),
@@ -137,23 +127,12 @@ impl Sessions {
         }
     }
 
-    /// Puts the public name in place of a derived tool name that is known already, for records and
-    /// patterns over public names.
-    pub(super) fn with_public_name(&self, mut request: Request, caller: &Caller) -> Request {
-        if let Request::Get { name, name_kind: NameKind::Tool, .. } = &mut request
-            && let Some(public) = self.router.public_name_of_tool(name, caller)
-        {
-            *name = public;
-        }
-        request
-    }
-
     /// Returns the tool that a `tools/call` names. Where each prompt has a tool, a name that stands
     /// for no prompt is treated as that of an unknown prompt, so that it cannot be distinguished
     /// from one that the caller may not use. The pair can be called there, too: a client may have
     /// listed it while there were more prompts than `tools_max`.
-    fn prompt_tool(&self, params: Option<Json<'_>>, endpoint: &str) -> Option<PromptTool> {
-        let exposure = self.router.exposure(endpoint);
+    fn prompt_tool(self, params: Option<Json<'_>>) -> Option<PromptTool> {
+        let Self { exposure, .. } = self;
         let name = params.filter(|_| exposure.tools)?.get("name")?.as_str()?;
         match &*name {
             FIND_PROMPT => Some(PromptTool::Find),
@@ -161,6 +140,25 @@ impl Sessions {
             _ => (exposure.form == ToolForm::Each).then(|| PromptTool::Prompt(name.into_owned())),
         }
     }
+}
+
+/// Returns the purpose of a request for a list that is always empty.
+fn empty_list(member: &'static str, params: Option<Json<'_>>) -> Result<Purpose, ToolRefusal> {
+    if params.is_some_and(|params| params.get("cursor").is_some()) {
+        return Err(ToolRefusal::new(RequestFault::InvalidCursor));
+    }
+    Ok(Purpose::EmptyList(member))
+}
+
+/// Puts the public name in place of a derived tool name that is known already, for records and
+/// patterns over public names.
+pub(super) fn with_public_name(router: &Router, mut request: Request, caller: &Caller) -> Request {
+    if let Request::Get { name, name_kind: NameKind::Tool, .. } = &mut request
+        && let Some(public) = router.public_name_of_tool(name, caller)
+    {
+        *name = public;
+    }
+    request
 }
 
 /// A tool that stands for prompts.

@@ -111,7 +111,7 @@ impl HttpSseEndpoint {
         let Sender { caller, address, .. } = sender;
         let record = authenticated_by.gate().stream(&caller, address, &self.endpoint).await?;
         let id = self.new_id();
-        let end = authenticated_by.end_of_stream(&caller, self.lifetime, clock::now());
+        let end = StreamEnd::new(authenticated_by.gate(), &caller, self.lifetime, clock::now());
         let end = end.or_revoked(permit.revocation());
         let connection = ClientConnection::new(
             self.sessions.clone(),

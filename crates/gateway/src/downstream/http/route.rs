@@ -42,7 +42,7 @@ impl Endpoint {
     /// Returns the dialect for a refusal of a request of which only the headers are known.
     fn dialect_of(&self, head: &Parts, path: &str) -> Dialect {
         let headers = request_head::read_headers(&head.headers);
-        self.sessions.dialect_of(&headers, path, None)
+        self.sessions.legacy().dialect_of(&headers, path, None)
     }
 
     /// The paths at which messages are served.
@@ -158,7 +158,7 @@ impl Endpoint {
         let mcp_headers = request_head::read_headers(headers);
         let now = clock::now();
         let notifications =
-            self.sessions.open_stream(&mcp_headers, last_event, caller, path, now)?;
+            self.sessions.legacy().open_stream(&mcp_headers, last_event, caller, path, now)?;
         let accepts = request_head::read_accept(headers)?;
         Ok(self.notification_stream(notifications, accepts, &sender, path).await?)
     }
@@ -173,7 +173,7 @@ impl Endpoint {
         self.take(&sender, Countable::Delete).await?;
         let headers = request_head::read_headers(headers);
         let Sender { caller, address, .. } = &sender;
-        self.sessions.terminate(&headers, caller, *address, path, clock::now()).await?;
+        self.sessions.legacy().terminate(&headers, caller, *address, path, clock::now()).await?;
         Ok(respond::empty(StatusCode::OK))
     }
 
@@ -204,7 +204,7 @@ impl Endpoint {
             endpoint: path,
             address: *address,
             now: clock::now(),
-            assumed_dialect: self.sessions.dialect_of(&headers, path, Some(caller)),
+            assumed_dialect: self.sessions.legacy().dialect_of(&headers, path, Some(caller)),
             streams: accepts != Accepts::JsonOnly,
         };
         let dispatch = self.sessions.read(&bytes, &context).await?;

@@ -9,7 +9,7 @@ use crate::router::call_channel::{CallEvent, RequestOrigin};
 use crate::session::call::url_elicitations::PendingUrlElicitations;
 use crate::session::dialect::Dialect;
 use crate::session::token::Nonce;
-use crate::session::{CallPermit, Sessions};
+use crate::session::{CallPermit, SessionSharedState};
 use crate::upstream::call::correlator::UrlElicitationComplete;
 use domain::json::Json;
 use domain::jsonrpc::Id;
@@ -40,7 +40,7 @@ impl<'a> ClientEventSender<'a> {
     /// Messages about `events` are sent to `outgoing`. `session` is the session or connection of
     /// the call; `progress_token` is the client's token.
     pub(crate) fn new(
-        sessions: &'a Sessions,
+        shared: &'a SessionSharedState,
         dialect: Dialect,
         events: mpsc::Receiver<CallEvent>,
         outgoing: mpsc::Sender<String>,
@@ -57,8 +57,8 @@ impl<'a> ClientEventSender<'a> {
             progress_token,
             progress: f64::NEG_INFINITY,
             is_input_closed: false,
-            server_requests: &sessions.shared.server_requests,
-            url_elicitations: &sessions.shared.url_elicitations,
+            server_requests: &shared.server_requests,
+            url_elicitations: &shared.url_elicitations,
             pending: Vec::new(),
         }
     }

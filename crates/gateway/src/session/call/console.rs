@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::run::RunningCall;
 use crate::session::dialect::{Dialect, ResultForm};
 use crate::session::{CallOutcome, CallPermit, CallPermits, PreparedCall, Sessions};
 use crate::telemetry::TransportKind;
@@ -20,22 +21,24 @@ impl CallPermit for TrialAdmission {
     }
 }
 
-impl Sessions {
-    /// Performs a call as a client of the newest revision does that answers no server request:
-    /// through the gate, limited, recorded and counted.
-    pub async fn perform_for_console(self: Arc<Self>, call: Call, now: UnixSeconds) -> CallOutcome {
-        let prepared = PreparedCall {
-            id: Id::number(1),
-            dialect: Dialect::new(Revision::NEWEST_MODERN),
-            form: ResultForm::Prompt,
-            call,
-            nonce: None,
-            in_flight: None,
-            transport_kind: TransportKind::Http,
-            progress_token: None,
-            input_closed: None,
-        };
-        let permits = CallPermits { call: Arc::new(TrialAdmission), budget: Arc::new(Unbounded) };
-        self.perform(prepared, permits, None, now).await
-    }
+/// Performs a call as a client of the newest revision does that answers no server request:
+/// through the gate, limited, recorded and counted.
+pub async fn perform_for_console(
+    sessions: Arc<Sessions>,
+    call: Call,
+    now: UnixSeconds,
+) -> CallOutcome {
+    let prepared = PreparedCall {
+        id: Id::number(1),
+        dialect: Dialect::new(Revision::NEWEST_MODERN),
+        form: ResultForm::Prompt,
+        call,
+        nonce: None,
+        in_flight: None,
+        transport_kind: TransportKind::Http,
+        progress_token: None,
+        input_closed: None,
+    };
+    let permits = CallPermits { call: Arc::new(TrialAdmission), budget: Arc::new(Unbounded) };
+    RunningCall::new(sessions, prepared, permits, None, now).await
 }

@@ -2,8 +2,8 @@
 
 use tokio::time::Instant;
 
-use crate::session::Sessions;
-use audit::usage::Used;
+use crate::router::Router;
+use audit::usage::{GatewayUsage, Used};
 use domain::call::Call;
 
 /// The outcome of a call that its caller cancelled.
@@ -12,20 +12,24 @@ pub(super) const CANCELLED: &str = "cancelled";
 /// A call that will be counted. One that is dropped counts as cancelled.
 #[must_use = "a call that is dropped counts as cancelled"]
 pub(super) struct Counting<'a> {
-    sessions: &'a Sessions,
+    router: &'a Router,
+    usage: &'a GatewayUsage,
     call: &'a Call,
     began: Instant,
     outcome: &'static str,
 }
 
-impl Sessions {
+impl<'a> Counting<'a> {
     /// Measures a call that began at this time.
-    pub(super) fn counting<'a>(&'a self, call: &'a Call, began: Instant) -> Counting<'a> {
-        Counting { sessions: self, call, began, outcome: CANCELLED }
+    pub(super) fn new(
+        router: &'a Router,
+        usage: &'a GatewayUsage,
+        call: &'a Call,
+        began: Instant,
+    ) -> Self {
+        Self { router, usage, call, began, outcome: CANCELLED }
     }
-}
 
-impl Counting<'_> {
     /// Counts the call with its outcome: `ok`, `cancelled`, or the reason of a fault.
     pub(super) fn end(mut self, outcome: &'static str) {
         self.outcome = outcome;
@@ -39,8 +43,8 @@ impl Drop for Counting<'_> {
             return;
         }
         // Only names of prompts are kept: others are arbitrary text of clients.
-        let (prompt, upstream) = self.sessions.router.named(self.call).unzip();
-        self.sessions.shared.usage.count(Used {
+        let (prompt, upstream) = self.router.named(self.call).unzip();
+        self.usage.count(Used {
             prompt,
             upstream,
             caller: caller.clone(),

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use opentelemetry::context::FutureExt;
 use tokio::runtime::Handle;
@@ -15,13 +16,16 @@ use tokio_util::task::TaskTracker;
 use tracing::info;
 
 use super::client_events::ClientEventSender;
-use super::counting::CANCELLED;
+use super::counting::{CANCELLED, Counting};
 use super::failure_lines::FailureLines;
 use crate::policy::{Gate, RecordOutcome, ResultDigest};
+use crate::router::Router;
 use crate::router::call_channel::CallChannel;
-use crate::session::dialect::ResultForm;
+use crate::session::dialect::{ResultForm, ServerIdentity};
 use crate::session::tools::is_tool_result;
-use crate::session::{CallOutcome, CallPermit, CallPermits, MAX_DEPTH, PreparedCall, Sessions};
+use crate::session::{
+    CallOutcome, CallPermit, CallPermits, MAX_DEPTH, PreparedCall, SessionSharedState, Sessions,
+};
 use crate::telemetry::{End, ServerAttributes, ServerOperation};
 use crate::upstream::call::result_memory;
 use base::platform::heap::pin_in_place;
@@ -30,35 +34,17 @@ use domain::call::Call;
 use domain::fault::{CorrelationId, Fault, TransportFault, UpstreamFault};
 use domain::unix_time::UnixSeconds;
 
-impl Sessions {
-    /// Returns a call that runs where it is polled, until it is moved to a task of its own.
-    /// `permits` are held until the call has ended. Messages before the response go to `outgoing`,
-    /// where the client accepts any. `now` is the wall-clock time.
-    pub fn perform(
-        self: Arc<Self>,
-        mut pending: PreparedCall,
-        permits: CallPermits,
-        outgoing: Option<mpsc::Sender<String>>,
-        now: UnixSeconds,
-    ) -> RunningCall {
-        let cancels_on_drop = pending.dialect.cancels_on_disconnect() && pending.nonce.is_none();
-        let operation = self.begin(&mut pending);
-        let context = operation.context();
-        let tasks = self.shared.tasks.clone();
-        let gate = self.gate.clone();
-        let performing = || async move {
-            let CallPermits { call, budget } = permits;
-            let running = self.run(&pending, operation, outgoing, &*call, now);
-            result_memory::counting(budget, running).await
-        };
-        let place = CallPlace::Here(match context {
-            // Log records of the call belong to its trace.
-            Some(context) => pin_in_place(|| performing().with_context(context)),
-            None => pin_in_place(performing),
-        });
-        RunningCall { place: Some(place), cancels_on_drop, tasks, gate }
-    }
+/// Runs the calls of clients under one configuration.
+pub(in crate::session) struct Calls {
+    pub gate: Arc<Gate>,
+    pub router: Arc<Router>,
+    pub identity: Arc<ServerIdentity>,
+    /// `server.limits.request`: the longest time of one call.
+    pub timeout: Duration,
+    pub shared: Arc<SessionSharedState>,
+}
 
+impl Calls {
     /// Begins the server span of the call. Requests to upstreams become its children.
     fn begin(&self, pending: &mut PreparedCall) -> ServerOperation {
         let PreparedCall { id, dialect, call, nonce, transport_kind, .. } = pending;
@@ -85,10 +71,10 @@ impl Sessions {
         let PreparedCall { dialect, form, call, nonce, in_flight, progress_token, .. } = pending;
         let (dialect, form, nonce) = (*dialect, *form, *nonce);
         let began = Instant::now();
-        let deadline = began + self.limits.request;
+        let deadline = began + self.timeout;
         let (channel, call_events) = CallChannel::of(call.client);
         let record = self.gate.record(call);
-        let counting = self.counting(call, began);
+        let counting = Counting::new(&self.router, &self.shared.usage, call, began);
         let mut digest = ResultDigest::Text;
         let answer = async {
             let reply = self.router.route(call, &record, &channel, deadline, now).await?;
@@ -105,7 +91,8 @@ impl Sessions {
         };
         let mut events = call_events.zip(outgoing).map(|(events, outgoing)| {
             let progress_token = progress_token.clone();
-            ClientEventSender::new(self, dialect, events, outgoing, permit, nonce, progress_token)
+            let shared = &self.shared;
+            ClientEventSender::new(shared, dialect, events, outgoing, permit, nonce, progress_token)
         });
         // During a drain no request is accepted, and so no response to a server request.
         let gone = pending.input_closed.as_ref().unwrap_or(&self.shared.drain);
@@ -211,6 +198,34 @@ enum CallPlace {
 type Performing = Pin<Box<dyn Future<Output = CallOutcome> + Send>>;
 
 impl RunningCall {
+    /// Returns a call that runs where it is polled, until it is moved to a task of its own.
+    /// `permits` are held until the call has ended. Messages before the response go to `outgoing`,
+    /// where the client accepts any. `now` is the wall-clock time.
+    pub fn new(
+        sessions: Arc<Sessions>,
+        mut pending: PreparedCall,
+        permits: CallPermits,
+        outgoing: Option<mpsc::Sender<String>>,
+        now: UnixSeconds,
+    ) -> Self {
+        let cancels_on_drop = pending.dialect.cancels_on_disconnect() && pending.nonce.is_none();
+        let operation = sessions.calls.begin(&mut pending);
+        let context = operation.context();
+        let tasks = sessions.shared.tasks.clone();
+        let gate = sessions.gate.clone();
+        let performing = || async move {
+            let CallPermits { call, budget } = permits;
+            let running = sessions.calls.run(&pending, operation, outgoing, &*call, now);
+            result_memory::counting(budget, running).await
+        };
+        let place = CallPlace::Here(match context {
+            // Log records of the call belong to its trace.
+            Some(context) => pin_in_place(|| performing().with_context(context)),
+            None => pin_in_place(performing),
+        });
+        Self { place: Some(place), cancels_on_drop, tasks, gate }
+    }
+
     /// Continues in a task of its own, so that the deadline holds even if this future is not
     /// polled.
     #[must_use]

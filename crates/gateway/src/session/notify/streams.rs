@@ -3,14 +3,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use dashmap::DashMap;
 
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::policy::CallerRevocation;
+use crate::policy::{CallerRevocation, Gate};
 use crate::session::token::Nonce;
+use domain::caller::Caller;
+use domain::unix_time::UnixSeconds;
 
 /// The newest stream of each session with open streams: at most as many entries as streams are
 /// open.
@@ -30,7 +33,7 @@ pub(crate) struct StreamRegistration {
 
 /// The conditions that end a stream; the first one counts.
 #[derive(Default)]
-pub struct StreamEnd {
+pub(crate) struct StreamEnd {
     /// The deadline; `None` if there is none.
     pub at: Option<Instant>,
     /// The revocation of the caller's credential; `None` on a connection, whose end also ends the
@@ -41,6 +44,20 @@ pub struct StreamEnd {
 }
 
 impl StreamEnd {
+    /// The end of a stream of this caller: after `lifetime`, when the caller's credential expires,
+    /// or when the credential is revoked by a new configuration.
+    pub(crate) fn new(
+        gate: &Gate,
+        caller: &Caller,
+        lifetime: Option<Duration>,
+        now: UnixSeconds,
+    ) -> Self {
+        let valid = caller.expires().map(|at| at.saturating_since(now));
+        let longest = lifetime.into_iter().chain(valid).min();
+        let at = longest.and_then(|longest| Instant::now().checked_add(longest));
+        Self { at, revocation: Some(gate.revocation(caller)), displaced: None }
+    }
+
     /// Adds the signal that another stream takes its place.
     pub(crate) fn or_revoked(self, displaced: CancellationToken) -> Self {
         Self { displaced: Some(displaced), ..self }
@@ -50,7 +67,7 @@ impl StreamEnd {
     ///
     /// # Cancel safety
     /// Cancel safe.
-    pub async fn reached(&mut self) {
+    pub(crate) async fn reached(&mut self) {
         let expired = async {
             match self.at {
                 Some(at) => sleep_until(at).await,

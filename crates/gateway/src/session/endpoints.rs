@@ -1,0 +1,115 @@
+//! The endpoints, as clients of both eras use them: the methods that they serve, and the calls
+//! that they accept.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::call::in_flight::InFlightCall;
+use super::dialect::{ResultForm, ServerIdentity, result_message};
+use super::message::{InboundMessage, MessageFault, ReplyContext};
+use super::token::Nonce;
+use super::tools::{Purpose, ServedMethods, ToolRefusal, is_tool_result, with_public_name};
+use super::{Dispatch, PreparedCall, SessionSharedState, TransportContext};
+use crate::policy::Gate;
+use crate::router::Router;
+use domain::call::{Call, ClientMessages, ForwardedMeta};
+use domain::fault::{Fault, RequestFault};
+use domain::jsonrpc::Id;
+use domain::meta;
+
+/// The endpoints of one configuration.
+pub(super) struct Endpoints {
+    pub gate: Arc<Gate>,
+    pub router: Arc<Router>,
+    pub identity: Arc<ServerIdentity>,
+    pub discover_ttl: Duration,
+    /// `server.empty_lists`
+    pub empty_lists: bool,
+    pub shared: Arc<SessionSharedState>,
+}
+
+impl Endpoints {
+    /// Returns the methods and lists of an endpoint.
+    pub(super) fn served(&self, endpoint: &str) -> ServedMethods<'_> {
+        let exposure = self.router.exposure(endpoint);
+        ServedMethods { exposure, empty_lists: self.empty_lists }
+    }
+
+    /// Prepares a call: checks its method and parameters, and registers its id with the session or
+    /// connection `nonce`.
+    pub(super) fn prepare(
+        &self,
+        inbound: &InboundMessage<'_>,
+        id: Id,
+        reply_context: ReplyContext,
+        nonce: Option<Nonce>,
+    ) -> Result<Dispatch, MessageFault> {
+        let InboundMessage { context, method, params } = *inbound;
+        let ReplyContext { dialect, capabilities, mode } = reply_context;
+        let reject = |fault: Fault| MessageFault::new(fault, dialect);
+        let (request, form) = match self.served(context.endpoint).purpose(method, params, dialect) {
+            Ok(Purpose::Call(request, form)) => {
+                (with_public_name(&self.router, request, context.caller), form)
+            }
+            Ok(Purpose::EmptyList(member)) => {
+                let ttl_ms = self.discover_ttl.as_millis();
+                let result = dialect.empty_list(member, &self.identity, ttl_ms);
+                return Ok(Dispatch::Answer {
+                    message: result_message(&id, &result),
+                    session: None,
+                });
+            }
+            Err(ToolRefusal { fault, form: ResultForm::Tool }) if is_tool_result(&fault) => {
+                let result = dialect.tool_error(&fault, &self.identity);
+                return Ok(Dispatch::Answer {
+                    message: result_message(&id, &result),
+                    session: None,
+                });
+            }
+            Err(ToolRefusal { fault, .. }) => return Err(reject(fault)),
+        };
+        let in_flight = self.register(nonce, &id).map_err(reject)?;
+        let token = params.and_then(|p| p.get("_meta")?.get(meta::PROGRESS_TOKEN));
+        let progress_token = token.filter(|_| context.streams).and_then(Id::read);
+        let call = Call {
+            caller: context.caller.clone(),
+            subject_token: context.subject_token.cloned(),
+            endpoint: context.endpoint.into(),
+            address: context.address,
+            tried_by: None,
+            client: ClientMessages { capabilities, mode, progress: progress_token.is_some() },
+            forwarded: ForwardedMeta::read(params, |name| context.transport.trace(name)),
+            request,
+        };
+        let input_closed = match context.transport {
+            TransportContext::Http(_) => None,
+            TransportContext::Connection(connection) => Some(connection.input_closed.clone()),
+        };
+        let transport_kind = context.transport.transport_kind();
+        Ok(Dispatch::Call(PreparedCall {
+            id,
+            dialect,
+            form,
+            call,
+            nonce,
+            in_flight,
+            transport_kind,
+            progress_token,
+            input_closed,
+        }))
+    }
+
+    /// Registers a request for `notifications/cancelled`, if it has a session or connection.
+    ///
+    /// # Errors
+    /// [`RequestFault::IdInUse`] if the session has a request with this id in flight.
+    pub(super) fn register(
+        &self,
+        nonce: Option<Nonce>,
+        id: &Id,
+    ) -> Result<Option<InFlightCall>, Fault> {
+        let start =
+            |nonce| self.shared.in_flight.start(nonce, id.clone()).ok_or(RequestFault::IdInUse);
+        Ok(nonce.map(start).transpose()?)
+    }
+}
