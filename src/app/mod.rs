@@ -19,6 +19,7 @@ use tracing::{info, warn};
 
 use admin::{self, AdminServer, Reloads, Verification};
 use audit::Audit;
+use audit::question::Evidence;
 use audit::record::AuditEvent;
 use audit::usage::GatewayUsage;
 use audit::verify::regular::RegularVerification;
@@ -182,7 +183,9 @@ impl App {
         let supervisor = app.shutdown.supervisor.tracked_by(&connections);
         supervisor.supervise_until(&drain, "listener", accepting);
         if let Some((cluster, relayed)) = cluster.zip(relayed) {
-            app.join_cluster(&cluster, relayed, endpoint.clone());
+            let evidence = Evidence { audit: app.audit.clone(), usage: app.usage.clone() };
+            let (edition, shutdown) = (&app.edition, &app.shutdown);
+            replicas::take_part(&cluster, relayed, edition, endpoint.clone(), evidence, shutdown);
         }
         app.endpoint = Some(Listening { addr, service: endpoint });
         app.serve_admin(&edition).await?;

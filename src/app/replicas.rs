@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::Foundation;
 use super::edition::Edition;
-use super::{App, Foundation};
 use audit::question::Evidence;
 use base::seal::{Sealer, digest_text};
 use config::Config;
@@ -55,32 +55,32 @@ pub(super) async fn join(
     joined.map(Some).map_err(io::Error::other)
 }
 
-impl App {
-    /// Takes part in the cluster, until the end of the shutdown.
-    pub(super) fn join_cluster(
-        &self,
-        cluster: &Arc<ClusterMember>,
-        relayed: mpsc::Receiver<Relayed>,
-        endpoint: Arc<ArcSwap<Endpoint>>,
-    ) {
-        let Shutdown { stop, background: tasks, supervisor, .. } = &self.shutdown;
-        let describe = presence(cluster.clone(), Arc::downgrade(&self.edition));
-        let sessions = self.edition.load().shared.clone();
-        let terminated = move |holder: &Holder, session| {
-            sessions.terminated_elsewhere(holder, session);
-        };
-        let keeping = cluster.clone().run_membership(describe, terminated, stop.clone());
-        supervisor.supervise("membership", keeping);
-        let edition = self.edition.clone();
-        let evidence = Evidence { audit: self.audit.clone(), usage: self.usage.clone() };
-        let desk = AnswerDesk {
-            evidence,
-            limit: cluster.config().relay_size,
-            places: Arc::new(Semaphore::new(ANSWERED_AT_ONCE)),
-        };
-        let handling = handle_all(relayed, edition, endpoint, desk, tasks.clone(), stop.clone());
-        supervisor.supervise("relay", handling);
-    }
+/// Takes part in the cluster, until the end of the shutdown: publishes what the newest edition
+/// serves, and handles the messages that other replicas relay.
+pub(super) fn take_part(
+    cluster: &Arc<ClusterMember>,
+    relayed: mpsc::Receiver<Relayed>,
+    edition: &Arc<ArcSwap<Edition>>,
+    endpoint: Arc<ArcSwap<Endpoint>>,
+    evidence: Evidence,
+    shutdown: &Shutdown,
+) {
+    let Shutdown { stop, background: tasks, supervisor, .. } = shutdown;
+    let describe = presence(cluster.clone(), Arc::downgrade(edition));
+    let sessions = edition.load().shared.clone();
+    let terminated = move |holder: &Holder, session| {
+        sessions.terminated_elsewhere(holder, session);
+    };
+    let keeping = cluster.clone().run_membership(describe, terminated, stop.clone());
+    supervisor.supervise("membership", keeping);
+    let desk = AnswerDesk {
+        evidence,
+        limit: cluster.config().relay_size,
+        places: Arc::new(Semaphore::new(ANSWERED_AT_ONCE)),
+    };
+    let edition = edition.clone();
+    let handling = handle_all(relayed, edition, endpoint, desk, tasks.clone(), stop.clone());
+    supervisor.supervise("relay", handling);
 }
 
 /// Returns the presence of this replica: it describes the content that the newest edition serves.
