@@ -127,7 +127,8 @@ async fn ask_other(
     until: Instant,
 ) -> Result<Answer, String> {
     let question = serde_json::to_vec(question).map_err(|error| error.to_string())?;
-    let answer = cluster.ask(replica, question, until).await.map_err(|error| match error {
+    let answer = cluster.relay().ask(replica, question, until).await;
+    let answer = answer.map_err(|error| match error {
         RelayError::Unreachable => "no answer in time".to_owned(),
         RelayError::TooLarge { .. } => "the question is larger than cluster.relay_size".to_owned(),
         RelayError::OtherVersion => "another version of promptgate".to_owned(),

@@ -1,9 +1,11 @@
 //! The rate-limit buckets that all replicas share.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::ClusterMember;
+use super::Link;
 use super::store::StoreUnavailable;
 use base::seal::hex::hex;
 
@@ -31,23 +33,45 @@ pub(crate) enum Taken {
 /// Nanoseconds of one tick (`take.lua`).
 const TICK: u128 = 125;
 
-impl ClusterMember {
+/// The buckets in the store.
+pub(crate) struct StoredBuckets {
+    link: Arc<Link>,
+    /// Increases whenever buckets may be full again: with each connection to the store, and each
+    /// seal key.
+    generation: AtomicU64,
+}
+
+impl StoredBuckets {
+    pub(super) fn new(link: Arc<Link>) -> Self {
+        Self { link, generation: AtomicU64::new(0) }
+    }
+
+    /// A number that is the same as long as buckets that were empty can only fill with time.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// Notes that buckets may be full again.
+    pub(super) fn note_refilled(&self) {
+        self.generation.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Takes cells from several buckets in one step, or from none: one round trip.
     ///
     /// # Errors
     /// [`StoreUnavailable`]; the cells may be taken then, or not.
     pub(crate) async fn take(&self, takes: &[Take<'_>]) -> Result<Taken, StoreUnavailable> {
-        let sealer = self.sealer.load();
-        let mut invocation = self.scripts.take.prepare_invoke();
+        let Link { store, scripts, sealer, .. } = &*self.link;
+        let sealer = sealer.load();
+        let mut invocation = scripts.take.prepare_invoke();
         for take in takes {
-            invocation.key(self.store.key(&hex(&sealer.blind(take.key))));
+            invocation.key(store.key(&hex(&sealer.blind(take.key))));
             let interval = (take.interval.as_nanos() + TICK / 2) / TICK;
             invocation.arg(u64::try_from(interval.max(1)).unwrap_or(u64::MAX));
             invocation.arg(take.burst.get()).arg(take.cells);
         }
         drop(sealer);
-        let run = self
-            .store
+        let run = store
             .run(async |mut connection| invocation.invoke_async::<Vec<i64>>(&mut connection).await);
         read(&run.await?).filter(|taken| taken.is_for(takes.len())).ok_or(StoreUnavailable)
     }

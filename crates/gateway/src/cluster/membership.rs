@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::store::Push;
-use super::{ClusterMember, Relayed, ReplicaId, terminated};
+use super::{ClusterMember, Relayed, ReplicaId};
 use audit::record::AuditEvent;
 use base::seal::{Sealer, TokenKind};
 use domain::backoff::{Backoff, jittered};
@@ -115,14 +115,14 @@ impl ClusterMember {
         stop: CancellationToken,
     ) {
         stop.run_until_cancelled(self.keep_connected(&describe, &terminated)).await;
-        self.publish_terminations().await;
-        let (key, id) = (self.store.key("replicas"), self.id.to_string());
-        let left = self.store.run(async |mut connection| {
+        self.terminations.publish_pending().await;
+        let (key, id) = (self.link.store.key("replicas"), self.link.id.to_string());
+        let left = self.link.store.run(async |mut connection| {
             cmd("HDEL").arg(key).arg(id).query_async::<Value>(&mut connection).await
         });
         // Without it the others forget this replica by themselves.
         let _ = left.await;
-        self.store.disconnect();
+        self.link.store.disconnect();
     }
 
     async fn keep_connected(
@@ -132,7 +132,7 @@ impl ClusterMember {
     ) {
         let mut backoff = Backoff::up_to(LONGEST_WAIT);
         loop {
-            if self.store.is_up() {
+            if self.link.store.is_up() {
                 let since = Instant::now();
                 self.keep_beating(describe, terminated).await;
                 self.note_down();
@@ -144,7 +144,7 @@ impl ClusterMember {
                 sleep(backoff.next(fastrand::f64())).await;
                 match self.attach(describe()).await {
                     Ok(()) => break,
-                    Err(why) => self.store.note_failure(&why),
+                    Err(why) => self.link.store.note_failure(&why),
                 }
             }
             self.log_store_available();
@@ -158,15 +158,17 @@ impl ClusterMember {
         terminated: &(impl Fn(&Holder, [u8; 16]) + Send),
     ) {
         let mut next = Instant::now();
-        while self.store.is_up() {
+        while self.link.store.is_up() {
             tokio::select! {
                 () = sleep_until(next) => {}
-                () = self.store.lost() => return,
+                () = self.link.store.lost() => return,
             }
-            self.publish_terminations().await;
+            self.terminations.publish_pending().await;
             let presence = describe();
-            let beat =
-                self.store.run(async |connection| self.beat(connection, &presence, NEWS).await);
+            let beat = self
+                .link
+                .store
+                .run(async |connection| self.beat(connection, &presence, NEWS).await);
             let Ok((replicas, news)) = beat.await else {
                 // A store that is lost is known soon.
                 next = Instant::now() + RETRY;
@@ -174,10 +176,10 @@ impl ClusterMember {
             };
             self.apply_heartbeat(&replicas);
             let is_more = news.len() >= NEWS;
-            self.apply_terminated(&news, terminated);
+            self.terminations.apply(&news, terminated);
             next = Instant::now();
             if !is_more {
-                self.knows_terminated.store(true, Ordering::Relaxed);
+                self.terminations.note_complete();
                 next += jittered(HEARTBEAT, fastrand::f64());
             }
         }
@@ -188,19 +190,18 @@ impl ClusterMember {
     /// # Errors
     /// Why the store cannot be used, in words for operators.
     pub(super) async fn attach(&self, presence: Presence) -> Result<(), String> {
-        let [own, all] = self.relay_channels();
-        let candidate = self.store.open(&[own, all, self.logins.channel()]).await?;
+        let [own, all] = self.relay.channels();
+        let candidate = self.link.store.open(&[own, all, self.logins.channel()]).await?;
         let beat = candidate.probe(self.config.timeout, async |connection| {
             self.beat(connection, &presence, 1).await
         });
         let (replicas, _) = beat.await?;
-        self.reconnecting().begin(&self.replicas.load(), Instant::now());
+        self.reconnecting().begin(&self.link.replicas.load(), Instant::now());
         self.apply_heartbeat(&replicas);
-        // Another server may number the entries in another way.
-        self.last_terminated.store(Arc::new("0-0".to_owned()));
-        self.store.adopt(candidate);
+        self.terminations.read_again();
+        self.link.store.adopt(candidate);
         self.logins.note_connected();
-        self.generation.fetch_add(1, Ordering::Relaxed);
+        self.buckets.note_refilled();
         Ok(())
     }
 
@@ -211,17 +212,18 @@ impl ClusterMember {
         news: usize,
     ) -> Result<Beat, RedisError> {
         let presence = serde_json::to_vec(presence).unwrap_or_default();
-        let sealed = self.sealer.load().seal(TokenKind::Replica, &self.id.to_string(), &presence);
-        let last = self.last_terminated.load_full();
-        let mut beat = self.scripts.beat.key(self.store.key("replicas"));
-        beat.key(self.store.key("terminated")).arg(self.id.to_string()).arg(sealed);
+        let sealed =
+            self.link.sealer.load().seal(TokenKind::Replica, &self.link.id.to_string(), &presence);
+        let last = self.terminations.last();
+        let mut beat = self.link.scripts.beat.key(self.link.store.key("replicas"));
+        beat.key(self.link.store.key("terminated")).arg(self.link.id.to_string()).arg(sealed);
         beat.arg(whole_millis(FORGOTTEN)).arg(last.as_str()).arg(news);
         beat.invoke_async(&mut connection).await
     }
 
     /// Learns which replicas live.
     fn apply_heartbeat(&self, replicas: &[(Vec<u8>, u64, Vec<u8>)]) {
-        let sealer = self.sealer.load();
+        let sealer = self.link.sealer.load();
         let now = Instant::now();
         let replica = |(id, silent, sealed): &(Vec<u8>, u64, Vec<u8>)| {
             let seen = now.checked_sub(Duration::from_millis(*silent)).unwrap_or(now);
@@ -243,12 +245,12 @@ impl ClusterMember {
             );
         }
         self.warn_of_other_relays(&known);
-        self.replicas.store(Arc::new(known));
+        self.link.replicas.store(Arc::new(known));
     }
 
     /// Names the replicas that have begun to live with another version of the messages.
     fn warn_of_other_relays(&self, known: &[Replica]) {
-        let before = self.replicas.load();
+        let before = self.link.replicas.load();
         let own = TokenKind::Relay.version();
         for Replica { id, presence, .. } in known {
             let is_new = before.iter().all(|replica| replica.id != *id);
@@ -267,23 +269,6 @@ impl ClusterMember {
         self.reconnecting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Learns which sessions were terminated. Entries that are not sealed with the shared key are
-    /// ignored.
-    fn apply_terminated(
-        &self,
-        news: &[(String, Vec<Vec<u8>>)],
-        terminated: &(impl Fn(&Holder, [u8; 16]) + Send),
-    ) {
-        let sealer = self.sealer.load();
-        let sealed = news.iter().filter_map(|(_, members)| members.get(1));
-        for (holder, session) in sealed.filter_map(|sealed| terminated::open(&sealer, sealed)) {
-            terminated(&holder, session);
-        }
-        if let Some((last, _)) = news.last() {
-            self.last_terminated.store(Arc::new(last.clone()));
-        }
-    }
-
     /// Takes the messages of the channels, until `stop`.
     pub(super) async fn take_messages(
         self: Arc<Self>,
@@ -293,14 +278,14 @@ impl ClusterMember {
     ) {
         while let Some(Some(push)) = stop.run_until_cancelled(pushes.recv()).await {
             if !self.logins.receive(&push) {
-                self.receive(push, &relayed);
+                self.relay.receive(push, &relayed);
             }
         }
     }
 
     pub(super) fn note_down(&self) {
         self.reconnecting().lost.get_or_insert_with(Instant::now);
-        let why = self.store.failure();
+        let why = self.link.store.failure();
         warn!(
             why,
             "the store of the cluster is not available; rate limits are counted as cluster.on_failure says, \
@@ -310,7 +295,7 @@ impl ClusterMember {
     }
 
     pub(super) fn log_store_available(&self) {
-        let replicas = self.replicas.load().len();
+        let replicas = self.link.replicas.load().len();
         info!(replicas, name = self.name, "the store of the cluster is available");
         self.audit
             .note(AuditEvent::new("cluster_store_available").number("replicas", replicas as u64));

@@ -10,17 +10,15 @@ mod scripts;
 mod store;
 mod terminated;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Semaphore, mpsc};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
 use crate::shutdown::Supervisor;
@@ -29,54 +27,48 @@ use audit::Audit;
 use base::platform::wall_clock;
 use base::seal::hex::{from_hex, hex};
 use base::seal::{Sealer, TokenKind, random};
+use buckets::StoredBuckets;
 use config::{Limits, OnMissing};
 use domain::fair_share::Share;
 use domain::unix_time::UnixSeconds;
 use membership::Reconnecting;
-use relay::Relay;
 use scripts::Scripts;
 use store::Store;
+use terminated::Terminations;
 
 pub(crate) use buckets::{Take, Taken};
 pub use logins::{LoginLock, SharedLoginError, SharedLogins};
 pub use membership::{Presence, Replica};
-pub use relay::{Handling, Receipt, RelayError, RelayMessage, Relayed};
+pub use relay::{Handling, Receipt, Relay, RelayError, RelayMessage, Relayed};
 pub(crate) use store::StoreUnavailable;
 
 /// This replica, and its connection to the others.
 pub struct ClusterMember {
-    id: ReplicaId,
+    link: Arc<Link>,
     name: String,
     /// Seconds since the Unix epoch.
     started: u64,
     config: config::Cluster,
+    logins: Arc<SharedLogins>,
+    buckets: StoredBuckets,
+    terminations: Terminations,
+    relay: Arc<Relay>,
+    reconnecting: Mutex<Reconnecting>,
+    /// Replicas that live and cannot be read: they have another seal key.
+    unreadable: AtomicUsize,
+    audit: Audit,
+}
+
+/// The link of a replica to the store and so to the other replicas, which all its parts use.
+struct Link {
+    id: ReplicaId,
     store: Arc<Store>,
     scripts: Scripts,
-    logins: Arc<SharedLogins>,
     /// The sealer of the newest configuration.
     sealer: ArcSwap<Sealer>,
     bounds: ArcSwap<ClusterBounds>,
     /// The replicas that live, this one among them, in the order of their names.
     replicas: ArcSwap<Vec<Replica>>,
-    reconnecting: Mutex<Reconnecting>,
-    relay: Relay,
-    /// The last entry of the stream of terminated sessions that is known here.
-    last_terminated: ArcSwap<String>,
-    /// Whether all terminated sessions that the store had at the start are known here.
-    knows_terminated: AtomicBool,
-    /// Terminated sessions that are not published yet.
-    unpublished: Mutex<VecDeque<Arc<str>>>,
-    /// Serialises the writes of `unpublished` to the store.
-    publishing: Semaphore,
-    /// Replicas that live and cannot be read: they have another seal key.
-    unreadable: AtomicUsize,
-    telemetry: Telemetry,
-    audit: Audit,
-    tasks: TaskTracker,
-    stop: CancellationToken,
-    /// Increases whenever buckets may be full again: with each connection to the store, and each
-    /// seal key.
-    generation: AtomicU64,
 }
 
 /// The limits of a configuration that concern the cluster.
@@ -128,28 +120,28 @@ impl ClusterMember {
         let (tasks, stop) = (supervisor.tasks(), supervisor.stop().clone());
         let (store, pushes) = Store::new(config.clone(), tasks.clone())?;
         let store = Arc::new(store);
-        let cluster = Arc::new(Self {
+        let logins = SharedLogins::of_replica(store.clone());
+        let link = Arc::new(Link {
             id: ReplicaId(random()),
-            name: config.replica.clone().unwrap_or_else(random_name),
-            started: UnixSeconds::from(wall_clock()).0,
-            logins: SharedLogins::of_replica(store.clone()),
             store,
             scripts: Scripts::default(),
             sealer: ArcSwap::new(sealer),
             bounds: ArcSwap::from_pointee(ClusterBounds::of(limits)),
             replicas: ArcSwap::default(),
+        });
+        let relay =
+            Relay::new(link.clone(), config.relay_size, limits.share, telemetry, &supervisor);
+        let cluster = Arc::new(Self {
+            name: config.replica.clone().unwrap_or_else(random_name),
+            started: UnixSeconds::from(wall_clock()).0,
+            logins,
+            buckets: StoredBuckets::new(link.clone()),
+            terminations: Terminations::new(link.clone()),
+            relay: Arc::new(relay),
             reconnecting: Mutex::default(),
-            relay: Relay::new(limits.share),
-            last_terminated: ArcSwap::from_pointee("0-0".to_owned()),
-            knows_terminated: AtomicBool::new(false),
-            unpublished: Mutex::default(),
-            publishing: Semaphore::new(1),
-            generation: AtomicU64::new(0),
-            stop: stop.clone(),
             unreadable: AtomicUsize::new(0),
-            telemetry,
             audit,
-            tasks: tasks.clone(),
+            link,
             config,
         });
         match cluster.attach(cluster.presence(config_digest, None)).await {
@@ -161,7 +153,7 @@ impl ClusterMember {
                 ));
             }
             Err(why) => {
-                cluster.store.note_failure(&why);
+                cluster.link.store.note_failure(&why);
                 cluster.note_down();
             }
         }
@@ -190,15 +182,25 @@ impl ClusterMember {
 
     /// Applies another configuration. The keys of `[cluster]` need a restart.
     pub fn renew(&self, limits: &Limits, sealer: Arc<Sealer>) {
-        self.bounds.store(Arc::new(ClusterBounds::of(limits)));
+        self.link.bounds.store(Arc::new(ClusterBounds::of(limits)));
         self.relay.resize(limits.share);
-        self.sealer.store(sealer);
-        self.generation.fetch_add(1, Ordering::Relaxed);
+        self.link.sealer.store(sealer);
+        self.buckets.note_refilled();
     }
 
-    /// A number that is the same as long as buckets that were empty can only fill with time.
-    pub(crate) fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Relaxed)
+    /// The rate-limit buckets of all replicas.
+    pub(crate) fn buckets(&self) -> &StoredBuckets {
+        &self.buckets
+    }
+
+    /// The terminated sessions of all replicas.
+    pub(crate) fn terminations(&self) -> &Terminations {
+        &self.terminations
+    }
+
+    /// The messages to and from other replicas.
+    pub fn relay(&self) -> &Relay {
+        &self.relay
     }
 
     /// The description of this replica for its heartbeat.
@@ -215,7 +217,7 @@ impl ClusterMember {
 
     /// The id of this replica.
     pub fn id(&self) -> ReplicaId {
-        self.id
+        self.link.id
     }
 
     /// The operator's sign-ins for upstreams.
@@ -230,20 +232,20 @@ impl ClusterMember {
 
     /// The replicas that lived at the last heartbeat, this one among them.
     pub fn replicas(&self) -> Arc<Vec<Replica>> {
-        self.replicas.load_full()
+        self.link.replicas.load_full()
     }
 
     /// The number of replicas that were seen last, at least 1.
     pub fn count(&self) -> NonZeroU32 {
-        let count = self.replicas.load().len() + self.unreadable();
+        let count = self.link.replicas.load().len() + self.unreadable();
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN)
     }
 
     /// The number of other replicas with another configuration file, or another catalog.
     pub fn differing(&self) -> usize {
-        let replicas = self.replicas.load();
-        let Some(own) = replicas.iter().find(|replica| replica.id == self.id) else {
+        let replicas = self.link.replicas.load();
+        let Some(own) = replicas.iter().find(|replica| replica.id == self.link.id) else {
             return 0;
         };
         let differ = |one: &str, other: &str| one != other && !one.is_empty() && !other.is_empty();
@@ -262,12 +264,12 @@ impl ClusterMember {
     /// Whether sessions that were terminated before this replica started may still be accepted
     /// here.
     pub fn is_learning(&self) -> bool {
-        self.store.is_up() && !self.knows_terminated.load(Ordering::Relaxed)
+        self.link.store.is_up() && !self.terminations.is_complete()
     }
 
     /// Why the store is not available; `None` while it is.
     pub fn failure(&self) -> Option<String> {
-        (!self.store.is_up()).then(|| self.store.failure())
+        (!self.link.store.is_up()).then(|| self.link.store.failure())
     }
 }
 

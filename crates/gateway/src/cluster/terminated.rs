@@ -3,12 +3,15 @@
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use redis::Value;
+use tokio::sync::Semaphore;
 
-use super::ClusterMember;
+use super::Link;
 use super::store::StoreUnavailable;
 use base::seal::{Sealer, TokenKind};
 use domain::caller::Caller;
@@ -25,14 +28,60 @@ const PUBLISHED_AT_ONCE: usize = 200;
 /// Longest time for which the store keeps terminated sessions.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
+/// The entry before all others of a stream.
+const FIRST: &str = "0-0";
+
 /// The context that the seal of a terminated session is bound to.
 const BOUND_TO: &str = "terminated";
 
-impl ClusterMember {
+/// The terminated sessions of all replicas.
+pub(crate) struct Terminations {
+    link: Arc<Link>,
+    /// The last entry of the stream of terminated sessions that is known here.
+    last: ArcSwap<String>,
+    /// Whether all terminated sessions that the store had at the start are known here.
+    is_complete: AtomicBool,
+    /// Terminated sessions that are not published yet.
+    unpublished: Mutex<VecDeque<Arc<str>>>,
+    /// Serialises the writes of `unpublished` to the store.
+    publishing: Semaphore,
+}
+
+impl Terminations {
+    pub(super) fn new(link: Arc<Link>) -> Self {
+        Self {
+            link,
+            last: ArcSwap::from_pointee(FIRST.to_owned()),
+            is_complete: AtomicBool::new(false),
+            unpublished: Mutex::default(),
+            publishing: Semaphore::new(1),
+        }
+    }
+
+    /// Whether sessions that were terminated before this replica started are known here.
+    pub(super) fn is_complete(&self) -> bool {
+        self.is_complete.load(Ordering::Relaxed)
+    }
+
+    /// Notes that all terminated sessions of the store are known here.
+    pub(super) fn note_complete(&self) {
+        self.is_complete.store(true, Ordering::Relaxed);
+    }
+
+    /// The last entry of the stream that is known here.
+    pub(super) fn last(&self) -> Arc<String> {
+        self.last.load_full()
+    }
+
+    /// Reads the stream from its beginning: another server may number the entries in another way.
+    pub(super) fn read_again(&self) {
+        self.last.store(Arc::new(FIRST.to_owned()));
+    }
+
     /// Publishes to the other replicas that a session of `holder` was terminated; at once, or as
     /// soon as the store can be reached.
-    pub(crate) async fn publish_terminated(&self, holder: &Holder, session: [u8; 16]) {
-        let sealed = seal(&self.sealer.load(), holder, session);
+    pub(crate) async fn publish(&self, holder: &Holder, session: [u8; 16]) {
+        let sealed = seal(&self.link.sealer.load(), holder, session);
         {
             let mut unpublished = self.unpublished();
             if unpublished.len() >= UNPUBLISHED {
@@ -49,7 +98,7 @@ impl ClusterMember {
 
     /// Publishes the terminated sessions that are still unpublished, unless another task does
     /// already.
-    pub(super) async fn publish_terminations(&self) {
+    pub(super) async fn publish_pending(&self) {
         if let Ok(_turn) = self.publishing.try_acquire() {
             self.publish_all().await;
         }
@@ -72,17 +121,34 @@ impl ClusterMember {
     }
 
     async fn publish_sessions(&self, sessions: &[Arc<str>]) -> Result<(), StoreUnavailable> {
-        let bounds = self.bounds.load_full();
+        let Link { store, scripts, bounds, .. } = &*self.link;
+        let bounds = bounds.load_full();
         let lifetime = bounds.session_lifetime.clamp(Duration::from_millis(1), LONGEST);
-        let mut script = self.scripts.terminate.key(self.store.key("terminated"));
+        let mut script = scripts.terminate.key(store.key("terminated"));
         script.arg(bounds.terminated_sessions).arg(whole_millis(lifetime));
         sessions.iter().for_each(|session| {
             script.arg(&**session);
         });
-        let run = self
-            .store
-            .run(async |mut connection| script.invoke_async::<Value>(&mut connection).await);
+        let run =
+            store.run(async |mut connection| script.invoke_async::<Value>(&mut connection).await);
         run.await.map(drop)
+    }
+
+    /// Learns which sessions were terminated. Entries that are not sealed with the shared key are
+    /// ignored.
+    pub(super) fn apply(
+        &self,
+        news: &[(String, Vec<Vec<u8>>)],
+        terminated: &(impl Fn(&Holder, [u8; 16]) + Send),
+    ) {
+        let sealer = self.link.sealer.load();
+        let sealed = news.iter().filter_map(|(_, members)| members.get(1));
+        for (holder, session) in sealed.filter_map(|sealed| open(&sealer, sealed)) {
+            terminated(&holder, session);
+        }
+        if let Some((last, _)) = news.last() {
+            self.last.store(Arc::new(last.clone()));
+        }
     }
 
     fn unpublished(&self) -> MutexGuard<'_, VecDeque<Arc<str>>> {
@@ -107,7 +173,7 @@ fn seal(sealer: &Sealer, holder: &Holder, session: [u8; 16]) -> String {
 }
 
 /// Opens a terminated session; `None` for any other text.
-pub(super) fn open(sealer: &Sealer, sealed: &[u8]) -> Option<(Holder, [u8; 16])> {
+fn open(sealer: &Sealer, sealed: &[u8]) -> Option<(Holder, [u8; 16])> {
     let plain = sealer.open(TokenKind::Terminated, BOUND_TO, std::str::from_utf8(sealed).ok()?)?;
     let (session, rest) = plain.split_first_chunk()?;
     let (kind, holder) = rest.split_first()?;

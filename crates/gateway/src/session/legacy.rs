@@ -62,7 +62,7 @@ impl LegacySessions {
         let shared = &self.endpoints.shared;
         shared.terminated.insert(&holder, token.nonce);
         if let Some(cluster) = &shared.cluster {
-            cluster.publish_terminated(&holder, *token.nonce.as_bytes()).await;
+            cluster.terminations().publish(&holder, *token.nonce.as_bytes()).await;
         }
         Ok(())
     }

@@ -29,7 +29,7 @@ pub(super) async fn hand_response_over(
     let message = RelayMessage::Response { session: *session.as_bytes(), body };
     let holder = Holder::of(context.caller, context.address);
     // `NotFound` is no error: the call that waited for the response has ended.
-    cluster.hand_over(&holder, sender, message).await.map(drop).map_err(|e| fault(e).into())
+    cluster.relay().hand_over(&holder, sender, message).await.map(drop).map_err(|e| fault(e).into())
 }
 
 /// Cancels a call that another replica may have.
@@ -48,7 +48,7 @@ pub(super) async fn cancel_elsewhere(
     let message = RelayMessage::Cancelled { session: *session.as_bytes(), request };
     let holder = Holder::of(context.caller, context.address);
     gate.take_cancellation(&holder)?;
-    cluster.send_to_all(&holder, message).await.map(drop).map_err(fault)
+    cluster.relay().send_to_all(&holder, message).await.map(drop).map_err(fault)
 }
 
 /// The fault that a client gets for a message that was not handed over.

@@ -14,10 +14,14 @@ use dashmap::DashMap;
 use redis::cmd;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, interval_at, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use super::store::Push;
-use super::{ClusterMember, ReplicaId};
+use super::{Link, ReplicaId};
+use crate::shutdown::Supervisor;
+use crate::telemetry::Telemetry;
 use base::platform::wall_clock;
 use base::seal::{TokenKind, random};
 use domain::caller::{Caller, PROBER};
@@ -29,7 +33,13 @@ use seen::{LateReplicas, MessageRejection, SeenMessages, VALIDITY};
 pub use message::{Handling, RelayMessage};
 
 /// The messages on their way to and from this replica.
-pub(super) struct Relay {
+pub struct Relay {
+    link: Arc<Link>,
+    /// `cluster.relay_size`: the longest body of a message, in bytes.
+    size_max: usize,
+    telemetry: Telemetry,
+    tasks: TaskTracker,
+    stop: CancellationToken,
     /// The messages of which acknowledgements are awaited.
     waiting: DashMap<MessageId, mpsc::Sender<Acknowledgement>>,
     /// The same, by the callers whose messages they are.
@@ -83,7 +93,7 @@ pub struct Relayed {
 
 /// The acknowledgement that a message of another replica is owed.
 pub struct Receipt {
-    cluster: Arc<ClusterMember>,
+    relay: Arc<Relay>,
     from: ReplicaId,
     id: MessageId,
     _memory: Option<OwnedSemaphorePermit>,
@@ -101,14 +111,35 @@ const LOOK: Duration = Duration::from_secs(1);
 /// A larger message, in bytes, takes its turn to be published.
 const LARGE: usize = 64 << 10;
 
-impl ClusterMember {
+impl Relay {
+    pub(super) fn new(
+        link: Arc<Link>,
+        size_max: usize,
+        share: Share,
+        telemetry: Telemetry,
+        supervisor: &Supervisor,
+    ) -> Self {
+        Self {
+            link,
+            size_max,
+            telemetry,
+            tasks: supervisor.tasks().clone(),
+            stop: supervisor.stop().clone(),
+            waiting: DashMap::new(),
+            places: Places::new(WAITING),
+            large: Semaphore::new(1),
+            seen: Mutex::new(SeenMessages::new(share)),
+            late: Mutex::default(),
+        }
+    }
+
     /// The channels on which messages for this replica come.
-    pub(super) fn relay_channels(&self) -> [String; 2] {
-        self.recipients().map(|recipient| self.store.channel(&recipient.channel()))
+    pub(super) fn channels(&self) -> [String; 2] {
+        self.recipients().map(|recipient| self.link.store.channel(&recipient.channel()))
     }
 
     fn recipients(&self) -> [Recipient; 2] {
-        [Recipient::Replica(self.id), Recipient::All]
+        [Recipient::Replica(self.link.id), Recipient::All]
     }
 
     /// Hands a message of `holder` to a replica, and waits for its acknowledgement, at most for
@@ -129,14 +160,14 @@ impl ClusterMember {
     /// have answered.
     ///
     /// # Errors
-    /// As [`ClusterMember::hand_over`].
+    /// As [`Relay::hand_over`].
     pub(crate) async fn send_to_all(
         &self,
         holder: &Holder,
         message: RelayMessage,
     ) -> Result<Handling, RelayError> {
-        let replicas = self.replicas.load_full();
-        let others = replicas.iter().map(|replica| replica.id).filter(|id| *id != self.id);
+        let replicas = self.link.replicas.load_full();
+        let others = replicas.iter().map(|replica| replica.id).filter(|id| *id != self.link.id);
         self.send(holder, Recipient::All, others.collect(), message).await
     }
 
@@ -175,7 +206,7 @@ impl ClusterMember {
         whom: HashSet<ReplicaId>,
         message: RelayMessage,
     ) -> Result<Handling, RelayError> {
-        let replicas = self.replicas.load_full();
+        let replicas = self.link.replicas.load_full();
         let cannot_read = |id: &ReplicaId| {
             let other = replicas.iter().find(|replica| replica.id == *id);
             other.is_some_and(|other| other.presence.relay != TokenKind::Relay.version())
@@ -197,17 +228,17 @@ impl ClusterMember {
         mut whom: HashSet<ReplicaId>,
         message: RelayMessage,
     ) -> Result<Handling, RelayError> {
-        let limit = self.config.relay_size;
+        let limit = self.size_max;
         if message.body_len() > limit {
             return Err(RelayError::TooLarge { limit });
         }
-        let bounds = self.bounds.load_full();
+        let bounds = self.link.bounds.load_full();
         let patience = bounds.request.min(VALIDITY);
         let deadline = Instant::now() + patience;
         let (waiting, mut acknowledged) =
-            PendingAcknowledgement::register(&self.relay, holder, bounds.share)?;
+            PendingAcknowledgement::register(self, holder, bounds.share)?;
         let envelope = Envelope {
-            from: self.id,
+            from: self.link.id,
             id: waiting.id,
             expires: now().saturating_add(whole_millis(patience)),
             content: EnvelopeContent::Message(message),
@@ -273,18 +304,17 @@ impl ClusterMember {
         message: RelayMessage,
         until: Instant,
     ) -> Result<Vec<u8>, RelayError> {
-        let limit = self.config.relay_size;
+        let limit = self.size_max;
         if message.body_len() > limit {
             return Err(RelayError::TooLarge { limit });
         }
         let patience = until.saturating_duration_since(Instant::now()).min(VALIDITY);
-        let share = self.bounds.load().share;
+        let share = self.link.bounds.load().share;
         let asker = Holder::Caller(Caller::new(PROBER));
-        let (waiting, mut acknowledged) =
-            PendingAcknowledgement::register(&self.relay, &asker, share)?;
+        let (waiting, mut acknowledged) = PendingAcknowledgement::register(self, &asker, share)?;
         let expires = now().saturating_add(whole_millis(patience));
         let content = EnvelopeContent::Message(message);
-        let envelope = Envelope { from: self.id, id: waiting.id, expires, content };
+        let envelope = Envelope { from: self.link.id, id: waiting.id, expires, content };
         if self.publish(Recipient::Replica(to), envelope, patience).await? == 0 {
             return Err(RelayError::Unreachable);
         }
@@ -302,7 +332,9 @@ impl ClusterMember {
     /// Whether a recipient has sent a heartbeat lately.
     fn lives(&self, recipient: Recipient) -> bool {
         match recipient {
-            Recipient::Replica(id) => self.replicas.load().iter().any(|replica| replica.id == id),
+            Recipient::Replica(id) => {
+                self.link.replicas.load().iter().any(|replica| replica.id == id)
+            }
             Recipient::All => true,
         }
     }
@@ -318,14 +350,11 @@ impl ClusterMember {
         envelope: Envelope,
         patience: Duration,
     ) -> Result<usize, RelayError> {
-        let _turn = if envelope.content.len() > LARGE {
-            self.relay.large.acquire().await.ok()
-        } else {
-            None
-        };
-        let sealed = envelope.seal(&self.sealer.load(), to);
-        let channel = self.store.channel(&to.channel());
-        let published = self.store.run_within(patience, async |mut connection| {
+        let _turn =
+            if envelope.content.len() > LARGE { self.large.acquire().await.ok() } else { None };
+        let sealed = envelope.seal(&self.link.sealer.load(), to);
+        let channel = self.link.store.channel(&to.channel());
+        let published = self.link.store.run_within(patience, async |mut connection| {
             cmd("PUBLISH").arg(channel).arg(sealed).query_async::<usize>(&mut connection).await
         });
         published.await.map_err(|_| RelayError::Unreachable)
@@ -336,36 +365,37 @@ impl ClusterMember {
     pub(super) fn receive(self: &Arc<Self>, push: Push, handlers: &mpsc::Sender<Relayed>) {
         let Push { channel, payload, memory } = push;
         let mut recipients = self.recipients().into_iter();
-        let is_meant =
-            |recipient: &Recipient| self.store.channel(&recipient.channel()).as_bytes() == channel;
+        let is_meant = |recipient: &Recipient| {
+            self.link.store.channel(&recipient.channel()).as_bytes() == channel
+        };
         let Some(recipient) = recipients.find(is_meant) else {
             return;
         };
-        let Some(envelope) = Envelope::open(&self.sealer.load(), recipient, &payload) else {
+        let Some(envelope) = Envelope::open(&self.link.sealer.load(), recipient, &payload) else {
             debug!("a message on a channel of the cluster was not sealed with server.seal_key");
             return;
         };
         drop(payload);
         let Envelope { from, id, expires, content } = envelope;
-        if from == self.id {
+        if from == self.link.id {
             return;
         }
         let message = match content {
             EnvelopeContent::Acknowledgement(handling) => {
                 let answer = Vec::new();
-                return self.relay.acknowledged(id, Acknowledgement { from, handling, answer });
+                return self.acknowledged(id, Acknowledgement { from, handling, answer });
             }
             EnvelopeContent::Answer(answer) => {
                 let handling = Handling::Handled;
-                return self.relay.acknowledged(id, Acknowledgement { from, handling, answer });
+                return self.acknowledged(id, Acknowledgement { from, handling, answer });
             }
             EnvelopeContent::Message(message) => message,
         };
-        let admitted = self.relay.admit(&message, id, expires);
+        let admitted = self.admit(&message, id, expires);
         if admitted != Err(MessageRejection::Expired) {
-            self.relay.late().note_in_time(from);
+            self.late().note_in_time(from);
         }
-        let receipt = Receipt { cluster: self.clone(), from, id, _memory: memory };
+        let receipt = Receipt { relay: self.clone(), from, id, _memory: memory };
         let relayed = Relayed { message, receipt };
         let refused = match admitted {
             Ok(()) => match handlers.try_send(relayed) {
@@ -375,7 +405,7 @@ impl ClusterMember {
             Err(MessageRejection::Full) => relayed,
             Err(MessageRejection::Repeated) => return,
             Err(MessageRejection::Expired) => {
-                if self.relay.late().note_late(from) {
+                if self.late().note_late(from) {
                     warn!(
                         replica = %from,
                         "a message of another replica has expired, or its clock differs by more than 5 s"
@@ -387,18 +417,6 @@ impl ClusterMember {
             }
         };
         self.tasks.spawn(refused.receipt.acknowledge(Handling::Overloaded));
-    }
-}
-
-impl Relay {
-    pub(super) fn new(share: Share) -> Self {
-        Self {
-            waiting: DashMap::new(),
-            places: Places::new(WAITING),
-            large: Semaphore::new(1),
-            seen: Mutex::new(SeenMessages::new(share)),
-            late: Mutex::default(),
-        }
     }
 
     /// Hands an acknowledgement to the sender of the message, which may have its answer already.
@@ -456,11 +474,11 @@ impl Receipt {
     }
 
     async fn send(self, content: EnvelopeContent) {
-        let Self { cluster, from, id, .. } = self;
+        let Self { relay, from, id, .. } = self;
         let expires = now().saturating_add(whole_millis(VALIDITY));
-        let envelope = Envelope { from: cluster.id, id, expires, content };
+        let envelope = Envelope { from: relay.link.id, id, expires, content };
         // Without the store the sender gives up at its deadline.
-        let _ = cluster.publish(Recipient::Replica(from), envelope, VALIDITY).await;
+        let _ = relay.publish(Recipient::Replica(from), envelope, VALIDITY).await;
     }
 }
 

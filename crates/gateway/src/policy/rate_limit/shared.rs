@@ -16,7 +16,7 @@ use config::{OnStoreFailure, SharedLimits};
 
 /// The store of the shared buckets.
 pub(super) trait SharedStore: Send + Sync {
-    /// See [`ClusterMember::take`].
+    /// See `StoredBuckets::take`.
     fn take(
         &self,
         takes: &[Take<'_>],
@@ -25,13 +25,13 @@ pub(super) trait SharedStore: Send + Sync {
     /// The number of replicas that were seen last.
     fn replicas(&self) -> NonZeroU32;
 
-    /// See [`ClusterMember::generation`].
+    /// See `StoredBuckets::generation`.
     fn generation(&self) -> u64;
 }
 
 impl SharedStore for ClusterMember {
     async fn take(&self, takes: &[Take<'_>]) -> Result<Taken, StoreUnavailable> {
-        self.take(takes).await
+        self.buckets().take(takes).await
     }
 
     fn replicas(&self) -> NonZeroU32 {
@@ -39,7 +39,7 @@ impl SharedStore for ClusterMember {
     }
 
     fn generation(&self) -> u64 {
-        self.generation()
+        self.buckets().generation()
     }
 }
 
