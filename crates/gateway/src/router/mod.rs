@@ -7,6 +7,7 @@ mod caller_lists;
 mod change_shares;
 pub(crate) mod changes;
 pub mod blocking;
+mod arguments;
 mod build;
 mod bridge;
 pub mod catalog;
@@ -30,7 +31,7 @@ mod status;
 pub mod view;
 pub mod view_cache;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::broadcast;
@@ -43,6 +44,7 @@ use crate::upstream::call::exchange::ExchangeEvent;
 use crate::upstream::call::request::{RequestParams, UpstreamRequest};
 use approval::{ApprovalRow, approval_arguments};
 use approvals::{Approvals, VersionParts};
+use arguments::{effective_arguments, renamed_arguments, without_presets};
 use base::platform::heap::rare;
 use base::seal::Sealer;
 use bridge::Bridge;
@@ -53,14 +55,11 @@ use changes::Changes;
 use config::{Exposure, Limits, ToolForm};
 use domain::approval::{ApprovalState, Mode};
 use domain::call::{Call, InputRetry, NameKind, Request};
-use domain::call_overlay::Validation;
 use domain::caller::Caller;
 use domain::document::Document;
-use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
-use domain::json::object::write_object;
+use domain::fault::{Fault, RequestFault, UpstreamFaultKind as Kind};
 use domain::name::UpstreamId;
 use domain::overlay::{self, Overlay};
-use domain::redaction::without_secrets;
 use domain::server_request::ClientCapabilities;
 use domain::tool::name::is_derived;
 use domain::unix_time::UnixSeconds;
@@ -68,7 +67,6 @@ use lists::owner;
 use owner::Owner;
 use reply::{Completion, Reply, ResultOrigin};
 use search::search;
-use segment::name_of_tool;
 use status::statuses;
 use unapproved::{count_tolerated, snapshot_or};
 use view_cache::{ListKind, ListKinds};
@@ -487,96 +485,10 @@ async fn complete(
     }
 }
 
-/// Returns the arguments of a tool under the names of the prompt's arguments; `None` where they are
-/// the same.
-///
-/// # Errors
-/// [`RequestFault::InvalidParams`] if an argument is given under both of its names.
-fn renamed_arguments(
-    owner: &Owner,
-    arguments: &Document,
-) -> Result<Option<Document>, RequestFault> {
-    let derived: HashMap<String, &str> = owner
-        .arguments
-        .iter()
-        .map(|argument| (name_of_tool(&argument.name), argument.name.as_str()))
-        .filter(|(property, name)| property != name)
-        .collect();
-    if derived.is_empty() {
-        return Ok(None);
-    }
-    let mut text = String::new();
-    write_object(&mut text, |renamed| {
-        for (key, value) in arguments.json().members() {
-            let key = key.as_str().unwrap_or_default();
-            renamed.json(derived.get(&*key).copied().unwrap_or(&key), value.text());
-        }
-    });
-    let renamed = Document::parse(text.into_bytes(), ARGUMENTS_DEPTH).map_err(|_| {
-        let what = "an argument is given twice, under its name and as a property".to_owned();
-        RequestFault::InvalidParams { what }
-    })?;
-    Ok(Some(renamed))
-}
-
-/// An object of strings.
-const ARGUMENTS_DEPTH: usize = 2;
-
 fn origin(owner: &Owner) -> ResultOrigin {
     ResultOrigin {
         upstream: owner.upstream.clone(),
         digest: owner.digest.clone(),
         name: owner.public_name.clone(),
-    }
-}
-
-/// Returns the arguments for the upstream where they are not those of the client.
-///
-/// # Errors
-/// The arguments do not fit the effective definition.
-fn effective_arguments(
-    routed: &RoutedCall<'_>,
-    arguments: Option<&Document>,
-) -> Result<Option<Document>, Fault> {
-    let mut validation = Validation::PresetsOnly;
-    if routed.upstream.config().settings.validate_arguments {
-        validation = Validation::Full;
-        check_arguments(routed.owner, arguments)?;
-    }
-    match &routed.owner.overlay {
-        Some(overlay) => Ok(overlay.arguments(arguments.map(Document::json), validation)?),
-        None => Ok(None),
-    }
-}
-
-/// Removes the values of preset arguments, which an upstream may repeat, from a fault.
-fn without_presets(owner: &Owner, fault: Fault) -> Fault {
-    match (fault, &owner.overlay) {
-        (Fault::Upstream(fault), Some(overlay)) => {
-            let kind = without_secrets(fault.kind, overlay.preset_values());
-            UpstreamFault { kind, ..fault }.into()
-        }
-        (fault, _) => fault,
-    }
-}
-
-/// Checks that all required arguments are given.
-fn check_arguments(owner: &Owner, arguments: Option<&Document>) -> Result<(), Fault> {
-    let required = || owner.arguments.iter().filter(|argument| argument.required);
-    let mut missing: HashSet<&str> = required().map(|argument| argument.name.as_str()).collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    // One pass over the text, which may have megabytes, for all required arguments.
-    for (name, _) in arguments.into_iter().flat_map(|arguments| arguments.json().members()) {
-        if let Some(name) = name.as_str() {
-            missing.remove(&*name);
-        }
-    }
-    match required().find(|argument| missing.contains(argument.name.as_str())) {
-        Some(argument) => {
-            Err(RequestFault::MissingArgument { argument: argument.name.clone() }.into())
-        }
-        None => Ok(()),
     }
 }

@@ -12,13 +12,12 @@ use crate::policy::{CallTarget, RecordOutcome, Resolution, ResultDigest};
 use crate::router::approval::{
     ApprovalRow, DEPTH, OfferedPrompt, PromptApproval, approval_arguments, holds_secret,
 };
+use crate::router::arguments::{effective_arguments, without_presets};
 use crate::router::bridge::Bridge;
 use crate::router::call_channel::CallChannel;
 use crate::router::owner::Owner;
 use crate::router::reply::Reply;
-use crate::router::{
-    Completing, RoutedCall, Router, complete, effective_arguments, without_presets,
-};
+use crate::router::{Completing, RoutedCall, Router, complete};
 use base::seal;
 use domain::approval::template::{fill, template};
 use domain::approval::{DigestText, NO_ARGUMENTS, OfferedText, TemplateArguments, canonical_text};
