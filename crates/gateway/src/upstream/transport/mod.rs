@@ -6,6 +6,7 @@ pub(crate) mod sse_reader;
 pub(crate) mod stdio;
 mod child_input;
 mod lost_session;
+mod refusal;
 mod cookies;
 
 use std::sync::Arc;

@@ -3,12 +3,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{
-    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, COOKIE, HOST, LOCATION, RETRY_AFTER,
-};
+use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, COOKIE, HOST, LOCATION};
 use http::response::Parts;
 use http::uri::Scheme;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
@@ -24,6 +22,7 @@ use tracing::debug;
 use super::UpstreamEvent;
 use super::cookies::CookieJar;
 use super::lost_session;
+use super::refusal::{encoded, other_media, refusal, showing, with_beginning};
 use super::sse_reader::{SseReader, next_chunk};
 use crate::net::egress::{Egress, UNENCODED, check_encoding};
 use crate::net::origin;
@@ -34,7 +33,7 @@ use crate::upstream::call::result_memory;
 use base::platform::heap::rare;
 use base::platform::wall_clock;
 use domain::document::Document;
-use domain::fault::{UpstreamFaultKind as Kind, excerpt, sanitised};
+use domain::fault::UpstreamFaultKind as Kind;
 use domain::jsonrpc::{self, Frame, Id};
 use domain::method::PING;
 use domain::unix_time::UnixSeconds;
@@ -742,86 +741,6 @@ fn host(url: &Uri) -> Option<HeaderValue> {
     HeaderValue::try_from(host).ok()
 }
 
-/// Returns the fault for an error status of a response from `url`.
-fn refusal(url: &Uri, status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Kind {
-    let retry_after_secs = retry_after(headers, now);
-    let location = headers.get(LOCATION).filter(|_| status.is_redirection());
-    match (status, retry_after_secs, location) {
-        (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, ..) => {
-            Kind::AuthFailed { status: status.as_u16() }
-        }
-        (StatusCode::TOO_MANY_REQUESTS, retry_after_secs, _) => {
-            Kind::RateLimited { retry_after_secs }
-        }
-        (StatusCode::SERVICE_UNAVAILABLE, Some(retry_after_secs), _) => {
-            Kind::Paused { retry_after_secs }
-        }
-        (_, _, Some(location)) => {
-            let location = origin::shown(url, &String::from_utf8_lossy(location.as_bytes()));
-            Kind::Moved { status: status.as_u16(), location }
-        }
-        _ => Kind::Status { status: status.as_u16(), shown: String::new() },
-    }
-}
-
-/// The beginning of a body that an operator reads, in bytes.
-const MAX_SHOWN: usize = 1024;
-
-/// The time for that beginning: the call has failed already, and its caller waits.
-const SHOWN_TIMEOUT: Duration = Duration::from_millis(250);
-
-/// Returns the refusal with the beginning of the body, if it is a status with a readable one.
-async fn with_beginning(refusal: Kind, head: &Parts, mut body: Incoming) -> Kind {
-    if !matches!(refusal, Kind::Status { .. }) || check_encoding(&head.headers).is_err() {
-        return refusal;
-    }
-    let mut beginning = Vec::new();
-    let _ = timeout(SHOWN_TIMEOUT, async {
-        while let Ok(Some(chunk)) = next_chunk(&mut body).await {
-            let room = MAX_SHOWN - beginning.len();
-            beginning.extend_from_slice(&chunk[..chunk.len().min(room)]);
-            if beginning.len() == MAX_SHOWN {
-                break;
-            }
-        }
-    })
-    .await;
-    showing(refusal, &beginning)
-}
-
-/// Returns the refusal with the beginning of its body in one line, if it is a status.
-fn showing(refusal: Kind, body: &[u8]) -> Kind {
-    match refusal {
-        Kind::Status { status, .. } => {
-            let text = String::from_utf8_lossy(&body[..body.len().min(MAX_SHOWN)]);
-            Kind::Status { status, shown: sanitised(text.trim(), MAX_SHOWN) }
-        }
-        other => other,
-    }
-}
-
-/// Returns the seconds in `Retry-After`, or until the time in it (RFC 9110, section 10.2.3).
-fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<u64> {
-    let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    value.parse().ok().or_else(|| {
-        let until = httpdate::parse_http_date(value).ok()?;
-        Some(until.duration_since(now).unwrap_or_default().as_secs())
-    })
-}
-
-/// The fault of a response of another media type.
-fn other_media(headers: &HeaderMap) -> Kind {
-    let media = headers.get(CONTENT_TYPE).map(|value| String::from_utf8_lossy(value.as_bytes()));
-    let shown =
-        media.map_or("no Content-Type".to_owned(), |m| format!("Content-Type {:?}", excerpt(&m)));
-    Kind::NoMessage { what: "the response is neither JSON nor an event stream", shown }
-}
-
-/// The fault of a response with a content coding.
-fn encoded(shown: String) -> Kind {
-    Kind::NoMessage { what: "the response is encoded, which was not asked for", shown }
-}
-
 /// Returns the media type without parameters, if it is one of the two that MCP uses.
 fn media_type(headers: &HeaderMap) -> Option<&'static str> {
     let value = headers.get(CONTENT_TYPE)?.to_str().ok()?;
@@ -842,48 +761,6 @@ fn same_origin_redirect(url: &Uri, response: &Response<Incoming>) -> Option<Uri>
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_a_server_says_with_a_status_is_in_the_fault() {
-        let url = Uri::from_static("https://a.example/mcp");
-        let at = |text: &str| httpdate::parse_http_date(text).unwrap();
-        let now = at("Sun, 06 Nov 1994 08:49:37 GMT");
-        let fault = |status: u16, name: HeaderName, value: &'static str| {
-            let headers = HeaderMap::from_iter([(name, HeaderValue::from_static(value))]);
-            refusal(&url, StatusCode::from_u16(status).unwrap(), &headers, now)
-        };
-        let limited = |retry_after_secs| Kind::RateLimited { retry_after_secs };
-        for (value, expected) in [
-            ("120", Some(120)),
-            ("Sun, 06 Nov 1994 08:50:37 GMT", Some(60)),
-            ("Sunday, 06-Nov-94 08:48:37 GMT", Some(0)),
-            ("soon", None),
-        ] {
-            assert_eq!(fault(429, RETRY_AFTER, value), limited(expected), "{value}");
-        }
-        assert_eq!(fault(503, RETRY_AFTER, "7"), Kind::Paused { retry_after_secs: 7 });
-        assert_eq!(
-            fault(503, RETRY_AFTER, "soon"),
-            Kind::Status { status: 503, shown: String::new() }
-        );
-        for (value, expected) in [
-            ("/mcp/", "https://a.example/mcp/"),
-            ("https://u:p@login.example/in?token=x#y", "https://login.example/in"),
-            ("//[", "//["),
-        ] {
-            let moved = Kind::Moved { status: 301, location: expected.to_owned() };
-            assert_eq!(fault(301, LOCATION, value), moved);
-            assert!(moved.diagnosis().contains("set url"), "{}", moved.diagnosis());
-            assert!(!moved.to_string().contains("login"), "callers are not told");
-        }
-        assert_eq!(fault(400, LOCATION, "/x"), Kind::Status { status: 400, shown: String::new() });
-    }
-
-    #[test]
-    fn a_response_without_a_media_type_says_so() {
-        let none = other_media(&HeaderMap::new());
-        assert!(none.diagnosis().ends_with("no Content-Type"), "{none}");
-    }
 
     #[test]
     fn the_host_has_a_port_unless_it_is_that_of_http_and_is_left_to_the_client_over_tls() {
