@@ -14,6 +14,7 @@ pub mod prompt_list;
 pub(crate) mod stderr_tail;
 pub(crate) mod recent_calls;
 pub(crate) mod repairs;
+mod build;
 mod walk_pace;
 
 use std::path::PathBuf;
@@ -21,28 +22,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore, broadcast, mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tokio_util::task::TaskTracker;
-use tracing::{Instrument, warn};
 
-use crate::cluster::SharedLogins;
-use crate::logins::store::Folder;
 use crate::policy::{Authorized, Pass};
-use crate::shutdown::Supervisor;
 use crate::telemetry::{self, ClientOperation, Telemetry, TransportKind};
 use accounts::account::{Account, WatchedRequest};
-use accounts::{Accounts, IDLE, UpstreamAccounts};
-use audit::Audit;
-use base::platform::disk::{self, Watch};
+use accounts::{IDLE, UpstreamAccounts};
 use base::platform::heap::{pin_in_place, rare};
 use call::call_secrets::CallSecrets;
-use call::correlator::{InterimSender, NotificationSinks, UrlElicitationComplete};
+use call::correlator::InterimSender;
 use call::exchange::{CallExchange, ConcurrencyPermit, RecentCall};
 use call::request::UpstreamRequest;
 use config::Transport;
-use connection::connect::{Connector, DriverSignals};
+use connection::connect::DriverSignals;
 use connection::dedicated::DedicatedPool;
 use connection::handshake::ListenEvent;
 use connection::{Connection, Negotiated};
@@ -54,7 +48,7 @@ use domain::method::Method;
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
 use domain::subject_token::SubjectToken;
-use driver::{ConnectionState, Driver, DriverId, DriverReport, FetchedList};
+use driver::{ConnectionState, DriverId, FetchedList};
 use guard::breaker::CircuitBreaker;
 use guard::concurrency::ConcurrencyLimit;
 use held_secrets::HeldSecrets;
@@ -62,38 +56,7 @@ use recent_calls::{RecentCalls, RecentSummary};
 use repairs::Repairs;
 use stderr_tail::StderrTail;
 
-/// Shared dependencies of all upstreams.
-#[derive(Clone)]
-pub struct UpstreamDeps {
-    pub audit: Audit,
-    pub telemetry: Telemetry,
-    pub supervisor: Supervisor,
-    /// The tasks of calls and connections, for which a shutdown waits.
-    pub tasks: TaskTracker,
-    /// Cancelled when the gateway shuts down.
-    pub shutdown: CancellationToken,
-    /// Permits to start a child process.
-    pub starting: Arc<Semaphore>,
-    /// The accounts of callers at upstreams.
-    pub accounts: Arc<Accounts>,
-    /// The operator's sign-ins, if there is a cluster.
-    pub logins: Option<Arc<SharedLogins>>,
-}
-
-/// Most child processes in the handshake at once, until each has answered its first request: more
-/// would only delay all of them.
-const STARTING: usize = 16;
-
-impl UpstreamDeps {
-    /// Returns the dependencies outside of a cluster, with all permits to start a child process
-    /// free.
-    pub fn new(audit: Audit, telemetry: Telemetry, supervisor: Supervisor) -> Self {
-        let (tasks, shutdown) = (supervisor.tasks().clone(), supervisor.stop().clone());
-        let starting = Arc::new(Semaphore::new(STARTING));
-        let accounts = Arc::default();
-        Self { audit, telemetry, supervisor, tasks, shutdown, starting, accounts, logins: None }
-    }
-}
+pub use build::UpstreamDeps;
 
 /// The router's handle on one upstream. Its driver ends when the last reference is dropped: an
 /// upstream that was removed from the configuration still finishes its calls in flight.
@@ -125,104 +88,6 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Starts a driver that reports under the id `driver`, and returns the handle of its upstream.
-    /// Completed URL elicitations go to `url_completions`.
-    pub(crate) fn start(
-        driver: DriverId,
-        config: config::UpstreamSettings,
-        reports: mpsc::Sender<DriverReport>,
-        url_completions: broadcast::Sender<UrlElicitationComplete>,
-        deps: &UpstreamDeps,
-    ) -> Self {
-        let deps = deps.clone();
-        let UpstreamDeps { audit, telemetry, supervisor, tasks, shutdown, .. } = deps;
-        let UpstreamDeps { starting, accounts, logins: shared, .. } = deps;
-        let config = Arc::new(config);
-        let shutdown = shutdown.child_token();
-        let needed = shutdown.clone().drop_guard();
-        let (sender, connection_state) = watch::channel(ConnectionState::Connecting);
-        let signals = DriverSignals::default();
-        let upstream = config.id.as_str().into();
-        let stderr_tail: Arc<StderrTail> = Arc::default();
-        let measured = telemetry.clone();
-        let kept = stderr_tail.clone();
-        let repairs = Repairs::new(config.id.as_str(), telemetry.clone());
-        let noted = audit.clone();
-        let sinks = NotificationSinks {
-            upstream,
-            list_changed: Some(signals.list_changed.clone()),
-            url_completions,
-            audit,
-            telemetry: measured,
-            stderr_tail: kept,
-            repairs: repairs.clone(),
-        };
-        let logins = config
-            .login()
-            .and_then(|login| watch_logins(login, shared.as_deref(), &signals.logins_changed));
-        let connector = Connector::new(config.clone(), sinks, tasks.clone(), starting, shared);
-        let accounts = |connector: Arc<Connector>| {
-            let (audit, tasks, shutdown) = (noted.clone(), tasks.clone(), shutdown.clone());
-            let own = UpstreamAccounts::new(accounts, driver, &connector, audit, tasks, shutdown)?;
-            Ok((connector, own))
-        };
-        let (connector, accounts) = match connector.map(Arc::new).and_then(accounts) {
-            Ok((connector, accounts)) => (Ok(connector), accounts),
-            Err(mistake) => (Err(mistake), None),
-        };
-        let held_secrets = HeldSecrets::new(&config, connector.as_ref().ok().cloned());
-        let held_secrets = Arc::new(held_secrets);
-        let dedicated = connector.as_ref().ok().map(|connector| {
-            DedicatedPool::new(connector.clone(), config.clone(), tasks.clone(), shutdown.clone())
-        });
-        let restarts: Arc<AtomicU64> = Arc::default();
-        let walk_pause: Arc<AtomicU64> = Arc::default();
-        let settings = &config.settings;
-        let breaker = CircuitBreaker::new(settings.breaker, !config.lists_per_caller());
-        let concurrency =
-            ConcurrencyLimit::new(settings.in_flight, settings.queue, settings.queue_wait);
-        let driving = Driver {
-            audit: noted,
-            _logins: logins,
-            telemetry: telemetry.clone(),
-            breaker: breaker.clone(),
-            id: driver,
-            upstream: config.clone(),
-            connector,
-            connection_state: sender,
-            signals: signals.clone(),
-            reports,
-            shutdown,
-            listening: AtomicBool::new(false),
-            restarts: restarts.clone(),
-            walk_pause: walk_pause.clone(),
-            held_secrets: held_secrets.clone(),
-        };
-        let span = tracing::info_span!("upstream", id = %config.id);
-        let end = driving.shutdown.clone();
-        supervisor.supervise_until(&end, "driver", driving.run().instrument(span));
-        Self {
-            config,
-            driver,
-            connection_state,
-            signals,
-            concurrency,
-            breaker,
-            dedicated,
-            accounts,
-            of_callers: Mutex::default(),
-            telemetry,
-            stderr_tail,
-            repairs,
-            restarts,
-            walk_pause,
-            recent_calls: Arc::new(RecentCalls::new(Instant::now())),
-            held_secrets,
-            was_called: AtomicBool::new(false),
-            _needed: needed,
-        }
-    }
-
     /// Returns the configuration of the upstream.
     pub fn config(&self) -> &config::UpstreamSettings {
         &self.config
@@ -769,30 +634,6 @@ fn client_attributes<'a>(
     let method = method.as_str();
     let id = upstream.id.as_str();
     Some(telemetry::ClientAttributes { method, upstream: id, revision, transport, server, prompt })
-}
-
-/// Watches the sign-in of an upstream, in the store of the cluster if there is one, else in its
-/// folder.
-fn watch_logins(
-    login: &config::Login,
-    shared: Option<&SharedLogins>,
-    changed: &Arc<Notify>,
-) -> Option<Watch> {
-    if let Some(shared) = shared {
-        shared.watch(&login.upstream, changed);
-        return None;
-    }
-    let folder = Folder::new(&login.kept.as_deref()?.path);
-    let watch = folder
-        .create()
-        .map_err(|error| error.to_string())
-        .and_then(|path| disk::watch(path, changed.clone()).map_err(|error| error.to_string()));
-    watch
-        .inspect_err(|error| {
-            warn!(upstream = login.upstream, error,
-                "the sign-ins cannot be watched; a new one is taken over when the token expires, or at a restart");
-        })
-        .ok()
 }
 
 /// Returns the failure of a call from the reason why the driver could not connect.
