@@ -7,6 +7,7 @@ pub(crate) mod stdio;
 mod child_input;
 mod lost_session;
 mod refusal;
+mod sender;
 mod cookies;
 
 use std::sync::Arc;

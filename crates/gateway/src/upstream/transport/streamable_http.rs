@@ -6,12 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, COOKIE, HOST, LOCATION};
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, HOST};
 use http::response::Parts;
 use http::uri::Scheme;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri};
 use http_body::Body;
-use http_body_util::Full;
 use hyper::body::Incoming;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -20,9 +19,9 @@ use tokio_util::task::TaskTracker;
 use tracing::debug;
 
 use super::UpstreamEvent;
-use super::cookies::CookieJar;
 use super::lost_session;
 use super::refusal::{encoded, other_media, refusal, showing, with_beginning};
+use super::sender::RequestSender;
 use super::sse_reader::{SseReader, next_chunk};
 use crate::net::egress::{Egress, UNENCODED, check_encoding};
 use crate::net::origin;
@@ -36,19 +35,15 @@ use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::jsonrpc::{self, Frame, Id};
 use domain::method::PING;
-use domain::unix_time::UnixSeconds;
 
 /// HTTP endpoint of an upstream, as one session uses it.
 #[derive(Clone)]
 pub struct HttpEndpoint {
-    egress: Arc<Egress>,
+    sender: RequestSender,
     url: Uri,
     /// The headers of each request: media types, and the configured ones, the credential among
     /// them.
     headers: HeaderMap,
-    /// Access tokens, where requests are sent with some.
-    authorization: Option<Arc<Authorization>>,
-    cookies: Arc<CookieJar>,
     /// Bytes of the largest message.
     max_message: usize,
     /// Tasks that post cancellations and responses to server requests.
@@ -100,10 +95,6 @@ const COMMON_HEADERS: usize = 13;
 /// Bytes that are allocated at most because of the length that an upstream announces.
 const MAX_FIRST_BUFFER: usize = 4 << 20;
 
-/// Redirects (307, 308) that are followed per request, within the same origin only: enough for a
-/// server that adds a slash.
-const MAX_REDIRECTS: usize = 2;
-
 impl HttpEndpoint {
     /// The static credential of the gateway is sent unless requests are `authorized` for one
     /// caller.
@@ -131,10 +122,9 @@ impl HttpEndpoint {
         }
         let (in_flight, ca) = (settings.in_flight, http.ca.as_deref());
         let (policy, proxies) = (http.address_policy, http.proxies.as_ref());
+        let egress = Egress::pooled(in_flight, settings.connect, ca, policy, proxies)?;
         Ok(Self {
-            authorization: authorization.map(Arc::new),
-            cookies: Arc::default(),
-            egress: Egress::pooled(in_flight, settings.connect, ca, policy, proxies)?.into(),
+            sender: RequestSender::new(egress, authorization),
             url: http.url.clone(),
             headers,
             max_message: settings.max_message,
@@ -147,7 +137,7 @@ impl HttpEndpoint {
 
     /// Returns the endpoint for another session, which has no cookies yet.
     pub(crate) fn for_session(&self) -> Arc<Self> {
-        Arc::new(Self { cookies: Arc::default(), ..self.clone() })
+        Arc::new(Self { sender: self.sender.for_session(), ..self.clone() })
     }
 
     /// Returns the headers of each request.
@@ -157,7 +147,7 @@ impl HttpEndpoint {
 
     /// Returns the access tokens, where requests are sent with some.
     pub(crate) fn authorization(&self) -> Option<&Authorization> {
-        self.authorization.as_deref()
+        self.sender.authorization()
     }
 
     /// Posts a request and waits for the response to `id`. Messages that come before it on its
@@ -284,7 +274,7 @@ impl HttpEndpoint {
         let last_event_id = session.last_event_id();
         let is_resumed = last_event_id.is_some();
         headers.extend(last_event_id.map(|id| (LAST_EVENT_ID, id)));
-        let response = self.send(Method::GET, &self.url, &headers, Bytes::new()).await?;
+        let response = self.sender.send(Method::GET, &self.url, &headers, Bytes::new()).await?;
         let ended = match self.events(response) {
             Ok(mut events) => {
                 let ended = self.read_notifications(&mut events, on_event).await;
@@ -388,7 +378,7 @@ impl HttpEndpoint {
     /// # Errors
     /// When the upstream has no such stream.
     pub async fn open_stream(&self) -> Result<SseReader, Kind> {
-        let get = self.send(Method::GET, &self.url, &self.headers, Bytes::new());
+        let get = self.sender.send(Method::GET, &self.url, &self.headers, Bytes::new());
         self.events(get.await?).map_err(|(head, _)| self.refusal(head.status, &head.headers))
     }
 
@@ -434,7 +424,7 @@ impl HttpEndpoint {
     /// [`Kind::SessionLost`] for a 404, or where the upstream says so; otherwise when the upstream
     /// cannot be reached or refuses.
     pub async fn post_to(&self, url: &Uri, headers: HeaderMap, body: String) -> Result<(), Kind> {
-        let response = self.send(Method::POST, url, &headers, Bytes::from(body)).await?;
+        let response = self.sender.send(Method::POST, url, &headers, Bytes::from(body)).await?;
         match response.status() {
             status if status.is_success() => Ok(()),
             // The upstream does not know the event stream that carries the responses.
@@ -506,82 +496,11 @@ impl HttpEndpoint {
     /// # Errors
     /// When the upstream cannot be reached.
     pub async fn delete(&self, headers: HeaderMap) -> Result<(), Kind> {
-        self.send(Method::DELETE, &self.url, &headers, Bytes::new()).await.map(drop)
+        self.sender.send(Method::DELETE, &self.url, &headers, Bytes::new()).await.map(drop)
     }
 
     async fn post(&self, headers: &HeaderMap, body: String) -> Result<Response<Incoming>, Kind> {
-        self.send(Method::POST, &self.url, headers, Bytes::from(body)).await
-    }
-
-    /// Sends a request, with an access token where there are some. A request that is refused with
-    /// 401, or with 403 because its scope does not suffice, was not processed: it is sent once more
-    /// with another token.
-    async fn send(
-        &self,
-        method: Method,
-        url: &Uri,
-        headers: &HeaderMap,
-        body: Bytes,
-    ) -> Result<Response<Incoming>, Kind> {
-        match &self.authorization {
-            None => self.send_once(method, url, headers, body).await,
-            Some(tokens) => {
-                Box::pin(self.send_authorized(tokens, method, url, headers, body)).await
-            }
-        }
-    }
-
-    async fn send_authorized(
-        &self,
-        tokens: &Authorization,
-        method: Method,
-        url: &Uri,
-        headers: &HeaderMap,
-        body: Bytes,
-    ) -> Result<Response<Incoming>, Kind> {
-        let token = tokens.header().await?;
-        let mut headers = headers.clone();
-        headers.extend(token.clone().map(|token| (AUTHORIZATION, token)));
-        let response = self.send_once(method.clone(), url, &headers, body.clone()).await?;
-        let another = match response.status() {
-            StatusCode::UNAUTHORIZED => tokens.refused(token.as_ref(), response.headers()).await?,
-            StatusCode::FORBIDDEN => {
-                match tokens.insufficient(token.as_ref(), response.headers()).await? {
-                    Some(another) => another,
-                    None => return Ok(response),
-                }
-            }
-            _ => return Ok(response),
-        };
-        headers.insert(AUTHORIZATION, another);
-        self.send_once(method, url, &headers, body).await
-    }
-
-    async fn send_once(
-        &self,
-        method: Method,
-        url: &Uri,
-        headers: &HeaderMap,
-        body: Bytes,
-    ) -> Result<Response<Incoming>, Kind> {
-        let mut url = url.clone();
-        for _ in 0..=MAX_REDIRECTS {
-            let mut request = Request::new(Full::new(body.clone()));
-            *request.method_mut() = method.clone();
-            *request.uri_mut() = url.clone();
-            *request.headers_mut() = headers.clone();
-            let now = UnixSeconds::from(wall_clock());
-            if let Some(cookies) = self.cookies.header(&url, headers.get(COOKIE), now) {
-                request.headers_mut().insert(COOKIE, cookies);
-            }
-            let response = self.egress.send(request).await?;
-            self.cookies.keep(&url, response.headers(), now);
-            match same_origin_redirect(&url, &response) {
-                Some(next) => url = next,
-                None => return Ok(response),
-            }
-        }
-        Err(Kind::Protocol("more than two redirects".into()))
+        self.sender.send(Method::POST, &self.url, headers, Bytes::from(body)).await
     }
 
     /// Reads a body to its end.
@@ -690,7 +609,8 @@ impl HttpEndpoint {
     ) -> Result<SseReader, Kind> {
         for _ in 0..MAX_FAILED_RESUMPTIONS {
             sleep(retry.clamp(SHORTEST_RETRY, LONGEST_RETRY)).await;
-            let Ok(response) = self.send(Method::GET, &self.url, headers, Bytes::new()).await
+            let Ok(response) =
+                self.sender.send(Method::GET, &self.url, headers, Bytes::new()).await
             else {
                 continue;
             };
@@ -747,15 +667,6 @@ fn media_type(headers: &HeaderMap) -> Option<&'static str> {
     let essence = value.split(';').next()?.trim();
     let known = ["application/json", "text/event-stream"];
     known.into_iter().find(|known| essence.eq_ignore_ascii_case(known))
-}
-
-/// Returns the target of a 307 or 308, if it has the same origin.
-fn same_origin_redirect(url: &Uri, response: &Response<Incoming>) -> Option<Uri> {
-    let status = response.status();
-    if !matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT) {
-        return None;
-    }
-    origin::resolve(url, response.headers().get(LOCATION)?.to_str().ok()?)
 }
 
 #[cfg(test)]
