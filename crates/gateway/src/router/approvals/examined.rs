@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::json::row_json;
-use super::probe::{Patience, Probe, ProbedText, ProbedTexts, offered_texts};
+use super::probe::{Patience, ProbedText, ProbedTexts, PromptProbe, offered_texts};
 use super::{ApprovalError, refused};
 use crate::router::Router;
 use crate::router::approval::{ApprovalRow, OfferedPrompt, SeenOtherwise};
@@ -77,7 +77,7 @@ impl Examined {
             }
             objects.insert(digest.clone(), Object::Json(text));
         }
-        let probe = Probe { router, row, offered: known, patience: Patience::Short };
+        let probe = PromptProbe { router, row, offered: known, patience: Patience::Short };
         let texts = probe.texts().await;
         for (arguments, text) in &texts {
             if let ProbedText::Stable { digest, text } = text {

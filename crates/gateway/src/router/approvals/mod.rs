@@ -103,12 +103,12 @@ const SOURCE_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Approvals {
     pub(super) rules: ApprovalRules,
     catalog: Arc<ArcSwap<Catalog>>,
-    libraries: BTreeMap<UpstreamId, Library>,
+    libraries: BTreeMap<UpstreamId, LibraryFolder>,
     shared: Arc<RouterSharedState>,
 }
 
 /// An upstream whose prompts are files of a folder.
-struct Library {
+struct LibraryFolder {
     folder: PathBuf,
     /// `max_message`: the longest source of a prompt, in bytes.
     max_source: usize,
@@ -123,7 +123,7 @@ impl Approvals {
         let libraries = config.upstreams.iter().filter_map(|upstream| match &upstream.transport {
             Transport::Library(folder) => {
                 let max_source = upstream.settings.max_message;
-                Some((upstream.id.clone(), Library { folder: folder.clone(), max_source }))
+                Some((upstream.id.clone(), LibraryFolder { folder: folder.clone(), max_source }))
             }
             _ => None,
         });
@@ -193,7 +193,7 @@ impl Approvals {
         upstream: &UpstreamId,
         file: PathBuf,
     ) -> Result<String, String> {
-        let Some(Library { folder, max_source }) = self.libraries.get(upstream) else {
+        let Some(LibraryFolder { folder, max_source }) = self.libraries.get(upstream) else {
             return Err("its upstream is no library any more".to_owned());
         };
         let (folder, library, limit) = (folder.clone(), upstream.to_string(), *max_source);
@@ -208,7 +208,7 @@ impl Approvals {
             let prompt = examined.row.offered.as_ref().map(|offered| &offered.prompt);
             let source = prompt.and_then(|prompt| prompt.source.as_ref());
             let library = self.libraries.get(&examined.row.upstream);
-            let Some((source, Library { folder, .. })) = source.zip(library) else {
+            let Some((source, LibraryFolder { folder, .. })) = source.zip(library) else {
                 continue;
             };
             let Ok(change) = FileChange::last(folder.join(&source.path)).await else { return };

@@ -102,14 +102,14 @@ pub(super) fn offered_texts(texts: &ProbedTexts) -> BTreeMap<Arc<str>, OfferedTe
 }
 
 /// The probes of the offered version of one prompt.
-pub(super) struct Probe<'a> {
+pub(super) struct PromptProbe<'a> {
     pub router: &'a Router,
     pub row: &'a ApprovalRow,
     pub offered: &'a OfferedPrompt,
     pub patience: Patience,
 }
 
-impl<'a> Probe<'a> {
+impl<'a> PromptProbe<'a> {
     /// Fetches the texts of a prompt: without arguments if it needs none, and with those of
     /// configured probes. Each is fetched twice, to find unstable texts.
     pub(super) async fn texts(&self) -> ProbedTexts {

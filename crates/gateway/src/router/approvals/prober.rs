@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::probe::{Patience, Probe, offered_texts};
+use super::probe::{Patience, PromptProbe, offered_texts};
 use crate::policy::gcra::Quota;
 use crate::policy::limiter::Limiter;
 use crate::router::Router;
@@ -50,8 +50,8 @@ impl Prober {
         Self { router, upstream, done: HashMap::new(), new_versions }
     }
 
-    /// Probes the prompts of the upstream with approvals: when they change, after a get gave another
-    /// text than the approved one, and every `probe_every`; until `stop`.
+    /// Probes the prompts with approvals: when they change, after a get gave another text than the
+    /// approved one, and every `probe_every`; until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut published = self.router.shared.published.clone();
         let mut mismatched = self.router.shared.mismatches.added();
@@ -85,7 +85,7 @@ impl Prober {
         let mut next = Instant::now() + every;
         let (mut reports, mut reported) = (Vec::new(), Instant::now());
         for (row, offered) in offered {
-            let probe = Probe { router, row, offered, patience: Patience::Unbounded };
+            let probe = PromptProbe { router, row, offered, patience: Patience::Unbounded };
             let key = row.raw_name.clone();
             let OfferedPrompt { version, .. } = offered;
             let (definition, source) = (version.definition.clone(), version.source.clone());
