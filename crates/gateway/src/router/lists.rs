@@ -107,10 +107,8 @@ impl Lists {
         let prompts = within(deadline, viewing).await?;
         let incomplete = self.incomplete(&catalog, &prompts, &call.caller, &call.endpoint)?;
         let cut_at = Instant::now();
-        // The ttl of an upstream whose prompts the caller does not see must not show in its list.
-        let sees_all = !self.views.differ(&call.caller) && self.views.serves_all(&call.endpoint);
         let ttl = if incomplete.is_empty() {
-            catalog.ttl(cut_at, self.listing.ttl_max, |id| sees_all || prompts.lists(id))
+            self.ttl(&catalog, &prompts, call, cut_at)
         } else {
             Duration::ZERO
         };
@@ -160,6 +158,13 @@ impl Lists {
             ttl,
             now: cut_at,
         }))
+    }
+
+    /// How long a client may keep a complete list. The ttl of an upstream whose prompts the caller
+    /// does not see must not show in its list.
+    fn ttl(&self, catalog: &Catalog, prompts: &ListView, call: &Call, now: Instant) -> Duration {
+        let sees_all = !self.views.differ(&call.caller) && self.views.serves_all(&call.endpoint);
+        catalog.ttl(now, self.listing.ttl_max, |id| sees_all || prompts.lists(id))
     }
 
     /// The list of `find_prompt` and `use_prompt`: one page, the same for all callers.
