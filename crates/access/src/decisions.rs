@@ -54,6 +54,11 @@ impl Decisions {
         class.map(|class| class.decide(method, prompt)).unwrap_or_default()
     }
 
+    /// Returns the position of a rule that a decision names, from 1; `None` for a policy of a file.
+    pub fn rule_number(&self, id: &str) -> Option<usize> {
+        self.rules.number(id)
+    }
+
     fn class(&self, caller: &Caller) -> Option<Arc<CallerClass>> {
         let by_rights = ByRights(caller.clone());
         if let Some(class) = self.callers.get(&by_rights).and_then(|class| class.upgrade()) {

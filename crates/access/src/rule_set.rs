@@ -89,6 +89,11 @@ impl RuleSet {
         self.policies.policy(&PolicyId::new(id)).map(ToString::to_string)
     }
 
+    /// Returns the position of the rule with this id, from 1; `None` if no rule has it.
+    pub fn number(&self, id: &str) -> Option<usize> {
+        Some(1 + self.rules.iter().position(|(rule, _)| rule.as_ref() as &str == id)?)
+    }
+
     /// The callers that each rule is for.
     pub fn rule_callers(&self) -> impl Iterator<Item = &RuleCallers> {
         self.rules.iter().map(|(_, callers)| callers)

@@ -16,6 +16,7 @@ use super::views::{all, globs, upstream_ids};
 use domain::approval::ApprovalState;
 use domain::method::Method;
 use domain::name::UpstreamId;
+use domain::rights::NO_RULE;
 
 /// The compiled rules and policies. A call that none of them allows is denied.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -74,10 +75,12 @@ pub(super) fn read(
     for (index, mut table) in rules.into_iter().enumerate() {
         let mistakes = table.mistake_count();
         table.reject_empty(&["groups", "callers", "scopes", "upstreams", "prompts", "states"]);
+        let name = rule_name(&mut table, &access.rules);
         let rule = read_rule(&mut table, upstreams, disabled, auth);
         // The rest of a rule with a mistake would only be a second mistake.
         if table.mistake_count() == mistakes {
-            let added = access.rules.add_rule(&format!("access.rules.{}", index + 1), &rule);
+            let name = name.unwrap_or_else(|| format!("access.rules.{}", index + 1));
+            let added = access.rules.add_rule(&name, &rule);
             for mistake in added.err().into_iter().flatten() {
                 table.mistake("", mistake);
             }
@@ -103,6 +106,8 @@ pub(super) fn read(
 
 /// The keys of `[[access.rules]]`. A rule has either `allow` or `deny`.
 const RULE_KEYS: &str = r#"
+name, such as "support-only": Name that decisions, the audit log and the console show. Not set:
+    `access.rules.` and the position.
 allow, such as ["list", "get", "complete"]: Methods that the rule allows, one or more of `list`,
     `get` and `complete`.
 deny, such as ["get", "complete"]: Methods that the rule denies. It wins over `allow`.
@@ -115,6 +120,22 @@ upstreams, such as ["library"]: Upstreams whose prompts the rule is for. Not set
 prompts, such as ["draft-*"]: Patterns of raw names, where `*` matches any text. Not set: all.
 states, such as ["approved"]: States of approval. Not set: all. See docs/approvals.md#states.
 "#;
+
+/// Reads the name of a rule: one that no earlier rule has, and that stands for nothing else in a
+/// decision, where names are listed with commas.
+fn rule_name(table: &mut Section<'_>, earlier: &RuleSet) -> Option<String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    let name =
+        table.parsed("name", "1 to 64 letters, digits, - and _, and not \"none\"", |text| {
+            let is_name = (1..=64).contains(&text.len()) && text.chars().all(is_plain);
+            (is_name && text != NO_RULE).then(|| text.to_owned())
+        })?;
+    if earlier.number(&name).is_some() {
+        table.mistake("name", "another rule already has this name; set another one");
+        return None;
+    }
+    Some(name)
+}
 
 fn read_rule(
     table: &mut Section<'_>,
@@ -193,6 +214,22 @@ mod tests {
         }
         let wrong = read(&RULE.replace("approved", "unknown")).err().unwrap();
         assert!(wrong.contains("access.rules.1.states: \"unknown\" is not one of"), "{wrong}");
+    }
+
+    #[test]
+    fn a_rule_has_the_name_that_decisions_show_and_no_two_have_the_same() {
+        let named = |name: &str| format!("{RULE}name = {name:?}\n");
+        let crm = PromptRef { upstream: "crm", raw_name: "p", state: ApprovalState::Approved };
+        let access = read(&(named("sales-only") + RULE)).unwrap();
+        let verdict = access.decide(&Caller::anonymous(), Method::Get, crm);
+        assert_eq!(verdict.reasons, ["access.rules.2", "sales-only"]);
+        let long = "x".repeat(65);
+        for wrong in ["", "none", "access.rules.2", "a b", "cedar x", "a,b", &long] {
+            let error = read(&named(wrong)).err().expect(wrong);
+            assert!(error.contains("access.rules.1.name: must be 1 to 64 letters"), "{error}");
+        }
+        let twice = read(&(named("one") + &named("one"))).err().unwrap();
+        assert!(twice.contains("access.rules.2.name: another rule already has"), "{twice}");
     }
 
     #[test]
