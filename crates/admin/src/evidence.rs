@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::state::AdminState;
 use audit::question::{Answer, Answers, Evidence, Question};
-use audit::usage::{Query, Report, UsedPrompts};
+use audit::usage::{DailyUses, Query, Report, UsedPrompts};
 use gateway::cluster::{ClusterMember, RelayError, Replica, ReplicaId};
 
 /// A replica that lives, with its label in answers: its name, or `NAME/ID` where others have its
@@ -112,6 +112,12 @@ impl AdminState {
     ) -> Report {
         let question = |_: &str| Some(Question::Usage(query.clone()));
         self.ask(replica, question, until).await.report(query)
+    }
+
+    /// Counts the uses of prompts on each day of the last week, on all replicas.
+    pub(super) async fn daily_uses(&self, prompts: Vec<String>, until: Instant) -> DailyUses {
+        let question = |_: &str| Some(Question::Daily { prompts: prompts.clone() });
+        self.ask(None, question, until).await.daily()
     }
 
     /// Returns the prompts that were used on any replica since a time.

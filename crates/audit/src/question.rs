@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::Audit;
 use crate::search::{self, Find, LogEntry, SearchResult};
 use crate::tail::Position;
-use crate::usage::{GatewayUsage, Query, Report, UsagePart, UsedPrompts};
+use crate::usage::{DailyUses, GatewayUsage, Query, Report, UsagePart, UsedPrompts};
 use base::platform::blocking;
 
 /// The audit log and the usage of one gateway.
@@ -29,6 +29,10 @@ pub enum Question {
     /// The prompts that were used since a time.
     Used {
         from: SystemTime,
+    },
+    /// The uses of prompts on each day of the last week.
+    Daily {
+        prompts: Vec<String>,
     },
     /// Entries in front of a place; `None`: the newest.
     Find {
@@ -48,6 +52,7 @@ pub enum Question {
 pub enum Answer {
     Usage(UsagePart),
     Used(UsedPrompts),
+    Daily(DailyUses),
     /// `None`: there is no audit log.
     Found(Option<SearchResult>),
     Record(Option<Box<LogEntry>>),
@@ -108,6 +113,18 @@ impl Answers {
         all
     }
 
+    /// Adds up the answers to [`Question::Daily`].
+    pub fn daily(self) -> DailyUses {
+        let is_partial = !self.not_answered.is_empty();
+        let mut all = DailyUses { is_partial, ..DailyUses::default() };
+        for own in self.answered {
+            if let Answer::Daily(daily) = own.answer {
+                all.merge(&daily);
+            }
+        }
+        all
+    }
+
     /// Returns what was found in each log, with the name of its replica: the answers to
     /// [`Question::Find`].
     pub fn found(&self) -> impl Iterator<Item = (&str, &SearchResult)> {
@@ -127,6 +144,7 @@ impl Evidence {
         match question {
             Question::Usage(query) => Answer::Usage(self.usage.part(query, until).await),
             Question::Used { from } => Answer::Used(self.usage.used(from, until).await),
+            Question::Daily { prompts } => Answer::Daily(self.usage.daily(prompts, until).await),
             Question::Find { find, limit, before } => {
                 let limit = limit.min(MAX_ENTRIES);
                 let Some(path) = self.audit.path() else { return Answer::Found(None) };
@@ -181,7 +199,7 @@ impl Answer {
                 keep > 0
             }
             Self::Found(Some(found)) => found.cut(found.entries.len() / 2),
-            Self::Found(None) | Self::Record(_) | Self::Failed(_) => false,
+            Self::Daily(_) | Self::Found(None) | Self::Record(_) | Self::Failed(_) => false,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::counts::{CountedCall, Counts, Histogram};
+use super::daily::DailyUses;
 use super::names::{NONE, Names, OTHERS};
 use super::query::{Dimension, Filter, SumPart, Sums};
 
@@ -18,6 +19,9 @@ pub(super) struct Minutes {
     minutes: VecDeque<Minute>,
     /// The first minute that may have been counted.
     since: u64,
+    /// The minute in which the log, or without one the process, has begun: before it there were no
+    /// calls.
+    begun: u64,
     /// The first minute whose details are whole.
     details_since: u64,
     /// Memory of the minutes, in bytes, approximately.
@@ -68,6 +72,7 @@ impl Minutes {
             groups: HashMap::new(),
             minutes: VecDeque::new(),
             since: now,
+            begun: now,
             details_since: 0,
             bytes: 0,
             limit,
@@ -79,9 +84,19 @@ impl Minutes {
         self.since.max(self.details_since)
     }
 
+    /// Returns the first minute from which on it is known that there were no other calls.
+    pub(super) fn begun(&self) -> u64 {
+        self.known_since().max(self.begun)
+    }
+
     /// Notes that calls are known from this minute on: they were read from the audit log.
     pub(super) fn begin(&mut self, minute: u64) {
         self.since = self.since.min(minute);
+    }
+
+    /// Notes the minute of the first record that was read from the audit log.
+    pub(super) fn note_record(&mut self, minute: u64) {
+        self.begun = self.begun.min(minute);
     }
 
     /// Counts a call in a minute since the Unix epoch. A clock that was set back by more than a day
@@ -272,6 +287,23 @@ impl Minutes {
             let upstream = part.upstream.filter(|_| by == Dimension::Prompt);
             let histogram = Some(&histogram);
             sums.add(self.names.name(number), SumPart { upstream, histogram, ..part });
+        }
+    }
+
+    /// Adds the uses of prompts on the days of the week that begins at `first`, in seconds since
+    /// the Unix epoch.
+    pub(super) fn daily(&self, prompts: &[String], first: u64, daily: &mut DailyUses) {
+        let number = |name: &String| self.names.find(name);
+        let wanted: HashMap<u32, &String> =
+            prompts.iter().filter_map(|name| Some((number(name)?, name))).collect();
+        for minute in &self.minutes {
+            let Some(since) = (minute.number * 60).checked_sub(first) else { continue };
+            let day = usize::try_from(since / (KEPT * 60)).unwrap_or(usize::MAX);
+            for (key, row) in &minute.rows {
+                if let Some(name) = wanted.get(&key.prompt) {
+                    daily.add(name, day, row.counts.uses);
+                }
+            }
         }
     }
 

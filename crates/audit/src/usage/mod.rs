@@ -5,6 +5,7 @@
 //! [`index`], which a [`follower`] derives from the audit log alone.
 
 pub(crate) mod counts;
+mod daily;
 mod follower;
 mod index;
 mod minutes;
@@ -37,10 +38,11 @@ use domain::name::UpstreamId;
 use follower::Follower;
 use index::{DAY, IndexSnapshot, is_damage};
 use minutes::Minutes;
-use query::{Rounding, Sums, secs};
+use query::{Rounding, Sums, UNKNOWN, secs};
 use records::{OpenCalls, Record};
 
 pub use counts::Histogram;
+pub use daily::{DailyUses, WEEK_DAYS};
 pub use query::{
     CallerUses, Dimension, Filter, Point, Query, RecentUses, Report, Row, Sort, UsagePart,
 };
@@ -293,6 +295,7 @@ impl GatewayUsage {
                     return;
                 };
                 newest = newest.max(record.seq);
+                minutes.note_record(record.secs / 60);
                 let is_earlier = record.seq <= last && (since..secs(now)).contains(&record.secs);
                 if is_earlier {
                     let begin = (*first.get_or_insert(record.secs)).max(since);
@@ -333,9 +336,10 @@ impl GatewayUsage {
         UsagePart {
             sums,
             before,
-            seconds: source.seconds(),
+            seconds: source.seconds,
+            known_since: source.known_since,
             uncounted: self.uncounted.load(Ordering::Relaxed),
-            from_index: matches!(source, SumSource::Index(_)),
+            from_index: source.is_index,
         }
     }
 
@@ -365,7 +369,7 @@ impl GatewayUsage {
         let range = (secs(from), secs(now) + 1);
         let (sums, source) = self.sums(&query, range, Rounding::Outwards, until);
         let mut used: HashSet<String> = sums.used().map(str::to_owned).collect();
-        if let SumSource::Index(_) = source {
+        if source.is_index {
             // The index is some seconds behind.
             let (from, to) = (secs(from) / 60, secs(now) / 60 + 1);
             let mut recent = Sums::default();
@@ -387,7 +391,10 @@ impl GatewayUsage {
         let mut sums = Sums::default();
         let length = to.saturating_sub(from);
         let is_short = length <= BY_MINUTE;
-        let known_since = lock(&self.minutes).known_since() * 60;
+        let (known_since, begun) = {
+            let minutes = lock(&self.minutes);
+            (minutes.known_since() * 60, minutes.begun() * 60)
+        };
         let gap = if length + SEED_GAP >= BY_MINUTE { SEED_GAP } else { 0 };
         let is_known = from + gap >= known_since;
         let snapshot = if is_short && is_known { None } else { self.snapshot() };
@@ -396,18 +403,53 @@ impl GatewayUsage {
             let range = rounding.points((from, to), 60);
             lock(&self.minutes).collect(query.by, range, &query.filter, step, &mut sums);
             sums.partial |= !is_known;
-            return (sums, SumSource::Memory(step * 60));
+            let source = SumSource { seconds: step * 60, known_since: begun, is_index: false };
+            return (sums, source);
         };
-        let step = snapshot.collect(query, (from, to), rounding, until, &mut sums);
-        let step = step.unwrap_or_else(|error| {
-            warn!(%error, "the usage index cannot be read");
+        let collected = snapshot.collect(query, (from, to), rounding, until, &mut sums);
+        let read = collected.and_then(|step| Ok((step, snapshot.known_since()?)));
+        let (seconds, known_since) = read.unwrap_or_else(|error| {
             sums.partial = true;
-            if is_damage(&error) {
-                lock(&self.history).failed(&error);
-            }
-            DAY
+            self.unreadable(&error);
+            (DAY, UNKNOWN)
         });
-        (sums, SumSource::Index(step))
+        (sums, SumSource { seconds, known_since, is_index: true })
+    }
+
+    fn unreadable(&self, error: &io::Error) {
+        warn!(%error, "the usage index cannot be read");
+        if is_damage(error) {
+            lock(&self.history).failed(error);
+        }
+    }
+
+    /// Returns the uses of prompts on each day of the week that ends now, as far as they can be
+    /// read by `until`.
+    pub async fn daily(self: &Arc<Self>, prompts: Vec<String>, until: Instant) -> DailyUses {
+        let usage = self.clone();
+        let now = wall_clock();
+        let reading = blocking(move || usage.daily_now(&prompts, now, until));
+        match timeout_at(until + LEEWAY, reading).await {
+            Ok(Ok(daily)) => daily,
+            _ => DailyUses { is_partial: true, ..DailyUses::default() },
+        }
+    }
+
+    /// The same as of `now`; memory has a day of it. Blocks on the file system.
+    pub fn daily_now(&self, prompts: &[String], now: SystemTime, until: Instant) -> DailyUses {
+        self.drain(now);
+        let first = (secs(now) / DAY + 1).saturating_sub(WEEK_DAYS as u64) * DAY;
+        let mut daily = DailyUses::default();
+        if let Some(snapshot) = self.snapshot() {
+            if let Err(error) = snapshot.daily(prompts, first, until, &mut daily) {
+                daily.is_partial = true;
+                self.unreadable(&error);
+            }
+        } else {
+            daily.is_partial = true;
+            lock(&self.minutes).daily(prompts, first, &mut daily);
+        }
+        daily
     }
 
     fn snapshot(&self) -> Option<IndexSnapshot> {
@@ -420,19 +462,14 @@ impl GatewayUsage {
 /// The time for an answer beside the deadline of its search.
 const LEEWAY: Duration = Duration::from_millis(100);
 
-/// Where sums come from, with the seconds of a point.
+/// Where sums come from: the index, or memory.
 #[derive(Clone, Copy, Debug)]
-enum SumSource {
-    Memory(u64),
-    Index(u64),
-}
-
-impl SumSource {
-    fn seconds(self) -> u64 {
-        match self {
-            Self::Memory(seconds) | Self::Index(seconds) => seconds,
-        }
-    }
+struct SumSource {
+    is_index: bool,
+    /// Seconds of a point.
+    seconds: u64,
+    /// As [`Report::known_since`].
+    known_since: u64,
 }
 
 impl History {

@@ -162,6 +162,13 @@ pub struct Report {
     pub partial: bool,
     /// Whether it was read from the index; else from memory.
     pub from_index: bool,
+    /// The time from which on calls are known, in seconds since the Unix epoch; [`u64::MAX`] if
+    /// none is.
+    #[serde(skip)]
+    pub known_since: u64,
+    /// The 95th percentile of all calls of the series, as far as their latencies are kept.
+    #[serde(skip)]
+    pub p95_ms: Option<f64>,
     /// The replicas that did not answer, by their names: their calls are missing.
     pub not_answered: Vec<String>,
 }
@@ -174,6 +181,9 @@ pub struct UsagePart {
     pub(super) before: Sums,
     /// Seconds of a point.
     pub(super) seconds: u64,
+    /// As [`Report::known_since`].
+    #[serde(default)]
+    pub(super) known_since: u64,
     pub(super) uncounted: u64,
     pub(super) from_index: bool,
 }
@@ -181,7 +191,8 @@ pub struct UsagePart {
 impl UsagePart {
     /// An answer without any data.
     pub(super) fn unknown() -> Self {
-        Self { sums: Sums { partial: true, ..Sums::default() }, ..Self::default() }
+        let sums = Sums { partial: true, ..Sums::default() };
+        Self { sums, known_since: UNKNOWN, ..Self::default() }
     }
 
     /// Joins all keys but `keep`, those with the most uses, as `(others)`. Returns whether there
@@ -198,13 +209,14 @@ impl Report {
         let seconds = parts.iter().map(|part| part.seconds).max().unwrap_or(60).max(1);
         let (mut sums, mut before) = (Sums::default(), Sums::default());
         let (mut uncounted, mut from_index) = (0_u64, false);
+        let known_since = parts.iter().map(|part| part.known_since).min().unwrap_or(UNKNOWN);
         for part in parts {
             sums.merge(&part.sums, seconds);
             before.merge(&part.before, seconds);
             uncounted = uncounted.saturating_add(part.uncounted);
             from_index |= part.from_index;
         }
-        Self { uncounted, from_index, ..sums.report(&before, query, seconds) }
+        Self { uncounted, from_index, known_since, ..sums.report(&before, query, seconds) }
     }
 }
 
@@ -255,6 +267,9 @@ fn optional_time<S: Serializer>(at: &Option<SystemTime>, serializer: S) -> Resul
         None => serializer.serialize_none(),
     }
 }
+
+/// No time from which on calls are known.
+pub(super) const UNKNOWN: u64 = u64::MAX;
 
 /// The limit of distinct keys in one answer; the rest is joined.
 const MAX_ROWS: usize = 100_000;
@@ -377,6 +392,9 @@ impl Sums {
         let mut rows: Vec<_> = rows.into_iter().map(row).collect();
         rows.sort_by(|a, b| query.sort.rank(b).cmp(&query.sort.rank(a)).then(a.key.cmp(&b.key)));
         rows.truncate(query.limit);
+        let mut latency = Histogram::default();
+        points.values().for_each(|(_, histogram)| latency.merge(histogram));
+        let p95_ms = latency.quantile_ms(0.95);
         let series = points.into_iter().map(|(start, (counts, histogram))| Point {
             start: at(start),
             seconds,
@@ -386,7 +404,7 @@ impl Sums {
             p50_ms: histogram.quantile_ms(0.5),
             p95_ms: histogram.quantile_ms(0.95),
         });
-        Report { rows, series: series.collect(), partial, ..Report::default() }
+        Report { rows, series: series.collect(), partial, p95_ms, ..Report::default() }
     }
 }
 

@@ -86,7 +86,54 @@ fn a_gateway_that_was_restarted_knows_the_last_day() {
     usage.seed(log.path(), last, now);
     let report = report(&usage, Dimension::Prompt, Duration::from_secs(23 * 3600), now);
     assert_eq!((report.rows[0].uses, report.partial, report.from_index), (2, false, false));
+    assert!(report.known_since < secs(now) - 22 * 3600, "the log is older than the period");
     assert_eq!(report.series.len(), 2);
+}
+
+#[test]
+fn the_uses_of_a_week_are_told_by_day_from_the_index_and_a_day_of_them_from_memory() {
+    let mut log = Log::new("i0");
+    let now = query::at(20_800 * 86_400 + 15 * 3600);
+    for (days, prompt) in [(7, 0), (6, 0), (6, 0), (1, 1), (0, 0), (0, 2)] {
+        let secs = secs(now) - days * DAY - 3600;
+        log.call(Call { secs, prompt, caller: 0, outcome: "ok" });
+    }
+    let until = Instant::now() + MINUTE;
+    let names = ["u0__p0", "u1__p1", "u0__p4"].map(str::to_owned);
+    let usage = GatewayUsage::read(None, Some(log.path())).unwrap();
+    let daily = usage.daily_now(&names, now, until);
+    assert_eq!(daily.of("u0__p0"), [2, 0, 0, 0, 0, 0, 1], "the eighth day is over");
+    assert_eq!(daily.of("u1__p1"), [0, 0, 0, 0, 0, 1, 0]);
+    assert_eq!((daily.prompts.len(), daily.is_partial), (2, false), "as many as are asked for");
+    let minutes = Mutex::new(Minutes::new(MEMORY, minute(now)));
+    let usage = GatewayUsage { minutes, ..GatewayUsage::default() };
+    usage.seed(log.path(), tail::last_seq(log.path()).unwrap(), now);
+    let daily = usage.daily_now(&names, now, until);
+    assert_eq!((daily.of("u0__p0"), daily.is_partial), ([0, 0, 0, 0, 0, 0, 1], true));
+}
+
+#[test]
+fn a_report_says_since_when_calls_are_known() {
+    let mut log = Log::new("i0");
+    let now = query::at(20_800 * 86_400 + 15 * 3600);
+    log.call(Call { secs: secs(now) - 2 * DAY, prompt: 0, caller: 0, outcome: "ok" });
+    let usage = GatewayUsage::read(None, Some(log.path())).unwrap();
+    let week = report(&usage, Dimension::Prompt, MINUTE * 7 * 1440, now);
+    assert_eq!((week.known_since, week.from_index), (20_798 * DAY, true));
+    assert!(week.p95_ms.is_some_and(|ms| ms > 1.0), "of all calls");
+    let empty = GatewayUsage::read(None, None).unwrap();
+    let week = report(&empty, Dimension::Prompt, MINUTE * 7 * 1440, now);
+    assert_eq!((week.known_since, week.p95_ms), (u64::MAX, None));
+    let minutes = Mutex::new(Minutes::new(MEMORY, minute(now)));
+    let begun = GatewayUsage { minutes, ..GatewayUsage::default() };
+    let hour = report(&begun, Dimension::Prompt, MINUTE * 60, now);
+    assert_eq!(hour.known_since, secs(now));
+    // A log that has begun ten minutes ago has all calls of the hour: there were none before.
+    let mut log = Log::new("i1");
+    log.call(Call { secs: secs(now) - 600, prompt: 0, caller: 0, outcome: "ok" });
+    begun.seed(log.path(), tail::last_seq(log.path()).unwrap(), now);
+    let hour = report(&begun, Dimension::Prompt, MINUTE * 60, now);
+    assert_eq!((hour.known_since, hour.partial), (secs(now) - 600, false));
 }
 
 #[test]

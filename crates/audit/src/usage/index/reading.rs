@@ -11,13 +11,17 @@ use super::batch::{ALL, CALLER, ENDPOINT, NO_NAME, NameId, PROMPT, UPSTREAM, cou
 use super::database::Database;
 use super::{DAY, HOUR};
 use crate::usage::counts::{Counts, Histogram};
-use crate::usage::query::{Dimension, Filter, Query, Rounding, SumPart, Sums};
+use crate::usage::daily::{DailyUses, WEEK_DAYS};
+use crate::usage::query::{Dimension, Filter, Query, Rounding, SumPart, Sums, UNKNOWN};
 
 /// Periods up to this length are answered by hour, in seconds.
 const BY_HOUR: u64 = 7 * DAY;
 
 /// Rows between two looks at the clock.
 const ROWS: u64 = 1024;
+
+/// Prompts between two looks at the clock, each with the rows of a week.
+const PROMPTS: usize = 128;
 
 /// An index as it is at one time: the databases whose sums make the answer.
 pub(in crate::usage) struct IndexSnapshot(pub(super) Vec<Database>);
@@ -48,6 +52,53 @@ impl IndexSnapshot {
             })?;
         }
         Ok(step)
+    }
+
+    /// Returns the begin of the first day with calls, in seconds since the Unix epoch.
+    ///
+    /// # Errors
+    /// When a database cannot be read.
+    pub(in crate::usage) fn known_since(&self) -> io::Result<u64> {
+        let first = "SELECT min(day) FROM calls_by_day WHERE kind = 0";
+        let of = |database: &Database| {
+            database.with(|db| db.query_row(first, [], |row| row.get::<_, Option<u64>>(0)))
+        };
+        let known: io::Result<Vec<_>> = self.0.iter().map(of).collect();
+        Ok(known?.into_iter().flatten().min().unwrap_or(UNKNOWN))
+    }
+
+    /// Adds the uses of prompts on the days of the week that begins at `first`, until `until`.
+    ///
+    /// # Errors
+    /// When a database cannot be read.
+    pub(in crate::usage) fn daily(
+        &self,
+        prompts: &[String],
+        first: u64,
+        until: Instant,
+        daily: &mut DailyUses,
+    ) -> io::Result<()> {
+        let days = (0..WEEK_DAYS).zip((first..).step_by(DAY as usize));
+        for database in &self.0 {
+            database.with(|db| {
+                let mut statement = db.prepare_cached(
+                    "SELECT uses FROM calls_by_day WHERE kind = 1 AND day = ?1 AND name = ?2",
+                )?;
+                for (number, prompt) in prompts.iter().enumerate() {
+                    if number % PROMPTS == 0 && Instant::now() >= until {
+                        daily.is_partial = true;
+                        break;
+                    }
+                    let Some((id, _)) = find(db, prompt)? else { continue };
+                    for (day, start) in days.clone() {
+                        let uses = statement.query_row((start, id), |row| row.get(0)).optional()?;
+                        daily.add(prompt, day, uses.unwrap_or_default());
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 
     /// Returns the seconds of one point.
