@@ -54,9 +54,12 @@ async fn the_matrix_says_what_explain_says() {
     fs::write(folder.path().join("gateway.toml"), toml).unwrap();
     let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
     let mut browser = Browser::new(&with_token(&admin));
-    let page = browser.page("/access").await;
+    let folded = browser.page("/access").await;
+    assert_eq!(headings(&folded, "Access matrix"), ["Prompt", "group staff"]);
+    assert!(folded.contains("Groups and 2 callers"), "{folded}");
+    let page = browser.page("/access?callers=1").await;
     let who = headings(&page, "Access matrix");
-    assert_eq!(who, ["Prompt", "bob", "ci", "group staff"]);
+    assert_eq!(who, ["Prompt", "group staff", "bob", "ci"]);
     let shown = rows(&page, "Access matrix");
     let mut compared = 0;
     for row in &shown {
@@ -70,9 +73,9 @@ async fn the_matrix_says_what_explain_says() {
             let said = String::from_utf8(output.stdout).unwrap();
             let (allowed, by) = explained(&said);
             let allowed = match allowed.len() {
-                0 => "nothing".to_owned(),
-                3 => "everything".to_owned(),
-                _ => allowed.join(", "),
+                0 => "– nothing".to_owned(),
+                3 => "✓ everything".to_owned(),
+                _ => format!("✓ {}", allowed.join(", ")),
             };
             assert_eq!(*right, [vec![allowed], by].concat().join(" "), "{said}");
             compared += 1;
@@ -82,7 +85,12 @@ async fn the_matrix_says_what_explain_says() {
     let one = rows(&browser.page("/prompts/lib__greet/access").await, "Rights");
     let text = |right: &Vec<String>| right[1..].join(" ").replace("no rule allows it", "");
     let one = one.iter().map(|right| text(right).trim().to_owned());
-    assert_eq!(one.collect::<Vec<_>>(), shown[1][1..], "a prompt's page says the same");
+    let without_marks = shown[1][1..].iter().map(|right| right.split_once(' ').unwrap().1);
+    assert_eq!(
+        one.collect::<Vec<_>>(),
+        without_marks.collect::<Vec<_>>(),
+        "a prompt's page says the same"
+    );
     process.kill().await;
 }
 
@@ -105,10 +113,20 @@ async fn pasted_rules_are_compared_and_nothing_else() {
         reader.page(&format!("/access?{query}")).await
     };
     let none = what_if("[[access.rules]]\nallow = [\"list\"]\ncallers = [\"nobody\"]\n").await;
-    assert!(none.contains("4 rights would change."), "{none}");
+    assert!(none.contains("4 rights would change<"), "{none}");
+    for summary in ["<b>ci</b> loses rights to 2 prompts<", "<b>group staff</b> loses rights to 2"]
+    {
+        assert!(none.contains(summary), "{none}");
+    }
     let changes = rows(&none, "Changes");
     assert_eq!(changes.len(), 4, "{none}");
-    assert_eq!(changes[0][..4], ["ci", "up__draft", "list, complete", "nothing"]);
+    assert_eq!(changes[0][..4], ["group staff", "up__draft", "list", "nothing"]);
+    let other = RULES.replace("\"list\", \"get\", \"complete\"", "\"get\"").replace("draft*", "p");
+    let both = what_if(&other).await;
+    assert!(
+        both.contains("<b>ci</b> loses rights to 2 prompts, gains rights to 1 prompt<"),
+        "{both}"
+    );
     let same = what_if(RULES).await;
     assert!(same.contains("These rules change nothing"), "{same}");
 
@@ -157,5 +175,37 @@ async fn without_rules_every_caller_may_use_every_prompt() {
     let shown = Browser::new(&with_token(&gateway.admin())).page("/access").await;
     assert!(shown.contains("No access rules are configured"), "{shown}");
     assert_eq!(headings(&shown, "Access matrix"), ["Prompt", "anonymous"]);
-    assert_eq!(rows(&shown, "Access matrix"), [["up__p", "everything"]]);
+    assert_eq!(rows(&shown, "Access matrix"), [["up__p", "✓ everything"]]);
+}
+
+#[tokio::test]
+async fn a_decision_leads_to_the_lines_of_its_rule_which_has_a_name() {
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let rule = "[[access.rules]]\nallow = [\"list\"]\ngroups = [\"staff\"]\n";
+    let toml = ADMIN.to_owned()
+        + &rule.repeat(10)
+        + &rule.replace("list\"]", "get\"]\nname = \"staff-only\"")
+        + &upstream.table("up");
+    let gateway = Gateway::start(&toml).await;
+    gateway.summary().await;
+    let mut browser = Browser::new(&with_token(&gateway.admin()));
+    let page = browser.page("/access?who=staff").await;
+    let right = rows(&page, "Access matrix").remove(0).remove(1);
+    assert!(
+        right.starts_with("✓ list, get access.rules.1 access.rules.10 access.rules.2 "),
+        "{right}"
+    );
+    assert!(right.ends_with(" staff-only"), "{right}");
+    for (number, name) in [(1, "access.rules.1"), (11, "staff-only")] {
+        let link = format!("<a href=\"/configuration?q=access.rules.{number}.\">{name}</a>");
+        assert!(page.contains(&link), "{link}: {page}");
+        let found = browser.page(&format!("/configuration?q=access.rules.{number}.")).await;
+        let keys = rows(&found, "Values in use");
+        let prefix = format!("access.rules.{number}.");
+        assert!(!keys.is_empty() && keys.iter().all(|row| row[0].starts_with(&prefix)), "{keys:?}");
+        assert!(
+            keys.iter().any(|row| row.iter().any(|cell| cell.starts_with("line "))),
+            "{keys:?}"
+        );
+    }
 }

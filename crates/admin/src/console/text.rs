@@ -193,6 +193,11 @@ fn thousands(count: u64) -> String {
     }
 }
 
+/// Returns a number of things, with their noun in its right form: "1 prompt", "2 prompts".
+pub(crate) fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Hexadecimal digits that tell digests apart for the eye.
 const SHORT_DIGEST: usize = 12;
 

@@ -1,5 +1,6 @@
 //! Access: the rights of callers and groups to each prompt, and the effect of other rules.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use askama::Template;
@@ -7,7 +8,7 @@ use askama::Template;
 use super::rights::{Right, RightsHolder, decider, known, right};
 use super::{Page, PageError, PageResult};
 use crate::console::ConsoleSection;
-use crate::console::text::filters;
+use crate::console::text::{counted, filters};
 use crate::request::{PageRequest, Paging, Params};
 use crate::sign_in::Visitor;
 use crate::state::AdminState;
@@ -23,6 +24,8 @@ pub(crate) struct AccessPage {
     /// The columns.
     who: Vec<String>,
     who_total: usize,
+    /// Single callers, where a switch shows or hides them.
+    callers: Option<usize>,
     rows: Vec<AccessRow>,
     paging: Paging,
     /// The effect of pasted rules; `None` if none were pasted.
@@ -40,14 +43,24 @@ struct AccessRow {
 }
 
 /// The effect of other rules.
+#[derive(Default)]
 struct WhatIf {
     /// Mistakes in the rules, one sentence each; then nothing else is known.
     mistakes: Vec<String>,
+    /// What each caller or group loses and gains, with the most losses first.
+    summaries: Vec<ChangeSummary>,
     changes: Vec<AccessChange>,
     /// All changes, shown or not.
     total: usize,
-    /// Whether all prompts and callers were looked at.
-    complete: bool,
+    /// Whether there was no time for all prompts and callers.
+    is_cut: bool,
+}
+
+/// Prompts of which a caller or group loses rights, and of which it gains some.
+struct ChangeSummary {
+    who: String,
+    lost: usize,
+    gained: usize,
 }
 
 /// A right that would change.
@@ -62,6 +75,23 @@ impl Page for AccessPage {
     const SECTION: ConsoleSection = ConsoleSection::Access;
 }
 
+impl AccessPage {
+    /// The rights of a row, each with its column.
+    fn cells<'a>(&'a self, row: &'a AccessRow) -> impl Iterator<Item = (&'a String, &'a Right)> {
+        self.who.iter().zip(&row.rights)
+    }
+}
+
+impl ChangeSummary {
+    /// The summary in words, after the name: "loses rights to 8 prompts, gains rights to 1".
+    fn text(&self) -> String {
+        let part =
+            |verb, count| (count > 0).then(|| format!("{verb} {}", counted(count, "prompt")));
+        let parts = [part("loses rights to", self.lost), part("gains rights to", self.gained)];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+}
+
 /// Longest text of rules that is compared, in bytes: it takes a processor to read them.
 const MAX_RULES: usize = 64 << 10;
 
@@ -69,7 +99,8 @@ const MAX_RULES: usize = 64 << 10;
 const PAGE: usize = 25;
 const COLUMNS: usize = 12;
 
-/// Returns the matrix for the parameters `q` (prompts) and `who` (callers and groups).
+/// Returns the matrix for the parameters `q` (prompts), `who` (callers and groups) and `callers`:
+/// without `1` single callers are left out where there are groups and none is searched for.
 ///
 /// # Errors
 /// It cannot be made in time.
@@ -82,7 +113,11 @@ pub(crate) fn access(
     let (text, who_text) = (params.get("q").to_lowercase(), params.get("who").to_lowercase());
     let mut who = known(&state.config);
     who.retain(|who| who.label.to_lowercase().contains(&who_text));
-    let who_total = who.len();
+    let singles = who.iter().filter(|who| who.is_single).count();
+    let callers = (who_text.is_empty() && (1..who.len()).contains(&singles)).then_some(singles);
+    let is_folded = callers.is_some() && params.get("callers") != "1";
+    let columns: Vec<_> = who.iter().filter(|who| !is_folded || !who.is_single).collect();
+    let who_total = columns.len();
     let catalog = state.router.catalog();
     let owners = catalog.content.owners();
     let owners: Vec<_> =
@@ -90,7 +125,7 @@ pub(crate) fn access(
     let held = catalog.approvals.iter().flat_map(|rows| rows.iter()).filter(|row| row.is_held());
     let held: Vec<_> = held.filter(|row| row.public_name.to_lowercase().contains(&text)).collect();
     let access = decider(state);
-    let columns = &who[..who.len().min(COLUMNS)];
+    let columns = &columns[..who_total.min(COLUMNS)];
     let paging = request.paging(owners.len() + held.len(), PAGE);
     let listed = owners.iter().map(|owner| (&*owner.public_name, owner.prompt(), false));
     let held_back = held.iter().map(|row| (row.public_name.as_str(), row.prompt(), true));
@@ -104,11 +139,11 @@ pub(crate) fn access(
     }
     // After the matrix: the comparison itself notes when it is not complete.
     let what_if = params.some("rules").map(|rules| what_if(state, request, rules, &who, &owners));
-    who.truncate(COLUMNS);
     Ok(AccessPage {
         has_rules: access.is_some(),
-        who: who.into_iter().map(|who| who.label).collect(),
+        who: columns.iter().map(|who| who.label.clone()).collect(),
         who_total,
+        callers,
         rows,
         paging,
         what_if,
@@ -125,8 +160,7 @@ fn what_if(
     who: &[RightsHolder],
     owners: &[&Owner],
 ) -> WhatIf {
-    let mut what_if =
-        WhatIf { mistakes: Vec::new(), changes: Vec::new(), total: 0, complete: true };
+    let mut what_if = WhatIf::default();
     if rules.len() > MAX_RULES {
         what_if.mistakes = vec![format!(
             "The rules are longer than {} KiB. Put them into a copy of the configuration, and ask \
@@ -142,29 +176,50 @@ fn what_if(
             return what_if;
         }
     };
-    let present = decider(state);
-    for owner in owners {
-        for who in who {
+    what_if.compare(request, (decider(state), others), who, owners);
+    what_if
+}
+
+impl WhatIf {
+    /// Notes the rights that differ between the present rules and others.
+    fn compare(
+        &mut self,
+        request: &PageRequest,
+        (present, others): (Option<Decisions>, Option<Decisions>),
+        who: &[RightsHolder],
+        owners: &[&Owner],
+    ) {
+        let mut summaries = vec![(0, 0); who.len()];
+        let each = owners.iter().flat_map(|owner| who.iter().zip(0..).map(move |who| (owner, who)));
+        for (owner, (who, index)) in each {
             if request.is_late() {
-                what_if.complete = false;
-                return what_if;
+                self.is_cut = true;
+                break;
             }
             let before = right(present.as_ref(), who, owner.prompt());
             let after = right(others.as_ref(), who, owner.prompt());
             if before.allowed == after.allowed {
                 continue;
             }
-            what_if.total += 1;
-            if what_if.changes.len() < request.rows {
-                let prompt = owner.public_name.to_string();
-                what_if.changes.push(AccessChange {
-                    who: who.label.clone(),
-                    prompt,
-                    before,
-                    after,
-                });
+            let has_more = |one: &Right, other: &Right| {
+                one.allowed.iter().any(|method| !other.allowed.contains(method))
+            };
+            summaries[index].0 += usize::from(has_more(&before, &after));
+            summaries[index].1 += usize::from(has_more(&after, &before));
+            self.total += 1;
+            if self.changes.len() < request.rows {
+                let (who, prompt) = (who.label.clone(), owner.public_name.to_string());
+                self.changes.push(AccessChange { who, prompt, before, after });
             }
         }
+        let summaries = who.iter().zip(summaries).filter(|(_, sums)| *sums != (0, 0));
+        let summary = |(who, (lost, gained)): (&RightsHolder, _)| ChangeSummary {
+            who: who.label.clone(),
+            lost,
+            gained,
+        };
+        self.summaries = summaries.map(summary).collect();
+        self.summaries.sort_by_key(|summary| Reverse((summary.lost, summary.gained)));
+        self.summaries.truncate(request.rows);
     }
-    what_if
 }

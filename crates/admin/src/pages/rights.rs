@@ -1,6 +1,7 @@
 //! Rights of callers to prompts, and the rule that decides on each.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use crate::state::AdminState;
 use access::{Decisions, RuleCallers, action};
@@ -15,6 +16,8 @@ pub(crate) struct RightsHolder {
     /// The id of a caller, or `group NAME`.
     pub label: String,
     pub caller: Caller,
+    /// Whether it is one caller among many, rather than a group or those without a credential.
+    pub is_single: bool,
 }
 
 /// The rights of a caller or group to a prompt.
@@ -23,8 +26,23 @@ pub(super) struct Right {
     pub who: String,
     /// The methods that are allowed.
     pub allowed: Vec<&'static str>,
-    /// The rules that decide, by their keys; empty where none does.
-    pub by: Vec<String>,
+    /// The rules that decide; empty where none does.
+    pub by: Vec<DecidingRule>,
+}
+
+/// A rule that decides.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct DecidingRule {
+    /// As decisions and the audit log name it.
+    pub name: String,
+    /// The page that shows where it stands.
+    pub page: String,
+}
+
+impl fmt::Display for DecidingRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
 }
 
 impl Right {
@@ -37,6 +55,11 @@ impl Right {
         }
     }
 
+    /// Whether all methods are allowed, or none, so that a mark says it.
+    pub(super) fn is_whole(&self) -> bool {
+        matches!(self.allowed.len(), 0 | 3)
+    }
+
     pub(super) fn class(&self) -> &'static str {
         match self.allowed.len() {
             0 => "bad",
@@ -46,9 +69,9 @@ impl Right {
     }
 }
 
-/// Returns all callers and groups that the configuration names: callers of keys and certificates,
-/// and those that rules name, then groups, then callers without a credential where they are
-/// admitted. Callers of tokens are known to their provider alone; their groups stand for them.
+/// Returns all callers and groups that the configuration names: groups, then callers without a
+/// credential where they are admitted, then those of keys and certificates, and those that rules
+/// name. Callers of tokens are known to their provider alone; their groups stand for them.
 pub(crate) fn known(config: &Config) -> Vec<RightsHolder> {
     let mut callers: Vec<(String, Vec<String>)> = Vec::new();
     for identity in config.auth.named() {
@@ -76,14 +99,19 @@ pub(crate) fn known(config: &Config) -> Vec<RightsHolder> {
     let callers = callers.iter().map(|(id, groups)| RightsHolder {
         label: id.clone(),
         caller: Caller::in_groups(id, groups),
+        is_single: true,
     });
     let groups = groups.iter().map(|group| RightsHolder {
         label: format!("group {group}"),
         caller: Caller::in_groups("(member of the group)", std::slice::from_ref(group)),
+        is_single: false,
     });
-    let anonymous = (!config.auth.required)
-        .then(|| RightsHolder { label: ANONYMOUS.to_owned(), caller: Caller::anonymous() });
-    callers.chain(groups).chain(anonymous).collect()
+    let anonymous = (!config.auth.required).then(|| RightsHolder {
+        label: ANONYMOUS.to_owned(),
+        caller: Caller::anonymous(),
+        is_single: false,
+    });
+    groups.chain(anonymous).chain(callers).collect()
 }
 
 /// Returns the rights of a caller or group to a prompt. Without rules everything is allowed.
@@ -97,7 +125,7 @@ pub(super) fn right(
         return Right { who: who.label.clone(), allowed, by: Vec::new() };
     };
     let mut allowed = Vec::new();
-    let mut by = Vec::new();
+    let mut by = BTreeSet::new();
     for method in Method::ALL {
         let verdict = access.decide(&who.caller, method, prompt);
         if verdict.is_allowed {
@@ -105,9 +133,17 @@ pub(super) fn right(
         }
         by.extend(verdict.reasons);
     }
-    by.sort();
-    by.dedup();
+    let by = by.into_iter().map(|name| deciding_rule(access, name)).collect();
     Right { who: who.label.clone(), allowed, by }
+}
+
+fn deciding_rule(access: &Decisions, name: String) -> DecidingRule {
+    let key = match access.rule_number(&name) {
+        // With the dot, as the first rule is not the tenth.
+        Some(number) => format!("access.rules.{number}."),
+        None => "access.cedar".to_owned(),
+    };
+    DecidingRule { name, page: format!("/configuration?q={key}") }
 }
 
 /// Returns the rules of a configuration, ready to decide.
