@@ -58,10 +58,12 @@ impl Params {
         Self(kept.cloned().collect())
     }
 
-    /// Returns a query string with one parameter changed; an empty value removes it.
+    /// Returns a query string with one parameter changed; an empty value removes it. Other rows
+    /// begin with their first page.
     pub(super) fn with(&self, name: &str, value: &str) -> String {
         let mut query = url::form_urlencoded::Serializer::for_suffix(String::from("?"), 1);
-        for (key, old) in self.0.iter().filter(|(key, old)| key != name && !old.is_empty()) {
+        let is_kept = |key: &str| key != name && key != "page";
+        for (key, old) in self.0.iter().filter(|(key, old)| is_kept(key) && !old.is_empty()) {
             query.append_pair(key, old);
         }
         if !value.is_empty() {
@@ -141,6 +143,7 @@ mod tests {
         let paging = request("q=a+b&page=2").paging(25, 100);
         assert_eq!((paging.start, paging.size, paging.pages), (10, 10, 3));
         assert_eq!(paging.next.as_deref(), Some("?q=a+b&page=3"));
+        assert_eq!(request("q=a&page=2&state=x").params.with("state", ""), "?q=a");
         assert_eq!(request("page=99").paging(25, 10).page, 3);
         let sizes = ["size=3", "size=10", "size=11", "size=0", "size=x"];
         let sizes = sizes.map(|query| request(query).paging(25, 5).size);

@@ -157,6 +157,13 @@ impl Plot {
         path
     }
 
+    /// The width of the time at the begin of which nothing is known, in user units; 0 if none.
+    fn unknown(&self) -> f64 {
+        let known = |line: &PlotLine| line.values.iter().position(Option::is_some);
+        let first = self.lines.iter().filter_map(known).min().unwrap_or_default();
+        if self.has_bars() { first as f64 * self.step_width() } else { 0.0 }
+    }
+
     /// Whether there is anything to draw.
     fn is_empty(&self) -> bool {
         !self.lines.iter().flat_map(|line| &line.values).flatten().any(|value| *value > 0.0)
@@ -176,6 +183,21 @@ impl Plot {
         };
         rows.take(TABLE_ROWS).map(|(index, time)| (time.as_str(), cells(index))).collect()
     }
+}
+
+/// The height of a small drawing without axes, and the width of its steps, in user units.
+const SPARK: (f64, usize) = (16.0, 8);
+
+/// Returns the bars of a small drawing, in SVG: the highest fills it.
+pub(crate) fn spark_bars(values: &[u64]) -> String {
+    let (height, width) = SPARK;
+    let most = values.iter().copied().max().unwrap_or_default().max(1) as f64;
+    let mut path = String::new();
+    for (index, value) in values.iter().enumerate().filter(|(_, value)| **value > 0) {
+        let high = (*value as f64 / most * height).max(1.0);
+        let _ = write!(path, "M{} {height}v-{high:.1}h6v{high:.1}z", index * width + 1);
+    }
+    path
 }
 
 /// Returns a number with as many digits as people need.
@@ -233,6 +255,26 @@ mod tests {
                 assert!((2..=5).contains(&plot.value_axis().len()), "{:?}", plot.value_axis());
             }
         }
+    }
+
+    #[test]
+    fn time_before_the_first_known_value_is_a_gap_and_not_zero() {
+        let known = plot("", vec![None, Some(0.0), Some(3.0), Some(1.0)]);
+        assert!((known.unknown() - 150.0).abs() < f64::EPSILON);
+        assert!(
+            known.render().unwrap().contains("class=\"unknown\" x=\"0\" y=\"0\" width=\"150\"")
+        );
+        assert_eq!(known.columns()[0].2, "10:00: gets: no data");
+        assert_eq!(known.columns()[1].2, "10:01: gets: 0");
+        let whole = plot("", vec![Some(0.0), Some(3.0)]).render().unwrap();
+        assert!(!whole.contains("unknown"), "{whole}");
+    }
+
+    #[test]
+    fn a_small_drawing_has_a_bar_for_each_day_with_uses() {
+        assert_eq!(spark_bars(&[0, 4, 1]), "M9 16v-16.0h6v16.0zM17 16v-4.0h6v4.0z");
+        assert_eq!(spark_bars(&[1, 1000]), "M1 16v-1.0h6v1.0zM9 16v-16.0h6v16.0z");
+        assert_eq!(spark_bars(&[0; 7]), "");
     }
 
     #[test]

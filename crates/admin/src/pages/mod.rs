@@ -124,7 +124,7 @@ pub(super) async fn make(
     Ok(match page {
         routes::ConsolePage::Overview => Box::new(overview::overview(state, page_request).await),
         routes::ConsolePage::Search => Box::new(search::search(state, page_request).await?),
-        routes::ConsolePage::Prompts => Box::new(prompts::prompts(state, page_request)?),
+        routes::ConsolePage::Prompts => Box::new(prompts::prompts(state, page_request).await?),
         routes::ConsolePage::Prompt(tab) => {
             Box::new(prompt::prompt(state, page_request, visitor, name, tab).await?)
         }

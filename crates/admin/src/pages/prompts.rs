@@ -1,19 +1,22 @@
 //! The prompts that are served, those that are left out, and pairs that look alike.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use askama::Template;
 
 use super::definition::text;
 use super::{Page, PageError, PageResult};
 use crate::console::ConsoleSection;
+use crate::console::plot::spark_bars;
 use crate::console::text::filters;
 use crate::request::{PageRequest, Paging, Params};
 use crate::state::AdminState;
-use domain::approval;
+use audit::usage::{DailyUses, WEEK_DAYS};
 use domain::json::Json;
+use domain::percent;
 use domain::tool::search::{Score, SearchQuery};
-use gateway::router::catalog::{CatalogContent, LeftOut, LookAlike};
+use gateway::router::catalog::{CatalogContent, LeftOut, LeftOutBy, LookAlike};
 use gateway::router::owner::Owner;
 
 /// A part of the prompts.
@@ -21,8 +24,11 @@ use gateway::router::owner::Owner;
 #[template(path = "prompts.html")]
 pub(super) struct Prompts {
     prompts: Vec<PromptRow>,
+    headings: Vec<Heading>,
+    /// Whether not all uses of the week are known.
+    is_partial: bool,
     paging: Paging,
-    left_out: Vec<LeftOut>,
+    left_out: Vec<LeftOutRow>,
     left_out_total: usize,
     look_alikes: Vec<LookAlike>,
     filter: FilterForm,
@@ -32,18 +38,48 @@ pub(super) struct Prompts {
 struct PromptRow {
     name: String,
     title: String,
+    description: String,
     upstream: String,
     state: &'static str,
-    arguments: usize,
-    overlays: usize,
+    /// Uses by day, the oldest first.
+    week: [u64; WEEK_DAYS],
 }
 
-/// The choices of the page's filter form, and the chosen values.
+impl PromptRow {
+    fn uses(&self) -> u64 {
+        self.week.iter().sum()
+    }
+
+    /// The drawing of its week, as a path of SVG.
+    fn bars(&self) -> String {
+        spark_bars(&self.week)
+    }
+}
+
+/// The heading of a column, which sorts by it.
+struct Heading {
+    label: &'static str,
+    /// The query that sorts by the column, or turns its order around.
+    link: String,
+    /// The value of `aria-sort`, for the column that the rows are sorted by.
+    sorted: Option<&'static str>,
+    is_number: bool,
+}
+
+/// A prompt that is left out, and where that is mended.
+struct LeftOutRow {
+    prompt: LeftOut,
+    repair: &'static str,
+    page: String,
+}
+
+/// The choices of the page's filters, and the chosen values.
 struct FilterForm {
     params: Params,
     upstreams: Vec<String>,
     views: Vec<String>,
-    states: Vec<&'static str>,
+    /// The states of prompts that match in all else, with their numbers.
+    states: BTreeMap<&'static str, usize>,
 }
 
 impl Page for Prompts {
@@ -59,33 +95,65 @@ const BELOW: usize = 100;
 /// Prompts that are examined between two readings of the clock.
 const BETWEEN: usize = 4096;
 
+/// Upstreams that stand beside each other as links; more are a list to choose from.
+const FEW: usize = 8;
+
+/// Characters of a description that its two lines can show.
+const CLIPPED: usize = 240;
+
+/// The columns by the keys of `sort`. The order of the first click, where it is descending, has a
+/// minus.
+const COLUMNS: [(&str, &str); 4] =
+    [("Prompt", "name"), ("Upstream", "upstream"), ("State", "state"), ("Uses, 7 days", "-uses")];
+
+/// A prompt that matches.
+struct Found<'a> {
+    score: Score,
+    owner: &'a Owner,
+    prompt: Json<'a>,
+}
+
 /// Returns the prompts that match the parameters `q`, `upstream`, `view`, `tag` and `state`, in the
-/// order of `sort`.
+/// order of `sort`: without one the best match first.
 ///
 /// # Errors
 /// They cannot be searched in time.
-pub(super) fn prompts(state: &AdminState, request: &PageRequest) -> PageResult<Prompts> {
+pub(super) async fn prompts(state: &AdminState, request: &PageRequest) -> PageResult<Prompts> {
     let catalog = state.router.catalog();
     let content = &catalog.content;
     let wanted = PromptFilter::new(state, request);
+    let mut states = BTreeMap::new();
     let mut found = wanted.found(content, request)?;
-    match request.params.get("sort") {
-        "upstream" => found.sort_by_key(|(_, owner, _)| owner.upstream.as_str()),
-        "state" => found.sort_by_key(|(_, owner, _)| owner.approval.state),
-        "-name" => found.reverse(),
-        _ => found.sort_by_key(|(score, _, _)| Reverse(*score)),
+    for found in &found {
+        *states.entry(found.owner.approval.state.as_str()).or_default() += 1;
     }
+    found.retain(|found| wanted.has_state(found.owner));
     let paging = request.paging(found.len(), PAGE);
+    let sort = request.params.get("sort");
+    let is_by_use = sort.trim_start_matches('-') == "uses";
+    let name = |found: &Found<'_>| found.owner.public_name.to_string();
+    let counted: Vec<String> = if is_by_use {
+        found.iter().map(name).collect()
+    } else {
+        order(&mut found, sort, &DailyUses::default());
+        found.iter().skip(paging.start).take(paging.size).map(name).collect()
+    };
+    let uses = state.daily_uses(counted, request.until).await;
+    if is_by_use {
+        order(&mut found, sort, &uses);
+    }
     let shown = found.iter().skip(paging.start).take(paging.size);
     let left_out = || content.left_out.iter().filter(|left_out| wanted.has_left_out(left_out));
     let below = BELOW.min(request.rows);
     Ok(Prompts {
-        prompts: shown.map(|(_, owner, prompt)| row(owner, *prompt)).collect(),
+        prompts: shown.map(|found| row(found, &uses)).collect(),
+        headings: COLUMNS.map(|column| heading(&request.params, column)).into(),
+        is_partial: uses.is_partial,
         paging,
-        left_out: left_out().take(below).cloned().collect(),
+        left_out: left_out().take(below).map(left_out_row).collect(),
         left_out_total: left_out().count(),
         look_alikes: content.look_alikes.iter().take(below).cloned().collect(),
-        filter: FilterForm::new(state, request),
+        filter: FilterForm::new(state, request, states),
     })
 }
 
@@ -100,21 +168,84 @@ pub(super) fn best(
 ) -> PageResult<Vec<(String, String)>> {
     let catalog = state.router.catalog();
     let mut found = PromptFilter::new(state, request).found(&catalog.content, request)?;
-    found.sort_by_key(|(score, _, _)| Reverse(*score));
+    order(&mut found, "", &DailyUses::default());
     let best = found.into_iter().take(count);
-    Ok(best
-        .map(|(_, owner, prompt)| (owner.public_name.to_string(), text(prompt, "title")))
-        .collect())
+    let name =
+        |found: Found<'_>| (found.owner.public_name.to_string(), text(found.prompt, "title"));
+    Ok(best.map(name).collect())
 }
 
-fn row(owner: &Owner, prompt: Json<'_>) -> PromptRow {
+/// Sorts prompts that are in the order of their names by a key of `sort`.
+fn order(found: &mut [Found<'_>], sort: &str, uses: &DailyUses) {
+    let key = sort.trim_start_matches('-');
+    let total = |of: &Found<'_>| uses.of(&of.owner.public_name).iter().sum::<u64>();
+    match key {
+        "uses" => found.sort_by_cached_key(total),
+        "upstream" => found.sort_by_key(|of| of.owner.upstream.as_str()),
+        "state" => found.sort_by_key(|of| of.owner.approval.state),
+        "name" => {}
+        _ => return found.sort_by_key(|of| Reverse(of.score)),
+    }
+    if sort.starts_with('-') {
+        found.reverse();
+    }
+}
+
+fn heading(params: &Params, (label, first): (&'static str, &str)) -> Heading {
+    let (key, sort) = (first.trim_start_matches('-'), params.get("sort"));
+    // Without a search the best match is the order of names.
+    let sort = if sort.is_empty() && params.get("q").trim().is_empty() { "name" } else { sort };
+    let is_sorted = sort.trim_start_matches('-') == key;
+    let next = match sort.strip_prefix('-') {
+        Some(turned) if is_sorted => turned.to_owned(),
+        None if is_sorted => format!("-{key}"),
+        _ => first.to_owned(),
+    };
+    let direction = if sort.starts_with('-') { "descending" } else { "ascending" };
+    Heading {
+        label,
+        link: params.with("sort", &next),
+        sorted: is_sorted.then_some(direction),
+        is_number: key == "uses",
+    }
+}
+
+fn left_out_row(prompt: &LeftOut) -> LeftOutRow {
+    let id = percent::encoded_segment(&prompt.upstream);
+    let (repair, page) = match prompt.by {
+        LeftOutBy::Defect => ("Repair it at its upstream", format!("/upstreams/{id}")),
+        LeftOutBy::Name => {
+            ("Set a prefix, or rename it", format!("/configuration?q=upstreams.{id}.prefix"))
+        }
+        LeftOutBy::Change => {
+            let key = "on_changed_definition";
+            ("Change on_changed_definition", format!("/configuration?q={key}"))
+        }
+        LeftOutBy::Overlay => ("Change the overlay", "/configuration?q=overlays.".to_owned()),
+        LeftOutBy::Approval => {
+            let name = percent::encoded_segment(&prompt.raw_name);
+            ("Decide on it", format!("/approvals?upstream={id}&q={name}"))
+        }
+    };
+    LeftOutRow { prompt: prompt.clone(), repair, page }
+}
+
+fn row(found: &Found<'_>, uses: &DailyUses) -> PromptRow {
+    let Found { owner, prompt, .. } = found;
     PromptRow {
         name: owner.public_name.to_string(),
-        title: text(prompt, "title"),
+        title: text(*prompt, "title"),
+        description: clipped(&text(*prompt, "description")),
         upstream: owner.upstream.to_string(),
         state: owner.approval.state.as_str(),
-        arguments: owner.arguments.len(),
-        overlays: owner.overlay.as_ref().map_or(0, |overlay| overlay.numbers.len()),
+        week: uses.of(&owner.public_name),
+    }
+}
+
+fn clipped(text: &str) -> String {
+    match text.char_indices().nth(CLIPPED) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
     }
 }
 
@@ -145,7 +276,7 @@ impl<'a> PromptFilter<'a> {
         }
     }
 
-    /// The prompts that match, with their scores.
+    /// The prompts that match in all but their state.
     ///
     /// # Errors
     /// They cannot be searched in time.
@@ -153,22 +284,21 @@ impl<'a> PromptFilter<'a> {
         &self,
         content: &'c CatalogContent,
         request: &PageRequest,
-    ) -> PageResult<Vec<(Score, &'c Owner, Json<'c>)>> {
+    ) -> PageResult<Vec<Found<'c>>> {
         let mut found = Vec::new();
         let all = content.everyone.elements().zip(content.owners()).enumerate();
         for (index, ((_, prompt), owner)) in all {
             if index % BETWEEN == 0 && request.is_late() {
                 return Err(PageError::late());
             }
-            found.extend(self.score(owner, prompt).map(|score| (score, owner, prompt)));
+            found.extend(self.score(owner, prompt).map(|score| Found { score, owner, prompt }));
         }
         Ok(found)
     }
 
-    /// The score of a prompt that matches.
+    /// The score of a prompt that matches in all but its state.
     fn score(&self, owner: &Owner, prompt: Json<'_>) -> Option<Score> {
         let is_wanted = self.upstream.is_none_or(|id| owner.upstream.as_str() == id)
-            && self.approval.is_none_or(|state| owner.approval.state.as_str() == state)
             && self.endpoint.as_ref().is_none_or(|path| self.state.router.serves(path, owner))
             && self.tag.is_none_or(|tag| has_tag(prompt, tag));
         if !is_wanted {
@@ -178,6 +308,10 @@ impl<'a> PromptFilter<'a> {
         // finished the word.
         let begun = || owner.public_name.to_lowercase().contains(&self.text);
         self.query.score(prompt).or_else(|| begun().then(Score::default))
+    }
+
+    fn has_state(&self, owner: &Owner) -> bool {
+        self.approval.is_none_or(|state| owner.approval.state.as_str() == state)
     }
 
     fn has_left_out(&self, left_out: &LeftOut) -> bool {
@@ -192,16 +326,71 @@ fn has_tag(prompt: Json<'_>, tag: &str) -> bool {
 }
 
 impl FilterForm {
-    fn new(state: &AdminState, request: &PageRequest) -> Self {
+    fn new(
+        state: &AdminState,
+        request: &PageRequest,
+        states: BTreeMap<&'static str, usize>,
+    ) -> Self {
         Self {
             params: request.params.clone(),
             upstreams: state.config.upstreams.iter().map(|up| up.id.to_string()).collect(),
             views: state.config.views.iter().map(|view| view.name.clone()).collect(),
-            states: approval::ApprovalState::ALL.map(approval::ApprovalState::as_str).to_vec(),
+            states,
         }
     }
 
     fn is(&self, name: &str, value: &str) -> bool {
         self.params.get(name) == value
+    }
+
+    /// Whether there are several upstreams, and few enough for links.
+    fn has_few_upstreams(&self) -> bool {
+        (2..=FEW).contains(&self.upstreams.len())
+    }
+
+    /// Whether states tell prompts apart, or one was chosen.
+    fn has_states(&self) -> bool {
+        self.states.len() > 1 || self.params.some("state").is_some()
+    }
+
+    /// Prompts in all states.
+    fn total(&self) -> usize {
+        self.states.values().sum()
+    }
+
+    /// The chosen values that the form keeps, as links choose them.
+    fn kept(&self) -> impl Iterator<Item = (&str, &str)> {
+        let names = ["upstream", "state", "sort"].into_iter();
+        let names = names.filter(|name| *name != "upstream" || self.has_few_upstreams());
+        names.filter_map(|name| Some((name, self.params.some(name)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_heading_sorts_by_its_column_and_turns_the_order_around() {
+        let of = |query: &str| {
+            let params = Params::read(query.as_bytes());
+            let headings = COLUMNS.map(|column| heading(&params, column));
+            headings.map(|heading| (heading.link, heading.sorted))
+        };
+        let [name, upstream, _, uses] = of("q=&page=3");
+        assert_eq!(name, ("?sort=-name".to_owned(), Some("ascending")));
+        assert_eq!((upstream.0.as_str(), upstream.1), ("?sort=upstream", None));
+        assert_eq!((uses.0.as_str(), uses.1), ("?sort=-uses", None));
+        let [name, _, _, uses] = of("q=a&sort=-uses");
+        assert_eq!(uses, ("?q=a&sort=uses".to_owned(), Some("descending")));
+        assert_eq!(name, ("?q=a&sort=name".to_owned(), None));
+        assert_eq!(of("q=a")[0], ("?q=a&sort=name".to_owned(), None), "the best match is first");
+    }
+
+    #[test]
+    fn a_long_description_is_cut_between_characters() {
+        let long = "é".repeat(CLIPPED + 1);
+        assert_eq!(clipped(&long), "é".repeat(CLIPPED) + "…");
+        assert_eq!(clipped("short"), "short");
     }
 }

@@ -15,6 +15,8 @@ pub(super) struct Traffic {
     pub failures: u64,
     /// Calls that rate limits refused.
     pub limited: u64,
+    /// The 95th percentile of the latency of all uses, where it is kept.
+    pub p95_ms: Option<f64>,
     /// Calls that were not counted, since more arrived than could be taken in.
     pub uncounted: u64,
     /// Whether a part of it is not known.
@@ -46,6 +48,7 @@ pub(super) const SPANS: [TimeSpan; 6] = [
 
 pub(super) const LAST_HOUR: TimeSpan = SPANS[0];
 pub(super) const LAST_DAY: TimeSpan = SPANS[1];
+pub(super) const LAST_YEAR: TimeSpan = SPANS[5];
 
 /// Returns the traffic that a filter admits, in the span that ends now.
 pub(super) async fn traffic(
@@ -77,10 +80,11 @@ pub(super) fn of_report(
         uses: sum(|point| point.uses),
         failures: sum(|point| point.failures),
         limited: sum(|point| point.limited),
+        p95_ms: report.p95_ms,
         uncounted: report.uncounted,
         partial: report.partial,
         not_answered: report.not_answered,
-        plots: plots(&report.series, within, span),
+        plots: plots(&report.series, report.known_since, within, span),
     }
 }
 
@@ -120,7 +124,14 @@ fn length_text(seconds: u64) -> String {
     }
 }
 
-fn plots(series: &[Point], (from, to): (SystemTime, SystemTime), span: TimeSpan) -> Vec<Plot> {
+/// Draws a series that is known from `since` on, in seconds since the Unix epoch: steps before have
+/// no values.
+fn plots(
+    series: &[Point],
+    since: u64,
+    (from, to): (SystemTime, SystemTime),
+    span: TimeSpan,
+) -> Vec<Plot> {
     let step = step(series.first().map_or(60, |point| point.seconds), span);
     let (first, last) = (UnixSeconds::from(from).0 / step, UnixSeconds::from(to).0 / step);
     let mut known: HashMap<u64, Vec<&Point>> = HashMap::new();
@@ -130,7 +141,8 @@ fn plots(series: &[Point], (from, to): (SystemTime, SystemTime), span: TimeSpan)
     let steps: Vec<u64> = (first..=last).collect();
     let sum = |of: fn(&Point) -> u64| {
         let at = |step| known.get(step).map_or(0, |points| points.iter().map(|p| of(p)).sum());
-        steps.iter().map(|step| Some(at(step) as f64)).collect()
+        let is_known = |at: u64| known.contains_key(&at) || (at + 1).saturating_mul(step) > since;
+        steps.iter().map(|step| is_known(*step).then(|| at(step) as f64)).collect()
     };
     let most = |of: fn(&Point) -> Option<f64>| {
         let at = |step| known.get(step)?.iter().filter_map(|point| of(point)).reduce(f64::max);

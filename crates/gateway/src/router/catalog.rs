@@ -106,8 +106,19 @@ pub enum LeftOutBy {
     /// A definition that cannot be listed.
     #[default]
     Defect,
+    /// A name that cannot be public, or that is not its own.
+    Name,
+    /// `on_changed_definition = "block"`.
+    Change,
     Overlay,
     Approval,
+}
+
+impl LeftOutBy {
+    /// Whether an operator has left it out: an overlay drops it, or nobody has approved it.
+    pub(super) fn is_wanted(self) -> bool {
+        matches!(self, Self::Overlay | Self::Approval)
+    }
 }
 
 /// Two listed prompts of different upstreams that a reader may take for each other.

@@ -187,7 +187,7 @@ impl Refresh {
             upstream: members[left_out.source].source.id.to_string(),
             raw_name: left_out.raw_name,
             reason: left_out.reason,
-            by: LeftOutBy::Defect,
+            by: LeftOutBy::Name,
         });
         let unnamed = members.iter().flat_map(|known| {
             let served = self.served(known).map(|(walked, _)| walked.listed.malformed.as_slice());
@@ -216,7 +216,7 @@ impl Refresh {
     fn log(&self, content: &CatalogContent) {
         let news = added(&self.content.left_out, &content.left_out);
         // Overlays and approvals leave prompts out on purpose.
-        let news: Vec<_> = news.into_iter().filter(|l| l.by == LeftOutBy::Defect).collect();
+        let news: Vec<_> = news.into_iter().filter(|l| !l.by.is_wanted()).collect();
         for LeftOut { upstream, raw_name, reason, .. } in news.iter().take(LOGGED) {
             warn!(
                 upstream,
@@ -394,7 +394,7 @@ impl KnownUpstream {
             reason: "its definition has changed, or there are too many to remember \
                      (on_changed_definition)"
                 .to_owned(),
-            by: LeftOutBy::Defect,
+            by: LeftOutBy::Change,
         })
     }
 }
