@@ -75,7 +75,7 @@ for (const script of [true, false]) {
       let loads = 0;
       page.on('load', () => loads++);
       await filter(() => search().pressSequentially('greet'), '?q=greet');
-      assert.deepEqual(await names(), ['scripted__greet']);
+      assert.deepEqual(await rows().locator('th a').allInnerTexts(), ['scripted__greet']);
       if (script) assert.equal(loads, 0, 'the page was not loaded again');
       await filter(() => search().fill('xyzzy'), '?q=xyzzy');
       await says('No prompt matches.');
@@ -83,25 +83,66 @@ for (const script of [true, false]) {
 
     test('prompts are filtered, sorted and paged', async () => {
       await person.open('/prompts');
-      await filter(() => choice('Upstream').selectOption('scripted'), '?upstream=scripted');
+      await follow('Upstream', 'scripted', '?upstream=scripted');
       assert.equal(await rows().count(), 50);
       await page.getByRole('link', { name: 'Next page' }).first().click();
       await page.waitForURL(/page=2/);
       assert.equal(await rows().count(), 14);
       await page.getByRole('link', { name: 'Previous page' }).first().click();
       await page.waitForURL(/page=1/);
-      await person.open('/prompts?upstream=scripted');
-      await filter(() => choice('Order').selectOption('-name'), '?upstream=scripted&sort=-name');
-      assert.equal((await names())[0], 'scripted__many-60');
+      await person.open('/prompts?upstream=scripted&page=2');
+      await Promise.all([page.waitForURL(/sort=-name/), page.getByRole('columnheader', { name: 'Prompt' }).getByRole('link').click()]);
+      assert.equal(page.url(), `${stage.admin}/prompts?upstream=scripted&sort=-name`, 'from the first page');
+      assert.match((await names())[0], /^scripted__many-60\b/);
+      assert.equal(await page.locator('[aria-sort]').getAttribute('aria-sort'), 'descending');
       await person.open('/prompts');
       await filter(() => box('Tag').fill('review'), '?tag=review');
-      assert.deepEqual(await names(), ['library__review-architecture', 'library__review-code']);
+      assert.deepEqual(await links(), ['library__review-architecture', 'library__review-code']);
       await person.open('/prompts');
       await filter(() => choice('View').selectOption('team'), '?view=team');
       assert.ok((await names()).every((name) => /^(support|scripted)__/.test(name)));
       await person.open('/prompts');
-      await filter(() => choice('State').selectOption('pending'), '?state=pending');
+      await follow('State', /^pending \d+$/, '?state=pending');
       assert.ok((await names()).every((name) => name.startsWith('hostile__')));
+      await filter(() => search().fill('payload-1'), '?q=payload-1&state=pending');
+      assert.ok((await links()).every((name) => name.startsWith('hostile__')), 'a search keeps what links have chosen');
+    });
+
+    /** The names of prompts alone. */
+    const links = () => rows().locator('th a').allInnerTexts();
+
+    /** Follows a link of a row of filters. */
+    async function follow(label, name, query) {
+      await page.getByRole('list', { name: label }).getByRole('link', { name, exact: true }).click();
+      await page.waitForURL((url) => url.search === query);
+      assert.equal(await page.getByRole('list', { name: label }).locator('[aria-current]').count(), 1);
+    }
+
+    test('prompts have their uses of the week', async () => {
+      const caller = await stage.caller('ci');
+      await caller.get('library__standup', {}).catch(() => {});
+      await person.open('/prompts?q=standup');
+      const row = page.getByRole('row', { name: 'library__standup' });
+      await stage.until(async () => {
+        await person.open('/prompts?q=standup');
+        return /[1-9]\d* uses? this week/.test(await row.textContent());
+      });
+      assert.equal(await row.locator('svg[aria-hidden=true] path').count(), 1);
+    });
+
+    test('the first steps are done, and changes lead to their records', async () => {
+      await person.open('/');
+      assert.equal(await page.getByRole('heading', { name: 'First steps' }).count(), 0);
+      await stage.until(async () => {
+        await person.open('/');
+        return /signed in to the console/.test(await person.text('main'));
+      });
+      await page.locator('.news li', { hasText: 'signed in to the console' }).first().getByRole('link').first().click();
+      await page.waitForURL('**/audit/*');
+      await says('admin_login');
+      await person.open('/');
+      await page.locator('.tiles').getByRole('link', { name: /upstreams up/ }).click();
+      assert.equal(await heading(), 'Upstreams');
     });
 
     test('a prompt that is left out stands with its hidden character', async () => {
@@ -270,10 +311,16 @@ for (const script of [true, false]) {
       };
       const rule = '[[access.rules]]\ncallers = ["helpdesk"]\nallow = ["list"]\n';
       await compare(rule);
-      await says('1 right would change', 'support__triage');
+      await says('helpdesk loses rights to 1 prompt', '1 right would change');
+      await page.getByText('1 right would change').click();
       assert.deepEqual(await rows('[aria-label=Changes]').allInnerTexts(), [
         'helpdesk\tsupport__triage\teverything\tlist\taccess.rules.1',
       ]);
+      await person.open('/access');
+      await page.getByRole('list', { name: 'Columns' }).getByRole('link', { name: /^Groups and \d+ callers$/ }).click();
+      await page.waitForURL('**/access?callers=1');
+      assert.equal(await page.getByRole('columnheader').count(), 13, 'the name, and as many columns as fit');
+      await person.open('/access?q=triage&who=helpdesk');
       await compare('[[access.rules]]\nallow = ["dance"]\n');
       assert.ok((await page.locator('.attention .bad').count()) > 0, 'mistakes are named');
       await compare('[[access.rules]]\ncallers = ["helpdesk"]\nallow = ["list", "get", "complete"]\n');

@@ -61,6 +61,7 @@ async function take(browser, stage, theme, width) {
   await person.open('/access');
   await page.getByLabel('Rules, as they').fill('[[access.rules]]\ngroups = ["support"]\nallow = ["list"]\n');
   await page.getByRole('button', { name: 'Compare' }).click();
+  await page.getByText(/rights? would change/).click();
   await page.getByRole('region', { name: 'Changes' }).waitFor();
   await picture('what-if');
   await person.leave();

@@ -80,6 +80,11 @@ pub(crate) struct UpstreamError {
 }
 
 impl UpstreamRow {
+    /// How many repairs were made to its messages.
+    pub(crate) fn repair_count(&self) -> u64 {
+        self.repairs.values().sum()
+    }
+
     pub(crate) fn of(status: UpstreamStatus) -> Self {
         let (note, approvals) = (status.note(), status.waiting());
         let until =

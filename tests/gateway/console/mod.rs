@@ -7,6 +7,7 @@ mod configuration;
 mod connect;
 mod decisions;
 mod described;
+mod lists;
 mod oidc;
 mod pages;
 mod records;

@@ -1,16 +1,25 @@
-//! The overview: conditions that need attention, then traffic.
+//! The overview: conditions that need attention, numbers that lead on, changes, and traffic.
+
+use std::time::{Duration, SystemTime};
 
 use askama::Template;
+use tokio::time::Instant;
 
+use super::traffic::{LAST_DAY, LAST_HOUR, LAST_YEAR, TimeSpan, Traffic, of_report, traffic};
 use super::Page;
-use super::traffic::{LAST_DAY, LAST_HOUR, Traffic, traffic};
+use super::sentence::sentence;
 use crate::console::ConsoleSection;
-use crate::console::text::filters;
+use crate::console::plot::number;
+use crate::console::text::{Html, counted, filters};
 use crate::request::PageRequest;
 use crate::state::AdminState;
-use audit::usage::Filter;
+use audit::search::{self, EventKinds, Find, LogEntry};
+use audit::usage::{Dimension, Filter, Query, Row, Sort};
+use audit::verify::regular::RegularOutcome;
+use domain::caller::CONSOLE;
 use domain::percent;
 use gateway::router::UpstreamStatus;
+use gateway::router::blocking::beside_calls;
 use gateway::router::catalog::Catalog;
 
 /// The first page.
@@ -18,16 +27,45 @@ use gateway::router::catalog::Catalog;
 #[template(path = "overview.html")]
 pub(super) struct Overview {
     attention: Vec<Attention>,
-    prompts: usize,
-    left_out: usize,
-    upstreams: usize,
-    upstreams_up: usize,
+    tiles: Vec<Tile>,
+    first_steps: Vec<FirstStep>,
+    news: Vec<News>,
+    /// The last verification of the audit log by the gateway itself.
+    verified: Option<RegularOutcome>,
+    has_audit: bool,
     /// Replicas of this gateway, this one included.
     replicas: usize,
     version: &'static str,
     uptime_secs: u64,
     hour: Traffic,
     day: Traffic,
+}
+
+/// A number that leads to the page with its details.
+struct Tile {
+    value: String,
+    label: String,
+    page: &'static str,
+    /// `bad` or `warn`; empty if all is well.
+    severity: &'static str,
+    /// Its severity in words, or what belongs to the number.
+    note: String,
+}
+
+/// A step of setting the gateway up that is still to be done.
+struct FirstStep {
+    label: &'static str,
+    page: &'static str,
+    how: &'static str,
+}
+
+/// A change that the audit log has.
+struct News {
+    seq: u64,
+    time: String,
+    sentence: Html,
+    /// Changes of the same kind right before it.
+    more: usize,
 }
 
 /// A condition that needs attention.
@@ -49,18 +87,226 @@ pub(super) async fn overview(state: &AdminState, request: &PageRequest) -> Overv
     let catalog = state.router.catalog();
     let status = state.router.status_in(&catalog);
     let hour = traffic(state, request, LAST_HOUR, Filter::default()).await;
+    let (callers, day) = day(state, request).await;
+    let mut tiles = tiles_of_traffic(&hour, &day);
+    tiles.extend(tiles_of_catalog(&catalog, &status));
     Overview {
         attention: attention(state, &catalog, &status, hour.limited, request.rows),
-        prompts: catalog.content.prompt_count(),
-        left_out: catalog.content.left_out.len(),
-        upstreams: status.len(),
-        upstreams_up: status.iter().filter(|upstream| upstream.state == "up").count(),
+        tiles,
+        first_steps: first_steps(state, request, callers).await,
+        news: news(state, request).await,
+        verified: state.regular_verification.last(),
+        has_audit: state.audit.is_on(),
         replicas: state.cluster.as_ref().map_or(1, |cluster| cluster.replicas().len().max(1)),
         version: env!("CARGO_PKG_VERSION"),
         uptime_secs: state.reloads.started.elapsed().as_secs(),
         hour,
-        day: traffic(state, request, LAST_DAY, Filter::default()).await,
+        day,
     }
+}
+
+/// Returns the callers of the last day, and its traffic.
+async fn day(state: &AdminState, request: &PageRequest) -> (Vec<Row>, Traffic) {
+    let query = callers(request, LAST_DAY);
+    let mut report = state.usage_report(&query, None, request.until).await;
+    let rows = std::mem::take(&mut report.rows);
+    (rows, of_report(report, (query.from, query.to), LAST_DAY))
+}
+
+/// The question for the callers in a span of time, with the most uses first.
+fn callers(request: &PageRequest, span: TimeSpan) -> Query {
+    Query {
+        by: Dimension::Caller,
+        from: request.now.checked_sub(span.length).unwrap_or(SystemTime::UNIX_EPOCH),
+        to: request.now,
+        filter: Filter::default(),
+        limit: CALLERS,
+        sort: Sort::Uses,
+    }
+}
+
+/// Callers among which one beside the console is looked for.
+const CALLERS: usize = 50;
+
+/// The share of failures from which on their tile is bad, in percent.
+const MANY_FAILURES: f64 = 5.0;
+
+fn tiles_of_traffic(hour: &Traffic, day: &Traffic) -> Vec<Tile> {
+    let uses = |traffic: &Traffic, when, page| Tile {
+        value: traffic.uses.to_string(),
+        label: format!("use{} in the last {when}", if traffic.uses == 1 { "" } else { "s" }),
+        page,
+        severity: "",
+        note: String::new(),
+    };
+    let failed = |traffic: &Traffic, when, page| {
+        let share = traffic.failures as f64 * 100.0 / traffic.uses.max(1) as f64;
+        let is_bad = share >= MANY_FAILURES;
+        Tile {
+            value: format!("{} %", number(share)),
+            label: format!("failed in the last {when}"),
+            page,
+            severity: if is_bad { "bad" } else { "" },
+            note: if is_bad { "high".to_owned() } else { String::new() },
+        }
+    };
+    let p95 = Tile {
+        value: hour.p95_ms.map_or("–".to_owned(), |ms| format!("{} ms", number(ms))),
+        label: "95th percentile, last hour".to_owned(),
+        page: "/usage?by=upstream&span=1h",
+        severity: "",
+        note: String::new(),
+    };
+    vec![
+        uses(hour, "hour", "/usage?span=1h"),
+        failed(hour, "hour", "/usage?span=1h&sort=failures"),
+        p95,
+        uses(day, "day", "/usage"),
+        failed(day, "day", "/usage?sort=failures"),
+    ]
+}
+
+fn tiles_of_catalog(catalog: &Catalog, status: &[UpstreamStatus]) -> [Tile; 3] {
+    let up = status.iter().filter(|upstream| upstream.state == "up").count();
+    let waiting: usize = status.iter().map(|upstream| upstream.undecided).sum();
+    let (prompts, left_out) = (catalog.content.prompt_count(), catalog.content.left_out.len());
+    let note = |is_needed: bool, text: String| if is_needed { text } else { String::new() };
+    [
+        Tile {
+            value: waiting.to_string(),
+            label: format!("approval{} to decide", if waiting == 1 { "" } else { "s" }),
+            page: "/approvals?state=waiting",
+            severity: if waiting > 0 { "warn" } else { "" },
+            note: String::new(),
+        },
+        Tile {
+            value: format!("{up}/{}", status.len()),
+            label: "upstreams up".to_owned(),
+            page: "/upstreams",
+            severity: if up < status.len() { "bad" } else { "" },
+            note: note(up < status.len(), format!("{} not up", status.len() - up)),
+        },
+        Tile {
+            value: prompts.to_string(),
+            label: format!("prompt{} served", if prompts == 1 { "" } else { "s" }),
+            page: "/prompts",
+            severity: "",
+            note: note(left_out > 0, format!("{left_out} left out")),
+        },
+    ]
+}
+
+/// Returns the steps that a new gateway still lacks. `callers_seen` are those of the last day: only
+/// where they do not tell, the year is asked.
+async fn first_steps(
+    state: &AdminState,
+    request: &PageRequest,
+    mut callers_seen: Vec<Row>,
+) -> Vec<FirstStep> {
+    let is_host = |row: &Row| {
+        row.uses > 0 && row.key != CONSOLE && !row.key.starts_with(&format!("{CONSOLE}/"))
+    };
+    if !callers_seen.iter().any(is_host) {
+        let year = callers(request, LAST_YEAR);
+        callers_seen.extend(state.usage_report(&year, None, request.until).await.rows);
+    }
+    let has_token = state.admin.token.is_some() || state.admin.oidc.is_some();
+    let steps = [
+        (
+            state.config.upstreams.is_empty(),
+            FirstStep {
+                label: "Add an upstream",
+                page: "/configuration?q=upstreams",
+                how: "a table [upstreams.NAME] in the configuration file",
+            },
+        ),
+        (
+            !callers_seen.iter().any(|row| row.uses > 0),
+            FirstStep { label: "Try a prompt", page: "/prompts", how: "on its page" },
+        ),
+        (
+            !callers_seen.iter().any(is_host),
+            FirstStep { label: "Connect a host", page: "/connect", how: "with the entry for it" },
+        ),
+        (
+            !has_token,
+            FirstStep {
+                label: "Set a token",
+                page: "/configuration?q=admin.token",
+                how: "admin.token, so that people can sign in and decide",
+            },
+        ),
+    ];
+    steps.into_iter().filter(|(is_missing, _)| *is_missing).map(|(_, step)| step).collect()
+}
+
+/// The events of the feed: decisions, reloads, definitions, upstreams, and people who sign in.
+const CHANGES: [&str; 28] = [
+    "prompt_approved",
+    "prompt_approved_by_one",
+    "prompt_rejected",
+    "prompt_withdrawn",
+    "prompt_rolled_back",
+    "prompt_state",
+    "prompt_states",
+    "definition_changed",
+    "definitions_changed",
+    "config_loaded",
+    "config_reloaded",
+    "config_rejected",
+    "reload_requested",
+    "admin_login",
+    "admin_login_failed",
+    "admin_logout",
+    "login_changed",
+    "login_failed",
+    "login_forgotten",
+    "account_revoked",
+    "child_started",
+    "child_ended",
+    "driver_failed",
+    "task_failed",
+    "cluster_store_lost",
+    "cluster_store_available",
+    "segment_lost",
+    "panic",
+];
+
+/// Lines of the feed, and entries that they are made of.
+const NEWS: usize = 15;
+const ENTRIES: usize = 100;
+
+/// The time for finding them: behind many calls they may be far back.
+const SEARCH: Duration = Duration::from_millis(200);
+
+/// Returns the latest changes in the log of this replica; none if it cannot be read, for which the
+/// page of the log has the reason.
+async fn news(state: &AdminState, request: &PageRequest) -> Vec<News> {
+    let Some(path) = state.audit.path() else {
+        return Vec::new();
+    };
+    let kinds = CHANGES.map(str::to_owned).into();
+    let find = Find { event: Some(EventKinds::Any(kinds)), ..Find::default() };
+    let until = request.until.min(Instant::now() + SEARCH);
+    let found = beside_calls(move || search::find(&path, &find, ENTRIES, None, until)).await;
+    let entries = found.map(|found| found.entries).unwrap_or_default();
+    let is_alike = |one: &LogEntry, other: &LogEntry| {
+        let kind = |entry: &LogEntry| {
+            (entry.event.clone(), entry.upstream.clone(), entry.members.get("state").cloned())
+        };
+        kind(one) == kind(other)
+    };
+    let groups = entries.chunk_by(is_alike);
+    let line = |group: &[LogEntry]| {
+        let (first, others) = group.split_first()?;
+        Some(News {
+            seq: first.seq,
+            time: first.time.clone(),
+            sentence: sentence(first),
+            more: others.len(),
+        })
+    };
+    groups.filter_map(line).take(NEWS.min(request.rows)).collect()
 }
 
 /// Returns the conditions that need attention, the worst first, in at most `max` lines. `limited`
@@ -114,36 +360,45 @@ fn attention(
         let page = format!("/approvals?state=waiting&upstream={id}");
         add("warn", format!("Upstream {}: {waiting}", upstream.id), &page);
     }
-    if let Some(cluster) = &state.cluster {
-        if let Some(failure) = cluster.failure() {
-            add(
-                "bad",
-                format!("The store of the cluster is not available: {failure}"),
-                "/configuration",
-            );
-        }
-        let differing = cluster.differing();
-        if differing > 0 {
-            let text =
-                format!("{differing} replicas have another configuration or another catalog");
-            add("warn", text, "/configuration");
-        }
-    }
+    all.extend(attention_of_cluster(state));
+    let mut add = |severity, text: String, page: &str| {
+        all.push(Attention { severity, text, page: page.to_owned() });
+    };
     if limited > 0 {
         add(
             "warn",
-            format!("Limits have refused {limited} calls in the last hour"),
+            format!("Limits have refused {} in the last hour", counted(limited as usize, "call")),
             "/usage?span=1h&by=caller&sort=limited",
         );
     }
     let look_alikes = catalog.content.look_alikes.len();
     if look_alikes > 0 {
-        add("warn", format!("{look_alikes} pairs of prompts look alike"), "/prompts");
+        let verb = if look_alikes == 1 { "pair of prompts looks" } else { "pairs of prompts look" };
+        add("warn", format!("{look_alikes} {verb} alike"), "/prompts");
     }
     all.sort_by_key(|attention| attention.severity != "bad");
     all.truncate(max);
     all
 }
 
+fn attention_of_cluster(state: &AdminState) -> Vec<Attention> {
+    let Some(cluster) = &state.cluster else {
+        return Vec::new();
+    };
+    let page = "/configuration".to_owned();
+    let failure = cluster.failure().map(|failure| Attention {
+        severity: "bad",
+        text: format!("The store of the cluster is not available: {failure}"),
+        page: page.clone(),
+    });
+    let text = match cluster.differing() {
+        0 => None,
+        1 => Some("1 replica has another configuration or another catalog".to_owned()),
+        many => Some(format!("{many} replicas have another configuration or another catalog")),
+    };
+    let differing = text.map(|text| Attention { severity: "warn", text, page });
+    failure.into_iter().chain(differing).collect()
+}
+
 /// A record that has waited so long stands for a slow disk.
-const LAG: std::time::Duration = std::time::Duration::from_secs(1);
+const LAG: Duration = Duration::from_secs(1);
