@@ -231,10 +231,7 @@ async fn each_upstream_shows_the_latency_failures_and_status_of_its_last_hour() 
         (&json!(2), &json!(1), &json!(502))
     );
     let shown = rows(&Browser::new(&admin).page("/upstreams").await, "Upstreams");
-    assert!(
-        shown[0].contains(&"1 of 2 HTTP 502".to_owned()),
-        "{shown:?}"
-    );
+    assert!(shown[0].contains(&"1 of 2 HTTP 502".to_owned()), "{shown:?}");
     let url = format!("http://{}", admin.addr);
     let status = run(folder.path(), &["status", "--url", &url]);
     let status = String::from_utf8(status.stdout).unwrap();

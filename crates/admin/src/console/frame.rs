@@ -3,8 +3,8 @@
 use askama::Template;
 
 use super::asset::{ICON, SCRIPT, STYLE};
+use super::filters;
 use super::text::Html;
-use super::text::filters;
 use crate::sign_in::{Role, Visitor};
 
 /// The parts of the console, in the order of the navigation.

@@ -44,115 +44,27 @@ impl fmt::Display for Html {
     }
 }
 
-/// The filters of the templates.
-pub(crate) mod filters {
-    #![expect(
-        unreachable_pub,
-        reason = "a macro makes types of the filters, with fields of its own"
-    )]
-
-    use std::time::SystemTime;
-
-    use askama::{Result, Values};
-
-    use super::Html;
-    use crate::console::prompt_text::PromptText;
-    use base::platform::wall_clock;
-
-    /// Text of others: see [`super::ShownText`].
-    #[askama::filter_fn]
-    pub(crate) fn shown(text: impl std::fmt::Display, _: &dyn Values) -> Result<Html> {
-        Ok(Html(super::ShownText(&text.to_string()).to_string()))
-    }
-
-    /// A time with its distance from now, in UTC.
-    #[askama::filter_fn]
-    pub(crate) fn moment(time: &SystemTime, _: &dyn Values) -> Result<Html> {
-        let time = humantime::format_rfc3339_seconds(*time).to_string();
-        Ok(super::Moment::read(&time).beside(wall_clock()))
-    }
-
-    /// A time that stands as RFC 3339 in a record or a file, with its distance from now.
-    #[askama::filter_fn]
-    pub(crate) fn short_time(text: &str, _: &dyn Values) -> Result<Html> {
-        Ok(super::Moment::read(text).beside(wall_clock()))
-    }
-
-    /// The distance of a time (RFC 3339) from now, for a row of a table: the time is its title.
-    #[askama::filter_fn]
-    pub(crate) fn ago(time: impl std::fmt::Display, _: &dyn Values) -> Result<Html> {
-        Ok(super::Moment::read(&time.to_string()).ago(wall_clock()))
-    }
-
-    /// The same for a time that stands in no text.
-    #[askama::filter_fn]
-    pub(crate) fn since(time: &SystemTime, _: &dyn Values) -> Result<Html> {
-        let time = humantime::format_rfc3339_seconds(*time).to_string();
-        Ok(super::Moment::read(&time).ago(wall_clock()))
-    }
-
-    /// The beginning of a digest, which can be copied whole.
-    #[askama::filter_fn]
-    pub(crate) fn digest(digest: impl std::fmt::Display, _: &dyn Values) -> Result<Html> {
-        Ok(super::digest(&digest.to_string()))
-    }
-
-    /// The text of a prompt: see [`PromptText`].
-    #[askama::filter_fn]
-    pub(crate) fn prompt_text(
-        text: impl AsRef<str>,
-        _: &dyn Values,
-        places: &[String],
-    ) -> Result<Html> {
-        Ok(Html(PromptText { text: text.as_ref(), places }.to_string()))
-    }
-
-    /// A duration in microseconds.
-    #[askama::filter_fn]
-    pub(crate) fn millis(micros: &u64, _: &dyn Values) -> Result<String> {
-        Ok(format!("{}.{} ms", micros / 1000, micros % 1000 / 100))
-    }
-
-    /// A number with as many digits as people need.
-    #[askama::filter_fn]
-    pub(crate) fn number(value: &f64, _: &dyn Values) -> Result<String> {
-        Ok(crate::console::plot::number(*value))
-    }
-
-    /// A count, with its thousands apart.
-    #[askama::filter_fn]
-    pub(crate) fn thousands(count: &u64, _: &dyn Values) -> Result<String> {
-        Ok(super::thousands(*count))
-    }
-
-    /// A text as one segment of a path.
-    #[askama::filter_fn]
-    pub(crate) fn segment(text: impl std::fmt::Display, _: &dyn Values) -> Result<Html> {
-        Ok(Html(domain::percent::encoded_segment(&text.to_string())))
-    }
-}
-
 /// A time, and how it is written.
-struct Moment<'a> {
+pub(super) struct Moment<'a> {
     written: &'a str,
     /// `None` if the text is no time of RFC 3339 in UTC.
     time: Option<SystemTime>,
 }
 
 impl<'a> Moment<'a> {
-    fn read(written: &'a str) -> Self {
+    pub(super) fn read(written: &'a str) -> Self {
         Self { written, time: humantime::parse_rfc3339(written).ok() }
     }
 
     /// The distance from `now`, and the time as its title.
-    fn ago(&self, now: SystemTime) -> Html {
+    pub(super) fn ago(&self, now: SystemTime) -> Html {
         self.html(now, |absolute, distance| {
             format!("<time datetime=\"{}\" title=\"{absolute}\">{distance}</time>", self.written)
         })
     }
 
     /// The distance from `now`, and the time beside it.
-    fn beside(&self, now: SystemTime) -> Html {
+    pub(super) fn beside(&self, now: SystemTime) -> Html {
         self.html(now, |absolute, distance| {
             format!("{distance} (<time datetime=\"{}\">{absolute}</time>)", self.written)
         })
@@ -186,7 +98,7 @@ pub(crate) fn distance(time: SystemTime, now: SystemTime) -> String {
     }
 }
 
-fn thousands(count: u64) -> String {
+pub(super) fn thousands(count: u64) -> String {
     match count {
         0..1000 => count.to_string(),
         _ => format!("{},{:03}", thousands(count / 1000), count % 1000),

@@ -5,7 +5,8 @@ use serde_json::Value;
 
 use super::Page;
 use crate::console::ConsoleSection;
-use crate::console::text::{Html, ShownText, filters};
+use crate::console::filters;
+use crate::console::text::{Html, ShownText};
 use crate::reloads::Reload;
 use crate::request::{PageRequest, Paging, Params};
 use crate::state::AdminState;

@@ -5,7 +5,7 @@ use clap::ValueEnum;
 
 use super::Page;
 use crate::console::ConsoleSection;
-use crate::console::text::filters;
+use crate::console::filters;
 use crate::hosts::{ENTRY, GatewayEndpoint, Host, Plan, install_link, plan, with_entry};
 use crate::request::PageRequest;
 use crate::state::AdminState;

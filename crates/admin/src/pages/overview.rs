@@ -5,12 +5,13 @@ use std::time::{Duration, SystemTime};
 use askama::Template;
 use tokio::time::Instant;
 
-use super::traffic::{LAST_DAY, LAST_HOUR, LAST_YEAR, TimeSpan, Traffic, of_report, traffic};
 use super::Page;
 use super::sentence::sentence;
+use super::traffic::{LAST_DAY, LAST_HOUR, LAST_YEAR, TimeSpan, Traffic, of_report, traffic};
 use crate::console::ConsoleSection;
+use crate::console::filters;
 use crate::console::plot::number;
-use crate::console::text::{Html, counted, filters};
+use crate::console::text::{Html, counted};
 use crate::request::PageRequest;
 use crate::state::AdminState;
 use audit::search::{self, EventKinds, Find, LogEntry};

@@ -9,7 +9,7 @@ use super::prompts::best;
 use super::rights::known;
 use super::{Page, PageResult};
 use crate::console::ConsoleSection;
-use crate::console::text::filters;
+use crate::console::filters;
 use crate::request::PageRequest;
 use crate::state::AdminState;
 use audit::search::{self, Find, LogEntry};

@@ -5,7 +5,7 @@ use askama::Template;
 use super::traffic::{LAST_DAY, Traffic, traffic};
 use super::{Page, PageError, PageResult};
 use crate::console::ConsoleSection;
-use crate::console::text::filters;
+use crate::console::filters;
 use crate::request::PageRequest;
 use crate::state::AdminState;
 use crate::upstream_row::UpstreamRow;

@@ -9,7 +9,7 @@ use http::StatusCode;
 use super::traffic::{LAST_DAY, SPANS, TimeSpan, Traffic, of_report};
 use super::{Page, PageError, PageResult};
 use crate::console::ConsoleSection;
-use crate::console::text::filters;
+use crate::console::filters;
 use crate::request::{PageRequest, Paging, Params};
 use crate::sheet::cell;
 use crate::state::AdminState;

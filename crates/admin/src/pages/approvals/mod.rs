@@ -12,7 +12,7 @@ use askama::Template;
 
 use super::Page;
 use crate::console::ConsoleSection;
-use crate::console::text::filters;
+use crate::console::filters;
 use crate::request::{PageRequest, Paging, Params};
 use crate::sign_in::{Role, Visitor};
 use crate::state::AdminState;

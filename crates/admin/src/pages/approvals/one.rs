@@ -9,7 +9,7 @@ use super::inbox::{Inbox, LastDecision};
 use super::{ApprovalLine, line};
 use crate::approvals::{NotShown, Shown};
 use crate::console::ConsoleSection;
-use crate::console::text::filters;
+use crate::console::filters;
 use crate::pages::message::ContentView;
 use crate::pages::version::MessageChange;
 use crate::pages::{Page, PageResult};

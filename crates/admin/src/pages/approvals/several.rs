@@ -8,7 +8,7 @@ use http::StatusCode;
 use super::change::Change;
 use crate::approvals::Shown;
 use crate::console::ConsoleSection;
-use crate::console::text::filters;
+use crate::console::filters;
 use crate::pages::{Page, PageError, PageResult};
 use crate::request::PageRequest;
 use crate::sign_in::{Role, Visitor};

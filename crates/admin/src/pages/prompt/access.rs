@@ -3,7 +3,7 @@
 use askama::Template;
 
 use super::Looked;
-use crate::console::text::filters;
+use crate::console::filters;
 use crate::pages::rights::{Right, decider, known, right};
 
 /// The rights of callers and groups to one prompt.

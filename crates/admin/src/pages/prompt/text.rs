@@ -3,7 +3,7 @@
 use askama::Template;
 
 use super::Looked;
-use crate::console::text::filters;
+use crate::console::filters;
 use crate::pages::definition::Definition;
 use crate::pages::message::ContentView;
 use crate::pages::version::VersionView;

@@ -4,7 +4,7 @@ use askama::Template;
 
 use super::Looked;
 use super::uses::records;
-use crate::console::text::filters;
+use crate::console::filters;
 use crate::pages::definition::ArgumentRow;
 use crate::pages::message::ContentView;
 use crate::pages::rights::known;

@@ -6,7 +6,7 @@ use askama::Template;
 use tokio::time::Instant;
 
 use super::Looked;
-use crate::console::text::filters;
+use crate::console::filters;
 use crate::pages::traffic::{LAST_DAY, Traffic, of_report};
 use audit::search::{self, Find, LogEntry};
 use audit::usage::{Dimension, Filter, Query, Row, Sort};
