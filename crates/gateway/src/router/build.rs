@@ -4,18 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::Router;
 use super::announce::Announcer;
 use super::approvals::{Approvals, Examinations};
 use super::caller_lists::CallerLists;
 use super::catalog::Catalog;
 use super::change_shares::ChangeShares;
-use super::changes::Published;
 use super::debounce::Debounce;
-use super::effective::TextReport;
 use super::lists::Lists;
 use super::mismatches::Mismatches;
 use super::refresh::{Inputs, Refresh, Renewal};
@@ -24,38 +21,15 @@ use super::source::UpstreamSource;
 use super::suspended_calls::SuspendedCalls;
 use super::verified::VerifiedTexts;
 use super::view_cache::ViewCache;
+use super::{Router, RouterSharedState};
 use crate::policy::Gate;
-use crate::telemetry::Telemetry;
-use crate::upstream::call::correlator::{NotificationSinks, UrlElicitationComplete};
-use crate::upstream::driver::{DriverId, DriverReport};
+use crate::upstream::call::correlator::NotificationSinks;
+use crate::upstream::driver::DriverId;
 use crate::upstream::guard::concurrency::ConcurrencyLimit;
 use crate::upstream::{Upstream, UpstreamDeps};
 use base::seal::Sealer;
 use config::Config;
 use domain::name::UpstreamId;
-
-/// State that the routers of all editions share.
-pub(super) struct RouterSharedState {
-    /// Marked changed whenever a snapshot is published.
-    pub published: watch::Receiver<()>,
-    pub changes: watch::Receiver<Option<Published>>,
-    /// Completed URL elicitations, from all upstreams.
-    pub url_completions: broadcast::Sender<UrlElicitationComplete>,
-    pub suspended: SuspendedCalls,
-    /// Permits to search a large view (`find_prompt`).
-    pub searches: Arc<ConcurrencyLimit>,
-    pub telemetry: Telemetry,
-    reports: mpsc::Sender<DriverReport>,
-    pub mismatches: Mismatches,
-    pub examinations: Examinations,
-    pub verified: VerifiedTexts,
-    /// The digest of the lock file of the newest configuration.
-    pub lock: watch::Sender<String>,
-    /// The texts that probes find.
-    pub texts: mpsc::Sender<Vec<TextReport>>,
-    renewals: mpsc::Sender<Renewal>,
-    pub upstream_deps: UpstreamDeps,
-}
 
 /// Reports that are queued for the refresh. Beyond that, drivers wait: each has only one report to
 /// send.

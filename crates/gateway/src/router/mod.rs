@@ -34,24 +34,26 @@ pub mod view_cache;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::Instant;
 
 use crate::policy::{Authorized, CallRecord, CallTarget, Gate, Resolution};
+use crate::telemetry::Telemetry;
 use crate::upstream::Upstream;
 use crate::upstream::call::correlator::{InterimMessage, UrlElicitationComplete};
 use crate::upstream::call::exchange::ExchangeEvent;
 use crate::upstream::call::request::{RequestParams, UpstreamRequest};
+use crate::upstream::driver::DriverReport;
+use crate::upstream::guard::concurrency::ConcurrencyLimit;
 use approval::{ApprovalRow, approval_arguments};
-use approvals::{Approvals, VersionParts};
+use approvals::{Approvals, Examinations, VersionParts};
 use arguments::{effective_arguments, renamed_arguments, without_presets};
 use base::platform::heap::rare;
 use base::seal::Sealer;
 use bridge::Bridge;
-use build::RouterSharedState;
 use call_channel::{CallChannel, CallEvent};
 use catalog::{Catalog, Incomplete};
-use changes::Changes;
+use changes::{Changes, Published};
 use config::{Exposure, Limits, ToolForm};
 use domain::approval::{ApprovalState, Mode};
 use domain::call::{Call, InputRetry, NameKind, Request};
@@ -63,12 +65,17 @@ use domain::overlay::{self, Overlay};
 use domain::server_request::ClientCapabilities;
 use domain::tool::name::is_derived;
 use domain::unix_time::UnixSeconds;
+use effective::TextReport;
 use lists::owner;
+use mismatches::Mismatches;
 use owner::Owner;
+use refresh::Renewal;
 use reply::{Completion, Reply, ResultOrigin};
 use search::search;
 use status::statuses;
+use suspended_calls::SuspendedCalls;
 use unapproved::{count_tolerated, snapshot_or};
+use verified::VerifiedTexts;
 use view_cache::{ListKind, ListKinds};
 
 pub use crate::upstream::UpstreamDeps;
@@ -92,6 +99,29 @@ pub struct Router {
     approvals: Approvals,
     overlays: Vec<Overlay>,
     shared: Arc<RouterSharedState>,
+}
+
+/// State that the routers of all editions share.
+struct RouterSharedState {
+    /// Marked changed whenever a snapshot is published.
+    published: watch::Receiver<()>,
+    changes: watch::Receiver<Option<Published>>,
+    /// Completed URL elicitations, from all upstreams.
+    url_completions: broadcast::Sender<UrlElicitationComplete>,
+    suspended: SuspendedCalls,
+    /// Permits to search a large view (`find_prompt`).
+    searches: Arc<ConcurrencyLimit>,
+    telemetry: Telemetry,
+    reports: mpsc::Sender<DriverReport>,
+    mismatches: Mismatches,
+    examinations: Examinations,
+    verified: VerifiedTexts,
+    /// The digest of the lock file of the newest configuration.
+    lock: watch::Sender<String>,
+    /// The texts that probes find.
+    texts: mpsc::Sender<Vec<TextReport>>,
+    renewals: mpsc::Sender<Renewal>,
+    upstream_deps: UpstreamDeps,
 }
 
 impl Router {

@@ -4,10 +4,9 @@
 use tracing::error;
 
 use super::approval::{DEPTH, ExpectedText};
-use super::build::RouterSharedState;
 use super::owner::Owner;
 use super::reply::{self, PromptReply, Reply};
-use super::{RoutedCall, origin};
+use super::{RoutedCall, RouterSharedState, origin};
 use audit::record::AuditEvent;
 use domain::approval::ApprovalState;
 use domain::document::Document;

@@ -30,9 +30,9 @@ use diff::{ChangedPart, write_diff};
 use lock_change::{ChangedLock, change_lock};
 use probe::ProbedText;
 
+use crate::router::RouterSharedState;
 use crate::router::approval::ApprovalRow;
 use crate::router::blocking::beside_calls;
-use crate::router::build::RouterSharedState;
 use crate::router::catalog::Catalog;
 use crate::upstream::library::{FileChange, source_object};
 use config::lock::{Lock, StoreError};
