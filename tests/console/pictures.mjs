@@ -1,4 +1,4 @@
-// Pictures of every page, for the eye: node pictures.mjs [MINUTES of calls before them]
+// Pictures of every page, for the eye: node pictures.mjs [MINUTES of calls before them] [best: those of the documents alone]
 import { mkdirSync, mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -42,6 +42,7 @@ async function takeAll(browser, stage) {
   stage.edit('standup', 'No more than five lines.');
   await stage.until(() => stage.isState('library__review-code', 'changed'));
   for (const best of BEST) await frame(browser, stage, best);
+  if (process.argv[3] === 'best') return;
   for (const theme of ['light', 'dark']) for (const width of [1440, 360]) await take(browser, stage, theme, width);
 }
 
