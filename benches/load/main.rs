@@ -62,6 +62,14 @@ struct Options {
     /// Measures another binary of the gateway, such as that of an earlier commit.
     #[arg(long)]
     binary: Option<PathBuf>,
+    /// A further binary of the gateway in the same rounds, as NAME=FILE.
+    #[arg(long, value_parser = named_file)]
+    beside: Vec<(String, PathBuf)>,
+}
+
+fn named_file(text: &str) -> Result<(String, PathBuf), String> {
+    let (name, file) = text.split_once('=').ok_or("expected NAME=FILE")?;
+    Ok((name.to_owned(), file.into()))
 }
 
 impl Options {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use super::Options;
@@ -84,17 +85,13 @@ pub async fn run(options: &Options) {
     let nginx = nginx::start(straight);
     systems.extend(nginx.as_ref().map(|nginx| system("nginx", nginx.addr, Some(nginx.worker))));
     let mut gateways = Vec::new();
-    for (name, configured) in [
-        ("bare", Configured::Bare),
-        ("everything", Configured::Everything),
-        ("strict", Configured::Strict),
-    ] {
+    for (name, configured, binary) in gateways_of(options) {
         let toml = settings(configured, collector_address) + &scripted.tables();
         let key = (configured != Configured::Bare).then_some(KEY);
-        let gateway = Gateway::start(options.binary.as_deref(), &toml, scripted.prompts, key).await;
+        let gateway = Gateway::start(binary, &toml, scripted.prompts, key).await;
         let pid = gateway.process.pid();
         systems.push(System {
-            name: name.to_owned(),
+            name,
             addr: gateway.addr,
             path: "/mcp".to_owned(),
             key,
@@ -116,6 +113,25 @@ pub async fn run(options: &Options) {
     if systems.iter().any(|system| system.name == "bare") {
         count_upstream_calls(options, &systems, &scripted).await;
     }
+}
+
+/// The gateways to start: names, configurations and binaries.
+fn gateways_of(options: &Options) -> Vec<(String, Configured, Option<&Path>)> {
+    let configured = [
+        ("bare", Configured::Bare),
+        ("everything", Configured::Everything),
+        ("strict", Configured::Strict),
+    ];
+    configured
+        .into_iter()
+        .flat_map(|(name, configured)| {
+            let own = (name.to_owned(), configured, options.binary.as_deref());
+            let further = options.beside.iter().map(move |(other, file)| {
+                (format!("{name} {other}"), configured, Some(file.as_path()))
+            });
+            std::iter::once(own).chain(further)
+        })
+        .collect()
 }
 
 async fn measure(options: &Options, systems: &[System], rows: &[(Row, &str)]) -> Measured {
