@@ -169,9 +169,9 @@ impl Comparison {
             (!lines.is_empty()).then(|| side_by_side(&lines))
         });
         comparison.add("Embedded files", &before.source, &after.source, |old, new| {
-            let embeds = |object| member(object, "embeds").map_or("", Json::text);
-            let lines = compared_parts(embeds(old), embeds(new));
-            (!lines.is_empty()).then(|| side_by_side(&lines))
+            let [old, new] =
+                [old, new].map(|object| member(object, "embeds").map_or("", Json::text));
+            (old != new).then(|| side_by_side(&compared_parts(old, new)))
         });
         let keys: BTreeSet<&Arc<str>> = before.texts.keys().chain(after.texts.keys()).collect();
         for key in keys {
@@ -359,6 +359,22 @@ mod tests {
         assert_eq!(shown(with("one"), json!({"name": "q"}), true), 1);
         assert_eq!(shown(json!({"name": 5}), json!({"name": "5"}), false), 1, "of another type");
         assert_eq!(shown(with("one"), with("one"), false), 0);
+    }
+
+    #[test]
+    fn a_file_and_the_files_that_it_embeds_are_compared_apart() {
+        let parts = |source: &str, embeds: serde_json::Value| {
+            let text = Ok(json!({"embeds": embeds, "source": source}).to_string());
+            let source = Some(VersionPart { digest: None, text });
+            VersionParts { source, ..VersionParts::default() }
+        };
+        let before = parts("a", json!({"list.md": {"text": "one"}}));
+        let headings = |after: VersionParts| {
+            let sections = Comparison::of(&before, &after, &[]).sections.into_iter();
+            sections.map(|section| section.heading).collect::<Vec<_>>()
+        };
+        assert_eq!(headings(parts("b", json!({"list.md": {"text": "one"}}))), ["File"]);
+        assert_eq!(headings(parts("a", json!({"list.md": {"text": "two"}}))), ["Embedded files"]);
     }
 
     #[test]
