@@ -77,8 +77,8 @@ async function tryReply(person) {
 }
 
 async function frame(browser, stage, { name, path, theme, height }) {
-  const person = await (await Person.arrive(browser, stage, { theme, width: 1200 })).signIn(path);
-  await person.page.setViewportSize({ width: 1200, height });
+  const person = await (await Person.arrive(browser, stage, { theme, width: 1280 })).signIn(path);
+  await person.page.setViewportSize({ width: 1280, height });
   if (name === 'prompt') await tryReply(person);
   await person.page.evaluate(() => scrollTo(0, 0));
   await person.page.screenshot({ path: join(folder, `console-${name}.png`) });
