@@ -78,7 +78,7 @@ async fn a_running_gateway_records_what_is_archived_and_all_stays_intact() {
     );
     assert_all_intact(path);
 
-    // What has left the log is in the archive.
+    // The segments that have left the log are in the archive.
     let leaving = async || {
         for _ in 0..50 {
             assert_eq!(get().await.status, 200);

@@ -56,14 +56,14 @@ pub(crate) struct Reload {
     pub at: SystemTime,
     /// `applied`, `rejected`, or `restored` where the file is again the one in use.
     pub outcome: &'static str,
-    /// What was changed, for people; at most [`MAX_CHANGES`] sentences.
+    /// The changes as sentences for people; at most [`MAX_CHANGES`].
     pub words: Vec<String>,
     /// Changes since the configuration before, without secrets; at most [`MAX_CHANGES`].
     pub changes: Vec<SettingChange>,
     pub mistakes: Vec<String>,
 }
 
-/// What an applied configuration has changed.
+/// The changes by an applied configuration.
 #[derive(Clone, Debug, Default)]
 pub struct AppliedChanges {
     words: Vec<String>,

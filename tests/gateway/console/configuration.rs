@@ -71,7 +71,7 @@ async fn every_value_has_its_origin_and_no_secret_is_shown_anywhere() {
     for setting in &settings {
         assert!(setting[3].ends_with('.'), "a meaning: {setting:?}");
     }
-    // What is set comes first; defaults are one link away.
+    // Keys that are set come first; defaults are one link away.
     let page = browser.page("/configuration").await;
     let only = rows(&page, "Values in use");
     assert!(only.iter().any(|setting| setting[0] == "listing.page_size"), "{only:?}");

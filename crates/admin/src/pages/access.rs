@@ -48,7 +48,7 @@ struct AccessRow {
 struct WhatIf {
     /// Mistakes in the rules, one sentence each; then nothing else is known.
     mistakes: Vec<String>,
-    /// What each caller or group loses and gains, with the most losses first.
+    /// Losses and gains of each caller or group, with the most losses first.
     summaries: Vec<ChangeSummary>,
     changes: Vec<AccessChange>,
     /// All changes, shown or not.

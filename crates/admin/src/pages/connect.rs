@@ -41,11 +41,11 @@ struct Choice {
     is_chosen: bool,
 }
 
-/// What to do where a host takes tools only, and prompts are no tools.
+/// The remedy where a host takes tools only, and prompts are no tools.
 enum MissingTools {
     /// The view where they are, with its link.
     View { name: String, link: String },
-    /// What to add to the file.
+    /// The lines to add to the file.
     Setting,
 }
 

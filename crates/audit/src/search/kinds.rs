@@ -14,7 +14,7 @@ pub enum EventKinds {
     Any(Vec<String>),
 }
 
-/// What people have decided on prompts.
+/// Decisions of people on prompts.
 const DECISIONS: &[&str] = &[
     "prompt_approved",
     "prompt_approved_by_one",

@@ -1,4 +1,4 @@
-//! What was decided between two contents of a lock file, counted.
+//! Counts of the decisions between two contents of a lock file.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -10,7 +10,7 @@ use gateway::router::approvals::Examined;
 use gateway::router::approvals::words::{DiffLine, LineKind, marked_lines};
 use gateway::router::blocking::beside_calls;
 
-/// What would change by an approval.
+/// The changes that an approval would make.
 #[derive(Default)]
 pub(super) struct Change {
     /// Lines of the patch, at most as many as a page has rows.
