@@ -18,33 +18,35 @@ pub(super) struct RevocationRequest {
     pub upstream: Option<String>,
 }
 
-impl AdminState {
-    /// Returns the document of `/api/v1/accounts`, the most recently used first.
-    pub(super) fn accounts(&self) -> Value {
-        let accounts: Vec<_> = self.router.accounts().list().iter().map(account_json).collect();
-        json!({ "accounts": accounts })
-    }
+/// Returns the document of `/api/v1/accounts`, the most recently used first.
+pub(super) fn all(state: &AdminState) -> Value {
+    let accounts: Vec<_> = state.router.accounts().list().iter().map(account_json).collect();
+    json!({ "accounts": accounts })
+}
 
-    /// Revokes accounts at once, with the calls that use them, and records it: also if the client
-    /// does not wait for the end.
-    pub(super) async fn revoke(&self, revocation: RevocationRequest, visitor: &Visitor) -> Value {
-        let (router, audit, by) = (self.router.clone(), self.audit.clone(), visitor.id.clone());
-        let revoking = self.supervisor.tasks().spawn(async move {
-            let RevocationRequest { caller, upstream } = revocation;
-            let ended = router.revoke_accounts(caller.as_deref(), upstream.as_deref()).await;
-            let revoked = ended.iter().map(|RevokedAccount { account, revoked_at_provider }| {
-                let event = AuditEvent::new("account_revoked").text("upstream", &account.upstream);
-                let event = event.text("caller", account.caller.id()).text("by", &by);
-                let provider = if *revoked_at_provider { "revoked" } else { "not_revoked" };
-                audit.note(event.text("provider", provider));
-                let mut row = account_json(account);
-                row["revokedAtProvider"] = json!(revoked_at_provider);
-                row
-            });
-            json!({ "revoked": revoked.collect::<Vec<_>>() })
+/// Revokes accounts at once, with the calls that use them, and records it: also if the client
+/// does not wait for the end.
+pub(super) async fn revoke(
+    state: &AdminState,
+    revocation: RevocationRequest,
+    visitor: &Visitor,
+) -> Value {
+    let (router, audit, by) = (state.router.clone(), state.audit.clone(), visitor.id.clone());
+    let revoking = state.supervisor.tasks().spawn(async move {
+        let RevocationRequest { caller, upstream } = revocation;
+        let ended = router.revoke_accounts(caller.as_deref(), upstream.as_deref()).await;
+        let revoked = ended.iter().map(|RevokedAccount { account, revoked_at_provider }| {
+            let event = AuditEvent::new("account_revoked").text("upstream", &account.upstream);
+            let event = event.text("caller", account.caller.id()).text("by", &by);
+            let provider = if *revoked_at_provider { "revoked" } else { "not_revoked" };
+            audit.note(event.text("provider", provider));
+            let mut row = account_json(account);
+            row["revokedAtProvider"] = json!(revoked_at_provider);
+            row
         });
-        revoking.await.unwrap_or_default()
-    }
+        json!({ "revoked": revoked.collect::<Vec<_>>() })
+    });
+    revoking.await.unwrap_or_default()
 }
 
 fn account_json(account: &AccountStatus) -> Value {

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
-use super::accounts::RevocationRequest;
+use super::accounts::{self, RevocationRequest};
 use super::answer::AdminAnswer;
-use super::approvals::DecisionRequest;
+use super::approvals::{self, DecisionRequest};
 use super::console::text::Html;
 use super::console::{ConsoleFrame, LoginPage, SignedInPage};
 use super::pages::trial::{self, Attempt};
@@ -288,7 +288,7 @@ impl AdminServer {
     /// Shows one prompt as its upstream offers it now.
     pub(super) async fn examined_over_api(&self, name: &str) -> PageResult<AdminAnswer> {
         let until = Instant::now() + self.config.render_timeout;
-        let document = self.state.approval_document(name, until).await?;
+        let document = approvals::one(&self.state, name, until).await?;
         Ok(AdminAnswer::json(StatusCode::OK, &document))
     }
 
@@ -312,7 +312,7 @@ impl AdminServer {
             _ => decision,
         };
         let if_match = head.headers.get(IF_MATCH).and_then(|value| value.to_str().ok());
-        Ok(match self.state.decide(action, decision, if_match).await {
+        Ok(match approvals::decide(&self.state, action, decision, if_match).await {
             Ok(document) => AdminAnswer::json(StatusCode::OK, &document),
             Err((status, document)) => AdminAnswer::json(status, &document),
         })
@@ -327,7 +327,10 @@ impl AdminServer {
     ) -> PageResult<AdminAnswer> {
         let what = r#"{"caller": "ID", "upstream": "ID"}"#;
         let revocation: RevocationRequest = self.json_body(head, body, what).await?;
-        Ok(AdminAnswer::json(StatusCode::OK, &self.state.revoke(revocation, visitor).await))
+        Ok(AdminAnswer::json(
+            StatusCode::OK,
+            &accounts::revoke(&self.state, revocation, visitor).await,
+        ))
     }
 
     /// Answers the question of a command about usage and audit logs.
@@ -424,7 +427,7 @@ impl AdminServer {
         };
         let tags: Vec<&str> = form.all("tag").filter(|tag| !tag.is_empty()).collect();
         let if_match = (!tags.is_empty()).then(|| tags.join(","));
-        match self.state.decide(action, decision, if_match.as_deref()).await {
+        match approvals::decide(&self.state, action, decision, if_match.as_deref()).await {
             Ok(_) => {
                 let next = pages::approvals::next_waiting(&self.state, &last);
                 let to = next.filter(|_| is_of_waiting).unwrap_or_else(|| last.clone());

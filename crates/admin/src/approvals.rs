@@ -52,171 +52,169 @@ pub(super) struct DecisionRequest {
 /// A decision that was not carried out.
 pub(super) type Refusal = (StatusCode, Value);
 
-impl AdminState {
-    /// Returns the document of `/api/v1/approvals`.
-    pub(super) fn approvals(&self) -> Value {
-        self.document(&self.router.approvals().rows())
-    }
+/// Returns the document of `/api/v1/approvals`.
+pub(super) fn all(state: &AdminState) -> Value {
+    document(state, &state.router.approvals().rows())
+}
 
-    /// The answer with that document, and its entity tag.
-    pub(super) fn approvals_answer(&self) -> AdminAnswer {
-        let document = self.approvals();
-        AdminAnswer::json(StatusCode::OK, &document).with(ETAG, &entity_tag(&document))
-    }
+/// The answer with that document, and its entity tag.
+pub(super) fn answer(state: &AdminState) -> AdminAnswer {
+    let document = all(state);
+    AdminAnswer::json(StatusCode::OK, &document).with(ETAG, &entity_tag(&document))
+}
 
-    fn document(&self, rows: &[ApprovalRow]) -> Value {
-        let row = |row: &ApprovalRow| {
-            let known = Examined::known(row);
-            let mut document = row_json(&known);
-            document["tag"] = known.tag().into();
-            document
-        };
-        let rows: Vec<_> = rows.iter().map(row).collect();
-        let takes_decisions = self.admin.write;
-        let lock = self.router.approvals().lock_digest();
-        json!({"lock": lock, "takesDecisions": takes_decisions, "prompts": rows})
-    }
+fn document(state: &AdminState, rows: &[ApprovalRow]) -> Value {
+    let row = |row: &ApprovalRow| {
+        let known = Examined::known(row);
+        let mut document = row_json(&known);
+        document["tag"] = known.tag().into();
+        document
+    };
+    let rows: Vec<_> = rows.iter().map(row).collect();
+    let takes_decisions = state.admin.write;
+    let lock = state.router.approvals().lock_digest();
+    json!({"lock": lock, "takesDecisions": takes_decisions, "prompts": rows})
+}
 
-    /// Returns the document of `/api/v1/approvals/{name}`: the prompt as its upstream offers it
-    /// now, with the texts, the difference to the approved version, and the tag for a decision on
-    /// exactly that.
-    ///
-    /// # Errors
-    /// There is no such prompt, or it cannot be examined in time.
-    pub(super) async fn approval_document(
-        &self,
-        name: &str,
-        until: Instant,
-    ) -> Result<Value, NotShown> {
-        let Shown { examined, tag } = self.show(name, until).await?;
-        let router = self.router.clone();
-        let (diff, examined) =
-            beside_calls(move || (router.approvals().diff(&examined), examined)).await;
-        let mut document = shown_json(&examined, diff);
-        document["tag"] = tag.into();
-        document["uses"] = json!(self.uses_of(name, until).await);
-        let offered = examined.offered.iter().flat_map(|offered| &offered.objects);
-        let offered = offered.map(|(digest, object)| (digest, object.json()));
-        let variants = examined.row.variants.iter().map(|found| (&found.digest, &*found.text));
-        document["objects"] = offered
-            .chain(variants)
-            .map(|(digest, text)| (digest.to_string(), text.into()))
-            .collect::<serde_json::Map<_, Value>>()
-            .into();
-        Ok(document)
-    }
+/// Returns the document of `/api/v1/approvals/{name}`: the prompt as its upstream offers it
+/// now, with the texts, the difference to the approved version, and the tag for a decision on
+/// exactly that.
+///
+/// # Errors
+/// There is no such prompt, or it cannot be examined in time.
+pub(super) async fn one(state: &AdminState, name: &str, until: Instant) -> Result<Value, NotShown> {
+    let Shown { examined, tag } = show(state, name, until).await?;
+    let router = state.router.clone();
+    let (diff, examined) =
+        beside_calls(move || (router.approvals().diff(&examined), examined)).await;
+    let mut document = shown_json(&examined, diff);
+    document["tag"] = tag.into();
+    document["uses"] = json!(uses_of(state, name, until).await);
+    let offered = examined.offered.iter().flat_map(|offered| &offered.objects);
+    let offered = offered.map(|(digest, object)| (digest, object.json()));
+    let variants = examined.row.variants.iter().map(|found| (&found.digest, &*found.text));
+    document["objects"] = offered
+        .chain(variants)
+        .map(|(digest, text)| (digest.to_string(), text.into()))
+        .collect::<serde_json::Map<_, Value>>()
+        .into();
+    Ok(document)
+}
 
-    /// Counts who has used a prompt in the last week.
-    pub(super) async fn uses_of(&self, name: &str, until: Instant) -> RecentUses {
-        let query = RecentUses::query(name, wall_clock());
-        RecentUses::of(self.usage_report(&query, None, until).await)
-    }
+/// Counts who has used a prompt in the last week.
+pub(super) async fn uses_of(state: &AdminState, name: &str, until: Instant) -> RecentUses {
+    let query = RecentUses::query(name, wall_clock());
+    RecentUses::of(state.usage_report(&query, None, until).await)
+}
 
-    /// Examines a prompt for a person who may decide on it.
-    ///
-    /// # Errors
-    /// As [`AdminState::approval_document`].
-    pub(super) async fn show(&self, name: &str, until: Instant) -> Result<Shown, NotShown> {
-        let row = self.router.approvals().row(name).ok_or(NotShown::Unknown)?;
-        match timeout_at(until, Examined::to_show(&self.router, &row)).await {
-            Err(_) => Err(NotShown::Late),
-            Ok(Err(error)) => Err(NotShown::Failed(error)),
-            Ok(Ok((examined, tag))) => Ok(Shown { examined, tag }),
+/// Examines a prompt for a person who may decide on it.
+///
+/// # Errors
+/// As [`one`].
+pub(super) async fn show(
+    state: &AdminState,
+    name: &str,
+    until: Instant,
+) -> Result<Shown, NotShown> {
+    let row = state.router.approvals().row(name).ok_or(NotShown::Unknown)?;
+    match timeout_at(until, Examined::to_show(&state.router, &row)).await {
+        Err(_) => Err(NotShown::Late),
+        Ok(Err(error)) => Err(NotShown::Failed(error)),
+        Ok(Ok((examined, tag))) => Ok(Shown { examined, tag }),
+    }
+}
+
+/// Carries a decision out. `if_match` is the entity tag of the document on which it is based
+/// (RFC 9110, section 13.1.1); for one prompt, the tag of its row, page or document will do.
+///
+/// # Errors
+/// The version that was shown is outdated, a prompt is unknown, or the lock file cannot be
+/// changed.
+pub(super) async fn decide(
+    state: &AdminState,
+    action: Action,
+    decision: DecisionRequest,
+    if_match: Option<&str>,
+) -> Result<Value, Refusal> {
+    let Some(if_match) = if_match else {
+        let error = "send the tag of the page or document that shows what is decided on in If-Match: the ETag of \
+                     GET /api/v1/approvals, or `tag` of a prompt";
+        return Err((StatusCode::PRECONDITION_REQUIRED, json!({ "error": error })));
+    };
+    // One snapshot of the catalog, so that the decision is on the version that the tag names.
+    let rows = state.router.approvals().rows();
+    let chosen = chosen(&rows, &decision.prompts)?;
+    let lock = state.router.approvals().lock_digest().to_owned();
+    let examined = decided_on(state, &action, if_match, &rows, chosen).await?;
+    let action = match action {
+        Action::RollBack { .. } => Action::RollBack { to: decision.to },
+        Action::Approve { .. } if !decision.variants.is_empty() => {
+            Action::ApproveVariants { digests: decision.variants }
         }
-    }
+        Action::Approve { .. } => Action::Approve { unseen: decision.unseen },
+        action => action,
+    };
+    let notes = notes(&action, &examined);
+    let decider = Decider {
+        by: decision.by.unwrap_or_else(|| "admin".to_owned()),
+        known_as: decision.known_as,
+        why: decision.why,
+        via: "admin",
+        at: wall_clock(),
+    };
+    let outcome = state.router.approvals().decide(&action, examined, Some(lock), &decider).await;
+    let DecisionOutcome { lock, half, .. } = outcome.map_err(refusal)?;
+    let applied = timeout(APPLIED, state.router.approvals().lock_in_use(&lock.digest)).await;
+    let mut decided = decision.prompts;
+    decided.retain(|name| !half.contains(name));
+    Ok(json!({
+        action.key(): decided,
+        "needsSecondPerson": half,
+        "lock": lock.digest,
+        "applied": applied.is_ok(),
+        "notes": notes,
+    }))
+}
 
-    /// Carries a decision out. `if_match` is the entity tag of the document on which it is based
-    /// (RFC 9110, section 13.1.1); for one prompt, the tag of its row, page or document will do.
-    ///
-    /// # Errors
-    /// The version that was shown is outdated, a prompt is unknown, or the lock file cannot be
-    /// changed.
-    pub(super) async fn decide(
-        &self,
-        action: Action,
-        decision: DecisionRequest,
-        if_match: Option<&str>,
-    ) -> Result<Value, Refusal> {
-        let Some(if_match) = if_match else {
-            let error = "send the tag of the page or document that shows what is decided on in If-Match: the ETag of \
-                         GET /api/v1/approvals, or `tag` of a prompt";
-            return Err((StatusCode::PRECONDITION_REQUIRED, json!({ "error": error })));
-        };
-        // One snapshot of the catalog, so that the decision is on the version that the tag names.
-        let rows = self.router.approvals().rows();
-        let chosen = chosen(&rows, &decision.prompts)?;
-        let lock = self.router.approvals().lock_digest().to_owned();
-        let examined = self.decided_on(&action, if_match, &rows, chosen).await?;
-        let action = match action {
-            Action::RollBack { .. } => Action::RollBack { to: decision.to },
-            Action::Approve { .. } if !decision.variants.is_empty() => {
-                Action::ApproveVariants { digests: decision.variants }
-            }
-            Action::Approve { .. } => Action::Approve { unseen: decision.unseen },
-            action => action,
-        };
-        let notes = notes(&action, &examined);
-        let decider = Decider {
-            by: decision.by.unwrap_or_else(|| "admin".to_owned()),
-            known_as: decision.known_as,
-            why: decision.why,
-            via: "admin",
-            at: wall_clock(),
-        };
-        let outcome = self.router.approvals().decide(&action, examined, Some(lock), &decider).await;
-        let DecisionOutcome { lock, half, .. } = outcome.map_err(refusal)?;
-        let applied = timeout(APPLIED, self.router.approvals().lock_in_use(&lock.digest)).await;
-        let mut decided = decision.prompts;
-        decided.retain(|name| !half.contains(name));
-        Ok(json!({
-            action.key(): decided,
-            "needsSecondPerson": half,
-            "lock": lock.digest,
-            "applied": applied.is_ok(),
-            "notes": notes,
-        }))
+/// Returns what the tag names: the examination that was shown, or a new one with the same
+/// digests.
+///
+/// # Errors
+/// The version that was shown is outdated.
+async fn decided_on(
+    state: &AdminState,
+    action: &Action,
+    if_match: &str,
+    rows: &[ApprovalRow],
+    chosen: Vec<ApprovalRow>,
+) -> Result<Vec<Examined>, Refusal> {
+    // A list of tags: each names what was shown of one prompt.
+    let tags: Vec<&str> = if_match.split(',').map(str::trim).collect();
+    let shown =
+        |row: &ApprovalRow| tags.iter().find_map(|tag| state.router.approvals().shown(tag, row));
+    let shown: Option<Vec<_>> = chosen.iter().map(shown).collect();
+    if let Some(shown) = shown {
+        return Ok(shown.iter().map(|shown| Examined::clone(shown)).collect());
     }
-
-    /// Returns what the tag names: the examination that was shown, or a new one with the same
-    /// digests.
-    ///
-    /// # Errors
-    /// The version that was shown is outdated.
-    async fn decided_on(
-        &self,
-        action: &Action,
-        if_match: &str,
-        rows: &[ApprovalRow],
-        chosen: Vec<ApprovalRow>,
-    ) -> Result<Vec<Examined>, Refusal> {
-        // A list of tags: each names what was shown of one prompt.
-        let tags: Vec<&str> = if_match.split(',').map(str::trim).collect();
-        let shown =
-            |row: &ApprovalRow| tags.iter().find_map(|tag| self.router.approvals().shown(tag, row));
-        let shown: Option<Vec<_>> = chosen.iter().map(shown).collect();
-        if let Some(shown) = shown {
-            return Ok(shown.iter().map(|shown| Examined::clone(shown)).collect());
-        }
-        let seen: Vec<_> = chosen.iter().map(Examined::known).collect();
-        let is_of_row = matches!(seen.as_slice(), [only] if if_match == only.tag());
-        let is_of_document = is_of_row || if_match == entity_tag(&self.document(rows));
-        // An earlier version needs nothing of its upstream, which may be gone.
-        if is_of_document && matches!(action, Action::RollBack { .. } | Action::Withdraw) {
-            return Ok(seen);
-        }
-        let examined = examine_all(&self.router, chosen).await.map_err(refusal)?;
-        let is_as_shown = if is_of_document {
-            examined.iter().zip(&seen).all(|(now, seen)| now.is_as_seen(seen))
-        } else {
-            matches!(examined.as_slice(), [only] if if_match == only.tag())
-        };
-        if is_as_shown {
-            return Ok(examined);
-        }
-        let error =
-            "the approvals or what upstreams offer have changed since; look at the prompt again";
-        Err((StatusCode::PRECONDITION_FAILED, json!({ "error": error })))
+    let seen: Vec<_> = chosen.iter().map(Examined::known).collect();
+    let is_of_row = matches!(seen.as_slice(), [only] if if_match == only.tag());
+    let is_of_document = is_of_row || if_match == entity_tag(&document(state, rows));
+    // An earlier version needs nothing of its upstream, which may be gone.
+    if is_of_document && matches!(action, Action::RollBack { .. } | Action::Withdraw) {
+        return Ok(seen);
     }
+    let examined = examine_all(&state.router, chosen).await.map_err(refusal)?;
+    let is_as_shown = if is_of_document {
+        examined.iter().zip(&seen).all(|(now, seen)| now.is_as_seen(seen))
+    } else {
+        matches!(examined.as_slice(), [only] if if_match == only.tag())
+    };
+    if is_as_shown {
+        return Ok(examined);
+    }
+    let error =
+        "the approvals or what upstreams offer have changed since; look at the prompt again";
+    Err((StatusCode::PRECONDITION_FAILED, json!({ "error": error })))
 }
 
 /// An examination as it is shown to a person who may decide.

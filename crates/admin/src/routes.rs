@@ -7,6 +7,7 @@ use super::answer::AdminAnswer;
 use super::console::PromptTab;
 use super::sign_in::Role;
 use super::state::AdminState;
+use super::{accounts, approvals};
 use domain::percent;
 use gateway::router::approvals::Action;
 
@@ -117,11 +118,11 @@ static ROUTES: [Route; 51] = [
     get("/api/v1/catalog", VIEWER, Handler::Document(|state| ok(&state.catalog()))),
     get("/api/v1/replicas", VIEWER, Handler::Document(|state| ok(&state.replicas()))),
     post("/api/v1/evidence", VIEWER, Handler::Evidence),
-    get("/api/v1/accounts", VIEWER, Handler::Document(|state| ok(&state.accounts()))),
+    get("/api/v1/accounts", VIEWER, Handler::Document(|state| ok(&accounts::all(state)))),
     post("/api/v1/accounts/revoke", APPROVER, Handler::Revoke),
     post("/api/v1/reload", APPROVER, Handler::Reload),
     post("/api/v1/audit/archived", TESTER, Handler::Archived),
-    get("/api/v1/approvals", VIEWER, Handler::Document(AdminState::approvals_answer)),
+    get("/api/v1/approvals", VIEWER, Handler::Document(approvals::answer)),
     post("/api/v1/approvals/approve", APPROVER, Handler::Decide(Action::Approve { unseen: false })),
     post("/api/v1/approvals/reject", APPROVER, Handler::Decide(Action::Reject)),
     post("/api/v1/approvals/withdraw", APPROVER, Handler::Decide(Action::Withdraw)),

@@ -7,7 +7,7 @@ use askama::Template;
 use super::change::{Change, ChangeContent};
 use super::inbox::{Inbox, LastDecision};
 use super::{ApprovalLine, line};
-use crate::approvals::{NotShown, Shown};
+use crate::approvals::{self, NotShown, Shown};
 use crate::console::ConsoleSection;
 use crate::console::filters;
 use crate::pages::message::ContentView;
@@ -126,8 +126,8 @@ pub(crate) async fn approval(
         let row = state.router.approvals().row(name).ok_or(NotShown::Unknown)?;
         return Ok(ApprovalPage::new(state, &row, request, visitor));
     }
-    let Shown { examined, tag } = state.show(name, request.until).await?;
-    let uses = state.uses_of(name, request.until).await;
+    let Shown { examined, tag } = approvals::show(state, name, request.until).await?;
+    let uses = approvals::uses_of(state, name, request.until).await;
     let class = examined.offered.as_ref().map(|offered| offered.version.class());
     Ok(ApprovalPage {
         tag,

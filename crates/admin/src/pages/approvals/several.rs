@@ -6,7 +6,7 @@ use askama::Template;
 use http::StatusCode;
 
 use super::change::Change;
-use crate::approvals::Shown;
+use crate::approvals::{self, Shown};
 use crate::console::ConsoleSection;
 use crate::console::filters;
 use crate::pages::{Page, PageError, PageResult};
@@ -86,7 +86,7 @@ async fn summary(
     request: &PageRequest,
     name: &str,
 ) -> PageResult<SummaryRow> {
-    let Shown { examined, tag } = state.show(name, request.until).await?;
+    let Shown { examined, tag } = approvals::show(state, name, request.until).await?;
     let row = &examined.row;
     let change = Change::of(state, examined.clone(), request.rows).await;
     let alone = if !row.is_waiting() {

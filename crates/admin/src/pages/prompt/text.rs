@@ -87,6 +87,6 @@ async fn shown(looked: &Looked<'_>) -> Result<ShownText, PageError> {
             });
         }
     }
-    let shown = state.show(name, request.until).await?;
+    let shown = crate::approvals::show(state, name, request.until).await?;
     Ok(ShownText::Offered { version: VersionView::of(&shown.examined.offered_parts()) })
 }
