@@ -239,6 +239,8 @@ impl App {
             service.store(Arc::new(renewed));
         }
         edition.gate.publish();
+        // A decision is answered once its outcome can be seen.
+        edition.router.approvals().publish_lock();
     }
 
     /// Builds the parts that are fallible and slow, where they differ from those before: telemetry

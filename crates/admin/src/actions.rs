@@ -414,7 +414,7 @@ impl AdminServer {
             _ => return Err(PageError::new(StatusCode::BAD_REQUEST, "Choose what to decide.")),
         };
         let names: Vec<String> = form.all("prompt").map(str::to_owned).collect();
-        let last = names.last().cloned().unwrap_or_default();
+        let decided = names.clone();
         let is_of_waiting = matches!(action, Action::Approve { .. } | Action::Reject);
         let decision = DecisionRequest {
             prompts: names,
@@ -429,7 +429,8 @@ impl AdminServer {
         let if_match = (!tags.is_empty()).then(|| tags.join(","));
         match approvals::decide(&self.state, action, decision, if_match.as_deref()).await {
             Ok(_) => {
-                let next = pages::approvals::next_waiting(&self.state, &last);
+                let last = decided.last().cloned().unwrap_or_default();
+                let next = pages::approvals::next_waiting(&self.state, &decided);
                 let to = next.filter(|_| is_of_waiting).unwrap_or_else(|| last.clone());
                 let [to, after] = [&to, &last].map(|name| percent::encoded_segment(name));
                 Ok(AdminAnswer::moved(&format!("/approvals/{to}?after={after}")))

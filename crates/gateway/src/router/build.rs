@@ -106,7 +106,9 @@ impl Router {
         let deadline = Instant::now() + config.listing.deadline;
         let refreshing = refresh.run(inputs, catalog.clone(), announce, deadline, shutdown);
         supervisor.supervise("refresh", refreshing);
-        Self::new(config, catalog, views, caller_lists, upstreams, deps, shared)
+        let router = Self::new(config, catalog, views, caller_lists, upstreams, deps, shared);
+        router.approvals.publish_lock();
+        router
     }
 
     /// Checks that another configuration can take effect.
@@ -204,7 +206,6 @@ impl Router {
             has_callers: config.auth.has_method(),
             needs_credential: config.auth.required,
         };
-        shared.lock.send_replace(approvals.lock_digest().to_owned());
         let overlays = config.overlays.clone();
         Self { gate, lists, upstreams, sealer, limits, approvals, overlays, shared }
     }

@@ -59,12 +59,16 @@ fn waiting(catalog: &Catalog) -> Vec<&ApprovalRow> {
     waiting
 }
 
-/// Returns the name of the prompt that waits behind `name`, or the first one that waits.
-pub(crate) fn next_waiting(state: &AdminState, name: &str) -> Option<String> {
+/// Returns the name of the prompt that waits behind the last of those that were decided on, or the
+/// first one that waits. They may still wait in this snapshot.
+pub(crate) fn next_waiting(state: &AdminState, decided: &[String]) -> Option<String> {
     let catalog = state.router.catalog();
     let waiting = waiting(&catalog);
-    let others = || waiting.iter().map(|row| &row.public_name).filter(|other| *other != name);
-    others().find(|other| other.as_str() > name).or_else(|| others().next()).cloned()
+    let names = waiting.iter().map(|row| &row.public_name);
+    let others: Vec<_> = names.filter(|name| !decided.contains(name)).collect();
+    let last = decided.last();
+    let next = others.iter().find(|name| last.is_some_and(|last| **name > last));
+    next.or(others.first()).map(|name| (*name).clone())
 }
 
 /// The last decision on a prompt.

@@ -157,6 +157,11 @@ impl Approvals {
         &self.rules.lock.digest
     }
 
+    /// Notes that requests are answered with the lock file of this configuration from now on.
+    pub fn publish_lock(&self) {
+        self.shared.lock.send_replace(self.lock_digest().to_owned());
+    }
+
     /// Returns once a configuration with this lock file is in use. Cancel safe.
     pub async fn lock_in_use(&self, digest: &str) {
         let mut newest = self.shared.lock.subscribe();
