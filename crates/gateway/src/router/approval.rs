@@ -278,9 +278,14 @@ pub struct OfferedPrompt {
 impl ApprovalRow {
     /// Adds the approved variants to a version that is offered, as far as they stay approved.
     pub(super) fn keep_variants(&self, offered: &mut Version) {
-        if let Some(approved) = self.approval.as_ref().and_then(|own| own.approved.as_ref()) {
+        if let Some(approved) = self.approved() {
             offered.keep_variants(&approved.version);
         }
+    }
+
+    /// The approved version, if there is one.
+    pub fn approved(&self) -> Option<&Decided> {
+        self.approval.as_ref()?.approved.as_ref()
     }
 
     /// Whether the prompt is held back: offered, and not listed.

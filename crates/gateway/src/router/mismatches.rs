@@ -177,7 +177,7 @@ impl Mismatches {
         let Some(found) = self.found.get(&key_of_row(row)) else {
             return Vec::new();
         };
-        let approved = row.approval.as_ref().and_then(|approval| approval.approved.as_ref());
+        let approved = row.approved();
         let waits = |found: &&FoundVariant| {
             approved.is_some_and(|approved| {
                 let FoundVariant { arguments, digest, .. } = found;

@@ -170,7 +170,7 @@ fn approval_counts(catalog: &Catalog) -> BTreeMap<&UpstreamId, ApprovalCounts> {
         let counts = counts.entry(&row.upstream).or_default();
         counts.held += usize::from(row.is_held());
         counts.undecided += usize::from(row.is_waiting());
-        let approved = row.approval.as_ref().and_then(|approval| approval.approved.as_ref());
+        let approved = row.approved();
         counts.approved += usize::from(approved.is_some());
     }
     counts

@@ -41,7 +41,9 @@ impl Change {
         let turn = DIFFERENCES.acquire().await.ok();
         let compare = move || {
             let _turn = turn;
-            let text = router.approvals().diff(&examined);
+            let (row, approvals) = (&examined.row, router.approvals());
+            let (approved, offered) = (approvals.approved_parts(row), examined.offered_parts());
+            let text = approvals.diff_of_parts(row, &approved, &offered);
             let total = text.lines().count();
             let is_cut = text.lines().next_back().is_some_and(|line| line.starts_with('\\'));
             let patch_total = total + usize::from(is_cut);
@@ -50,15 +52,10 @@ impl Change {
             if text.is_empty() || patch.len() < patch_total {
                 return Self { patch, patch_total, content: ChangeContent::None };
             }
-            let offered = examined.offered_parts();
-            let approval = examined.row.approval.as_ref();
-            let is_first = approval.is_none_or(|own| own.approved.is_none());
-            let content = if is_first {
+            let content = if row.approved().is_none() {
                 ChangeContent::First(VersionView::of(&offered))
             } else {
-                let approved = router.approvals().approved_parts(&examined.row);
-                let found = &examined.row.variants;
-                ChangeContent::Comparison(Comparison::of(&approved, &offered, found))
+                ChangeContent::Comparison(Comparison::of(&approved, &offered, &row.variants))
             };
             Self { patch, patch_total, content }
         };

@@ -121,7 +121,7 @@ impl ApprovalsPage {
 }
 
 fn line(row: &ApprovalRow) -> ApprovalLine {
-    let approved = row.approval.as_ref().and_then(|approval| approval.approved.as_ref());
+    let approved = row.approved();
     let attribution = approved.map(|decided| &decided.attribution);
     ApprovalLine {
         name: row.public_name.clone(),

@@ -101,7 +101,7 @@ async fn summary(
         name: row.public_name.clone(),
         upstream: row.upstream.to_string(),
         tag,
-        is_first: row.approval.as_ref().is_none_or(|own| own.approved.is_none()),
+        is_first: row.approved().is_none(),
         added,
         removed,
         class: examined.offered.as_ref().map_or("", |offered| offered.version.class().as_str()),

@@ -132,7 +132,7 @@ impl Examined {
 
     /// Whether exactly the offered version is approved, with all of its texts.
     pub fn is_approved_so(&self) -> bool {
-        let approved = self.row.approval.as_ref().and_then(|approval| approval.approved.as_ref());
+        let approved = self.row.approved();
         let offered = self.offered.as_ref().map(|offered| &offered.version);
         approved.is_some_and(|approved| Some(&approved.version) == offered)
     }

@@ -272,7 +272,17 @@ impl Approvals {
     /// unified diff; empty if there is none. Blocks.
     pub fn diff(&self, examined: &Examined) -> String {
         let row = &examined.row;
-        let mut out = self.approved_parts(row).diff(&examined.offered_parts(), &row.public_name);
+        self.diff_of_parts(row, &self.approved_parts(row), &examined.offered_parts())
+    }
+
+    /// The same for parts that were read already. Blocks.
+    pub fn diff_of_parts(
+        &self,
+        row: &ApprovalRow,
+        approved: &VersionParts,
+        offered: &VersionParts,
+    ) -> String {
+        let mut out = approved.diff(offered, &row.public_name);
         self.write_variants(row, &mut out);
         out
     }
@@ -290,7 +300,7 @@ impl Approvals {
 
     /// Reads the parts of the approved version; none if no version is approved. Blocks.
     pub fn approved_parts(&self, row: &ApprovalRow) -> VersionParts {
-        let approved = row.approval.as_ref().and_then(|approval| approval.approved.as_ref());
+        let approved = row.approved();
         approved.map(|approved| self.version_parts(&approved.version)).unwrap_or_default()
     }
 

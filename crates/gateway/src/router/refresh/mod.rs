@@ -551,7 +551,7 @@ fn transitions(before: &[ApprovalRow], now: &[ApprovalRow]) -> Vec<PromptTransit
         }
     });
     news.map(|row| {
-        let approved = row.approval.as_ref().and_then(|approval| approval.approved.as_ref());
+        let approved = row.approved();
         let offered = row.offered.as_ref();
         PromptTransition {
             upstream: row.upstream.to_string(),
