@@ -2,15 +2,17 @@
 //! theirs.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::state::AdminState;
 use audit::question::{Answer, Answers, Evidence, Question};
+use audit::search::{self, Find, LogEntry};
 use audit::usage::{DailyUses, Query, Report, UsedPrompts};
 use gateway::cluster::{ClusterMember, RelayError, Replica, ReplicaId};
+use gateway::router::blocking::beside_calls;
 
 /// A replica that lives, with its label in answers: its name, or `NAME/ID` where others have its
 /// name, too.
@@ -101,6 +103,17 @@ impl AdminState {
             answers.add(label, answer);
         }
         answers
+    }
+
+    /// Returns the latest entries of the log of this replica that are found within `time`, at most
+    /// `limit`; none if the log cannot be read, for which the page of the log has the reason.
+    pub(super) async fn latest(&self, find: Find, limit: usize, time: Duration) -> Vec<LogEntry> {
+        let Some(path) = self.audit.path() else {
+            return Vec::new();
+        };
+        let until = Instant::now() + time;
+        let found = beside_calls(move || search::find(&path, &find, limit, None, until)).await;
+        found.map(|found| found.entries).unwrap_or_default()
     }
 
     /// Counts the uses on all replicas, or on the one with a name.

@@ -1,6 +1,6 @@
 //! A request to the admin side, read.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
@@ -88,6 +88,11 @@ impl PageRequest {
     /// Whether there is no time left.
     pub(super) fn is_late(&self) -> bool {
         Instant::now() >= self.until
+    }
+
+    /// The time that is left, at most `most`.
+    pub(super) fn within(&self, most: Duration) -> Duration {
+        most.min(self.until.saturating_duration_since(Instant::now()))
     }
 
     /// The part of `total` rows that the page shows: parameters `page`, from 1, and `size`, `usual`

@@ -66,6 +66,11 @@ impl Definition {
         self
     }
 
+    /// The names of the arguments, whose places in a text are marked.
+    pub(super) fn places(&self) -> Vec<String> {
+        self.arguments.iter().map(|argument| argument.name.clone()).collect()
+    }
+
     /// The key of the overlay that has set a part last; `None` if the part is its upstream's.
     pub(super) fn overlay(&self, part: &str) -> Option<&str> {
         let mut changed = self.changed.iter().rev();

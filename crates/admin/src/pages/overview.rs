@@ -3,7 +3,6 @@
 use std::time::{Duration, SystemTime};
 
 use askama::Template;
-use tokio::time::Instant;
 
 use super::Page;
 use super::sentence::sentence;
@@ -14,13 +13,12 @@ use crate::console::plot::number;
 use crate::console::text::{Html, counted};
 use crate::request::PageRequest;
 use crate::state::AdminState;
-use audit::search::{self, EventKinds, Find, LogEntry};
+use audit::search::{EventKinds, Find, LogEntry};
 use audit::usage::{Dimension, Filter, Query, Row, Sort};
 use audit::verify::regular::RegularOutcome;
 use domain::caller::CONSOLE;
 use domain::percent;
 use gateway::router::UpstreamStatus;
-use gateway::router::blocking::beside_calls;
 use gateway::router::catalog::Catalog;
 
 /// The first page.
@@ -280,17 +278,11 @@ const ENTRIES: usize = 100;
 /// The time for finding them: behind many calls they may be far back.
 const SEARCH: Duration = Duration::from_millis(200);
 
-/// Returns the latest changes in the log of this replica; none if it cannot be read, for which the
-/// page of the log has the reason.
+/// Returns the latest changes in the log of this replica.
 async fn news(state: &AdminState, request: &PageRequest) -> Vec<News> {
-    let Some(path) = state.audit.path() else {
-        return Vec::new();
-    };
     let kinds = CHANGES.map(str::to_owned).into();
     let find = Find { event: Some(EventKinds::Any(kinds)), ..Find::default() };
-    let until = request.until.min(Instant::now() + SEARCH);
-    let found = beside_calls(move || search::find(&path, &find, ENTRIES, None, until)).await;
-    let entries = found.map(|found| found.entries).unwrap_or_default();
+    let entries = state.latest(find, ENTRIES, request.within(SEARCH)).await;
     let is_alike = |one: &LogEntry, other: &LogEntry| {
         let kind = |entry: &LogEntry| {
             (entry.event.clone(), entry.upstream.clone(), entry.members.get("state").cloned())

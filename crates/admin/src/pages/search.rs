@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use askama::Template;
-use tokio::time::Instant;
 
 use super::prompts::best;
 use super::rights::known;
@@ -12,11 +11,10 @@ use crate::console::ConsoleSection;
 use crate::console::filters;
 use crate::request::PageRequest;
 use crate::state::AdminState;
-use audit::search::{self, Find, LogEntry};
-use gateway::router::blocking::beside_calls;
+use audit::search::{Find, LogEntry};
 
 /// The finds for one text.
-#[derive(Template)]
+#[derive(Default, Template)]
 #[template(path = "search.html")]
 pub(super) struct SearchPage {
     text: String,
@@ -60,9 +58,7 @@ const SEARCH: Duration = Duration::from_millis(300);
 pub(super) async fn search(state: &AdminState, request: &PageRequest) -> PageResult<SearchPage> {
     let text = request.params.get("q").trim().to_owned();
     if text.is_empty() {
-        let (prompts, held, upstreams) = (Vec::new(), Vec::new(), Vec::new());
-        let (callers, records) = (Vec::new(), Vec::new());
-        return Ok(SearchPage { text, prompts, held, upstreams, callers, records });
+        return Ok(SearchPage::default());
     }
     let lower = text.to_lowercase();
     let is_found = |name: &str| name.to_lowercase().contains(&lower);
@@ -71,23 +67,13 @@ pub(super) async fn search(state: &AdminState, request: &PageRequest) -> PageRes
     let held = rows.filter(|row| row.is_held() && is_found(&row.public_name));
     let upstreams = state.config.upstreams.iter().map(|upstream| upstream.id.to_string());
     let callers = known(&state.config).into_iter().map(|who| who.label);
+    let find = Find { text: Some(text.clone()), ..Find::default() };
     Ok(SearchPage {
         prompts: best(state, request, FINDS)?,
         held: held.take(FINDS).map(|row| row.public_name.clone()).collect(),
         upstreams: upstreams.filter(|id| is_found(id)).take(FINDS).collect(),
         callers: callers.filter(|label| is_found(label)).take(FINDS).collect(),
-        records: records(state, request, &text).await,
+        records: state.latest(find, FINDS, request.within(SEARCH)).await,
         text,
     })
-}
-
-/// The latest records that show the text.
-async fn records(state: &AdminState, request: &PageRequest, text: &str) -> Vec<LogEntry> {
-    let Some(path) = state.audit.path() else {
-        return Vec::new();
-    };
-    let find = Find { text: Some(text.to_owned()), ..Find::default() };
-    let until = request.until.min(Instant::now() + SEARCH);
-    let found = beside_calls(move || search::find(&path, &find, FINDS, None, until)).await;
-    found.map(|found| found.entries).unwrap_or_default()
 }

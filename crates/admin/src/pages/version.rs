@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::definition::Definition;
 use super::message::MessageView;
 use domain::approval::NO_ARGUMENTS;
+use domain::approval::template::placeholder;
 use domain::json::Json;
 use gateway::router::approval::FoundVariant;
 use gateway::router::approvals::words::{DiffLine, LineKind, MarkedLine};
@@ -98,8 +99,7 @@ impl SourceView {
 fn fixed_arguments(arguments: &str) -> String {
     let arguments = Json::accepted(arguments).members().filter_map(|(name, value)| {
         let (name, value) = (name.as_str()?, value.as_str()?);
-        let is_place = value.strip_prefix("{{ ").and_then(|rest| rest.strip_suffix(" }}"));
-        (is_place != Some(&*name)).then(|| format!("{name} = {value}"))
+        (*value != placeholder(&name)).then(|| format!("{name} = {value}"))
     });
     arguments.collect::<Vec<_>>().join(", ")
 }

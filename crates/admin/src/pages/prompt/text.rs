@@ -57,7 +57,7 @@ pub(super) async fn text(looked: &Looked<'_>) -> PageResult<TextTab> {
     Ok(TextTab {
         name: looked.name.to_owned(),
         definition: looked.definition.clone(),
-        places: looked.definition.arguments.iter().map(|own| own.name.clone()).collect(),
+        places: looked.definition.places(),
         text: shown(looked).await?,
     })
 }
@@ -74,7 +74,7 @@ async fn shown(looked: &Looked<'_>) -> Result<ShownText, PageError> {
             None => ShownText::Unknown,
         });
     };
-    if let Some(decided) = row.approval.as_ref().and_then(|approval| approval.approved.as_ref()) {
+    if let Some(decided) = row.approved() {
         let (router, version) = (state.router.clone(), decided.version.clone());
         let parts = beside_calls(move || router.approvals().version_parts(&version)).await;
         let version = VersionView::of(&parts);

@@ -3,7 +3,7 @@
 use askama::Template;
 
 use super::Looked;
-use super::uses::records;
+use super::uses::SEARCH;
 use crate::console::filters;
 use crate::pages::definition::ArgumentRow;
 use crate::pages::message::ContentView;
@@ -57,7 +57,7 @@ pub(super) async fn form(looked: &Looked<'_>, trial: Option<Trial>) -> TryTab {
                 from: Some(trial.started_at),
                 ..Find::default()
             };
-            records(looked, find, 1).await.pop()
+            state.latest(find, 1, request.within(SEARCH)).await.pop()
         }
         None => None,
     };

@@ -3,14 +3,12 @@
 use std::time::Duration;
 
 use askama::Template;
-use tokio::time::Instant;
 
 use super::Looked;
 use crate::console::filters;
 use crate::pages::traffic::{LAST_DAY, Traffic, of_report};
-use audit::search::{self, Find, LogEntry};
+use audit::search::{Find, LogEntry};
 use audit::usage::{Dimension, Filter, Query, Row, Sort};
-use gateway::router::blocking::beside_calls;
 
 /// The uses of one prompt in the last day.
 #[derive(Template)]
@@ -31,7 +29,7 @@ const CALLERS: usize = 20;
 const RECORDS: usize = 10;
 
 /// The time for finding them: the records of a prompt that is rarely used may be far back.
-const SEARCH: Duration = Duration::from_millis(500);
+pub(super) const SEARCH: Duration = Duration::from_millis(500);
 
 pub(super) async fn uses(looked: &Looked<'_>) -> UsesTab {
     let Looked { state, request, name, .. } = *looked;
@@ -52,17 +50,6 @@ pub(super) async fn uses(looked: &Looked<'_>) -> UsesTab {
         name: name.to_owned(),
         uses: of_report(report, within, LAST_DAY),
         callers,
-        records: records(looked, find, RECORDS.min(request.rows)).await,
+        records: state.latest(find, RECORDS.min(request.rows), request.within(SEARCH)).await,
     }
-}
-
-/// The latest records that match; none if the log cannot be read, for which the page of the log has
-/// the reason.
-pub(super) async fn records(looked: &Looked<'_>, find: Find, limit: usize) -> Vec<LogEntry> {
-    let Some(path) = looked.state.audit.path() else {
-        return Vec::new();
-    };
-    let until = looked.request.until.min(Instant::now() + SEARCH);
-    let found = beside_calls(move || search::find(&path, &find, limit, None, until)).await;
-    found.map(|found| found.entries).unwrap_or_default()
 }

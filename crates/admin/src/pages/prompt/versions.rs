@@ -98,7 +98,7 @@ pub(super) async fn versions(looked: &Looked<'_>) -> VersionsTab {
         is_waiting: looked.row.as_ref().is_some_and(|row| row.is_waiting()),
         between,
         comparison,
-        places: looked.definition.arguments.iter().map(|own| own.name.clone()).collect(),
+        places: looked.definition.places(),
         can_decide: visitor.role >= Role::Approver,
         csrf: visitor.csrf_token(),
         tag: looked.row.as_ref().map(crate::approvals::row_tag).unwrap_or_default(),
