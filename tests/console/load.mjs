@@ -13,7 +13,7 @@ import { Showcase } from './lib/showcase.mjs';
 
 const rate = Number(process.argv[2] ?? 300);
 const seconds = Number(process.argv[3] ?? 20);
-const ROUNDS = 3;
+const ROUNDS = 5;
 const CONNECTIONS = 64;
 const TICK = 1; // milliseconds
 /** The pages that follow what happens. */
@@ -26,25 +26,30 @@ function spent(pid) {
   return ((Number(fields[11]) + Number(fields[12])) * 1000) / TICKS_PER_SECOND;
 }
 
-/** Opens a connection whose calls are those of a caller in a session. */
-async function call(stage) {
-  const caller = await stage.caller('ada@example.com');
+/** Opens a connection whose calls are those of this caller; the ids of one session differ. */
+function open(stage, caller, id) {
   const params = { name: 'library__review-code', arguments: { code: 'a patch' } };
-  return Connection.open(stage.mcp, caller.headers, { jsonrpc: '2.0', id: 1, method: 'prompts/get', params });
+  return Connection.open(stage.mcp, caller.headers, { jsonrpc: '2.0', id, method: 'prompts/get', params });
 }
 
-/** Calls at the rate; returns processor milliseconds of the gateway for each call, and the 99th percentile. */
-async function round(stage, connections) {
-  for (const connection of connections) connection.times.length = 0;
+/**
+ * Calls at the rate; returns processor milliseconds of the gateway for each call, and the 99th percentile. The
+ * connections take turns, and live for one round: the gateway closes idle ones.
+ */
+async function round(stage, caller) {
+  const connections = await Promise.all(Array.from({ length: CONNECTIONS }, (_, id) => open(stage, caller, id)));
+  const free = [...connections];
   const [begin, before] = [performance.now(), spent(stage.process.pid)];
   const due = [];
   for (let sent = 0; performance.now() - begin < seconds * 1000; await setTimeout(TICK)) {
     for (; sent < ((performance.now() - begin) * rate) / 1000; sent++) due.push(begin + (sent * 1000) / rate);
-    for (const connection of connections) {
-      if (connection.isFree && due.length) connection.send(due.shift());
+    while (due.length && free.length) {
+      const connection = free.shift();
+      connection.send(due.shift()).then(() => free.push(connection));
     }
   }
-  while (!connections.every(({ isFree }) => isFree)) await setTimeout(TICK);
+  while (free.length < connections.length) await setTimeout(TICK);
+  for (const connection of connections) connection.close();
   const times = connections.flatMap((connection) => connection.times).sort((one, other) => one - other);
   const failures = connections.reduce((sum, connection) => sum + connection.failures, 0);
   if (failures) throw new Error(`${failures} calls failed`);
@@ -63,21 +68,20 @@ async function visit(browser, stage) {
   return [first, ...(await Promise.all(LIVE.map(arrive)))];
 }
 
-const mean = (of) => of.reduce((sum, value) => sum + value, 0) / of.length;
+const median = (of) => of.toSorted((one, other) => one - other)[of.length >> 1];
 
 async function main() {
   const [stage, browser] = await Promise.all([Showcase.start(), launch()]);
   const found = { without: [], with: [] };
   try {
-    const connections = await Promise.all(Array.from({ length: CONNECTIONS }, () => call(stage)));
-    await round(stage, connections); // warms up
+    const caller = await stage.caller('ada@example.com');
+    await round(stage, caller); // warms up
     for (let go = 0; go < ROUNDS; go++) {
-      found.without.push(await round(stage, connections));
+      found.without.push(await round(stage, caller));
       const people = await visit(browser, stage);
-      found.with.push(await round(stage, connections));
+      found.with.push(await round(stage, caller));
       for (const person of people) await person.leave();
     }
-    for (const connection of connections) connection.close();
   } finally {
     await close(browser);
     await stage.stop();
@@ -87,7 +91,7 @@ async function main() {
       console.log(`${what.padEnd(8)} ${calls} calls, ${cpu.toFixed(3)} ms of processor each, median ${p50.toFixed(1)} ms, p99 ${p99.toFixed(1)} ms`);
     }
   }
-  const cpu = (rounds) => mean(rounds.map((one) => one.cpu));
+  const cpu = (rounds) => median(rounds.map((one) => one.cpu));
   console.log(`processor per call with browsers: ${(cpu(found.with) / cpu(found.without)).toFixed(3)} × that without, at ${rate} calls/s`);
 }
 

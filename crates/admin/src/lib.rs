@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::request::Parts;
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Incoming};
 use serde_json::json;
@@ -366,6 +366,7 @@ impl AdminServer {
         let page_request = self.page_request(params);
         let (state, visitor, gateway) = (self.state.clone(), visitor.clone(), self.gateway.clone());
         let until = page_request.until;
+        let begin = Instant::now();
         let making = async move {
             let name = names.first().map_or("", String::as_str);
             let page = pages::make(page, name, &state, &visitor, &page_request).await?;
@@ -374,7 +375,9 @@ impl AdminServer {
                 None => html(&*page, &visitor, &gateway),
             }
         };
-        beside_calls_within(&self.permits.pages, until, making).await
+        let answer = beside_calls_within(&self.permits.pages, until, making).await?;
+        let took = begin.elapsed().as_secs_f64() * 1_000.0;
+        Ok(answer.with(SERVER_TIMING, &format!("page;dur={took:.1}")))
     }
 
     fn page_request(&self, params: Params) -> PageRequest {
@@ -506,6 +509,10 @@ pub(crate) fn internal(error: &dyn std::error::Error) -> PageError {
         "The page cannot be written; the log says why.",
     )
 }
+
+/// The milliseconds that a page took (Server Timing, section 2): the script asks the more seldom for
+/// a page the more work it is.
+const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 const NOT_FOUND: &str = "not found; GET /api/v1/openapi.json describes the admin API, beside /livez, /readyz and \
     /metrics";

@@ -6,8 +6,8 @@ const HEAD_END = Buffer.from('\r\n\r\n');
 const CHUNKS_END = Buffer.from('0\r\n\r\n');
 
 export class Connection {
-  /** When the requests without an answer were sent. */
-  #sent = [];
+  /** The request without an answer: when it was due, and what its answer resolves. */
+  #open;
   #received = Buffer.alloc(0);
   #socket;
   #request;
@@ -26,19 +26,21 @@ export class Connection {
     return new Promise((resolve, reject) => {
       const socket = connect({ host: hostname, port: Number(port), noDelay: true }, () => resolve(connection));
       socket.on('error', reject);
+      socket.on('close', () => connection.#end(false));
       socket.on('data', (data) => connection.#receive(data));
       connection.#socket = socket;
     });
   }
 
-  get isFree() {
-    return this.#sent.length === 0;
-  }
-
-  /** `due` is when the request should have been sent: waiting for a connection is part of its time. */
+  /**
+   * Resolves once the answer is here, or the connection is closed. `due` is when the request should have been sent:
+   * waiting for a connection is part of its time.
+   */
   send(due) {
-    this.#sent.push(due);
-    this.#socket.write(this.#request);
+    return new Promise((resolve) => {
+      this.#open = { due, resolve };
+      this.#socket.write(this.#request);
+    });
   }
 
   close() {
@@ -55,8 +57,17 @@ export class Connection {
       ? this.#received.length >= end + 4 + Number(length)
       : this.#received.indexOf(CHUNKS_END, end) > 0;
     if (!isWhole) return;
-    if (!head.startsWith('http/1.1 200') || this.#received.includes('"error"')) this.failures++;
+    const isResult = head.startsWith('http/1.1 200') && !this.#received.includes('"error"');
     this.#received = Buffer.alloc(0);
-    this.times.push(performance.now() - this.#sent.shift());
+    this.#end(isResult);
+  }
+
+  #end(isResult) {
+    if (!this.#open) return;
+    const { due, resolve } = this.#open;
+    this.#open = undefined;
+    if (!isResult) this.failures++;
+    this.times.push(performance.now() - due);
+    resolve();
   }
 }

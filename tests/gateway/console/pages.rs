@@ -71,6 +71,8 @@ async fn every_page_is_protected_and_asked_for_by_its_tag() {
         assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
         assert_eq!(page.header("cache-control"), Some("private, no-cache"));
         is_protected(&page, path);
+        let took = page.header("server-timing").and_then(|took| took.strip_prefix("page;dur="));
+        assert!(took.is_some_and(|took| took.parse::<f64>().is_ok()), "{path}: {took:?}");
         assert!(!text(&page).contains("style=\"") && !text(&page).contains("onclick"), "{path}");
         let tag = page.header("etag").expect("a tag").to_owned();
         assert!(tag.starts_with("W/\""), "{tag}");

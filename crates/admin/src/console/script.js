@@ -4,10 +4,12 @@
   document.documentElement.classList.add('scripted');
 
   // What is marked data-live on a page is replaced by what the server sends for the same address.
+  let took = 0; // milliseconds of the server for the last page
   const load = async (url, signal) => {
     const response = await fetch(url, { headers: { Accept: 'text/html' }, signal, credentials: 'same-origin' });
     if (response.redirected) { location.assign(response.url); return null; }
     if (!response.ok) return null;
+    took = Number(/dur=([\d.]+)/.exec(response.headers.get('Server-Timing'))?.[1] ?? 0);
     return new DOMParser().parseFromString(await response.text(), 'text/html');
   };
   const isUsed = (part) => part.contains(document.activeElement) || part.querySelector('details[open]');
@@ -46,7 +48,8 @@
     quiet = setTimeout(() => search(form), 200);
   });
 
-  // Pages that follow what happens: asked for again every few seconds, while they can be seen.
+  // Pages that follow what happens: asked for again every few seconds, while they can be seen, and so seldom that each
+  // takes at most a hundredth of a core: a search in a long log is work.
   const followed = document.querySelector('[data-refresh]');
   if (followed) {
     const every = Number(followed.dataset.refresh) * 1000;
@@ -59,7 +62,7 @@
           if (page && url === location.href) replace(page, false);
         } catch { /* The next time. */ }
       }
-      setTimeout(again, every);
+      setTimeout(again, Math.max(every, 100 * took));
     };
     setTimeout(again, every);
   }
