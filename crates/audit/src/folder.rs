@@ -11,6 +11,7 @@ pub(crate) use base::platform::disk::{self, File, FileKind, Metadata, OpenOption
 pub(crate) struct LogFolder {
     path: PathBuf,
     failpoints: Failpoints,
+    is_remote: bool,
     /// The locked file `lock`, and the locked folder, since the file can be removed while it is
     /// locked; `None` where folders cannot be locked. The locks end with the handles.
     _locks: (File, Option<File>),
@@ -82,7 +83,9 @@ impl LogFolder {
         for name in segments(path)? {
             check_owner(&path.join(&name), FileKind::File)?;
         }
-        Ok(Self { path: path.to_owned(), failpoints: None, _locks: (lock_file, folder) })
+        let is_remote = disk::is_remote(path);
+        let _locks = (lock_file, folder);
+        Ok(Self { path: path.to_owned(), failpoints: None, is_remote, _locks })
     }
 
     #[cfg(test)]
@@ -92,6 +95,11 @@ impl LogFolder {
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether a write may take as long as another machine or process does.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.is_remote
     }
 
     /// Returns the file names of the segments, oldest first.

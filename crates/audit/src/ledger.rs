@@ -5,15 +5,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
 use super::digest;
 use super::folder::LogFolder;
 use super::keys::Keys;
 use super::log::{Log, LogSettings};
-use super::queue::{Queue, WriteOutcome, WriterSettings};
+use super::queue::{PendingRecord, Queue, WriteOutcome, WriterSettings};
 use super::record::{AuditEvent, Stamp};
 use super::recover::{SetAside, recover};
+use super::shared_writer::SharedWriter;
 use super::writer::LogWriter;
 use super::{EVIDENCE, FolderUse};
 use base::platform::{spawn_thread, wall_clock};
@@ -28,8 +30,29 @@ pub struct Ledger {
     /// The folder of the log.
     path: PathBuf,
     queue: Arc<Queue>,
+    writer: Arc<SharedWriter>,
     keys: Arc<Keys>,
     started: Instant,
+}
+
+/// The promise of a caller to write the records that wait, for which the thread of the log was not
+/// woken. It is, where the caller is gone.
+struct WritePromise<'a>(Option<&'a Ledger>);
+
+impl WritePromise<'_> {
+    fn fulfil(mut self) {
+        if let Some(ledger) = self.0.take() {
+            ledger.writer.write_waiting();
+        }
+    }
+}
+
+impl Drop for WritePromise<'_> {
+    fn drop(&mut self) {
+        if let Some(ledger) = self.0 {
+            ledger.queue.wake_for_waiting();
+        }
+    }
 }
 
 /// A record is not known to be written, so the call must not continue.
@@ -72,8 +95,10 @@ impl Ledger {
         let queue = Arc::new(Queue::new(settings.clone()));
         let clock = Box::new(move || stamp(started));
         let log_writer = LogWriter::new(queue.clone(), log, clock, settings);
-        spawn_thread("audit", move || log_writer.run())?;
-        let ledger = Self { path, queue, keys, started };
+        let writer = Arc::new(SharedWriter::new(queue.clone(), log_writer));
+        let own = writer.clone();
+        spawn_thread("audit", move || own.run())?;
+        let ledger = Self { path, queue, writer, keys, started };
         let event = AuditEvent::new("started").text("version", env!("CARGO_PKG_VERSION"));
         ledger.note(event.number("after", recovered.head.seq));
         for SetAside { name, bytes, last_seq } in &recovered.aside {
@@ -155,12 +180,26 @@ impl Ledger {
         before: Option<AuditEvent>,
         event: AuditEvent,
     ) -> Result<(), Unrecorded> {
-        let written = self.queue.submit(holder, before, event, stamp(self.started));
-        let Some(written) = written.map_err(|_| Unrecorded::Refused)? else {
+        let pending = self.queue.submit(holder, before, event, stamp(self.started));
+        let Some(PendingRecord { mut written, is_for_callers }) =
+            pending.map_err(|_| Unrecorded::Refused)?
+        else {
             return Ok(());
         };
-        // A disk that hangs must not make calls hang.
-        match timeout(self.queue.timeout(), written).await {
+        let mut known = None;
+        if is_for_callers {
+            let promise = WritePromise(Some(self));
+            // The calls that can go on record first, and are written with this one.
+            yield_now().await;
+            promise.fulfil();
+            known = written.try_recv().ok();
+        }
+        let outcome = match known {
+            Some(outcome) => Ok(Ok(outcome)),
+            // A disk that hangs must not make calls hang.
+            None => timeout(self.queue.timeout(), written).await,
+        };
+        match outcome {
             Ok(Ok(WriteOutcome::Written)) => Ok(()),
             _ if self.queue.degrades() => Ok(()),
             Ok(Err(_)) => Err(Unrecorded::Refused),

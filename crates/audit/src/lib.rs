@@ -1,10 +1,11 @@
 //! The audit log: every call with its caller and outcome, on the disk before the caller gets a
 //! response (docs/audit.md).
 //!
-//! Many threads record, one thread writes. A record is text before it enters the [`queue`] of a
+//! Many threads record, one at a time writes. A record is text before it enters the [`queue`] of a
 //! [`ledger`]. The [`writer`] takes all waiting records at once and hands them to the [`log`],
-//! which numbers, chains and appends them. The [`sync_thread`] syncs beside it. [`verify`] checks a
-//! log that it does not trust.
+//! which numbers, chains and appends them: on the thread of the caller that finds it free
+//! ([`shared_writer`]), while writes are quick; else on a thread of its own. The [`sync_thread`]
+//! syncs beside it. [`verify`] checks a log that it does not trust.
 
 #![forbid(unsafe_code)]
 // Untrusted input must not panic; tests may.
@@ -27,6 +28,7 @@ pub mod record;
 mod recover;
 pub mod search;
 mod segment_reader;
+mod shared_writer;
 mod sync_thread;
 pub mod tail;
 pub mod usage;

@@ -146,12 +146,40 @@ impl Log {
         records: impl Iterator<Item = (&'a AuditEvent, Stamp)>,
         now: Stamp,
     ) -> io::Result<()> {
+        self.write(records, |log, start| {
+            log.check_room(start)?;
+            log.write_to_segment(start).or_else(|_| log.start_segment(now))
+        })
+    }
+
+    /// Appends records as [`Log::append`] does, by one write to the segment and nothing else: a
+    /// caller waits for no more.
+    ///
+    /// # Errors
+    /// When they could not be written to the segment, which is abandoned then.
+    pub(crate) fn append_to_segment<'a>(
+        &mut self,
+        records: impl Iterator<Item = (&'a AuditEvent, Stamp)>,
+    ) -> io::Result<()> {
+        self.write(records, |log, start| {
+            log.check_room(start)?;
+            log.write_to_segment(start)
+        })
+    }
+
+    /// Numbers and chains records, and writes them as `write` does, which gets the begin of their
+    /// lines. Where it fails, it was nothing.
+    fn write<'a>(
+        &mut self,
+        records: impl Iterator<Item = (&'a AuditEvent, Stamp)>,
+        write: impl FnOnce(&mut Self, usize) -> io::Result<()>,
+    ) -> io::Result<()> {
         let start = self.unsynced_lines.len();
         let before = self.head;
         for (event, stamp) in records {
             self.head.write(event, stamp, &self.writer, &self.keys, &mut self.unsynced_lines);
         }
-        let written = self.write_from(start, now);
+        let written = write(self, start);
         if written.is_err() {
             self.unsynced_lines.truncate(start);
             self.head = before;
@@ -159,23 +187,27 @@ impl Log {
         written
     }
 
-    fn write_from(&mut self, start: usize, now: Stamp) -> io::Result<()> {
+    fn check_room(&self, start: usize) -> io::Result<()> {
         let length = (self.unsynced_lines.len() - start) as u64;
         let LogSettings { keep_size, refuses_when_full, .. } = self.settings;
         if refuses_when_full && self.total + length > keep_size {
             let full = "the segments have reached audit.keep_size";
             return Err(io::Error::new(io::ErrorKind::StorageFull, full));
         }
-        if let Some(segment) = &mut self.segment {
-            match segment.append(&self.unsynced_lines[start..]) {
-                Ok(()) => {
-                    self.total += length;
-                    return Ok(());
-                }
-                Err(error) => self.abandon_segment(&error),
-            }
+        Ok(())
+    }
+
+    fn write_to_segment(&mut self, start: usize) -> io::Result<()> {
+        let lines = &self.unsynced_lines[start..];
+        let Some(segment) = &mut self.segment else {
+            return Err(io::Error::other("there is no segment"));
+        };
+        if let Err(error) = segment.append(lines) {
+            self.abandon_segment(&error);
+            return Err(error);
         }
-        self.start_segment(now)
+        self.total += lines.len() as u64;
+        Ok(())
     }
 
     /// Skips the sequence numbers of the records of a gap, and records which ones.
@@ -248,6 +280,12 @@ impl Log {
             None if self.segment.is_none() => self.start_segment(now),
             None => Ok(()),
         }
+    }
+
+    /// Whether a record is written by one write to the page cache: a segment is open, on this
+    /// machine, and no sync of it is under way, which a write may have to wait for.
+    pub(crate) fn is_quick(&self) -> bool {
+        self.segment.is_some() && !self.is_syncing() && !self.folder.is_remote()
     }
 
     /// Whether a sync is under way whose outcome is not reported yet.

@@ -1,5 +1,9 @@
-//! The queue of records between the threads that record and the writer: bounded in bytes. A record
-//! without room is refused or counted, never dropped silently.
+//! The queue of records between those who record and the log: bounded in bytes. A record without
+//! room is refused or counted, never dropped silently.
+//!
+//! The log is written in turns ([`Turn`]). The holder of the turn takes all records that wait. While
+//! callers may write, the first of them that finds the turn free takes it; else the thread does.
+//! Nothing that waits is forgotten: the end of each turn looks at the queue again.
 //!
 //! Records have room of three kinds, and none takes that of another: those that calls wait for,
 //! with a fair share for each caller; those that no call waits for (notes); and the ends of
@@ -17,14 +21,40 @@ use super::record::{AuditEvent, MAX_LINE, Stamp};
 use base::platform::{Condvar, yield_now};
 use domain::fair_share::{FairShare, Holder};
 
-/// The queue, shared by all producers and the one writer.
+/// The queue, shared by all producers and the writer.
 pub(super) struct Queue {
     state: Mutex<QueueState>,
-    /// Wakes the writer. Only its thread waits here, so that `notify_one` cannot reach a different
-    /// waiter.
+    /// Wakes the thread of the log. No other waits here, so that `notify_one` cannot reach a
+    /// different waiter.
     work: Condvar,
-    /// Wakes the threads that wait until the writer has ended.
+    /// Wakes the threads that wait until the log has ended.
     end: Condvar,
+}
+
+/// The right to write the log.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Turn {
+    Free,
+    /// A caller writes, for all that wait.
+    Caller,
+    Thread,
+}
+
+/// A record that waits to be written.
+pub(super) struct PendingRecord {
+    pub written: oneshot::Receiver<WriteOutcome>,
+    /// Whether the thread was not woken for it: its caller takes the turn, or calls
+    /// [`Queue::wake_for_waiting`].
+    pub is_for_callers: bool,
+}
+
+/// The state in which a caller leaves the log.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum TurnEnd {
+    /// Callers may go on.
+    ByCallers,
+    /// The thread has something to do, such as a sync.
+    ThreadDue,
 }
 
 /// A record in the queue, or two that are written together.
@@ -64,6 +94,9 @@ pub(super) type OmittedNotes = BTreeMap<&'static str, Gap>;
 /// The room of notes: this part of the limit, beside it.
 const NOTES: usize = 4;
 
+/// How long the thread waits at once for something without a time.
+const LONG: Duration = Duration::from_secs(3600);
+
 /// Entries up to which debug builds check all of them after each change.
 const MAX_CHECKED: usize = 256;
 
@@ -71,6 +104,11 @@ struct QueueState {
     settings: WriterSettings,
     /// Whether the writer still has older settings.
     settings_changed: bool,
+    turn: Turn,
+    /// Whether a caller may take the turn.
+    is_for_callers: bool,
+    /// Whether the thread has something to do, or waits for its turn.
+    is_thread_due: bool,
     entries: Vec<QueueEntry>,
     /// Bytes of the entries that calls wait for.
     calls: FairShare<Holder>,
@@ -80,7 +118,7 @@ struct QueueState {
     omitted: OmittedNotes,
     missing: Option<Gap>,
     is_down: bool,
-    /// The `up` stamp of the oldest record that the writer has taken and is not done with.
+    /// The `up` stamp of the oldest record that was taken and is not written.
     taken_since: Option<Duration>,
     /// The size of all segments, in bytes.
     size: u64,
@@ -89,8 +127,8 @@ struct QueueState {
     closing: bool,
     closed: bool,
     sync_outcome: Option<io::Result<()>>,
-    /// Whether the writer sleeps and was not woken since.
-    writer_waits: bool,
+    /// Whether the thread sleeps and was not woken since.
+    thread_waits: bool,
 }
 
 /// The settings that can change while the log is written.
@@ -112,7 +150,7 @@ pub(super) struct WriterSettings {
     pub log: LogSettings,
 }
 
-/// The next work of the writer.
+/// The next work of the thread.
 pub(super) struct Work {
     /// `Some` if the settings have changed.
     pub settings: Option<WriterSettings>,
@@ -126,10 +164,13 @@ pub(super) struct Work {
     pub sync_outcome: Option<io::Result<()>>,
 }
 
-/// Whether the writer takes records out of the queue.
+/// Who takes records out of the queue.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Intake {
-    Open,
+    /// Callers, and the thread those that callers have left.
+    ByCallers,
+    /// The thread.
+    ByThread,
     /// Records stay in the queue, which fills up, so that callers are refused.
     Paused,
 }
@@ -144,6 +185,9 @@ impl Queue {
             calls: FairShare::new(settings.limit, settings.call_share()),
             settings,
             settings_changed: false,
+            turn: Turn::Free,
+            is_for_callers: false,
+            is_thread_due: false,
             entries: Vec::new(),
             note_bytes: 0,
             end_bytes: 0,
@@ -156,7 +200,7 @@ impl Queue {
             closing: false,
             closed: false,
             sync_outcome: None,
-            writer_waits: false,
+            thread_waits: false,
         };
         Self { state: Mutex::new(state), work: Condvar::default(), end: Condvar::default() }
     }
@@ -211,8 +255,8 @@ impl Queue {
     }
 
     /// Adds a record that `holder` waits for, and right before it the record `before`: both or
-    /// none. Returns the channel to wait on; `None` where the log is down or full and calls
-    /// continue unrecorded.
+    /// none. Returns what to wait for; `None` where the log is down or full and calls continue
+    /// unrecorded.
     ///
     /// # Errors
     /// When the queue is closed; and when the log is down, or there is no room for the holder, and
@@ -223,7 +267,7 @@ impl Queue {
         before: Option<AuditEvent>,
         event: AuditEvent,
         stamp: Stamp,
-    ) -> Result<Option<oneshot::Receiver<WriteOutcome>>, RecordRefused> {
+    ) -> Result<Option<PendingRecord>, RecordRefused> {
         let mut state = self.lock();
         let degrades = state.settings.degrades;
         let is_down = state.is_down_at(stamp.up);
@@ -243,8 +287,59 @@ impl Queue {
             (false, _) => return Err(RecordRefused),
         }
         state.debug_assert_invariants();
-        self.wake(state);
-        Ok((fits && !is_down).then_some(receiver))
+        let is_for_callers = state.is_for_callers && fits && !is_down;
+        if !is_for_callers {
+            self.wake(state);
+        }
+        Ok((fits && !is_down).then_some(PendingRecord { written: receiver, is_for_callers }))
+    }
+
+    /// Takes the turn for a caller, with all records that wait. Returns `None` if there are none,
+    /// or another writes: that one takes them.
+    pub(super) fn take_turn(&self) -> Option<Vec<QueueEntry>> {
+        let mut state = self.lock();
+        if state.turn != Turn::Free || state.entries.is_empty() {
+            return None;
+        }
+        if !state.is_for_callers || state.is_thread_due {
+            self.wake(state);
+            return None;
+        }
+        state.turn = Turn::Caller;
+        Some(state.take_for_writing())
+    }
+
+    /// Ends a part of the turn of a caller. Returns the records that wait by now, with which the
+    /// turn goes on; `None` once it has ended.
+    pub(super) fn end_turn(&self, end: TurnEnd) -> Option<Vec<QueueEntry>> {
+        let mut state = self.lock();
+        state.taken_since = None;
+        state.is_for_callers &= end == TurnEnd::ByCallers;
+        state.is_thread_due |= end == TurnEnd::ThreadDue;
+        if !state.is_thread_due && !state.entries.is_empty() {
+            return Some(state.take_for_writing());
+        }
+        state.turn = Turn::Free;
+        if state.has_work(true) {
+            self.wake(state);
+        }
+        None
+    }
+
+    /// Puts records that a caller could not write back to their place.
+    pub(super) fn put_back(&self, entries: Vec<QueueEntry>) {
+        let mut state = self.lock();
+        let later = state.take_entries();
+        entries.into_iter().chain(later).for_each(|entry| state.push(entry));
+        state.debug_assert_invariants();
+    }
+
+    /// Wakes the thread for records that no caller will write: theirs are gone.
+    pub(super) fn wake_for_waiting(&self) {
+        let state = self.lock();
+        if !state.entries.is_empty() {
+            self.wake(state);
+        }
     }
 
     /// Adds a note. Without room only its kind is counted.
@@ -304,26 +399,31 @@ impl Queue {
         self.lock().closed
     }
 
-    /// Blocks the writer until there is work, or for `timeout`.
+    /// Ends the turn of the thread, and blocks it until there is work, or for `timeout`, and it has
+    /// the turn again.
     pub(super) fn wait(&self, timeout: Duration, intake: Intake) -> Work {
-        self.lock().taken_since = None;
-        let takes = intake == Intake::Open;
-        let is_idle = |state: &QueueState| {
-            let has_records = takes
-                && (!state.entries.is_empty()
-                    || !state.omitted.is_empty()
-                    || state.missing.is_some());
-            !(has_records
-                || state.settings_changed
-                || state.draining
-                || state.closing
-                || state.sync_outcome.is_some())
-        };
-        drop(self.wait_while(timeout, is_idle));
-        // The writer would otherwise take the core of a thread that serves calls, for a group of
-        // one record.
+        {
+            let mut state = self.lock();
+            state.taken_since = None;
+            state.turn = Turn::Free;
+            state.is_for_callers = intake == Intake::ByCallers;
+        }
+        let takes = intake != Intake::Paused;
+        drop(
+            self.wait_while(timeout, |state| state.turn == Turn::Caller || !state.has_work(takes)),
+        );
+        // The thread would otherwise take the core of one that serves calls, for a group of one
+        // record.
         yield_now();
-        let mut state = self.lock();
+        self.lock().is_thread_due = true;
+        let is_taken = |state: &QueueState| state.turn == Turn::Caller;
+        let mut state = self.wait_while(LONG, is_taken);
+        while is_taken(&state) {
+            drop(state);
+            state = self.wait_while(LONG, is_taken);
+        }
+        state.turn = Turn::Thread;
+        state.is_thread_due = false;
         let settings_changed = std::mem::take(&mut state.settings_changed);
         let mut work = Work {
             settings: settings_changed.then(|| state.settings.clone()),
@@ -335,8 +435,7 @@ impl Queue {
             sync_outcome: state.sync_outcome.take(),
         };
         if takes {
-            state.taken_since = state.oldest();
-            work.entries = state.take_entries();
+            work.entries = state.take_for_writing();
             work.omitted = std::mem::take(&mut state.omitted);
             work.missing = state.missing.take();
         }
@@ -344,30 +443,30 @@ impl Queue {
         work
     }
 
-    /// Blocks the writer until a sync has ended. Returns its outcome; `None` after `timeout`.
+    /// Blocks the thread until a sync has ended. Returns its outcome; `None` after `timeout`.
     pub(super) fn wait_for_sync(&self, timeout: Duration) -> Option<io::Result<()>> {
         self.wait_while(timeout, |state| state.sync_outcome.is_none()).sync_outcome.take()
     }
 
-    /// Blocks the writer while there is nothing for it, or for `timeout`.
+    /// Blocks the thread while there is nothing for it, or for `timeout`.
     fn wait_while(
         &self,
         timeout: Duration,
         is_idle: impl Fn(&QueueState) -> bool,
     ) -> MutexGuard<'_, QueueState> {
         let waits = |state: &mut QueueState| {
-            state.writer_waits = is_idle(state);
-            state.writer_waits
+            state.thread_waits = is_idle(state);
+            state.thread_waits
         };
         let mut state = self.work.wait_while(&self.state, timeout, waits);
-        state.writer_waits = false;
+        state.thread_waits = false;
         state
     }
 
-    /// Wakes the writer if it waits. While it writes, records join the next group, and cost no
+    /// Wakes the thread if it waits. While a caller writes, records join the next group, and cost no
     /// system call.
     fn wake(&self, mut state: MutexGuard<'_, QueueState>) {
-        if std::mem::take(&mut state.writer_waits) {
+        if state.turn != Turn::Caller && std::mem::take(&mut state.thread_waits) {
             drop(state);
             self.work.notify_one();
         }
@@ -442,6 +541,11 @@ impl WriterSettings {
 }
 
 impl QueueEntry {
+    /// Returns its records in their order.
+    pub(super) fn events(&self) -> impl Iterator<Item = (&AuditEvent, Stamp)> {
+        self.before.iter().chain([&self.event]).map(|event| (event, self.stamp))
+    }
+
     fn size(&self) -> usize {
         self.event.size() + self.before.as_ref().map_or(0, AuditEvent::size)
     }
@@ -453,6 +557,24 @@ impl QueueEntry {
 }
 
 impl QueueState {
+    /// Whether there is work for the thread, which `takes` records or not.
+    fn has_work(&self, takes: bool) -> bool {
+        let has_records = takes
+            && !(self.entries.is_empty() && self.omitted.is_empty() && self.missing.is_none());
+        has_records
+            || self.is_thread_due
+            || self.settings_changed
+            || self.draining
+            || self.closing
+            || self.sync_outcome.is_some()
+    }
+
+    /// Takes all records. Until the next turn, the oldest of them counts as waiting.
+    fn take_for_writing(&mut self) -> Vec<QueueEntry> {
+        self.taken_since = self.oldest();
+        self.take_entries()
+    }
+
     fn oldest(&self) -> Option<Duration> {
         self.taken_since.or_else(|| self.entries.first().map(|entry| entry.stamp.up))
     }
@@ -566,7 +688,7 @@ mod tests {
         let waiting = queue.clone();
         let writer = thread::spawn(move || {
             loop {
-                let work = waiting.wait(NEVER, Intake::Open);
+                let work = waiting.wait(NEVER, Intake::ByThread);
                 if work.closing {
                     break;
                 }
@@ -611,7 +733,7 @@ mod tests {
         let (notes, _) = queue.waiting();
         assert!(notes <= (64 << 10) / NOTES, "{notes}");
         assert!(queue.submit(&holder("a"), None, event(15 << 10), START).unwrap().is_some());
-        let work = queue.wait(NEVER, Intake::Open);
+        let work = queue.wait(NEVER, Intake::ByThread);
         assert_eq!(work.missing, None, "counted by their kinds, and no gap");
         let omitted: u64 = work.omitted.values().map(|omitted| omitted.count).sum();
         assert_eq!(work.omitted.len(), 2);
@@ -640,9 +762,9 @@ mod tests {
                     }
                     3 => queue.note(event(size), START),
                     4 => queue.end(event(size), START),
-                    5 => taken += written(queue.wait(Duration::ZERO, Intake::Open)),
+                    5 => taken += written(queue.wait(Duration::ZERO, Intake::ByThread)),
                     6 => {
-                        let work = queue.wait(Duration::ZERO, Intake::Open);
+                        let work = queue.wait(Duration::ZERO, Intake::ByThread);
                         let Work { entries, omitted, missing, .. } = work;
                         queue.go_down(UnwrittenEntries { entries, omitted, missing });
                     }
@@ -650,9 +772,9 @@ mod tests {
                 }
                 recorded += u64::from((3..=4).contains(&step));
             }
-            let is_refused = |waiting: &mut oneshot::Receiver<WriteOutcome>| {
+            let is_refused = |waiting: &mut PendingRecord| {
                 // Where calls continue unrecorded, the record stays.
-                !degrades && waiting.try_recv() == Err(oneshot::error::TryRecvError::Closed)
+                !degrades && waiting.written.try_recv() == Err(oneshot::error::TryRecvError::Closed)
             };
             let refused: u64 = waiting.iter_mut().map(|waiting| u64::from(is_refused(waiting))).sum();
             prop_assert_eq!(taken + refused + queue.mark_closed(), recorded);
@@ -682,16 +804,16 @@ mod tests {
         let submit = |up| queue.submit(&holder("a"), None, AuditEvent::new("test"), at(up));
         let mut first = submit(1).unwrap().unwrap();
         assert!(!queue.is_down_at(at(6).up) && queue.is_down_at(at(7).up), "nobody takes it");
-        let taken = queue.wait(Duration::ZERO, Intake::Open);
+        let taken = queue.wait(Duration::ZERO, Intake::ByThread);
         assert_eq!(queue.waiting(), (0, Some(at(1).up)), "it is taken, and not written");
         assert!(submit(5).is_ok());
         assert_eq!(submit(7).err(), Some(RecordRefused), "refused at once");
-        assert!(first.try_recv().is_err());
+        assert!(first.written.try_recv().is_err());
         for entry in taken.entries {
             let _ = entry.written.map(|written| written.send(WriteOutcome::Written));
         }
-        assert_eq!(queue.wait(Duration::ZERO, Intake::Open).entries.len(), 1);
-        queue.wait(Duration::ZERO, Intake::Open);
+        assert_eq!(queue.wait(Duration::ZERO, Intake::ByThread).entries.len(), 1);
+        queue.wait(Duration::ZERO, Intake::ByThread);
         assert!(!queue.is_down_at(at(100).up) && submit(100).is_ok());
     }
 
@@ -702,7 +824,7 @@ mod tests {
         let flood = (0..100).filter(|_| submit("flood")).count();
         assert_eq!(flood, 4, "its share is half of the least buffer");
         assert!(submit("a") && submit("b"));
-        queue.wait(NEVER, Intake::Open);
+        queue.wait(NEVER, Intake::ByThread);
         assert!(submit("flood"), "written");
     }
 
@@ -715,14 +837,14 @@ mod tests {
         for _ in 0..1_000 {
             queue.end(event(1 << 10), START);
         }
-        let work = queue.wait(NEVER, Intake::Open);
+        let work = queue.wait(NEVER, Intake::ByThread);
         assert_eq!((work.missing, work.entries.len()), (None, 1_000), "the others were refused");
     }
 
     #[test]
     fn f2_two_records_that_belong_together_are_refused_together() {
         let queue = queue();
-        let mut written = queue
+        let mut pending = queue
             .submit(
                 &holder("a"),
                 Some(AuditEvent::new("received")),
@@ -731,17 +853,17 @@ mod tests {
             )
             .unwrap()
             .unwrap();
-        let entries = queue.wait(NEVER, Intake::Open).entries;
+        let entries = queue.wait(NEVER, Intake::ByThread).entries;
         assert_eq!(entries.len(), 1);
         queue.go_down(UnwrittenEntries { entries, ..UnwrittenEntries::default() });
-        assert!(written.try_recv().is_err());
+        assert!(pending.written.try_recv().is_err());
         // The receiver is dropped, as that of a call that was answered as late: its record stays.
         drop(queue.submit(&holder("a"), None, AuditEvent::new("refused"), START));
         queue.go_up();
         drop(queue.submit(&holder("a"), None, AuditEvent::new("late"), START).unwrap());
         queue.go_down(UnwrittenEntries::default());
         queue.note(AuditEvent::new("later"), START);
-        let work = queue.wait(NEVER, Intake::Open);
+        let work = queue.wait(NEVER, Intake::ByThread);
         let kinds: Vec<_> = work.entries.iter().map(|entry| entry.event.kind()).collect();
         assert_eq!(kinds, ["late", "later"], "no `received` without an end is left behind");
     }

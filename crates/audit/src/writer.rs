@@ -1,5 +1,6 @@
-//! The writer: the one thread that appends to a log. It takes all records that wait in the queue at
-//! once, and hands syncs to the sync thread.
+//! The writer of a log, which [`SharedWriter`](super::shared_writer) gives to one thread at a time.
+//! It appends all records that wait at once, and hands syncs to the sync thread. A caller that
+//! writes does nothing else: all that may block is left to the thread of the log.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +13,9 @@ use super::checkpoint::Checkpoint;
 use super::closed_segment::ClosedSegment;
 use super::compressor::Compressor;
 use super::log::{Gap, Log};
-use super::queue::{Intake, Queue, UnwrittenEntries, Work, WriteOutcome, WriterSettings};
+use super::queue::{
+    Intake, Queue, QueueEntry, TurnEnd, UnwrittenEntries, Work, WriteOutcome, WriterSettings,
+};
 use super::record::{AuditEvent, Stamp, time_text};
 use super::sync_thread::{SyncThread, ended};
 use base::seal::hex::hex;
@@ -28,12 +31,16 @@ pub(super) struct LogWriter {
     settings: WriterSettings,
     /// `Some` while the log cannot be written.
     outage: Option<Outage>,
+    /// Whether the last write was done within [`QUICK_WRITE`].
+    was_quick: bool,
     /// The last producer is gone: the writer ends once everything is written.
     draining: bool,
     /// Checkpoints that are not known to be on the disk. They are logged only then: a checkpoint
     /// that is kept elsewhere must not be missing here.
     signed: Vec<Checkpoint>,
     synced_at: Duration,
+    /// When the checks of each [`TICK`] were done last.
+    ticked_at: Duration,
     is_nearly_full: bool,
     /// The segment whose removal was recorded last: it may be there still.
     recorded_removal: Option<u64>,
@@ -53,24 +60,12 @@ struct Outage {
     logged: String,
 }
 
-/// Closes the queue when the writer panics: without a writer the log cannot state which records are
-/// missing, so every record is refused, also under `audit.on_failure = "degrade"`.
-struct CloseOnPanic(Arc<Queue>);
-
-impl Drop for CloseOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let lost = self.0.mark_closed();
-            error!(
-                count = lost,
-                "the audit writer has panicked; calls are refused until the gateway is restarted"
-            );
-        }
-    }
-}
-
 /// The interval of retries, and of the check that the segment's file is still in its place.
 const TICK: Duration = Duration::from_secs(1);
+
+/// The time of a write to the page cache, and more. After one that took longer, the disk is behind,
+/// and callers do not write.
+const QUICK_WRITE: Duration = Duration::from_millis(2);
 
 /// Unsynced bytes from which on a sync is due before its time: a disk that gets much at once blocks
 /// its writers.
@@ -93,69 +88,85 @@ impl LogWriter {
             clock,
             settings,
             outage: None,
+            was_quick: true,
             draining: false,
             signed: Vec::new(),
             synced_at: Duration::ZERO,
+            ticked_at: Duration::ZERO,
             is_nearly_full: false,
             recorded_removal: None,
             removal_error: None,
         }
     }
 
-    /// Writes until the queue is closed or drained.
-    pub(super) fn run(mut self) {
-        let queue = self.queue.clone();
-        let _close_on_panic = CloseOnPanic(queue.clone());
+    /// Starts the sync thread.
+    pub(super) fn start(&mut self) {
         let started = self.restart_sync_thread();
         self.go_down_on_error(started, (self.clock)());
-        let mut ticked = Duration::ZERO;
-        loop {
-            let work = queue.wait(self.wait_time(), self.intake());
-            let now = (self.clock)();
-            if let Some(settings) = work.settings {
-                self.log.reconfigure(settings.log.clone());
-                self.settings = settings;
-            }
-            if let Some(result) = work.sync_outcome {
-                let outcome = self.log.end_sync(result, now);
-                self.go_down_on_error(outcome, now);
-            }
-            if self.outage.is_none() && !self.has_sync_thread() {
-                self.go_down_on_error(Err(ended()), now);
-            }
-            let closing = work.closing;
-            self.draining |= work.draining;
-            let Work { entries, omitted, missing, .. } = work;
-            self.write(UnwrittenEntries { entries, omitted, missing }, now);
-            if now.up.saturating_sub(ticked) >= TICK {
-                ticked = now.up;
-                self.tick(now);
-            }
-            self.maintain(now);
-            self.log_checkpoints();
-            // A log that drains is retried as long as the gateway runs.
-            if closing || (self.draining && self.outage.is_none()) {
-                break;
-            }
+    }
+
+    /// Writes what waits, and does what is due. Returns whether this was the last turn.
+    pub(super) fn take_turn(&mut self, work: Work) -> bool {
+        let now = (self.clock)();
+        if let Some(settings) = work.settings {
+            self.log.reconfigure(settings.log.clone());
+            self.settings = settings;
         }
-        self.finish();
-        drop(self.compressor);
-        // Releases the lock of the folder before the end is reported.
-        drop(self.log);
-        let lost = queue.mark_closed();
-        if lost > 0 {
-            error!(
-                count = lost,
-                "audit records were never written: the log could not be written until its end"
-            );
+        if let Some(result) = work.sync_outcome {
+            let outcome = self.log.end_sync(result, now);
+            self.go_down_on_error(outcome, now);
         }
+        if self.outage.is_none() && !self.has_sync_thread() {
+            self.go_down_on_error(Err(ended()), now);
+        }
+        let closing = work.closing;
+        self.draining |= work.draining;
+        let Work { entries, omitted, missing, .. } = work;
+        self.write(UnwrittenEntries { entries, omitted, missing }, now);
+        if now.up.saturating_sub(self.ticked_at) >= TICK {
+            self.ticked_at = now.up;
+            self.tick(now);
+        }
+        self.maintain(now);
+        self.log_checkpoints();
+        // A log that drains is retried as long as the gateway runs.
+        closing || (self.draining && self.outage.is_none())
+    }
+
+    /// Writes records on the thread of a caller. Where that fails, they go back to the queue.
+    pub(super) fn write_for_callers(&mut self, entries: Vec<QueueEntry>) -> TurnEnd {
+        let begin = (self.clock)();
+        if self.log.append_to_segment(entries.iter().flat_map(QueueEntry::events)).is_err() {
+            self.queue.put_back(entries);
+            return TurnEnd::ThreadDue;
+        }
+        let end = (self.clock)();
+        self.was_quick = end.up.saturating_sub(begin.up) <= QUICK_WRITE;
+        answer(entries, WriteOutcome::Written);
+        let is_due = self.log.wants_checkpoint(end)
+            || self.log.wants_rotation(end)
+            || self.log.unsynced() >= EARLY_SYNC_BYTES;
+        if self.was_quick && !is_due { TurnEnd::ByCallers } else { TurnEnd::ThreadDue }
+    }
+
+    /// Returns how long the thread waits for work, and who takes records meanwhile.
+    pub(super) fn next_wait(&self) -> (Duration, Intake) {
+        (self.wait_time(), self.intake())
     }
 
     fn intake(&self) -> Intake {
         // With too much unsynced nothing more is written: the queue fills up, and callers are
         // refused.
         let is_behind = self.log.is_syncing() && self.log.unsynced() > self.settings.limit;
-        if self.outage.is_some() || is_behind { Intake::Paused } else { Intake::Open }
+        if self.outage.is_some() || is_behind {
+            return Intake::Paused;
+        }
+        let syncs_later = self.settings.sync_every.is_some();
+        if syncs_later && self.was_quick && self.log.is_quick() {
+            Intake::ByCallers
+        } else {
+            Intake::ByThread
+        }
     }
 
     fn wait_time(&self) -> Duration {
@@ -198,9 +209,7 @@ impl LogWriter {
         };
         // Lines that are not synced are kept, and written again.
         let outcome = if synced.is_ok() { WriteOutcome::Written } else { WriteOutcome::Late };
-        for written in entries.into_iter().filter_map(|entry| entry.written) {
-            let _ = written.send(outcome);
-        }
+        answer(entries, outcome);
         let Some(gap) = missing else {
             return self.go_down_on_error(synced, now);
         };
@@ -226,10 +235,11 @@ impl LogWriter {
             return Ok(());
         }
         let omitted: Vec<_> = omitted.iter().map(|(kind, gap)| omitted_event(kind, gap)).collect();
-        let records = entries.iter().flat_map(|entry| {
-            entry.before.iter().chain([&entry.event]).map(|event| (event, entry.stamp))
-        });
-        self.log.append(records.chain(omitted.iter().map(|event| (event, now))), now)
+        let records = entries.iter().flat_map(QueueEntry::events);
+        let begin = (self.clock)();
+        let written = self.log.append(records.chain(omitted.iter().map(|event| (event, now))), now);
+        self.was_quick = (self.clock)().up.saturating_sub(begin.up) <= QUICK_WRITE;
+        written
     }
 
     /// Does the work that no caller waits for: checkpoints, rotation, syncs.
@@ -400,14 +410,15 @@ impl LogWriter {
         }
     }
 
-    /// Writes the waiting records, the event `stopped` and a checkpoint.
-    fn finish(&mut self) {
+    /// Writes the waiting records, the event `stopped` and a checkpoint, and releases the lock of
+    /// the folder.
+    pub(super) fn finish(mut self) {
         if self.log.is_syncing()
             && let Some(result) = self.queue.wait_for_sync(FINAL_SYNC_TIMEOUT)
         {
             let _ = self.log.end_sync(result, (self.clock)());
         }
-        let work = self.queue.wait(Duration::ZERO, Intake::Open);
+        let work = self.queue.wait(Duration::ZERO, Intake::ByThread);
         let now = (self.clock)();
         let Work { entries, omitted, missing, .. } = work;
         self.write(UnwrittenEntries { entries, omitted, missing }, now);
@@ -447,6 +458,13 @@ impl LogWriter {
             }
             !is_durable
         });
+    }
+}
+
+/// Answers those who wait for records.
+fn answer(entries: Vec<QueueEntry>, outcome: WriteOutcome) {
+    for written in entries.into_iter().filter_map(|entry| entry.written) {
+        let _ = written.send(outcome);
     }
 }
 

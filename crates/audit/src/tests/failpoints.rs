@@ -13,20 +13,21 @@ use super::{append, at, check, key, open, settings};
 use crate::folder::{FailPoint, FaultInjector, LogFolder, segments};
 use crate::keys::Keys;
 use crate::log::Log;
-use crate::queue::{Queue, WriteOutcome, WriterSettings};
-use crate::record::{AuditEvent, RecordLine};
+use crate::queue::{PendingRecord, Queue, RecordRefused, WriteOutcome, WriterSettings};
+use crate::record::{AuditEvent, RecordLine, Stamp};
 use crate::recover::{Recovered, recover};
+use crate::shared_writer::SharedWriter;
 use crate::writer::LogWriter;
 use domain::caller::Caller;
 use domain::fair_share::Holder;
 
-fn holder() -> Holder {
+pub(super) fn holder() -> Holder {
     Holder::Caller(Caller::new("ci"))
 }
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-const EIO: i32 = 5;
+pub(super) const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -97,7 +98,7 @@ pub(super) fn try_open(
 }
 
 /// Counts how often each id occurs in the log.
-fn ids(path: &Path) -> BTreeMap<u64, usize> {
+pub(super) fn ids(path: &Path) -> BTreeMap<u64, usize> {
     let mut ids = BTreeMap::new();
     for name in segments(path).unwrap() {
         let text = fs::read(path.join(name)).unwrap();
@@ -225,6 +226,27 @@ fn d2_the_first_failure_is_reported_while_the_last_sync_is_under_way() {
     assert!(log.end_sync(syncing.run(), at(3)).is_err());
 }
 
+pub(super) type Clock = Box<dyn Fn() -> Stamp + Send>;
+
+pub(super) fn shared(
+    queue: &Arc<Queue>,
+    log: Log,
+    clock: Clock,
+    settings: WriterSettings,
+) -> SharedWriter {
+    SharedWriter::new(queue.clone(), LogWriter::new(queue.clone(), log, clock, settings))
+}
+
+/// Submits a record whose caller does not write itself.
+pub(super) fn submit(
+    queue: &Queue,
+    event: AuditEvent,
+) -> Result<Option<PendingRecord>, RecordRefused> {
+    let pending = queue.submit(&holder(), None, event, at(5));
+    queue.wake_for_waiting();
+    pending
+}
+
 #[test]
 fn d2_a_log_that_drains_ends_once_it_can_be_written_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -235,12 +257,11 @@ fn d2_a_log_that_drains_ends_once_it_can_be_written_again() {
     let queue = Arc::new(Queue::new(tuning.clone()));
     let looks = AtomicU64::new(0);
     let clock = Box::new(move || at(looks.fetch_add(1, Ordering::Relaxed)));
-    let log_writer = LogWriter::new(queue.clone(), log, clock, tuning);
+    let log_writer = shared(&queue, log, clock, tuning);
     lock(&failing).left = 0;
     // One that fits in the queue, and one that does not.
-    let submit = |event| queue.submit(&holder(), None, event, at(1)).unwrap();
-    submit(AuditEvent::new("test").number("id", 1));
-    submit(AuditEvent::new("test").text("x", &"x".repeat(900)));
+    submit(&queue, AuditEvent::new("test").number("id", 1)).unwrap();
+    submit(&queue, AuditEvent::new("test").text("x", &"x".repeat(900))).unwrap();
     queue.drain();
     let writing = std::thread::spawn(move || log_writer.run());
     while !lock(&failing).has_failed || !queue.is_down_at(Duration::ZERO) {
@@ -270,7 +291,7 @@ impl FaultInjector for PanicInSyncThread {
 }
 
 /// Yields until `is_true`. The deadline is there only so that a failure ends the test.
-fn wait_until(what: &str, is_true: impl Fn() -> bool) {
+pub(super) fn wait_until(what: &str, is_true: impl Fn() -> bool) {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     while !is_true() {
         assert!(tokio::time::Instant::now() < deadline, "{what}");
@@ -293,18 +314,17 @@ fn a_sync_thread_that_panics_takes_the_log_down_until_it_is_restarted() {
     let seconds = Arc::new(AtomicU64::new(5));
     let now = seconds.clone();
     let clock = Box::new(move || at(now.load(Ordering::Relaxed)));
-    let log_writer = LogWriter::new(queue.clone(), log, clock, tuning);
+    let log_writer = shared(&queue, log, clock, tuning);
     let writer = std::thread::Builder::new().name("writer".to_owned());
     let writer = writer.spawn(move || log_writer.run()).unwrap();
-    let submit =
-        |id| queue.submit(&holder(), None, AuditEvent::new("test").number("id", id), at(5));
+    let submit = |id| submit(&queue, AuditEvent::new("test").number("id", id));
     let written = submit(1).unwrap().unwrap();
     wait_until("the death of the sync thread goes unnoticed", || queue.is_down_at(Duration::ZERO));
-    assert_eq!(written.blocking_recv(), Ok(WriteOutcome::Written));
+    assert_eq!(written.written.blocking_recv(), Ok(WriteOutcome::Written));
     assert!(submit(2).is_err(), "a log that is down refuses");
     seconds.store(7, Ordering::Relaxed);
     wait_until("the sync thread is not restarted", || !queue.is_down_at(Duration::ZERO));
-    assert_eq!(submit(3).unwrap().unwrap().blocking_recv(), Ok(WriteOutcome::Written));
+    assert_eq!(submit(3).unwrap().unwrap().written.blocking_recv(), Ok(WriteOutcome::Written));
     queue.drain();
     writer.join().unwrap();
     assert!(check(directory.path()).mistakes.is_empty());
@@ -322,14 +342,13 @@ fn a_writer_that_panics_closes_the_log_and_refuses_records() {
     let (log, _) = try_open(directory.path(), Some(failing.clone())).unwrap();
     let settings = writer_settings(10_000, Duration::from_millis(10), true);
     let queue = Arc::new(Queue::new(settings.clone()));
-    let log_writer = LogWriter::new(queue.clone(), log, Box::new(|| at(5)), settings);
+    let log_writer = shared(&queue, log, Box::new(|| at(5)), settings);
     lock(&failing).left = 0;
-    let submit =
-        |id| queue.submit(&holder(), None, AuditEvent::new("test").number("id", id), at(5));
+    let submit = |id| submit(&queue, AuditEvent::new("test").number("id", id));
     let written = submit(1).unwrap().unwrap();
     let writer = std::thread::spawn(move || log_writer.run());
     assert!(writer.join().is_err());
-    assert!(written.blocking_recv().is_err());
+    assert!(written.written.blocking_recv().is_err());
     assert!(
         queue.is_closed() && queue.is_down_at(Duration::ZERO),
         "the death of the writer goes unnoticed"
@@ -364,7 +383,11 @@ fn d6_a_line_added_after_the_end_of_an_abandoned_segment_is_reported() {
 }
 
 /// Settings of a writer with room for `limit` bytes, which one holder may use alone.
-fn writer_settings(limit: usize, sync_every: Duration, degrades: bool) -> WriterSettings {
+pub(super) fn writer_settings(
+    limit: usize,
+    sync_every: Duration,
+    degrades: bool,
+) -> WriterSettings {
     WriterSettings {
         limit,
         timeout: TIMEOUT,
@@ -404,9 +427,13 @@ fn a_disk_that_hangs_refuses_calls_at_once_stops_no_shutdown_and_recovers() {
     let log = Log::new(folder, Arc::new(keys), settings(), &recovered, at(0)).unwrap();
     let tuning = writer_settings(10_000, Duration::from_millis(10), false);
     let queue = Arc::new(Queue::new(tuning.clone()));
-    let log_writer = LogWriter::new(queue.clone(), log, Box::new(|| at(1)), tuning);
+    let log_writer = shared(&queue, log, Box::new(|| at(1)), tuning);
     let writer = std::thread::spawn(move || log_writer.run());
-    let submit = |seconds| queue.submit(&holder(), None, AuditEvent::new("test"), at(seconds));
+    let submit = |seconds| {
+        let pending = queue.submit(&holder(), None, AuditEvent::new("test"), at(seconds));
+        queue.wake_for_waiting();
+        pending
+    };
     hangs.store(true, Ordering::Relaxed);
     let written = submit(1).unwrap().unwrap();
     wait_until("nothing is written", || is_reached.load(Ordering::Relaxed));
@@ -414,7 +441,7 @@ fn a_disk_that_hangs_refuses_calls_at_once_stops_no_shutdown_and_recovers() {
     assert!(queue.is_down_at(at(7).up), "the writer has the record, and hangs");
     assert!(submit(7).is_err(), "a call does not wait until its own time is over");
     hangs.store(false, Ordering::Relaxed);
-    assert_eq!(written.blocking_recv(), Ok(WriteOutcome::Written));
+    assert_eq!(written.written.blocking_recv(), Ok(WriteOutcome::Written));
     wait_until("it does not recover", || !queue.is_down_at(at(8).up));
     assert!(submit(8).is_ok());
     hangs.store(true, Ordering::Relaxed);

@@ -70,6 +70,10 @@ pub trait Disk: Send + Sync {
     /// As `std::fs::read_link`.
     fn read_link(&self, path: &Path) -> io::Result<PathBuf>;
 
+    /// Whether files of a folder are kept by another machine or another process, so that a write may
+    /// take as long as these do. True where the system does not say it.
+    fn is_remote(&self, folder: &Path) -> bool;
+
     /// Notifies `changed` after anything below a folder was created, edited, moved or removed,
     /// until the handle is dropped. Several edits may cause one notification.
     ///
@@ -278,6 +282,16 @@ impl Disk for System {
         fs::read_link(path)
     }
 
+    #[cfg(target_os = "linux")]
+    fn is_remote(&self, folder: &Path) -> bool {
+        rustix::fs::statfs(folder).map_or(true, |system| REMOTE.contains(&(system.f_type as u32)))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn is_remote(&self, _folder: &Path) -> bool {
+        true
+    }
+
     fn watch(&self, folder: &Path, changed: Arc<Notify>) -> io::Result<Watch> {
         use notify::{EventKind, RecursiveMode, Watcher};
         let on_event = move |event: notify::Result<notify::Event>| {
@@ -291,6 +305,24 @@ impl Disk for System {
         Ok(Box::new(watcher))
     }
 }
+
+/// The file systems of other machines and processes: 9P, AFS, Ceph, CIFS, Coda, FUSE, GPFS, Lustre,
+/// NFS, OCFS2, SMB and SMB2 (statfs(2), linux/magic.h).
+#[cfg(target_os = "linux")]
+const REMOTE: [u32; 12] = [
+    0x0102_1997,
+    0x5346_414f,
+    0x00c3_6400,
+    0xff53_4d42,
+    0x7375_7245,
+    0x6573_5546,
+    0x4750_4653,
+    0x0bd0_0bd0,
+    0x6969,
+    0x7461_636f,
+    0x517b,
+    0xfe53_4d42,
+];
 
 impl OpenFile for fs::File {
     fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -549,6 +581,11 @@ pub fn is_folder(path: &Path) -> bool {
 /// See [`Disk::read_dir`].
 pub fn read_dir(path: &Path) -> io::Result<Vec<OsString>> {
     platform().disk.read_dir(path)
+}
+
+/// See [`Disk::is_remote`].
+pub fn is_remote(folder: &Path) -> bool {
+    platform().disk.is_remote(folder)
 }
 
 /// Creates a folder and those above it, where they do not exist, and syncs the changed folders:

@@ -56,6 +56,9 @@ pub struct Setup {
     pub sync_keeps_entry: bool,
     /// Whether a crash may leave zeros or garbage at the end of the last unsynced sector.
     pub tears_sectors: bool,
+    /// Whether the disk says that it is on another machine: threads that must not wait do not write
+    /// then.
+    pub is_remote: bool,
     /// Takes the time of a sync, before it. It may let others run, and must not use the disk.
     pub sync_time: Arc<dyn Fn() + Send + Sync>,
 }
@@ -261,6 +264,10 @@ impl Disk for SimDisk {
 
     fn read_dir(&self, path: &Path) -> io::Result<Vec<OsString>> {
         Ok(self.state().read_dir(path)?)
+    }
+
+    fn is_remote(&self, _folder: &Path) -> bool {
+        self.state().setup.is_remote
     }
 
     fn create_dir_all(&self, path: &Path, readers: Readers) -> io::Result<()> {

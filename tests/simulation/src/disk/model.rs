@@ -296,6 +296,10 @@ impl Disk for Real {
         fs::read_link(path)
     }
 
+    fn is_remote(&self, _: &Path) -> bool {
+        false
+    }
+
     fn watch(&self, _: &Path, _: Arc<Notify>) -> io::Result<Box<dyn Send + Sync>> {
         Err(io::ErrorKind::Unsupported.into())
     }

@@ -63,6 +63,7 @@ pub(super) fn setup(seed: u64) -> Setup {
         owner: rustix::process::geteuid().as_raw(),
         sync_keeps_entry: false,
         tears_sectors: true,
+        is_remote: false,
         sync_time: std::sync::Arc::new(|| ()),
     }
 }

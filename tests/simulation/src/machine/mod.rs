@@ -85,6 +85,7 @@ impl Machine {
             owner: rustix::process::geteuid().as_raw(),
             sync_keeps_entry: rng.bool(),
             tears_sectors: rng.bool(),
+            is_remote: rng.bool(),
             sync_time: Arc::new(move || {
                 let micros = syncs.lock().unwrap_or_else(PoisonError::into_inner).u64(..longest);
                 let thaws = *thaws.lock().unwrap_or_else(PoisonError::into_inner);

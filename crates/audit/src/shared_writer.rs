@@ -1,0 +1,91 @@
+//! The writer of a log as its callers and its thread share it: the queue gives the turn to one of
+//! them at a time.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tracing::error;
+
+use super::queue::{Queue, TurnEnd};
+use super::writer::LogWriter;
+
+pub(super) struct SharedWriter {
+    queue: Arc<Queue>,
+    /// `None` once the log has ended. Only the holder of the turn locks it.
+    writer: Mutex<Option<LogWriter>>,
+}
+
+/// Closes the queue when a writer panics: the log cannot state then which records are missing, so
+/// every record is refused, also under `audit.on_failure = "degrade"`.
+struct CloseOnPanic<'a>(&'a Queue);
+
+impl Drop for CloseOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let lost = self.0.mark_closed();
+            error!(
+                count = lost,
+                "the audit writer has panicked; calls are refused until the gateway is restarted"
+            );
+        }
+    }
+}
+
+/// Groups that one caller writes for others, before the thread takes its turn.
+const MAX_GROUPS: usize = 16;
+
+impl SharedWriter {
+    pub(super) fn new(queue: Arc<Queue>, writer: LogWriter) -> Self {
+        Self { queue, writer: Mutex::new(Some(writer)) }
+    }
+
+    /// Writes on this thread until the queue is closed or drained, as far as callers do not.
+    pub(super) fn run(&self) {
+        let _close_on_panic = CloseOnPanic(&self.queue);
+        self.with(LogWriter::start);
+        while let Some((time, intake)) = self.with(|writer| writer.next_wait()) {
+            let work = self.queue.wait(time, intake);
+            if self.with(|writer| writer.take_turn(work)) != Some(false) {
+                break;
+            }
+        }
+        let last = self.lock().take();
+        if let Some(writer) = last {
+            writer.finish();
+        }
+        let lost = self.queue.mark_closed();
+        if lost > 0 {
+            error!(
+                count = lost,
+                "audit records were never written: the log could not be written until its end"
+            );
+        }
+    }
+
+    /// Writes all records that wait on the thread of a caller, unless another writes them.
+    pub(super) fn write_waiting(&self) {
+        let Some(mut group) = self.queue.take_turn() else {
+            return;
+        };
+        let _close_on_panic = CloseOnPanic(&self.queue);
+        let mut writer = self.lock();
+        let Some(writer) = writer.as_mut() else { return };
+        for written in 1.. {
+            let end = match writer.write_for_callers(group) {
+                TurnEnd::ByCallers if written < MAX_GROUPS => TurnEnd::ByCallers,
+                _ => TurnEnd::ThreadDue,
+            };
+            match self.queue.end_turn(end) {
+                Some(next) => group = next,
+                None => return,
+            }
+        }
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut LogWriter) -> T) -> Option<T> {
+        self.lock().as_mut().map(act)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<LogWriter>> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
