@@ -539,13 +539,7 @@ fn check_log(world: &World, folder: &Path) {
 
 /// Checks that each acknowledged call is in the log of a replica.
 fn check_acknowledged(world: &World) {
-    let disk = &world.machine.disk;
-    let folders = (0..world.scenario.replicas).map(audit_of);
-    let content = folders.flat_map(|folder| {
-        let names = disk.list(&folder).into_iter();
-        names.filter_map(|name| disk.read(&folder.join(name))).collect::<Vec<_>>()
-    });
-    let content: Vec<u8> = content.flatten().collect();
+    let content: Vec<u8> = world.audit_segments(false).flatten().collect();
     for nonce in world.acknowledged() {
         if memchr::memmem::find(&content, nonce.as_bytes()).is_none() {
             world.violation(format!("{nonce} was acknowledged, and is not on record"));

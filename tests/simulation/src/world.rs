@@ -2,9 +2,11 @@
 //! violations.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read as _;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use flate2::read::MultiGzDecoder;
 use gateway::downstream::StdioStreams;
 use promptgate::App;
 use serde_json::Value;
@@ -454,19 +456,28 @@ impl World {
 
     /// Whether the audit log has a nonce; with `durability = "strict"`, on the disk.
     fn is_on_record(&self, nonce: &str) -> bool {
+        let mut segments = self.audit_segments(self.scenario.is_strict);
+        segments.any(|lines| memchr::memmem::find(&lines, nonce.as_bytes()).is_some())
+    }
+
+    /// Returns the lines of the segments of all audit logs, the newest of each first: as they would
+    /// be after a crash, if `durable`.
+    pub fn audit_segments(&self, durable: bool) -> impl Iterator<Item = Vec<u8>> + '_ {
         let disk = &self.machine.disk;
         let folders = (0..self.scenario.replicas).map(audit_of);
-        let segments = folders.flat_map(|folder| {
+        let paths = folders.flat_map(|folder| {
             let names = disk.list(&folder).into_iter().rev();
             names.map(move |name| folder.join(name)).collect::<Vec<_>>()
         });
-        segments.into_iter().any(|path| {
-            let content = match self.scenario.is_strict {
-                true => disk.durable(&path),
-                false => disk.read(&path),
-            };
-            content
-                .is_some_and(|content| memchr::memmem::find(&content, nonce.as_bytes()).is_some())
+        paths.filter_map(move |path| {
+            let content = if durable { disk.durable(&path) } else { disk.read(&path) }?;
+            if path.extension().is_none_or(|extension| extension != "gz") {
+                return Some(content);
+            }
+            // One that is not complete is not yet in place of its segment.
+            let mut lines = Vec::new();
+            let _ = MultiGzDecoder::new(&content[..]).read_to_end(&mut lines);
+            Some(lines)
         })
     }
 
