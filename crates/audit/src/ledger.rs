@@ -181,7 +181,7 @@ impl Ledger {
         event: AuditEvent,
     ) -> Result<(), Unrecorded> {
         let pending = self.queue.submit(holder, before, event, stamp(self.started));
-        let Some(PendingRecord { mut written, is_for_callers }) =
+        let Some(PendingRecord { mut written, is_for_callers, is_shared }) =
             pending.map_err(|_| Unrecorded::Refused)?
         else {
             return Ok(());
@@ -189,8 +189,10 @@ impl Ledger {
         let mut known = None;
         if is_for_callers {
             let promise = WritePromise(Some(self));
-            // The calls that can go on record first, and are written with this one.
-            yield_now().await;
+            if is_shared {
+                // The calls that can go on record first, and are written with this one.
+                yield_now().await;
+            }
             promise.fulfil();
             known = written.try_recv().ok();
         }

@@ -46,6 +46,8 @@ pub(super) struct PendingRecord {
     /// Whether the thread was not woken for it: its caller takes the turn, or calls
     /// [`Queue::wake_for_waiting`].
     pub is_for_callers: bool,
+    /// Whether its caller does well to let others that are ready record first.
+    pub is_shared: bool,
 }
 
 /// The state in which a caller leaves the log.
@@ -107,6 +109,8 @@ struct QueueState {
     turn: Turn,
     /// Whether a caller may take the turn.
     is_for_callers: bool,
+    /// Whether several callers record at once, so that one write is for more than one of them.
+    is_shared: bool,
     /// Whether the thread has something to do, or waits for its turn.
     is_thread_due: bool,
     entries: Vec<QueueEntry>,
@@ -187,6 +191,7 @@ impl Queue {
             settings_changed: false,
             turn: Turn::Free,
             is_for_callers: false,
+            is_shared: false,
             is_thread_due: false,
             entries: Vec::new(),
             note_bytes: 0,
@@ -287,11 +292,12 @@ impl Queue {
             (false, _) => return Err(RecordRefused),
         }
         state.debug_assert_invariants();
-        let is_for_callers = state.is_for_callers && fits && !is_down;
-        if !is_for_callers {
+        let (is_for_callers, is_shared) = (state.is_for_callers, state.is_shared);
+        if !is_for_callers || is_down || !fits {
             self.wake(state);
         }
-        Ok((fits && !is_down).then_some(PendingRecord { written: receiver, is_for_callers }))
+        let pending = PendingRecord { written: receiver, is_for_callers, is_shared };
+        Ok((fits && !is_down).then_some(pending))
     }
 
     /// Takes the turn for a caller, with all records that wait. Returns `None` if there are none,
@@ -299,8 +305,10 @@ impl Queue {
     pub(super) fn take_turn(&self) -> Option<Vec<QueueEntry>> {
         let mut state = self.lock();
         if state.turn != Turn::Free || state.entries.is_empty() {
+            state.is_shared |= state.turn == Turn::Caller;
             return None;
         }
+        state.is_shared = state.entries.len() > 1;
         if !state.is_for_callers || state.is_thread_due {
             self.wake(state);
             return None;

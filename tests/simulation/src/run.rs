@@ -424,7 +424,11 @@ async fn check_provoked(world: &Arc<World>, clients: &[Arc<Mutex<Client>>], rng:
         let seen_by = |caller| rules.visible(caller, plan, &upstream.prompts());
         let public = |prompt: &Prompt| format!("{}__{}", plan.id, prompt.name);
         let (theirs, own) = (seen_by(provoker), seen_by(client.caller()));
-        let Some(provoked) = theirs.first() else { continue };
+        let Some((provoked, healthy)) = theirs.first().zip(own.first()) else { continue };
+        // A success ends the row of failures that the faults of the run have left.
+        if !matches!(client.get(&public(healthy)).await, Outcome::Result(_)) {
+            continue;
+        }
         Client::provoke(world.clone(), rng.fork(), &public(provoked)).await;
         // The same prompt, and another one.
         let same = own.iter().find(|prompt| prompt.name == provoked.name);
