@@ -1,6 +1,8 @@
-//! The load generator: requests prepared once, sent over connections that stay open.
+//! The load generator: requests prepared once, sent over connections that stay open. Each has a
+//! number of its own in it, so no cache of whole texts can answer.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
@@ -21,6 +23,40 @@ pub struct Prepared {
     pub body: String,
     /// Calls in it: the items of a batch.
     pub calls: u64,
+    /// Whether the answers are errors.
+    pub fails: bool,
+}
+
+/// The digits in a body that the number of the request replaces.
+pub const NUMBER: &str = "00000000";
+
+/// A number that no request had before, as long as [`NUMBER`].
+fn next_number() -> String {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    format!("{:08}", LAST.fetch_add(1, Ordering::Relaxed) % 100_000_000)
+}
+
+/// A request in bytes.
+struct Numbered {
+    bytes: Vec<u8>,
+    /// Where its number stands.
+    places: Vec<usize>,
+}
+
+impl Numbered {
+    fn new(bytes: Vec<u8>) -> Self {
+        let places = memmem::find_iter(&bytes, NUMBER).collect();
+        Self { bytes, places }
+    }
+
+    /// The request with a new number.
+    fn next(&mut self) -> &[u8] {
+        let number = next_number();
+        for &place in &self.places {
+            self.bytes[place..place + number.len()].copy_from_slice(number.as_bytes());
+        }
+        &self.bytes
+    }
 }
 
 /// The results of a closed loop.
@@ -56,7 +92,8 @@ impl Prepared {
         for (name, value) in &self.headers {
             request = request.header(*name, value);
         }
-        request.body(Full::new(self.body.clone().into())).expect("a request")
+        let body = self.body.replace(NUMBER, &next_number());
+        request.body(Full::new(body.into())).expect("a request")
     }
 }
 
@@ -121,7 +158,7 @@ pub async fn initialize(
 /// Sends the request over `connections` at once, each as soon as the one before is answered.
 ///
 /// # Panics
-/// If a response is an error.
+/// If the first response is not the error, or the result, that is expected.
 pub async fn closed_loop(
     addr: SocketAddr,
     prepared: &Prepared,
@@ -132,15 +169,16 @@ pub async fn closed_loop(
     let until = Instant::now() + duration;
     for connection in 0..connections {
         let (bytes, calls) = (prepared.numbered(connection).bytes(), prepared.calls);
+        let (mut request, fails) = (Numbered::new(bytes), prepared.fails);
         tasks.spawn(async move {
             let mut connection = Connection::open(addr).await;
-            let first = connection.ask(&bytes).await;
+            let first = connection.ask(request.next()).await;
             let is_error = memmem::find(first, b"\"error\":").is_some();
-            assert!(!is_error, "{}", String::from_utf8_lossy(first));
+            assert_eq!(is_error, fails, "{}", String::from_utf8_lossy(first));
             let mut done = Done { calls, ..Done::default() };
             while Instant::now() < until {
                 let started = Instant::now();
-                connection.ask(&bytes).await;
+                connection.ask(request.next()).await;
                 done.latencies.push(started.elapsed());
                 done.calls += calls;
             }

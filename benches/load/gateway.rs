@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use super::client::{Connection, Prepared, initialize};
+use super::client::{Connection, NUMBER, Prepared, initialize};
 use super::process::{Process, address};
 use super::upstreams::UpstreamOptions;
 
@@ -23,11 +23,22 @@ pub const KEY: &str = "pg_load";
 pub enum Configured {
     /// No authentication, no rules, no audit log, no collector.
     Bare,
+    /// The same with an API key.
+    Key,
+    /// Bare with a collector and 1 % of the traces.
+    Traces,
     /// An API key, ten access rules, three rate limits, the audit log, a collector and 1 % of the
     /// traces.
     Everything,
     /// The same, and a record counts as written once the disk has it.
     Strict,
+}
+
+impl Configured {
+    /// Whether callers need the key.
+    pub fn has_key(self) -> bool {
+        !matches!(self, Self::Bare | Self::Traces)
+    }
 }
 
 /// The scripted upstreams.
@@ -66,7 +77,8 @@ impl Upstreams {
 
     async fn ask(&self, upstream: usize, path: &str) -> String {
         let path = path.to_owned();
-        let prepared = Prepared { path, headers: Vec::new(), body: String::new(), calls: 1 };
+        let prepared =
+            Prepared { path, headers: Vec::new(), body: String::new(), calls: 1, fails: false };
         let mut connection = Connection::open(self.addresses[upstream]).await;
         let response = connection.ask(&prepared.bytes()).await;
         let text = String::from_utf8_lossy(response);
@@ -143,17 +155,21 @@ pub fn settings(configured: Configured, collector: SocketAddr) -> String {
     let mut toml =
         "[telemetry]\nlog = \"error\"\nOTLP[listing]\npage_size = 100000\nSERVER\n".to_owned();
     let otlp = match configured {
-        Configured::Bare => "otlp_endpoint = \"\"\n".to_owned(),
+        Configured::Bare | Configured::Key => "otlp_endpoint = \"\"\n".to_owned(),
         _ => format!("otlp_endpoint = \"http://{collector}\"\ntrace_sample = 0.01\n"),
     };
     toml = toml.replace("OTLP", &otlp).replace("SERVER", "");
+    if configured.has_key() {
+        toml += &api_key("load", KEY, "engineering");
+    }
     let durability = match configured {
-        Configured::Bare => return toml + "[audit]\npath = \"\"\n",
+        Configured::Bare | Configured::Key | Configured::Traces => {
+            return toml + "[audit]\npath = \"\"\n";
+        }
         Configured::Everything => "interval",
         Configured::Strict => "strict",
     };
     let _ = writeln!(toml, "[audit]\npath = \"audit\"\ndurability = \"{durability}\"");
-    toml += &api_key("load", KEY, "engineering");
     toml +=
         "[[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\ngroups = [\"engineering\"]\n";
     for rule in 0..8 {
@@ -211,6 +227,7 @@ impl Requests {
             headers: headers.clone(),
             body: String::new(),
             calls: 1,
+            fails: false,
         };
         let session = initialize(addr, first, revision).await;
         Self { addr, path, headers, session, revision }
@@ -236,14 +253,14 @@ impl Requests {
         let mut headers = self.headers.clone();
         headers.push(("MCP-Protocol-Version", self.revision.to_owned()));
         headers.extend(self.session.iter().map(|id| ("Mcp-Session-Id", id.clone())));
-        Prepared { path: self.path.clone(), headers, body, calls }
+        Prepared { path: self.path.clone(), headers, body, calls, fails: false }
     }
 
     /// A modern request; `name` is that of the prompt.
     pub fn modern(&self, method: &str, name: &str) -> Prepared {
         let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
         let body = format!(
-            r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{"name":"{name}","arguments":{{"text":"a change"}},{meta}}}}}"#
+            r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{"name":"{name}","arguments":{{"text":"{NUMBER}"}},{meta}}}}}"#
         );
         let mut headers = self.headers.clone();
         headers.extend([
@@ -251,12 +268,12 @@ impl Requests {
             ("Mcp-Method", method.to_owned()),
             ("Mcp-Name", name.to_owned()),
         ]);
-        Prepared { path: self.path.clone(), headers, body, calls: 1 }
+        Prepared { path: self.path.clone(), headers, body, calls: 1, fails: false }
     }
 
     /// A get of one prompt.
     pub fn get(&self, name: &str) -> Prepared {
-        let params = format!(r#"{{"name":"{name}","arguments":{{"text":"a change"}}}}"#);
+        let params = format!(r#"{{"name":"{name}","arguments":{{"text":"{NUMBER}"}}}}"#);
         self.legacy("prompts/get", &params)
     }
 

@@ -117,7 +117,7 @@ async fn count() -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for (name, configured) in [("bare", Configured::Bare), ("everything", Configured::Everything)] {
         let toml = settings(configured, collector) + &scripted.tables();
-        let key = (configured != Configured::Bare).then_some(KEY);
+        let key = configured.has_key().then_some(KEY);
         for (row, is_list) in [("get", false), ("list of 500", true)] {
             let run = Run {
                 toml: &toml,

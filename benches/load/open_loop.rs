@@ -52,7 +52,7 @@ pub async fn run(options: &Options) {
         .await;
     for (name, configured) in [("bare", Configured::Bare), ("everything", Configured::Everything)] {
         let toml = settings(configured, collector) + &scripted.tables();
-        let key = (configured != Configured::Bare).then_some(KEY);
+        let key = configured.has_key().then_some(KEY);
         let gateway = Gateway::start(options.binary.as_deref(), &toml, scripted.prompts, key).await;
         for (meanwhile, disturbance) in [
             ("nothing", Disturbance::None),

@@ -59,6 +59,20 @@ pub fn cpu_time(pid: u32) -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
+/// How often the threads of a process were switched so far.
+pub fn switches(pid: u32) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks
+        .map(|task| fs::read_to_string(task.path().join("status")).unwrap_or_default())
+        .flat_map(|status| {
+            let lines = status.lines().filter(|line| line.contains("ctxt_switches:"));
+            lines
+                .filter_map(|line| line.split_whitespace().nth(1)?.parse().ok())
+                .collect::<Vec<u64>>()
+        })
+        .sum()
+}
+
 /// Anonymous memory of a process in KiB.
 pub fn anonymous_memory(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

@@ -1,14 +1,17 @@
 //! The main table: what a call costs, in interleaved rounds.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::Options;
-use super::client::{Done, Prepared, closed_loop, closed_loop_http2};
+use super::client::{Done, NUMBER, Prepared, closed_loop, closed_loop_http2};
 use super::gateway::{Configured, Gateway, KEY, Requests, Upstreams, settings};
-use super::process::{Process, address, anonymous_memory, cpu_time};
+use super::process::{Process, address, anonymous_memory, cpu_time, switches};
 use super::report::{Figures, Samples, Table, with_ratio};
 use super::upstreams::UpstreamOptions;
 
@@ -26,9 +29,11 @@ enum Row {
     GetHttp2,
     BatchItem,
     Completion,
+    /// Refused, because the circuit breaker of the upstream is open.
+    Refused,
 }
 
-const ROWS: [(Row, &str); 8] = [
+const ROWS: [(Row, &str); 9] = [
     (Row::Get, "get 1.3 KB"),
     (Row::GetBig, "get 1 MiB"),
     (Row::List, "list of 500"),
@@ -37,6 +42,7 @@ const ROWS: [(Row, &str); 8] = [
     (Row::GetHttp2, "get over HTTP/2"),
     (Row::BatchItem, "batch item"),
     (Row::Completion, "completion"),
+    (Row::Refused, "get, breaker open"),
 ];
 
 /// One of the compared systems.
@@ -61,6 +67,7 @@ struct Figure {
     cpu: Samples,
     median: Samples,
     rate: Samples,
+    switches: Samples,
 }
 
 /// Measures all rows and prints them.
@@ -87,7 +94,7 @@ pub async fn run(options: &Options) {
     let mut gateways = Vec::new();
     for (name, configured, binary) in gateways_of(options) {
         let toml = settings(configured, collector_address) + &scripted.tables();
-        let key = (configured != Configured::Bare).then_some(KEY);
+        let key = configured.has_key().then_some(KEY);
         let gateway = Gateway::start(binary, &toml, scripted.prompts, key).await;
         let pid = gateway.process.pid();
         systems.push(System {
@@ -118,8 +125,10 @@ pub async fn run(options: &Options) {
 /// The gateways to start: names, configurations and binaries.
 fn gateways_of(options: &Options) -> Vec<(String, Configured, Option<&Path>)> {
     let configured = [
-        ("bare", Configured::Bare),
         ("everything", Configured::Everything),
+        ("bare", Configured::Bare),
+        ("key", Configured::Key),
+        ("traces", Configured::Traces),
         ("strict", Configured::Strict),
     ];
     configured
@@ -147,12 +156,14 @@ async fn measure(options: &Options, systems: &[System], rows: &[(Row, &str)]) ->
                 };
                 let connections = if *row == Row::GetAlone { 1 } else { options.connections };
                 drop(drive(*row, system, &prepared, connections, WARM_UP).await);
-                let before = system.pid.map(cpu_time);
+                let before = system.pid.map(|pid| (cpu_time(pid), switches(pid)));
                 let done = drive(*row, system, &prepared, connections, options.duration()).await;
                 let figure = measured.entry((row_at, at)).or_default();
-                if let (Some(pid), Some(before)) = (system.pid, before) {
-                    let cpu = cpu_time(pid).saturating_sub(before).as_secs_f64() * 1e6;
+                if let (Some(pid), Some((cpu, switched))) = (system.pid, before) {
+                    let cpu = cpu_time(pid).saturating_sub(cpu).as_secs_f64() * 1e6;
                     figure.cpu.push(cpu / done.calls as f64);
+                    let switched = switches(pid).saturating_sub(switched);
+                    figure.switches.push(switched as f64 / done.calls as f64);
                 }
                 let mut latencies = done.latencies;
                 latencies.sort_unstable();
@@ -189,11 +200,17 @@ async fn prepare(row: Row, system: &System) -> Option<Prepared> {
     let revision = if row == Row::BatchItem { "2025-03-26" } else { "2025-06-18" };
     let requests = Requests::at(system.addr, &system.path, system.key, revision).await;
     let name = "u3__p-00007";
-    let params = format!(r#"{{"name":"{name}","arguments":{{"text":"a change"}}}}"#);
+    let params = format!(r#"{{"name":"{name}","arguments":{{"text":"{NUMBER}"}}}}"#);
     Some(match row {
         Row::Get | Row::GetAlone | Row::GetHttp2 => requests.get(name),
         Row::GetBig => requests.get("u0__big"),
         Row::List => requests.list(),
+        Row::Refused => {
+            // The first failures open the breaker.
+            let refused = Prepared { fails: true, ..requests.get("u9__p-00049") };
+            drop(drive(Row::Get, system, &refused, 1, WARM_UP).await);
+            refused
+        }
         Row::GetModern => requests.modern("prompts/get", name),
         Row::BatchItem => requests.batch("prompts/get", &params),
         Row::Completion => requests.legacy(
@@ -213,6 +230,7 @@ fn report(options: &Options, systems: &[System], rows: &[(Row, &str)], measured:
         ("CPU of the process, µs per call", "cpu_us", 1),
         ("median latency, µs", "median_us", 0),
         ("calls per second", "rate", 0),
+        ("thread switches per call", "switches", 2),
     ] {
         println!("{title}\n");
         let head: Vec<&str> = ["row"].into_iter().chain(names.iter().copied()).collect();
@@ -223,6 +241,7 @@ fn report(options: &Options, systems: &[System], rows: &[(Row, &str)], measured:
                 match figure {
                     "cpu_us" => found.cpu.median(),
                     "median_us" => found.median.median(),
+                    "switches" => found.switches.median(),
                     _ => found.rate.median(),
                 }
             };
@@ -243,6 +262,7 @@ fn report(options: &Options, systems: &[System], rows: &[(Row, &str)], measured:
         }
         table.print();
     }
+    println!("One fdatasync of {RECORD} bytes, median: {} µs\n", sync_time().as_micros());
     println!("Memory and start\n");
     let mut table = Table::new(&["system", "ready after", "anonymous at start", "after the run"]);
     for system in systems {
@@ -261,6 +281,24 @@ fn report(options: &Options, systems: &[System], rows: &[(Row, &str)], measured:
     if let Some(path) = &options.json {
         figures.write(path);
     }
+}
+
+/// About the bytes of a record of the audit log.
+const RECORD: usize = 700;
+
+/// The median time in which the disk has a record, as `durability = "strict"` asks for.
+fn sync_time() -> Duration {
+    let file = tempfile::tempfile().expect("a file");
+    let mut times: Vec<Duration> = (0..101)
+        .map(|_| {
+            (&file).write_all(&[b'x'; RECORD]).expect("there is room");
+            let begin = Instant::now();
+            file.sync_data().expect("a disk");
+            begin.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    times[times.len() / 2]
 }
 
 /// Prints how many requests an upstream gets for each get and list.

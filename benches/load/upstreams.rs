@@ -21,6 +21,11 @@ use memchr::memmem;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use super::client::NUMBER;
+
+/// Part of the name of a prompt which the last upstream fails to get.
+const FAILING: &[u8] = b"p-00049\"";
+
 /// The content of the scripted upstreams.
 #[derive(Clone, Debug, clap::Args)]
 pub struct UpstreamOptions {
@@ -51,8 +56,8 @@ impl UpstreamOptions {
 struct Upstream {
     index: usize,
     options: Arc<UpstreamOptions>,
-    small: Bytes,
-    big: Bytes,
+    small: Messages,
+    big: Messages,
     /// The serialised prompts of all upstreams, for the bare proxy.
     all: Bytes,
     /// The number of changes of this upstream's list.
@@ -60,6 +65,12 @@ struct Upstream {
     list: Mutex<(u64, Bytes)>,
     /// Requests for prompts and completions so far, of all upstreams.
     calls: Arc<AtomicU64>,
+}
+
+/// The result of a get, around the number of the request that makes it differ from others.
+struct Messages {
+    head: Bytes,
+    tail: Bytes,
 }
 
 type Body = BoxBody<Bytes, Infallible>;
@@ -123,13 +134,16 @@ fn prompts(upstream: usize, options: &UpstreamOptions, version: u64, public: boo
     text
 }
 
-fn messages(size: usize) -> Bytes {
+fn messages(size: usize) -> Messages {
     let text = "The quick brown fox jumps over the lazy dog. ".repeat(size / 45 + 1);
-    let text = &text[..size];
-    format!(
-        r#"{{"resultType":"complete","description":"A scripted prompt","messages":[{{"role":"user","content":{{"type":"text","text":"{text}"}}}},{{"role":"assistant","content":{{"type":"text","text":"Understood."}}}}]}}"#
-    )
-    .into()
+    let text = &text[NUMBER.len()..size];
+    Messages {
+        head: br#"{"resultType":"complete","description":"A scripted prompt","messages":[{"role":"user","content":{"type":"text","text":""#[..].into(),
+        tail: format!(
+            r#"{text}"}}}},{{"role":"assistant","content":{{"type":"text","text":"Understood."}}}}]}}"#
+        )
+        .into(),
+    }
 }
 
 impl Upstream {
@@ -182,11 +196,16 @@ impl Upstream {
 
     async fn get(&self, body: &[u8]) -> Response<Body> {
         self.calls.fetch_add(1, Ordering::Relaxed);
+        if self.index + 1 == self.options.upstreams && memmem::find(body, FAILING).is_some() {
+            let response = Response::builder().status(500);
+            return response.body(Full::default().boxed()).expect("a response");
+        }
         if self.options.slow > 0 && self.index + 1 == self.options.upstreams {
             tokio::time::sleep(Duration::from_millis(self.options.slow)).await;
         }
         let is_big = memmem::find(body, b"big\"").is_some();
-        json(&id(body), &[if is_big { &self.big } else { &self.small }])
+        let Messages { head, tail } = if is_big { &self.big } else { &self.small };
+        json(&id(body), &[head, number(body), tail])
     }
 
     fn list(&self) -> Bytes {
@@ -223,6 +242,12 @@ impl Upstream {
         let response = Response::builder().header("Content-Type", "text/event-stream");
         response.body(body.boxed()).expect("a response")
     }
+}
+
+/// The number of a request, which is its argument.
+fn number(body: &[u8]) -> &[u8] {
+    let argument = memmem::find(body, b"\"text\":\"").map_or(&[][..], |at| &body[at + 8..]);
+    argument.get(..NUMBER.len()).unwrap_or(NUMBER.as_bytes())
 }
 
 /// The id of a request as text. The requests that are sent here have it once.
