@@ -96,6 +96,9 @@ pub(super) type OmittedNotes = BTreeMap<&'static str, Gap>;
 /// The room of notes: this part of the limit, beside it.
 const NOTES: usize = 4;
 
+/// Turns for one caller after which callers no longer wait for others.
+const LONELY: u32 = 64;
+
 /// How long the thread waits at once for something without a time.
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -109,8 +112,8 @@ struct QueueState {
     turn: Turn,
     /// Whether a caller may take the turn.
     is_for_callers: bool,
-    /// Whether several callers record at once, so that one write is for more than one of them.
-    is_shared: bool,
+    /// Turns in a row that were for one caller alone.
+    lone_turns: u32,
     /// Whether the thread has something to do, or waits for its turn.
     is_thread_due: bool,
     entries: Vec<QueueEntry>,
@@ -191,7 +194,7 @@ impl Queue {
             settings_changed: false,
             turn: Turn::Free,
             is_for_callers: false,
-            is_shared: false,
+            lone_turns: LONELY,
             is_thread_due: false,
             entries: Vec::new(),
             note_bytes: 0,
@@ -292,7 +295,7 @@ impl Queue {
             (false, _) => return Err(RecordRefused),
         }
         state.debug_assert_invariants();
-        let (is_for_callers, is_shared) = (state.is_for_callers, state.is_shared);
+        let (is_for_callers, is_shared) = (state.is_for_callers, state.lone_turns < LONELY);
         if !is_for_callers || is_down || !fits {
             self.wake(state);
         }
@@ -305,10 +308,15 @@ impl Queue {
     pub(super) fn take_turn(&self) -> Option<Vec<QueueEntry>> {
         let mut state = self.lock();
         if state.turn != Turn::Free || state.entries.is_empty() {
-            state.is_shared |= state.turn == Turn::Caller;
+            if state.turn == Turn::Caller {
+                state.lone_turns = 0;
+            }
             return None;
         }
-        state.is_shared = state.entries.len() > 1;
+        state.lone_turns = match state.entries.len() {
+            1 => state.lone_turns.saturating_add(1),
+            _ => 0,
+        };
         if !state.is_for_callers || state.is_thread_due {
             self.wake(state);
             return None;
