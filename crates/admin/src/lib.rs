@@ -13,6 +13,7 @@ mod evidence;
 mod accounts;
 pub mod hosts;
 mod pages;
+mod readiness;
 mod approvals;
 mod reloads;
 mod request;
@@ -233,7 +234,7 @@ impl AdminServer {
 
     fn probe(&self, handler: &Handler) -> AdminAnswer {
         if matches!(handler, Handler::Readyz) {
-            let (status, why) = self.state.readiness();
+            let (status, why) = readiness::answer(&self.state.unready_reasons());
             return AdminAnswer::json(status, &why);
         }
         AdminAnswer::json(StatusCode::OK, &json!({"status": "ok"}))

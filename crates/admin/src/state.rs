@@ -4,17 +4,17 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
-use http::StatusCode;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::readiness;
 use super::upstream_row::UpstreamRow;
 use super::{Reloads, Verification};
 use audit::Audit;
 use audit::usage::GatewayUsage;
 use audit::verify::regular::{RegularOutcome, RegularVerification};
 use base::platform::wall_clock;
-use config::{Config, OnStoreFailure};
+use config::Config;
 use domain::millis::whole_millis;
 use domain::overlay;
 use gateway::cluster::{ClusterMember, Replica};
@@ -59,42 +59,8 @@ impl AdminState {
 
     /// The same, with the lists of one snapshot.
     pub(super) fn unready_reasons_in(&self, catalog: &Catalog) -> Vec<String> {
-        let mut reasons = Vec::new();
-        let mut add = |reason: &str| reasons.push(reason.to_owned());
-        if self.pre_drain.is_cancelled() {
-            add("draining: the gateway is shutting down");
-        }
-        for failure in self.supervisor.failures() {
-            add(&format!("task_failed: {failure}; the gateway ends and must be started again"));
-        }
-        if self.audit.refuses() {
-            add("audit_unavailable: the audit log cannot be written; calls are refused");
-        }
-        if let Some(cluster) = &self.cluster
-            && cluster.config().on_failure == OnStoreFailure::Refuse
-            && cluster.failure().is_some()
-        {
-            add(
-                "cluster_unavailable: the store of the cluster cannot be reached; calls are refused",
-            );
-        }
-        if self.cluster.as_ref().is_some_and(|cluster| cluster.is_learning()) {
-            add("starting: not every session that was terminated on another replica is known yet");
-        }
-        if catalog.pending {
-            add("starting: not every upstream has reported its list yet");
-        } else if let Some(fault) = &catalog.list_fault {
-            // The name of the upstream and the error are shown with the token only.
-            add(fault.reason());
-        }
-        reasons
-    }
-
-    /// Returns the answer of `/readyz`: 200 if the gateway is ready, else 503, with the reasons.
-    pub(super) fn readiness(&self) -> (StatusCode, Value) {
-        let why = self.unready_reasons();
-        let status = if why.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        (status, json!({"ready": why.is_empty(), "why": why}))
+        let Self { pre_drain, supervisor, audit, cluster, .. } = self;
+        readiness::unready_reasons(pre_drain, supervisor, audit, cluster.as_deref(), catalog)
     }
 
     /// Returns the document of `/api/v1/status`.

@@ -26,6 +26,7 @@ pub mod question;
 mod queue;
 pub mod record;
 mod recover;
+mod retention;
 pub mod search;
 mod segment_reader;
 mod shared_writer;

@@ -10,13 +10,13 @@ use tracing::{debug, error, info, warn};
 
 use super::EVIDENCE;
 use super::checkpoint::Checkpoint;
-use super::closed_segment::ClosedSegment;
 use super::compressor::Compressor;
 use super::log::{Gap, Log};
 use super::queue::{
     Intake, Queue, QueueEntry, TurnEnd, UnwrittenEntries, Work, WriteOutcome, WriterSettings,
 };
 use super::record::{AuditEvent, Stamp, time_text};
+use super::retention::Retention;
 use super::sync_thread::{SyncThread, ended};
 use base::seal::hex::hex;
 
@@ -42,10 +42,7 @@ pub(super) struct LogWriter {
     /// When the checks of each [`TICK`] were done last.
     ticked_at: Duration,
     is_nearly_full: bool,
-    /// The segment whose removal was recorded last: it may be there still.
-    recorded_removal: Option<u64>,
-    /// Why a segment could not be removed, as it was logged last.
-    removal_error: Option<String>,
+    retention: Retention,
 }
 
 type Clock = Box<dyn Fn() -> Stamp + Send>;
@@ -94,8 +91,7 @@ impl LogWriter {
             synced_at: Duration::ZERO,
             ticked_at: Duration::ZERO,
             is_nearly_full: false,
-            recorded_removal: None,
-            removal_error: None,
+            retention: Retention::default(),
         }
     }
 
@@ -288,48 +284,6 @@ impl LogWriter {
         }
     }
 
-    /// Removes the oldest segments beyond `audit.keep_size` and `audit.keep_for`. Each removal is
-    /// on the disk as a signed record before the file is removed, so that an auditor without the
-    /// secret can believe it. A segment that cannot be removed stays: records can be written all
-    /// the same.
-    ///
-    /// # Errors
-    /// When a record cannot be written.
-    fn remove_surplus(&mut self, now: Stamp) -> io::Result<()> {
-        loop {
-            let surplus = match self.log.oldest_surplus(now) {
-                Ok(Some(surplus)) => surplus,
-                Ok(None) => break self.removal_error = None,
-                Err(error) => break self.warn_of_surplus(&error),
-            };
-            let ClosedSegment { number, .. } = surplus;
-            if self.recorded_removal != Some(number) {
-                self.log.append(std::iter::once((&surplus.event("segment_removed"), now)), now)?;
-                self.signed.push(self.log.sign(now)?);
-                self.log.sync(now)?;
-                self.recorded_removal = Some(number);
-            }
-            if let Err(error) = self.log.remove(number) {
-                break self.warn_of_surplus(&error);
-            }
-        }
-        Ok(())
-    }
-
-    /// Logs why a segment cannot be removed, once: it is tried every [`TICK`].
-    fn warn_of_surplus(&mut self, error: &io::Error) {
-        let reason = Some(error.to_string());
-        if self.removal_error == reason {
-            return;
-        }
-        self.removal_error = reason;
-        warn!(
-            path = %self.log.path().display(),
-            %error,
-            "old audit segments beyond audit.keep_size or audit.keep_for cannot be removed; retrying"
-        );
-    }
-
     /// Does the checks that are due once every [`TICK`].
     fn tick(&mut self, now: Stamp) {
         if let Some(damage) = self.log.abandon_if_damaged() {
@@ -345,7 +299,7 @@ impl LogWriter {
         self.compressor.compress_before(self.log.path(), self.log.number());
         self.retry(now);
         if self.outage.is_none() && !self.log.is_syncing() {
-            let outcome = self.remove_surplus(now);
+            let outcome = self.retention.remove_surplus(&mut self.log, &mut self.signed, now);
             self.go_down_on_error(outcome, now);
         }
     }

@@ -6,11 +6,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
+use super::announcement_debounce::Debounce;
 use super::caller_lists::CallerLists;
 use super::catalog::{Catalog, CatalogContent};
 use super::change_shares::ChangeShares;
 use super::changes::Published;
-use super::debounce::Debounce;
 use super::view_cache::ViewCache;
 use crate::telemetry::Telemetry;
 use audit::Audit;

@@ -8,11 +8,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::announce::Announcer;
+use super::announcement_debounce::Debounce;
 use super::approvals::{Approvals, Examinations};
 use super::caller_lists::CallerLists;
 use super::catalog::Catalog;
 use super::change_shares::ChangeShares;
-use super::debounce::Debounce;
 use super::lists::Lists;
 use super::mismatches::Mismatches;
 use super::refresh::{Inputs, Refresh, Renewal};

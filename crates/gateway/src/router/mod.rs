@@ -26,7 +26,7 @@ pub mod approvals;
 pub mod reply;
 pub mod segment;
 mod search;
-pub(crate) mod debounce;
+pub(crate) mod announcement_debounce;
 mod status;
 pub mod view;
 pub mod view_cache;

@@ -16,13 +16,13 @@ use tokio_util::sync::CancellationToken;
 use merging::Groups;
 
 use super::announce::{Announcer, PromptTransition, Redefined};
+use super::announcement_debounce::Debounce;
 use super::approval::ApprovalRow;
 use super::blocking::{MERGED_AT_ONCE, beside_calls};
 use super::caller_lists::CallerLists;
 use super::catalog::{
     Catalog, CatalogContent, Incomplete, WalkInfo, next_number, not_reported_yet,
 };
-use super::debounce::Debounce;
 use super::effective::{Effective, KnownTexts, Maker, TextReport};
 use super::first_definitions::FirstDefinitions;
 use super::source::UpstreamSource;

@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 use tracing::debug;
 
 use super::UpstreamEvent;
-use super::lost_session;
+use super::lost_session_words;
 use super::refusal::{encoded, other_media, refusal, showing, with_beginning};
 use super::sender::RequestSender;
 use super::sse_reader::{SseReader, next_chunk};
@@ -168,9 +168,9 @@ impl HttpEndpoint {
         match &reply {
             Ok(_) if has_session => correlator.session().note_success(),
             Err(Kind::Error { code, message, .. })
-                if lost_session::may_be_of_session(*code)
+                if lost_session_words::may_be_of_session(*code)
                     && has_working_session(&headers, correlator)
-                    && lost_session::is_said_by(message)
+                    && lost_session_words::is_said_by(message)
                     && rare(self.has_lost_session(id, &headers, correlator)).await =>
             {
                 correlator.note_lost_session();
@@ -224,7 +224,7 @@ impl HttpEndpoint {
     /// than the status; a 5xx may come from a proxy, whose body is not about the request.
     async fn read_refusal(&self, id: &Id, head: &Parts, body: Incoming, has_session: bool) -> Kind {
         let refusal = self.refusal(head.status, &head.headers);
-        let may_be_lost = has_session && lost_session::may_be_meant(head);
+        let may_be_lost = has_session && lost_session_words::may_be_meant(head);
         let has_error = media_type(&head.headers) == Some("application/json")
             && matches!(refusal, Kind::Status { .. })
             && head.status.is_client_error();
@@ -233,7 +233,7 @@ impl HttpEndpoint {
         }
         let Ok(body) = self.read_body(body).await else { return refusal };
         let refusal = showing(refusal, &body);
-        if may_be_lost && lost_session::is_said_by(&String::from_utf8_lossy(&body)) {
+        if may_be_lost && lost_session_words::is_said_by(&String::from_utf8_lossy(&body)) {
             return Kind::SessionLost;
         }
         match reply::document(body).ok().and_then(|error| reply::read_response(id, error)) {
@@ -254,7 +254,7 @@ impl HttpEndpoint {
         let ping = jsonrpc::request(&id, PING, 0, |_| {});
         match self.exchange(&id, headers, ping, correlator).await {
             Err(Kind::SessionLost) => true,
-            Err(Kind::Error { message, .. }) => lost_session::is_said_by(&message),
+            Err(Kind::Error { message, .. }) => lost_session_words::is_said_by(&message),
             _ => false,
         }
     }
@@ -359,12 +359,12 @@ impl HttpEndpoint {
         correlator: &Correlator,
     ) -> Kind {
         let refusal = self.refusal(head.status, &head.headers);
-        if !has_working_session(headers, correlator) || !lost_session::may_be_meant(head) {
+        if !has_working_session(headers, correlator) || !lost_session_words::may_be_meant(head) {
             return refusal;
         }
         let said = self.read_body(body).await.unwrap_or_default();
         let get = Id::of_text("GET");
-        if lost_session::is_said_by(&String::from_utf8_lossy(&said))
+        if lost_session_words::is_said_by(&String::from_utf8_lossy(&said))
             && rare(self.has_lost_session(&get, headers, correlator)).await
         {
             correlator.note_lost_session();
@@ -436,11 +436,11 @@ impl HttpEndpoint {
     async fn refused_post(&self, response: Response<Incoming>) -> Kind {
         let (head, body) = response.into_parts();
         let refusal = self.refusal(head.status, &head.headers);
-        if !lost_session::may_be_meant(&head) {
+        if !lost_session_words::may_be_meant(&head) {
             return refusal;
         }
         let said = self.read_body(body).await.unwrap_or_default();
-        if lost_session::is_said_by(&String::from_utf8_lossy(&said)) {
+        if lost_session_words::is_said_by(&String::from_utf8_lossy(&said)) {
             Kind::SessionLost
         } else {
             refusal
