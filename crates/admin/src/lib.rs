@@ -511,8 +511,8 @@ pub(crate) fn internal(error: &dyn std::error::Error) -> PageError {
     )
 }
 
-/// The milliseconds that a page took (Server Timing, section 2): the script asks the more seldom for
-/// a page the more work it is.
+/// The milliseconds that a page took (Server Timing, section 2): the script asks the more seldom
+/// for a page the more work it is.
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 const NOT_FOUND: &str = "not found; GET /api/v1/openapi.json describes the admin API, beside /livez, /readyz and \

@@ -1,9 +1,9 @@
 //! The queue of records between those who record and the log: bounded in bytes. A record without
 //! room is refused or counted, never dropped silently.
 //!
-//! The log is written in turns ([`Turn`]). The holder of the turn takes all records that wait. While
-//! callers may write, the first of them that finds the turn free takes it; else the thread does.
-//! Nothing that waits is forgotten: the end of each turn looks at the queue again.
+//! The log is written in turns ([`Turn`]). The holder of the turn takes all records that wait.
+//! While callers may write, the first of them that finds the turn free takes it; else the thread
+//! does. Nothing that waits is forgotten: the end of each turn looks at the queue again.
 //!
 //! Records have room of three kinds, and none takes that of another: those that calls wait for,
 //! with a fair share for each caller; those that no call waits for (notes); and the ends of

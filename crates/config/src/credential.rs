@@ -53,8 +53,8 @@ pub enum TokenCredential {
     Workload(Workload),
 }
 
-/// `credential = { workload = … }`: a token in a file, such as a projected service account token or
-/// a SPIFFE JWT-SVID, is the assertion of a token request (RFC 7523).
+/// `credential = { workload = … }`: a token in a file, such as a projected service account token
+/// or a SPIFFE JWT-SVID, is the assertion of a token request (RFC 7523).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Workload {
     /// Read for each token request.

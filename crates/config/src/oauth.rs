@@ -1,5 +1,5 @@
-//! `credential = { oauth = … }`: access tokens that the gateway obtains for an upstream (OAuth 2.1,
-//! client credentials grant).
+//! `credential = { oauth = … }`: access tokens that the gateway obtains for an upstream (OAuth
+//! 2.1, client credentials grant).
 
 use http::Uri;
 use jsonwebtoken::{Algorithm, EncodingKey};
