@@ -235,7 +235,7 @@ impl Run<'_> {
         let prepared: Prepared =
             if self.is_list { client.list() } else { client.get("u3__p-00007") };
         let bytes = prepared.bytes();
-        // So that the pools of connections to upstreams are alike, also where probes have filled them.
+        // So that the pools of connections to upstreams are alike, even where probes filled them.
         let mut others = tokio::task::JoinSet::new();
         for _ in 0..AT_ONCE {
             let other = Requests::new(addr, self.key, "2025-06-18").await;

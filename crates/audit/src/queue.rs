@@ -479,8 +479,8 @@ impl Queue {
         state
     }
 
-    /// Wakes the thread if it waits. While a caller writes, records join the next group, and cost no
-    /// system call.
+    /// Wakes the thread if it waits. While a caller writes, records join the next group, and cost
+    /// no system call.
     fn wake(&self, mut state: MutexGuard<'_, QueueState>) {
         if state.turn != Turn::Caller && std::mem::take(&mut state.thread_waits) {
             drop(state);

@@ -20,9 +20,9 @@ pub(super) struct Retention {
 
 impl Retention {
     /// Removes the oldest segments that must leave. Each removal is on the disk as a record with a
-    /// signature, which is added to `signed`, before the file is removed, so that an auditor without
-    /// the secret can believe it. A segment that cannot be removed stays, and is tried again at the
-    /// next call: records can be written all the same.
+    /// signature, which is added to `signed`, before the file is removed, so that an auditor
+    /// without the secret can believe it. A segment that cannot be removed stays, and is tried
+    /// again at the next call: records can be written all the same.
     ///
     /// # Errors
     /// When a record cannot be written.

@@ -70,8 +70,8 @@ pub trait Disk: Send + Sync {
     /// As `std::fs::read_link`.
     fn read_link(&self, path: &Path) -> io::Result<PathBuf>;
 
-    /// Whether files of a folder are kept by another machine or another process, so that a write may
-    /// take as long as these do. True where the system does not say it.
+    /// Whether files of a folder are kept by another machine or another process, so that a write
+    /// may take as long as these do. True where the system does not say it.
     fn is_remote(&self, folder: &Path) -> bool;
 
     /// Notifies `changed` after anything below a folder was created, edited, moved or removed,
