@@ -254,6 +254,8 @@ impl Queue {
         state.calls.resize(settings.limit, settings.call_share());
         state.settings = settings;
         state.settings_changed = true;
+        // The thread has them first: they may ask for a sync of each record.
+        state.is_for_callers = false;
         self.wake(state);
     }
 
