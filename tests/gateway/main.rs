@@ -58,6 +58,7 @@ mod reload_follow;
 mod reload_sinks;
 mod server_requests;
 mod stdio;
+mod stores;
 mod strangers;
 mod streams;
 mod telemetry;

@@ -79,7 +79,7 @@ pub use settings::Settings;
 pub use settings::{Breaker, OnChangedDefinition};
 pub use telemetry::{LogFormat, TelemetrySettings};
 pub use tls::{Tls, TlsFiles};
-pub use upstream::{Http, Stdio, Transport, UpstreamSettings};
+pub use upstream::{Http, Stdio, Store, StoreKind, Transport, UpstreamSettings};
 pub use views::View;
 pub use webhook::Webhook;
 
@@ -421,6 +421,8 @@ transport = "sse"
 credential = { login = {} }
 [upstreams.stdio]
 transport = "stdio"
+[upstreams.store]
+transport = "mlflow"
 [views.view]
 [auth.jwt]
 [[auth.api_keys]]
@@ -882,6 +884,29 @@ mod tests {
         }
         let largest = "[audit]\nkeep_size = \"1PiB\"\n";
         assert_eq!(parse(largest).unwrap().audit.unwrap().keep_size, 1 << 50);
+    }
+
+    #[test]
+    fn a_mistake_in_a_prompt_store_is_named_with_its_remedy() {
+        for (keys, expected) in [
+            ("", "gateway.toml:1: upstreams.s.url: is required"),
+            ("url = \"http://a/api/2.0\"\n", "url: must be the address before `/api` or `/v1`"),
+            ("url = \"http://a/v1/\"\n", "url: must be the address before `/api` or `/v1`"),
+            ("url = \"http://a\"\nlabel = \"\"\n", "label: must name an alias, tag or label"),
+            ("url = \"http://a\"\nfilter = \"x\"\n", "filter: is not for Phoenix"),
+            ("url = \"http://a\"\nsystem = \"drop\"\n", "system: must be one of"),
+            ("url = \"http://a\"\nlabels = \"x\"\n", "labels"),
+        ] {
+            let found = mistakes(&format!("[upstreams.s]\ntransport = \"phoenix\"\n{keys}"));
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].contains(expected), "{keys}: {found:?}");
+        }
+        let toml =
+            "[upstreams.s]\ntransport = \"mlflow\"\nurl = \"http://a/ml/\"\nlabel = \"qa\"\n";
+        let config = parse(toml).unwrap();
+        let Transport::Store(store) = &config.upstreams[0].transport else { panic!("no store") };
+        assert_eq!((store.kind, store.label.as_str()), (StoreKind::Mlflow, "qa"));
+        assert_eq!(config.upstreams[0].transport.name(), "mlflow");
     }
 
     #[test]

@@ -55,7 +55,41 @@ pub enum Transport {
     Sse(Http),
     /// Markdown files in this directory.
     Library(PathBuf),
+    Store(Store),
     Stdio(Stdio),
+}
+
+/// A prompt store, whose prompts are served as those of a library.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Store {
+    pub kind: StoreKind,
+    pub http: Http,
+    /// The label, alias or tag whose versions are served.
+    pub label: String,
+    /// Which prompts are read, in the words of the store; `None` for all.
+    pub filter: Option<String>,
+    /// Whether messages of roles like `system`, which MCP lacks, become messages of the user;
+    /// otherwise their prompts are left out.
+    pub has_system_as_user: bool,
+}
+
+/// The interface of a prompt store.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum StoreKind {
+    Mlflow,
+    Phoenix,
+    Langfuse,
+}
+
+impl StoreKind {
+    /// Returns the name of the transport in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mlflow => "mlflow",
+            Self::Phoenix => "phoenix",
+            Self::Langfuse => "langfuse",
+        }
+    }
 }
 
 impl Transport {
@@ -65,6 +99,7 @@ impl Transport {
             Transport::Http(_) => "http",
             Transport::Sse(_) => "sse",
             Transport::Library(_) => "library",
+            Transport::Store(store) => store.kind.name(),
             Transport::Stdio(_) => "stdio",
         }
     }
@@ -155,14 +190,18 @@ impl UpstreamSettings {
     pub fn child_per_caller(&self) -> Option<ChildPerCaller> {
         match &self.transport {
             Transport::Stdio(stdio) => stdio.per_caller,
-            Transport::Http(_) | Transport::Sse(_) | Transport::Library(_) => None,
+            Transport::Http(_)
+            | Transport::Sse(_)
+            | Transport::Library(_)
+            | Transport::Store(_) => None,
         }
     }
 
-    /// Returns the server over HTTP, if the upstream is one.
+    /// Returns the server over HTTP, if the upstream is one; that of a prompt store, too.
     pub fn http(&self) -> Option<&Http> {
         match &self.transport {
             Transport::Http(http) | Transport::Sse(http) => Some(http),
+            Transport::Store(store) => Some(&store.http),
             Transport::Stdio(_) | Transport::Library(_) => None,
         }
     }
@@ -170,6 +209,7 @@ impl UpstreamSettings {
     fn http_mut(&mut self) -> Option<&mut Http> {
         match &mut self.transport {
             Transport::Http(http) | Transport::Sse(http) => Some(http),
+            Transport::Store(store) => Some(&mut store.http),
             Transport::Stdio(_) | Transport::Library(_) => None,
         }
     }
@@ -182,7 +222,7 @@ impl UpstreamSettings {
     /// text: each as a whole, and without an authentication scheme before it.
     pub fn secrets(&self) -> Vec<String> {
         let values: Vec<&Secret> = match &self.transport {
-            Transport::Http(http) | Transport::Sse(http) => {
+            Transport::Http(http) | Transport::Sse(http) | Transport::Store(Store { http, .. }) => {
                 let headers = http.headers.iter().map(|(_, value)| value);
                 headers.chain(http.credentials.secrets()).collect()
             }
@@ -211,11 +251,18 @@ pub(super) struct Upstreams {
 const KEYS: &str = r#"
 transport: `library`: Markdown files in a directory. `http`: Streamable HTTP, with fallback to
     HTTP+SSE for a server that speaks nothing else. `sse`: HTTP+SSE, without detection. `stdio`: a
-    child process. See docs/operating.md#child-processes.
+    child process. See docs/operating.md#child-processes. `mlflow`, `phoenix`, `langfuse`: a prompt
+    store. See docs/stores.md.
 path, such as "prompts": `library`: the directory. Required. See docs/library.md.
 url, such as "https://prompts.example.com/mcp": `http` and `sse`: the server. Required. At most two
     redirects (307, 308) to the same origin are followed. A third one is `upstream_protocol_error`,
-    any other redirect `upstream_http_error`.
+    any other redirect `upstream_http_error`. Prompt stores: the address before `/api` or `/v1`.
+label = "production": Prompt stores: the alias (MLflow), tag (Phoenix) or label (Langfuse) whose
+    versions are served. `"latest"`: the newest ones.
+filter, such as "tags.team = 'docs'": Which prompts are read. `mlflow`: a search filter of registered
+    models. `langfuse`: a tag. Not set: all.
+system: Prompt stores: messages of the role `system`, which MCP lacks. `refuse` leaves out their
+    prompts, `as_user` makes them messages of the user.
 command, such as ["uvx", "mcp-server-fetch"]: `stdio`: program and arguments, which no shell
     interprets. Required.
 env, such as { LOG_LEVEL = "debug" }: `stdio`: environment variables, texts or secrets. See `inherit` for
@@ -337,7 +384,8 @@ fn read(
     let prefix = prefix.or_else(|| Prefix::parse(id.as_str()))?;
     let mut settings = settings(section, base);
     let server_requests = server_requests(section).or(base_server_requests);
-    let rule = "one of \"library\", \"http\" (Streamable HTTP), \"sse\" (HTTP+SSE), \"stdio\"";
+    let rule = "one of \"library\", \"http\" (Streamable HTTP), \"sse\" (HTTP+SSE), \"stdio\", \"mlflow\", \
+                \"phoenix\", \"langfuse\"";
     let meant = section.unread_text("transport").and_then(|named| meant_transport(&named));
     let rule = meant.map_or(rule.to_owned(), |meant| format!("{rule}; write \"{meant}\""));
     let Some(read) = section.required_choice("transport", &rule, &TRANSPORTS) else {
@@ -350,7 +398,8 @@ fn read(
     settings.server_requests = server_requests.unwrap_or(match transport {
         Transport::Http(_) => ClientCapabilities::FORM,
         // A server request is not correlated with its call here, so calls would run one at a time.
-        Transport::Sse(_) | Transport::Stdio(_) | Transport::Library(_) => ClientCapabilities::NONE,
+        Transport::Sse(_) | Transport::Stdio(_) => ClientCapabilities::NONE,
+        Transport::Library(_) | Transport::Store(_) => ClientCapabilities::NONE,
     });
     let choices = [("service", ListAs::Service), ("caller", ListAs::Caller)];
     let list_as = section.choice("list_as", ListAs::Service, &choices);
@@ -387,14 +436,22 @@ fn meant_transport(named: &str) -> Option<&'static str> {
         "httpsse" | "sselegacy" | "eventstream" => Some("sse"),
         "command" | "local" | "process" | "subprocess" => Some("stdio"),
         "files" | "folder" | "markdown" => Some("library"),
+        "arize" | "arizephoenix" => Some("phoenix"),
         _ => None,
     }
 }
 
 type ReadTransport = fn(&mut Section<'_>) -> Option<Transport>;
 
-const TRANSPORTS: [(&str, ReadTransport); 4] =
-    [("library", library), ("http", http), ("sse", sse), ("stdio", stdio)];
+const TRANSPORTS: [(&str, ReadTransport); 7] = [
+    ("library", library),
+    ("http", http),
+    ("sse", sse),
+    ("stdio", stdio),
+    ("mlflow", |section| store(section, StoreKind::Mlflow)),
+    ("phoenix", |section| store(section, StoreKind::Phoenix)),
+    ("langfuse", |section| store(section, StoreKind::Langfuse)),
+];
 
 fn library(section: &mut Section<'_>) -> Option<Transport> {
     let Some(path) = section.file("path") else {
@@ -423,6 +480,32 @@ fn http(section: &mut Section<'_>) -> Option<Transport> {
 /// HTTP+SSE exists in legacy revisions only, so there is nothing to detect.
 fn sse(section: &mut Section<'_>) -> Option<Transport> {
     http_server(section, Some(Revision::NEWEST_LEGACY)).map(Transport::Sse)
+}
+
+fn store(section: &mut Section<'_>, kind: StoreKind) -> Option<Transport> {
+    let label = section.text("label", "production");
+    if label.is_empty() {
+        section.mistake("label", "must name an alias, tag or label of the store, or \"latest\"");
+    }
+    if kind == StoreKind::Phoenix && section.has("filter") {
+        let hint =
+            "is not for Phoenix, which lists all prompts; choose some by the `prompts` of a view";
+        section.reject("filter", hint);
+    }
+    let filter = section.optional_text("filter").filter(|filter| !filter.is_empty());
+    let system = [("refuse", false), ("as_user", true)];
+    let has_system_as_user = section.choice("system", false, &system);
+    let http = http_server(section, None)?;
+    if http.credentials.caller.is_some() {
+        section
+            .mistake("act_as", "must be \"service\": a prompt store has one list for all callers");
+    }
+    let path = http.url.path().trim_end_matches('/');
+    if http.url.query().is_some() || path.ends_with("/v1") || path.contains("/api") {
+        let rule = "must be the address before `/api` or `/v1`, such as \"http://127.0.0.1:5000\"";
+        section.mistake("url", rule);
+    }
+    Some(Transport::Store(Store { kind, http, label, filter, has_system_as_user }))
 }
 
 fn http_server(section: &mut Section<'_>, revision: Option<Revision>) -> Option<Http> {

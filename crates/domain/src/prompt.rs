@@ -31,16 +31,25 @@ pub struct Prompt {
     rest: String,
     /// Changes by overlays to calls of the prompt; `None` if no overlay matches it.
     pub overlay: Option<Arc<CallOverlay>>,
-    /// The file of a library prompt.
+    /// The source of a library prompt.
     pub source: Option<Arc<PromptSource>>,
 }
 
-/// The file that a library prompt comes from.
+/// The source of a library prompt.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PromptSource {
-    /// `sha256:…` of the file, with the files that it embeds.
+    /// `sha256:…` of the file with the files that it embeds, or of the version in a prompt store.
     pub digest: Arc<str>,
-    pub path: PathBuf,
+    pub place: SourcePlace,
+}
+
+/// The place where the source of a library prompt is read again.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum SourcePlace {
+    /// A file of the library.
+    File(PathBuf),
+    /// The source itself as canonical JSON (RFC 8785), as a prompt store had it.
+    Kept(Arc<str>),
 }
 
 /// A declared argument of a prompt.

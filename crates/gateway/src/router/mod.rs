@@ -363,15 +363,15 @@ impl Router {
         self.upstreams.keys().filter(|_| self.approvals.rules.is_probing).filter(is_compared)
     }
 
-    /// Reads the file of a library prompt as it is now; `None` for prompts of other upstreams. No
+    /// Reads the source of a library prompt as it is now; `None` for prompts of other upstreams. No
     /// call is made.
     pub async fn library_parts(
         &self,
         upstream: &UpstreamId,
         raw_name: &str,
     ) -> Option<VersionParts> {
-        let file = self.upstreams.get(upstream)?.library_file(raw_name)?;
-        Some(VersionParts::of_source(self.approvals.source_of(upstream, file).await))
+        let place = self.upstreams.get(upstream)?.library_source(raw_name)?;
+        Some(VersionParts::of_source(self.approvals.source_of(upstream, place).await))
     }
 
     /// Whether an endpoint serves a prompt, regardless of the caller.

@@ -237,7 +237,7 @@ impl Driver {
                     }
                 }
                 Err(kind) => {
-                    // A library that cannot be read keeps the prompts that were read before.
+                    // A library or store that cannot be read keeps the prompts of before.
                     let has_snapshot = self.connection().is_some_and(|c| c.is_snapshot());
                     if !has_snapshot {
                         self.connection_state.send_replace(ConnectionState::Down(kind.clone()));
@@ -370,7 +370,7 @@ impl Driver {
                     has_walked = true;
                     let pause = self.pace(&listed, attempts);
                     let wait = self.next_walk(listed.ttl, pause);
-                    let fresh_for = listed.ttl.or((!connection.is_snapshot()).then_some(wait));
+                    let fresh_for = listed.ttl.or((!connection.is_watched()).then_some(wait));
                     self.report_list(FetchedList { listed, fresh_for }, attempts).await;
                     (wait, pause)
                 }
@@ -503,7 +503,9 @@ impl Driver {
                 let _ = timeout(pause, self.signals.list_changed.notified()).await;
             }
             // Notifications of a failing upstream must not shorten the wait.
-            Transport::Http(_) | Transport::Sse(_) | Transport::Stdio(_) => sleep(pause).await,
+            Transport::Http(_) | Transport::Sse(_) | Transport::Stdio(_) | Transport::Store(_) => {
+                sleep(pause).await
+            }
         }
     }
 

@@ -10,6 +10,7 @@ pub(crate) mod held_secrets;
 pub(crate) mod auth;
 pub mod transport;
 pub mod library;
+pub(crate) mod stores;
 pub mod prompt_list;
 pub(crate) mod stderr_tail;
 pub(crate) mod recent_calls;
@@ -17,7 +18,6 @@ pub(crate) mod repairs;
 mod build;
 mod walk_pace;
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -45,6 +45,7 @@ use domain::document::Document;
 use domain::fair_share::{Holder, Share};
 use domain::fault::{TokenFault, UpstreamFaultKind as Kind};
 use domain::method::Method;
+use domain::prompt::SourcePlace;
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
 use domain::subject_token::SubjectToken;
@@ -164,10 +165,10 @@ impl Upstream {
         self.connection_state.borrow().clone()
     }
 
-    /// Returns the path of a prompt's file below the folder of a library.
-    pub(crate) fn library_file(&self, raw_name: &str) -> Option<PathBuf> {
+    /// Returns where the source of a library prompt is.
+    pub(crate) fn library_source(&self, raw_name: &str) -> Option<SourcePlace> {
         match self.connection_state() {
-            ConnectionState::Up(connection) => connection.library()?.file(raw_name),
+            ConnectionState::Up(connection) => connection.library()?.source(raw_name),
             _ => None,
         }
     }
@@ -615,7 +616,8 @@ impl CallConnections<'_> {
     }
 }
 
-/// Returns the attributes of a client span; `None` for a library, which the gateway itself serves.
+/// Returns the attributes of a client span; `None` for a library or a prompt store, whose prompts
+/// the gateway itself serves.
 fn client_attributes<'a>(
     upstream: &'a config::UpstreamSettings,
     method: Method,
@@ -623,7 +625,7 @@ fn client_attributes<'a>(
     prompt: Option<&'a str>,
 ) -> Option<telemetry::ClientAttributes<'a>> {
     let (transport, server) = match &upstream.transport {
-        Transport::Library(_) => return None,
+        Transport::Library(_) | Transport::Store(_) => return None,
         Transport::Stdio(_) => (TransportKind::Pipe, None),
         Transport::Http(http) | Transport::Sse(http) => {
             let port = if http.url.scheme_str() == Some("https") { 443 } else { 80 };

@@ -70,10 +70,10 @@ impl Examined {
         let mut objects =
             Objects::from([(offered.definition.clone(), Object::Json(prompt.canonical()))]);
         if let (Some(source), Some(digest)) = (&prompt.source, &offered.source) {
-            let text = approvals.source_of(&row.upstream, source.path.clone()).await;
+            let text = approvals.source_of(&row.upstream, source.place.clone()).await;
             let text = text.map_err(|why| refused(row, why))?;
             if seal::sha256_text(text.as_bytes()) != **digest {
-                return Err(refused(row, "its file has changed meanwhile; try again".to_owned()));
+                return Err(refused(row, "its source has changed meanwhile; try again".to_owned()));
             }
             objects.insert(digest.clone(), Object::Json(text));
         }

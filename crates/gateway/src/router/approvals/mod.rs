@@ -39,6 +39,7 @@ use config::lock::{Lock, StoreError};
 use config::{ApprovalRules, Config, Transport};
 use domain::approval::{Approval, Attribution, NO_ARGUMENTS, Version};
 use domain::name::UpstreamId;
+use domain::prompt::SourcePlace;
 
 /// A decision on prompts.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -196,8 +197,12 @@ impl Approvals {
     pub(super) async fn source_of(
         &self,
         upstream: &UpstreamId,
-        file: PathBuf,
+        place: SourcePlace,
     ) -> Result<String, String> {
+        let file = match place {
+            SourcePlace::File(file) => file,
+            SourcePlace::Kept(source) => return Ok(source.to_string()),
+        };
         let Some(LibraryFolder { folder, max_source }) = self.libraries.get(upstream) else {
             return Err("its upstream is no library any more".to_owned());
         };
@@ -216,7 +221,8 @@ impl Approvals {
             let Some((source, LibraryFolder { folder, .. })) = source.zip(library) else {
                 continue;
             };
-            let Ok(change) = FileChange::last(folder.join(&source.path)).await else { return };
+            let SourcePlace::File(file) = &source.place else { continue };
+            let Ok(change) = FileChange::last(folder.join(file)).await else { return };
             let mut names = std::iter::once(&decider.by).chain(&decider.known_as);
             examined.own_change = change.filter(|change| names.any(|name| change.is_by(name)));
         }

@@ -16,6 +16,7 @@ use crate::upstream::auth::caller_tokens::CallerTokens;
 use crate::upstream::auth::token_source::TokenSource;
 use crate::upstream::call::correlator::{Correlator, NotificationSinks};
 use crate::upstream::library::LibrarySnapshot;
+use crate::upstream::stores::StoreReader;
 use crate::upstream::transport::UpstreamTransport;
 use crate::upstream::transport::http_sse::HttpSse;
 use crate::upstream::transport::stdio::UpstreamChild;
@@ -66,6 +67,7 @@ enum ConnectTarget {
         /// Absent where the system cannot watch the folder.
         _watch: Option<Watch>,
     },
+    Store(Arc<StoreReader>),
 }
 
 impl ConnectTarget {
@@ -97,7 +99,19 @@ impl ConnectTarget {
                 }
                 Self::Library { folder: folder.clone(), _watch: watch.ok() }
             }
+            config::Transport::Store(store) => Self::store(store, endpoint(&store.http)?, upstream),
         })
+    }
+}
+
+impl ConnectTarget {
+    fn store(
+        store: &config::Store,
+        endpoint: Arc<HttpEndpoint>,
+        upstream: &UpstreamSettings,
+    ) -> Self {
+        let reader = StoreReader::new(store.clone(), endpoint, upstream.settings.clone());
+        Self::Store(Arc::new(reader))
     }
 }
 
@@ -146,6 +160,9 @@ impl Connector {
             config::Transport::Library(folder) => {
                 ConnectTarget::Library { folder: folder.clone(), _watch: None }
             }
+            config::Transport::Store(store) => {
+                ConnectTarget::store(store, endpoint(&store.http)?, &self.upstream)
+            }
         };
         Ok(Self {
             upstream: self.upstream.clone(),
@@ -176,6 +193,7 @@ impl Connector {
             ConnectTarget::Http { endpoint, .. } | ConnectTarget::Sse(endpoint) => {
                 endpoint.authorization()
             }
+            ConnectTarget::Store(reader) => reader.endpoint().authorization(),
             ConnectTarget::Stdio(_) | ConnectTarget::Library { .. } => None,
         }
     }
@@ -189,9 +207,7 @@ impl Connector {
         // The wait for a permit does not count against the timeout.
         let _permit = match &self.target {
             ConnectTarget::Stdio(_) => self.start_permits.acquire().await.ok(),
-            ConnectTarget::Http { .. } | ConnectTarget::Sse(_) | ConnectTarget::Library { .. } => {
-                None
-            }
+            _ => None,
         };
         let connecting = rare(async {
             match &self.target {
@@ -204,6 +220,7 @@ impl Connector {
                 }
                 ConnectTarget::Stdio(stdio) => self.detect_child(stdio).await,
                 ConnectTarget::Library { folder, .. } => self.load_library(folder.clone()).await,
+                ConnectTarget::Store(reader) => self.read_store(reader).await,
             }
         });
         self.within_limit(connecting).await
@@ -237,6 +254,7 @@ impl Connector {
                     self.connect_child(stdio, sinks, revision, capabilities).await
                 }
                 ConnectTarget::Library { folder, .. } => self.load_library(folder.clone()).await,
+                ConnectTarget::Store(reader) => self.read_store(reader).await,
             }
         });
         self.within_limit(connecting).await
@@ -341,6 +359,13 @@ impl Connector {
         run_loader(&self.upstream, load).await.map(Connection::Library)
     }
 
+    async fn read_store(&self, reader: &Arc<StoreReader>) -> Result<Connection, Kind> {
+        let walk = reader.walk().await?;
+        let reader = reader.clone();
+        let load = move || Ok(reader.snapshot(walk));
+        run_loader(&self.upstream, load).await.map(Connection::Library)
+    }
+
     fn http(&self, endpoint: &Arc<HttpEndpoint>) -> UpstreamTransport {
         // A change may be announced on the stream of the call that made it, and only there.
         let correlator = Correlator::new(self.sinks.clone());
@@ -348,7 +373,7 @@ impl Connector {
     }
 }
 
-/// Runs the loader of a library on a thread that may block.
+/// Runs the loader of a library or a prompt store on a thread that may block.
 async fn run_loader(
     upstream: &UpstreamSettings,
     load: impl FnOnce() -> Result<LibrarySnapshot, Kind> + Send + 'static,

@@ -33,7 +33,7 @@ use domain::server_request::ClientCapabilities;
 
 /// A connection to an upstream, shared by calls.
 pub enum Connection {
-    /// The prompts of a library, as they were read last.
+    /// The prompts of a library or of a prompt store, as they were read last.
     Library(LibrarySnapshot),
     Remote(RemoteConnection),
 }
@@ -251,7 +251,7 @@ impl Connection {
     /// Returns the negotiated revision (nothing for a library) and the name of the transport.
     pub fn describe(&self) -> (Option<Revision>, &'static str) {
         match self {
-            Connection::Library(_) => (None, "library"),
+            Connection::Library(snapshot) => (None, snapshot.transport),
             Connection::Remote(connection) => {
                 (Some(connection.conversation.revision), connection.transport.name())
             }
@@ -270,6 +270,11 @@ impl Connection {
     /// Whether the list of this connection never changes: another list needs another connection.
     pub fn is_snapshot(&self) -> bool {
         matches!(self, Connection::Library(_))
+    }
+
+    /// Whether a change of the list is noticed at once: a folder is watched, a prompt store is not.
+    pub(super) fn is_watched(&self) -> bool {
+        matches!(self, Connection::Library(snapshot) if snapshot.is_watched())
     }
 
     /// Waits until the connection is closed. Cancel safe.
@@ -327,7 +332,7 @@ impl Connection {
     /// Whether the upstream sends `list_changed`.
     pub fn notifies(&self) -> bool {
         match self {
-            Connection::Library(_) => true,
+            Connection::Library(snapshot) => snapshot.is_watched(),
             Connection::Remote(connection) => connection.conversation.capabilities.list_changed,
         }
     }

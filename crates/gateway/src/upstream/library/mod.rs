@@ -1,4 +1,5 @@
-//! Libraries: folders of Markdown files that the gateway itself serves as prompts.
+//! Libraries: folders of Markdown files that the gateway itself serves as prompts, and the same for
+//! prompts that come from a store.
 
 mod budget;
 mod embed;
@@ -9,6 +10,7 @@ mod reader;
 mod render;
 mod scan;
 mod source;
+mod stored;
 mod template;
 
 use std::collections::BTreeMap;
@@ -20,19 +22,23 @@ use config::Settings;
 use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
-use domain::prompt::{Prompt, PromptSource};
+use domain::prompt::{Prompt, PromptSource, SourcePlace};
 use files::{PromptFile, PromptFiles, Volume};
 use place::Remark;
 use reader::LibraryReader;
 use render::{Compiled, RenderError};
 use tracing::warn;
 
-use super::prompt_list::PromptList;
+use super::prompt_list::{MalformedPrompt, PromptList};
 pub use history::FileChange;
+pub(crate) use source::MessageRole;
+pub(crate) use stored::{StoredMessage, StoredPrompt, TemplatePiece};
 
-/// Snapshot of all prompts of a library.
+/// Snapshot of all prompts of a library or of a prompt store.
 #[derive(Debug)]
 pub struct LibrarySnapshot {
+    /// The name of the transport in the configuration.
+    pub(super) transport: &'static str,
     prompts: BTreeMap<String, LibraryPrompt>,
     /// The prompt list of the library, with one reason for each file that is no valid prompt. The
     /// reasons and the remarks begin with the path of the file, and the line and column in it.
@@ -44,10 +50,13 @@ pub struct LibrarySnapshot {
 #[derive(Debug)]
 struct LibraryPrompt {
     compiled: Compiled,
-    /// Path of the file in the library.
+    /// Path of the file in the library; empty for a prompt of a store.
     path: PathBuf,
     source: Arc<PromptSource>,
 }
+
+/// The transport of a folder.
+const FOLDER: &str = "library";
 
 /// Times that a library is read again because its volume was swapped meanwhile.
 const VOLUME_SWAPS: usize = 3;
@@ -79,15 +88,9 @@ impl LibrarySnapshot {
             warn!(library, folder = %folder.display(), %error, "the library cannot be read");
             Kind::Unavailable("the library's folder cannot be read".to_owned())
         })?;
-        let mut snapshot = Self {
-            prompts: BTreeMap::new(),
-            listed: PromptList {
-                pages: 1,
-                malformed: files.refused.into_iter().map(Into::into).collect(),
-                ..PromptList::default()
-            },
-            max_message: settings.max_message,
-        };
+        let malformed = files.refused.into_iter().map(Into::into).collect();
+        let listed = PromptList { pages: 1, malformed, ..PromptList::default() };
+        let mut snapshot = Self::empty(FOLDER, listed, settings);
         let mut contested = BTreeMap::new();
         let Settings { max_message, max_walk, .. } = *settings;
         let mut reader = LibraryReader::new(folder, library, max_message, max_walk);
@@ -116,9 +119,48 @@ impl LibrarySnapshot {
         Ok(snapshot)
     }
 
-    /// Returns the path of a prompt's file.
-    pub(super) fn file(&self, name: &str) -> Option<PathBuf> {
-        self.prompts.get(name).map(|prompt| prompt.path.clone())
+    fn empty(transport: &'static str, listed: PromptList, settings: &Settings) -> Self {
+        let max_message = settings.max_message;
+        Self { transport, prompts: BTreeMap::new(), listed, max_message }
+    }
+
+    /// Makes the snapshot of a prompt store from its prompts, each with another name. `listed` has
+    /// what is left out, and gets the prompts. Blocks.
+    pub(super) fn of_store(
+        transport: &'static str,
+        prompts: impl Iterator<Item = StoredPrompt>,
+        listed: PromptList,
+        settings: &Settings,
+    ) -> Self {
+        let mut snapshot = Self::empty(transport, listed, settings);
+        for stored in prompts {
+            let (name, object) = (stored.name.clone(), stored.object());
+            let compiled = Compiled::stored(stored);
+            match definition(&compiled) {
+                Ok(prompt) => {
+                    let digest = seal::sha256_text(object.as_bytes()).into();
+                    let place = SourcePlace::Kept(object.into());
+                    let source = PromptSource { digest, place };
+                    snapshot.push(prompt, compiled, PathBuf::new(), source);
+                }
+                Err(reason) => snapshot.listed.malformed.push(MalformedPrompt { name, reason }),
+            }
+        }
+        snapshot
+    }
+
+    /// Whether a folder is watched for changes; a prompt store is not.
+    pub(super) fn is_watched(&self) -> bool {
+        self.transport == FOLDER
+    }
+
+    /// Returns where the source of a prompt is.
+    pub(super) fn source(&self, name: &str) -> Option<SourcePlace> {
+        let LibraryPrompt { path, source, .. } = self.prompts.get(name)?;
+        Some(match &source.place {
+            SourcePlace::File(_) => SourcePlace::File(path.clone()),
+            kept @ SourcePlace::Kept(_) => kept.clone(),
+        })
     }
 
     /// Returns the result of `prompts/get`; `arguments` is an object of strings. `approved` is the
@@ -187,21 +229,34 @@ impl LibrarySnapshot {
         let Some((compiled, object)) = reader.read(&file.resolved)? else {
             return Ok(());
         };
-        let definition = document(compiled.definition.clone()).map_err(|e| e.to_string())?;
-        let mut prompt = Prompt::read(definition.json()).map_err(|e| e.to_string())?;
+        let prompt = definition(&compiled)?;
         if let Some(other) = self.prompts.get(&compiled.name) {
             let why = claimed_twice(&compiled.name, &other.path);
             contested.insert(compiled.name, path);
             return Err(why);
         }
         let digest = seal::sha256_text(object.as_bytes()).into();
-        let source = Arc::new(PromptSource { digest, path: file.resolved.clone() });
+        let place = SourcePlace::File(file.resolved.clone());
+        self.push(prompt, compiled, path, PromptSource { digest, place });
+        Ok(())
+    }
+
+    fn push(&mut self, mut prompt: Prompt, compiled: Compiled, path: PathBuf, of: PromptSource) {
+        let source = Arc::new(of);
         prompt.source = Some(source.clone());
         self.listed.prompts.push(prompt);
         let name = compiled.name.clone();
         self.prompts.insert(name, LibraryPrompt { compiled, path, source });
-        Ok(())
     }
+}
+
+/// Reads the definition of a compiled prompt.
+///
+/// # Errors
+/// Why it cannot be listed.
+fn definition(compiled: &Compiled) -> Result<Prompt, String> {
+    let definition = document(compiled.definition.clone()).map_err(|e| e.to_string())?;
+    Prompt::read(definition.json()).map_err(|e| e.to_string())
 }
 
 fn claimed_twice(name: &str, other: &Path) -> Remark {

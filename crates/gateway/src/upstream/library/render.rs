@@ -13,6 +13,7 @@ use super::place::{Remark, line};
 use super::source::{
     ArgumentSpec, FrontMatter, MessageRole, ParsedSource, SourceMessage, SourcePiece, SourceVersion,
 };
+use super::stored::{StoredMessage, StoredPrompt, TemplatePiece, arguments_of};
 use super::template::{Slip, check, mistake, single_braces};
 use super::{budget, scan};
 use base::seal;
@@ -39,6 +40,8 @@ enum MessageContent {
     Template,
     /// A content object as JSON text, which all prompts that embed the file share.
     Embedded(Arc<str>),
+    /// A template of a store: texts and arguments.
+    Filled(Vec<TemplatePiece>),
 }
 
 /// Failure of a `prompts/get` of a valid prompt.
@@ -127,6 +130,36 @@ impl Compiled {
         })
     }
 
+    /// Compiles the prompt of a store, all of whose arguments are required.
+    pub(super) fn stored(prompt: StoredPrompt) -> Self {
+        let arguments = arguments_of(&prompt.messages).map(|name| ArgumentSpec {
+            name: name.to_owned(),
+            required: true,
+            ..ArgumentSpec::default()
+        });
+        let front = FrontMatter {
+            name: prompt.name,
+            title: None,
+            description: prompt.description,
+            arguments: arguments.collect(),
+            icons: None,
+            version: Some(SourceVersion::Text(prompt.version)),
+            system: None,
+        };
+        let texts = prompt.messages.iter().flat_map(|m| [m.role.as_str(), &*m.template]);
+        let definition = definition(&front, &seal::digest(texts.chain([prompt.format])));
+        let filled = |StoredMessage { role, pieces, .. }| (role, MessageContent::Filled(pieces));
+        Self {
+            definition,
+            name: front.name,
+            description: front.description,
+            arguments: front.arguments,
+            messages: prompt.messages.into_iter().map(filled).collect(),
+            environment: Environment::empty(),
+            remarks: Vec::new(),
+        }
+    }
+
     /// Returns the `GetPromptResult` for `arguments`, as JSON text. `limit` is in bytes.
     ///
     /// # Errors
@@ -148,6 +181,10 @@ impl Compiled {
             let text;
             let content = match content {
                 MessageContent::Embedded(content) => &**content,
+                MessageContent::Filled(pieces) => {
+                    text = text_content(&fill(pieces, arguments, limit)?);
+                    &text
+                }
                 MessageContent::Template => {
                     text = self.render_content(index, arguments, limit)?;
                     &text
@@ -202,14 +239,39 @@ impl Compiled {
             _ => RenderError::Failed,
         })?;
         let text = String::from_utf8(out.bytes).map_err(|_| RenderError::Failed)?;
-        let mut content = String::new();
-        if !text.trim().is_empty() {
-            content.push_str("{\"type\":\"text\",\"text\":");
-            write_str(&text, &mut content);
-            content.push('}');
-        }
-        Ok(content)
+        Ok(text_content(&text))
     }
+}
+
+/// Returns a text content object as JSON text; nothing for a blank text.
+fn text_content(text: &str) -> String {
+    let mut content = String::new();
+    if !text.trim().is_empty() {
+        content.push_str("{\"type\":\"text\",\"text\":");
+        write_str(text, &mut content);
+        content.push('}');
+    }
+    content
+}
+
+/// Puts the arguments into a template of a store. `limit` is in bytes.
+fn fill(
+    pieces: &[TemplatePiece],
+    arguments: &BTreeMap<String, String>,
+    limit: usize,
+) -> Result<String, RenderError> {
+    let mut out = String::new();
+    for piece in pieces {
+        let text = match piece {
+            TemplatePiece::Text(text) => text,
+            TemplatePiece::Argument(name) => arguments.get(name).ok_or(RenderError::Failed)?,
+        };
+        if out.len() + text.len() > limit {
+            return Err(RenderError::TooLarge);
+        }
+        out.push_str(text);
+    }
+    Ok(out)
 }
 
 /// Returns the engine of one prompt, without templates.

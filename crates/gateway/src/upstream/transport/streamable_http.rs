@@ -382,6 +382,24 @@ impl HttpEndpoint {
         self.events(get.await?).map_err(|(head, _)| self.refusal(head.status, &head.headers))
     }
 
+    /// Fetches a JSON document of an interface that is not MCP, at a path below the configured URL.
+    ///
+    /// # Errors
+    /// When the upstream cannot be reached, refuses, or the document is no JSON or too large.
+    pub(crate) async fn get(&self, path: &str) -> Result<Document, Kind> {
+        let base = self.url.to_string();
+        let url: Uri = [base.trim_end_matches('/'), path].concat().parse().map_err(|_| {
+            Kind::Protocol("the upstream names a part of a URL that is none".into())
+        })?;
+        let get = self.sender.send(Method::GET, &url, &self.headers, Bytes::new());
+        let (head, body) = get.await?.into_parts();
+        let refusal = self.refusal(head.status, &head.headers);
+        if !head.status.is_success() || check_encoding(&head.headers).is_err() {
+            return Err(with_beginning(refusal, &head, body).await);
+        }
+        Ok(reply::document(self.read_body(body).await?)?)
+    }
+
     /// Resolves a URL reference of the upstream; nothing unless the target has the same origin.
     pub fn resolve(&self, reference: &str) -> Option<Uri> {
         origin::resolve(&self.url, reference)

@@ -1,0 +1,296 @@
+//! Prompt stores (MLflow, Phoenix, Langfuse), whose prompts are served as those of a library.
+//!
+//! Each store is a file of pure functions ([`api::StoreApi`]): the paths to ask for, and the
+//! meaning of the answers. Here are the requests. One walk reads the list in pages, asks for each
+//! version that may be another than before, and makes a snapshot; a walk that fails changes
+//! nothing.
+
+mod api;
+mod langfuse;
+mod mlflow;
+mod phoenix;
+mod template;
+mod version;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::time::timeout;
+use tokio::try_join;
+
+use super::library::LibrarySnapshot;
+use super::prompt_list::{MalformedPrompt, PromptList};
+use super::transport::streamable_http::HttpEndpoint;
+use api::{Found, Page, Row, StoreApi};
+use config::{Settings, Store, StoreKind};
+use domain::document::Document;
+use domain::fault::{UpstreamFaultKind as Kind, excerpt};
+use version::Version;
+
+/// Reads one store again and again.
+pub(super) struct StoreReader {
+    store: Store,
+    api: &'static dyn StoreApi,
+    endpoint: Arc<HttpEndpoint>,
+    settings: Settings,
+    /// What was read of each prompt, so that only changes are asked for.
+    known: Mutex<BTreeMap<String, Known>>,
+}
+
+/// What was read of one prompt.
+struct Known {
+    stamp: Option<String>,
+    /// The bytes of the answer.
+    size: usize,
+    version: VersionFound,
+}
+
+#[derive(Clone)]
+enum VersionFound {
+    Version(Arc<Version>),
+    /// With the reason.
+    LeftOut(String),
+    /// No version has the label.
+    Nothing,
+}
+
+/// A completed walk: the prompts by their names, each with its description.
+pub(super) struct StoreWalk {
+    rows: BTreeMap<String, Option<String>>,
+    malformed: Vec<MalformedPrompt>,
+    pages: usize,
+}
+
+/// The list of a store.
+struct Listing {
+    rows: BTreeMap<String, Row>,
+    malformed: Vec<MalformedPrompt>,
+    pages: usize,
+}
+
+/// Bytes of a walk, of which `max_walk` are allowed.
+struct Budget {
+    used: AtomicUsize,
+    most: usize,
+}
+
+impl Budget {
+    fn take(&self, bytes: usize) -> Result<(), Kind> {
+        let used = self.used.fetch_add(bytes, Ordering::Relaxed);
+        if used.saturating_add(bytes) > self.most {
+            let limit = format!("more than max_walk = {} bytes", self.most);
+            return Err(Kind::PaginationLimit(limit));
+        }
+        Ok(())
+    }
+}
+
+impl StoreReader {
+    pub(super) fn new(store: Store, endpoint: Arc<HttpEndpoint>, settings: Settings) -> Self {
+        let api: &'static dyn StoreApi = match store.kind {
+            StoreKind::Mlflow => &mlflow::Mlflow,
+            StoreKind::Phoenix => &phoenix::Phoenix,
+            StoreKind::Langfuse => &langfuse::Langfuse,
+        };
+        Self { store, api, endpoint, settings, known: Mutex::default() }
+    }
+
+    pub(super) fn endpoint(&self) -> &HttpEndpoint {
+        &self.endpoint
+    }
+
+    /// Reads the whole store. Cancel safe: what was read of single prompts is not asked for again.
+    ///
+    /// # Errors
+    /// When a request fails or takes longer than `page_timeout`, when an answer is no list of the
+    /// store, or when a limit of the walk is exceeded.
+    pub(super) async fn walk(&self) -> Result<StoreWalk, Kind> {
+        let budget = Budget { used: AtomicUsize::new(0), most: self.settings.max_walk };
+        let mut listing = self.list(&budget).await?;
+        if listing.pages > 1 && self.has_lost(&listing) {
+            // Pages count from the start, so a prompt that is deleted meanwhile hides another one.
+            budget.used.store(0, Ordering::Relaxed);
+            listing = self.list(&budget).await?;
+        }
+        self.known().retain(|name, _| listing.rows.contains_key(name));
+        let mut rows = BTreeMap::new();
+        let mut asked = Vec::new();
+        for (name, mut row) in listing.rows {
+            rows.insert(name.clone(), row.description.take());
+            match row.found {
+                Found::Here(version) => self.note(name, None, 0, version.into()),
+                Found::Nothing => self.note(name, None, 0, VersionFound::Nothing),
+                Found::Elsewhere { .. } => asked.push(row),
+            }
+        }
+        self.ask_for(asked, &budget).await?;
+        Ok(StoreWalk { rows, malformed: listing.malformed, pages: listing.pages })
+    }
+
+    /// Makes the snapshot of a walk. Blocks.
+    pub(super) fn snapshot(&self, walk: StoreWalk) -> LibrarySnapshot {
+        let StoreWalk { rows, mut malformed, pages } = walk;
+        let (mut prompts, mut unlabelled) = (Vec::new(), Vec::new());
+        let found = |name: &String| self.known().get(name).map(|known| known.version.clone());
+        for (name, description) in rows {
+            let reason = match found(&name) {
+                Some(VersionFound::Version(version)) => {
+                    let as_user = self.store.has_system_as_user;
+                    match version.prompt(&name, description, as_user) {
+                        Ok(prompt) => {
+                            prompts.push(prompt);
+                            continue;
+                        }
+                        Err(reason) => reason,
+                    }
+                }
+                Some(VersionFound::LeftOut(reason)) => reason,
+                Some(VersionFound::Nothing) | None => {
+                    unlabelled.push(name);
+                    continue;
+                }
+            };
+            malformed.push(MalformedPrompt { reason: format!("{name:?}: {reason}"), name });
+        }
+        let remarks = self.remark(&unlabelled).into_iter().collect();
+        let listed = PromptList { malformed, remarks, pages, ..PromptList::default() };
+        let transport = self.store.kind.name();
+        LibrarySnapshot::of_store(transport, prompts.into_iter(), listed, &self.settings)
+    }
+
+    /// Says which prompts have no version with the label.
+    fn remark(&self, unlabelled: &[String]) -> Option<String> {
+        let (first, label) = (unlabelled.first()?, &self.store.label);
+        let (count, first) = (unlabelled.len(), excerpt(first));
+        Some(format!("prompts without a version labelled {label:?}: {count}, such as {first:?}"))
+    }
+
+    /// Reads all pages of the list.
+    async fn list(&self, budget: &Budget) -> Result<Listing, Kind> {
+        let Settings { max_pages, max_prompts, .. } = self.settings;
+        let mut listing = Listing { rows: BTreeMap::new(), malformed: Vec::new(), pages: 0 };
+        let mut next = None;
+        loop {
+            let answer = self.get(&self.api.list_path(&self.store, next.as_deref())).await?;
+            budget.take(answer.size())?;
+            let Some(Page { rows, next: following }) = self.api.page(answer.json(), &self.store)
+            else {
+                let store = self.store.kind.name();
+                let what = format!("the answer is no list of prompts of {store}; check url");
+                return Err(Kind::Protocol(what));
+            };
+            for row in rows {
+                match row {
+                    Ok(row) => drop(listing.rows.insert(row.name.clone(), row)),
+                    Err(reason) => listing.malformed.push(reason.into()),
+                }
+            }
+            listing.pages += 1;
+            next = following;
+            if listing.rows.len() + listing.malformed.len() > max_prompts {
+                return Err(Kind::PaginationLimit(format!(
+                    "more than max_prompts = {max_prompts}"
+                )));
+            } else if next.is_none() {
+                return Ok(listing);
+            } else if listing.pages >= max_pages {
+                return Err(Kind::PaginationLimit(format!("more than max_pages = {max_pages}")));
+            }
+        }
+    }
+
+    fn has_lost(&self, listing: &Listing) -> bool {
+        self.known().keys().any(|name| !listing.rows.contains_key(name))
+    }
+
+    /// Asks for the versions that may be others than before, a few at a time.
+    async fn ask_for(&self, rows: Vec<Row>, budget: &Budget) -> Result<(), Kind> {
+        let queue = Mutex::new(rows.into_iter());
+        let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let worker = || async {
+            while let Some(row) = next() {
+                self.refresh(row, budget).await?;
+            }
+            Ok(())
+        };
+        // Four requests at a time are no load for a store, and 2,000 prompts take seconds.
+        try_join!(worker(), worker(), worker(), worker()).map(drop)
+    }
+
+    /// Asks for the version of one prompt, unless it is known.
+    async fn refresh(&self, row: Row, budget: &Budget) -> Result<(), Kind> {
+        let Found::Elsewhere { path, stamp } = row.found else { return Ok(()) };
+        let kept = stamp.as_ref().and_then(|_| {
+            let known = self.known();
+            known.get(&row.name).filter(|known| known.stamp == stamp).map(|known| known.size)
+        });
+        if let Some(size) = kept {
+            return budget.take(size);
+        }
+        let answer = self.get(&path).await;
+        let size = answer.as_ref().map_or(0, Document::size);
+        budget.take(size)?;
+        let (version, stamp) = match answer {
+            Ok(answer) => {
+                let version = self.api.version(answer.json());
+                let is_composed = version.as_ref().is_ok_and(|version| version.is_composed);
+                // The prompts that it is made of may change without it.
+                (version.into(), stamp.filter(|_| !is_composed))
+            }
+            Err(Kind::Status { status: 404, .. }) => (VersionFound::Nothing, None),
+            Err(kind @ (Kind::Status { status: 400..=499, .. } | Kind::TooLarge { .. })) => {
+                (VersionFound::LeftOut(kind.to_string()), stamp)
+            }
+            Err(kind) => return Err(kind),
+        };
+        self.note(row.name, stamp, size, version);
+        Ok(())
+    }
+
+    async fn get(&self, path: &str) -> Result<Document, Kind> {
+        let getting = self.endpoint.get(path);
+        timeout(self.settings.page_timeout, getting).await.unwrap_or(Err(Kind::Timeout))
+    }
+
+    fn note(&self, name: String, stamp: Option<String>, size: usize, version: VersionFound) {
+        self.known().insert(name, Known { stamp, size, version });
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl From<Result<Version, String>> for VersionFound {
+    fn from(version: Result<Version, String>) -> Self {
+        version.map_or_else(Self::LeftOut, |version| Self::Version(Arc::new(version)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use config::{Config, Transport};
+
+    /// The configuration of a store with further keys.
+    pub(super) fn store(kind: &str, more: &str) -> Store {
+        let toml =
+            format!("[upstreams.s]\ntransport = \"{kind}\"\nurl = \"http://s.example\"\n{more}");
+        let mut config = Config::parse("test", &toml, Path::new("."), &[]).unwrap();
+        match config.upstreams.remove(0).transport {
+            Transport::Store(store) => store,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_bytes_of_a_walk_are_bounded_even_where_they_overflow() {
+        let budget = Budget { used: AtomicUsize::new(0), most: 10 };
+        assert_eq!(budget.take(10), Ok(()));
+        assert!(matches!(budget.take(1), Err(Kind::PaginationLimit(_))));
+        assert!(matches!(budget.take(usize::MAX), Err(Kind::PaginationLimit(_))));
+    }
+}

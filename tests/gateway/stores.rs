@@ -1,0 +1,432 @@
+//! Prompt stores as upstreams: what a scripted MLflow, Phoenix or Langfuse has under a label is
+//! listed, filled in, followed and approved as a prompt of a library.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use super::approvals::{Folder, enforced};
+use crate::support::{Client, Gateway, Process, Received, Scripted, Upstream, eventually};
+
+const QUICK: &str = "[listing]\ndebounce = \"5ms\"\n";
+
+/// A scripted MLflow: versions and the alias `production` of each prompt.
+#[derive(Clone, Default)]
+struct Registry(Arc<Mutex<Registered>>);
+
+#[derive(Default)]
+struct Registered {
+    prompts: BTreeMap<String, Versions>,
+    /// What every request is answered with instead.
+    broken: Option<Scripted>,
+}
+
+#[derive(Clone, Default)]
+struct Versions {
+    texts: Vec<(&'static str, String)>,
+    production: Option<usize>,
+}
+
+impl Registry {
+    /// Adds a version, and moves the alias to it.
+    fn publish(&self, name: &str, text: &str) {
+        self.add(name, "text", text);
+        self.promote(name, None);
+    }
+
+    fn add(&self, name: &str, kind: &'static str, text: &str) {
+        let mut registered = self.0.lock().unwrap();
+        let versions = registered.prompts.entry(name.to_owned()).or_default();
+        versions.texts.push((kind, text.to_owned()));
+    }
+
+    /// Moves the alias to a version, or to the newest one.
+    fn promote(&self, name: &str, version: Option<usize>) {
+        let mut registered = self.0.lock().unwrap();
+        let versions = registered.prompts.get_mut(name).unwrap();
+        versions.production = version.or(Some(versions.texts.len()));
+    }
+
+    fn remove(&self, name: &str) {
+        self.0.lock().unwrap().prompts.remove(name);
+    }
+
+    fn break_with(&self, broken: Option<Scripted>) {
+        self.0.lock().unwrap().broken = broken;
+    }
+
+    async fn serve(&self) -> Upstream {
+        let registry = self.clone();
+        Upstream::start(move |asked| registry.answer(&asked.path)).await
+    }
+
+    fn answer(&self, path: &str) -> Scripted {
+        let registered = self.0.lock().unwrap();
+        if let Some(broken) = &registered.broken {
+            return broken.clone();
+        }
+        let query = |key: &str| {
+            let pairs = path.split_once('?').map_or("", |(_, query)| query).split('&');
+            let mut values = pairs.filter_map(|pair| pair.split_once('='));
+            values.find(|(name, _)| *name == key).map(|(_, value)| value.to_owned())
+        };
+        let number = |key: &str| query(key).and_then(|text| text.parse::<usize>().ok());
+        if path.starts_with("/api/2.0/mlflow/registered-models/search?") {
+            assert!(path.contains("mlflow.prompt.is_prompt"), "{path}");
+            let (start, size) = (number("page_token").unwrap_or(0), number("max_results").unwrap());
+            let prompts = registered.prompts.iter().skip(start).take(size);
+            let models: Vec<_> = prompts.map(|(name, versions)| versions.model(name)).collect();
+            let mut answer = json!({"registered_models": models});
+            if start + size < registered.prompts.len() {
+                answer["next_page_token"] = (start + size).to_string().into();
+            }
+            return Scripted::Json(answer);
+        }
+        let asked = path.starts_with("/api/2.0/mlflow/model-versions/get?");
+        let versions = query("name").filter(|_| asked).map(|name| &registered.prompts[&name]);
+        let version = number("version").unwrap();
+        Scripted::Json(json!({"model_version": versions.unwrap().version(version)}))
+    }
+}
+
+impl Versions {
+    fn version(&self, number: usize) -> Value {
+        let (kind, text) = &self.texts[number - 1];
+        json!({"version": number.to_string(), "tags": [{"key": "mlflow.prompt.is_prompt", "value": "true"},
+            {"key": "_mlflow_prompt_type", "value": kind},
+            {"key": "mlflow.prompt.text", "value": text}]})
+    }
+
+    fn model(&self, name: &str) -> Value {
+        let alias = self
+            .production
+            .map(|version| json!({"alias": "production", "version": version.to_string()}));
+        json!({"name": name, "description": format!("About {name}"), "creation_timestamp": 1,
+            "last_updated_timestamp": self.texts.len(), "aliases": alias.into_iter().collect::<Vec<_>>(),
+            "latest_versions": [self.version(self.texts.len())]})
+    }
+}
+
+fn table(store: &Upstream, kind: &str, more: &str) -> String {
+    let url = format!("http://{}", store.addr);
+    format!(
+        "{QUICK}[upstreams.s]\ntransport = \"{kind}\"\nurl = \"{url}\"\npoll = \"20ms\"\n\
+         page_timeout = \"2s\"\nwalk_timeout = \"30s\"\n{more}"
+    )
+}
+
+async fn before(store: &Upstream, kind: &str, more: &str) -> Gateway {
+    Gateway::start(&table(store, kind, more)).await
+}
+
+/// The texts of a prompt's messages, or the reason of the error.
+async fn texts(client: &Client, name: &str, arguments: Value) -> Vec<String> {
+    let params = json!({"name": name, "arguments": arguments});
+    let reply = client.modern("prompts/get", params).await.json();
+    let messages = reply["result"]["messages"].as_array().cloned().unwrap_or_default();
+    let text = |message: &Value| message["content"]["text"].as_str().unwrap().to_owned();
+    match &reply["error"]["data"]["reason"] {
+        Value::String(reason) => vec![reason.clone()],
+        _ => messages.iter().map(text).collect(),
+    }
+}
+
+async fn serves(client: &Client, name: &str, expected: &[&str]) {
+    eventually(async || texts(client, name, json!({})).await, |texts| texts == expected).await;
+}
+
+async fn lists(client: &Client, expected: &[&str]) {
+    eventually(async || client.names().await.0, |names| names == expected).await;
+}
+
+/// The error of the upstream in its row of the admin API.
+async fn error_of(gateway: &Gateway) -> Value {
+    let shown = gateway.admin().send("GET", "/api/v1/upstreams", &[], b"").await.json();
+    shown["upstreams"][0]["error"]["reason"].clone()
+}
+
+const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
+
+#[tokio::test]
+async fn a_prompt_of_mlflow_is_listed_with_its_variables_and_filled_in_for_every_era() {
+    let registry = Registry::default();
+    registry.publish("oncall", "Page {{ team }} about {{alert}}. {{ team }}!");
+    let chat = json!([{"role": "user", "content": "{{ ticket }}"}, {"role": "assistant", "content": "Severity:"}]);
+    registry.add("triage", "chat", &chat.to_string());
+    registry.promote("triage", None);
+    let store = registry.serve().await;
+    let gateway = before(&store, "mlflow", "").await;
+    let client = gateway.client();
+    lists(&client, &["s__oncall", "s__triage"]).await;
+    let listed = client.ask("prompts/list", json!({})).await["prompts"][0].clone();
+    let required = |name: &str| json!({"name": name, "required": true});
+    assert_eq!(listed["arguments"], json!([required("team"), required("alert")]));
+    assert_eq!(listed["description"], "About oncall");
+    assert_eq!(listed["_meta"]["version"], "1");
+    let arguments = json!({"team": "{{ alert }}", "alert": "disk"});
+    let filled = texts(&client, "s__oncall", arguments).await;
+    assert_eq!(filled, ["Page {{ alert }} about disk. {{ alert }}!"], "a value is no template");
+    assert_eq!(texts(&client, "s__triage", json!({"ticket": "T1"})).await, ["T1", "Severity:"]);
+    let lacking = client.ask_error("prompts/get", json!({"name": "s__oncall"})).await;
+    assert_eq!(lacking["code"], -32602);
+    let legacy = gateway.client().legacy("2025-06-18").await;
+    let params = json!({"name": "s__triage", "arguments": {"ticket": "T2"}});
+    let reply =
+        legacy.post(&crate::support::client::request(7, "prompts/get", params)).await.json();
+    assert_eq!(reply["result"]["messages"][0]["content"]["text"], "T2");
+}
+
+#[tokio::test]
+async fn a_moved_alias_a_new_prompt_and_a_deleted_one_reach_a_connected_client() {
+    let registry = Registry::default();
+    registry.publish("greet", "one");
+    let store = registry.serve().await;
+    let gateway = before(&store, "mlflow", "").await;
+    let client = gateway.client();
+    lists(&client, &["s__greet"]).await;
+    let mut changes = client.listen().await;
+    // A new version is not served before the alias moves.
+    registry.add("greet", "text", "two");
+    registry.publish("other", "x");
+    lists(&client, &["s__greet", "s__other"]).await;
+    changes.event().await.expect("a notification");
+    serves(&client, "s__greet", &["one"]).await;
+    registry.promote("greet", Some(2));
+    serves(&client, "s__greet", &["two"]).await;
+    changes.event().await.expect("a notification");
+    registry.promote("greet", Some(1));
+    serves(&client, "s__greet", &["one"]).await;
+    registry.remove("other");
+    lists(&client, &["s__greet"]).await;
+    // A name that is given again is another prompt.
+    registry.remove("greet");
+    lists(&client, &[]).await;
+    registry.publish("greet", "three");
+    serves(&client, "s__greet", &["three"]).await;
+}
+
+#[tokio::test]
+async fn a_store_that_fails_is_said_to_and_its_last_versions_are_served_until_it_is_back() {
+    let registry = Registry::default();
+    registry.publish("greet", "one");
+    let store = registry.serve().await;
+    let gateway = before(&store, "mlflow", ADMIN).await;
+    let client = gateway.client();
+    serves(&client, "s__greet", &["one"]).await;
+    let html = Scripted::Http(200, vec![("Content-Type", "text/html".into())], b"<p>hi".to_vec());
+    for (broken, reason) in [
+        (Scripted::Http(503, vec![], vec![]), "upstream_http_error"),
+        (html, "upstream_protocol_error"),
+        (Scripted::Json(json!({"prompts": []})), "upstream_protocol_error"),
+        (Scripted::Break(vec![]), "upstream_reset"),
+    ] {
+        registry.break_with(Some(broken));
+        eventually(async || error_of(&gateway).await, |error| *error == reason).await;
+        assert_eq!(texts(&client, "s__greet", json!({})).await, ["one"], "{reason}");
+        assert_eq!(client.names().await.0, ["s__greet"], "{reason}");
+        registry.break_with(None);
+        eventually(async || error_of(&gateway).await, |error| error.is_null()).await;
+    }
+    registry.publish("greet", "two");
+    serves(&client, "s__greet", &["two"]).await;
+}
+
+#[tokio::test]
+async fn a_gateway_that_starts_without_its_store_comes_up_with_it() {
+    let registry = Registry::default();
+    registry.publish("greet", "one");
+    registry.break_with(Some(Scripted::Break(vec![])));
+    let store = registry.serve().await;
+    let gateway = before(&store, "mlflow", ADMIN).await;
+    eventually(async || error_of(&gateway).await, |error| !error.is_null()).await;
+    let shown = gateway.admin().send("GET", "/api/v1/upstreams", &[], b"").await.json();
+    assert_eq!(shown["upstreams"][0]["state"], "down");
+    assert_eq!(shown["upstreams"][0]["transport"], "mlflow");
+    registry.break_with(None);
+    serves(&gateway.client(), "s__greet", &["one"]).await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_served_as_it_is_meant_is_left_out_with_the_reason() {
+    let registry = Registry::default();
+    registry.publish("good", "fine");
+    registry.publish("jinja", "{% for i in items %}{{ i }}{% endfor %}");
+    registry.publish("no\u{200b}name", "x");
+    let system =
+        json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]);
+    registry.add("strict", "chat", &system.to_string());
+    registry.promote("strict", None);
+    registry.add("unlabelled", "text", "x");
+    let store = registry.serve().await;
+    let gateway = before(&store, "mlflow", ADMIN).await;
+    lists(&gateway.client(), &["s__good"]).await;
+    let catalog = gateway.admin().send("GET", "/api/v1/catalog", &[], b"").await.json();
+    let left_out = catalog["leftOut"].as_array().unwrap();
+    let reason = |name: &str| {
+        let row = left_out.iter().find(|row| row["name"] == name);
+        row.map_or("", |row| row["reason"].as_str().unwrap())
+    };
+    assert!(reason("jinja").contains("Jinja"), "{left_out:?}");
+    assert!(reason("strict").contains("as_user"), "{left_out:?}");
+    assert_eq!(left_out.len(), 3, "{left_out:?}");
+    let gateway = before(&store, "mlflow", "system = \"as_user\"\n").await;
+    lists(&gateway.client(), &["s__good", "s__strict"]).await;
+    serves(&gateway.client(), "s__strict", &["Be brief.", "Hi"]).await;
+}
+
+#[tokio::test]
+async fn two_thousand_prompts_are_read_in_pages_and_only_changes_are_asked_for() {
+    let registry = Registry::default();
+    for number in 0..2_000 {
+        registry.publish(&format!("p{number:04}"), "one");
+    }
+    registry.add("p0007", "text", "two");
+    let store = registry.serve().await;
+    let gateway = before(&store, "mlflow", "").await;
+    let client = gateway.client();
+    eventually(async || client.names().await.0.len(), |count| *count == 2_000).await;
+    serves(&client, "s__p0007", &["one"]).await;
+    let asked_for = |received: &[Received]| {
+        let versions = received.iter().filter(|asked| asked.path.contains("model-versions"));
+        versions.count()
+    };
+    let searched = |received: &[Received]| received.len() - asked_for(received);
+    store.until(|received| searched(received) >= 40).await;
+    assert_eq!(asked_for(&store.received()), 1, "an unchanged version is not asked for again");
+    registry.promote("p0007", None);
+    serves(&client, "s__p0007", &["two"]).await;
+    assert_eq!(asked_for(&store.received()), 1, "the newest version comes with the list");
+}
+
+#[tokio::test]
+async fn a_hostile_store_takes_no_memory_and_harms_no_other_upstream() {
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{\"registered_models\":[";
+    let endless = Upstream::start(move |_| {
+        Scripted::Endless(head.to_owned(), b"{\"name\":\"x\"},".repeat(1_000))
+    })
+    .await;
+    let pages = Upstream::start(|_| {
+        Scripted::Json(json!({"registered_models": [], "next_page_token": "again"}))
+    })
+    .await;
+    let good = Upstream::with_prompts(&["a"]).await;
+    let small = format!("max_message = \"64KiB\"\n{ADMIN}");
+    let mut toml = table(&endless, "mlflow", &small) + &good.table("up");
+    let url = format!("http://{}", pages.addr);
+    toml += &format!("[upstreams.t]\ntransport = \"mlflow\"\nurl = \"{url}\"\n");
+    let gateway = Gateway::start(&toml).await;
+    lists(&gateway.client(), &["up__a"]).await;
+    let reasons = async || {
+        let shown = gateway.admin().send("GET", "/api/v1/upstreams", &[], b"").await.json();
+        let rows = shown["upstreams"].as_array().unwrap().clone();
+        let reason = |row: &Value| row["error"]["reason"].as_str().unwrap_or_default().to_owned();
+        rows.iter().map(reason).collect::<Vec<_>>()
+    };
+    let expected = ["upstream_too_large", "pagination_limit", ""];
+    eventually(reasons, |reasons| reasons == &expected).await;
+}
+
+#[tokio::test]
+async fn an_approval_covers_the_text_of_a_store_and_a_moved_alias_waits_for_the_next() {
+    let registry = Registry::default();
+    registry.publish("p", "Hello {{ who }}");
+    let store = registry.serve().await;
+    let url = format!("http://{}", store.addr);
+    let upstream =
+        format!("[upstreams.up]\ntransport = \"mlflow\"\nurl = \"{url}\"\npoll = \"20ms\"\n");
+    let folder = Folder::new(&(enforced("") + &upstream));
+    folder.approve().await;
+    let status = folder.approvals(&["status", "--json"]).await.json();
+    assert_eq!(status["prompts"][0]["covers"], "source");
+    let process = Process::serve(folder.path()).await;
+    let client = process.client();
+    let text = async || texts(&client, "up__p", json!({"who": "Ada"})).await.concat();
+    eventually(text, |text| text == "Hello Ada").await;
+    registry.publish("p", "Obey {{ who }}");
+    eventually(text, |text| text == "not_approved").await;
+    let diff = folder.approvals(&["diff"]).await.stdout;
+    assert!(diff.contains("-Hello {{ who }}") || diff.contains("Obey {{ who }}"), "{diff}");
+    folder.approve().await;
+    eventually(text, |text| text == "Obey Ada").await;
+    registry.promote("p", Some(1));
+    eventually(text, |text| text == "not_approved").await;
+    process.stop().await;
+    assert!(!fs::read_to_string(folder.path().join("promptgate.lock")).unwrap().is_empty());
+}
+
+/// A store that is asked for each prompt: the label's text by the name.
+type Labelled = Arc<Mutex<BTreeMap<String, (u64, String)>>>;
+
+#[tokio::test]
+async fn a_prompt_of_phoenix_follows_its_tag() {
+    let labelled = Labelled::default();
+    labelled.lock().unwrap().insert("report".into(), (1, "On {subject} in {{braces}}".into()));
+    let prompts = labelled.clone();
+    let store = Upstream::start(move |asked| {
+        let prompts = prompts.lock().unwrap();
+        if asked.path.starts_with("/v1/prompts?") {
+            let row = |name: &String| json!({"name": name, "id": format!("id-{name}"), "description": null});
+            let rows: Vec<_> = prompts.keys().map(row).chain([row(&"untagged".into())]).collect();
+            return Scripted::Json(json!({"data": rows, "next_cursor": null}));
+        }
+        let name = asked.path.strip_prefix("/v1/prompts/id-");
+        let name = name.and_then(|name| name.strip_suffix("/tags/production"));
+        match name.and_then(|name| prompts.get(name)) {
+            None => Scripted::Http(404, vec![], b"Not Found".to_vec()),
+            Some((version, text)) => Scripted::Json(json!({"data": {"id": format!("v{version}"),
+                "template_format": "F_STRING", "template": {"type": "chat", "messages": [
+                    {"role": "user", "content": [{"type": "text", "text": text}]}]}}})),
+        }
+    })
+    .await;
+    let gateway = before(&store, "phoenix", "").await;
+    let client = gateway.client();
+    lists(&client, &["s__report"]).await;
+    let arguments = json!({"subject": "rain"});
+    assert_eq!(texts(&client, "s__report", arguments).await, ["On rain in {braces}"]);
+    labelled.lock().unwrap().insert("report".into(), (2, "two".into()));
+    serves(&client, "s__report", &["two"]).await;
+    labelled.lock().unwrap().clear();
+    lists(&client, &[]).await;
+}
+
+#[tokio::test]
+async fn a_prompt_of_langfuse_is_asked_for_again_when_its_row_changes() {
+    let labelled = Labelled::default();
+    labelled.lock().unwrap().insert("refund".into(), (1, "Refund {{ order }}".into()));
+    let prompts = labelled.clone();
+    let store = Upstream::start(move |asked| {
+        assert_eq!(asked.header("authorization"), Some("Basic cGs6c2s="));
+        let prompts = prompts.lock().unwrap();
+        if asked.path.starts_with("/api/public/v2/prompts?") {
+            let row = |(name, (version, _)): (&String, &(u64, String))| {
+                json!({"name": name, "labels": ["production"], "versions": [version],
+                    "tags": [], "lastUpdatedAt": format!("2026-11-0{version}T00:00:00Z")})
+            };
+            let rows: Vec<_> = prompts.iter().map(row).collect();
+            let meta = json!({"page": 1, "limit": 100, "totalItems": rows.len(), "totalPages": 1});
+            return Scripted::Json(json!({"data": rows, "meta": meta}));
+        }
+        let (version, text) = &prompts["refund"];
+        assert_eq!(asked.path, "/api/public/v2/prompts/refund?label=production");
+        Scripted::Json(json!({"name": "refund", "version": version, "type": "text", "prompt": text,
+            "config": {}, "labels": ["production"], "tags": [], "resolutionGraph": null}))
+    })
+    .await;
+    let credential =
+        "credential = { header = \"Authorization\", value = { value = \"Basic cGs6c2s=\" } }\n";
+    let gateway = before(&store, "langfuse", credential).await;
+    let client = gateway.client();
+    lists(&client, &["s__refund"]).await;
+    assert_eq!(texts(&client, "s__refund", json!({"order": "7"})).await, ["Refund 7"]);
+    store.until(|received| received.len() > 6).await;
+    let asked = |received: &[Received]| {
+        received.iter().filter(|asked| asked.path.contains("/refund?")).count()
+    };
+    assert_eq!(asked(&store.received()), 1);
+    labelled.lock().unwrap().insert("refund".into(), (2, "No refunds".into()));
+    serves(&client, "s__refund", &["No refunds"]).await;
+    assert_eq!(asked(&store.received()), 2);
+}
