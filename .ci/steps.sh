@@ -79,6 +79,16 @@ run_host_peers() {
     environment tests/hosts/.venv-arxiv tests/hosts/requirements-arxiv.txt
 }
 
+beside network stores_of_prompts "runtimes" "installs MLflow and Phoenix"
+run_stores_of_prompts() {
+    local package
+    for package in mlflow==3.17.2 arize-phoenix==20.26.1; do
+        python3 -m venv "tests/stores/.venv-${package%%=*}"
+        "tests/stores/.venv-${package%%=*}/bin/pip" install --quiet --disable-pip-version-check \
+            --no-cache-dir "$package"
+    done
+}
+
 beside network packers "runtimes" "installs what packs wheels"
 run_packers() { (. packaging/lib.sh && python_tools); }
 
@@ -245,6 +255,11 @@ run_kills() {
 step seeds "" "500 seeds of the simulation"
 run_seeds() {
     PROMPTGATE_SIMULATION_SEEDS="${PROMPTGATE_SIMULATION_SEEDS:-500}" optimized_simulation
+}
+
+step stores "build stores_of_prompts" "MLflow and Phoenix as upstreams, through an outage"
+run_stores() {
+    python3 tests/stores/run.py "$binary" tests/stores/.venv-mlflow tests/stores/.venv-arize-phoenix
 }
 
 step store_model "redis" "the simulation's model of the store, and a real one"
