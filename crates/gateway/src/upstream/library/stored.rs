@@ -70,3 +70,72 @@ pub(super) fn arguments_of(messages: &[StoredMessage]) -> impl Iterator<Item = &
         TemplatePiece::Text(_) => None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::library::LibrarySnapshot;
+    use crate::upstream::prompt_list::PromptList;
+    use config::Settings;
+    use domain::fault::UpstreamFaultKind as Kind;
+
+    fn message(role: MessageRole, template: &str) -> StoredMessage {
+        let pieces = vec![TemplatePiece::Text(template.to_owned())];
+        StoredMessage { role, template: template.to_owned(), pieces }
+    }
+
+    fn prompt(name: &str, messages: Vec<StoredMessage>) -> StoredPrompt {
+        let (version, format) = ("1".to_owned(), "braces");
+        StoredPrompt { name: name.to_owned(), description: None, version, format, messages }
+    }
+
+    fn snapshot(prompts: Vec<StoredPrompt>) -> LibrarySnapshot {
+        let listed = PromptList { pages: 1, ..PromptList::default() };
+        LibrarySnapshot::of_store("mlflow", prompts.into_iter(), listed, &Settings::default())
+    }
+
+    #[test]
+    fn no_text_of_a_store_looks_like_other_messages_to_an_approval() {
+        let user = |text| message(MessageRole::User, text);
+        let two = prompt("a", vec![user("Hi"), message(MessageRole::Assistant, "Yes")]);
+        let one = prompt("a", vec![user("Hi\n\n## assistant\nYes")]);
+        let text = |object: &str| Json::accepted(object).get("source").unwrap().text().to_owned();
+        let (two_read, one_read) = (two.object(), one.object());
+        assert_eq!(text(&two_read), text(&one_read), "people read the same");
+        assert_ne!(two_read, one_read);
+        let described = StoredPrompt { description: Some("d".to_owned()), ..prompt("a", vec![]) };
+        assert_ne!(described.object(), prompt("a", vec![]).object());
+        let format = StoredPrompt { format: "f-string", ..prompt("a", vec![]) };
+        assert_ne!(format.object(), prompt("a", vec![]).object());
+    }
+
+    #[test]
+    fn only_the_approved_source_is_served_and_a_missing_argument_is_an_error() {
+        let argument = TemplatePiece::Argument("who".to_owned());
+        let pieces = vec![TemplatePiece::Text("Hi ".to_owned()), argument];
+        let template = "Hi {{ who }}".to_owned();
+        let greeting = StoredMessage { role: MessageRole::User, template, pieces };
+        let snapshot = snapshot(vec![prompt("greet", vec![greeting])]);
+        let digest = snapshot.listed.prompts[0].source.as_ref().unwrap().digest.clone();
+        let arguments = r#"{"who":"Ada"}"#;
+        let get = |approved| snapshot.get("greet", Some(Json::accepted(arguments)), approved);
+        assert!(get(Some(&*digest)).unwrap().json().text().contains("Hi Ada"));
+        assert!(matches!(get(Some("sha256:0")), Err(Kind::NotApproved { .. })));
+        assert!(matches!(snapshot.get("greet", None, None), Err(Kind::Protocol(_))));
+        assert!(matches!(snapshot.get("gone", None, None), Err(Kind::Error { code: -32602, .. })));
+    }
+
+    #[test]
+    fn ten_thousand_prompts_are_read_and_one_with_too_many_arguments_is_left_out() {
+        let argument = |n: usize| TemplatePiece::Argument(format!("a{n}"));
+        let mut many = message(MessageRole::User, "x");
+        many.pieces = (0..300).map(argument).collect();
+        let user = |text: &str| vec![message(MessageRole::User, text)];
+        let prompts = (0..10_000).map(|n| prompt(&format!("p{n}"), user("text")));
+        let read = snapshot(prompts.chain([prompt("many", vec![many])]).collect());
+        assert_eq!(read.listed.prompts.len(), 10_000);
+        assert_eq!(read.listed.malformed.len(), 1);
+        assert_eq!(read.listed.malformed[0].name, "many");
+        assert!(!read.is_watched());
+    }
+}
