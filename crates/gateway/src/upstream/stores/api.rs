@@ -1,6 +1,6 @@
 //! The interface of a store, as pure functions: paths to ask for, and the meaning of the answers.
 
-use super::version::Version;
+use super::version::StoreVersion;
 use config::Store;
 use domain::fault::excerpt;
 use domain::json::{Json, JsonKind};
@@ -17,7 +17,7 @@ pub(super) trait StoreApi: Sync {
     ///
     /// # Errors
     /// Why the version cannot be served.
-    fn version(&self, answer: Json<'_>) -> Result<Version, String>;
+    fn version(&self, answer: Json<'_>) -> Result<StoreVersion, String>;
 }
 
 /// A page of the list of a store.
@@ -41,7 +41,7 @@ pub(super) struct Row {
 #[derive(Debug)]
 pub(super) enum Found {
     /// The list has the version itself.
-    Here(Result<Version, String>),
+    Here(Result<StoreVersion, String>),
     /// There is another request for it.
     Elsewhere {
         /// Path and query.

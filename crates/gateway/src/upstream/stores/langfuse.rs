@@ -3,7 +3,7 @@
 
 use super::api::{Found, Page, Row, StoreApi, array};
 use super::template::Format;
-use super::version::{Version, chat};
+use super::version::{StoreVersion, chat};
 use config::Store;
 use domain::json::Json;
 use domain::percent::{encoded, encoded_segment};
@@ -41,7 +41,7 @@ impl StoreApi for Langfuse {
         Some(Page { rows: prompts.elements().map(row).collect(), next })
     }
 
-    fn version(&self, answer: Json<'_>) -> Result<Version, String> {
+    fn version(&self, answer: Json<'_>) -> Result<StoreVersion, String> {
         let prompt = answer.get("prompt").ok_or("the answer has no `prompt`")?;
         let messages = match prompt.as_str() {
             Some(template) => vec![("user".to_owned(), template.into_owned())],
@@ -50,7 +50,7 @@ impl StoreApi for Langfuse {
         let number = answer.get("version").and_then(Json::as_i64);
         let number = number.ok_or("its version has no number")?.to_string();
         let is_composed = answer.get("resolutionGraph").is_some();
-        Ok(Version { number, format: Format::Braces, messages, is_composed })
+        Ok(StoreVersion { number, format: Format::Braces, messages, is_composed })
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::api::{Found, Page, Row, StoreApi, array, text};
 use super::template::Format;
-use super::version::{Version, chat};
+use super::version::{StoreVersion, chat};
 use config::Store;
 use domain::json::Json;
 use domain::percent::encoded;
@@ -41,7 +41,7 @@ impl StoreApi for Mlflow {
         Some(Page { rows: models.elements().map(row).collect(), next })
     }
 
-    fn version(&self, answer: Json<'_>) -> Result<Version, String> {
+    fn version(&self, answer: Json<'_>) -> Result<StoreVersion, String> {
         let version = answer.get("model_version").ok_or("the answer has no `model_version`")?;
         read_version(version)
     }
@@ -77,7 +77,7 @@ fn number(json: Json<'_>) -> Option<String> {
     json.as_str().map(|text| text.into_owned()).or_else(|| json.as_i64().map(|n| n.to_string()))
 }
 
-fn read_version(version: Json<'_>) -> Result<Version, String> {
+fn read_version(version: Json<'_>) -> Result<StoreVersion, String> {
     let tags = || version.get("tags").into_iter().flat_map(Json::elements);
     let tag = |key: &str| {
         let mut named = tags().filter(|tag| tag.get("key").is_some_and(|k| k.is(key)));
@@ -103,7 +103,7 @@ fn read_version(version: Json<'_>) -> Result<Version, String> {
         Some(other) => return Err(format!("its type is {other:?}, not text or chat")),
     };
     let number = version.get("version").and_then(number).ok_or("its version has no number")?;
-    Ok(Version { number, format: Format::Braces, messages, is_composed: false })
+    Ok(StoreVersion { number, format: Format::Braces, messages, is_composed: false })
 }
 
 #[cfg(test)]

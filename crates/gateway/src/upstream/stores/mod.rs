@@ -26,7 +26,7 @@ use api::{Found, Page, Row, StoreApi};
 use config::{Settings, Store, StoreKind};
 use domain::document::Document;
 use domain::fault::{UpstreamFaultKind as Kind, excerpt};
-use version::Version;
+use version::StoreVersion;
 
 /// Reads one store again and again.
 pub(super) struct StoreReader {
@@ -48,7 +48,7 @@ struct Known {
 
 #[derive(Clone)]
 enum VersionFound {
-    Version(Arc<Version>),
+    Version(Arc<StoreVersion>),
     /// With the reason.
     LeftOut(String),
     /// No version has the label.
@@ -151,7 +151,7 @@ impl StoreReader {
                     continue;
                 }
             };
-            malformed.push(MalformedPrompt { reason: format!("{name:?}: {reason}"), name });
+            malformed.push(MalformedPrompt { name, reason });
         }
         let remarks = self.remark(&unlabelled).into_iter().collect();
         let listed = PromptList { malformed, remarks, pages, ..PromptList::default() };
@@ -262,8 +262,8 @@ impl StoreReader {
     }
 }
 
-impl From<Result<Version, String>> for VersionFound {
-    fn from(version: Result<Version, String>) -> Self {
+impl From<Result<StoreVersion, String>> for VersionFound {
+    fn from(version: Result<StoreVersion, String>) -> Self {
         version.map_or_else(Self::LeftOut, |version| Self::Version(Arc::new(version)))
     }
 }

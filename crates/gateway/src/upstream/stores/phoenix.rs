@@ -2,7 +2,7 @@
 
 use super::api::{Found, Page, Row, StoreApi, array, text};
 use super::template::Format;
-use super::version::{Version, chat};
+use super::version::{StoreVersion, chat};
 use config::Store;
 use domain::json::Json;
 use domain::percent::{encoded, encoded_segment};
@@ -39,7 +39,7 @@ impl StoreApi for Phoenix {
         Some(Page { rows: prompts.elements().map(row).collect(), next })
     }
 
-    fn version(&self, answer: Json<'_>) -> Result<Version, String> {
+    fn version(&self, answer: Json<'_>) -> Result<StoreVersion, String> {
         let version = answer.get("data").ok_or("the answer has no `data`")?;
         let format = match text(version, "template_format").as_deref() {
             Some("MUSTACHE") => Format::Braces,
@@ -57,7 +57,7 @@ impl StoreApi for Phoenix {
                 }
             };
         let number = text(version, "id").ok_or("its version has no `id`")?;
-        Ok(Version { number, format, messages, is_composed: false })
+        Ok(StoreVersion { number, format, messages, is_composed: false })
     }
 }
 

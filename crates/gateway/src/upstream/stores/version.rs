@@ -7,7 +7,7 @@ use domain::json::Json;
 
 /// A version of a prompt.
 #[derive(Debug, Eq, PartialEq)]
-pub(super) struct Version {
+pub(super) struct StoreVersion {
     /// As the store names it.
     pub number: String,
     pub format: Format,
@@ -30,7 +30,7 @@ const ROLES: [(&str, MessageRole); 6] = [
     ("bot", MessageRole::Assistant),
 ];
 
-impl Version {
+impl StoreVersion {
     /// Reads the version as a prompt of a library.
     ///
     /// # Errors
@@ -115,10 +115,15 @@ mod tests {
     use super::*;
     use domain::json::Json;
 
-    fn version(messages: &[(&str, &str)]) -> Version {
+    fn version(messages: &[(&str, &str)]) -> StoreVersion {
         let owned = |(role, text): &(&str, &str)| ((*role).to_owned(), (*text).to_owned());
         let messages = messages.iter().map(owned).collect();
-        Version { number: "1".to_owned(), format: Format::Braces, messages, is_composed: false }
+        StoreVersion {
+            number: "1".to_owned(),
+            format: Format::Braces,
+            messages,
+            is_composed: false,
+        }
     }
 
     #[test]
