@@ -38,10 +38,11 @@ install() {
     }
 }
 
-beside network runtimes "" "installs Node and Python's venv"
+beside network runtimes "" "installs Node, Python's venv, git and ssh"
 run_runtimes() {
     { command -v node && command -v npm; } || install nodejs npm
     python3 -c 'import ensurepip' || install python3-venv
+    { command -v git && command -v ssh-keygen; } || install git openssh-client
 }
 
 # node_packages SUITE [OPTION…]

@@ -387,7 +387,7 @@ const SHORT_TASKS: [(&str, usize); 25] = [
     ("gateway/upstream/connection/dedicated.rs", 1),
     ("gateway/upstream/connection/examiner.rs", 1),
     // A call of git.
-    ("gateway/upstream/library/history.rs", 1),
+    ("gateway/upstream/git/program.rs", 1),
     ("gateway/upstream/transport/http_sse.rs", 1),
     // Two for the streams of a child, one for a message to it.
     ("gateway/upstream/transport/stdio.rs", 4),
@@ -519,6 +519,7 @@ fn secrets_are_exposed_in_few_places() {
         "gateway/cluster/store/connect.rs",
         "gateway/net/proxy.rs",
         "gateway/upstream/transport/streamable_http.rs",
+        "gateway/upstream/git/mod.rs",
         "gateway/upstream/transport/stdio.rs",
         "gateway/upstream/auth/client_credentials.rs",
         "gateway/upstream/auth/exchange.rs",

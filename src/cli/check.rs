@@ -13,8 +13,9 @@ use super::output::{printable, prompts};
 use super::unmatched::KnownPrompts;
 use base::platform::wall_clock;
 use config::error::Origin;
-use config::{Config, ConfigError, Transport, variables};
+use config::{Config, ConfigError, Transport, UpstreamSettings, variables};
 use gateway::net::certificates::CertificateEnd;
+use gateway::upstream::git::missing_program;
 use gateway::upstream::library::LibrarySnapshot;
 use gateway::upstream::prompt_list::PromptList;
 
@@ -84,6 +85,11 @@ pub(super) fn warnings(path: &Path, config: &Config, lists: &[Option<PromptList>
     let remarks = lists.iter().flatten().flat_map(|list| list.remarks.clone());
     let mut warnings: Vec<_> = remarks.collect();
     warnings.extend(KnownPrompts::new(config, lists).warnings(path));
+    let is_git = |up: &&UpstreamSettings| matches!(up.transport, Transport::Git(_));
+    if let Some(upstream) = config.upstreams.iter().find(is_git) {
+        let id = &upstream.id;
+        warnings.extend(missing_program().map(|missing| format!("upstreams.{id}: {missing}")));
+    }
     let files = config.server.tls.as_ref().and_then(|tls| tls.read().ok());
     let ends = files.iter().flat_map(CertificateEnd::of_files);
     warnings.extend(ends.filter_map(|end| end.warning(wall_clock())));

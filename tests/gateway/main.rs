@@ -34,6 +34,8 @@ mod floods;
 mod forwarding;
 mod generated_histories;
 mod generated_rules;
+#[cfg(unix)]
+mod git;
 mod health;
 mod library;
 mod limits;

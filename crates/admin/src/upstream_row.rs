@@ -16,6 +16,9 @@ use gateway::router::UpstreamStatus;
 pub(crate) struct UpstreamRow {
     pub upstream: String,
     pub transport: &'static str,
+    /// The commit that is served of a git repository.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
     /// `connecting`, `up` or `down`.
     pub state: &'static str,
     pub era: Option<&'static str>,
@@ -102,6 +105,7 @@ impl UpstreamRow {
         Self {
             upstream: status.id,
             transport: status.transport,
+            commit: status.commit.map(|commit| commit.to_string()),
             state: status.state,
             era: status.revision.map(|revision| revision.era_name()),
             revision: status.revision.map(|revision| revision.as_str()),

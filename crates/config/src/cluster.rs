@@ -7,7 +7,7 @@ use url::Url;
 
 use super::Secret;
 use super::reader::{MILLISECOND, Section};
-use super::upstream::certificate_authorities;
+use super::tls::certificate_authorities;
 
 /// How this replica works together with the others.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -126,7 +126,28 @@ workload: Tokens for a token that the platform keeps in a file. See
     docs/credentials.md#workload-identity.
 exchange: Tokens for the token of each caller. See docs/credentials.md#token-exchange.
 vault: Secrets of each caller, looked up by HTTP. See docs/credentials.md#secrets-from-a-vault.
+user: `git`: the name that is sent with `password`. Most servers take any with a token.
+password: `git`: secret that is sent as `Authorization: Basic`, such as an access token.
 "#;
+
+/// The name that servers of git take with an access token.
+const GIT_USER: &str = "x-access-token";
+
+/// Reads `credential` of a git repository: the name of a user, and the password.
+pub(super) fn git(section: &mut Section<'_>) -> Option<(String, Secret)> {
+    let mut credential = section.section("credential");
+    credential.explain(KEYS);
+    let user = credential.text("user", GIT_USER);
+    let password = credential.secret("password");
+    if password.is_none() && credential.was_read("user") {
+        credential.mistake("password", "is required: a secret such as { env = \"GIT_TOKEN\" }");
+    }
+    if user.contains(':') || user.contains(char::is_control) {
+        credential.mistake("user", "must not contain a colon or a control character");
+    }
+    credential.finish();
+    Some((user, password?))
+}
 
 /// Reads `credential` and `act_as`.
 pub(super) fn read(section: &mut Section<'_>) -> Credentials {

@@ -16,6 +16,7 @@ mod credential;
 pub mod error;
 pub mod durable_file;
 mod exposure;
+mod git;
 mod logins;
 mod net;
 pub(crate) mod raw;
@@ -65,6 +66,7 @@ pub use credential::{
 };
 pub use error::{ConfigError, Origin};
 pub use exposure::{Exposure, ToolForm};
+pub use git::Git;
 pub use in_use::{Setting, SettingChange, changes};
 pub use jwt::{Jwt, is_https_or_loopback};
 pub use limits::{Limit, Per, default_limit_name};
@@ -419,6 +421,8 @@ credential = { oauth = {}, workload = {}, exchange = { actor = {} }, vault = {} 
 [upstreams.sse]
 transport = "sse"
 credential = { login = {} }
+[upstreams.git]
+transport = "git"
 [upstreams.stdio]
 transport = "stdio"
 [upstreams.store]

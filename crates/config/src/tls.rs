@@ -121,3 +121,14 @@ impl TlsFiles {
         Ok(config)
     }
 }
+/// Reads the PEM file in `ca`.
+pub(super) fn certificate_authorities(section: &mut Section<'_>) -> Option<Arc<str>> {
+    let path = section.file("ca")?;
+    let file = path.display().to_string();
+    let pem = section.read_file(path).map_err(|error| format!("cannot read {file}: {error}"));
+    let checked = pem.and_then(|pem| match certificates(pem.as_bytes()) {
+        Ok(_) => Ok(Arc::from(pem)),
+        Err(problem) => Err(format!("{file} {problem}")),
+    });
+    checked.map_err(|message| section.mistake("ca", message)).ok()
+}

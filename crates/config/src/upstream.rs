@@ -11,14 +11,15 @@ use http::{HeaderName, Uri};
 use super::credential::{
     self, CALLER, CallerCredential, Credentials, TokenCredential, extra_headers,
 };
+use super::git::{self, Git};
 use super::jwt::is_https_or_loopback;
 use super::logins::{Login, Logins};
 use super::net::Proxies;
 use super::reader::{MILLISECOND, Section};
 use super::secret::Secret;
 use super::settings::{OnChangedDefinition, Settings, approval, server_requests, settings};
+use super::tls::certificate_authorities;
 use base::platform::disk;
-use base::seal::pem::certificates;
 use domain::address_policy::AddressPolicy;
 use domain::approval::Mode;
 use domain::name::{Prefix, UpstreamId};
@@ -55,6 +56,8 @@ pub enum Transport {
     Sse(Http),
     /// Markdown files in this directory.
     Library(PathBuf),
+    /// The same, in a git repository.
+    Git(Git),
     Store(Store),
     Stdio(Stdio),
 }
@@ -99,6 +102,7 @@ impl Transport {
             Transport::Http(_) => "http",
             Transport::Sse(_) => "sse",
             Transport::Library(_) => "library",
+            Transport::Git(_) => "git",
             Transport::Store(store) => store.kind.name(),
             Transport::Stdio(_) => "stdio",
         }
@@ -193,6 +197,7 @@ impl UpstreamSettings {
             Transport::Http(_)
             | Transport::Sse(_)
             | Transport::Library(_)
+            | Transport::Git(_)
             | Transport::Store(_) => None,
         }
     }
@@ -202,7 +207,7 @@ impl UpstreamSettings {
         match &self.transport {
             Transport::Http(http) | Transport::Sse(http) => Some(http),
             Transport::Store(store) => Some(&store.http),
-            Transport::Stdio(_) | Transport::Library(_) => None,
+            Transport::Stdio(_) | Transport::Library(_) | Transport::Git(_) => None,
         }
     }
 
@@ -210,7 +215,7 @@ impl UpstreamSettings {
         match &mut self.transport {
             Transport::Http(http) | Transport::Sse(http) => Some(http),
             Transport::Store(store) => Some(&mut store.http),
-            Transport::Stdio(_) | Transport::Library(_) => None,
+            Transport::Stdio(_) | Transport::Library(_) | Transport::Git(_) => None,
         }
     }
 
@@ -227,6 +232,7 @@ impl UpstreamSettings {
                 headers.chain(http.credentials.secrets()).collect()
             }
             Transport::Stdio(stdio) => stdio.env.iter().map(|(_, value)| value).collect(),
+            Transport::Git(git) => git.authorization.iter().chain(&git.password).collect(),
             Transport::Library(_) => Vec::new(),
         };
         let secrets = values.into_iter().filter(|value| !value.is_plain());
@@ -249,14 +255,20 @@ pub(super) struct Upstreams {
 
 /// The keys of `[upstreams.NAME]`, beside those of `[defaults]`.
 const KEYS: &str = r#"
-transport: `library`: Markdown files in a directory. `http`: Streamable HTTP, with fallback to
-    HTTP+SSE for a server that speaks nothing else. `sse`: HTTP+SSE, without detection. `stdio`: a
-    child process. See docs/operating.md#child-processes. `mlflow`, `phoenix`, `langfuse`: a prompt
-    store. See docs/stores.md.
-path, such as "prompts": `library`: the directory. Required. See docs/library.md.
+transport: `library`: Markdown files in a directory. `git`: the same in a repository. `http`:
+    Streamable HTTP, with fallback to HTTP+SSE for a server that speaks nothing else. `sse`:
+    HTTP+SSE, without detection. `stdio`: a child process. See docs/operating.md#child-processes.
+    `mlflow`, `phoenix`, `langfuse`: a prompt store. See docs/stores.md.
+path, such as "prompts": `library`: the directory. Required. See docs/library.md. `git`: the folder
+    in the repository.
 url, such as "https://prompts.example.com/mcp": `http` and `sse`: the server. Required. At most two
     redirects (307, 308) to the same origin are followed. A third one is `upstream_protocol_error`,
-    any other redirect `upstream_http_error`. Prompt stores: the address before `/api` or `/v1`.
+    any other redirect `upstream_http_error`. `git`: the repository. Required. See docs/git.md.
+    Prompt stores: the address before `/api` or `/v1`.
+ref, such as "main": `git`: branch or tag. Not set: the HEAD of the repository.
+state: `git`: directory for the files that are served, in a directory of the upstream's name.
+trusted_keys, such as "signers": `git`: file of allowed signers. A commit, or an annotated tag,
+    without a signature of one of them is not served. See docs/git.md#signatures.
 label = "production": Prompt stores: the alias (MLflow), tag (Phoenix) or label (Langfuse) whose
     versions are served. `"latest"`: the newest ones.
 filter, such as "tags.team = 'docs'": Which prompts are read. `mlflow`: a search filter of registered
@@ -287,7 +299,7 @@ child_idle: Time without a call until the child process of a caller is ended.
 headers, such as { X-Team = "platform" }: Additional headers, texts or secrets. Secrets are removed
     from error texts that the upstream sends.
 ca = "", such as "upstream-ca.pem": PEM file of certificates that are trusted beside those of the
-    system.
+    system, for `git` instead of them.
 allow_private: `false` refuses hosts at addresses that are not public (loopback, private networks,
     the rest of IANA's special-purpose registries). Link-local addresses and metadata services of
     clouds are always refused. The address of the actual connection is checked; behind a proxy, the
@@ -354,11 +366,13 @@ pub(super) fn keep_logins(upstreams: &mut [UpstreamSettings], logins: Option<&Ar
 
 /// Sets the proxies of the upstreams that are not called directly.
 pub(super) fn use_proxies(upstreams: &mut [UpstreamSettings], proxies: &Proxies) {
-    for http in upstreams.iter_mut().filter_map(UpstreamSettings::http_mut) {
-        if let Some(own) = &mut http.proxies {
-            proxies.clone_into(own);
-        }
-    }
+    let own = upstreams.iter_mut().filter_map(|upstream| match &mut upstream.transport {
+        Transport::Http(http) | Transport::Sse(http) => http.proxies.as_mut(),
+        Transport::Store(store) => store.http.proxies.as_mut(),
+        Transport::Git(git) => git.proxies.as_mut(),
+        Transport::Stdio(_) | Transport::Library(_) => None,
+    });
+    own.for_each(|own| proxies.clone_into(own));
 }
 
 /// Sets the issuer of callers' tokens for each upstream for which tokens are exchanged.
@@ -384,8 +398,8 @@ fn read(
     let prefix = prefix.or_else(|| Prefix::parse(id.as_str()))?;
     let mut settings = settings(section, base);
     let server_requests = server_requests(section).or(base_server_requests);
-    let rule = "one of \"library\", \"http\" (Streamable HTTP), \"sse\" (HTTP+SSE), \"stdio\", \"mlflow\", \
-                \"phoenix\", \"langfuse\"";
+    let rule = "one of \"library\", \"http\" (Streamable HTTP), \"sse\" (HTTP+SSE), \"stdio\", \"git\", \
+                \"mlflow\", \"phoenix\", \"langfuse\"";
     let meant = section.unread_text("transport").and_then(|named| meant_transport(&named));
     let rule = meant.map_or(rule.to_owned(), |meant| format!("{rule}; write \"{meant}\""));
     let Some(read) = section.required_choice("transport", &rule, &TRANSPORTS) else {
@@ -393,13 +407,16 @@ fn read(
         section.ignore_rest();
         return None;
     };
-    let transport = read(section)?;
+    let mut transport = read(section)?;
+    if let Transport::Git(git) = &mut transport {
+        git.state.push(id.as_str());
+    }
     settings.server_requests_by_default = server_requests.is_none();
     settings.server_requests = server_requests.unwrap_or(match transport {
         Transport::Http(_) => ClientCapabilities::FORM,
         // A server request is not correlated with its call here, so calls would run one at a time.
         Transport::Sse(_) | Transport::Stdio(_) => ClientCapabilities::NONE,
-        Transport::Library(_) | Transport::Store(_) => ClientCapabilities::NONE,
+        Transport::Library(_) | Transport::Git(_) | Transport::Store(_) => ClientCapabilities::NONE,
     });
     let choices = [("service", ListAs::Service), ("caller", ListAs::Caller)];
     let list_as = section.choice("list_as", ListAs::Service, &choices);
@@ -436,6 +453,7 @@ fn meant_transport(named: &str) -> Option<&'static str> {
         "httpsse" | "sselegacy" | "eventstream" => Some("sse"),
         "command" | "local" | "process" | "subprocess" => Some("stdio"),
         "files" | "folder" | "markdown" => Some("library"),
+        "github" | "gitlab" | "repository" | "repo" => Some("git"),
         "arize" | "arizephoenix" => Some("phoenix"),
         _ => None,
     }
@@ -443,8 +461,9 @@ fn meant_transport(named: &str) -> Option<&'static str> {
 
 type ReadTransport = fn(&mut Section<'_>) -> Option<Transport>;
 
-const TRANSPORTS: [(&str, ReadTransport); 7] = [
+const TRANSPORTS: [(&str, ReadTransport); 8] = [
     ("library", library),
+    ("git", |section| git::read(section).map(Transport::Git)),
     ("http", http),
     ("sse", sse),
     ("stdio", stdio),
@@ -539,18 +558,6 @@ fn http_server(section: &mut Section<'_>, revision: Option<Revision>) -> Option<
     let ca = certificate_authorities(section);
     let proxies = section.flag("proxy", true).then(Proxies::default);
     Some(Http { url: url?, revision, headers, credentials, ca, address_policy, proxies })
-}
-
-/// Reads the PEM file in `ca`.
-pub(super) fn certificate_authorities(section: &mut Section<'_>) -> Option<Arc<str>> {
-    let path = section.file("ca")?;
-    let file = path.display().to_string();
-    let pem = section.read_file(path).map_err(|error| format!("cannot read {file}: {error}"));
-    let checked = pem.and_then(|pem| match certificates(pem.as_bytes()) {
-        Ok(_) => Ok(Arc::from(pem)),
-        Err(problem) => Err(format!("{file} {problem}")),
-    });
-    checked.map_err(|message| section.mistake("ca", message)).ok()
 }
 
 fn stdio(section: &mut Section<'_>) -> Option<Transport> {

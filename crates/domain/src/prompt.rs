@@ -2,7 +2,7 @@
 //! malformed definition does not affect other prompts.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::call_overlay::CallOverlay;
@@ -46,8 +46,8 @@ pub struct PromptSource {
 /// The place where the source of a library prompt is read again.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum SourcePlace {
-    /// A file of the library.
-    File(PathBuf),
+    /// A file, in a folder of a library as it was read.
+    File { folder: Arc<Path>, path: PathBuf },
     /// The source itself as canonical JSON (RFC 8785), as a prompt store had it.
     Kept(Arc<str>),
 }

@@ -240,7 +240,7 @@ async fn first_steps(
 }
 
 /// The events of the feed: decisions, reloads, definitions, upstreams, and people who sign in.
-const CHANGES: [&str; 28] = [
+const CHANGES: [&str; 30] = [
     "prompt_approved",
     "prompt_approved_by_one",
     "prompt_rejected",
@@ -263,6 +263,8 @@ const CHANGES: [&str; 28] = [
     "account_revoked",
     "child_started",
     "child_ended",
+    "commit_served",
+    "commit_refused",
     "driver_failed",
     "task_failed",
     "cluster_store_lost",

@@ -23,6 +23,8 @@ const SENTENCES: &[(&str, &str)] = &[
     ("child_started", "The process of {upstream} started[ ({pid})]"),
     ("cluster_store_available", "The store of the cluster is *back*[ with {replicas:replica}]"),
     ("cluster_store_lost", "The store of the cluster *cannot be used*: {error}"),
+    ("commit_refused", "A commit of {upstream} was *refused*: {reason}"),
+    ("commit_served", "{upstream} serves the commit {commit}"),
     ("config_loaded", "The gateway started with the configuration {digest}"),
     ("config_rejected", "A configuration was *rejected* for {mistakes:mistake}"),
     ("config_reloaded", "The configuration was reloaded[: {digest}][ after {before}]"),

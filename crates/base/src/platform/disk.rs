@@ -58,6 +58,15 @@ pub trait Disk: Send + Sync {
     /// As `std::fs::remove_file`.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
 
+    /// Removes a folder and all that is in it; a link in it, not what it leads to.
+    ///
+    /// # Errors
+    /// As `std::fs::remove_dir_all`.
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        let _ = path;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// # Errors
     /// As `std::fs::hard_link`.
     fn hard_link(&self, original: &Path, link: &Path) -> io::Result<()>;
@@ -268,6 +277,10 @@ impl Disk for System {
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         fs::remove_file(path)
+    }
+
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        fs::remove_dir_all(path)
     }
 
     fn hard_link(&self, original: &Path, link: &Path) -> io::Result<()> {
@@ -631,6 +644,12 @@ pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
 /// See [`Disk::remove_file`].
 pub fn remove_file(path: &Path) -> io::Result<()> {
     platform().disk.remove_file(path)
+}
+
+/// # Errors
+/// See [`Disk::remove_dir_all`].
+pub fn remove_dir_all(path: &Path) -> io::Result<()> {
+    platform().disk.remove_dir_all(path)
 }
 
 /// # Errors

@@ -59,6 +59,8 @@ pub struct UpstreamStatus {
     /// The seconds that walks of its list wait because it changes again and again; 0 if they do
     /// not.
     pub walk_pause: u64,
+    /// The commit that is served of a git repository.
+    pub commit: Option<Arc<str>>,
     /// Whether the operator signs in for it.
     pub has_login: bool,
     /// Why the upstream cannot be called, or its list is stale or missing.
@@ -91,7 +93,9 @@ impl UpstreamStatus {
             return Some(format!("{note} {seconds} s").into());
         }
         let walk = self.walk.filter(|_| self.failure.is_none())?;
-        emptiness(walk.pages, walk.prompts).map(Cow::Borrowed)
+        let empty = emptiness(walk.pages, walk.prompts).map(Cow::Borrowed);
+        let serves = |commit: &Arc<str>| Cow::Owned(format!("serves commit {commit}"));
+        empty.or_else(|| self.commit.as_ref().map(serves))
     }
 }
 
@@ -149,6 +153,7 @@ pub(super) fn statuses(
             repairs: upstream.repairs().counted(),
             driver_restarts: upstream.driver_restarts(),
             walk_pause: upstream.walk_pause(),
+            commit: upstream.commit(),
             has_login: config.login().is_some(),
             failure: down.or(failure),
         }

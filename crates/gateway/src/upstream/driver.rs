@@ -499,7 +499,7 @@ impl Driver {
     async fn sleep_after_failure(&self, pause: Duration) {
         match self.upstream.transport {
             // An edit may correct the library.
-            Transport::Library(_) => {
+            Transport::Library(_) | Transport::Git(_) => {
                 let _ = timeout(pause, self.signals.list_changed.notified()).await;
             }
             // Notifications of a failing upstream must not shorten the wait.

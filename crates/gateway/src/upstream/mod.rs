@@ -11,6 +11,7 @@ pub(crate) mod auth;
 pub mod transport;
 pub mod library;
 pub(crate) mod stores;
+pub mod git;
 pub mod prompt_list;
 pub(crate) mod stderr_tail;
 pub(crate) mod recent_calls;
@@ -169,6 +170,14 @@ impl Upstream {
     pub(crate) fn library_source(&self, raw_name: &str) -> Option<SourcePlace> {
         match self.connection_state() {
             ConnectionState::Up(connection) => connection.library()?.source(raw_name),
+            _ => None,
+        }
+    }
+
+    /// Returns the commit whose files are served, for a library in a git repository.
+    pub(crate) fn commit(&self) -> Option<Arc<str>> {
+        match self.connection_state() {
+            ConnectionState::Up(connection) => connection.library()?.commit.clone(),
             _ => None,
         }
     }
@@ -625,7 +634,7 @@ fn client_attributes<'a>(
     prompt: Option<&'a str>,
 ) -> Option<telemetry::ClientAttributes<'a>> {
     let (transport, server) = match &upstream.transport {
-        Transport::Library(_) | Transport::Store(_) => return None,
+        Transport::Library(_) | Transport::Git(_) | Transport::Store(_) => return None,
         Transport::Stdio(_) => (TransportKind::Pipe, None),
         Transport::Http(http) | Transport::Sse(http) => {
             let port = if http.url.scheme_str() == Some("https") { 443 } else { 80 };

@@ -19,7 +19,6 @@ pub use examined::{Examined, OfferedVersion, examine_all};
 pub use parts::{VersionPart, VersionParts};
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -36,7 +35,7 @@ use crate::router::blocking::beside_calls;
 use crate::router::catalog::Catalog;
 use crate::upstream::library::{FileChange, source_object};
 use config::lock::{Lock, StoreError};
-use config::{ApprovalRules, Config, Transport};
+use config::{ApprovalRules, Config, Transport, UpstreamSettings};
 use domain::approval::{Approval, Attribution, NO_ARGUMENTS, Version};
 use domain::name::UpstreamId;
 use domain::prompt::SourcePlace;
@@ -104,15 +103,10 @@ const SOURCE_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Approvals {
     pub(super) rules: ApprovalRules,
     catalog: Arc<ArcSwap<Catalog>>,
-    libraries: BTreeMap<UpstreamId, LibraryFolder>,
+    /// The longest source of a prompt, in bytes (`max_message`), of each upstream whose prompts are
+    /// files.
+    libraries: BTreeMap<UpstreamId, usize>,
     shared: Arc<RouterSharedState>,
-}
-
-/// An upstream whose prompts are files of a folder.
-struct LibraryFolder {
-    folder: PathBuf,
-    /// `max_message`: the longest source of a prompt, in bytes.
-    max_source: usize,
 }
 
 impl Approvals {
@@ -121,14 +115,12 @@ impl Approvals {
         catalog: Arc<ArcSwap<Catalog>>,
         shared: Arc<RouterSharedState>,
     ) -> Self {
-        let libraries = config.upstreams.iter().filter_map(|upstream| match &upstream.transport {
-            Transport::Library(folder) => {
-                let max_source = upstream.settings.max_message;
-                Some((upstream.id.clone(), LibraryFolder { folder: folder.clone(), max_source }))
-            }
-            _ => None,
-        });
-        let libraries = libraries.collect();
+        let has_files = |upstream: &&UpstreamSettings| {
+            matches!(upstream.transport, Transport::Library(_) | Transport::Git(_))
+        };
+        let libraries = config.upstreams.iter().filter(has_files);
+        let max_source = |up: &UpstreamSettings| (up.id.clone(), up.settings.max_message);
+        let libraries = libraries.map(max_source).collect();
         Self { rules: config.approvals.clone(), catalog, libraries, shared }
     }
 
@@ -199,14 +191,14 @@ impl Approvals {
         upstream: &UpstreamId,
         place: SourcePlace,
     ) -> Result<String, String> {
-        let file = match place {
-            SourcePlace::File(file) => file,
+        let (folder, file) = match place {
+            SourcePlace::File { folder, path } => (folder, path),
             SourcePlace::Kept(source) => return Ok(source.to_string()),
         };
-        let Some(LibraryFolder { folder, max_source }) = self.libraries.get(upstream) else {
+        let Some(limit) = self.libraries.get(upstream).copied() else {
             return Err("its upstream is no library any more".to_owned());
         };
-        let (folder, library, limit) = (folder.clone(), upstream.to_string(), *max_source);
+        let library = upstream.to_string();
         let reading = beside_calls(move || source_object(&folder, &library, &file, limit));
         let read = timeout(SOURCE_TIMEOUT, reading).await;
         read.unwrap_or_else(|_| Err("its file cannot be read in time".to_owned()))
@@ -217,12 +209,9 @@ impl Approvals {
         for examined in prompts {
             let prompt = examined.row.offered.as_ref().map(|offered| &offered.prompt);
             let source = prompt.and_then(|prompt| prompt.source.as_ref());
-            let library = self.libraries.get(&examined.row.upstream);
-            let Some((source, LibraryFolder { folder, .. })) = source.zip(library) else {
-                continue;
-            };
-            let SourcePlace::File(file) = &source.place else { continue };
-            let Ok(change) = FileChange::last(folder.join(file)).await else { return };
+            let place = source.map(|source| &source.place);
+            let Some(SourcePlace::File { path, .. }) = place else { continue };
+            let Ok(change) = FileChange::last(path.clone()).await else { return };
             let mut names = std::iter::once(&decider.by).chain(&decider.known_as);
             examined.own_change = change.filter(|change| names.any(|name| change.is_by(name)));
         }

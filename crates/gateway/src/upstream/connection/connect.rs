@@ -15,6 +15,7 @@ use crate::upstream::auth::authorization::Authorization;
 use crate::upstream::auth::caller_tokens::CallerTokens;
 use crate::upstream::auth::token_source::TokenSource;
 use crate::upstream::call::correlator::{Correlator, NotificationSinks};
+use crate::upstream::git::{GitSource, GitTree};
 use crate::upstream::library::LibrarySnapshot;
 use crate::upstream::stores::StoreReader;
 use crate::upstream::transport::UpstreamTransport;
@@ -67,6 +68,7 @@ enum ConnectTarget {
         /// Absent where the system cannot watch the folder.
         _watch: Option<Watch>,
     },
+    Git(Arc<GitSource>),
     Store(Arc<StoreReader>),
 }
 
@@ -98,6 +100,10 @@ impl ConnectTarget {
                         "the library cannot be watched; edits are found by polling only");
                 }
                 Self::Library { folder: folder.clone(), _watch: watch.ok() }
+            }
+            config::Transport::Git(git) => {
+                let (id, audit) = (sinks.upstream.clone(), sinks.audit.clone());
+                Self::Git(Arc::new(GitSource::new(id, git, &upstream.settings, audit)))
             }
             config::Transport::Store(store) => Self::store(store, endpoint(&store.http)?, upstream),
         })
@@ -163,6 +169,9 @@ impl Connector {
             config::Transport::Store(store) => {
                 ConnectTarget::store(store, endpoint(&store.http)?, &self.upstream)
             }
+            config::Transport::Git(_) => {
+                return Err("a git repository has one connection, for all callers".to_owned());
+            }
         };
         Ok(Self {
             upstream: self.upstream.clone(),
@@ -194,7 +203,7 @@ impl Connector {
                 endpoint.authorization()
             }
             ConnectTarget::Store(reader) => reader.endpoint().authorization(),
-            ConnectTarget::Stdio(_) | ConnectTarget::Library { .. } => None,
+            ConnectTarget::Stdio(_) | ConnectTarget::Library { .. } | ConnectTarget::Git(_) => None,
         }
     }
 
@@ -220,6 +229,7 @@ impl Connector {
                 }
                 ConnectTarget::Stdio(stdio) => self.detect_child(stdio).await,
                 ConnectTarget::Library { folder, .. } => self.load_library(folder.clone()).await,
+                ConnectTarget::Git(source) => self.load_newest(source).await,
                 ConnectTarget::Store(reader) => self.read_store(reader).await,
             }
         });
@@ -254,6 +264,10 @@ impl Connector {
                     self.connect_child(stdio, sinks, revision, capabilities).await
                 }
                 ConnectTarget::Library { folder, .. } => self.load_library(folder.clone()).await,
+                ConnectTarget::Git(source) => match source.served().await {
+                    Some(tree) => self.load_commit(tree).await,
+                    None => Err(Kind::Unavailable("no commit was fetched yet".to_owned())),
+                },
                 ConnectTarget::Store(reader) => self.read_store(reader).await,
             }
         });
@@ -354,9 +368,33 @@ impl Connector {
     }
 
     async fn load_library(&self, folder: PathBuf) -> Result<Connection, Kind> {
+        self.load(folder).await.map(Connection::Library)
+    }
+
+    async fn load(&self, folder: PathBuf) -> Result<LibrarySnapshot, Kind> {
         let upstream = self.upstream.clone();
         let load = move || LibrarySnapshot::load(&folder, upstream.id.as_str(), &upstream.settings);
-        run_loader(&self.upstream, load).await.map(Connection::Library)
+        run_loader(&self.upstream, load).await
+    }
+
+    /// Loads the newest commit. At the start it is the one that was served before, so that nobody
+    /// waits for a remote that may be down; a driver then asks for the newest at once.
+    async fn load_newest(&self, source: &GitSource) -> Result<Connection, Kind> {
+        if let Some(driver) = &self.sinks.list_changed
+            && let Some(tree) = source.served_before().await
+        {
+            driver.notify_one();
+            return self.load_commit(tree).await;
+        }
+        self.load_commit(source.refresh().await?).await
+    }
+
+    async fn load_commit(&self, tree: GitTree) -> Result<Connection, Kind> {
+        let mut snapshot = self.load(tree.folder).await?;
+        (snapshot.transport, snapshot.commit) = ("git", Some(tree.commit));
+        let prompts = tree.left_out.into_iter().filter(|reason| reason.contains(".md: "));
+        snapshot.listed.malformed.extend(prompts.map(Into::into));
+        Ok(Connection::Library(snapshot))
     }
 
     async fn read_store(&self, reader: &Arc<StoreReader>) -> Result<Connection, Kind> {

@@ -4,10 +4,9 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::timeout;
 
-use base::platform::processes::{Child, Exit, ProgramCommand, Signal};
+use crate::upstream::git::program::GitCall;
 use base::platform::{blocking, platform};
 
 /// The last commit that changed a file.
@@ -27,11 +26,10 @@ pub(crate) struct Hangs;
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Bytes of an output that are read: an answer is one line.
-const MAX_OUTPUT: u64 = 64 << 10;
+const MAX_OUTPUT: usize = 64 << 10;
 
-/// Variables that git inherits: to be found, and to know the repositories that its user trusts
-/// (`safe.directory`).
-const INHERITED: [&str; 3] = ["PATH", "HOME", "XDG_CONFIG_HOME"];
+/// Variables that git inherits, to know the repositories that its user trusts (`safe.directory`).
+const INHERITED: [&str; 2] = ["HOME", "XDG_CONFIG_HOME"];
 
 /// The others: no configuration of the system, no question, no lock and no download.
 const SET: [(&str, &str); 5] = [
@@ -91,38 +89,19 @@ impl FileChange {
 
 /// Runs git in a folder, for one file in it, and returns its output; `None` if it fails.
 async fn git(folder: &Path, command: &[&str], name: &OsStr) -> Result<Option<String>, Hangs> {
-    let (path, processes) = (std::env::var_os("PATH"), &platform().processes);
-    let Ok(program) = processes.find("git".as_ref(), path.as_deref(), folder) else {
-        return Ok(None);
-    };
     let arguments = OPTIONS.iter().chain(command).map(OsString::from);
     let inherited =
         INHERITED.into_iter().filter_map(|key| Some((key.into(), std::env::var_os(key)?)));
     let set = SET.into_iter().map(|(key, value)| (key.into(), value.into()));
-    let started = processes.spawn(&ProgramCommand {
-        program: program.into(),
+    let call = GitCall {
+        folder,
         arguments: arguments.chain([name.to_owned()]).collect(),
-        folder: folder.to_owned(),
         environment: inherited.chain(set).collect(),
-    });
-    let Ok(Child { mut process, stdin, stdout, stderr }) = started else { return Ok(None) };
-    drop(stdin);
-    let running = async {
-        let (output, _) = tokio::join!(read(stdout), read(stderr));
-        process.exited().await;
-        output
+        input: Vec::new(),
+        max_output: MAX_OUTPUT,
     };
-    let Ok(output) = timeout(CALL_TIMEOUT, running).await else {
-        process.signal(Signal::Kill);
-        return Err(Hangs);
-    };
-    Ok(output.filter(|_| process.exit() == Some(Exit::Code(0))))
-}
-
-async fn read(stream: impl AsyncRead + Unpin) -> Option<String> {
-    let mut text = String::new();
-    stream.take(MAX_OUTPUT).read_to_string(&mut text).await.ok()?;
-    Some(text)
+    let output = timeout(CALL_TIMEOUT, call.run()).await.map_err(|_| Hangs)?;
+    Ok(output.ok().and_then(|output| String::from_utf8(output).ok()))
 }
 
 #[cfg(test)]

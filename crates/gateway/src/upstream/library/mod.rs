@@ -43,6 +43,8 @@ pub struct LibrarySnapshot {
     /// The prompt list of the library, with one reason for each file that is no valid prompt. The
     /// reasons and the remarks begin with the path of the file, and the line and column in it.
     pub listed: PromptList,
+    /// The commit that the files are of, where they are those of a git repository.
+    pub commit: Option<Arc<str>>,
     /// Longest result, in bytes (`max_message`).
     max_message: usize,
 }
@@ -121,7 +123,7 @@ impl LibrarySnapshot {
 
     fn empty(transport: &'static str, listed: PromptList, settings: &Settings) -> Self {
         let max_message = settings.max_message;
-        Self { transport, prompts: BTreeMap::new(), listed, max_message }
+        Self { transport, prompts: BTreeMap::new(), listed, commit: None, max_message }
     }
 
     /// Makes the snapshot of a prompt store from its prompts, each with another name. `listed` has
@@ -156,11 +158,7 @@ impl LibrarySnapshot {
 
     /// Returns where the source of a prompt is.
     pub(super) fn source(&self, name: &str) -> Option<SourcePlace> {
-        let LibraryPrompt { path, source, .. } = self.prompts.get(name)?;
-        Some(match &source.place {
-            SourcePlace::File(_) => SourcePlace::File(path.clone()),
-            kept @ SourcePlace::Kept(_) => kept.clone(),
-        })
+        Some(self.prompts.get(name)?.source.place.clone())
     }
 
     /// Returns the result of `prompts/get`; `arguments` is an object of strings. `approved` is the
@@ -236,7 +234,8 @@ impl LibrarySnapshot {
             return Err(why);
         }
         let digest = seal::sha256_text(object.as_bytes()).into();
-        let place = SourcePlace::File(file.resolved.clone());
+        let folder = reader.folder().into();
+        let place = SourcePlace::File { folder, path: file.resolved.clone() };
         self.push(prompt, compiled, path, PromptSource { digest, place });
         Ok(())
     }

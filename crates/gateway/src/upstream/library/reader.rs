@@ -34,6 +34,10 @@ impl<'a> LibraryReader<'a> {
         Self { folder, library, max_message, left: most, embedded: BTreeMap::new() }
     }
 
+    pub(super) fn folder(&self) -> &'a Path {
+        self.folder
+    }
+
     /// Reads one file; `None` if it is no prompt.
     ///
     /// # Errors

@@ -1,0 +1,455 @@
+//! A git repository as the source of a library. The `git` program fetches one commit into a bare
+//! repository; its files are then read object by object and written by the gateway itself. There is
+//! no checkout, so a repository can name no hook, filter, link or submodule that has an effect.
+
+mod kept;
+mod listing;
+pub(crate) mod program;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tracing::info;
+
+use audit::Audit;
+use audit::record::AuditEvent;
+use base::platform::blocking;
+use base::platform::disk::{self, File, OpenOptions, Readers};
+use base::seal;
+use config::{Git, Settings, durable_file};
+use domain::fault::UpstreamFaultKind as Kind;
+use kept::Kept;
+use listing::{MAX_FILES, Tip, TreeFiles, candidates, contents, is_object};
+use program::{GitCall, GitError};
+
+/// The repository of one upstream.
+pub(crate) struct GitSource {
+    upstream: Arc<str>,
+    git: Git,
+    /// `max_message`: larger files are left out.
+    max_file: usize,
+    /// `max_walk`: bytes of all files.
+    max_all: usize,
+    /// Digest of all of these.
+    source: String,
+    audit: Audit,
+    /// Whether a commit was asked for since the start.
+    is_started: AtomicBool,
+    /// The commit that was served last, and the object that was refused last: each is recorded once.
+    recorded: [Mutex<Option<String>>; 2],
+}
+
+/// The files of a commit, in a folder that does not change.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct GitTree {
+    pub commit: Arc<str>,
+    pub folder: PathBuf,
+    /// The files that are left out, each with the reason.
+    pub left_out: Vec<String>,
+}
+
+/// Time for which another process may hold the state folder, such as a command of `approvals`.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The reference of the fetched object in the bare repository.
+const FETCHED: &str = "refs/promptgate/fetched";
+
+/// Bytes that the objects of a repository may take: more than a library has, and less than a disk.
+const MAX_OBJECTS: u64 = 256 << 20;
+
+/// Fetched packs after which the repository is made anew: old commits are of no use.
+const MAX_PACKS: usize = 60;
+
+/// Time between two looks at the size of what is being fetched.
+const SIZE_POLL: Duration = Duration::from_millis(200);
+
+/// Longest output of git about a remote or a signature, in bytes.
+const MAX_TEXT: usize = 1 << 20;
+
+/// Longest list of the files of a commit: four hundred bytes for each.
+const MAX_LISTING: usize = MAX_FILES * 400;
+
+/// Variables that git inherits: how to reach an agent of ssh, and certificates.
+const INHERITED: [&str; 6] =
+    ["SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR", "GIT_SSL_CAINFO", "TMPDIR", "SYSTEMROOT"];
+
+/// No configuration of the user or the system, no question, and nothing that a repository replaces.
+const SET: [(&str, &str); 9] = [
+    ("GIT_CONFIG_NOSYSTEM", "1"),
+    ("GIT_CONFIG_GLOBAL", "/dev/null"),
+    ("GIT_ATTR_NOSYSTEM", "1"),
+    ("GIT_TERMINAL_PROMPT", "0"),
+    ("GIT_NO_LAZY_FETCH", "1"),
+    ("GIT_NO_REPLACE_OBJECTS", "1"),
+    ("GIT_OPTIONAL_LOCKS", "0"),
+    ("GIT_SSH_COMMAND", "ssh -oBatchMode=yes -oControlMaster=no -oStrictHostKeyChecking=yes"),
+    ("LC_ALL", "C"),
+];
+
+/// The configuration of all calls. Signatures are those of ssh: the other programs do not exist, so
+/// that the keys of the gateway's user prove nothing.
+const CONFIGURED: [(&str, &str); 11] = [
+    ("core.hooksPath", "/dev/null"),
+    ("core.attributesFile", "/dev/null"),
+    ("core.fsmonitor", "false"),
+    ("credential.helper", ""),
+    ("fetch.unpackLimit", "1"),
+    ("gc.auto", "0"),
+    ("http.followRedirects", "false"),
+    ("gpg.format", "ssh"),
+    ("gpg.minTrustLevel", "fully"),
+    ("gpg.openpgp.program", "/nonexistent"),
+    ("gpg.x509.program", "/nonexistent"),
+];
+
+impl GitSource {
+    pub(crate) fn new(upstream: Arc<str>, git: &Git, settings: &Settings, audit: Audit) -> Self {
+        let (max_file, max_all) = (settings.max_message, settings.max_walk);
+        let Git { url, reference, path, trusted_keys, .. } = git;
+        let source =
+            format!("{url:?} {reference:?} {path:?} {trusted_keys:?} {max_file} {max_all}");
+        Self {
+            upstream,
+            git: git.clone(),
+            max_file,
+            max_all,
+            source: seal::sha256_text(source.as_bytes()),
+            audit,
+            is_started: AtomicBool::new(false),
+            recorded: Default::default(),
+        }
+    }
+
+    /// Returns the commit that was served before the start, but for the first time only. `None` if
+    /// there was none, or its files are not whole.
+    pub(crate) async fn served_before(&self) -> Option<GitTree> {
+        if self.is_started.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        let (state, source) = (self.git.state.clone(), self.source.clone());
+        let reading = move || Kept::read(&state, &source).filter(|kept| kept.is_whole(&state));
+        blocking(reading).await.ok().flatten().map(|kept| self.served_now(kept))
+    }
+
+    /// Returns the commit that was served last, without a look at the remote. `None` if there is
+    /// none.
+    pub(crate) async fn served(&self) -> Option<GitTree> {
+        self.kept().await.map(|kept| self.tree(kept))
+    }
+
+    /// Returns the newest commit, which is fetched if it is not there yet. Dropped before the end,
+    /// it changes nothing.
+    ///
+    /// # Errors
+    /// [`Kind::Unavailable`] when the remote cannot be reached, or git or the state folder not be
+    /// used; [`Kind::Protocol`] when the commit is refused. The commit before is as it was.
+    pub(crate) async fn refresh(&self) -> Result<GitTree, Kind> {
+        let lock = Arc::new(self.lock().await?);
+        let before = self.kept().await;
+        let refreshed = self.newest(before.clone(), &lock).await;
+        refreshed.map(|kept| self.served_now(kept)).map_err(|kind| match (kind, before) {
+            (Kind::Unavailable(why), Some(kept)) => Kind::Unavailable(still_served(&why, &kept)),
+            (Kind::Protocol(why), Some(kept)) => Kind::Protocol(still_served(&why, &kept)),
+            (kind, _) => kind,
+        })
+    }
+
+    async fn newest(&self, before: Option<Kept>, lock: &Arc<File>) -> Result<Kept, Kind> {
+        self.prepare().await?;
+        let tip = self.tip().await?;
+        if let Some(kept) = before.clone().filter(|kept| kept.object == tip.object) {
+            return Ok(kept);
+        }
+        let taken = self.take(&tip, before, lock).await;
+        if taken.is_err() {
+            // Whatever is wrong with the repository, the next attempt does not find it.
+            let repository = self.repository();
+            let _ = blocking(move || disk::remove_dir_all(&repository)).await;
+        }
+        taken
+    }
+
+    /// Records a commit that was not served before, whichever process has fetched it.
+    fn served_now(&self, kept: Kept) -> GitTree {
+        if self.is_news(0, &kept.commit) {
+            info!(upstream = %self.upstream, commit = kept.commit, "a new commit is served");
+            let event = AuditEvent::new("commit_served").text("upstream", &self.upstream);
+            self.audit.note(event.text("commit", &kept.commit));
+        }
+        self.tree(kept)
+    }
+
+    fn is_news(&self, index: usize, id: &str) -> bool {
+        let mut last = self.recorded[index].lock().unwrap_or_else(PoisonError::into_inner);
+        last.replace(id.to_owned()).as_deref() != Some(id)
+    }
+
+    async fn kept(&self) -> Option<Kept> {
+        let (state, source) = (self.git.state.clone(), self.source.clone());
+        blocking(move || Kept::read(&state, &source)).await.ok().flatten()
+    }
+
+    fn tree(&self, kept: Kept) -> GitTree {
+        let folder = kept.folder(&self.git.state);
+        GitTree { commit: kept.commit.into(), folder, left_out: kept.left_out }
+    }
+
+    fn repository(&self) -> PathBuf {
+        self.git.state.join("repository")
+    }
+
+    /// Locks the state folder against other processes, until the file is closed.
+    async fn lock(&self) -> Result<File, Kind> {
+        let state = self.git.state.clone();
+        let locking = move || {
+            disk::create_dir_all(&state, Readers::Owner)?;
+            let options = OpenOptions { create: true, write: true, ..OpenOptions::private() };
+            let file = options.open(&state.join("lock"))?;
+            durable_file::lock(&file, LOCK_PATIENCE).map(|()| file)
+        };
+        blocking(locking).await.map_err(internal)?.map_err(|error| self.unwritable(&error))
+    }
+
+    fn unwritable(&self, error: &std::io::Error) -> Kind {
+        let state = self.git.state.display();
+        Kind::Unavailable(format!("the directory {state} cannot be used: {error}; see `state`"))
+    }
+
+    /// Makes the bare repository if there is none, or if it has too many packs, and writes the
+    /// files that git reads.
+    async fn prepare(&self) -> Result<(), Kind> {
+        let (repository, git) = (self.repository(), self.git.clone());
+        let preparing = move || {
+            let packs = disk::read_dir(&repository.join("objects/pack")).map_or(0, |all| all.len());
+            if packs > 2 * MAX_PACKS {
+                disk::remove_dir_all(&repository)?;
+            }
+            let files = [("signers", &git.trusted_keys), ("ca.pem", &git.ca)];
+            for (name, text) in files.iter().filter_map(|(name, text)| Some((name, text.as_ref()?)))
+            {
+                durable_file::replace(&git.state.join(name), text, Readers::Owner)?;
+            }
+            Ok(disk::is_folder(&repository.join("refs")))
+        };
+        let is_there = blocking(preparing).await.map_err(internal)?;
+        if is_there.map_err(|error| self.unwritable(&error))? {
+            return Ok(());
+        }
+        let making = ["init", "--quiet", "--bare", "--template="];
+        self.run(making, Vec::new(), MAX_TEXT).await.map(drop).map_err(unavailable)
+    }
+
+    /// Asks the remote for the reference.
+    async fn tip(&self) -> Result<Tip, Kind> {
+        let names = candidates(self.git.reference.as_deref());
+        let asking = ["ls-remote", "--", &self.git.url];
+        let asking = asking.into_iter().chain(names.iter().map(String::as_str));
+        let output = self.run(asking, Vec::new(), MAX_TEXT).await.map_err(unavailable)?;
+        Tip::find(&String::from_utf8_lossy(&output), &names).ok_or_else(|| {
+            let wanted = names.join(" or ");
+            Kind::Unavailable(format!("the repository has no {wanted}: push it, or correct `ref`"))
+        })
+    }
+
+    /// Fetches what the reference names, and serves it if it may be.
+    async fn take(&self, tip: &Tip, before: Option<Kept>, lock: &Arc<File>) -> Result<Kept, Kind> {
+        self.fetch(tip).await?;
+        let peeled = format!("{FETCHED}^{{commit}}");
+        let ids = self.run(["rev-parse", FETCHED, &peeled], Vec::new(), MAX_TEXT).await;
+        let ids = String::from_utf8_lossy(&ids.map_err(unavailable)?).into_owned();
+        let mut ids = ids.lines().filter(|id| is_object(id)).map(str::to_owned);
+        let (Some(object), Some(commit)) = (ids.next(), ids.next()) else {
+            return Err(Kind::Protocol("the reference names no commit".to_owned()));
+        };
+        self.verify(tip, &object, &commit).await?;
+        let files = self.files(&commit).await?;
+        let input = files.files.iter().map(|file| format!("{}\n", file.object)).collect::<String>();
+        let most = self.max_all + 128 * files.files.len();
+        let output = self.run(["cat-file", "--batch"], input.into_bytes(), most).await;
+        let output = output.map_err(unavailable)?;
+        let TreeFiles { files, left_out } = files;
+        let source = self.source.clone();
+        let new = Kept { source, object, commit, digest: String::new(), left_out };
+        // The lock is held until the files are written, even if nobody waits for that any more.
+        let (state, lock) = (self.git.state.clone(), lock.clone());
+        let serving = move || {
+            let _lock = lock;
+            let contents = contents(&output, &files)?;
+            Some(new.serve(&state, &files, &contents, before.as_ref()))
+        };
+        let served = blocking(serving).await.map_err(internal)?;
+        let served =
+            served.ok_or_else(|| Kind::Protocol("git lost a file of the commit".into()))?;
+        served.map_err(|error| self.unwritable(&error))
+    }
+
+    /// Fetches the last commit of the reference, as long as it is not too large.
+    async fn fetch(&self, tip: &Tip) -> Result<(), Kind> {
+        let wanted = format!("+{}:{FETCHED}", tip.name);
+        let fetching = [
+            "fetch",
+            "--quiet",
+            "--depth=1",
+            "--no-tags",
+            "--no-recurse-submodules",
+            "--no-write-fetch-head",
+            "--no-auto-maintenance",
+            "--",
+            &self.git.url,
+            &wanted,
+        ];
+        tokio::select! {
+            fetched = self.run(fetching, Vec::new(), MAX_TEXT) => {
+                fetched.map(drop).map_err(unavailable)
+            }
+            () = outgrown(self.repository().join("objects/pack")) => {
+                let limit = MAX_OBJECTS >> 20;
+                Err(Kind::Protocol(format!("the repository has more than {limit} MiB")))
+            }
+        }
+    }
+
+    /// Checks the signature of an annotated tag, or else of the commit, if keys are trusted. A tag
+    /// must have its own name in it: a remote could offer an older one under a newer name.
+    async fn verify(&self, tip: &Tip, object: &str, commit: &str) -> Result<(), Kind> {
+        if self.git.trusted_keys.is_none() {
+            return Ok(());
+        }
+        let is_tag = object != commit;
+        let (verifying, what) = if is_tag {
+            (vec!["verify-tag", "--format=%(tag)", object], "tag")
+        } else {
+            (vec!["verify-commit", object], "commit")
+        };
+        let why = match self.run(verifying, Vec::new(), MAX_TEXT).await {
+            Ok(name) => {
+                let name = String::from_utf8_lossy(&name).trim().to_owned();
+                if !is_tag || tip.name.ends_with(&format!("/{name}")) {
+                    return Ok(());
+                }
+                "has another name in its signature"
+            }
+            Err(error @ (GitError::Missing | GitError::NotStarted(_))) => {
+                return Err(unavailable(error));
+            }
+            Err(GitError::Failed(said)) if said.contains("cannot run") => {
+                let missing =
+                    "`ssh-keygen`, which checks signatures, is not installed: install OpenSSH";
+                return Err(Kind::Unavailable(missing.to_owned()));
+            }
+            Err(_) => "has no signature of one of the trusted_keys",
+        };
+        let refused = format!("the {what} {object} {why}");
+        if self.is_news(1, object) {
+            let event = AuditEvent::new("commit_refused").text("upstream", &self.upstream);
+            self.audit.note(event.text("commit", commit).text("reason", &refused));
+        }
+        Err(Kind::Protocol(refused))
+    }
+
+    /// Lists the files of a commit in the configured folder.
+    async fn files(&self, commit: &str) -> Result<TreeFiles, Kind> {
+        let path = &self.git.path;
+        let tree = format!("{commit}:{path}");
+        let listed = self.run(["ls-tree", "-r", "-l", "-z", &tree], Vec::new(), MAX_LISTING).await;
+        let listed = listed.map_err(|error| match error {
+            GitError::Failed(_) => Kind::Protocol(format!("the commit has no folder {path:?}")),
+            GitError::TooMuch(_) => Kind::Protocol("the folder has too many files".to_owned()),
+            error => unavailable(error),
+        })?;
+        TreeFiles::read(&listed, self.max_file, self.max_all).map_err(Kind::Protocol)
+    }
+
+    /// Runs git on the bare repository.
+    async fn run<'a>(
+        &self,
+        arguments: impl IntoIterator<Item = &'a str>,
+        input: Vec<u8>,
+        max_output: usize,
+    ) -> Result<Vec<u8>, GitError> {
+        let arguments = arguments.into_iter().map(OsString::from).collect();
+        let (folder, environment) = (self.git.state.as_path(), self.environment());
+        GitCall { folder, arguments, environment, input, max_output }.run().await
+    }
+
+    /// Returns all variables of git. The credential is one of them, since others on the machine
+    /// can read arguments.
+    fn environment(&self) -> Vec<(OsString, OsString)> {
+        let Git { state, authorization, proxies, ca, .. } = &self.git;
+        let mut configured: Vec<(&str, OsString)> =
+            CONFIGURED.iter().map(|(key, value)| (*key, OsString::from(value))).collect();
+        configured.push(("gpg.ssh.allowedSignersFile", absolute(&state.join("signers"))));
+        if let Some(header) = authorization {
+            let header = format!("Authorization: {}", header.expose());
+            configured.push(("http.extraHeader", header.into()));
+        }
+        if ca.is_some() {
+            configured.push(("http.sslCAInfo", absolute(&state.join("ca.pem"))));
+        }
+        let mut environment: Vec<(OsString, OsString)> = INHERITED
+            .into_iter()
+            .filter_map(|name| Some((name.into(), std::env::var_os(name)?)))
+            .chain(SET.map(|(name, value)| (name.into(), value.into())))
+            .collect();
+        let mut set = |name: &str, value: OsString| environment.push((name.into(), value));
+        set("GIT_DIR", absolute(&self.repository()));
+        set("HOME", absolute(state));
+        set("GIT_ALLOW_PROTOCOL", self.git.protocol().into());
+        if let Some(proxies) = proxies {
+            let proxy = |url: &Option<config::Secret>| url.as_ref().map(|url| url.expose().into());
+            proxy(&proxies.http).into_iter().for_each(|url| set("http_proxy", url));
+            proxy(&proxies.https).into_iter().for_each(|url| set("https_proxy", url));
+            set("no_proxy", OsString::from(&proxies.direct));
+        }
+        set("GIT_CONFIG_COUNT", configured.len().to_string().into());
+        for (index, (key, value)) in configured.into_iter().enumerate() {
+            set(&format!("GIT_CONFIG_KEY_{index}"), key.into());
+            set(&format!("GIT_CONFIG_VALUE_{index}"), value);
+        }
+        environment
+    }
+}
+
+/// Returns why this machine cannot fetch a repository, as far as that can be known without it.
+pub fn missing_program() -> Option<String> {
+    program::find(Path::new(".")).err().map(|error| error.to_string())
+}
+
+/// git runs in the state folder.
+fn absolute(path: &Path) -> OsString {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).into()
+}
+
+/// Returns once the files of a folder take more than [`MAX_OBJECTS`].
+async fn outgrown(folder: PathBuf) {
+    loop {
+        sleep(SIZE_POLL).await;
+        let folder = folder.clone();
+        let measuring = move || {
+            let names = disk::read_dir(&folder).unwrap_or_default().into_iter();
+            names
+                .filter_map(|name| Some(disk::metadata(&folder.join(name)).ok()?.length))
+                .sum::<u64>()
+        };
+        if blocking(measuring).await.is_ok_and(|length| length > MAX_OBJECTS) {
+            return;
+        }
+    }
+}
+
+/// Says that the commit before is served for want of a newer one.
+fn still_served(why: &str, kept: &Kept) -> String {
+    format!("{why}; commit {} is still served", kept.commit.get(..12).unwrap_or_default())
+}
+
+fn unavailable(error: GitError) -> Kind {
+    Kind::Unavailable(error.to_string())
+}
+
+fn internal(error: base::platform::BlockingError) -> Kind {
+    Kind::Internal(error.to_string())
+}
