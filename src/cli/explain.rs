@@ -133,7 +133,7 @@ fn explain_approval(config: &Config, prompt: &ExplainedPrompt, out: &mut String)
 
 fn explain_access(rules: &RuleSet, caller: &Caller, prompt: PromptRef<'_>, out: &mut String) {
     let access = Decisions::new(rules);
-    for method in Method::ALL {
+    for method in Method::OF_PROMPTS {
         let AccessVerdict { is_allowed, reasons } = access.decide(caller, method, prompt);
         let verdict = if is_allowed { "allowed" } else { "denied" };
         let by = if reasons.is_empty() {

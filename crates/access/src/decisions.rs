@@ -169,7 +169,7 @@ mod tests {
     fn rule() -> Rule {
         Rule {
             effect: Effect::Allow,
-            methods: Method::ALL.to_vec(),
+            methods: Method::OF_PROMPTS.to_vec(),
             callers: RuleCallers::Authenticated,
             upstreams: Vec::new(),
             prompts: Vec::new(),
@@ -372,7 +372,7 @@ mod tests {
         let some = |values: &'static [&'static str]| subsequence(values, 0..=values.len());
         (
             any::<bool>(),
-            subsequence(Method::ALL.to_vec(), 1..=3),
+            subsequence(Method::OF_PROMPTS.to_vec(), 1..=3),
             (some(&["a", "b"]), some(&["ci", "bob"]), some(&["s"])),
             some(&["crm", "git"]),
             some(&["p*", "*q", "r", "p"]),
@@ -408,7 +408,7 @@ mod tests {
                 let types = Arc::new(Types::new());
                 let all = CallerClass::new("", access.rules.policies.clone(), &caller, types).unwrap();
                 for (method, upstream) in
-                    Method::ALL.into_iter().flat_map(|method| [(method, "crm"), (method, "git")])
+                    Method::OF_PROMPTS.into_iter().flat_map(|method| [(method, "crm"), (method, "git")])
                 {
                     let names = ["p", "pq", "q", "r", "s"];
                     let expected = names.map(|name| all.decide(method, prompt(upstream, name)).is_allowed);

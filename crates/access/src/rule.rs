@@ -104,15 +104,15 @@ impl RuleCallers {
 /// Returns the Cedar action of a method.
 pub fn action(method: Method) -> &'static str {
     match method {
-        Method::List => "list",
-        Method::Get => "get",
+        Method::List | Method::ListSkills => "list",
+        Method::Get | Method::GetSkill | Method::ReadFile | Method::ReadDirectory => "get",
         Method::Complete => "complete",
     }
 }
 
 /// Parses a Cedar action.
 pub fn parse_action(name: &str) -> Option<Method> {
-    Method::ALL.into_iter().find(|method| action(*method) == name)
+    Method::OF_PROMPTS.into_iter().find(|method| action(*method) == name)
 }
 
 /// Returns the Cedar conditions on a prompt's name, of which one must hold.

@@ -117,7 +117,8 @@ groups, such as ["engineering"]: Callers that are in one of the groups. Without 
 callers, such as ["ci"]: Callers that have one of the ids.
 scopes, such as ["prompts"]: Callers that have one of the scopes.
 upstreams, such as ["library"]: Upstreams whose prompts the rule is for. Not set: all.
-prompts, such as ["draft-*"]: Patterns of raw names, where `*` matches any text. Not set: all.
+prompts, such as ["draft-*"]: Patterns of raw names, and of the paths of skills, where `*` matches
+    any text. Not set: all.
 states, such as ["approved"]: States of approval. Not set: all. See docs/approvals.md#states.
 "#;
 

@@ -53,9 +53,10 @@ name: Name that the client gets when a request is refused. Not set: `limit` and 
 per = [], such as ["caller"]: Key of the buckets: one for each combination of `caller`, `upstream`,
     `prompt`, `method` and `address`. `[]`: one bucket for all.
 methods, such as ["prompts/get"]: Counted calls: `prompts/list`, `prompts/get`,
-    `completion/complete`, or `list`, `get`, `complete`. Counted requests about sessions:
+    `completion/complete`, or `list`, `get`, `complete`, and those for skills: `skills/list`,
+    `skills/get`, `resources/read`, `resources/directory/read`. Counted requests about sessions:
     `initialize`, `ping`, `subscriptions/listen`, `stream` (a GET that opens a stream) and `delete`
-    (a DELETE that terminates a session). Not set: the three calls.
+    (a DELETE that terminates a session). Not set: all calls.
 callers, such as ["ci-*"]: Patterns of the ids of callers that are counted. Not set: all.
 rate, such as "600/m": Requests in a unit of time, `s`, `m`, `h` or `d`, spread evenly.
 burst: Requests that are allowed at once. Not set: the count of `rate`.

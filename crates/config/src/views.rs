@@ -22,8 +22,8 @@ pub struct View {
 /// The keys of `[views.NAME]`, beside those of [`exposure`].
 const KEYS: &str = r#"
 upstreams, such as ["library"]: Upstreams whose prompts the view serves. Not set: all.
-prompts, such as ["library__*"]: Patterns of public names, where `*` matches any text. Other prompts
-    do not exist at this endpoint. Not set: all.
+prompts, such as ["library__*"]: Patterns of public names, and of the URIs of skills, where `*`
+    matches any text. Other prompts do not exist at this endpoint. Not set: all.
 "#;
 
 pub(super) fn read_all(

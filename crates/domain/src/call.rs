@@ -125,6 +125,25 @@ pub enum Request {
         /// `{arguments: {…}}`: the arguments that have a value already.
         context: Option<Document>,
     },
+    ListSkills {
+        cursor: Option<String>,
+    },
+    /// A request for a skill, or for a part of it.
+    Skill {
+        /// As clients see it.
+        uri: String,
+        part: SkillPart,
+    },
+}
+
+/// The part of a skill that a call is for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum SkillPart {
+    /// Its entry, by the URI of its `SKILL.md`.
+    Entry,
+    File,
+    /// The list of one of its folders.
+    Directory,
 }
 
 /// The kind of name by which a call names its prompt.
@@ -173,7 +192,19 @@ impl Request {
                     context: context.map(Document::copy_of),
                 }
             }
+            Method::ListSkills => Self::ListSkills { cursor: cursor(member("cursor"))? },
+            Method::GetSkill => Self::of_skill(member("uri"), SkillPart::Entry)?,
+            Method::ReadFile => Self::of_skill(member("uri"), SkillPart::File)?,
+            Method::ReadDirectory if member("cursor").is_some() => {
+                // A folder is one page.
+                return Err(RequestFault::InvalidCursor.into());
+            }
+            Method::ReadDirectory => Self::of_skill(member("uri"), SkillPart::Directory)?,
         })
+    }
+
+    fn of_skill(uri: Option<Json<'_>>, part: SkillPart) -> Result<Self, Fault> {
+        Ok(Self::Skill { uri: required(uri, "uri")?, part })
     }
 
     /// Reads the parameters of `tools/list`.
@@ -239,14 +270,24 @@ impl Request {
             Self::List { .. } | Self::ListTools { .. } | Self::Find { .. } => Method::List,
             Self::Get { .. } => Method::Get,
             Self::Complete { .. } => Method::Complete,
+            Self::ListSkills { .. } => Method::ListSkills,
+            Self::Skill { part: SkillPart::Entry, .. } => Method::GetSkill,
+            Self::Skill { part: SkillPart::File, .. } => Method::ReadFile,
+            Self::Skill { part: SkillPart::Directory, .. } => Method::ReadDirectory,
         }
     }
 
-    /// Returns the public name of the requested prompt; `None` for a list.
+    /// Returns the public name of the requested prompt, or the URI of a skill, of its file or
+    /// folder; `None` for a list.
     pub fn prompt_name(&self) -> Option<&str> {
         match self {
-            Self::List { .. } | Self::ListTools { .. } | Self::Find { .. } => None,
-            Self::Get { name, .. } | Self::Complete { name, .. } => Some(name),
+            Self::List { .. }
+            | Self::ListTools { .. }
+            | Self::Find { .. }
+            | Self::ListSkills { .. } => None,
+            Self::Get { name, .. }
+            | Self::Complete { name, .. }
+            | Self::Skill { uri: name, .. } => Some(name),
         }
     }
 }

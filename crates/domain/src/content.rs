@@ -290,7 +290,7 @@ fn mime_type(value: Option<Json<'_>>, presence: MemberPresence) -> Result<(), &'
 
 /// Whether the text is `type/subtype`, both tokens, with optional parameters after a semicolon (RFC
 /// 9110, section 8.3.1). Parameters are not checked.
-pub(crate) fn is_mime_type(text: &str) -> bool {
+pub fn is_mime_type(text: &str) -> bool {
     let token = |t: &str| {
         !t.is_empty()
             && t.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))

@@ -27,6 +27,7 @@ pub mod rights;
 pub mod glob;
 pub mod hidden_text;
 pub mod server_request;
+pub mod skill;
 pub mod trace;
 pub mod uri;
 pub mod subject_token;

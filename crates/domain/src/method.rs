@@ -9,10 +9,28 @@ pub enum Method {
     List,
     Get,
     Complete,
+    ListSkills,
+    GetSkill,
+    /// Of a file of a skill.
+    ReadFile,
+    /// Of a folder of a skill.
+    ReadDirectory,
 }
 
 impl Method {
-    pub const ALL: [Method; 3] = [Method::List, Method::Get, Method::Complete];
+    pub const ALL: [Method; 7] = [
+        Method::List,
+        Method::Get,
+        Method::Complete,
+        Method::ListSkills,
+        Method::GetSkill,
+        Method::ReadFile,
+        Method::ReadDirectory,
+    ];
+
+    /// The methods for prompts. Each is an action of access rules, which mean skills, too: to list
+    /// them, and to get them with their files.
+    pub const OF_PROMPTS: [Method; 3] = [Method::List, Method::Get, Method::Complete];
 
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|m| m.as_str() == name)
@@ -23,12 +41,26 @@ impl Method {
             Method::List => "prompts/list",
             Method::Get => "prompts/get",
             Method::Complete => "completion/complete",
+            Method::ListSkills => "skills/list",
+            Method::GetSkill => "skills/get",
+            Method::ReadFile => "resources/read",
+            Method::ReadDirectory => "resources/directory/read",
         }
+    }
+
+    /// Whether the method is for a list, which names no prompt or skill.
+    pub const fn is_list(self) -> bool {
+        matches!(self, Method::List | Method::ListSkills)
+    }
+
+    /// Whether the method is for skills.
+    pub fn is_of_skills(self) -> bool {
+        !Self::OF_PROMPTS.contains(&self)
     }
 }
 
-/// A method for tools or resources. Upstreams never receive one: the gateway has no resources, and
-/// its tools stand for prompts.
+/// A method for tools or resources. Upstreams never receive one: the gateway has no resources but
+/// the files of skills, and its tools stand for prompts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ForeignMethod {
     ListTools,
@@ -98,10 +130,14 @@ pub enum Countable {
 }
 
 impl Countable {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 12] = [
         Self::Call(Method::List),
         Self::Call(Method::Get),
         Self::Call(Method::Complete),
+        Self::Call(Method::ListSkills),
+        Self::Call(Method::GetSkill),
+        Self::Call(Method::ReadFile),
+        Self::Call(Method::ReadDirectory),
         Self::Initialize,
         Self::Ping,
         Self::Listen,

@@ -121,12 +121,12 @@ pub(super) fn right(
     prompt: PromptRef<'_>,
 ) -> Right {
     let Some(access) = access else {
-        let allowed = Method::ALL.map(action).to_vec();
+        let allowed = Method::OF_PROMPTS.map(action).to_vec();
         return Right { who: who.label.clone(), allowed, by: Vec::new() };
     };
     let mut allowed = Vec::new();
     let mut by = BTreeSet::new();
-    for method in Method::ALL {
+    for method in Method::OF_PROMPTS {
         let verdict = access.decide(&who.caller, method, prompt);
         if verdict.is_allowed {
             allowed.push(action(method));

@@ -47,7 +47,7 @@ use domain::caller::{Caller, Proof};
 use domain::fair_share::Holder;
 use domain::fault::{Fault, TransportFault};
 use domain::glob::Glob;
-use domain::method::{Countable, Method};
+use domain::method::Countable;
 use domain::rights::{Everything, Rights};
 use domain::subject_token::SubjectToken;
 use domain::unix_time::UnixSeconds;
@@ -225,7 +225,7 @@ impl Gate {
 
     /// The record of a call, to be completed before its response is sent.
     pub fn record(&self, call: &Call) -> Arc<CallRecord> {
-        let is_recorded = self.recording.lists || call.request.method() != Method::List;
+        let is_recorded = self.recording.lists || !call.request.method().is_list();
         let Some(ledger) = self.ledger.clone().filter(|_| is_recorded) else {
             return Arc::new(CallRecord::none());
         };

@@ -15,7 +15,6 @@ use domain::caller::{Caller, Proof};
 use domain::chunks::Chunks;
 use domain::fair_share::Holder;
 use domain::fault::{Fault, TransportFault, UpstreamFault, UpstreamFaultKind};
-use domain::method::Method;
 
 /// The record of one call; empty if the call is not recorded. A call that is dropped is completed
 /// as cancelled.
@@ -76,11 +75,15 @@ impl CallRecord {
             .json("method", &format!("\"{}\"", call.request.method()))
             .optional_text("name", call.request.prompt_name())
             .optional_text("traceparent", call.forwarded.trace.parent.as_deref());
-        if call.request.method() != Method::List {
+        if !call.request.method().is_list() {
             event = event.text("digest_key", ledger.digest_key());
         }
         match &call.request {
-            Request::List { .. } | Request::ListTools { .. } | Request::Find { .. } => {}
+            Request::List { .. }
+            | Request::ListTools { .. }
+            | Request::Find { .. }
+            | Request::ListSkills { .. }
+            | Request::Skill { .. } => {}
             Request::Get { arguments, retry, .. } => {
                 if let Some(arguments) = arguments {
                     event = ledger.with_arguments(event, "arguments", arguments, raw);

@@ -16,7 +16,8 @@ use domain::caller::Principal;
 use domain::cursor::CacheScope;
 use domain::fault::{Fault, UpstreamFaultKind as Kind};
 use domain::json::Json;
-use domain::name::UpstreamId;
+use domain::name::{Prefix, UpstreamId};
+use domain::skill::Skill;
 use domain::tool::name::is_derived;
 
 /// One snapshot. A request keeps the same snapshot to its end.
@@ -24,6 +25,8 @@ use domain::tool::name::is_derived;
 pub struct Catalog {
     /// The prompts; shared between snapshots as long as no list changes.
     pub content: Arc<CatalogContent>,
+    /// The skills; shared as the prompts are.
+    pub skills: Arc<SkillCatalog>,
     /// Upstreams whose list is stale or missing.
     pub incomplete: Vec<Incomplete>,
     /// Whether an upstream has not answered since the start and `listing.deadline` has not passed.
@@ -57,6 +60,22 @@ pub struct CatalogContent {
     pub(super) private: Option<PrivatePart>,
 }
 
+/// The skills of a snapshot.
+#[derive(Debug, Default)]
+pub struct SkillCatalog {
+    /// The entries of the list.
+    pub content: Arc<CatalogContent>,
+    /// By the public URIs of their `SKILL.md`s.
+    pub(super) skills: HashMap<Arc<str>, ListedSkill>,
+}
+
+/// A skill behind the prefix of its upstream.
+#[derive(Clone, Debug)]
+pub(super) struct ListedSkill {
+    pub prefix: Prefix,
+    pub skill: Arc<Skill>,
+}
+
 /// The private part of a content for one caller.
 #[derive(Debug)]
 pub(super) struct PrivatePart {
@@ -83,7 +102,7 @@ pub struct Incomplete {
 #[derive(Clone, Copy, Debug)]
 pub struct WalkInfo {
     pub pages: usize,
-    /// Prompts that the upstream lists, including those left out here.
+    /// Prompts and skills that the upstream lists, including those left out here.
     pub prompts: usize,
     pub at: Instant,
 }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::blocking::within;
 use super::caller_lists::{CallerLists, PrivateListScope};
-use super::catalog::{Catalog, Incomplete};
+use super::catalog::{Catalog, CatalogContent, Incomplete};
 use super::owner::Owner;
 use super::reply::{ListReply, Reply};
 use super::view::ListView;
@@ -22,10 +22,10 @@ use base::platform::heap::rare;
 use base::seal::{self, Sealer};
 use config::{Listing, ToolForm};
 use domain::call::{Call, NameKind};
-use domain::caller::Caller;
 use domain::cursor::{CacheScope, PagePosition};
 use domain::fault::{Fault, RequestFault};
 use domain::name::{Naming, Prefix, UpstreamId};
+use domain::skill::public_uri;
 use domain::unix_time::UnixSeconds;
 
 /// The lists under one configuration, as callers see them.
@@ -99,13 +99,20 @@ impl Lists {
         let bound_to = match kind {
             ListKind::Prompts => Cow::Borrowed(&*call.endpoint),
             ListKind::Tools => Cow::Owned(format!("{} tools", call.endpoint)),
+            ListKind::Skills => Cow::Owned(format!("{} skills", call.endpoint)),
         };
         let place =
             cursor.map(|token| self.open_cursor(token, &bound_to, call, now)).transpose()?;
-        let catalog = self.settled_for(call, deadline).await;
-        let viewing = self.views.view(&catalog.content, &call.caller, &call.endpoint);
+        let (catalog, owned) = match kind {
+            ListKind::Prompts | ListKind::Tools => {
+                (self.settled_for(call, deadline).await, ListKind::Prompts)
+            }
+            ListKind::Skills => (self.settled(deadline).await, ListKind::Skills),
+        };
+        let content = content_of(&catalog, kind);
+        let viewing = self.views.view_of(owned, content, &call.caller, &call.endpoint);
         let prompts = within(deadline, viewing).await?;
-        let incomplete = self.incomplete(&catalog, &prompts, &call.caller, &call.endpoint)?;
+        let incomplete = self.incomplete(&catalog, owned, &prompts, call)?;
         let cut_at = Instant::now();
         let ttl = if incomplete.is_empty() {
             self.ttl(&catalog, &prompts, call, cut_at)
@@ -118,7 +125,7 @@ impl Lists {
             return self.pair(cursor, ttl);
         }
         let view = match kind {
-            ListKind::Prompts => prompts,
+            ListKind::Prompts | ListKind::Skills => prompts,
             ListKind::Tools => {
                 let viewing = self.views.tools(&catalog.content, &call.caller, &call.endpoint);
                 within(deadline, viewing).await?
@@ -138,7 +145,7 @@ impl Lists {
         let after = place.as_ref().map(|place| place.last.as_str());
         let page = view.page(after, self.listing.page_size);
         let next_cursor = page.more_after.map(|last| {
-            let owner = catalog.content.owner(last).map(|owner| owner.upstream.to_string());
+            let owner = content.owner(last).map(|owner| owner.upstream.to_string());
             let place = PagePosition {
                 caller: call.caller.id().to_owned(),
                 scope,
@@ -165,6 +172,18 @@ impl Lists {
     fn ttl(&self, catalog: &Catalog, prompts: &ListView, call: &Call, now: Instant) -> Duration {
         let sees_all = !self.views.differ(&call.caller) && self.views.serves_all(&call.endpoint);
         catalog.ttl(now, self.listing.ttl_max, |id| sees_all || prompts.lists(id))
+    }
+
+    /// How long a client may keep a part of a skill of an upstream, and for whom.
+    pub(super) fn hints(
+        &self,
+        catalog: &Catalog,
+        call: &Call,
+        upstream: &UpstreamId,
+    ) -> (Duration, CacheScope) {
+        let ttl = catalog.ttl(Instant::now(), self.listing.ttl_max, |id| id == upstream);
+        let is_of_caller = self.needs_credential || self.views.differ(&call.caller);
+        (ttl, if is_of_caller { CacheScope::Private } else { catalog.scope })
     }
 
     /// The list of `find_prompt` and `use_prompt`: one page, the same for all callers.
@@ -196,20 +215,25 @@ impl Lists {
     pub(super) fn incomplete(
         &self,
         catalog: &Catalog,
+        kind: ListKind,
         view: &ListView,
-        caller: &Caller,
-        endpoint: &str,
+        call: &Call,
     ) -> Result<Vec<Incomplete>, Fault> {
+        let Call { caller, endpoint, .. } = call;
         let differ = self.views.differ(caller);
         let is_part = |part: &&Incomplete| {
             if !differ && self.views.serves_all(endpoint) {
                 return true;
             }
-            if catalog.content.everyone.lists(&part.upstream) {
+            if content_of(catalog, kind).everyone.lists(&part.upstream) {
                 return view.lists(&part.upstream);
             }
             let prefix = self.prefixes.get(&part.upstream);
-            let beginning = prefix.map(|prefix| self.naming.beginning(prefix)).unwrap_or_default();
+            let beginning = |prefix| match kind {
+                ListKind::Prompts | ListKind::Tools => self.naming.beginning(prefix),
+                ListKind::Skills => public_uri(prefix, ""),
+            };
+            let beginning = prefix.map(beginning).unwrap_or_default();
             !differ && self.views.could_serve(endpoint, &part.upstream, &beginning)
         };
         if catalog.pending && view.is_empty() {
@@ -266,6 +290,14 @@ impl Lists {
             return catalog;
         }
         self.with_caller_lists(call, PrivateListScope::Of(name, name_kind), catalog, deadline).await
+    }
+}
+
+/// The elements that a list is of.
+fn content_of(catalog: &Catalog, kind: ListKind) -> &Arc<CatalogContent> {
+    match kind {
+        ListKind::Prompts | ListKind::Tools => &catalog.content,
+        ListKind::Skills => &catalog.skills.content,
     }
 }
 

@@ -26,6 +26,7 @@ pub mod approvals;
 pub mod reply;
 pub mod segment;
 mod search;
+pub(crate) mod skills;
 pub(crate) mod announcement_debounce;
 mod status;
 pub mod view;
@@ -72,6 +73,7 @@ use owner::Owner;
 use refresh::Renewal;
 use reply::{Completion, Reply, ResultOrigin};
 use search::search;
+use skills::AskedSkill;
 use status::statuses;
 use suspended_calls::SuspendedCalls;
 use unapproved::{count_tolerated, snapshot_or};
@@ -183,6 +185,14 @@ impl Router {
                 let reply = reply.map_err(|fault| without_presets(routed.owner, fault))?;
                 self.count_use(call, routed.owner, began);
                 Ok(reply)
+            }
+            Request::ListSkills { cursor } => {
+                self.gate.admit_list(call, record).await?;
+                self.lists.list(call, ListKind::Skills, cursor.as_deref(), deadline, now).await
+            }
+            Request::Skill { uri, part } => {
+                let asked = AskedSkill { uri, part: *part };
+                rare(skills::answer(self, (call, record), asked, channel, deadline)).await
             }
         }
     }
@@ -333,7 +343,15 @@ impl Router {
         let (name, kind) = match &call.request {
             Request::Get { name, name_kind, .. } => (name, *name_kind),
             Request::Complete { name, .. } => (name, NameKind::Public),
-            Request::List { .. } | Request::ListTools { .. } | Request::Find { .. } => return None,
+            Request::Skill { uri, part } => {
+                let catalog = self.lists.catalog.load();
+                let found = catalog.skills.find(uri, *part, |_| true)?;
+                return Some((found.owner.public_name.clone(), found.owner.upstream.clone()));
+            }
+            Request::List { .. }
+            | Request::ListTools { .. }
+            | Request::Find { .. }
+            | Request::ListSkills { .. } => return None,
         };
         let names = |owner: &Owner| (owner.public_name.clone(), owner.upstream.clone());
         let catalog = self.lists.catalog.load();
@@ -377,6 +395,12 @@ impl Router {
     /// Whether an endpoint serves a prompt, regardless of the caller.
     pub fn serves(&self, endpoint: &str, owner: &Owner) -> bool {
         self.lists.views.serves(endpoint, &owner.upstream, &owner.public_name)
+    }
+
+    /// Whether an endpoint serves any skill, regardless of the caller.
+    pub(crate) fn has_skills(&self, endpoint: &str) -> bool {
+        let catalog = self.lists.catalog.load();
+        catalog.skills.content.owners().any(|owner| self.serves(endpoint, owner))
     }
 
     /// The exposure of an endpoint.

@@ -37,6 +37,7 @@ pub enum Reply {
         origin: ResultOrigin,
     },
     InputRequired(InputRequired),
+    Skill(SkillReply),
 }
 
 impl Reply {
@@ -90,6 +91,30 @@ pub struct InputRequired {
     /// The sealed `requestState`.
     pub state: String,
     pub origin: RequestOrigin,
+}
+
+/// A skill, or a part of one.
+#[derive(Debug)]
+pub struct SkillReply {
+    pub body: SkillBody,
+    pub origin: ResultOrigin,
+    pub ttl: Duration,
+    pub scope: CacheScope,
+}
+
+/// The part of a skill that was asked for.
+#[derive(Debug)]
+pub enum SkillBody {
+    /// The entry as JSON text.
+    Entry(String),
+    File {
+        /// As clients see it.
+        uri: String,
+        /// The upstream's: the one content of it is the file.
+        result: Document,
+    },
+    /// The elements of `resources`, separated by commas.
+    Directory(String),
 }
 
 /// A page of the prompts that `find_prompt` has found.

@@ -9,6 +9,7 @@ use super::blocking::{beside_calls, within};
 use super::lists::Lists;
 use super::reply::{FoundReply, Reply};
 use super::view::ListView;
+use super::view_cache::ListKind;
 use base::seal::{self, TokenKind};
 use domain::call::Call;
 use domain::cursor::{CacheScope, PagePosition};
@@ -50,7 +51,7 @@ pub(super) async fn search(
     let catalog = lists.settled_for(call, deadline).await;
     let viewing = lists.views.view(&catalog.content, &call.caller, &call.endpoint);
     let view = within(deadline, viewing).await?;
-    let incomplete = lists.incomplete(&catalog, &view, &call.caller, &call.endpoint)?;
+    let incomplete = lists.incomplete(&catalog, ListKind::Prompts, &view, call)?;
     let query = SearchQuery::new(query);
     let (elements, more_after) = if view.text_size() <= SEARCHED_AT_ONCE {
         page(&view, &query, after)

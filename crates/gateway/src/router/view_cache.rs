@@ -93,6 +93,7 @@ pub enum ListKind {
     Prompts,
     /// The tools that stand for prompts.
     Tools,
+    Skills,
 }
 
 /// A choice of lists.
@@ -239,9 +240,20 @@ impl ViewCache {
         &self.pair
     }
 
-    /// The view of a caller at an endpoint. Cancel safe.
+    /// The view of a caller on the prompts at an endpoint. Cancel safe.
     pub async fn view(
         self: &Arc<Self>,
+        content: &Arc<CatalogContent>,
+        caller: &Caller,
+        endpoint: &str,
+    ) -> Arc<ListView> {
+        self.view_of(ListKind::Prompts, content, caller, endpoint).await
+    }
+
+    /// The view of a caller on the prompts or the skills of a content. Cancel safe.
+    pub(super) async fn view_of(
+        self: &Arc<Self>,
+        kind: ListKind,
         content: &Arc<CatalogContent>,
         caller: &Caller,
         endpoint: &str,
@@ -250,7 +262,7 @@ impl ViewCache {
         if entitlement.is_none() && self.serves_all(endpoint) {
             return content.everyone.clone();
         }
-        let key = ViewKey::new(ListKind::Prompts, endpoint, entitlement, content);
+        let key = ViewKey::new(kind, endpoint, entitlement, content);
         if let Some(view) = self.cached(&key, content) {
             return view;
         }
@@ -456,7 +468,7 @@ impl ViewCache {
             self.views.iter().filter(|(_, cached)| cached.generation < content.generation);
         let earlier: Vec<_> = earlier.collect();
         for (key, cached) in earlier {
-            if key.list == ListKind::Tools {
+            if key.list != ListKind::Prompts {
                 self.views.remove(&key);
                 continue;
             }

@@ -6,11 +6,15 @@ use tokio::time::Instant;
 use crate::router::call_channel::RequestOrigin;
 use crate::router::catalog::Incomplete;
 use crate::router::reply::{
-    Completion, FoundReply, InputRequired, ListReply, PromptReply, Reply, ResultOrigin,
+    Completion, FoundReply, InputRequired, ListReply, PromptReply, Reply, ResultOrigin, SkillBody,
+    SkillReply,
 };
+use crate::router::skills::file::only_content;
 use crate::router::view_cache::{ListKind, ListKinds};
 use domain::call_overlay::{AddedMessage, CallOverlay, with_messages};
 use domain::chunks::{Chunks, Splices};
+use domain::content::is_mime_type;
+use domain::document::Document;
 use domain::error_code;
 use domain::fault::{Fault, RequestFault};
 use domain::json::object::{ObjectWriter, write_members, write_object};
@@ -20,7 +24,7 @@ use domain::method::{CANCELLED, ELICITATION_COMPLETE, PROGRESS, SUBSCRIPTION_ACK
 use domain::revision::{Era, Revision};
 use domain::server_request::{Presentation, ServerRequest};
 use domain::tool::result::{write_content, write_error, write_text_block};
-use domain::{meta, translate};
+use domain::{meta, skill, translate};
 
 /// The rules for messages to a client of one revision.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -42,6 +46,8 @@ pub struct ServerIdentity {
 pub struct Offer {
     pub prompts: bool,
     pub tools: ToolOffer,
+    /// Declared in the modern era only: no other has the extension.
+    pub skills: bool,
 }
 
 /// The tools that an endpoint declares.
@@ -232,8 +238,8 @@ impl Dialect {
         out
     }
 
-    /// Writes the result of `server/discover` (modern era), which changes only with the
-    /// configuration. `ttl_ms` is in milliseconds.
+    /// Writes the result of `server/discover` (modern era), which changes with the configuration,
+    /// and with the first skill. `ttl_ms` is in milliseconds.
     pub fn discover(self, identity: &ServerIdentity, offer: Offer, ttl_ms: u128) -> String {
         let mut out = String::new();
         write_object(&mut out, |result| {
@@ -258,6 +264,14 @@ impl Dialect {
                 if self.revision > Revision::V2024_11_05 {
                     capabilities.object("completions", |_| {});
                 }
+            }
+            if offer.skills && self.revision.era() == Era::Modern {
+                capabilities.object("resources", |_| {});
+                capabilities.object("extensions", |extensions| {
+                    extensions.object(skill::EXTENSION, |skills| {
+                        skills.display("directoryRead", true);
+                    });
+                });
             }
             match offer.tools {
                 ToolOffer::None => {}
@@ -293,6 +307,7 @@ impl Dialect {
                 });
                 out.into()
             }
+            Reply::Skill(skill) => self.skill(skill, identity),
         }
     }
 
@@ -383,6 +398,31 @@ impl Dialect {
         splices.into_chunks(out)
     }
 
+    /// Writes the entry of a skill, a file or a folder of it (extension for skills).
+    fn skill(self, skill: &SkillReply, identity: &ServerIdentity) -> Chunks {
+        let SkillReply { body, origin, ttl, scope } = skill;
+        let mut splices = Splices::default();
+        let mut out = String::with_capacity(2 << 10);
+        write_object(&mut out, |result| {
+            self.lead(identity, result, |meta| write_origin(origin, meta));
+            match body {
+                SkillBody::Entry(entry) => result.json("skill", entry),
+                SkillBody::Directory(elements) => {
+                    result.written("resources", |out| out.extend(["[", elements, "]"]))
+                }
+                SkillBody::File { uri, result: file } => result.written("contents", |out| {
+                    out.push('[');
+                    write_file(uri, file, &mut splices, out);
+                    out.push(']');
+                }),
+            };
+            if self.revision.era() == Era::Modern {
+                result.display("ttlMs", ttl.as_millis()).text("cacheScope", scope.as_str());
+            }
+        });
+        splices.into_chunks(out)
+    }
+
     /// Writes an `InputRequiredResult` with server requests (MCP 2026-07-28, multi-round-trip
     /// requests).
     fn input_required(self, input_required: &InputRequired, identity: &ServerIdentity) -> String {
@@ -442,6 +482,7 @@ impl Dialect {
             let member = match list.kind {
                 ListKind::Prompts => "prompts",
                 ListKind::Tools => "tools",
+                ListKind::Skills => "skills",
             };
             result.written(member, |out| {
                 out.push('[');
@@ -497,6 +538,21 @@ fn surround(overlay: &CallOverlay, messages: Bytes, splices: &mut Splices, out: 
         out.push(',');
     }
     out.extend([&after, "]"]);
+}
+
+/// Writes the file that is the only content of an upstream's result, under its public URI.
+fn write_file(uri: &str, file: &Document, splices: &mut Splices, out: &mut String) {
+    let Some(content) = only_content(file.json()) else { return };
+    write_object(out, |out| {
+        out.text("uri", uri);
+        let mime = content.get("mimeType").and_then(Json::as_str);
+        if let Some(mime) = mime.filter(|mime| is_mime_type(mime)) {
+            out.text("mimeType", &mime);
+        }
+        for (key, value) in content.members().filter(|(key, _)| key.is("text") || key.is("blob")) {
+            out.rewritten(key, |out| splices.add(out, value.text(), || file.slice(value)));
+        }
+    });
 }
 
 fn write_subscription(id: &Id, params: &mut ObjectWriter<'_>) {
@@ -581,7 +637,7 @@ mod tests {
     use super::*;
     use domain::document::Document;
 
-    const OFFER: Offer = Offer { prompts: true, tools: ToolOffer::Empty };
+    const OFFER: Offer = Offer { prompts: true, tools: ToolOffer::Empty, skills: false };
 
     fn reply(revision: Revision, result: &str) -> Value {
         let result = Document::parse(result.as_bytes().to_vec(), 64).unwrap();

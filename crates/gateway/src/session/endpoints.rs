@@ -30,9 +30,10 @@ pub(super) struct Endpoints {
 
 impl Endpoints {
     /// Returns the methods and lists of an endpoint.
-    pub(super) fn served(&self, endpoint: &str) -> ServedMethods<'_> {
+    pub(super) fn served<'a>(&'a self, endpoint: &'a str) -> ServedMethods<'a> {
         let exposure = self.router.exposure(endpoint);
-        ServedMethods { exposure, empty_lists: self.empty_lists }
+        let router = &self.router;
+        ServedMethods { exposure, empty_lists: self.empty_lists, router, endpoint }
     }
 
     /// Prepares a call: checks its method and parameters, and registers its id with the session or

@@ -1,6 +1,10 @@
 //! Reads a body into a [`Dispatch`]: parses it, decides the era of each message, and prepares
 //! calls.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use super::connection::ConnectionKind;
 use super::dialect::{ResultForm, result_message};
 use super::headers::is_modern_version;
@@ -19,6 +23,10 @@ use domain::revision::{Era, Revision};
 
 /// Messages of one batch: the response is one message, and waits for the slowest.
 const MAX_BATCH: usize = 100;
+
+/// Longest time that `server/discover` waits for the first lists after the start. A client that
+/// is told of no skills then asks for none.
+const LISTS_AWAITED: Duration = Duration::from_secs(1);
 
 impl Sessions {
     /// Reads a body: one message, or a batch (MCP 2025-03-26 only).
@@ -113,6 +121,11 @@ impl Sessions {
                 self.gate.telemetry().metrics().refused(fault.reason(), fault.limit());
                 refuse(Some(id.clone()), fault.into())
             })?;
+        }
+        if method == DISCOVER {
+            // Whether there are skills is known once the lists are.
+            let settled = Instant::now() + LISTS_AWAITED;
+            rare(self.endpoints.router.lists().settled(settled)).await;
         }
         let inbound = InboundMessage { context, method, params };
         let dispatch = match era(context.transport, method, params) {

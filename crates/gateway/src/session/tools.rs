@@ -1,5 +1,6 @@
-//! Requests for tools and resources. The gateway has neither of its own: its tools stand for
-//! prompts, and hosts that ask every server for all lists get empty ones.
+//! Requests for tools, resources and skills. The gateway has no tools of its own: they stand for
+//! prompts. Its resources are the files of skills, and hosts that ask every server for all lists
+//! get empty ones.
 
 use super::dialect::{Dialect, Offer, ResultForm, ToolOffer};
 use crate::router::Router;
@@ -10,6 +11,7 @@ use domain::caller::Caller;
 use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::json::Json;
 use domain::method::{Countable, ForeignMethod, Method};
+use domain::skill;
 use domain::tool::{FIND_PROMPT, USE_PROMPT};
 
 /// The purpose of a request that is not about the session.
@@ -38,18 +40,27 @@ pub(super) struct ServedMethods<'a> {
     pub exposure: &'a Exposure,
     /// `server.empty_lists`
     pub empty_lists: bool,
+    pub router: &'a Router,
+    pub endpoint: &'a str,
 }
 
 impl ServedMethods<'_> {
+    /// Whether the endpoint has skills. Those of its caller may be fewer.
+    fn has_skills(self) -> bool {
+        self.router.has_skills(self.endpoint)
+    }
+
     /// Returns the offer that the capabilities of the endpoint declare.
     pub(super) fn offer(self) -> Offer {
-        let Self { exposure, .. } = self;
-        let tools = match (exposure.tools, self.empty_lists) {
+        Offer { prompts: self.exposure.prompts, tools: self.tools(), skills: self.has_skills() }
+    }
+
+    fn tools(self) -> ToolOffer {
+        match (self.exposure.tools, self.empty_lists) {
             (true, _) => ToolOffer::Prompts,
             (false, true) => ToolOffer::Empty,
             (false, false) => ToolOffer::None,
-        };
-        Offer { prompts: exposure.prompts, tools }
+        }
     }
 
     /// Returns the lists of the endpoint.
@@ -67,13 +78,13 @@ impl ServedMethods<'_> {
         let Some(foreign) = ForeignMethod::parse(method) else {
             return Countable::of_session(method);
         };
-        let becomes_call = self.exposure.tools
-            && match foreign {
-                ForeignMethod::ListTools => true,
-                // A call with a mistake in its arguments is answered at once.
-                ForeignMethod::CallTool => self.tool_call(params).is_ok(),
-                _ => false,
-            };
+        let becomes_call = match foreign {
+            ForeignMethod::ListTools => self.exposure.tools,
+            // A call with a mistake in its arguments is answered at once.
+            ForeignMethod::CallTool => self.exposure.tools && self.tool_call(params).is_ok(),
+            ForeignMethod::ReadResource => is_of_skill(params) && self.has_skills(),
+            ForeignMethod::ListResources | ForeignMethod::ListTemplates => false,
+        };
         (!becomes_call).then_some(Countable::Call(foreign.counted_as()))
     }
 
@@ -88,25 +99,30 @@ impl ServedMethods<'_> {
         params: Option<Json<'_>>,
         dialect: Dialect,
     ) -> Result<Purpose, ToolRefusal> {
-        let offer = self.offer();
-        if let Some(method) = Method::parse(method).filter(|_| offer.prompts) {
+        let is_served = |method: &Method| match method {
+            Method::ReadFile => is_of_skill(params) && self.has_skills(),
+            method if method.is_of_skills() => self.has_skills(),
+            _ => self.exposure.prompts,
+        };
+        if let Some(method) = Method::parse(method).filter(is_served) {
             let request = Request::read(method, params).map_err(ToolRefusal::new)?;
             return Ok(Purpose::Call(request, ResultForm::Prompt));
         }
-        let has_tools = offer.tools != ToolOffer::None;
+        let has_resources = || self.empty_lists || self.has_skills();
+        let has_tools = self.tools() != ToolOffer::None;
         let foreign = ForeignMethod::parse(method);
         match foreign.ok_or_else(|| ToolRefusal::new(RequestFault::MethodNotFound))? {
-            ForeignMethod::ListTools if offer.tools == ToolOffer::Prompts => {
+            ForeignMethod::ListTools if self.exposure.tools => {
                 let request = Request::read_list_tools(params).map_err(ToolRefusal::new)?;
                 Ok(Purpose::Call(request, ResultForm::Prompt))
             }
             ForeignMethod::ListTools if has_tools => empty_list("tools", params),
             ForeignMethod::CallTool if has_tools => self.tool_call(params),
-            ForeignMethod::ListResources if self.empty_lists => empty_list("resources", params),
-            ForeignMethod::ListTemplates if self.empty_lists => {
+            ForeignMethod::ListResources if has_resources() => empty_list("resources", params),
+            ForeignMethod::ListTemplates if has_resources() => {
                 empty_list("resourceTemplates", params)
             }
-            ForeignMethod::ReadResource if self.empty_lists => {
+            ForeignMethod::ReadResource if has_resources() => {
                 let uri = params.and_then(|p| p.get("uri")).and_then(Json::as_str);
                 Err(ToolRefusal::new(dialect.unknown_resource(&uri.unwrap_or_default())))
             }
@@ -140,6 +156,12 @@ impl ServedMethods<'_> {
             _ => (exposure.form == ToolForm::Each).then(|| PromptTool::Prompt(name.into_owned())),
         }
     }
+}
+
+/// Whether a `resources/read` is for a file of a skill.
+fn is_of_skill(params: Option<Json<'_>>) -> bool {
+    let uri = params.and_then(|params| params.get("uri")).and_then(Json::as_str);
+    uri.is_some_and(|uri| uri.starts_with(skill::SCHEME))
 }
 
 /// Returns the purpose of a request for a list that is always empty.

@@ -444,7 +444,7 @@ impl Driver {
         let pages = walked.listed.pages;
         walked.listed.prompts.iter().for_each(|prompt| panics::at("driver", &prompt.name));
         debug!(upstream = %self.upstream.id, prompts, pages, "prompts/list complete");
-        let note = emptiness(pages, prompts + walked.listed.malformed.len());
+        let note = emptiness(pages, walked.listed.len());
         if let Some(note) = note.filter(|note| attempts.note.replace(note) != Some(note)) {
             warn!(upstream = %self.upstream.id, "the upstream {note}");
         } else if note.is_none() {

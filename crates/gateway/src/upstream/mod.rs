@@ -255,6 +255,11 @@ impl Upstream {
         exchange.measured(operation, is_sent.then_some(recent)).without(secrets)
     }
 
+    /// Asks for the list again, soon: it may be older than what the upstream serves.
+    pub(crate) fn doubt_list(&self) {
+        self.signals.list_changed.notify_one();
+    }
+
     /// Whether a text has a credential in it with which the gateway calls the upstream.
     pub(crate) fn has_secret_in(&self, text: &str) -> bool {
         self.held_secrets.are_in(text)

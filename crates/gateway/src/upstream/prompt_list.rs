@@ -1,9 +1,11 @@
 //! The complete prompt list of an upstream, independent of how it was fetched.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use domain::cursor::CacheScope;
 use domain::prompt::Prompt;
+use domain::skill::Skill;
 
 /// Returns the note for an operator on an upstream that works and has no prompts; `None` if it has
 /// some.
@@ -35,15 +37,38 @@ impl From<String> for MalformedPrompt {
 pub struct PromptList {
     /// The valid prompts.
     pub prompts: Vec<Prompt>,
-    /// The elements that are no valid prompts.
+    /// The valid skills.
+    pub skills: Vec<Arc<Skill>>,
+    /// The elements that are no valid prompts or skills.
     pub malformed: Vec<MalformedPrompt>,
     /// Likely slips of the authors of a library, one sentence each behind the path of the
     /// file; empty for other upstreams.
     pub remarks: Vec<String>,
-    /// Number of pages; 1 for a library, 0 for an upstream that declares no prompts.
+    /// Number of pages; 1 for a library, 0 for an upstream that declares no prompts and skills.
     pub pages: usize,
     /// Shortest `ttlMs` of all pages (MCP 2026-07-28, caching); `None` where no page has one.
     pub ttl: Option<Duration>,
     /// Private if the `cacheScope` of at least one page is private.
     pub scope: CacheScope,
+}
+
+impl PromptList {
+    /// The number of elements, valid or not.
+    pub fn len(&self) -> usize {
+        self.prompts.len() + self.skills.len() + self.malformed.len()
+    }
+
+    /// Whether the upstream lists nothing at all.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Takes in the skills of the same upstream, with the stricter cache hints of both lists.
+    pub(crate) fn add_skills(&mut self, skills: Self) {
+        self.skills = skills.skills;
+        self.malformed.extend(skills.malformed);
+        self.pages += skills.pages;
+        self.ttl = self.ttl.into_iter().chain(skills.ttl).min();
+        self.scope = self.scope.max(skills.scope);
+    }
 }

@@ -24,7 +24,7 @@ use config::{Per, default_limit_name};
 use domain::caller::Caller;
 use domain::fair_share::{self, Holder};
 use domain::fault::TransportFault;
-use domain::method::{Countable, Method};
+use domain::method::Countable;
 use gcra::Quota;
 use limiter::Limiter;
 use shared::SharedBuckets;
@@ -263,8 +263,8 @@ fn refusal<'a>(
 impl RateLimit {
     fn applies(&self, counted: Counted<'_>, target: Option<CallTarget<'_>>) -> bool {
         let config = &self.config;
-        // Only a get or a completion names a prompt.
-        let has_target = matches!(counted.request, Countable::Call(Method::Get | Method::Complete));
+        // A list names no prompt or skill.
+        let has_target = matches!(counted.request, Countable::Call(method) if !method.is_list());
         !config.before_authentication
             && config.methods.contains(&counted.request)
             && config.callers.iter().any(|glob| glob.matches(counted.caller.id()))
@@ -343,6 +343,7 @@ mod tests {
     use super::*;
     use config::Config;
     use domain::approval::ApprovalState;
+    use domain::method::Method;
 
     fn parse(toml: &str) -> Vec<config::Limit> {
         Config::parse("g", toml, Path::new(""), &[]).unwrap_or_else(|e| panic!("{e}")).limits

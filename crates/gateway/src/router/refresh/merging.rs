@@ -12,13 +12,15 @@ use unicode_security::confusable_detection::skeleton;
 use super::{KnownUpstream, ListVersion, Refresh};
 use crate::router::announce::Redefined;
 use crate::router::catalog::{
-    CatalogContent, LeftOut, LeftOutBy, LookAlike, ShownPrompt, next_number,
+    CatalogContent, LeftOut, LeftOutBy, LookAlike, ShownPrompt, SkillCatalog, next_number,
 };
 use crate::router::owner::Owner;
 use crate::router::segment::{Segment, SegmentWriter};
+use crate::router::skills::catalog::{SkillGroup, SkillSource};
 use crate::router::source::composed;
 use crate::upstream::prompt_list::MalformedPrompt;
 use base::platform::panics;
+use domain::approval::Mode;
 use domain::confusable::{DisplayedText, HashedText, SkeletonIndex, confusables};
 use domain::fault::excerpt;
 use domain::json::Json;
@@ -44,6 +46,7 @@ struct Group {
     /// In order. Those without a prefix are cut where the names of an upstream with a prefix
     /// belong.
     segments: Vec<Arc<Segment>>,
+    skills: SkillGroup,
     left_out: Vec<LeftOut>,
     /// In the order of their hashes.
     texts: Vec<GroupText>,
@@ -103,6 +106,8 @@ impl Refresh {
         self.redefined.extend(redefined);
         self.log(&content);
         self.content = Arc::new(content);
+        let skills = self.groups.groups.values().map(|group| &group.skills);
+        self.skills = Arc::new(SkillCatalog::of(skills));
     }
 
     /// Panics in debug builds if a group is not what a merge would make now, or the content not
@@ -194,9 +199,28 @@ impl Refresh {
             let withheld = known.effective.iter().flat_map(|effective| effective.left_out.clone());
             known.malformed(served.unwrap_or_default()).chain(known.blocked()).chain(withheld)
         });
-        let left_out = named.chain(unnamed).collect();
+        let (skills, withheld) = self.skills(&members, &prefixes);
+        let left_out = named.chain(unnamed).chain(withheld).collect();
         let texts = self.groups.texts(&segments);
-        Group { made_of, segments, left_out, texts }
+        Group { made_of, segments, skills, left_out, texts }
+    }
+
+    /// Merges the skills of a group.
+    fn skills(
+        &self,
+        members: &[&KnownUpstream],
+        prefixes: &HashSet<&str>,
+    ) -> (SkillGroup, Vec<LeftOut>) {
+        let sources: Vec<_> = members
+            .iter()
+            .map(|known| SkillSource {
+                upstream: &known.source.id,
+                prefix: &known.source.prefix,
+                skills: self.served(known).map_or(&[], |(walked, _)| &walked.listed.skills),
+                needs_approval: known.source.approvals.mode == Mode::Enforce,
+            })
+            .collect();
+        SkillGroup::merge(&sources, prefixes)
     }
 
     /// The change of a definition since the content before.

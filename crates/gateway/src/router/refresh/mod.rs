@@ -21,7 +21,7 @@ use super::approval::ApprovalRow;
 use super::blocking::{MERGED_AT_ONCE, beside_calls};
 use super::caller_lists::CallerLists;
 use super::catalog::{
-    Catalog, CatalogContent, Incomplete, WalkInfo, next_number, not_reported_yet,
+    Catalog, CatalogContent, Incomplete, SkillCatalog, WalkInfo, next_number, not_reported_yet,
 };
 use super::effective::{Effective, KnownTexts, Maker, TextReport};
 use super::first_definitions::FirstDefinitions;
@@ -41,6 +41,7 @@ pub struct Refresh {
     on_failure: OnFailure,
     groups: Groups,
     content: Arc<CatalogContent>,
+    skills: Arc<SkillCatalog>,
     /// Changed definitions since they were last taken.
     redefined: Vec<Redefined>,
     /// Changed states since they were last taken.
@@ -116,6 +117,7 @@ impl Refresh {
             on_failure,
             groups: Groups::default(),
             content: Arc::default(),
+            skills: Arc::default(),
             redefined: Vec::new(),
             transitions: Vec::new(),
         }
@@ -240,8 +242,11 @@ impl Refresh {
                 known.texts = old.texts;
                 known.effective = old.effective;
                 let mode = known.source.on_changed_definition;
-                if old.source.on_changed_definition != mode {
-                    // Names that were blocked may no longer be.
+                let approvals = known.source.approvals.mode;
+                if old.source.on_changed_definition != mode
+                    || old.source.approvals.mode != approvals
+                {
+                    // Names that were blocked may no longer be, and skills that were withheld.
                     known.version.number = next_number();
                 }
                 // Only an act that names the upstream releases what is held.
@@ -333,7 +338,7 @@ impl Refresh {
     async fn take_beside_calls(mut self, reports: Vec<DriverReport>) -> Self {
         let listed = |report: &DriverReport| {
             let listed = report.outcome.as_ref().map(|list| &list.listed);
-            listed.map_or(0, |listed| listed.prompts.len() + listed.malformed.len())
+            listed.map_or(0, |listed| listed.len())
         };
         // The work grows with all prompts, which the digest covers, and with those left out, which
         // are compared with those left out before.
@@ -428,12 +433,12 @@ impl Refresh {
 
     /// The snapshot of the present state.
     pub fn snapshot(&self) -> Catalog {
-        let mut catalog = Catalog { content: self.content.clone(), ..Catalog::default() };
+        let (content, skills) = (self.content.clone(), self.skills.clone());
+        let mut catalog = Catalog { content, skills, ..Catalog::default() };
         for known in &self.upstreams {
             catalog.pending |= matches!(known.state, ReportState::Unseen);
             if let Some((FetchedList { listed, .. }, at)) = &known.list {
-                let prompts = listed.prompts.len() + listed.malformed.len();
-                let walk = WalkInfo { pages: listed.pages, prompts, at: *at };
+                let walk = WalkInfo { pages: listed.pages, prompts: listed.len(), at: *at };
                 catalog.walks.insert(known.source.id.clone(), walk);
             }
             catalog

@@ -42,6 +42,12 @@ pub enum RequestParams {
         /// The `context` object of the request.
         context: Option<Document>,
     },
+    ReadFile {
+        /// The path of the skill that the file belongs to.
+        skill: Arc<str>,
+        /// The URI of the file, as the upstream has it.
+        uri: Arc<str>,
+    },
 }
 
 impl RequestParams {
@@ -50,6 +56,7 @@ impl RequestParams {
         match self {
             Self::Get { .. } => Method::Get,
             Self::Complete { .. } => Method::Complete,
+            Self::ReadFile { .. } => Method::ReadFile,
         }
     }
 
@@ -63,23 +70,26 @@ impl RequestParams {
             Self::Complete { prompt, value, context, .. } => {
                 prompt.len() + value.len() + document(context)
             }
+            Self::ReadFile { uri, .. } => uri.len(),
         }
     }
 
-    /// Returns the name that the `Mcp-Name` header repeats; only `prompts/get` has one (MCP
-    /// 2026-07-28, Streamable HTTP, standard headers).
+    /// Returns the name or URI that the `Mcp-Name` header repeats (MCP 2026-07-28, Streamable HTTP,
+    /// standard headers); a completion has none.
     pub(crate) fn mcp_name(&self) -> Option<&str> {
         match self {
             Self::Get { name, .. } => Some(name),
+            Self::ReadFile { uri, .. } => Some(uri),
             Self::Complete { .. } => None,
         }
     }
 
-    /// Returns the raw name of the prompt.
+    /// Returns the raw name of the prompt, or the path of the skill.
     pub fn prompt(&self) -> &str {
         match self {
             Self::Get { name, .. } => name,
             Self::Complete { prompt, .. } => prompt,
+            Self::ReadFile { skill, .. } => skill,
         }
     }
 }
@@ -121,6 +131,9 @@ pub(crate) fn write_params(params: &RequestParams, out: &mut ObjectWriter<'_>) {
             if let Some(context) = context {
                 out.json("context", context.json().text());
             }
+        }
+        RequestParams::ReadFile { uri, skill: _ } => {
+            out.text("uri", uri);
         }
     }
 }

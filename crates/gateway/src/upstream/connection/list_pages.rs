@@ -1,7 +1,8 @@
-//! Pagination walk: an upstream's `prompts/list` from the first page to the last, within limits
-//! (MCP 2025-11-25, pagination).
+//! Pagination walk: an upstream's `prompts/list` or `skills/list` from the first page to the last,
+//! within limits (MCP 2025-11-25, pagination).
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::upstream::prompt_list::{MalformedPrompt, PromptList};
@@ -11,12 +12,15 @@ use domain::cursor::CacheScope;
 use domain::document::Document;
 use domain::fault::{UpstreamFaultKind as Kind, excerpt};
 use domain::json::{Json, JsonKind};
+use domain::method::Method;
 use domain::prompt::{Prompt, PromptError};
 use domain::repair::RepairKind;
+use domain::skill::Skill;
 
 /// State of a walk between two pages.
 #[derive(Debug)]
 pub(crate) struct Pagination<'a> {
+    kind: WalkKind,
     limits: &'a Settings,
     repairs: &'a Repairs,
     /// Whether an empty cursor ends the list.
@@ -26,6 +30,30 @@ pub(crate) struct Pagination<'a> {
     cursors: HashSet<String>,
     /// Bytes of all pages so far.
     bytes: usize,
+}
+
+/// The list that is walked.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum WalkKind {
+    Prompts,
+    Skills,
+}
+
+impl WalkKind {
+    pub(crate) fn method(self) -> Method {
+        match self {
+            Self::Prompts => Method::List,
+            Self::Skills => Method::ListSkills,
+        }
+    }
+
+    /// The member of a result that holds the elements.
+    fn member(self) -> &'static str {
+        match self {
+            Self::Prompts => "prompts",
+            Self::Skills => "skills",
+        }
+    }
 }
 
 /// The step that follows a page.
@@ -38,12 +66,17 @@ pub(crate) enum PageStep {
 }
 
 impl<'a> Pagination<'a> {
-    pub(crate) fn new(limits: &'a Settings, repairs: &'a Repairs, empty_ends: bool) -> Self {
+    pub(crate) fn new(
+        kind: WalkKind,
+        limits: &'a Settings,
+        repairs: &'a Repairs,
+        empty_ends: bool,
+    ) -> Self {
         let (listed, cursors) = (PromptList::default(), HashSet::new());
-        Self { limits, repairs, empty_ends, listed, cursors, bytes: 0 }
+        Self { kind, limits, repairs, empty_ends, listed, cursors, bytes: 0 }
     }
 
-    /// Adds one `ListPromptsResult`. The walk ends at an absent `nextCursor`, and at one that names
+    /// Adds one `ListPromptsResult` or `ListSkillsResult`. The walk ends at an absent `nextCursor`, and at one that names
     /// no other page: then the list is what was read so far.
     ///
     /// # Errors
@@ -51,18 +84,23 @@ impl<'a> Pagination<'a> {
     /// never served. [`Kind::Protocol`] when the result has another shape.
     pub(crate) fn page(&mut self, page: &Document) -> Result<PageStep, Kind> {
         let result = page.json();
-        let prompts = result.get("prompts").filter(|p| p.kind() == JsonKind::Array);
-        let prompts = prompts.ok_or_else(|| protocol("the list result has no array `prompts`"))?;
+        let member = self.kind.member();
+        let elements = result.get(member).filter(|p| p.kind() == JsonKind::Array);
+        let missing = || Kind::Protocol(format!("the list result has no array `{member}`"));
+        let elements = elements.ok_or_else(missing)?;
         if result.get("resultType").is_some_and(|t| !t.is("complete")) {
             return Err(protocol("the resultType of the list result is not \"complete\""));
         }
         self.count_page(result)?;
-        let before = self.listed.prompts.len();
+        let before = (self.listed.prompts.len(), self.listed.skills.len());
         for refused in page.left_out() {
             self.leave_out(&refused.name, &PromptError::refused(refused))?;
         }
-        for element in prompts.elements() {
-            self.add(element)?;
+        for element in elements.elements() {
+            match self.kind {
+                WalkKind::Prompts => self.add(element)?,
+                WalkKind::Skills => self.add_skill(element)?,
+            }
         }
         let Some(next) = result.get("nextCursor") else { return Ok(self.done()) };
         let cursor = next.as_str().filter(|cursor| !self.empty_ends || !cursor.is_empty());
@@ -95,6 +133,21 @@ impl<'a> Pagination<'a> {
         }
     }
 
+    /// Adds one element of `skills`.
+    fn add_skill(&mut self, element: Json<'_>) -> Result<(), Kind> {
+        self.check_count()?;
+        match Skill::read(element) {
+            Ok(skill) => self.listed.skills.push(Arc::new(skill)),
+            Err(error) => {
+                let uri = element.get("uri").and_then(Json::as_str).unwrap_or_default();
+                let malformed =
+                    MalformedPrompt { name: excerpt(&uri), reason: format!("skill: {error}") };
+                self.listed.malformed.push(malformed);
+            }
+        }
+        Ok(())
+    }
+
     fn leave_out(&mut self, name: &str, error: &PromptError) -> Result<(), Kind> {
         self.check_count()?;
         let malformed = MalformedPrompt { name: excerpt(name), reason: error.to_string() };
@@ -104,15 +157,19 @@ impl<'a> Pagination<'a> {
     }
 
     fn check_count(&self) -> Result<(), Kind> {
-        if self.listed.prompts.len() + self.listed.malformed.len() >= self.limits.max_prompts {
+        if self.listed.len() >= self.limits.max_prompts {
             return Err(limit("max_prompts", self.limits.max_prompts));
         }
         Ok(())
     }
 
-    /// Drops the prompts of the last page that were listed before: an upstream that does not know
-    /// the cursor sends a page again. `first` is the first prompt of that page.
-    fn drop_repeated(&mut self, first: usize) {
+    /// Drops what the last page repeats of those before: an upstream that does not know the cursor
+    /// sends a page again. `first` and `skill` are the first prompt and skill of that page.
+    fn drop_repeated(&mut self, (first, skill): (usize, usize)) {
+        let (known, last) = self.listed.skills.split_at(skill);
+        let new: Vec<_> = last.iter().filter(|skill| !known.contains(skill)).cloned().collect();
+        self.listed.skills.truncate(skill);
+        self.listed.skills.extend(new);
         let last = self.listed.prompts.split_off(first);
         let known: HashMap<_, _> =
             self.listed.prompts.iter().map(|prompt| (prompt.name.as_str(), prompt)).collect();
@@ -195,12 +252,12 @@ mod tests {
     #[test]
     fn u9_an_empty_cursor_is_followed_unless_it_ends_the_list() {
         let (limits, repairs) = (limits(), repairs());
-        let mut walk = Pagination::new(&limits, &repairs, false);
+        let mut walk = Pagination::new(WalkKind::Prompts, &limits, &repairs, false);
         assert_eq!(page(&mut walk, &["a"], ""), Ok(PageStep::Next(String::new())));
         assert_eq!(page(&mut walk, &[], "2"), Ok(PageStep::Next("2".into())));
         assert_eq!(names(page(&mut walk, &["b"], None::<&str>)), ["a", "b"]);
         assert!(repairs.counted().is_empty());
-        let mut walk = Pagination::new(&limits, &repairs, true);
+        let mut walk = Pagination::new(WalkKind::Prompts, &limits, &repairs, true);
         assert_eq!(names(page(&mut walk, &["a"], "")), ["a"]);
         assert_eq!(repairs.counted()["cursor"], 1);
     }
@@ -209,7 +266,7 @@ mod tests {
     fn a_cursor_that_names_no_other_page_ends_the_list() {
         let (limits, repairs) = (limits(), repairs());
         for empty_ends in [true, false] {
-            let walk = || Pagination::new(&limits, &repairs, empty_ends);
+            let walk = || Pagination::new(WalkKind::Prompts, &limits, &repairs, empty_ends);
             assert_eq!(names(page(&mut walk(), &["a"], 7)), ["a"]);
             let mut same = walk();
             assert!(page(&mut same, &["a", "b"], "x").is_ok());
@@ -224,7 +281,7 @@ mod tests {
     #[test]
     fn u9_an_endless_list_fails_at_each_limit() {
         let (limits, repairs) = (limits(), repairs());
-        let walk = || Pagination::new(&limits, &repairs, false);
+        let walk = || Pagination::new(WalkKind::Prompts, &limits, &repairs, false);
         let failed = |result| matches!(result, Err(Kind::PaginationLimit(_)));
         let mut endless = walk();
         assert!(page(&mut endless, &[], "a").is_ok());
@@ -245,7 +302,8 @@ mod tests {
     fn what_is_malformed_costs_itself() {
         let (limits, repairs) = (limits(), repairs());
         let text = r#"{"prompts":[{"name":"a","title":7},{"title":"x"},{"name":"b"}],"ttlMs":500,"cacheScope":"private"}"#;
-        let step = Pagination::new(&limits, &repairs, false).page(&document(text));
+        let step =
+            Pagination::new(WalkKind::Prompts, &limits, &repairs, false).page(&document(text));
         let Ok(PageStep::Done(listed)) = step else { panic!("{step:?}") };
         let names: Vec<_> = listed.prompts.iter().map(|prompt| prompt.name.as_str()).collect();
         assert_eq!(names, ["a", "b"]);
@@ -263,7 +321,7 @@ mod tests {
         let text = r#"{"result":{"prompts":[{"name":"a"},{"name":"b","x":1,"x":2}]}}"#;
         let mut result = document(text);
         result.narrow(|message| message.get("result")).unwrap();
-        let step = Pagination::new(&limits, &repairs, false).page(&result);
+        let step = Pagination::new(WalkKind::Prompts, &limits, &repairs, false).page(&result);
         let Ok(PageStep::Done(listed)) = step else { panic!("{step:?}") };
         assert_eq!(listed.prompts[0].name, "a");
         let reason = "prompt \"b\" cannot be read: duplicate member at byte 18".to_owned();
@@ -276,7 +334,8 @@ mod tests {
         for result in
             [r#"{}"#, r#"{"prompts":{}}"#, r#"{"prompts":[],"resultType":"input_required"}"#]
         {
-            let step = Pagination::new(&limits, &repairs, false).page(&document(result));
+            let step = Pagination::new(WalkKind::Prompts, &limits, &repairs, false)
+                .page(&document(result));
             assert!(matches!(step, Err(Kind::Protocol(_))), "{result}");
         }
     }

@@ -16,9 +16,9 @@ use tokio_util::sync::CancellationToken;
 use super::call::correlator::InterimSender;
 use super::call::request::{RequestParams, UpstreamRequest, write_params};
 use super::connection::handshake::{Conversation, ListenEvent, RpcRequest};
-use super::connection::list_pages::{PageStep, Pagination};
+use super::connection::list_pages::{PageStep, Pagination, WalkKind};
 use super::library::LibrarySnapshot;
-use super::prompt_list::PromptList;
+use super::prompt_list::{MalformedPrompt, PromptList};
 use super::transport::{UpstreamEvent, UpstreamTransport};
 use crate::policy::Pass;
 use config::Settings;
@@ -117,8 +117,8 @@ impl Connection {
         }
     }
 
-    /// Reads the whole list within `walk_timeout`. `forwarded` is sent with the request of each
-    /// page. The list of an upstream without prompts is empty.
+    /// Reads the whole list within `walk_timeout`, with the skills. `forwarded` is sent with the
+    /// request of each page. The list of an upstream without prompts is empty.
     ///
     /// # Errors
     /// When a page cannot be read within `page_timeout`, or a limit of the walk is exceeded.
@@ -129,17 +129,9 @@ impl Connection {
     ) -> Result<PromptList, Kind> {
         match self {
             Connection::Library(snapshot) => Ok(snapshot.listed.clone()),
-            Connection::Remote(connection) if !connection.conversation.capabilities.prompts => {
-                Ok(PromptList::default())
-            }
             Connection::Remote(connection) => {
-                match timeout(settings.walk_timeout, connection.walk(settings, forwarded)).await {
-                    Err(_) => Err(Kind::Timeout),
-                    Ok(Err(Kind::Error { code: METHOD_NOT_FOUND, .. })) => {
-                        Ok(PromptList::default())
-                    }
-                    Ok(result) => result,
-                }
+                let walking = connection.walk(settings, forwarded);
+                timeout(settings.walk_timeout, walking).await.unwrap_or(Err(Kind::Timeout))
             }
         }
     }
@@ -177,9 +169,13 @@ impl Connection {
                 Connection::Library(snapshot),
                 RequestParams::Complete { prompt, argument, value, .. },
             ) => snapshot.complete(prompt, argument, value),
-            (Connection::Remote(connection), RequestParams::Get { .. }) => {
-                connection.perform(request, interim).await
+            (Connection::Library(snapshot), RequestParams::ReadFile { uri, .. }) => {
+                snapshot.read_file(uri).await
             }
+            (
+                Connection::Remote(connection),
+                RequestParams::Get { .. } | RequestParams::ReadFile { .. },
+            ) => connection.perform(request, interim).await,
             (Connection::Remote(connection), RequestParams::Complete { .. }) => {
                 if !connection.conversation.capabilities.completions {
                     return no_values();
@@ -349,16 +345,47 @@ impl Connection {
 }
 
 impl RemoteConnection {
+    /// Reads the prompts and then the skills, as far as the upstream declares them. One that cannot
+    /// list its skills still has its prompts, unless the connection itself is at fault.
     async fn walk(
         &self,
         settings: &Settings,
         forwarded: &ForwardedMeta,
     ) -> Result<PromptList, Kind> {
+        let declared = self.conversation.capabilities;
+        let mut listed = PromptList::default();
+        if declared.prompts {
+            match self.walk_list(WalkKind::Prompts, settings, forwarded).await {
+                Err(Kind::Error { code: METHOD_NOT_FOUND, .. }) => {}
+                prompts => listed = prompts?,
+            }
+        }
+        if declared.skills {
+            match self.walk_list(WalkKind::Skills, settings, forwarded).await {
+                Ok(skills) => listed.add_skills(skills),
+                Err(kind @ (Kind::Error { .. } | Kind::Protocol(_) | Kind::PaginationLimit(_))) => {
+                    let reason = format!("its skills cannot be listed: {}", kind.diagnosis());
+                    let name = Method::ListSkills.as_str().to_owned();
+                    listed.malformed.push(MalformedPrompt { name, reason });
+                }
+                Err(kind) => return Err(kind),
+            }
+        }
+        Ok(listed)
+    }
+
+    async fn walk_list(
+        &self,
+        kind: WalkKind,
+        settings: &Settings,
+        forwarded: &ForwardedMeta,
+    ) -> Result<PromptList, Kind> {
         let repairs = self.transport.correlator().repairs();
-        let mut walk = Pagination::new(settings, repairs, self.conversation.empty_cursor_ends());
+        let empty_ends = self.conversation.empty_cursor_ends();
+        let mut walk = Pagination::new(kind, settings, repairs, empty_ends);
         let mut params = String::new();
         loop {
-            let method = Method::List.as_str();
+            let method = kind.method().as_str();
             let rpc = RpcRequest {
                 method,
                 params: &params,

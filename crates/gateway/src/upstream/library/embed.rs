@@ -59,7 +59,7 @@ fn read(folder: &Path, name: &str, limit: usize) -> Result<Vec<u8>, String> {
     files::read(folder, &files::resolve_inside(folder, &path)?, limit / 4 * 3)
 }
 
-fn mime_type(name: &str) -> &'static str {
+pub(super) fn mime_type(name: &str) -> &'static str {
     let extension = name.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
     match extension.as_str() {
         "png" => "image/png",

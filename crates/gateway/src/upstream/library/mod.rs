@@ -1,5 +1,5 @@
-//! Libraries: folders of Markdown files that the gateway itself serves as prompts, and the same for
-//! prompts that come from a store.
+//! Libraries: folders of Markdown files that the gateway itself serves as prompts, and folders that
+//! it serves as skills. The same for prompts that come from a store.
 
 mod budget;
 mod embed;
@@ -9,6 +9,7 @@ mod place;
 mod reader;
 mod render;
 mod scan;
+mod skills;
 mod source;
 mod stored;
 mod template;
@@ -27,6 +28,7 @@ use files::{PromptFile, PromptFiles, Volume};
 use place::Remark;
 use reader::LibraryReader;
 use render::{Compiled, RenderError};
+use skills::SkillFiles;
 use tracing::warn;
 
 use super::prompt_list::{MalformedPrompt, PromptList};
@@ -47,6 +49,7 @@ pub struct LibrarySnapshot {
     pub commit: Option<Arc<str>>,
     /// Longest result, in bytes (`max_message`).
     max_message: usize,
+    skills: SkillFiles,
 }
 
 #[derive(Debug)]
@@ -64,8 +67,8 @@ const FOLDER: &str = "library";
 const VOLUME_SWAPS: usize = 3;
 
 impl LibrarySnapshot {
-    /// Reads every `.md` file with front matter in `folder` and its subfolders, at most `max_walk`
-    /// bytes with what they embed. Dot-files are skipped; symbolic links are followed as far as
+    /// Reads every `.md` file with front matter in `folder` and its subfolders, and every folder
+    /// with a `SKILL.md`, at most `max_walk` bytes with what prompts embed. Dot-files are skipped; symbolic links are followed as far as
     /// their targets stay inside `folder`. A file that is no valid prompt is omitted with a reason,
     /// and the other files are still served.
     ///
@@ -85,7 +88,7 @@ impl LibrarySnapshot {
     }
 
     fn load_once(folder: &Path, library: &str, settings: &Settings) -> Result<Self, Kind> {
-        let files = PromptFiles::find(folder).map_err(|error| {
+        let mut files = PromptFiles::find(folder).map_err(|error| {
             // The path is for the operator, not for clients.
             warn!(library, folder = %folder.display(), %error, "the library cannot be read");
             Kind::Unavailable("the library's folder cannot be read".to_owned())
@@ -96,6 +99,8 @@ impl LibrarySnapshot {
         let mut contested = BTreeMap::new();
         let Settings { max_message, max_walk, .. } = *settings;
         let mut reader = LibraryReader::new(folder, library, max_message, max_walk);
+        let listed = &mut snapshot.listed;
+        snapshot.skills = SkillFiles::take(folder, &mut files.prompts, &mut reader, listed);
         for file in &files.prompts {
             if let Err(reason) = snapshot.add(&mut reader, file, &mut contested) {
                 snapshot.listed.malformed.push(reason.on(&file.path).into());
@@ -123,7 +128,8 @@ impl LibrarySnapshot {
 
     fn empty(transport: &'static str, listed: PromptList, settings: &Settings) -> Self {
         let max_message = settings.max_message;
-        Self { transport, prompts: BTreeMap::new(), listed, commit: None, max_message }
+        let (prompts, skills) = (BTreeMap::new(), SkillFiles::default());
+        Self { transport, prompts, listed, commit: None, max_message, skills }
     }
 
     /// Makes the snapshot of a prompt store from its prompts, each with another name. `listed` has
@@ -189,6 +195,15 @@ impl LibrarySnapshot {
             RenderError::TooLarge => Kind::TooLarge { limit: self.max_message },
             _ => Kind::Protocol(error.to_string()),
         })?)
+    }
+
+    /// Reads a file of a skill as it is now; see [`SkillFiles::read_file`].
+    ///
+    /// # Errors
+    /// [`Kind::Error`] with -32602 for an unknown file, [`Kind::Unavailable`] for one that cannot
+    /// be read.
+    pub(super) async fn read_file(&self, uri: &str) -> Result<Document, Kind> {
+        self.skills.read_file(uri).await
     }
 
     /// Returns the result of `completion/complete`: the choices of an argument that start with

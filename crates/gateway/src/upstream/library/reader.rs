@@ -38,6 +38,10 @@ impl<'a> LibraryReader<'a> {
         self.folder
     }
 
+    pub(super) fn max_message(&self) -> usize {
+        self.max_message
+    }
+
     /// Reads one file; `None` if it is no prompt.
     ///
     /// # Errors
@@ -86,7 +90,11 @@ impl<'a> LibraryReader<'a> {
         Ok(content)
     }
 
-    fn take(&mut self, bytes: usize) -> Result<(), String> {
+    /// Counts bytes of a file.
+    ///
+    /// # Errors
+    /// If there are too many in the library.
+    pub(super) fn take(&mut self, bytes: usize) -> Result<(), String> {
         let left = self.left.checked_sub(bytes);
         self.left = left.ok_or("the files of the library are larger than max_walk together")?;
         Ok(())

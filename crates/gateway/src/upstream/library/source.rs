@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::Range;
 
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{MapAccess, Visitor};
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_saphyr::options::{DuplicateKeyPolicy, MergeKeyPolicy, NonFiniteFloatPolicy};
 use serde_saphyr::{Error as YamlError, Options, SnippetMode, UserMessageFormatter};
@@ -111,24 +111,13 @@ impl<'a> ParsedSource<'a> {
     /// The reason, when a file with front matter is no valid prompt.
     pub(super) fn read(text: &'a str) -> Option<Result<Self, Remark>> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let opening = text.split_inclusive('\n').next()?;
-        if opening.trim_end() != FENCE {
-            return None;
-        }
-        let mut end = opening.len();
-        for line in text[end..].split_inclusive('\n') {
-            if line.trim_end() == FENCE {
-                let front = &text[opening.len()..end];
-                return Some(Self::parse(text, front, end + line.len()));
-            }
-            end += line.len();
-        }
-        Some(Err("the front matter has no closing ---".into()))
+        let split = split_front(text)?;
+        Some(split.and_then(|(front, body)| Self::parse(text, front, body)))
     }
 
     /// Reads the front matter, and the body from an offset on.
     fn parse(text: &'a str, front: &str, body: usize) -> Result<Self, Remark> {
-        let front = read_front_matter(front)?;
+        let front: FrontMatter = read_front_matter(front)?;
         let mut messages = Vec::new();
         for (role, part) in split_messages(text, body, front.system)? {
             let pieces = split_embeds(text, part)?.into_iter();
@@ -144,6 +133,32 @@ impl<'a> ParsedSource<'a> {
     }
 }
 
+/// Splits a text into its front matter and the offset of what follows; `None` if it has none.
+fn split_front(text: &str) -> Option<Result<(&str, usize), Remark>> {
+    let opening = text.split_inclusive('\n').next()?;
+    if opening.trim_end() != FENCE {
+        return None;
+    }
+    let mut end = opening.len();
+    for line in text[end..].split_inclusive('\n') {
+        if line.trim_end() == FENCE {
+            return Some(Ok((&text[opening.len()..end], end + line.len())));
+        }
+        end += line.len();
+    }
+    Some(Err("the front matter has no closing ---".into()))
+}
+
+/// Reads the front matter of a skill, whole: hosts know other keys than prompts have.
+///
+/// # Errors
+/// The file has no front matter, or it is no valid YAML.
+pub(super) fn front_matter_value(text: &str) -> Result<serde_json::Value, Remark> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let missing = || Err("begins with no front matter: a line of ---".into());
+    read_front_matter(split_front(text).unwrap_or_else(missing)?.0)
+}
+
 /// Most messages of one prompt, each of which is a template of its own.
 const MAX_MESSAGES: usize = 1_000;
 
@@ -155,7 +170,7 @@ const FENCE: &str = "---";
 /// fail before they take much memory.
 const MAX_NODES: usize = 20_000;
 
-fn read_front_matter(yaml: &str) -> Result<FrontMatter, Remark> {
+fn read_front_matter<T: DeserializeOwned>(yaml: &str) -> Result<T, Remark> {
     serde_saphyr::from_str_with_options(yaml, options()).map_err(|error| {
         let text = format!("front matter: {}", yaml_mistake(&error));
         let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);

@@ -26,6 +26,7 @@ use domain::jsonrpc::{self, Id};
 use domain::method::{DISCOVER, INITIALIZE, INITIALIZED, LIST_CHANGED, LISTEN, PING};
 use domain::revision::{Era, Revision};
 use domain::server_request::ClientCapabilities;
+use domain::skill::EXTENSION;
 use domain::{mcp_name, meta};
 use verdict::{DiscoveryVerdict, discover, judge, modern_after_all};
 
@@ -43,12 +44,14 @@ pub(crate) struct Conversation {
     standard_headers: bool,
 }
 
-/// Capabilities that an upstream declared, as far as they concern prompts.
+/// Capabilities that an upstream declared, as far as they concern prompts and skills.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Capabilities {
     pub prompts: bool,
     pub list_changed: bool,
     pub completions: bool,
+    /// The extension for skills.
+    pub skills: bool,
 }
 
 /// A request before it is encoded.
@@ -309,12 +312,14 @@ impl Capabilities {
             list_changed: member("prompts").and_then(|p| p.get("listChanged")?.as_bool())
                 == Some(true),
             completions: member("completions").is_some(),
+            skills: member("extensions").and_then(|e| e.get(EXTENSION)).is_some(),
         }
     }
 
     /// Capabilities of a modern upstream that `server/discover` did not show: the gateway tries
     /// them.
-    const ASSUMED: Self = Self { prompts: true, list_changed: false, completions: true };
+    const ASSUMED: Self =
+        Self { prompts: true, list_changed: false, completions: true, skills: false };
 }
 
 const NO_COMMON_REVISION: &str = "it supports no MCP revision that the gateway supports";

@@ -155,7 +155,8 @@ mod tests {
         let result = document(
             r#"{"supportedVersions":["2026-07-28","x"],"capabilities":{"prompts":{"listChanged":true}}}"#,
         );
-        let capabilities = Capabilities { prompts: true, list_changed: true, completions: false };
+        let capabilities =
+            Capabilities { prompts: true, list_changed: true, ..Capabilities::default() };
         assert_eq!(judge(Ok(&result)), DiscoveryVerdict::Modern(capabilities));
         let future = document(r#"{"supportedVersions":["2030-01-01"]}"#);
         assert!(matches!(judge(Ok(&future)), DiscoveryVerdict::Undecided(Kind::Protocol(_))));

@@ -1,0 +1,339 @@
+//! The skills of all upstreams. They are a content of the catalog as prompts are, so that views,
+//! rights and pages are those of prompts: a skill's public name is the URI of its `SKILL.md`.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::router::approval::PromptApproval;
+use crate::router::catalog::{
+    CatalogContent, LeftOut, LeftOutBy, ListedSkill, SkillCatalog, next_number,
+};
+use crate::router::owner::Owner;
+use crate::router::segment::{Segment, SegmentWriter};
+use base::seal;
+use domain::call::SkillPart;
+use domain::name::{Prefix, UpstreamId};
+use domain::skill::{SKILL_FILE, Skill, SkillFile, public_uri};
+
+/// A skill that has what a call asks for.
+pub(in crate::router) struct FoundSkill<'a> {
+    pub owner: &'a Owner,
+    pub part: FoundPart<'a>,
+}
+
+/// What a call asks for.
+pub(in crate::router) enum FoundPart<'a> {
+    /// As the list has it.
+    Entry(&'a str),
+    File(&'a SkillFile),
+    /// The elements of `resources`.
+    Directory(String),
+}
+
+/// The skills of one upstream, for the merge.
+pub(in crate::router) struct SkillSource<'a> {
+    pub upstream: &'a UpstreamId,
+    pub prefix: &'a Prefix,
+    pub skills: &'a [Arc<Skill>],
+    /// Whether only approved versions of the upstream are served.
+    pub needs_approval: bool,
+}
+
+/// The skills of one upstream with a prefix, or of all without.
+#[derive(Default)]
+pub(in crate::router) struct SkillGroup {
+    segments: Vec<Arc<Segment>>,
+    skills: Vec<(Arc<str>, ListedSkill)>,
+}
+
+/// Longest public URI that is looked up, in bytes: no served file has a longer one.
+const MAX_PUBLIC_URI: usize = 1024;
+
+impl SkillCatalog {
+    pub(in crate::router) fn of<'a>(groups: impl Iterator<Item = &'a SkillGroup>) -> Self {
+        let (mut segments, mut skills) = (Vec::new(), HashMap::new());
+        for group in groups {
+            segments.extend(group.segments.iter().cloned());
+            skills.extend(group.skills.iter().cloned());
+        }
+        segments.sort_unstable_by(|a, b| a.last_name().cmp(b.last_name()));
+        let content = CatalogContent::new(next_number(), segments, Vec::new(), Vec::new());
+        Self { content: Arc::new(content), skills }
+    }
+
+    /// Finds the part of a skill that has this URI. A file of a nested skill belongs to the skills
+    /// around it, too: the first one that the caller may use is found, and if there is none, the
+    /// innermost.
+    pub(in crate::router) fn find(
+        &self,
+        uri: &str,
+        part: SkillPart,
+        may_use: impl Fn(&Owner) -> bool,
+    ) -> Option<FoundSkill<'_>> {
+        if uri.len() > MAX_PUBLIC_URI {
+            return None;
+        }
+        if part == SkillPart::Entry {
+            let owner = self.content.owner(uri)?;
+            return Some(FoundSkill {
+                owner,
+                part: FoundPart::Entry(self.content.listed(uri)?.text()),
+            });
+        }
+        let mut found = folders(uri).filter_map(|folder| {
+            let own = [folder, "/", SKILL_FILE].concat();
+            let (owner, listed) = (self.content.owner(&own)?, self.skills.get(&*own)?);
+            Some(FoundSkill { owner, part: listed.part(uri, part)? })
+        });
+        let innermost = found.next()?;
+        if may_use(innermost.owner) {
+            return Some(innermost);
+        }
+        Some(found.find(|found| may_use(found.owner)).unwrap_or(innermost))
+    }
+}
+
+impl ListedSkill {
+    fn part(&self, uri: &str, part: SkillPart) -> Option<FoundPart<'_>> {
+        match part {
+            SkillPart::Directory => {
+                self.skill.directory(&self.prefix, uri).map(FoundPart::Directory)
+            }
+            SkillPart::Entry | SkillPart::File => {
+                let mut files = self.skill.files.iter();
+                let file = files.find(|file| public_uri(&self.prefix, &file.path) == uri)?;
+                Some(FoundPart::File(file))
+            }
+        }
+    }
+}
+
+impl SkillGroup {
+    /// Merges the skills of upstreams with one prefix. Also returns what is left out.
+    pub(in crate::router) fn merge(
+        sources: &[SkillSource<'_>],
+        prefixes: &HashSet<&str>,
+    ) -> (Self, Vec<LeftOut>) {
+        let mut left_out = Vec::new();
+        let mut omit = |source: &SkillSource<'_>, skill: &Skill, reason: String, by| {
+            let upstream = source.upstream.to_string();
+            left_out.push(LeftOut { upstream, raw_name: skill.path.to_string(), reason, by });
+        };
+        let mut claims: BTreeMap<String, Vec<(usize, &Arc<Skill>)>> = BTreeMap::new();
+        for (at, source) in sources.iter().enumerate() {
+            for skill in source.skills {
+                let first = skill.path.split('/').next().unwrap_or_default();
+                if source.needs_approval {
+                    omit(source, skill, WITHHELD.to_owned(), LeftOutBy::Approval);
+                } else if source.prefix.is_bare() && prefixes.contains(first) {
+                    let reason = format!(
+                        "the skill's URI begins with the prefix {first:?} of another upstream"
+                    );
+                    omit(source, skill, reason, LeftOutBy::Name);
+                } else {
+                    let uri = skill.public_uri(source.prefix);
+                    claims.entry(uri).or_default().push((at, skill));
+                }
+            }
+        }
+        let mut group = Self::default();
+        let mut writer = SegmentWriter::default();
+        for (uri, claimed) in &claims {
+            let (at, skill) = claimed[0];
+            let source = &sources[at];
+            if claimed.len() > 1 || is_inside_another(&claims, uri, at) {
+                for (at, skill) in claimed {
+                    let reason = format!("another skill claims {uri:?}; none of them is served");
+                    omit(&sources[*at], skill, reason, LeftOutBy::Name);
+                }
+                continue;
+            }
+            let uri: Arc<str> = uri.as_str().into();
+            writer = group.push(writer, source, skill, &uri);
+        }
+        let last = writer.finish();
+        group.segments.extend((!last.is_empty()).then(|| Arc::new(last)));
+        (group, left_out)
+    }
+
+    /// Adds a skill. Between those of upstreams without a prefix, others may belong: each is a
+    /// segment of its own.
+    fn push(
+        &mut self,
+        mut writer: SegmentWriter,
+        source: &SkillSource<'_>,
+        skill: &Arc<Skill>,
+        uri: &Arc<str>,
+    ) -> SegmentWriter {
+        if self.skills.is_empty() || source.prefix.is_bare() {
+            let next = SegmentWriter::new(Some(source.upstream.clone()));
+            let full = std::mem::replace(&mut writer, next).finish();
+            self.segments.extend((!full.is_empty()).then(|| Arc::new(full)));
+        }
+        let mut entry = String::new();
+        skill.write(source.prefix, &mut entry);
+        let owner = Owner {
+            public_name: uri.clone(),
+            upstream: source.upstream.clone(),
+            raw_name: skill.path.clone(),
+            arguments: Box::default(),
+            digest: seal::sha256_text(entry.as_bytes()).into(),
+            overlay: None,
+            approval: PromptApproval::default(),
+        };
+        writer.push_prompt(owner, |out| out.push_str(&entry));
+        let listed = ListedSkill { prefix: source.prefix.clone(), skill: skill.clone() };
+        self.skills.push((uri.clone(), listed));
+        writer
+    }
+}
+
+/// The reason why a skill of an upstream with approvals is not served.
+const WITHHELD: &str = "skills cannot be approved yet, so those of an upstream with `approval = \"enforce\"` are withheld";
+
+/// Whether a skill is in the folder of a skill of another source, or another is in its folder:
+/// the upstreams would disagree about the files there.
+fn is_inside_another(
+    claims: &BTreeMap<String, Vec<(usize, &Arc<Skill>)>>,
+    uri: &str,
+    source: usize,
+) -> bool {
+    let is_other = |claimed: &[(usize, &Arc<Skill>)]| claimed.iter().any(|(at, _)| *at != source);
+    let folder = uri.strip_suffix(SKILL_FILE).unwrap_or(uri);
+    let mut inside =
+        claims.range(folder.to_owned()..).take_while(|(uri, _)| uri.starts_with(folder));
+    inside.any(|(_, claimed)| is_other(claimed))
+        || folders(folder.trim_end_matches('/')).skip(1).any(|outer| {
+            claims.get(&[outer, "/", SKILL_FILE].concat()).is_some_and(|claimed| is_other(claimed))
+        })
+}
+
+/// The text up to each slash of a URI, from the whole to the shortest.
+fn folders(uri: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(uri), |folder| Some(folder.rsplit_once('/')?.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use domain::json::Json;
+
+    fn skill(uri: &str, files: &[&str]) -> Arc<Skill> {
+        let base = uri.strip_suffix(SKILL_FILE).unwrap();
+        let name = base.trim_end_matches('/').rsplit('/').next().unwrap();
+        let digest = format!("sha256:{}", "0".repeat(64));
+        let files = files.iter().map(
+            |file| serde_json::json!({"uri": format!("{base}{file}"), "digest": digest, "size": 1}),
+        );
+        let resources: Vec<_> = files.collect();
+        let entry = serde_json::json!({"uri": uri, "resources": resources,
+            "frontmatter": {"name": name, "description": "d"}});
+        let entry = entry.to_string();
+        Arc::new(Skill::read(Json::parse_text(&entry, 8).unwrap()).unwrap())
+    }
+
+    fn merged(
+        sources: &[(&str, &str, Vec<Arc<Skill>>)],
+        needs_approval: bool,
+    ) -> (SkillCatalog, Vec<String>) {
+        let ids: Vec<_> = sources.iter().map(|(id, ..)| UpstreamId::parse(id).unwrap()).collect();
+        let all: Vec<_> =
+            sources.iter().map(|(_, prefix, _)| Prefix::parse(prefix).unwrap()).collect();
+        let taken: HashSet<&str> =
+            all.iter().map(Prefix::as_str).filter(|p| !p.is_empty()).collect();
+        let mut groups: BTreeMap<&str, Vec<SkillSource<'_>>> = BTreeMap::new();
+        for ((upstream, prefix), (_, name, skills)) in ids.iter().zip(&all).zip(sources) {
+            let source = SkillSource { upstream, prefix, skills, needs_approval };
+            groups.entry(name).or_default().push(source);
+        }
+        let merged = groups.values().map(|sources| SkillGroup::merge(sources, &taken));
+        let (groups, left_out): (Vec<_>, Vec<_>) = merged.unzip();
+        let reasons = left_out.into_iter().flatten();
+        let reasons = reasons.map(|l| format!("{} {}: {}", l.upstream, l.raw_name, l.reason));
+        (SkillCatalog::of(groups.iter()), reasons.collect())
+    }
+
+    fn names(catalog: &SkillCatalog) -> Vec<&str> {
+        catalog.content.owners().map(|owner| &*owner.public_name).collect()
+    }
+
+    #[test]
+    fn no_upstream_takes_the_uri_of_another() {
+        let own = "skill://tea/SKILL.md";
+        let (catalog, left_out) = merged(
+            &[
+                (
+                    "one",
+                    "",
+                    vec![skill(own, &["SKILL.md"]), skill("skill://two/a/SKILL.md", &["SKILL.md"])],
+                ),
+                (
+                    "three",
+                    "",
+                    vec![skill(own, &["SKILL.md"]), skill("skill://zoo/SKILL.md", &["SKILL.md"])],
+                ),
+                ("two", "two", vec![skill("skill://a/SKILL.md", &["SKILL.md"])]),
+            ],
+            false,
+        );
+        assert_eq!(names(&catalog), ["skill://two/a/SKILL.md", "skill://zoo/SKILL.md"]);
+        assert_eq!(
+            catalog.content.owner("skill://two/a/SKILL.md").unwrap().upstream.as_str(),
+            "two"
+        );
+        assert_eq!(left_out.len(), 3, "{left_out:?}");
+        let nested = [
+            ("one", "", vec![skill("skill://x/a/SKILL.md", &["SKILL.md", "b/SKILL.md"])]),
+            ("two", "", vec![skill("skill://x/a/b/SKILL.md", &["SKILL.md"])]),
+        ];
+        let (catalog, left_out) = merged(&nested, false);
+        assert!(names(&catalog).is_empty());
+        assert_eq!(left_out.len(), 2, "{left_out:?}");
+    }
+
+    #[test]
+    fn skills_that_need_approval_are_withheld_with_the_reason() {
+        let skills = vec![skill("skill://a/SKILL.md", &["SKILL.md"])];
+        let (catalog, left_out) = merged(&[("one", "one", skills)], true);
+        assert!(names(&catalog).is_empty());
+        assert!(left_out[0].starts_with("one a: skills cannot be approved"), "{left_out:?}");
+    }
+
+    #[test]
+    fn a_file_of_a_nested_skill_is_found_by_who_may_use_either() {
+        let skills = vec![
+            skill("skill://a/SKILL.md", &["SKILL.md", "b/SKILL.md", "c"]),
+            skill("skill://a/b/SKILL.md", &["SKILL.md"]),
+        ];
+        let (catalog, _) = merged(&[("one", "p", skills)], false);
+        let nested = "skill://p/a/b/SKILL.md";
+        let by = |uri: &str, part, raw_name: &str| {
+            let found = catalog.find(uri, part, |owner| &*owner.raw_name == raw_name)?;
+            Some(found.owner.raw_name.to_string())
+        };
+        let by_file = |uri, raw_name| by(uri, SkillPart::File, raw_name);
+        assert_eq!(by_file(nested, "a/b").as_deref(), Some("a/b"));
+        assert_eq!(by_file(nested, "a").as_deref(), Some("a"));
+        assert_eq!(by_file(nested, "nothing").as_deref(), Some("a/b"));
+        assert_eq!(by_file("skill://p/a/c", "").as_deref(), Some("a"));
+        assert_eq!(by("skill://p/a/b", SkillPart::Directory, "a").as_deref(), Some("a"));
+        for unknown in [
+            "skill://p/a/d",
+            "skill://p/a/../a/c",
+            "skill://p/a/%63",
+            "skill://a/c",
+            "SKILL://p/a/c",
+            "skill://p/a",
+            "skill://p/a/c/",
+            "skill://p//a/c",
+            "file:///etc/passwd",
+            "",
+            "/",
+        ] {
+            assert_eq!(by_file(unknown, "a"), None, "{unknown}");
+            assert_eq!(by(unknown, SkillPart::Entry, "a"), None, "{unknown}");
+        }
+        let long = format!("skill://p/a{}", "/".repeat(2_000));
+        assert_eq!(by_file(&long, "a"), None);
+    }
+}

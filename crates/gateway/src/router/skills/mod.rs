@@ -1,0 +1,131 @@
+//! Skills: an entry, a file or a folder of one, behind the same gate as prompts. Entries and folders
+//! come from the catalog, files from the upstream.
+
+pub(crate) mod catalog;
+pub(crate) mod file;
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::call_channel::{CallChannel, CallEvent};
+use super::owner::Owner;
+use super::reply::{Reply, SkillBody, SkillReply};
+use super::{Router, origin};
+use crate::policy::{Authorized, CallRecord, Resolution};
+use crate::upstream::Upstream;
+use crate::upstream::call::correlator::InterimMessage;
+use crate::upstream::call::exchange::ExchangeEvent;
+use crate::upstream::call::request::{RequestParams, UpstreamRequest};
+use catalog::FoundPart;
+use domain::call::{Call, SkillPart};
+use domain::document::Document;
+use domain::fault::{Fault, RequestFault, UpstreamFaultKind as Kind};
+use domain::server_request::ClientCapabilities;
+use domain::skill::SkillFile;
+
+/// The part of a skill that a call asks for.
+pub(super) struct AskedSkill<'a> {
+    pub uri: &'a str,
+    pub part: SkillPart,
+}
+
+/// Answers a call for a skill.
+///
+/// # Errors
+/// -32602, alike for what is unknown, denied or withheld; the other refusals of
+/// [`Gate::authorize`](crate::policy::Gate::authorize); and the faults of the upstream, one of
+/// which is a file that differs from its entry.
+pub(super) async fn answer(
+    router: &Router,
+    (call, record): (&Call, &CallRecord),
+    asked: AskedSkill<'_>,
+    channel: &CallChannel,
+    deadline: Instant,
+) -> Result<Reply, Fault> {
+    let began = Instant::now();
+    let AskedSkill { uri, part } = asked;
+    let catalog = router.lists.settled(deadline).await;
+    let (views, method) = (&router.lists.views, call.request.method());
+    let may_use = |owner: &Owner| views.allows(&call.caller, method, &call.endpoint, owner);
+    let found = catalog.skills.find(uri, part, may_use);
+    let found = found.and_then(|found| {
+        let upstream = router.upstreams.get(&found.owner.upstream)?;
+        Some((found, upstream))
+    });
+    let resolution =
+        found.as_ref().map_or(Resolution::Unknown, |(found, _)| router.listed(call, found.owner));
+    let authorized = router.gate.authorize(call, record, resolution).await;
+    let authorized = authorized.map_err(|fault| match fault {
+        Fault::Request(RequestFault::UnknownPrompt) => unknown(uri),
+        fault => fault,
+    })?;
+    let (found, upstream) = found.ok_or(Fault::Internal)?;
+    let owner = found.owner;
+    let body = match found.part {
+        FoundPart::Entry(entry) => SkillBody::Entry(entry.to_owned()),
+        FoundPart::Directory(elements) => SkillBody::Directory(elements),
+        FoundPart::File(file) => {
+            let asking = AskedFile { owner, file, deadline };
+            let result = read(upstream, (call, &authorized), asking, channel).await?;
+            SkillBody::File { uri: uri.to_owned(), result }
+        }
+    };
+    router.count_use(call, owner, began);
+    let (ttl, scope) = router.lists.hints(&catalog, call, &owner.upstream);
+    Ok(Reply::Skill(SkillReply { body, origin: origin(owner), ttl, scope }))
+}
+
+/// A file that is read at its upstream.
+struct AskedFile<'a> {
+    owner: &'a Owner,
+    file: &'a SkillFile,
+    deadline: Instant,
+}
+
+/// Reads a file, whole, and checks it.
+async fn read(
+    upstream: &Arc<Upstream>,
+    (call, authorized): (&Call, &Authorized<'_>),
+    asked: AskedFile<'_>,
+    channel: &CallChannel,
+) -> Result<Document, Fault> {
+    let AskedFile { owner, file, deadline } = asked;
+    let request = UpstreamRequest {
+        params: RequestParams::ReadFile { skill: owner.raw_name.clone(), uri: file.uri.clone() },
+        forwarded: call.forwarded.clone(),
+        overlay: None,
+        capabilities: ClientCapabilities::NONE,
+        progress: call.client.progress,
+    };
+    let mut exchange = upstream.call(authorized, request, deadline);
+    let result = loop {
+        match exchange.next().await {
+            Ok(ExchangeEvent::Interim(InterimMessage::Progress(params))) => {
+                channel.tell(CallEvent::Progress(params));
+            }
+            Ok(ExchangeEvent::Interim(_)) => {}
+            Ok(ExchangeEvent::Response(result)) => break result,
+            Err(fault) => {
+                if matches!(&fault.kind, Kind::Error { code: -32602 | -32002, .. }) {
+                    // It no longer has a file that it lists.
+                    upstream.doubt_list();
+                }
+                return Err(fault.into());
+            }
+        }
+    };
+    file::verify(result.json(), file).map_err(|why| {
+        upstream.doubt_list();
+        Fault::upstream(owner.upstream.as_str(), Kind::Protocol(why))
+    })?;
+    Ok(result)
+}
+
+/// Longest URI that an error repeats, in bytes.
+const LONGEST_URI: usize = 2048;
+
+fn unknown(uri: &str) -> Fault {
+    let uri = if uri.len() <= LONGEST_URI { uri.to_owned() } else { String::new() };
+    RequestFault::UnknownResource { code: -32602, uri }.into()
+}
