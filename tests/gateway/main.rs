@@ -59,6 +59,7 @@ mod reload_follow;
 #[cfg(unix)]
 mod reload_sinks;
 mod server_requests;
+mod skills;
 mod stdio;
 mod stores;
 mod strangers;
