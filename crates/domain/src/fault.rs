@@ -189,7 +189,7 @@ pub enum RequestFault {
     UnknownPrompt,
     #[error("unknown tool; list the tools again")]
     UnknownTool,
-    #[error("unknown resource; this gateway has no resources")]
+    #[error("unknown resource")]
     UnknownResource {
         /// The JSON-RPC error code, which differs between the eras.
         code: i64,
