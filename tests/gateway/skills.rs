@@ -311,7 +311,7 @@ async fn malformed_skills_are_left_out_and_uris_of_clients_are_never_cut_togethe
     ]);
     let hostile = upstream(skills, |asked| file(asked, REFUNDS)).await;
     let other = simple("skill://secret").await;
-    let toml = "[admin]\nbind = \"127.0.0.1:0\"\n".to_owned()
+    let toml = "[admin]\nlisten = \"127.0.0.1:0\"\n".to_owned()
         + &hostile.table("up")
         + &other.table("other");
     let gateway = Gateway::start(&toml).await;
@@ -436,7 +436,7 @@ async fn skills_of_an_upstream_with_approvals_are_withheld_and_said() {
     let lock = folder.path().join("promptgate.lock");
     let modes = |mode: &str| {
         format!(
-            "[approvals]\nmode = \"{mode}\"\nlock = {lock:?}\n[admin]\nbind = \"127.0.0.1:0\"\n{toml}{}",
+            "[approvals]\nmode = \"{mode}\"\nlock = {lock:?}\n[admin]\nlisten = \"127.0.0.1:0\"\n{toml}{}",
             crm.table("crm")
         )
     };
@@ -484,7 +484,7 @@ async fn an_upstream_that_cannot_list_its_skills_still_has_its_prompts() {
         _ => None,
     })
     .await;
-    let toml = "[admin]\nbind = \"127.0.0.1:0\"\n".to_owned() + &broken.table("up");
+    let toml = "[admin]\nlisten = \"127.0.0.1:0\"\n".to_owned() + &broken.table("up");
     let gateway = Gateway::start(&toml).await;
     assert_eq!(gateway.client().names().await.0, ["up__p"]);
     let status = gateway.admin().send("GET", "/api/v1/catalog", &[], b"").await;

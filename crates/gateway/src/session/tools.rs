@@ -45,14 +45,19 @@ pub(super) struct ServedMethods<'a> {
 }
 
 impl ServedMethods<'_> {
-    /// Whether the endpoint has skills. Those of its caller may be fewer.
-    fn has_skills(self) -> bool {
-        self.router.has_skills(self.endpoint)
+    /// Whether the endpoint has skills, or may have some once all upstreams have reported. Those of
+    /// its caller may be fewer.
+    fn may_have_skills(self) -> bool {
+        self.router.catalog().pending || self.router.has_skills(self.endpoint)
     }
 
     /// Returns the offer that the capabilities of the endpoint declare.
     pub(super) fn offer(self) -> Offer {
-        Offer { prompts: self.exposure.prompts, tools: self.tools(), skills: self.has_skills() }
+        Offer {
+            prompts: self.exposure.prompts,
+            tools: self.tools(),
+            skills: self.router.has_skills(self.endpoint),
+        }
     }
 
     fn tools(self) -> ToolOffer {
@@ -82,7 +87,7 @@ impl ServedMethods<'_> {
             ForeignMethod::ListTools => self.exposure.tools,
             // A call with a mistake in its arguments is answered at once.
             ForeignMethod::CallTool => self.exposure.tools && self.tool_call(params).is_ok(),
-            ForeignMethod::ReadResource => is_of_skill(params) && self.has_skills(),
+            ForeignMethod::ReadResource => is_of_skill(params) && self.may_have_skills(),
             ForeignMethod::ListResources | ForeignMethod::ListTemplates => false,
         };
         (!becomes_call).then_some(Countable::Call(foreign.counted_as()))
@@ -100,15 +105,15 @@ impl ServedMethods<'_> {
         dialect: Dialect,
     ) -> Result<Purpose, ToolRefusal> {
         let is_served = |method: &Method| match method {
-            Method::ReadFile => is_of_skill(params) && self.has_skills(),
-            method if method.is_of_skills() => self.has_skills(),
+            Method::ReadFile => is_of_skill(params) && self.may_have_skills(),
+            method if method.is_of_skills() => self.may_have_skills(),
             _ => self.exposure.prompts,
         };
         if let Some(method) = Method::parse(method).filter(is_served) {
             let request = Request::read(method, params).map_err(ToolRefusal::new)?;
             return Ok(Purpose::Call(request, ResultForm::Prompt));
         }
-        let has_resources = || self.empty_lists || self.has_skills();
+        let has_resources = || self.empty_lists || self.may_have_skills();
         let has_tools = self.tools() != ToolOffer::None;
         let foreign = ForeignMethod::parse(method);
         match foreign.ok_or_else(|| ToolRefusal::new(RequestFault::MethodNotFound))? {
