@@ -1,5 +1,5 @@
-//! Skills: an entry, a file or a folder of one, behind the same gate as prompts. Entries and folders
-//! come from the catalog, files from the upstream.
+//! Skills: an entry, a file or a folder of one, behind the same gate as prompts. Entries and
+//! folders come from the catalog, files from the upstream.
 
 pub(crate) mod catalog;
 pub(crate) mod file;

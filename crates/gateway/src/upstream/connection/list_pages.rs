@@ -76,8 +76,8 @@ impl<'a> Pagination<'a> {
         Self { kind, limits, repairs, empty_ends, listed, cursors, bytes: 0 }
     }
 
-    /// Adds one `ListPromptsResult` or `ListSkillsResult`. The walk ends at an absent `nextCursor`, and at one that names
-    /// no other page: then the list is what was read so far.
+    /// Adds one `ListPromptsResult` or `ListSkillsResult`. The walk ends at an absent `nextCursor`,
+    /// and at one that names no other page: then the list is what was read so far.
     ///
     /// # Errors
     /// [`Kind::PaginationLimit`] when there are too many pages, prompts or bytes: half a list is

@@ -68,9 +68,9 @@ const VOLUME_SWAPS: usize = 3;
 
 impl LibrarySnapshot {
     /// Reads every `.md` file with front matter in `folder` and its subfolders, and every folder
-    /// with a `SKILL.md`, at most `max_walk` bytes with what prompts embed. Dot-files are skipped; symbolic links are followed as far as
-    /// their targets stay inside `folder`. A file that is no valid prompt is omitted with a reason,
-    /// and the other files are still served.
+    /// with a `SKILL.md`, at most `max_walk` bytes with what prompts embed. Dot-files are skipped;
+    /// symbolic links are followed as far as their targets stay inside `folder`. A file that is no
+    /// valid prompt is omitted with a reason, and the other files are still served.
     ///
     /// # Errors
     /// [`Kind::Unavailable`] when the folder or a subfolder cannot be read,
