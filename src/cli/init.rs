@@ -18,7 +18,7 @@ const LIBRARY: (&str, &str) =
     ("# Prompts from Markdown files.", "# A prompt server over Streamable HTTP");
 
 /// Files that a gateway writes at run time: keys, what people did, and sign-ins.
-const IGNORED: [&str; 4] = ["/audit.key", "/audit*/", "/usage*/", "/logins/"];
+const IGNORED: [&str; 5] = ["/audit.key", "/audit*/", "/git/", "/usage*/", "/logins/"];
 
 pub(super) fn run(from: Option<&Path>) -> Result<(), Failure> {
     if let Some(host) = from {

@@ -39,7 +39,8 @@ pub(crate) struct GitSource {
     audit: Audit,
     /// Whether a commit was asked for since the start.
     is_started: AtomicBool,
-    /// The commit that was served last, and the object that was refused last: each is recorded once.
+    /// The commit that was served last, and the object that was refused last: each is recorded
+    /// once.
     recorded: [Mutex<Option<String>>; 2],
 }
 
