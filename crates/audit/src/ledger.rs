@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::yield_now;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::digest;
 use super::folder::LogFolder;
 use super::keys::Keys;
 use super::log::{Log, LogSettings};
-use super::queue::{PendingRecord, Queue, WriteOutcome, WriterSettings};
+use super::queue::{Queue, WriteOutcome, WriterSettings};
 use super::record::{AuditEvent, Stamp};
 use super::recover::{SetAside, recover};
 use super::shared_writer::SharedWriter;
@@ -181,31 +181,22 @@ impl Ledger {
         event: AuditEvent,
     ) -> Result<(), Unrecorded> {
         let pending = self.queue.submit(holder, before, event, stamp(self.started));
-        let Some(PendingRecord { mut written, is_for_callers, is_shared }) =
-            pending.map_err(|_| Unrecorded::Refused)?
-        else {
+        let Some(pending) = pending.map_err(|_| Unrecorded::Refused)? else {
             return Ok(());
         };
-        let mut known = None;
-        if is_for_callers {
+        if pending.is_for_callers {
             let promise = WritePromise(Some(self));
-            if is_shared {
+            if pending.is_shared {
                 // The calls that can go on record first, and are written with this one.
                 yield_now().await;
             }
             promise.fulfil();
-            known = written.try_recv().ok();
         }
-        let outcome = match known {
-            Some(outcome) => Ok(Ok(outcome)),
-            // A disk that hangs must not make calls hang.
-            None => timeout(self.queue.timeout(), written).await,
-        };
-        match outcome {
-            Ok(Ok(WriteOutcome::Written)) => Ok(()),
+        match pending.outcome(&self.queue).await {
+            Ok(Some(WriteOutcome::Written)) => Ok(()),
             _ if self.queue.degrades() => Ok(()),
-            Ok(Err(_)) => Err(Unrecorded::Refused),
-            Ok(Ok(WriteOutcome::Late)) | Err(_) => Err(Unrecorded::Late),
+            Ok(None) => Err(Unrecorded::Refused),
+            Ok(Some(WriteOutcome::Late)) | Err(_) => Err(Unrecorded::Late),
         }
     }
 

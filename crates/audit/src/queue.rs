@@ -15,6 +15,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
+use tokio::time::error::Elapsed;
+use tokio::time::timeout;
 
 use super::log::{Gap, LogSettings};
 use super::record::{AuditEvent, MAX_LINE, Stamp};
@@ -551,6 +554,21 @@ pub(super) struct UnwrittenEntries {
     pub missing: Option<Gap>,
 }
 
+impl PendingRecord {
+    /// Returns the outcome; `None` if the record is refused. A disk that hangs makes no call hang.
+    ///
+    /// # Errors
+    /// When it is not known within `audit.timeout`.
+    pub(super) async fn outcome(mut self, queue: &Queue) -> Result<Option<WriteOutcome>, Elapsed> {
+        match self.written.try_recv() {
+            Err(TryRecvError::Empty) => {
+                timeout(queue.timeout(), self.written).await.map(Result::ok)
+            }
+            known => Ok(known.ok()),
+        }
+    }
+}
+
 impl WriterSettings {
     /// Room for one call's records of the greatest length, at least.
     fn call_share(&self) -> usize {
@@ -833,6 +851,19 @@ mod tests {
         assert_eq!(queue.wait(Duration::ZERO, Intake::ByThread).entries.len(), 1);
         queue.wait(Duration::ZERO, Intake::ByThread);
         assert!(!queue.is_down_at(at(100).up) && submit(100).is_ok());
+    }
+
+    #[tokio::test]
+    async fn an_outcome_that_is_known_before_its_caller_asks_is_the_outcome() {
+        let queue = queue();
+        let submit = || queue.submit(&holder("a"), None, AuditEvent::new("test"), START);
+        let refused = submit().unwrap().unwrap();
+        queue.go_down(UnwrittenEntries::default());
+        assert_eq!(refused.outcome(&queue).await, Ok(None));
+        queue.go_up();
+        let pending = submit().unwrap().unwrap();
+        written(queue.wait(Duration::ZERO, Intake::ByThread));
+        assert_eq!(pending.outcome(&queue).await, Ok(Some(WriteOutcome::Written)));
     }
 
     #[test]
