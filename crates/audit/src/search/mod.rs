@@ -12,7 +12,7 @@ mod tests;
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use memchr::memmem;
 use serde::{Deserialize, Serialize};
@@ -244,6 +244,10 @@ fn with_end(path: &Path, line: &[u8], behind: Position) -> io::Result<Option<Log
 
 const READ: usize = 256 << 10;
 
+/// How far the times of files may be behind those of records: file systems count in ticks of the
+/// system or in seconds, and servers have clocks of their own.
+const FILE_CLOCK: Duration = Duration::from_secs(2);
+
 impl Ends {
     /// Takes the end of a call in. Where there are too many, they are forgotten: their calls are
     /// gone.
@@ -304,7 +308,7 @@ impl<'a> SearchCriteria<'a> {
     /// change.
     fn may_have(&self, file: &mut SegmentReader) -> bool {
         if let (Some(from), Some(modified)) = (self.find.from, file.modified())
-            && modified < from
+            && modified + FILE_CLOCK < from
         {
             return false;
         }

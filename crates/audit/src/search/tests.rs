@@ -289,6 +289,19 @@ fn several_types_are_found_together_and_what_was_looked_through_is_counted() {
     assert_eq!(found.since.as_deref(), Some("1970-01-01T00:00:00.000000Z"));
 }
 
+#[test]
+fn a_record_is_found_in_a_segment_whose_file_has_a_coarser_time() {
+    let mut log = Log::new();
+    log.note(&AuditEvent::new("started"));
+    let from = log.stamp().wall;
+    log.note(&AuditEvent::new("stopped"));
+    let file = OpenOptions::new().append(true).open(log.path().join(segment_name(1))).unwrap();
+    file.set_modified(from - Duration::from_millis(4)).unwrap();
+    let wanted = Find { from: Some(from), ..Find::default() };
+    let found = find(log.path(), &wanted, 10, None, soon()).unwrap();
+    assert_eq!(short(&found.entries).len(), 1, "{:?}", found.entries);
+}
+
 fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
