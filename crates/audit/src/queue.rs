@@ -174,7 +174,7 @@ pub(super) struct Work {
     pub sync_outcome: Option<io::Result<()>>,
 }
 
-/// Who takes records out of the queue.
+/// The side that takes records out of the queue.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Intake {
     /// Callers, and the thread those that callers have left.
@@ -437,12 +437,12 @@ impl Queue {
         // record.
         yield_now();
         self.lock().is_thread_due = true;
-        let is_taken = |state: &QueueState| state.turn == Turn::Caller;
-        let mut state = self.wait_while(LONG, is_taken);
-        while is_taken(&state) {
-            drop(state);
-            state = self.wait_while(LONG, is_taken);
-        }
+        let mut state = loop {
+            let state = self.wait_while(LONG, |state| state.turn == Turn::Caller);
+            if state.turn != Turn::Caller {
+                break state;
+            }
+        };
         state.turn = Turn::Thread;
         state.is_thread_due = false;
         let settings_changed = std::mem::take(&mut state.settings_changed);

@@ -13,7 +13,7 @@ use super::{percent, uri};
 /// The name of the extension, as capabilities declare it.
 pub const EXTENSION: &str = "io.modelcontextprotocol/skills";
 
-/// What the URIs of all skills begin with, as clients see them.
+/// The scheme with which the URIs of all skills begin, as clients see them.
 pub const SCHEME: &str = "skill://";
 
 /// The name of the file that makes a folder a skill.

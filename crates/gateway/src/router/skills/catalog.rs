@@ -21,7 +21,7 @@ pub(in crate::router) struct FoundSkill<'a> {
     pub part: FoundPart<'a>,
 }
 
-/// What a call asks for.
+/// The part that a call asks for.
 pub(in crate::router) enum FoundPart<'a> {
     /// As the list has it.
     Entry(&'a str),

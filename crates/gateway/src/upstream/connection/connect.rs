@@ -105,19 +105,12 @@ impl ConnectTarget {
                 let (id, audit) = (sinks.upstream.clone(), sinks.audit.clone());
                 Self::Git(Arc::new(GitSource::new(id, git, &upstream.settings, audit)))
             }
-            config::Transport::Store(store) => Self::store(store, endpoint(&store.http)?, upstream),
+            config::Transport::Store(store) => {
+                let (store, settings) = (store.clone(), upstream.settings.clone());
+                let endpoint = endpoint(&store.http)?;
+                Self::Store(Arc::new(StoreReader::new(store, endpoint, settings)))
+            }
         })
-    }
-}
-
-impl ConnectTarget {
-    fn store(
-        store: &config::Store,
-        endpoint: Arc<HttpEndpoint>,
-        upstream: &UpstreamSettings,
-    ) -> Self {
-        let reader = StoreReader::new(store.clone(), endpoint, upstream.settings.clone());
-        Self::Store(Arc::new(reader))
     }
 }
 
@@ -166,11 +159,8 @@ impl Connector {
             config::Transport::Library(folder) => {
                 ConnectTarget::Library { folder: folder.clone(), _watch: None }
             }
-            config::Transport::Store(store) => {
-                ConnectTarget::store(store, endpoint(&store.http)?, &self.upstream)
-            }
-            config::Transport::Git(_) => {
-                return Err("a git repository has one connection, for all callers".to_owned());
+            config::Transport::Git(_) | config::Transport::Store(_) => {
+                return Err("its prompts are the same for all callers".to_owned());
             }
         };
         Ok(Self {
@@ -377,8 +367,8 @@ impl Connector {
         run_loader(&self.upstream, load).await
     }
 
-    /// Loads the newest commit. At the start it is the one that was served before, so that nobody
-    /// waits for a remote that may be down; a driver then asks for the newest at once.
+    /// Loads the newest commit. At the start it is the one that was served before, so that no
+    /// call waits for a remote that may be down; a driver then asks for the newest at once.
     async fn load_newest(&self, source: &GitSource) -> Result<Connection, Kind> {
         if let Some(driver) = &self.sinks.list_changed
             && let Some(tree) = source.served_before().await

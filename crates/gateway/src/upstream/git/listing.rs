@@ -1,4 +1,4 @@
-//! What git tells of a remote and of a commit, as values: nothing that a repository names is
+//! The output of git about a remote and a commit, as values: nothing that a repository names is
 //! trusted to be a path.
 
 use std::path::PathBuf;

@@ -39,9 +39,10 @@ pub(crate) struct GitSource {
     audit: Audit,
     /// Whether a commit was asked for since the start.
     is_started: AtomicBool,
-    /// The commit that was served last, and the object that was refused last: each is recorded
-    /// once.
-    recorded: [Mutex<Option<String>>; 2],
+    /// The commit that was recorded last as served.
+    last_served: Mutex<Option<String>>,
+    /// The object that was recorded last as refused.
+    last_refused: Mutex<Option<String>>,
 }
 
 /// The files of a commit, in a folder that does not change.
@@ -121,7 +122,8 @@ impl GitSource {
             source: seal::sha256_text(source.as_bytes()),
             audit,
             is_started: AtomicBool::new(false),
-            recorded: Default::default(),
+            last_served: Mutex::default(),
+            last_refused: Mutex::default(),
         }
     }
 
@@ -131,9 +133,9 @@ impl GitSource {
         if self.is_started.swap(true, Ordering::Relaxed) {
             return None;
         }
-        let (state, source) = (self.git.state.clone(), self.source.clone());
-        let reading = move || Kept::read(&state, &source).filter(|kept| kept.is_whole(&state));
-        blocking(reading).await.ok().flatten().map(|kept| self.served_now(kept))
+        let (kept, state) = (self.kept().await?, self.git.state.clone());
+        let checking = move || kept.is_whole(&state).then_some(kept);
+        blocking(checking).await.ok().flatten().map(|kept| self.served_now(kept))
     }
 
     /// Returns the commit that was served last, without a look at the remote. `None` if there is
@@ -176,17 +178,12 @@ impl GitSource {
 
     /// Records a commit that was not served before, whichever process has fetched it.
     fn served_now(&self, kept: Kept) -> GitTree {
-        if self.is_news(0, &kept.commit) {
+        if is_news(&self.last_served, &kept.commit) {
             info!(upstream = %self.upstream, commit = kept.commit, "a new commit is served");
             let event = AuditEvent::new("commit_served").text("upstream", &self.upstream);
             self.audit.note(event.text("commit", &kept.commit));
         }
         self.tree(kept)
-    }
-
-    fn is_news(&self, index: usize, id: &str) -> bool {
-        let mut last = self.recorded[index].lock().unwrap_or_else(PoisonError::into_inner);
-        last.replace(id.to_owned()).as_deref() != Some(id)
     }
 
     async fn kept(&self) -> Option<Kept> {
@@ -232,7 +229,12 @@ impl GitSource {
             let files = [("signers", &git.trusted_keys), ("ca.pem", &git.ca)];
             for (name, text) in files.iter().filter_map(|(name, text)| Some((name, text.as_ref()?)))
             {
-                durable_file::replace(&git.state.join(name), text, Readers::Owner)?;
+                let path = git.state.join(name);
+                // A poll costs no sync of what has not changed.
+                if disk::read_to_string(&path).is_ok_and(|before| *before == **text) {
+                    continue;
+                }
+                durable_file::replace(&path, text, Readers::Owner)?;
             }
             Ok(disk::is_folder(&repository.join("refs")))
         };
@@ -275,7 +277,7 @@ impl GitSource {
         let TreeFiles { files, left_out } = files;
         let source = self.source.clone();
         let new = Kept { source, object, commit, digest: String::new(), left_out };
-        // The lock is held until the files are written, even if nobody waits for that any more.
+        // The lock is held until the files are written, even if the caller is gone by then.
         let (state, lock) = (self.git.state.clone(), lock.clone());
         let serving = move || {
             let _lock = lock;
@@ -345,7 +347,7 @@ impl GitSource {
             Err(_) => "has no signature of one of the trusted_keys",
         };
         let refused = format!("the {what} {object} {why}");
-        if self.is_news(1, object) {
+        if is_news(&self.last_refused, object) {
             let event = AuditEvent::new("commit_refused").text("upstream", &self.upstream);
             self.audit.note(event.text("commit", commit).text("reason", &refused));
         }
@@ -440,6 +442,12 @@ async fn outgrown(folder: PathBuf) {
             return;
         }
     }
+}
+
+/// Remembers an id. Returns whether it is another one than before.
+fn is_news(last: &Mutex<Option<String>>, id: &str) -> bool {
+    let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+    last.replace(id.to_owned()).as_deref() != Some(id)
 }
 
 /// Says that the commit before is served for want of a newer one.

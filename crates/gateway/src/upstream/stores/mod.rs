@@ -34,11 +34,11 @@ pub(super) struct StoreReader {
     api: &'static dyn StoreApi,
     endpoint: Arc<HttpEndpoint>,
     settings: Settings,
-    /// What was read of each prompt, so that only changes are asked for.
+    /// The last version that was read of each prompt, so that only changes are asked for.
     known: Mutex<BTreeMap<String, Known>>,
 }
 
-/// What was read of one prompt.
+/// The last version that was read of one prompt.
 struct Known {
     stamp: Option<String>,
     /// The bytes of the answer.
