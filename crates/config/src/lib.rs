@@ -27,7 +27,7 @@ mod limits;
 pub mod lock;
 mod oauth;
 mod overlays;
-mod protection;
+mod removed_protections;
 mod reader;
 mod records;
 pub mod reference;
@@ -444,7 +444,7 @@ icons = [{}]
 /// Reads the table `[end]`, which has no keys and marks the end of the file.
 fn end(root: &mut Section<'_>, text: &str) -> bool {
     let has_end = root.has("end");
-    if has_end && !text.is_empty() && !protection::ends_with_end(text) {
+    if has_end && !text.is_empty() && !removed_protections::ends_with_end(text) {
         root.mistake("end", "must be the last table: move what is behind it in front of it");
     }
     root.section("end").finish();
