@@ -8,17 +8,14 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use super::checkpoint::{Checkpoint, Statement};
-use super::closed_segment::ClosedSegment;
-use super::folder::{
-    LogFolder, LogSegment, PendingSync, segment_modified, segment_name, segment_numbers,
-};
+use super::folder::{LogFolder, LogSegment, PendingSync, segment_name};
 use super::header::SegmentHeader;
 use super::keys::{Digest, Keys};
 use super::record::{AuditEvent, Head, Stamp, WriterId, next_digest, time_text};
-use super::recover::{Recovered, header_time};
+use super::recover::Recovered;
 
 /// A log that is open for writing.
 pub(crate) struct Log {
@@ -47,12 +44,7 @@ pub(crate) struct Log {
     headers: Digest,
     /// The size of all segments, in bytes.
     total: u64,
-    /// Since when the oldest segment is beyond `keep_for`, as an `up` stamp.
-    old_since: Option<Duration>,
 }
-
-/// The time that the clock must agree: where it is set wrong for a moment, nothing leaves.
-const WRONG_CLOCK: Duration = Duration::from_secs(600);
 
 /// The limits of a log.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -120,7 +112,6 @@ impl Log {
             abandon_reason: None,
             last_checkpoint: LastCheckpoint { seq: recovered.head.seq, at: stamp.up },
             headers: recovered.headers.unwrap_or_default(),
-            old_since: None,
         };
         if recovered.is_closed {
             log.start_segment(stamp)?;
@@ -317,39 +308,6 @@ impl Log {
         Ok(signed)
     }
 
-    /// Returns the oldest closed segment, if it must leave: beyond `keep_size`, with room for the
-    /// segment that is written, or beyond `keep_for`.
-    ///
-    /// # Errors
-    /// When the folder, or one of the two oldest segments, cannot be read.
-    pub(crate) fn oldest_surplus(&mut self, now: Stamp) -> io::Result<Option<ClosedSegment>> {
-        let LogSettings { keep_size, refuses_when_full, .. } = self.settings;
-        let room = keep_size - self.settings.closing_size();
-        let is_full = !refuses_when_full && self.total > room;
-        let &[number, second, ..] = segment_numbers(self.folder.path())?.as_slice() else {
-            return Ok(None);
-        };
-        if !self.is_too_old(number, second, now) && !is_full {
-            return Ok(None);
-        }
-        // The header of a later segment would claim that those between were removed, too.
-        ClosedSegment::read(self.folder.path(), number, second).map(Some)
-    }
-
-    /// Whether the oldest segment is beyond `keep_for`, by the time of its file and by that of the
-    /// header after it, and has been for [`WRONG_CLOCK`].
-    fn is_too_old(&mut self, oldest: u64, next: u64, now: Stamp) -> bool {
-        let folder = self.folder.path();
-        let is_beyond = |time: Option<SystemTime>| {
-            let age = time.and_then(|time| now.wall.duration_since(time).ok());
-            age.is_some_and(|age| age > self.settings.keep_for)
-        };
-        let is_old = is_beyond(segment_modified(folder, oldest))
-            && is_beyond(header_time(folder, next).ok());
-        self.old_since = is_old.then(|| self.old_since.unwrap_or(now.up));
-        self.old_since.is_some_and(|since| now.up.saturating_sub(since) >= WRONG_CLOCK)
-    }
-
     /// Removes a segment. The caller has recorded the removal before.
     ///
     /// # Errors
@@ -358,6 +316,10 @@ impl Log {
         self.folder.remove(number)?;
         self.total = self.folder.total()?;
         Ok(())
+    }
+
+    pub(super) fn settings(&self) -> &LogSettings {
+        &self.settings
     }
 
     /// Returns the number of the segment that is written.
@@ -487,7 +449,7 @@ impl Log {
 impl LogSettings {
     /// The size at which a segment is closed: an eighth of all at most, so that little leaves at
     /// once.
-    fn closing_size(&self) -> u64 {
+    pub(super) fn closing_size(&self) -> u64 {
         self.segment_size.min(self.keep_size / 8)
     }
 }

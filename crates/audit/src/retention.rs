@@ -1,13 +1,16 @@
 //! Retention: the oldest segments leave beyond `audit.keep_size` and `audit.keep_for`.
 
 use std::io;
+use std::time::{Duration, SystemTime};
 
 use tracing::warn;
 
 use super::checkpoint::Checkpoint;
 use super::closed_segment::ClosedSegment;
+use super::folder::{segment_modified, segment_numbers};
 use super::log::Log;
 use super::record::Stamp;
+use super::recover::header_time;
 
 /// The state of removals.
 #[derive(Debug, Default)]
@@ -16,7 +19,12 @@ pub(super) struct Retention {
     recorded: Option<u64>,
     /// Why a segment could not be removed, as it was logged last.
     error: Option<String>,
+    /// Since when the oldest segment is beyond `keep_for`, as an `up` stamp.
+    old_since: Option<Duration>,
 }
+
+/// The time that the clock must agree: where it is set wrong for a moment, nothing leaves.
+const WRONG_CLOCK: Duration = Duration::from_secs(600);
 
 impl Retention {
     /// Removes the oldest segments that must leave. Each removal is on the disk as a record with a
@@ -33,7 +41,7 @@ impl Retention {
         now: Stamp,
     ) -> io::Result<()> {
         loop {
-            let surplus = match log.oldest_surplus(now) {
+            let surplus = match self.oldest_surplus(log, now) {
                 Ok(Some(surplus)) => surplus,
                 Ok(None) => break self.error = None,
                 Err(error) => break self.warn(log, &error),
@@ -50,6 +58,42 @@ impl Retention {
             }
         }
         Ok(())
+    }
+
+    /// Returns the oldest closed segment, if it must leave: beyond `keep_size`, with room for the
+    /// segment that is written, or beyond `keep_for`.
+    ///
+    /// # Errors
+    /// When the folder, or one of the two oldest segments, cannot be read.
+    pub(super) fn oldest_surplus(
+        &mut self,
+        log: &Log,
+        now: Stamp,
+    ) -> io::Result<Option<ClosedSegment>> {
+        let settings = log.settings();
+        let room = settings.keep_size - settings.closing_size();
+        let is_full = !settings.refuses_when_full && log.size() > room;
+        let &[number, second, ..] = segment_numbers(log.path())?.as_slice() else {
+            return Ok(None);
+        };
+        if !self.is_too_old(log, number, second, now) && !is_full {
+            return Ok(None);
+        }
+        // The header of a later segment would claim that those between were removed, too.
+        ClosedSegment::read(log.path(), number, second).map(Some)
+    }
+
+    /// Whether the oldest segment is beyond `keep_for`, by the time of its file and by that of the
+    /// header after it, and has been for [`WRONG_CLOCK`].
+    fn is_too_old(&mut self, log: &Log, oldest: u64, next: u64, now: Stamp) -> bool {
+        let is_beyond = |time: Option<SystemTime>| {
+            let age = time.and_then(|time| now.wall.duration_since(time).ok());
+            age.is_some_and(|age| age > log.settings().keep_for)
+        };
+        let is_old = is_beyond(segment_modified(log.path(), oldest))
+            && is_beyond(header_time(log.path(), next).ok());
+        self.old_since = is_old.then(|| self.old_since.unwrap_or(now.up));
+        self.old_since.is_some_and(|since| now.up.saturating_sub(since) >= WRONG_CLOCK)
     }
 
     /// Logs why a segment cannot be removed, once.

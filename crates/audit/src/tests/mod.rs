@@ -16,6 +16,7 @@ use super::keys::Keys;
 use super::log::{Gap, Log, LogSettings};
 use super::record::{AuditEvent, RecordLine, Stamp};
 use super::recover::Recovered;
+use super::retention::Retention;
 use super::verify::{KeptCheckpoint, TrustAnchors, VerificationReport, verify};
 use base::seal::AuditKey;
 use failpoints::try_open;
@@ -118,16 +119,16 @@ fn old_segments_are_removed_as_configured_and_the_removal_is_recorded() {
     let path = folder.path().join("audit");
     sample(&path);
     let (mut log, _) = open(&path);
-    assert_eq!(log.oldest_surplus(at(0)).unwrap(), None);
+    assert_eq!(Retention::default().oldest_surplus(&log, at(0)).unwrap(), None);
     // A byte too much, beside the room for the segment that is written.
     log.reconfigure(LogSettings { keep_size: (log.size() - 1) * 8 / 7, ..settings() });
-    let surplus = log.oldest_surplus(at(0)).unwrap().unwrap();
+    let surplus = Retention::default().oldest_surplus(&log, at(0)).unwrap().unwrap();
     assert_eq!((surplus.number, surplus.first_seq, surplus.last.seq), (1, 1, 11));
     let event = surplus.event("segment_removed");
     log.append(std::iter::once((&event, at(1))), at(1)).unwrap();
     log.remove(surplus.number).unwrap();
     log.sync(at(2)).unwrap();
-    assert_eq!(log.oldest_surplus(at(0)).unwrap(), None);
+    assert_eq!(Retention::default().oldest_surplus(&log, at(0)).unwrap(), None);
     let mistakes = check_without_secret(&path, Vec::new()).mistakes;
     assert!(mistakes[0].what.contains("the records 1 to 11 are missing"), "f13: {mistakes:?}");
     log.sign(at(3)).unwrap();
@@ -150,9 +151,10 @@ fn a_segment_leaves_at_its_age_whatever_room_there_is() {
         let file = fs::File::options().append(true).open(path).unwrap();
         file.set_modified(at(second).wall).unwrap();
     };
+    let mut retention = Retention::default();
     let mut leaving = |wall: u64, up: u64| {
         let now = Stamp { up: Duration::from_secs(up), ..at(wall) };
-        log.oldest_surplus(now).unwrap().map(|closed| closed.number)
+        retention.oldest_surplus(&log, now).unwrap().map(|closed| closed.number)
     };
     written(100);
     assert_eq!([leaving(86_500, 0), leaving(86_500, 9_999)], [None, None]);
@@ -174,7 +176,7 @@ fn no_setting_lets_the_segment_that_is_written_leave() {
     let (mut log, _) = open(folder.path());
     append(&mut log, 1).unwrap();
     log.reconfigure(LogSettings { keep_size: 1, keep_for: Duration::ZERO, ..settings() });
-    assert_eq!(log.oldest_surplus(at(1 << 40)).unwrap(), None);
+    assert_eq!(Retention::default().oldest_surplus(&log, at(1 << 40)).unwrap(), None);
 }
 
 #[test]
