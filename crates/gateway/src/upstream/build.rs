@@ -15,7 +15,7 @@ use super::call::correlator::{NotificationSinks, UrlElicitationComplete};
 use super::connection::connect::{Connector, DriverSignals};
 use super::connection::dedicated::DedicatedPool;
 use super::driver::{ConnectionState, Driver, DriverId, DriverReport};
-use super::guard::breaker::CircuitBreaker;
+use super::guard::circuit_breaker::CircuitBreaker;
 use super::guard::concurrency::ConcurrencyLimit;
 use super::held_secrets::HeldSecrets;
 use super::recent_calls::RecentCalls;

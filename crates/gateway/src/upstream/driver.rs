@@ -9,30 +9,26 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
-use super::client_attributes;
 use super::connection::Connection;
 use super::connection::connect::{Connector, DriverSignals};
 use super::connection::handshake::ListenEvent;
-use super::guard::breaker::{CircuitBreaker, log_transition};
+use super::guard::circuit_breaker::{CircuitBreaker, log_transition};
 use super::held_secrets::HeldSecrets;
-use super::prompt_list::{PromptList, emptiness};
-use super::walk_pace::{self, WalkPace};
+use super::prompt_list::PromptList;
+use super::walk_pace::WalkPace;
 use crate::shutdown::caught;
-use crate::telemetry::{ClientOperation, Telemetry};
+use crate::telemetry::Telemetry;
 use audit::Audit;
 use audit::record::AuditEvent;
 use base::platform::disk::Watch;
 use base::platform::heap::rare;
-use base::platform::panics;
-use config::{Settings, Transport, UpstreamSettings};
-use domain::backoff::{Backoff, jittered};
-use domain::call::ForwardedMeta;
+use config::{Transport, UpstreamSettings};
+use domain::backoff::Backoff;
 use domain::fault::UpstreamFaultKind as Kind;
-use domain::method::Method;
 use domain::revision::Revision;
 
 /// Outcome of one attempt to fetch the list, for the catalog.
@@ -103,23 +99,8 @@ pub(super) struct Driver {
     pub _logins: Option<Watch>,
 }
 
-/// Debounce of edits in a library: an editor writes, renames and touches a file, which is one
-/// change.
-const EDIT_DEBOUNCE: Duration = Duration::from_millis(100);
-
-/// Debounce of `list_changed`: a server that adds several prompts at once sends a notification for
-/// each.
-const LIST_CHANGED_DEBOUNCE: Duration = Duration::from_millis(50);
-
 /// A connection or stream that lasts longer counts as stable: its backoff starts over.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
-
-/// Shortest time between two walks that `list_changed` causes, so that a flood of notifications
-/// costs the upstream and the gateway one walk a second.
-const MIN_WALK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Shortest `ttlMs` that is obeyed, for the same reason.
-const MIN_TTL: Duration = Duration::from_secs(1);
 
 /// Time for the DELETE that ends a session; it delays a reconnect and the shutdown.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -129,15 +110,15 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 
 /// State of the attempts to fetch the list.
 #[derive(Default)]
-struct FetchAttempts {
-    backoff: Backoff,
+pub(super) struct FetchAttempts {
+    pub backoff: Backoff,
     /// Reason of the last attempt, if it failed.
-    failure: Option<&'static str>,
+    pub failure: Option<&'static str>,
     /// The note that was logged about a list without prompts.
-    note: Option<&'static str>,
-    pace: WalkPace,
+    pub note: Option<&'static str>,
+    pub pace: WalkPace,
     /// The remarks on the files of a library that were logged.
-    remarks: Vec<String>,
+    pub remarks: Vec<String>,
 }
 
 /// Why an upstream cannot be called while its driver is started again.
@@ -263,7 +244,7 @@ impl Driver {
     }
 
     /// Returns the shared connection, if there is one.
-    fn connection(&self) -> Option<Arc<Connection>> {
+    pub(super) fn connection(&self) -> Option<Arc<Connection>> {
         match &*self.connection_state.borrow() {
             ConnectionState::Up(connection) => Some(connection.clone()),
             ConnectionState::Connecting | ConnectionState::Down(_) | ConnectionState::PerCaller => {
@@ -355,118 +336,12 @@ impl Driver {
         }
     }
 
-    /// Fetches the list and waits for a reason to fetch it again, until a new connection is needed.
-    async fn keep_list(&self, attempts: &mut FetchAttempts) {
-        let Some(connection) = self.connection() else {
-            return;
-        };
-        let mut has_walked = false;
-        loop {
-            let started = Instant::now();
-            let walking = walk(&self.upstream, &connection, &self.telemetry);
-            let (wait, pause) = match walking.await {
-                Ok(listed) => {
-                    self.note_success(attempts);
-                    has_walked = true;
-                    let pause = self.pace(&listed, attempts);
-                    let wait = self.next_walk(listed.ttl, pause);
-                    let fresh_for = listed.ttl.or((!connection.is_watched()).then_some(wait));
-                    self.report_list(FetchedList { listed, fresh_for }, attempts).await;
-                    (wait, pause)
-                }
-                // The session has expired, which is no failure: connect again at once.
-                Err(Kind::SessionLost) if has_walked => return,
-                Err(kind) => {
-                    let hangs = kind == Kind::Timeout && connection.breaks_on_timeout();
-                    let needs_reconnect = hangs || kind.is_of_connection();
-                    let pause = self.report_failure(kind, attempts).await;
-                    tokio::select! {
-                        () = self.sleep_after_failure(pause) => {}
-                        // Calls wait for a new connection meanwhile.
-                        () = self.signals.session_lost.notified() => return,
-                        // One that ends with each list waits longer each time.
-                        () = connection.closed(), if !needs_reconnect => return,
-                    }
-                    if needs_reconnect {
-                        // The new handshake detects the era again.
-                        return;
-                    }
-                    continue;
-                }
-            };
-            tokio::select! {
-                () = sleep(wait) => {}
-                () = self.signals.list_changed.notified() => {
-                    let (debounce, least) = if connection.is_snapshot() {
-                        (EDIT_DEBOUNCE, pause)
-                    } else {
-                        (LIST_CHANGED_DEBOUNCE, pause.max(MIN_WALK_INTERVAL))
-                    };
-                    tokio::select! {
-                        () = sleep_until((Instant::now() + debounce).max(started + least)) => {}
-                        // Calls wait for a new connection meanwhile.
-                        () = self.signals.session_lost.notified() => return,
-                        () = connection.closed() => return,
-                    }
-                }
-                () = self.signals.session_lost.notified() => return,
-                () = connection.closed() => return,
-            }
-            if connection.is_snapshot() {
-                return;
-            }
-        }
-    }
-
-    /// Returns the time until the list is walked again, if nothing else causes a walk. One that is
-    /// slowed is walked soon, to find it calm.
-    fn next_walk(&self, ttl: Option<Duration>, pause: Duration) -> Duration {
-        let is_listening = self.listening.load(Ordering::Relaxed);
-        let wait = next_walk(&self.upstream.settings, ttl, is_listening);
-        if pause.is_zero() { wait } else { wait.clamp(pause, 2 * walk_pace::LONGEST) }
-    }
-
-    /// Returns how long the next walk waits because the list changes again and again, for operators
-    /// to see.
-    fn pace(&self, listed: &PromptList, attempts: &mut FetchAttempts) -> Duration {
-        let pause = attempts.pace.walked(listed, Instant::now());
-        let before = self.walk_pause.swap(pause.as_secs(), Ordering::Relaxed);
-        if before == 0 && !pause.is_zero() {
-            warn!(upstream = %self.upstream.id, "the list of the upstream changes again and again; it is fetched less often");
-            let event = AuditEvent::new("list_slowed");
-            self.audit.note(event.text("upstream", self.upstream.id.as_str()));
-        }
-        pause
-    }
-
-    async fn report_list(&self, walked: FetchedList, attempts: &mut FetchAttempts) {
-        let prompts = walked.listed.prompts.len();
-        let pages = walked.listed.pages;
-        walked.listed.prompts.iter().for_each(|prompt| panics::at("driver", &prompt.name));
-        debug!(upstream = %self.upstream.id, prompts, pages, "prompts/list complete");
-        let note = emptiness(pages, walked.listed.len());
-        if let Some(note) = note.filter(|note| attempts.note.replace(note) != Some(note)) {
-            warn!(upstream = %self.upstream.id, "the upstream {note}");
-        } else if note.is_none() {
-            attempts.note = None;
-        }
-        let remarks = walked.listed.remarks.clone();
-        for remark in remarks.iter().filter(|remark| !attempts.remarks.contains(remark)) {
-            info!(upstream = %self.upstream.id, "{remark}");
-        }
-        attempts.remarks = remarks;
-        self.report(Ok(walked)).await;
-    }
-
-    fn note_success(&self, attempts: &mut FetchAttempts) {
-        attempts.backoff.reset();
-        if attempts.failure.take().is_some() {
-            info!(upstream = %self.upstream.id, "prompts/list succeeded again");
-        }
-    }
-
     /// Reports a failed attempt. Returns the time until the next one is due.
-    async fn report_failure(&self, kind: Kind, attempts: &mut FetchAttempts) -> Duration {
+    pub(super) async fn report_failure(
+        &self,
+        kind: Kind,
+        attempts: &mut FetchAttempts,
+    ) -> Duration {
         let kind = self.held_secrets.remove_from(kind);
         let backoff = attempts.backoff.next(fastrand::f64());
         let retry_after = match &kind {
@@ -496,7 +371,7 @@ impl Driver {
     }
 
     /// Waits until the attempt after a failed one is due.
-    async fn sleep_after_failure(&self, pause: Duration) {
+    pub(super) async fn sleep_after_failure(&self, pause: Duration) {
         match self.upstream.transport {
             // An edit may correct the library.
             Transport::Library(_) | Transport::Git(_) => {
@@ -518,7 +393,7 @@ impl Driver {
         self.report(Err(kind)).await;
     }
 
-    async fn report(&self, outcome: Result<FetchedList, Kind>) {
+    pub(super) async fn report(&self, outcome: Result<FetchedList, Kind>) {
         // The receiver is closed only at the gateway's shutdown.
         let _ = self.reports.send(DriverReport { driver: self.id, outcome }).await;
     }
@@ -545,38 +420,6 @@ where
             Ok(()) | Err(_) => sleep(backoff.next(fastrand::f64())).await,
         }
     }
-}
-
-/// Walks a list, in a client span of its own.
-pub(super) async fn walk(
-    upstream: &UpstreamSettings,
-    connection: &Connection,
-    telemetry: &Telemetry,
-) -> Result<PromptList, Kind> {
-    let mut forwarded = ForwardedMeta::default();
-    let revision = connection.describe().0.map(Revision::as_str);
-    let attributes = client_attributes(upstream, Method::List, revision, None);
-    let operation = attributes
-        .map(|attributes| ClientOperation::begin(telemetry, attributes, &mut forwarded.trace));
-    let walked = connection.walk(&upstream.settings, &forwarded).await;
-    if let Some(operation) = operation {
-        operation.end(walked.as_ref().err());
-    }
-    walked
-}
-
-/// Returns the time until a list is walked again, if nothing else causes a walk: the least of
-/// `poll` (without a notification stream), `ttlMs` and `max_age`.
-pub(super) fn next_walk(
-    settings: &Settings,
-    ttl: Option<Duration>,
-    is_listening: bool,
-) -> Duration {
-    let poll = Some(settings.poll).filter(|p| !p.is_zero() && !is_listening);
-    let ttl = ttl.filter(|t| !t.is_zero()).map(|t| t.max(MIN_TTL));
-    let waits = [poll, ttl, Some(settings.max_age)];
-    let least = waits.into_iter().flatten().min().unwrap_or(settings.max_age);
-    jittered(least, fastrand::f64())
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ pub(crate) mod stderr_tail;
 pub(crate) mod recent_calls;
 pub(crate) mod repairs;
 mod build;
+mod list_refetch;
 mod walk_pace;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -51,7 +52,7 @@ use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
 use domain::subject_token::SubjectToken;
 use driver::{ConnectionState, DriverId, FetchedList};
-use guard::breaker::CircuitBreaker;
+use guard::circuit_breaker::CircuitBreaker;
 use guard::concurrency::ConcurrencyLimit;
 use held_secrets::HeldSecrets;
 use recent_calls::{RecentCalls, RecentSummary};
@@ -328,19 +329,19 @@ impl Upstream {
             // A thousand callers at once are no flood for the upstream.
             let _permit = self.concurrency.acquire(&Holder::of(caller, None)).await?;
             let watched = account.watch(&connection, self.config.settings.patience());
-            let walked = driver::walk(&self.config, &connection, &self.telemetry).await;
+            let walked = list_refetch::walk(&self.config, &connection, &self.telemetry).await;
             watched.end(&walked);
             match walked {
                 Err(Kind::SessionLost) => {
                     account.lose(&connection).await;
                     let next = account.connected().await.map_err(unreachable_because)?;
-                    driver::walk(&self.config, &next, &self.telemetry).await
+                    list_refetch::walk(&self.config, &next, &self.telemetry).await
                 }
                 walked => walked,
             }
         });
         let listed = walking.await.map_err(|kind| self.held_secrets.remove_from(kind))?;
-        let fresh_for = driver::next_walk(&self.config.settings, listed.ttl, false);
+        let fresh_for = list_refetch::next_walk(&self.config.settings, listed.ttl, false);
         Ok((FetchedList { listed, fresh_for: Some(fresh_for) }, account.revoked.clone()))
     }
 

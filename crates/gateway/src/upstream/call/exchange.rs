@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 use super::call_secrets::CallSecrets;
 use super::correlator::{InterimMessage, InterimReceiver};
 use crate::telemetry::ClientOperation;
-use crate::upstream::guard::breaker::{BreakerPermit, log_transition};
+use crate::upstream::guard::circuit_breaker::{BreakerPermit, log_transition};
 use crate::upstream::guard::concurrency::{ConcurrencyLimit, Permit};
 use crate::upstream::recent_calls::RecentCalls;
 use domain::document::Document;

@@ -6,7 +6,7 @@
 //! several callers failed with several prompts, or calls fail and the upstream does not answer the
 //! gateway itself.
 
-mod circuit;
+mod failure_row;
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
-use circuit::{Circuit, FailureRow};
+use failure_row::FailureRow;
 
 use domain::fair_share::Holder;
 use domain::fault::UpstreamFaultKind as Kind;
@@ -50,6 +50,17 @@ struct BreakerState {
     has_failed_check: bool,
     /// Number of the latest probe.
     probe: u64,
+}
+
+/// One circuit of a breaker: when it refuses. Closed by default.
+#[derive(Debug, Default)]
+struct Circuit {
+    /// Openings since it was last closed; the open time doubles with each.
+    openings: u32,
+    /// When the next probe is admitted; `None` while closed.
+    open_until: Option<Instant>,
+    /// The number of the probe in flight.
+    probe: Option<u64>,
 }
 
 /// Calls that are refused together.
@@ -365,6 +376,25 @@ impl BreakerState {
             }
             None => self.narrow.clear(),
         }
+    }
+}
+
+impl Circuit {
+    /// Whether it refuses a call now; if so, the time at which it may admit the next one. An open
+    /// circuit whose time has come admits one probe.
+    fn refuses(&self, now: Instant) -> Option<Instant> {
+        let until = self.open_until?;
+        (now < until || self.probe.is_some()).then(|| until.max(now))
+    }
+
+    /// Opens it, or keeps it open after a failed probe. Returns the time until the next probe.
+    fn open(&mut self, settings: config::Breaker, now: Instant) -> Duration {
+        let doubled = settings.open_min.saturating_mul(1 << self.openings.min(16));
+        let probe_in = doubled.min(settings.open_max);
+        self.open_until = Some(now + probe_in);
+        self.openings += 1;
+        self.probe = None;
+        probe_in
     }
 }
 

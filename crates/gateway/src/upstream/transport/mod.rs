@@ -5,7 +5,6 @@ pub(crate) mod http_sse;
 pub(crate) mod sse_reader;
 pub(crate) mod stdio;
 mod child_input;
-mod lost_session_words;
 mod refusal;
 mod sender;
 mod cookies;

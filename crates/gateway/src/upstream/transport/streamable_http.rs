@@ -1,6 +1,8 @@
 //! Streamable HTTP transport (MCP 2025-11-25, transports): each message is a POST; the response to
 //! a request is JSON or an event stream.
 
+mod lost_session;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,8 +20,9 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
+use lost_session::has_working_session;
+
 use super::UpstreamEvent;
-use super::lost_session_words;
 use super::refusal::{encoded, other_media, refusal, showing, with_beginning};
 use super::sender::RequestSender;
 use super::sse_reader::{SseReader, next_chunk};
@@ -33,8 +36,7 @@ use base::platform::heap::rare;
 use base::platform::wall_clock;
 use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
-use domain::jsonrpc::{self, Frame, Id};
-use domain::method::PING;
+use domain::jsonrpc::{Frame, Id};
 
 /// HTTP endpoint of an upstream, as one session uses it.
 #[derive(Clone)]
@@ -167,11 +169,8 @@ impl HttpEndpoint {
         let reply = self.exchange(id, &headers, body, correlator).await;
         match &reply {
             Ok(_) if has_session => correlator.session().note_success(),
-            Err(Kind::Error { code, message, .. })
-                if lost_session_words::may_be_of_session(*code)
-                    && has_working_session(&headers, correlator)
-                    && lost_session_words::is_said_by(message)
-                    && rare(self.has_lost_session(id, &headers, correlator)).await =>
+            Err(error @ Kind::Error { .. })
+                if rare(self.tells_of_lost_session(error, id, &headers, correlator)).await =>
             {
                 correlator.note_lost_session();
                 return Err(Kind::SessionLost);
@@ -224,7 +223,7 @@ impl HttpEndpoint {
     /// than the status; a 5xx may come from a proxy, whose body is not about the request.
     async fn read_refusal(&self, id: &Id, head: &Parts, body: Incoming, has_session: bool) -> Kind {
         let refusal = self.refusal(head.status, &head.headers);
-        let may_be_lost = has_session && lost_session_words::may_be_meant(head);
+        let may_be_lost = has_session && lost_session::may_be_meant(head);
         let has_error = media_type(&head.headers) == Some("application/json")
             && matches!(refusal, Kind::Status { .. })
             && head.status.is_client_error();
@@ -233,29 +232,12 @@ impl HttpEndpoint {
         }
         let Ok(body) = self.read_body(body).await else { return refusal };
         let refusal = showing(refusal, &body);
-        if may_be_lost && lost_session_words::is_said_by(&String::from_utf8_lossy(&body)) {
+        if may_be_lost && lost_session::is_said_by(&String::from_utf8_lossy(&body)) {
             return Kind::SessionLost;
         }
         match reply::document(body).ok().and_then(|error| reply::read_response(id, error)) {
             Some(Err(error @ Kind::Error { .. })) if has_error => error,
             _ => refusal,
-        }
-    }
-
-    /// Whether the upstream has lost the session, and not only says so about something of its own:
-    /// then it answers a ping alike. `id` is that of the request before.
-    async fn has_lost_session(
-        self: &Arc<Self>,
-        id: &Id,
-        headers: &HeaderMap,
-        correlator: &Correlator,
-    ) -> bool {
-        let id = Id::of_text(&format!("ping after {id}"));
-        let ping = jsonrpc::request(&id, PING, 0, |_| {});
-        match self.exchange(&id, headers, ping, correlator).await {
-            Err(Kind::SessionLost) => true,
-            Err(Kind::Error { message, .. }) => lost_session_words::is_said_by(&message),
-            _ => false,
         }
     }
 
@@ -359,12 +341,12 @@ impl HttpEndpoint {
         correlator: &Correlator,
     ) -> Kind {
         let refusal = self.refusal(head.status, &head.headers);
-        if !has_working_session(headers, correlator) || !lost_session_words::may_be_meant(head) {
+        if !has_working_session(headers, correlator) || !lost_session::may_be_meant(head) {
             return refusal;
         }
         let said = self.read_body(body).await.unwrap_or_default();
         let get = Id::of_text("GET");
-        if lost_session_words::is_said_by(&String::from_utf8_lossy(&said))
+        if lost_session::is_said_by(&String::from_utf8_lossy(&said))
             && rare(self.has_lost_session(&get, headers, correlator)).await
         {
             correlator.note_lost_session();
@@ -454,11 +436,11 @@ impl HttpEndpoint {
     async fn refused_post(&self, response: Response<Incoming>) -> Kind {
         let (head, body) = response.into_parts();
         let refusal = self.refusal(head.status, &head.headers);
-        if !lost_session_words::may_be_meant(&head) {
+        if !lost_session::may_be_meant(&head) {
             return refusal;
         }
         let said = self.read_body(body).await.unwrap_or_default();
-        if lost_session_words::is_said_by(&String::from_utf8_lossy(&said)) {
+        if lost_session::is_said_by(&String::from_utf8_lossy(&said)) {
             Kind::SessionLost
         } else {
             refusal
@@ -660,11 +642,6 @@ impl Resumption {
         }
         self.retry = ended.retry().unwrap_or(self.retry);
     }
-}
-
-/// Whether the request has a session with which one has succeeded before.
-fn has_working_session(headers: &HeaderMap, correlator: &Correlator) -> bool {
-    headers.contains_key(SESSION_ID) && correlator.session().has_worked()
 }
 
 /// Returns `Host` for the requests to a URL (RFC 9110, section 7.2), which the HTTP client would

@@ -1,40 +1,6 @@
-//! One circuit of a breaker: when it refuses, and the failures in a row that open it.
-
-use std::time::Duration;
-
-use tokio::time::Instant;
+//! Failures in a row, by the callers who met them: they open a circuit.
 
 use super::CallKey;
-
-/// Closed by default.
-#[derive(Debug, Default)]
-pub(super) struct Circuit {
-    /// Openings since it was last closed; the open time doubles with each.
-    openings: u32,
-    /// When the next probe is admitted; `None` while closed.
-    pub open_until: Option<Instant>,
-    /// The number of the probe in flight.
-    pub probe: Option<u64>,
-}
-
-impl Circuit {
-    /// Whether it refuses a call now; if so, the time at which it may admit the next one. An open
-    /// circuit whose time has come admits one probe.
-    pub(super) fn refuses(&self, now: Instant) -> Option<Instant> {
-        let until = self.open_until?;
-        (now < until || self.probe.is_some()).then(|| until.max(now))
-    }
-
-    /// Opens it, or keeps it open after a failed probe. Returns the time until the next probe.
-    pub(super) fn open(&mut self, settings: config::Breaker, now: Instant) -> Duration {
-        let doubled = settings.open_min.saturating_mul(1 << self.openings.min(16));
-        let probe_in = doubled.min(settings.open_max);
-        self.open_until = Some(now + probe_in);
-        self.openings += 1;
-        self.probe = None;
-        probe_in
-    }
-}
 
 /// Failures in a row.
 #[derive(Debug, Default)]

@@ -1,9 +1,18 @@
-//! Words for a lost session. An upstream should answer 404 (MCP 2025-11-25, transports, session
-//! management); many servers and balancers say it otherwise.
+//! How an upstream tells that it has lost a session. It should answer 404 (MCP 2025-11-25,
+//! transports, session management); many servers and balancers say it in other words, which a ping
+//! confirms.
 
-use http::StatusCode;
+use std::sync::Arc;
+
 use http::header::WWW_AUTHENTICATE;
 use http::response::Parts;
+use http::{HeaderMap, StatusCode};
+
+use super::{HttpEndpoint, SESSION_ID};
+use crate::upstream::call::correlator::Correlator;
+use domain::fault::UpstreamFaultKind as Kind;
+use domain::jsonrpc::{self, Id};
+use domain::method::PING;
 
 /// Bytes of a text that are looked at: such answers are one sentence.
 const MOST: usize = 4 << 10;
@@ -38,6 +47,46 @@ const PHRASES: [&[&str]; 20] = [
     &["before", "initialization"],
 ];
 
+impl HttpEndpoint {
+    /// Whether an error is about the session, which the upstream has lost. `id` is that of the
+    /// request.
+    pub(super) async fn tells_of_lost_session(
+        self: &Arc<Self>,
+        error: &Kind,
+        id: &Id,
+        headers: &HeaderMap,
+        correlator: &Correlator,
+    ) -> bool {
+        let Kind::Error { code, message, .. } = error else { return false };
+        may_be_of_session(*code)
+            && has_working_session(headers, correlator)
+            && is_said_by(message)
+            && self.has_lost_session(id, headers, correlator).await
+    }
+
+    /// Whether the upstream has lost the session, and not only says so about something of its own:
+    /// then it answers a ping alike. `id` is that of the request before.
+    pub(super) async fn has_lost_session(
+        self: &Arc<Self>,
+        id: &Id,
+        headers: &HeaderMap,
+        correlator: &Correlator,
+    ) -> bool {
+        let id = Id::of_text(&format!("ping after {id}"));
+        let ping = jsonrpc::request(&id, PING, 0, |_| {});
+        match self.exchange(&id, headers, ping, correlator).await {
+            Err(Kind::SessionLost) => true,
+            Err(Kind::Error { message, .. }) => is_said_by(&message),
+            _ => false,
+        }
+    }
+}
+
+/// Whether the request has a session with which one has succeeded before.
+pub(super) fn has_working_session(headers: &HeaderMap, correlator: &Correlator) -> bool {
+    headers.contains_key(SESSION_ID) && correlator.session().has_worked()
+}
+
 /// Whether a status may stand for a lost session, if the body says so. A 401 with a challenge is
 /// about the credential.
 pub(super) fn may_be_meant(head: &Parts) -> bool {
@@ -50,7 +99,7 @@ pub(super) fn may_be_meant(head: &Parts) -> bool {
 
 /// Whether a JSON-RPC error of this code may be about the session: invalid parameters and internal
 /// errors are about the request, which may have acted.
-pub(super) fn may_be_of_session(code: i64) -> bool {
+fn may_be_of_session(code: i64) -> bool {
     !matches!(code, -32602 | -32603)
 }
 
