@@ -9,7 +9,7 @@ use super::call_channel::{CallChannel, CallEvent, RequestOrigin};
 use super::reply::{self, InputRequired, Reply, ResultOrigin};
 use super::suspended_calls;
 use super::suspended_calls::SuspendedCall;
-use super::unapproved::{Unapproved, note_unapproved};
+use super::withheld_text::withhold_other_text;
 use super::{RoutedCall, Router};
 use crate::upstream::call::correlator::InterimMessage;
 use crate::upstream::call::exchange::{CallExchange, ExchangeEvent};
@@ -210,35 +210,10 @@ impl Bridge<'_> {
         let mut prompt = reply::prompt(result, self.origin(), hidden_text)?;
         self.routed.upstream.repairs().count_all(prompt.repairs);
         if let Some(expected) = self.expected {
-            self.compare(expected, &prompt.result)?;
+            withhold_other_text(&self.router.shared, self.routed, expected, &prompt.result)?;
         }
         prompt.overlay.clone_from(&self.routed.owner.overlay);
         Ok(Reply::Prompt(prompt))
-    }
-
-    /// Compares a checked result with the approved text.
-    ///
-    /// # Errors
-    /// [`Kind::NotApproved`] if they differ, and approval is enforced.
-    fn compare(&self, expected: &ExpectedText<'_>, result: &Document) -> Result<(), Fault> {
-        let Err(other) = self.router.shared.verified.verify(expected, result, |filled| {
-            let hidden_text = self.routed.upstream.config().settings.content;
-            let treated = reply::prompt(filled, self.origin(), hidden_text).ok();
-            treated.map(|treated| treated.result)
-        }) else {
-            return Ok(());
-        };
-        let owner = self.routed.owner;
-        self.router.shared.mismatches.found(self.routed, expected, &other);
-        let (approved, offered) = (expected.digest().clone(), other.digest);
-        let fault = self.fault(Kind::NotApproved { approved, offered });
-        let approval = owner.approval.approved.as_ref();
-        let is_enforced = approval.is_some_and(|approval| approval.is_enforced);
-        if is_enforced {
-            return Err(fault);
-        }
-        note_unapproved(&self.router.shared, owner, &fault, Unapproved::Served);
-        Ok(())
     }
 
     fn suspend(&self, suspended_call: SuspendedCall, mut replay: Replay) -> Result<Reply, Fault> {

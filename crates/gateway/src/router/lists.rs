@@ -1,6 +1,5 @@
 //! The lists of one configuration: snapshots of the catalog, and the pages that callers get of it.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use super::blocking::within;
 use super::caller_lists::{CallerLists, PrivateListScope};
 use super::catalog::{Catalog, CatalogContent, Incomplete};
+use super::list_cursor::ListCursors;
 use super::owner::Owner;
 use super::reply::{ListReply, Reply};
 use super::view::ListView;
@@ -19,10 +19,10 @@ use super::view_cache::{ListKind, ViewCache};
 use crate::policy::CallRecord;
 use crate::upstream::guard::concurrency::ConcurrencyLimit;
 use base::platform::heap::rare;
-use base::seal::{self, Sealer};
+use base::seal::Sealer;
 use config::{Listing, ToolForm};
 use domain::call::{Call, NameKind};
-use domain::cursor::{CacheScope, PagePosition};
+use domain::cursor::CacheScope;
 use domain::fault::{Fault, RequestFault};
 use domain::name::{Naming, Prefix, UpstreamId};
 use domain::skill::public_uri;
@@ -95,14 +95,8 @@ impl Lists {
         deadline: Instant,
         now: UnixSeconds,
     ) -> Result<Reply, Fault> {
-        // A cursor of one list is not valid for another.
-        let bound_to = match kind {
-            ListKind::Prompts => Cow::Borrowed(&*call.endpoint),
-            ListKind::Tools => Cow::Owned(format!("{} tools", call.endpoint)),
-            ListKind::Skills => Cow::Owned(format!("{} skills", call.endpoint)),
-        };
-        let place =
-            cursor.map(|token| self.open_cursor(token, &bound_to, call, now)).transpose()?;
+        let cursors = ListCursors::of_list(&self.sealer, call, kind, now);
+        let place = cursor.map(|token| cursors.open(token)).transpose()?;
         let (catalog, owned) = match kind {
             ListKind::Prompts | ListKind::Tools => {
                 (self.settled_for(call, deadline).await, ListKind::Prompts)
@@ -146,14 +140,7 @@ impl Lists {
         let page = view.page(after, self.listing.page_size);
         let next_cursor = page.more_after.map(|last| {
             let owner = content.owner(last).map(|owner| owner.upstream.to_string());
-            let place = PagePosition {
-                caller: call.caller.id().to_owned(),
-                scope,
-                issued_at: now,
-                last: last.to_owned(),
-                owner: owner.unwrap_or_default(),
-            };
-            self.sealer.seal(seal::TokenKind::Cursor, &bound_to, &place.encode())
+            cursors.seal(scope, last.to_owned(), owner.unwrap_or_default())
         });
         Ok(Reply::List(ListReply {
             kind,
@@ -249,21 +236,6 @@ impl Lists {
             },
             None => Ok(parts),
         }
-    }
-
-    /// Opens a cursor that was sealed for `bound_to`: an endpoint, and which of its lists.
-    pub(super) fn open_cursor(
-        &self,
-        token: &str,
-        bound_to: &str,
-        call: &Call,
-        now: UnixSeconds,
-    ) -> Result<PagePosition, Fault> {
-        let plain = self.sealer.open(seal::TokenKind::Cursor, bound_to, token);
-        let place = plain
-            .and_then(|bytes| PagePosition::decode(&bytes))
-            .filter(|place| place.caller == call.caller.id() && place.is_fresh(now));
-        place.ok_or_else(|| RequestFault::InvalidCursor.into())
     }
 
     /// The snapshot to look a name up in. While upstreams are listed for the first time, only a

@@ -11,8 +11,8 @@ use tokio::sync::watch;
 
 use super::RoutedCall;
 use super::approval::{ApprovalRow, ExpectedText, FoundVariant, SeenOtherwise, holds_secret};
+use super::approved_text::OtherText;
 use super::owner::Owner;
-use super::verified::OtherText;
 use base::platform::wall_clock;
 use base::seal;
 use config::lock::arguments_text;

@@ -6,13 +6,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::blocking::{beside_calls, within};
+use super::list_cursor::ListCursors;
 use super::lists::Lists;
 use super::reply::{FoundReply, Reply};
 use super::view::ListView;
 use super::view_cache::ListKind;
-use base::seal::{self, TokenKind};
 use domain::call::Call;
-use domain::cursor::{CacheScope, PagePosition};
+use domain::cursor::CacheScope;
 use domain::fair_share::Holder;
 use domain::fault::{Fault, RequestFault, TransportFault};
 use domain::tool::result::write_found;
@@ -42,10 +42,8 @@ pub(super) async fn search(
     deadline: Instant,
     now: UnixSeconds,
 ) -> Result<Reply, Fault> {
-    // The cursor is a place in the ranking of one query.
-    let query_digest = seal::sha256_text(query.as_bytes());
-    let bound_to = format!("{} find {query_digest}", call.endpoint);
-    let place = cursor.map(|token| lists.open_cursor(token, &bound_to, call, now)).transpose()?;
+    let cursors = ListCursors::of_search(&lists.sealer, call, query, now);
+    let place = cursor.map(|token| cursors.open(token)).transpose()?;
     let after = place.map(|place| decode(&place.last).ok_or(RequestFault::InvalidCursor));
     let after = after.transpose()?;
     let catalog = lists.settled_for(call, deadline).await;
@@ -66,16 +64,7 @@ pub(super) async fn search(
         });
         within(deadline, searching).await?
     };
-    let next_cursor = more_after.map(|last| {
-        let place = PagePosition {
-            caller: call.caller.id().to_owned(),
-            scope: CacheScope::Private,
-            issued_at: now,
-            last,
-            owner: String::new(),
-        };
-        lists.sealer.seal(TokenKind::Cursor, &bound_to, &place.encode())
-    });
+    let next_cursor = more_after.map(|last| cursors.seal(CacheScope::Private, last, String::new()));
     let now = Instant::now();
     Ok(Reply::Found(FoundReply { elements, next_cursor, incomplete, now }))
 }

@@ -1,5 +1,5 @@
-//! Gets of texts that are not approved: refused, served with a note, or answered with the approved
-//! snapshot.
+//! Gets of texts that differ from the approved one: withheld, served with a note, or answered with
+//! the approved snapshot.
 
 use tracing::error;
 
@@ -14,7 +14,7 @@ use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
 
 /// The outcome of a get of a text that is not approved.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Unapproved {
+enum Unapproved {
     Served,
     Refused,
     /// The approved text was served instead.
@@ -29,6 +29,36 @@ impl Unapproved {
             Self::Snapshot => "snapshot",
         }
     }
+}
+
+/// Compares a checked result with the approved text. Another text is withheld where approval is
+/// enforced, and served with a note otherwise.
+///
+/// # Errors
+/// [`Kind::NotApproved`] for a text that is withheld.
+pub(super) fn withhold_other_text(
+    shared: &RouterSharedState,
+    routed: &RoutedCall<'_>,
+    expected: &ExpectedText<'_>,
+    result: &Document,
+) -> Result<(), Fault> {
+    let owner = routed.owner;
+    let Err(other) = shared.verified.verify(expected, result, |filled| {
+        let hidden_text = routed.upstream.config().settings.content;
+        let treated = reply::prompt(filled, origin(owner), hidden_text).ok();
+        treated.map(|treated| treated.result)
+    }) else {
+        return Ok(());
+    };
+    shared.mismatches.found(routed, expected, &other);
+    let (approved, offered) = (expected.digest().clone(), other.digest);
+    let kind = Kind::NotApproved { approved, offered };
+    let fault = Fault::upstream(owner.upstream.as_str(), kind);
+    if owner.approval.approved.as_ref().is_some_and(|approval| approval.is_enforced) {
+        return Err(fault);
+    }
+    note_unapproved(shared, owner, &fault, Unapproved::Served);
+    Ok(())
 }
 
 /// Answers a get that failed with the approved text, if the upstream is gone or offers another
@@ -75,12 +105,7 @@ async fn snapshot(routed: &RoutedCall<'_>, expected: &ExpectedText<'_>) -> Optio
 }
 
 /// Counts and records a get of a text that was not approved.
-pub(super) fn note_unapproved(
-    shared: &RouterSharedState,
-    owner: &Owner,
-    fault: &Fault,
-    outcome: Unapproved,
-) {
+fn note_unapproved(shared: &RouterSharedState, owner: &Owner, fault: &Fault, outcome: Unapproved) {
     let Fault::Upstream(UpstreamFault { kind: Kind::NotApproved { approved, offered }, .. }) =
         fault
     else {
