@@ -15,7 +15,7 @@ use opentelemetry_http::{HttpClient, HttpError};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use super::health::{ExportHealth, HealthChange};
+use super::export_health::{ExportHealth, HealthChange};
 use crate::net::egress::Egress;
 use crate::net::root_cause;
 use config::Proxies;

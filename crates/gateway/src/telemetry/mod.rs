@@ -6,7 +6,7 @@
 
 mod evidence;
 mod exporter;
-mod health;
+mod export_health;
 pub mod log;
 mod metrics;
 mod operation;
@@ -28,7 +28,7 @@ use tracing::{debug, info, warn};
 
 use base::seal::hex::hex;
 use base::seal::random;
-use health::HealthChange;
+use export_health::HealthChange;
 pub(crate) use metrics::Metrics;
 pub(crate) use operation::{
     ClientAttributes, ClientOperation, End, ServerAttributes, ServerOperation,

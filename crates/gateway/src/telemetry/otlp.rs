@@ -16,8 +16,8 @@ use opentelemetry_sdk::metrics::reader::MetricReader;
 use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider};
 use tokio::time::timeout;
 
+use super::export_health::HealthChange;
 use super::exporter::Exporter;
-use super::health::HealthChange;
 use super::{Metrics, SCOPE, resource};
 use base::platform::blocking;
 
