@@ -16,6 +16,8 @@ pub struct View {
     pub upstreams: Vec<UpstreamId>,
     /// Patterns of public names; a prompt is served if one matches.
     pub prompts: Vec<Glob>,
+    /// Whether versions of library prompts are prompts there.
+    pub has_versions: bool,
     pub exposure: Exposure,
 }
 
@@ -24,6 +26,8 @@ const KEYS: &str = r#"
 upstreams, such as ["library"]: Upstreams whose prompts the view serves. Not set: all.
 prompts, such as ["library__*"]: Patterns of public names, and of the URIs of skills, where `*`
     matches any text. Other prompts do not exist at this endpoint. Not set: all.
+versions: Also lists and serves the versions of library prompts (`NAME@LABEL`, `NAME@3`), which
+    exist nowhere else. See docs/versions.md.
 "#;
 
 pub(super) fn read_all(
@@ -47,9 +51,10 @@ pub(super) fn read_all(
             section.mistake("", format!("its path {path} is server.sse_path: change one of them"));
         }
         let prompts = globs(&mut section, "prompts").unwrap_or_else(all);
+        let has_versions = section.flag("versions", false);
         let exposure = exposure::read(&mut section, &server.exposure);
         section.finish();
-        views.push(View { name, upstreams: ids, prompts, exposure });
+        views.push(View { name, upstreams: ids, prompts, has_versions, exposure });
     }
     views
 }

@@ -36,6 +36,7 @@ pub mod name;
 pub mod call_overlay;
 pub mod repair;
 mod prompt_shape;
+pub mod prompt_version;
 pub mod prompt;
 pub mod content;
 pub mod content_repair;

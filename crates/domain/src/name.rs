@@ -55,6 +55,15 @@ pub const MAX_LENGTH_LIMIT: usize = 128;
 /// The default separator between prefix and raw name.
 pub const DEFAULT_SEPARATOR: &str = "__";
 
+/// The character between the name of a library prompt and the label or number of a version.
+pub const VERSION_MARK: char = '@';
+
+/// Returns the raw name of a version of a prompt, by its label or number: `refund@production`,
+/// `refund@3`.
+pub fn version_name(raw: &str, version: &str) -> String {
+    format!("{raw}{VERSION_MARK}{version}")
+}
+
 /// Returns whether `text` is a valid upstream id or non-empty prefix.
 pub(crate) fn is_prefix(text: &str) -> bool {
     let in_set = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();

@@ -14,6 +14,7 @@ use super::json::salvage::RefusedPrompt;
 use super::json::{Json, JsonError, JsonKind};
 use super::meta;
 use super::prompt_shape::{array_of, conforming, is_argument, is_icon, is_string};
+use super::prompt_version::PromptVersion;
 use super::uri::is_unsafe;
 
 /// A checked prompt definition.
@@ -33,6 +34,8 @@ pub struct Prompt {
     pub overlay: Option<Arc<CallOverlay>>,
     /// The source of a library prompt.
     pub source: Option<Arc<PromptSource>>,
+    /// The version behind a library prompt, if it has one.
+    pub version: Option<Arc<PromptVersion>>,
 }
 
 /// The source of a library prompt.
@@ -130,7 +133,7 @@ impl Prompt {
             }
             append_members(&mut rest, |rest| write_member(key, member, rest));
         }
-        Ok(Self { name, renamed: None, title, arguments, rest, overlay: None, source: None })
+        Ok(Self { title, arguments, rest, ..Self::named(&name) })
     }
 
     /// Reads one element of `prompts` as [`Prompt::read`] does, without malformed members other
@@ -158,6 +161,7 @@ impl Prompt {
             rest: String::new(),
             overlay: None,
             source: None,
+            version: None,
         }
     }
 
@@ -171,6 +175,7 @@ impl Prompt {
             }
         });
         prompt.renamed = (listed_name != prompt.name).then(|| listed_name.into());
+        prompt.version = offered.version.as_ref().map(|version| version.as_in(definition).into());
         Some(prompt)
     }
 

@@ -286,7 +286,8 @@ impl<'a> PromptFilter<'a> {
         request: &PageRequest,
     ) -> PageResult<Vec<Found<'c>>> {
         let mut found = Vec::new();
-        let all = content.everyone.elements().zip(content.owners()).enumerate();
+        let owners = content.owners().filter(|owner| !owner.is_version());
+        let all = content.everyone.elements().zip(owners).enumerate();
         for (index, ((_, prompt), owner)) in all {
             if index % BETWEEN == 0 && request.is_late() {
                 return Err(PageError::late());

@@ -21,7 +21,8 @@ pub(crate) enum Resolution<'a> {
     /// An upstream lists the prompt, but the gateway does not serve it.
     NotServed {
         target: CallTarget<'a>,
-        /// The reason, for the audit log: `views.NAME`, or `approvals.STATE`.
+        /// The reason, for the audit log: `views.NAME`, `versions` or
+        /// `approvals.STATE`.
         rule: String,
     },
     /// The prefix belongs to an upstream whose list was never received, for the reason given: the

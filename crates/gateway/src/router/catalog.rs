@@ -16,7 +16,7 @@ use domain::caller::Principal;
 use domain::cursor::CacheScope;
 use domain::fault::{Fault, UpstreamFaultKind as Kind};
 use domain::json::Json;
-use domain::name::{Prefix, UpstreamId};
+use domain::name::{Prefix, UpstreamId, version_name};
 use domain::skill::Skill;
 use domain::tool::name::is_derived;
 
@@ -51,7 +51,7 @@ pub struct CatalogContent {
     pub generation: u64,
     /// In byte order of the public names; none is empty.
     segments: Vec<Arc<Segment>>,
-    /// The view of a caller that may see everything.
+    /// The view of a caller that may see everything. It has no versions of prompts.
     pub everyone: Arc<ListView>,
     pub left_out: Vec<LeftOut>,
     /// They stay listed: only people can judge which of the two is genuine.
@@ -183,7 +183,7 @@ impl CatalogContent {
         left_out: Vec<LeftOut>,
         look_alikes: Vec<LookAlike>,
     ) -> Self {
-        let everyone = Arc::new(ListView::whole(&segments));
+        let everyone = Arc::new(ListView::part(&segments, None, Segment::plain));
         Self { generation, segments, everyone, left_out, look_alikes, private: None }
     }
 
@@ -219,19 +219,19 @@ impl CatalogContent {
         self.segments.iter().flat_map(|segment| segment.owners())
     }
 
-    /// The number of listed prompts.
+    /// The number of listed prompts, without versions of others.
     pub fn prompt_count(&self) -> usize {
         self.everyone.len()
     }
 
-    /// The number of listed prompts of each upstream that has any.
+    /// The number of listed prompts of each upstream that has any, without versions of others.
     pub fn counts(&self) -> HashMap<&UpstreamId, usize> {
         let mut counts = HashMap::new();
         for segment in &self.segments {
             match segment.upstream() {
-                Some(upstream) => *counts.entry(upstream).or_default() += segment.len(),
+                Some(upstream) => *counts.entry(upstream).or_default() += segment.plain_len(),
                 None => {
-                    let owners = segment.owners().iter();
+                    let owners = segment.owners().iter().filter(|owner| !owner.is_version());
                     owners.for_each(|owner| *counts.entry(&owner.upstream).or_default() += 1);
                 }
             }
@@ -242,6 +242,16 @@ impl CatalogContent {
     pub fn owner(&self, public_name: &str) -> Option<&Owner> {
         let (segment, position) = self.find(public_name)?;
         segment.owners().get(position)
+    }
+
+    /// The version of a prompt with this label or number, whether or not a view shows it.
+    pub fn version(&self, of: &Owner, label_or_number: &str) -> Option<&Owner> {
+        let raw_name = version_name(&of.raw_name, label_or_number);
+        let is_part = |segment: &&Arc<Segment>| {
+            segment.has_versions() && segment.upstream().is_none_or(|id| *id == of.upstream)
+        };
+        let mut segments = self.segments.iter().filter(is_part);
+        segments.find_map(|segment| segment.version(&of.upstream, &raw_name))
     }
 
     /// The definition of a prompt as it is listed.

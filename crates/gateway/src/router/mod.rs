@@ -395,7 +395,7 @@ impl Router {
 
     /// Whether an endpoint serves a prompt, regardless of the caller.
     pub fn serves(&self, endpoint: &str, owner: &Owner) -> bool {
-        self.lists.views.serves(endpoint, &owner.upstream, &owner.public_name)
+        self.lists.views.serves(endpoint, owner)
     }
 
     /// Whether an endpoint serves any skill, regardless of the caller.
@@ -426,8 +426,10 @@ impl Router {
             definition: &owner.digest,
             state: owner.approval.state,
         };
-        if self.lists.views.serves(&call.endpoint, &owner.upstream, &owner.public_name) {
+        if self.lists.views.serves(&call.endpoint, owner) {
             Resolution::Listed(target)
+        } else if owner.is_version() {
+            Resolution::NotServed { target, rule: "versions".to_owned() }
         } else {
             let view = call.endpoint.rsplit('/').next().unwrap_or_default();
             Resolution::NotServed { target, rule: format!("views.{view}") }
@@ -445,7 +447,7 @@ impl Router {
         let id = &self.upstreams.values().find(claims)?.config().id;
         let is_missing = |part: &&Incomplete| part.walked_at.is_none() && part.upstream == *id;
         let missing = catalog.incomplete.iter().find(is_missing)?;
-        self.lists.views.serves(&call.endpoint, id, name).then(|| {
+        self.lists.views.serves_unlisted(&call.endpoint, id, name).then(|| {
             let raw_name = overlay::raw_name(&self.overlays, id, listed_name);
             let state = self.approvals.rules.known_state(id, &raw_name);
             Unlisted { upstream: id, raw_name, state, kind: missing.kind.clone() }
@@ -545,5 +547,6 @@ fn origin(owner: &Owner) -> ResultOrigin {
         upstream: owner.upstream.clone(),
         digest: owner.digest.clone(),
         name: owner.public_name.clone(),
+        version: owner.version.clone(),
     }
 }

@@ -6,6 +6,7 @@ use super::approval::PromptApproval;
 use domain::call_overlay::CallOverlay;
 use domain::name::UpstreamId;
 use domain::prompt::Argument;
+use domain::prompt_version::PromptVersion;
 use domain::rights::PromptRef;
 
 /// The upstream and raw name behind a public name.
@@ -20,9 +21,17 @@ pub struct Owner {
     /// Changes by overlays to calls; `None` if no overlay matches the prompt.
     pub overlay: Option<Arc<CallOverlay>>,
     pub approval: PromptApproval,
+    /// The version behind a library prompt, if it has one.
+    pub version: Option<Arc<PromptVersion>>,
 }
 
 impl Owner {
+    /// Whether it is a version of another prompt (`NAME@LABEL`, `NAME@3`), which only views with
+    /// `versions` list and serve.
+    pub fn is_version(&self) -> bool {
+        self.version.as_ref().is_some_and(|version| version.is_apart(&self.raw_name))
+    }
+
     /// The prompt, as access decisions see it.
     pub fn prompt(&self) -> PromptRef<'_> {
         PromptRef {

@@ -21,6 +21,7 @@ use domain::hidden_text;
 use domain::hidden_text::HiddenText;
 use domain::json::{Json, JsonKind, write_str};
 use domain::name::UpstreamId;
+use domain::prompt_version::PromptVersion;
 use domain::repair::RepairKinds;
 use domain::server_request::ServerRequest;
 use domain::uri;
@@ -155,6 +156,8 @@ pub struct ResultOrigin {
     pub digest: Arc<str>,
     /// Public name of the prompt.
     pub name: Arc<str>,
+    /// The version behind a library prompt.
+    pub version: Option<Arc<PromptVersion>>,
 }
 
 /// Completion values.
@@ -289,6 +292,7 @@ mod tests {
             upstream: UpstreamId::parse("a").unwrap(),
             digest: "".into(),
             name: "".into(),
+            version: None,
         };
         let result = Document::parse(text.as_bytes().to_vec(), 8).unwrap();
         completion(result, origin).map(|reply| match reply {

@@ -17,6 +17,7 @@ use domain::json::Json;
 use domain::merge::MergedPrompt;
 use domain::name::UpstreamId;
 use domain::prompt::{Argument, Prompt};
+use domain::rights::Allowed;
 use domain::tool::name::tool_name;
 
 /// Consecutive elements of a list, in byte order of their names, already serialised. The names of
@@ -32,6 +33,8 @@ pub struct Segment {
     owners: Vec<Owner>,
     /// The upstream of all of them; `None` where several upstreams share the segment.
     upstream: Option<UpstreamId>,
+    /// The positions of the versions of prompts, in the order of their raw names.
+    versions: Box<[u32]>,
     /// All positions, as one range.
     all: Arc<[Range<u32>]>,
     /// The positions of the prompts whose tools have derived names, by these names.
@@ -93,6 +96,7 @@ impl SegmentWriter {
             digest: seal::definition_digest(prompt).into(),
             overlay: prompt.overlay.clone(),
             approval,
+            version: prompt.version.clone(),
         };
         self.push_prompt(owner, |out| prompt.write(&entry.public_name, out));
     }
@@ -106,6 +110,7 @@ impl SegmentWriter {
         segment.owners.shrink_to_fit();
         let len = segment.len();
         // A list has fewer elements than 2^32: `max_prompts` is at most a million.
+        segment.versions = versions(&segment.owners);
         segment.all = std::iter::once(0..len as u32).filter(|all| !all.is_empty()).collect();
         self.segment
     }
@@ -132,6 +137,34 @@ impl Segment {
     /// The upstream of all prompts; `None` where several upstreams share the segment.
     pub(super) fn upstream(&self) -> Option<&UpstreamId> {
         self.upstream.as_ref()
+    }
+
+    /// Whether an element is a version of another prompt.
+    pub(super) fn has_versions(&self) -> bool {
+        !self.versions.is_empty()
+    }
+
+    /// The elements that are no versions of others.
+    pub(super) fn plain(&self) -> Allowed {
+        if self.has_versions() {
+            Allowed::of(self.owners.iter().map(|owner| !owner.is_version()).collect())
+        } else {
+            Allowed::All
+        }
+    }
+
+    /// The number of elements that are no versions of others.
+    pub(super) fn plain_len(&self) -> usize {
+        self.len() - self.versions.len()
+    }
+
+    /// The version of a prompt that has this raw name.
+    pub(super) fn version(&self, upstream: &UpstreamId, raw_name: &str) -> Option<&Owner> {
+        let at =
+            self.versions.partition_point(|at| *self.owners[*at as usize].raw_name < *raw_name);
+        let owners = self.versions[at..].iter().map(|at| &self.owners[*at as usize]);
+        let mut same = owners.take_while(|owner| *owner.raw_name == *raw_name);
+        same.find(|owner| owner.upstream == *upstream)
     }
 
     pub(super) fn name(&self, position: usize) -> &Arc<str> {
@@ -216,6 +249,14 @@ impl fmt::Debug for Segment {
             .field("len", &self.len())
             .finish()
     }
+}
+
+/// The positions of versions, in the order of their raw names.
+fn versions(owners: &[Owner]) -> Box<[u32]> {
+    let mut versions: Vec<u32> =
+        (0_u32..).zip(owners).filter(|(_, owner)| owner.is_version()).map(|(at, _)| at).collect();
+    versions.sort_unstable_by_key(|at| &owners[*at as usize].raw_name);
+    versions.into()
 }
 
 /// Returns the name of the tool for a prompt, or of the property for an argument.

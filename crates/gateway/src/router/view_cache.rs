@@ -50,6 +50,8 @@ struct CatalogPart {
     upstreams: Vec<UpstreamId>,
     /// Patterns over public names.
     prompts: Vec<Glob>,
+    /// Whether versions of prompts are prompts there.
+    has_versions: bool,
     exposure: Exposure,
     /// The generation of a content, and how many of its prompts the part has.
     counted: Mutex<Option<(u64, usize)>>,
@@ -163,6 +165,7 @@ impl ViewCache {
             let part = CatalogPart {
                 upstreams: view.upstreams.clone(),
                 prompts: view.prompts.clone(),
+                has_versions: view.has_versions,
                 exposure: view.exposure,
                 counted: Mutex::default(),
             };
@@ -229,7 +232,7 @@ impl ViewCache {
         if let Some((_, count)) = counted().filter(|(of, _)| *of == content.generation) {
             return count;
         }
-        let is_served = |owner: &&Owner| self.serves(endpoint, &owner.upstream, &owner.public_name);
+        let is_served = |owner: &&Owner| self.serves(endpoint, owner);
         let count = content.owners().filter(is_served).count();
         *counted() = Some((content.generation, count));
         count
@@ -348,9 +351,12 @@ impl ViewCache {
         }
         let mut prompts = owners.iter().map(Owner::prompt);
         let allowed = self.rights.allowed(caller, Method::List, &mut prompts);
-        let serves = |owner: &Owner| part.is_none_or(|part| part.serves_name(&owner.public_name));
+        let serves =
+            |owner: &Owner| part.map_or(!owner.is_version(), |part| part.serves_prompt(owner));
         match allowed {
-            Allowed::All if part.is_some() => Allowed::of(owners.iter().map(serves).collect()),
+            Allowed::All if part.is_some() || segment.has_versions() => {
+                Allowed::of(owners.iter().map(serves).collect())
+            }
             Allowed::Some(each) => {
                 let both = owners.iter().zip(each).map(|(owner, allowed)| allowed && serves(owner));
                 Allowed::of(both.collect())
@@ -490,8 +496,7 @@ impl ViewCache {
         endpoint: &str,
         owner: &Owner,
     ) -> bool {
-        self.serves(endpoint, &owner.upstream, &owner.public_name)
-            && self.rights.allows(caller, method, owner.prompt())
+        self.serves(endpoint, owner) && self.rights.allows(caller, method, owner.prompt())
     }
 
     /// Whether lists differ by caller.
@@ -519,14 +524,29 @@ impl ViewCache {
     }
 
     /// Whether an endpoint serves a prompt, regardless of the caller.
-    pub(crate) fn serves(&self, endpoint: &str, upstream: &UpstreamId, public_name: &str) -> bool {
-        self.parts
-            .get(endpoint)
-            .is_none_or(|part| part.upstreams.contains(upstream) && part.serves_name(public_name))
+    pub(crate) fn serves(&self, endpoint: &str, owner: &Owner) -> bool {
+        self.parts.get(endpoint).map_or(!owner.is_version(), |part| {
+            part.upstreams.contains(&owner.upstream) && part.serves_prompt(owner)
+        })
+    }
+
+    /// Whether an endpoint would serve a prompt of this name that no list contains.
+    pub(crate) fn serves_unlisted(
+        &self,
+        endpoint: &str,
+        upstream: &UpstreamId,
+        name: &str,
+    ) -> bool {
+        let part = self.parts.get(endpoint);
+        part.is_none_or(|part| part.upstreams.contains(upstream) && part.serves_name(name))
     }
 }
 
 impl CatalogPart {
+    fn serves_prompt(&self, owner: &Owner) -> bool {
+        (self.has_versions || !owner.is_version()) && self.serves_name(&owner.public_name)
+    }
+
     fn serves_name(&self, public_name: &str) -> bool {
         self.prompts.iter().any(|glob| glob.matches(public_name))
     }
@@ -577,6 +597,7 @@ mod tests {
                 digest: "".into(),
                 overlay: None,
                 approval: PromptApproval::default(),
+                version: None,
             };
             let text = format!(r#"{{"name":"{public_name}","title":"{version}"}}"#);
             segment.push_prompt(owner, |out| out.push_str(&text));

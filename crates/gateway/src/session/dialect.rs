@@ -585,6 +585,13 @@ fn write_own_meta(prompt: &PromptReply, meta: &mut ObjectWriter<'_>) {
 fn write_origin(origin: &ResultOrigin, meta: &mut ObjectWriter<'_>) {
     let upstream = origin.upstream.as_str();
     meta.text("promptgate/upstream", upstream).text("promptgate/digest", &origin.digest);
+    if let Some(version) = &origin.version {
+        // As in the definition of the prompt.
+        meta.text("version", &version.version);
+        if let Some(label) = &version.label {
+            meta.text("label", label);
+        }
+    }
 }
 
 /// Writes `promptgate/incomplete`, which names the upstreams whose prompts are out of date or
@@ -645,6 +652,7 @@ mod tests {
             upstream: domain::name::UpstreamId::parse("up").unwrap(),
             digest: "sha256:00".into(),
             name: "up__p".into(),
+            version: None,
         };
         let identity = ServerIdentity::new("gate", None);
         let text = Dialect::new(revision).reply(

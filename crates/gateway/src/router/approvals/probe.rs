@@ -298,6 +298,7 @@ impl<'a> PromptProbe<'a> {
             digest: offered.version.definition.clone(),
             overlay: offered.prompt.overlay.clone(),
             approval: PromptApproval { state: row.decision.state, ..PromptApproval::default() },
+            version: offered.prompt.version.clone(),
         };
         let got = async {
             let target = CallTarget {

@@ -124,7 +124,7 @@ impl Refresh {
             let is_current = *made_of == self.made_of(prefix);
             assert!(is_current, "a list of {:?} has changed without a merge", prefix.as_str());
             assert!(segments.iter().all(|segment| !segment.is_empty()), "a segment is empty");
-            prompts += segments.iter().map(|segment| segment.len()).sum::<usize>();
+            prompts += segments.iter().map(|segment| segment.plain_len()).sum::<usize>();
         }
         assert_eq!(prompts, self.content.prompt_count(), "the groups are the content");
     }
@@ -305,7 +305,9 @@ impl Groups {
     fn texts(&self, segments: &[Arc<Segment>]) -> Vec<GroupText> {
         let mut texts = Vec::new();
         for (index, segment) in (0_u32..).zip(segments) {
-            for position in 0..segment.len() as u32 {
+            // A version has the title of its prompt.
+            let is_plain = |at: &u32| !segment.owners()[*at as usize].is_version();
+            for position in (0..segment.len() as u32).filter(is_plain) {
                 for kind in [TextKind::PublicName, TextKind::RawName, TextKind::Title] {
                     if let Some(text) = shown(segment, position, kind) {
                         let hashed = HashedText {

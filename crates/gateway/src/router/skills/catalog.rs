@@ -180,6 +180,7 @@ impl SkillGroup {
             digest: seal::sha256_text(entry.as_bytes()).into(),
             overlay: None,
             approval: PromptApproval::default(),
+            version: None,
         };
         writer.push_prompt(owner, |out| out.push_str(&entry));
         let listed = ListedSkill { prefix: source.prefix.clone(), skill: skill.clone() };
