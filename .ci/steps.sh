@@ -48,10 +48,10 @@ run_runtimes() {
 # node_packages SUITE [OPTION…]
 node_packages() { npm ci --prefix "tests/$1" --no-audit --no-fund --silent "${@:2}"; }
 
-# environment FOLDER REQUIREMENTS: the lock files are complete; FastMCP's floor for certifi is above
+# environment FOLDER REQUIREMENTS [PYTHON]: the lock files are complete; FastMCP's floor for certifi is above
 # what some indexes have.
 environment() {
-    python3 -m venv "$1"
+    "${3:-python3}" -m venv "$1"
     "$1/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-compile -r "$2"
 }
 
@@ -87,6 +87,30 @@ run_stores_of_prompts() {
         python3 -m venv "tests/stores/.venv-${package%%=*}"
         "tests/stores/.venv-${package%%=*}/bin/pip" install --quiet --disable-pip-version-check \
             --no-cache-dir "$package"
+    done
+}
+
+# newer_python: ContextForge needs 3.12, which the machine may have beside an older one.
+newer_python() {
+    local each
+    for each in python3 python3.13 python3.12 "$(pyenv prefix 3.13 2>/dev/null)/bin/python3"; do
+        if "$each" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then
+            echo "$each"
+            return
+        fi
+    done
+    echo "ContextForge needs Python 3.12 or later" >&2
+    return 1
+}
+
+beside network neighbour_peers "runtimes suite" "installs other gateways"
+run_neighbour_peers() {
+    local each python
+    node_packages neighbours --ignore-scripts
+    for each in fastmcp litellm mcp-proxy contextforge; do
+        python=python3
+        [ "$each" != contextforge ] || python=$(newer_python)
+        environment "tests/neighbours/.venv-$each" "tests/neighbours/requirements-$each.txt" "$python"
     done
 }
 
@@ -261,6 +285,12 @@ run_seeds() {
 step stores "build stores_of_prompts" "MLflow and Phoenix as upstreams, through an outage"
 run_stores() {
     python3 tests/stores/run.py "$binary" tests/stores/.venv-mlflow tests/stores/.venv-arize-phoenix
+}
+
+step neighbours "build neighbour_peers" "other gateways before and behind it: what arrives, and what does not"
+run_neighbours() {
+    use_node
+    tests/neighbours/.venv-fastmcp/bin/python tests/neighbours/run.py "$binary"
 }
 
 step store_model "redis" "the simulation's model of the store, and a real one"
