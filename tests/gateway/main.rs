@@ -61,6 +61,7 @@ mod reload_sinks;
 mod server_requests;
 mod skills;
 mod stdio;
+mod rest;
 mod stores;
 mod strangers;
 mod streams;

@@ -107,12 +107,14 @@ pub fn action(method: Method) -> &'static str {
         Method::List | Method::ListSkills => "list",
         Method::Get | Method::GetSkill | Method::ReadFile | Method::ReadDirectory => "get",
         Method::Complete => "complete",
+        Method::Rest => "rest",
     }
 }
 
 /// Parses a Cedar action.
 pub fn parse_action(name: &str) -> Option<Method> {
-    Method::OF_PROMPTS.into_iter().find(|method| action(*method) == name)
+    let mut methods = Method::OF_PROMPTS.into_iter().chain([Method::Rest]);
+    methods.find(|method| action(*method) == name)
 }
 
 /// Returns the Cedar conditions on a prompt's name, of which one must hold.

@@ -14,7 +14,7 @@ entity Group;
 entity Upstream;
 entity Caller in [Group] = { scopes: Set<String> };
 entity Prompt in [Upstream] = { name: String, state: String };
-action "list", "get", "complete" appliesTo { principal: [Caller], resource: [Prompt] };
+action "list", "get", "complete", "rest" appliesTo { principal: [Caller], resource: [Prompt] };
 "#;
 
 /// The compiled policies. A call that no policy allows is denied.

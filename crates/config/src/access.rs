@@ -109,7 +109,7 @@ const RULE_KEYS: &str = r#"
 name, such as "support-only": Name that decisions, the audit log and the console show. Not set:
     `access.rules.` and the position.
 allow, such as ["list", "get", "complete"]: Methods that the rule allows, one or more of `list`,
-    `get` and `complete`.
+    `get`, `complete`, and `rest` for those of the upstream of `[rest]`.
 deny, such as ["get", "complete"]: Methods that the rule denies. It wins over `allow`.
 groups, such as ["engineering"]: Callers that are in one of the groups. Without `groups`, `callers`
     and `scopes`, the rule is for every authenticated caller, or for every caller where no method of
@@ -118,7 +118,7 @@ callers, such as ["ci"]: Callers that have one of the ids.
 scopes, such as ["prompts"]: Callers that have one of the scopes.
 upstreams, such as ["library"]: Upstreams whose prompts the rule is for. Not set: all.
 prompts, such as ["draft-*"]: Patterns of raw names, and of the paths of skills, where `*` matches
-    any text. Not set: all.
+    any text. Of `[rest]`: names of tools, URIs of resources, or other methods. Not set: all.
 states, such as ["approved"]: States of approval. Not set: all. See docs/approvals.md#states.
 "#;
 
@@ -183,7 +183,7 @@ fn methods(table: &mut Section<'_>, key: &'static str) -> Option<Vec<Method>> {
     let methods: Option<Vec<_>> = names.iter().map(|name| parse_action(name)).collect();
     let methods = methods.filter(|methods| !methods.is_empty());
     if methods.is_none() {
-        table.mistake(key, "must list one or more of \"list\", \"get\", \"complete\"");
+        table.mistake(key, "must list one or more of \"list\", \"get\", \"complete\", \"rest\"");
     }
     Some(methods.unwrap_or_default())
 }

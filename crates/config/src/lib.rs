@@ -30,6 +30,7 @@ mod overlays;
 mod removed_protections;
 mod reader;
 mod records;
+mod rest;
 pub mod reference;
 #[cfg(test)]
 mod reference_check;
@@ -125,6 +126,8 @@ pub struct Config {
     pub disabled_upstreams: Vec<UpstreamId>,
     /// The enabled upstreams, sorted by id.
     pub upstreams: Vec<UpstreamSettings>,
+    /// The upstream for what is not prompts, if it is enabled.
+    pub rest: Option<UpstreamId>,
     /// In the order of the file.
     pub overlays: Vec<Overlay>,
     pub approvals: ApprovalRules,
@@ -298,6 +301,7 @@ impl Config {
         let tls = tls::read(&mut server);
         let client_ca = tls.as_ref().and_then(|tls| tls.client_ca.clone());
         let auth = auth::read(root.section("auth"), client_ca, &proxies);
+        let rest = rest::read(root.section("rest"), &mut upstreams, &disabled);
         let access = access::read(root.section("access"), &upstreams, &disabled, &auth);
         let server = server::read(server, tls, &auth);
         let login = upstream::first_login(&upstreams);
@@ -321,7 +325,7 @@ impl Config {
         // Anyone may get every prompt.
         let is_open = !auth.required && access.is_none();
         let telemetry = telemetry::read(root.section("telemetry"), proxies.clone());
-        let config = Self {
+        let mut config = Self {
             digest: seal::sha256_text(text.as_bytes()),
             files: Vec::new(),
             unused_variables: Vec::new(),
@@ -340,12 +344,14 @@ impl Config {
             server,
             disabled_upstreams: disabled,
             upstreams,
+            rest,
             telemetry,
             naming,
             has_end: end(&mut root, text),
             text: Secret::new(text),
             settings: Arc::default(),
         };
+        rest::note_tools(&mut config);
         for key in ["mcpServers", "servers", "mcp_servers"] {
             root.reject(
                 key,
@@ -401,6 +407,7 @@ upstreams: The prompt servers. The name of each table is the id of the upstream,
     of `a-z`, `0-9` and `-`, the first a letter or a digit.
 logins: Sign-ins of the operator at upstreams.
 accounts: Accounts of callers at upstreams: how many there may be.
+rest: The upstream for what is not prompts: tools, resources and other methods.
 views: More endpoints, each with a part of the catalog. The name of the table ends the path of the
     endpoint, `/mcp/NAME` (below `server.path`).
 overlays: Changes of prompts before clients see them. Several for one prompt apply in their order.

@@ -53,10 +53,11 @@ name: Name that the client gets when a request is refused. Not set: `limit` and 
 per = [], such as ["caller"]: Key of the buckets: one for each combination of `caller`, `upstream`,
     `prompt`, `method` and `address`. `[]`: one bucket for all.
 methods, such as ["prompts/get"]: Counted calls: `prompts/list`, `prompts/get`,
-    `completion/complete`, or `list`, `get`, `complete`, and those for skills: `skills/list`,
-    `skills/get`, `resources/read`, `resources/directory/read`. Counted requests about sessions:
-    `initialize`, `ping`, `subscriptions/listen`, `stream` (a GET that opens a stream) and `delete`
-    (a DELETE that terminates a session). Not set: all calls.
+    `completion/complete`, or `list`, `get`, `complete`; those for skills: `skills/list`,
+    `skills/get`, `resources/read`, `resources/directory/read`; of `[rest]`: `rest` for all, or one
+    such as `tools/call`. Counted requests about sessions: `initialize`, `ping`,
+    `subscriptions/listen`, `stream` (a GET that opens a stream) and `delete` (a DELETE that
+    terminates a session). Not set: all calls.
 callers, such as ["ci-*"]: Patterns of the ids of callers that are counted. Not set: all.
 rate, such as "600/m": Requests in a unit of time, `s`, `m`, `h` or `d`, spread evenly.
 burst: Requests that are allowed at once. Not set: the count of `rate`.
@@ -88,20 +89,24 @@ fn read(table: &mut Section<'_>, index: usize) -> Option<Limit> {
     let per = table.choices("per", &PER);
     let mut methods = Vec::new();
     for text in table.texts("methods") {
-        match Countable::parse(&text).or_else(|| parse_action(&text).map(Countable::Call)) {
-            Some(method) => methods.push(method),
-            None => {
-                let known = Countable::ALL.map(|known| format!("{:?}", known.as_str())).join(", ");
-                let message = format!(
-                    "{text:?} is not one of {known}, or \"list\", \"get\", \"complete\" for short"
-                );
-                table.mistake("methods", message);
-            }
+        let known = methods.len();
+        methods.extend(Countable::named(&text));
+        if text == "rest" {
+            methods.extend(Countable::REST);
+        } else if methods.len() == known {
+            methods.extend(parse_action(&text).map(Countable::Call));
+        }
+        if methods.len() == known {
+            let known = Countable::ALL.map(|known| format!("{:?}", known.as_str())).join(", ");
+            let message = format!(
+                "{text:?} is not one of {known}, or \"list\", \"get\", \"complete\" for short, or \"rest\""
+            );
+            table.mistake("methods", message);
         }
     }
     let is_narrowed = !methods.is_empty() || table.has("callers");
     if methods.is_empty() {
-        methods = Method::ALL.map(Countable::Call).to_vec();
+        methods = Method::ALL.map(Countable::Call).into_iter().chain(Countable::REST).collect();
     }
     let callers = globs(table, "callers").unwrap_or_else(all);
     let rule = "a rate such as \"10/s\", \"600/m\", \"1000/h\" or \"5000/d\", of 1 to 1000000";

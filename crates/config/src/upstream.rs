@@ -35,6 +35,10 @@ pub struct UpstreamSettings {
     pub transport: Transport,
     pub settings: Settings,
     pub list_as: ListAs,
+    /// Whether `[rest]` names it.
+    pub is_rest: bool,
+    /// Whether its tools stand beside those of prompts, so that their names must be known.
+    pub lists_tools: bool,
 }
 
 /// With which credential the list of an upstream is fetched.
@@ -420,7 +424,15 @@ fn read(
     });
     let choices = [("service", ListAs::Service), ("caller", ListAs::Caller)];
     let list_as = section.choice("list_as", ListAs::Service, &choices);
-    let upstream = UpstreamSettings { id, prefix, transport, settings, list_as };
+    let upstream = UpstreamSettings {
+        id,
+        prefix,
+        transport,
+        settings,
+        list_as,
+        is_rest: false,
+        lists_tools: false,
+    };
     if list_as == ListAs::Caller {
         check_private_lists(&upstream, section);
     }

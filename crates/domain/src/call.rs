@@ -9,10 +9,14 @@ use super::fault::{Fault, RequestFault, excerpt};
 use super::json::object::write_members;
 use super::json::{Json, JsonKind};
 use super::meta;
-use super::method::Method;
+use super::method::{Countable, Method};
+use super::params::{cursor, required, retry};
+use super::rest::RestRequest;
 use super::server_request::ClientCapabilities;
 use super::subject_token::SubjectToken;
 use super::trace::Trace;
+
+pub use super::params::InputRetry;
 
 /// A request for prompts with its caller, its endpoint and the abilities of its client.
 #[derive(Clone, Debug)]
@@ -81,17 +85,8 @@ impl ForwardedMeta {
     }
 }
 
-/// The answers of a modern client that calls again (MCP 2026-07-28, multi-round-trip requests).
-#[derive(Clone, Debug)]
-pub struct InputRetry {
-    /// `requestState`: a sealed token of the gateway.
-    pub state: String,
-    /// `inputResponses`: an object.
-    pub responses: Option<Document>,
-}
-
-/// A request for prompts, with checked parameters: one of the three methods that are served, or a
-/// request for the tools that stand for prompts.
+/// A request with checked parameters: one of the three methods for prompts, a request for the tools
+/// that stand for prompts, or one for the upstream of `[rest]`.
 #[derive(Clone, Debug)]
 pub enum Request {
     List {
@@ -134,6 +129,8 @@ pub enum Request {
         uri: String,
         part: SkillPart,
     },
+    /// A request for the upstream of `[rest]`.
+    Rest(Box<RestRequest>),
 }
 
 /// The part of a skill that a call is for.
@@ -155,6 +152,9 @@ pub enum NameKind {
     Tool,
 }
 
+/// The telemetry attribute for the name of a prompt.
+pub const PROMPT_ATTRIBUTE: &str = "gen_ai.prompt.name";
+
 /// Longest query of `find_prompt`, in bytes: each word is looked for in all prompts.
 const MAX_QUERY: usize = 1024;
 
@@ -168,6 +168,7 @@ impl Request {
     pub fn read(method: Method, params: Option<Json<'_>>) -> Result<Self, Fault> {
         let member = |name: &str| params.and_then(|p| p.get(name));
         Ok(match method {
+            Method::Rest => return Err(RequestFault::MethodNotFound.into()),
             Method::List => Self::List { cursor: cursor(member("cursor"))? },
             Method::Get => Self::Get {
                 name: required(member("name"), "name")?,
@@ -274,11 +275,44 @@ impl Request {
             Self::Skill { part: SkillPart::Entry, .. } => Method::GetSkill,
             Self::Skill { part: SkillPart::File, .. } => Method::ReadFile,
             Self::Skill { part: SkillPart::Directory, .. } => Method::ReadDirectory,
+            Self::Rest(_) => Method::Rest,
         }
     }
 
-    /// Returns the public name of the requested prompt, or the URI of a skill, of its file or
-    /// folder; `None` for a list.
+    /// Returns how rate limits count the request.
+    pub fn countable(&self) -> Countable {
+        match self {
+            Self::Rest(rest) => Countable::Rest(rest.kind),
+            request => Countable::Call(request.method()),
+        }
+    }
+
+    /// Returns the method on the wire, as the audit log has it.
+    pub fn wire_method(&self) -> &str {
+        match self {
+            Self::Rest(rest) => &rest.method,
+            request => request.method().as_str(),
+        }
+    }
+
+    /// Returns the method as metrics are labelled, of which there are few.
+    pub fn method_label(&self) -> &'static str {
+        match self {
+            Self::Rest(rest) => rest.label(),
+            request => request.method().as_str(),
+        }
+    }
+
+    /// Returns the telemetry attribute for the name, and the name.
+    pub fn attribute(&self) -> Option<(&'static str, &str)> {
+        match self {
+            Self::Rest(rest) => rest.attribute().map(|key| (key, &*rest.name)),
+            request => request.prompt_name().map(|name| (PROMPT_ATTRIBUTE, name)),
+        }
+    }
+
+    /// Returns the public name of the requested prompt, the URI of a skill, of its file or folder,
+    /// or the name of what a request for the upstream of `[rest]` is for; `None` for a list.
     pub fn prompt_name(&self) -> Option<&str> {
         match self {
             Self::List { .. }
@@ -288,44 +322,9 @@ impl Request {
             Self::Get { name, .. }
             | Self::Complete { name, .. }
             | Self::Skill { uri: name, .. } => Some(name),
+            Self::Rest(rest) => rest.list().is_none().then_some(&*rest.name),
         }
     }
-}
-
-/// Reads the answers of a retried `prompts/get`. `inputResponses` without a `requestState` belong
-/// to no server request of the gateway: they are ignored, and the server requests are sent again.
-fn retry(
-    state: Option<Json<'_>>,
-    responses: Option<Json<'_>>,
-) -> Result<Option<InputRetry>, RequestFault> {
-    let Some(state) = state else {
-        return Ok(None);
-    };
-    let state = text(state).ok_or(RequestFault::InvalidState)?;
-    let what = "`inputResponses` must be an object of objects".to_owned();
-    let objects = |r: &Json<'_>| r.members().all(|(_, answer)| answer.is_object());
-    let read = responses.map(|responses| responses.object().filter(objects));
-    match read {
-        Some(None) => Err(RequestFault::InvalidParams { what }),
-        read => {
-            let responses = read.flatten().map(Document::copy_of);
-            Ok(Some(InputRetry { state, responses }))
-        }
-    }
-}
-
-fn text(value: Json<'_>) -> Option<String> {
-    value.as_str().map(|text| text.into_owned())
-}
-
-fn required(value: Option<Json<'_>>, name: &str) -> Result<String, Fault> {
-    let text = value.and_then(text);
-    text.ok_or_else(|| Fault::invalid_params(format!("`{name}` must be a string")))
-}
-
-fn cursor(value: Option<Json<'_>>) -> Result<Option<String>, Fault> {
-    let read = |value| text(value).ok_or(RequestFault::InvalidCursor);
-    Ok(value.map(read).transpose()?)
 }
 
 /// Returns a value unless it is `null`: models send optional arguments as `null`.

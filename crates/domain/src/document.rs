@@ -23,6 +23,8 @@ pub struct Document {
     first_span: usize,
     /// `None` for a text that the scan has accepted as it came.
     repaired: Option<Arc<Repaired>>,
+    /// The text before nulls were removed from it, if it had any.
+    with_nulls: Option<Arc<String>>,
 }
 
 /// The changes to a text that make the scan accept it.
@@ -92,7 +94,8 @@ impl Document {
             return Err(RefusedText { text, error });
         }
         Ok(if outline.has_null() {
-            Self::copy_of(Json::accepted(text.trim()))
+            let without = Self::copy_of(Json::accepted(text.trim()));
+            Self { with_nulls: Some(Arc::new(text)), ..without }
         } else {
             Self::whole(text, outline)
         })
@@ -123,7 +126,17 @@ impl Document {
 
     /// Bytes that the document keeps: the memory of its text, and where its arrays and objects are.
     pub fn size(&self) -> usize {
-        self.text.capacity() + self.outline.size()
+        let with_nulls = self.with_nulls.as_ref().map_or(0, |text| text.capacity());
+        self.text.capacity() + self.outline.size() + with_nulls
+    }
+
+    /// Returns the part of the whole text that `pick` selects, with the nulls that it came with:
+    /// data of tools, in which they mean something. Without any, returns the document.
+    #[must_use]
+    pub fn with_nulls(self, pick: impl FnOnce(Json<'_>) -> Option<Json<'_>>) -> Self {
+        let Some(text) = self.with_nulls.clone() else { return self };
+        let mut whole = Self::shared(text, Outline::default());
+        if whole.narrow(pick).is_some() { whole } else { self }
     }
 
     /// Returns a view of the value.
@@ -164,10 +177,14 @@ impl Document {
     }
 
     fn whole(text: String, outline: Outline) -> Self {
+        Self::shared(Arc::new(text), outline)
+    }
+
+    fn shared(text: Arc<String>, outline: Outline) -> Self {
         let end = text.trim_end().len();
         let value = text.len() - text.trim_start().len()..end;
-        let (text, outline) = (Arc::new(text), Arc::new(outline));
-        Self { text, outline, value, first_span: 0, repaired: None }
+        let outline = Arc::new(outline);
+        Self { text, outline, value, first_span: 0, repaired: None, with_nulls: None }
     }
 }
 
@@ -258,5 +275,11 @@ mod tests {
         assert_eq!(document.json().text(), r#"{"a":"x"}"#);
         let document = Document::parse(br#"{"a":null,"b":1}"#.to_vec(), 8).unwrap();
         assert_eq!(document.json().text(), r#"{"b":1}"#);
+        let mut document = Document::parse(br#" {"r":{"a":null}} "#.to_vec(), 8).unwrap();
+        document.narrow(|json| json.get("r")).unwrap();
+        assert_eq!(document.json().text(), "{}");
+        let whole = document.with_nulls(|json| json.get("r"));
+        assert_eq!(whole.json().text(), r#"{"a":null}"#);
+        assert_eq!(&*whole.slice(whole.json()), br#"{"a":null}"#);
     }
 }

@@ -189,7 +189,7 @@ pub enum RequestFault {
     UnknownPrompt,
     #[error("unknown tool; list the tools again")]
     UnknownTool,
-    #[error("unknown resource")]
+    #[error("unknown resource; list the resources again")]
     UnknownResource {
         /// The JSON-RPC error code, which differs between the eras.
         code: i64,

@@ -15,9 +15,12 @@ pub enum Method {
     ReadFile,
     /// Of a folder of a skill.
     ReadDirectory,
+    /// Any method of the upstream that `[rest]` names.
+    Rest,
 }
 
 impl Method {
+    /// The methods for prompts and skills.
     pub const ALL: [Method; 7] = [
         Method::List,
         Method::Get,
@@ -45,6 +48,7 @@ impl Method {
             Method::GetSkill => "skills/get",
             Method::ReadFile => "resources/read",
             Method::ReadDirectory => "resources/directory/read",
+            Method::Rest => REST,
         }
     }
 
@@ -55,13 +59,13 @@ impl Method {
 
     /// Whether the method is for skills.
     pub fn is_of_skills(self) -> bool {
-        !Self::OF_PROMPTS.contains(&self)
+        !Self::OF_PROMPTS.contains(&self) && self != Method::Rest
     }
 }
 
-/// A method for tools or resources. Upstreams never receive one: the gateway has no resources but
-/// the files of skills, and its tools stand for prompts.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// A method for tools or resources. Only the upstream of `[rest]` receives one: the gateway has no
+/// resources but the files of skills, and its tools stand for prompts.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum ForeignMethod {
     ListTools,
     CallTool,
@@ -117,6 +121,8 @@ pub fn named_member(method: &str) -> Option<&'static str> {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Countable {
     Call(Method),
+    /// A call of the upstream of `[rest]`; `None` for all methods without a name of their own here.
+    Rest(Option<ForeignMethod>),
     /// `initialize`
     Initialize,
     /// `ping`
@@ -130,6 +136,16 @@ pub enum Countable {
 }
 
 impl Countable {
+    /// The calls of the upstream of `[rest]`.
+    pub const REST: [Self; 6] = [
+        Self::Rest(Some(ForeignMethod::ListTools)),
+        Self::Rest(Some(ForeignMethod::CallTool)),
+        Self::Rest(Some(ForeignMethod::ListResources)),
+        Self::Rest(Some(ForeignMethod::ListTemplates)),
+        Self::Rest(Some(ForeignMethod::ReadResource)),
+        Self::Rest(None),
+    ];
+
     pub const ALL: [Self; 12] = [
         Self::Call(Method::List),
         Self::Call(Method::Get),
@@ -149,6 +165,7 @@ impl Countable {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Call(method) => method.as_str(),
+            Self::Rest(method) => method.map_or(REST, ForeignMethod::as_str),
             Self::Initialize => INITIALIZE,
             Self::Ping => PING,
             Self::Listen => LISTEN,
@@ -157,8 +174,11 @@ impl Countable {
         }
     }
 
-    pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|countable| countable.as_str() == name)
+    /// Returns the requests that a limit means by this name: `resources/read` is for files of
+    /// skills, and for the upstream of `[rest]`.
+    pub fn named(name: &str) -> impl Iterator<Item = Self> {
+        let known = Self::ALL.into_iter().chain(Self::REST);
+        known.filter(move |countable| countable.as_str() == name)
     }
 
     /// Returns the request for a JSON-RPC method that concerns only the session; `None` for other
@@ -174,6 +194,8 @@ impl fmt::Display for Method {
     }
 }
 
+/// Stands for the methods of the upstream of `[rest]`.
+const REST: &str = "rest";
 pub const INITIALIZE: &str = "initialize";
 pub const INITIALIZED: &str = "notifications/initialized";
 pub const PING: &str = "ping";
@@ -185,3 +207,7 @@ pub const PROGRESS: &str = "notifications/progress";
 pub const ELICITATION_COMPLETE: &str = "notifications/elicitation/complete";
 pub const LIST_CHANGED: &str = "notifications/prompts/list_changed";
 pub const TOOLS_LIST_CHANGED: &str = "notifications/tools/list_changed";
+pub const RESOURCES_LIST_CHANGED: &str = "notifications/resources/list_changed";
+pub const SUBSCRIBE: &str = "resources/subscribe";
+pub const UNSUBSCRIBE: &str = "resources/unsubscribe";
+pub const SET_LOG_LEVEL: &str = "logging/setLevel";

@@ -5,11 +5,11 @@ use super::rate_limit::Counted;
 use super::record::CallRecord;
 use super::target::CallTarget;
 use super::{Gate, count_limited};
-use domain::call::Call;
+use domain::call::{Call, Request};
 use domain::caller::{Caller, PROBER};
 use domain::fair_share::Holder;
 use domain::fault::{Fault, RequestFault, TransportFault};
-use domain::method::{Countable, Method};
+use domain::method::Method;
 use domain::rights::NO_RULE;
 use domain::subject_token::SubjectToken;
 
@@ -131,9 +131,9 @@ impl Pass {
 }
 
 impl Gate {
-    /// Decides on a get or a completion, in this order: rights, silently; all rate-limit buckets in
-    /// one step, those of the caller and, only if it may use the prompt, those of the prompt; then
-    /// the record on disk. Denied and unknown prompts take the same path.
+    /// Decides on a get, a completion, or a call of `[rest]`, in this order: rights, silently; all
+    /// rate-limit buckets in one step, those of the caller and, only if it may use the prompt,
+    /// those of the prompt; then the record on disk. Denied and unknown prompts take the same path.
     ///
     /// # Errors
     /// `RateLimited`; `UnknownPrompt` for an unknown or denied prompt; the reason of
@@ -148,8 +148,10 @@ impl Gate {
         let method = call.request.method();
         // The gateway itself reads what people are to approve: no other caller can have this id.
         let is_probe = call.caller.id() == PROBER;
+        // A list is for everybody, and holds what its caller may use.
+        let is_list = matches!(&call.request, Request::Rest(rest) if rest.list().is_some());
         let denied_by = match &resolution {
-            Resolution::Listed(_) | Resolution::Unlisted(..) if is_probe => None,
+            Resolution::Listed(_) | Resolution::Unlisted(..) if is_probe || is_list => None,
             Resolution::Listed(target) | Resolution::Unlisted(target, _) => {
                 self.rights.denied_by(&call.caller, method, target.prompt())
             }
@@ -201,7 +203,7 @@ impl Gate {
         if record.refuses() {
             return Err(TransportFault::AuditUnavailable.into());
         }
-        let request = Countable::Call(call.request.method());
+        let request = call.request.countable();
         let counted = Counted { caller: &call.caller, address: call.address, request };
         let taken = self.limits.take(counted, target).await;
         Ok(taken.inspect_err(|fault| count_limited(&self.telemetry, fault))?)

@@ -25,6 +25,8 @@ struct OpenRecord {
     /// The log of all records of the call, whichever log is newest by then.
     ledger: Arc<Ledger>,
     number: u64,
+    /// Whether its target is a prompt.
+    names_prompt: bool,
     started: Instant,
     state: Mutex<RecordState>,
 }
@@ -72,7 +74,7 @@ impl CallRecord {
             .optional_text("address", call.address.map(|a| a.to_string()).as_deref())
             .optional_text("tried_by", call.tried_by.as_deref())
             .text("endpoint", &call.endpoint)
-            .json("method", &format!("\"{}\"", call.request.method()))
+            .text("method", call.request.wire_method())
             .optional_text("name", call.request.prompt_name())
             .optional_text("traceparent", call.forwarded.trace.parent.as_deref());
         if !call.request.method().is_list() {
@@ -83,7 +85,8 @@ impl CallRecord {
             | Request::ListTools { .. }
             | Request::Find { .. }
             | Request::ListSkills { .. }
-            | Request::Skill { .. } => {}
+            | Request::Skill { .. }
+            | Request::Rest(_) => {}
             Request::Get { arguments, retry, .. } => {
                 if let Some(arguments) = arguments {
                     event = ledger.with_arguments(event, "arguments", arguments, raw);
@@ -108,7 +111,9 @@ impl CallRecord {
             has_ended: false,
         });
         let holder = Holder::of(&call.caller, call.address);
-        Self(Some(OpenRecord { holder, ledger, number, started: Instant::now(), state }))
+        let names_prompt = !matches!(call.request, Request::Rest(_));
+        let started = Instant::now();
+        Self(Some(OpenRecord { holder, ledger, number, names_prompt, started, state }))
     }
 
     /// Whether the call must be refused because it could not be recorded.
@@ -130,7 +135,11 @@ impl CallRecord {
         let Some(event) = open.begin() else {
             return Ok(());
         };
-        let event = with_target(event, target).text("definition", target.definition);
+        let event = open.with_target(event, target);
+        let event = match open.names_prompt {
+            true => event.text("definition", target.definition),
+            false => event,
+        };
         let event = event.text("decision", "allowed");
         let recorded = open.ledger.record(&open.holder, event.clone()).await;
         if recorded == Err(Unrecorded::Refused) {
@@ -143,8 +152,9 @@ impl CallRecord {
     /// Notes that the caller may not use the target, which the response does not reveal: `rule`
     /// denies it, of the configuration with the digest `config`.
     pub(super) fn denied(&self, target: CallTarget<'_>, rule: &str, config: &str) {
+        let Some(open) = &self.0 else { return };
         self.amend(|event| {
-            let event = with_target(event, target).text("decision", "denied");
+            let event = open.with_target(event, target).text("decision", "denied");
             event.text("rule", rule).text("config", config)
         });
     }
@@ -211,6 +221,12 @@ impl OpenRecord {
         let received = state.received.take();
         state.is_on_record |= received.is_some();
         received
+    }
+
+    /// Adds the target of the call. What is no prompt is named as the client has named it.
+    fn with_target(&self, event: AuditEvent, target: CallTarget<'_>) -> AuditEvent {
+        let event = event.text("upstream", target.upstream);
+        if self.names_prompt { event.text("prompt", target.raw_name) } else { event }
     }
 
     fn completed(&self, outcome: RecordOutcome<'_>) -> AuditEvent {
@@ -317,13 +333,6 @@ pub(super) fn with_caller(event: AuditEvent, caller: &Caller) -> AuditEvent {
             .optional_text("token_id", token.id_hash.as_deref()),
         Proof::Stdio => event.text("proof", "stdio"),
     }
-}
-
-fn with_target(
-    event: AuditEvent,
-    CallTarget { upstream, raw_name, .. }: CallTarget<'_>,
-) -> AuditEvent {
-    event.text("upstream", upstream).text("prompt", raw_name)
 }
 
 fn micros(duration: Duration) -> u64 {

@@ -26,19 +26,22 @@ use domain::json::object::write_object;
 use domain::meta;
 use domain::request_state;
 use domain::request_state::{GetProgress, Replay, RequestState};
+use domain::rest::RestRequest;
 use domain::revision::Revision;
 use domain::server_request::{
     Answer, ClientCapabilities, ELICIT, ServerRequest, ServerRequestKind,
 };
 use domain::unix_time::UnixSeconds;
 
-/// One get in progress.
+/// One get, or one call of `[rest]`, in progress.
 pub(super) struct Bridge<'a> {
     pub router: &'a Router,
     pub routed: &'a RoutedCall<'a>,
     pub channel: &'a CallChannel,
     /// For the upstream.
     pub arguments: Option<&'a Document>,
+    /// The request for the upstream of `[rest]`, if the call is one.
+    pub rest: Option<&'a RestRequest>,
     /// The approved text for the arguments of the client, where texts are compared.
     pub expected: Option<&'a ExpectedText<'a>>,
     /// Extended while a user answers.
@@ -206,6 +209,9 @@ impl Bridge<'_> {
 
     /// Checks the result of the upstream, and adds the messages of overlays.
     fn checked(&self, result: Document) -> Result<Reply, Fault> {
+        if self.rest.is_some() {
+            return reply::rest(result, &self.routed.owner.upstream);
+        }
         let hidden_text = self.routed.upstream.config().settings.content;
         let mut prompt = reply::prompt(result, self.origin(), hidden_text)?;
         self.routed.upstream.repairs().count_all(prompt.repairs);
@@ -278,26 +284,31 @@ impl Bridge<'_> {
             caller: self.routed.call.caller.id().to_owned(),
             name: self.routed.owner.public_name.to_string(),
             upstream: self.routed.upstream.config().id.to_string(),
-            arguments: digest_of(self.arguments),
+            arguments: match self.rest {
+                Some(rest) => seal::digest([&*rest.params]),
+                None => digest_of(self.arguments),
+            },
         }
     }
 
     fn start(&self, answers: Option<InputResponses>) -> CallExchange {
-        let request = UpstreamRequest {
-            params: RequestParams::Get {
+        let params = match self.rest {
+            Some(rest) => RequestParams::Rest { request: rest.clone(), answers },
+            None => RequestParams::Get {
                 name: self.routed.owner.raw_name.clone(),
                 arguments: self.arguments.cloned(),
                 answers,
                 source: self.approved_source(),
             },
+        };
+        // Nobody is asked for a list, so it needs no connection of its caller's own.
+        let is_list = self.rest.is_some_and(|rest| rest.list().is_some());
+        let capabilities = self.routed.call.client.capabilities.and(self.allowed());
+        let request = UpstreamRequest {
+            params,
             forwarded: self.routed.call.forwarded.clone(),
             overlay: self.routed.owner.overlay.clone(),
-            capabilities: self
-                .routed
-                .call
-                .client
-                .capabilities
-                .and(self.routed.upstream.allowed_server_requests()),
+            capabilities: if is_list { ClientCapabilities::NONE } else { capabilities },
             progress: self.routed.call.client.progress,
         };
         self.routed.upstream.call(&self.routed.authorized, request, self.deadline)

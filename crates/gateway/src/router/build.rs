@@ -207,7 +207,8 @@ impl Router {
             needs_credential: config.auth.required,
         };
         let overlays = config.overlays.clone();
-        Self { gate, lists, upstreams, sealer, limits, approvals, overlays, shared }
+        let rest = config.rest.clone();
+        Self { gate, lists, upstreams, rest, sealer, limits, approvals, overlays, shared }
     }
 }
 

@@ -36,6 +36,17 @@ impl<'a> ListCursors<'a> {
         Self { sealer, call, bound_to, now }
     }
 
+    /// Of a list of the upstream of `[rest]`.
+    pub(super) fn of_rest(
+        sealer: &'a Sealer,
+        call: &'a Call,
+        method: &str,
+        now: UnixSeconds,
+    ) -> Self {
+        let bound_to = Cow::Owned(format!("{} {method}", call.endpoint));
+        Self { sealer, call, bound_to, now }
+    }
+
     /// Of the ranking of one query.
     pub(super) fn of_search(
         sealer: &'a Sealer,

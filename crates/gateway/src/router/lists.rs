@@ -13,7 +13,7 @@ use super::caller_lists::{CallerLists, PrivateListScope};
 use super::catalog::{Catalog, CatalogContent, Incomplete};
 use super::list_cursor::ListCursors;
 use super::owner::Owner;
-use super::reply::{ListReply, Reply};
+use super::reply::ListReply;
 use super::view::ListView;
 use super::view_cache::{ListKind, ViewCache};
 use crate::policy::CallRecord;
@@ -94,7 +94,7 @@ impl Lists {
         cursor: Option<&str>,
         deadline: Instant,
         now: UnixSeconds,
-    ) -> Result<Reply, Fault> {
+    ) -> Result<ListReply, Fault> {
         let cursors = ListCursors::of_list(&self.sealer, call, kind, now);
         let place = cursor.map(|token| cursors.open(token)).transpose()?;
         let (catalog, owned) = match kind {
@@ -142,7 +142,7 @@ impl Lists {
             let owner = content.owner(last).map(|owner| owner.upstream.to_string());
             cursors.seal(scope, last.to_owned(), owner.unwrap_or_default())
         });
-        Ok(Reply::List(ListReply {
+        Ok(ListReply {
             kind,
             digest: *view.digest(),
             scope,
@@ -151,7 +151,7 @@ impl Lists {
             next_cursor,
             ttl,
             now: cut_at,
-        }))
+        })
     }
 
     /// How long a client may keep a complete list. The ttl of an upstream whose prompts the caller
@@ -174,12 +174,12 @@ impl Lists {
     }
 
     /// The list of `find_prompt` and `use_prompt`: one page, the same for all callers.
-    pub(super) fn pair(&self, cursor: Option<&str>, ttl: Duration) -> Result<Reply, Fault> {
+    pub(super) fn pair(&self, cursor: Option<&str>, ttl: Duration) -> Result<ListReply, Fault> {
         if cursor.is_some() {
             return Err(RequestFault::InvalidCursor.into());
         }
         let view = self.views.pair();
-        Ok(Reply::List(ListReply {
+        Ok(ListReply {
             kind: ListKind::Tools,
             digest: *view.digest(),
             scope: if self.needs_credential { CacheScope::Private } else { CacheScope::Public },
@@ -188,7 +188,7 @@ impl Lists {
             next_cursor: None,
             ttl,
             now: Instant::now(),
-        }))
+        })
     }
 
     /// The stale and missing upstreams that belong to the list of a caller at an endpoint, so that

@@ -11,6 +11,7 @@ mod approved_text;
 mod arguments;
 mod build;
 mod bridge;
+pub(crate) mod rest;
 pub mod catalog;
 pub(crate) mod call_channel;
 mod list_cursor;
@@ -24,6 +25,7 @@ mod effective;
 mod mismatches;
 pub mod approvals;
 pub mod reply;
+pub(crate) mod rest_reply;
 pub mod segment;
 mod search;
 pub(crate) mod skills;
@@ -59,7 +61,7 @@ use catalog::{Catalog, Incomplete};
 use changes::{Changes, Published};
 use config::{Exposure, Limits, ToolForm};
 use domain::approval::{ApprovalState, Mode};
-use domain::call::{Call, InputRetry, NameKind, Request};
+use domain::call::{Call, InputRetry, NameKind, Request, SkillPart};
 use domain::caller::Caller;
 use domain::document::Document;
 use domain::fault::{Fault, RequestFault, UpstreamFaultKind as Kind};
@@ -73,7 +75,8 @@ use lists::owner;
 use mismatches::Mismatches;
 use owner::Owner;
 use refresh::Renewal;
-use reply::{Completion, Reply, ResultOrigin};
+use reply::{Completion, ListReply, Reply, ResultOrigin};
+use rest::{CallContext, RestUpstream};
 use search::search;
 use skills::AskedSkill;
 use status::statuses;
@@ -97,6 +100,8 @@ pub struct Router {
     lists: Lists,
     /// Keyed by id.
     upstreams: BTreeMap<UpstreamId, Arc<Upstream>>,
+    /// The upstream for what is not prompts.
+    rest: Option<UpstreamId>,
     sealer: Arc<Sealer>,
     limits: Limits,
     approvals: Approvals,
@@ -146,15 +151,18 @@ impl Router {
         match &call.request {
             Request::List { cursor } => {
                 self.gate.admit_list(call, record).await?;
-                self.lists.list(call, ListKind::Prompts, cursor.as_deref(), deadline, now).await
+                let listing =
+                    self.lists.list(call, ListKind::Prompts, cursor.as_deref(), deadline, now);
+                listing.await.map(Reply::List)
             }
             Request::ListTools { cursor } => {
                 self.gate.admit_list(call, record).await?;
-                if self.lists.views.exposure(&call.endpoint).form == ToolForm::Pair {
-                    // The same whatever the catalog holds, and while no upstream answers.
-                    return self.lists.pair(cursor.as_deref(), self.lists.listing.ttl_max);
-                }
-                self.lists.list(call, ListKind::Tools, cursor.as_deref(), deadline, now).await
+                self.list_tools(call, cursor.as_deref(), deadline, now).await.map(Reply::List)
+            }
+            Request::Rest(request) => {
+                let rest = self.rest_at(&call.endpoint).ok_or(RequestFault::MethodNotFound)?;
+                let context = CallContext { call, record, channel, deadline, now };
+                Box::pin(rest.route(request, context)).await
             }
             Request::Find { query, cursor } => {
                 self.gate.admit_list(call, record).await?;
@@ -189,13 +197,42 @@ impl Router {
             }
             Request::ListSkills { cursor } => {
                 self.gate.admit_list(call, record).await?;
-                self.lists.list(call, ListKind::Skills, cursor.as_deref(), deadline, now).await
+                self.lists
+                    .list(call, ListKind::Skills, cursor.as_deref(), deadline, now)
+                    .await
+                    .map(Reply::List)
             }
             Request::Skill { uri, part } => {
                 let asked = AskedSkill { uri, part: *part };
                 rare(skills::answer(self, (call, record), asked, channel, deadline)).await
             }
         }
+    }
+
+    /// Lists the tools that stand for prompts.
+    ///
+    /// # Errors
+    /// As [`Lists::list`].
+    async fn list_tools(
+        &self,
+        call: &Call,
+        cursor: Option<&str>,
+        deadline: Instant,
+        now: UnixSeconds,
+    ) -> Result<ListReply, Fault> {
+        if self.lists.views.exposure(&call.endpoint).form == ToolForm::Pair {
+            // The same whatever the catalog holds, and while no upstream answers.
+            return self.lists.pair(cursor, self.lists.listing.ttl_max);
+        }
+        self.lists.list(call, ListKind::Tools, cursor, deadline, now).await
+    }
+
+    /// Returns the upstream of `[rest]`, if the endpoint serves it.
+    pub(crate) fn rest_at(&self, endpoint: &str) -> Option<RestUpstream<'_>> {
+        let id = self.rest.as_ref()?;
+        let upstream = self.upstreams.get(id)?;
+        let is_served = self.lists.views.serves_upstream(endpoint, id);
+        is_served.then_some(RestUpstream { router: self, upstream })
     }
 
     /// Gets a prompt from its upstream, or its approved snapshot.
@@ -235,6 +272,7 @@ impl Router {
             routed,
             channel,
             arguments,
+            rest: None,
             expected: expected.as_ref(),
             deadline,
             now,
@@ -352,7 +390,8 @@ impl Router {
             Request::List { .. }
             | Request::ListTools { .. }
             | Request::Find { .. }
-            | Request::ListSkills { .. } => return None,
+            | Request::ListSkills { .. }
+            | Request::Rest(_) => return None,
         };
         let names = |owner: &Owner| (owner.public_name.clone(), owner.upstream.clone());
         let catalog = self.lists.catalog.load();
@@ -402,6 +441,11 @@ impl Router {
     pub(crate) fn has_skills(&self, endpoint: &str) -> bool {
         let catalog = self.lists.catalog.load();
         catalog.skills.content.owners().any(|owner| self.serves(endpoint, owner))
+    }
+
+    /// Whether a URI is one of a file of a skill, regardless of endpoint and caller.
+    pub(crate) fn is_of_skill(&self, uri: &str) -> bool {
+        self.lists.catalog.load().skills.find(uri, SkillPart::File, |_| true).is_some()
     }
 
     /// The exposure of an endpoint.

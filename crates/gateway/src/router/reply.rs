@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::Digest;
 use super::call_channel::RequestOrigin;
 use super::catalog::Incomplete;
+use super::rest_reply::RestReply;
 use super::view_cache::ListKind;
 use crate::policy::ResultDigest;
 use domain::call_overlay::CallOverlay;
@@ -39,6 +40,8 @@ pub enum Reply {
     },
     InputRequired(InputRequired),
     Skill(SkillReply),
+    /// A result of the upstream of `[rest]`.
+    Rest(Box<RestReply>),
 }
 
 impl Reply {
@@ -255,6 +258,14 @@ pub(super) fn completion(result: Document, origin: ResultOrigin) -> Result<Reply
         Ok(completion) => Ok(Reply::Completion { completion, origin }),
         Err(what) => Err(Fault::upstream(origin.upstream.as_str(), Kind::Protocol(what))),
     }
+}
+
+/// Takes a complete result of the upstream of `[rest]` as it came, with the nulls in it.
+pub(super) fn rest(result: Document, upstream: &UpstreamId) -> Result<Reply, Fault> {
+    check_complete(result.json())
+        .map_err(|what| Fault::upstream(upstream.as_str(), Kind::Protocol(what)))?;
+    let result = result.with_nulls(|message| message.get("result"));
+    Ok(Reply::Rest(Box::new(RestReply::of(result, upstream.clone()))))
 }
 
 fn check_complete(result: Json<'_>) -> Result<(), String> {

@@ -523,6 +523,11 @@ impl ViewCache {
         })
     }
 
+    /// Whether an endpoint serves prompts of an upstream.
+    pub(crate) fn serves_upstream(&self, endpoint: &str, upstream: &UpstreamId) -> bool {
+        self.parts.get(endpoint).is_none_or(|part| part.upstreams.contains(upstream))
+    }
+
     /// Whether an endpoint serves a prompt, regardless of the caller.
     pub(crate) fn serves(&self, endpoint: &str, owner: &Owner) -> bool {
         self.parts.get(endpoint).map_or(!owner.is_version(), |part| {

@@ -1,5 +1,7 @@
 //! Messages to a client in the wire form of its revision.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use tokio::time::Instant;
 
@@ -9,8 +11,10 @@ use crate::router::reply::{
     Completion, FoundReply, InputRequired, ListReply, PromptReply, Reply, ResultOrigin, SkillBody,
     SkillReply,
 };
+use crate::router::rest_reply::{RestPage, RestReply};
 use crate::router::skills::file::only_content;
 use crate::router::view_cache::{ListKind, ListKinds};
+use crate::upstream::rest_signals::RestLists;
 use domain::call_overlay::{AddedMessage, CallOverlay, with_messages};
 use domain::chunks::{Chunks, Splices};
 use domain::content::is_mime_type;
@@ -20,7 +24,11 @@ use domain::fault::{Fault, RequestFault};
 use domain::json::object::{ObjectWriter, write_members, write_object};
 use domain::json::{Json, JsonKind, write_str};
 use domain::jsonrpc::{self, Id};
-use domain::method::{CANCELLED, ELICITATION_COMPLETE, PROGRESS, SUBSCRIPTION_ACKNOWLEDGED};
+use domain::method::{
+    CANCELLED, ELICITATION_COMPLETE, PROGRESS, SET_LOG_LEVEL, SUBSCRIBE, SUBSCRIPTION_ACKNOWLEDGED,
+    UNSUBSCRIBE,
+};
+use domain::rest::RestCapabilities;
 use domain::revision::{Era, Revision};
 use domain::server_request::{Presentation, ServerRequest};
 use domain::tool::result::{write_content, write_error, write_text_block};
@@ -42,12 +50,14 @@ pub struct ServerIdentity {
 }
 
 /// The offer of an endpoint to a client, as its capabilities declare it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Offer {
     pub prompts: bool,
     pub tools: ToolOffer,
     /// Declared in the modern era only: no other has the extension.
     pub skills: bool,
+    /// What the upstream of `[rest]` has declared.
+    pub rest: Option<Arc<RestCapabilities>>,
 }
 
 /// The tools that an endpoint declares.
@@ -127,6 +137,12 @@ impl Dialect {
         self.revision == Revision::V2025_11_25
     }
 
+    /// Returns whether the revision has a method that later revisions removed.
+    pub fn has_method(self, method: &str) -> bool {
+        let removed = [SET_LOG_LEVEL, SUBSCRIBE, UNSUBSCRIBE];
+        self.revision.era() == Era::Legacy || !removed.contains(&method)
+    }
+
     /// Writes the notification `method` that a list has changed, for a subscription with its id.
     pub fn list_changed(self, method: &str, subscription: Option<&Id>) -> String {
         jsonrpc::notification(method, |params| {
@@ -200,15 +216,23 @@ impl Dialect {
 
     /// Writes the first message of a subscription (MCP 2026-07-28, subscriptions): the
     /// notifications that the gateway will send.
-    pub fn acknowledged(self, subscription: &Id, kinds: ListKinds) -> String {
+    pub(crate) fn acknowledged(
+        self,
+        subscription: &Id,
+        kinds: ListKinds,
+        rest: RestLists,
+    ) -> String {
         jsonrpc::notification(SUBSCRIPTION_ACKNOWLEDGED, |params| {
             write_subscription(subscription, params);
             params.object("notifications", |granted| {
                 if kinds.prompts {
                     granted.display("promptsListChanged", true);
                 }
-                if kinds.tools {
+                if kinds.tools || rest.tools {
                     granted.display("toolsListChanged", true);
+                }
+                if rest.resources {
+                    granted.display("resourcesListChanged", true);
                 }
             });
         })
@@ -265,26 +289,66 @@ impl Dialect {
                     capabilities.object("completions", |_| {});
                 }
             }
-            if offer.skills && self.revision.era() == Era::Modern {
-                capabilities.object("resources", |_| {});
-                capabilities.object("extensions", |extensions| {
-                    extensions.object(skill::EXTENSION, |skills| {
-                        skills.display("directoryRead", true);
-                    });
+            let rest = offer.rest.as_deref();
+            let has_skills = offer.skills && self.revision.era() == Era::Modern;
+            let announces_tools =
+                offer.tools == ToolOffer::Prompts || rest.and_then(|rest| rest.tools) == Some(true);
+            if offer.tools != ToolOffer::None || rest.is_some_and(|rest| rest.tools.is_some()) {
+                capabilities.object("tools", |tools| {
+                    if announces_tools {
+                        tools.display("listChanged", true);
+                    }
                 });
             }
-            match offer.tools {
-                ToolOffer::None => {}
-                ToolOffer::Empty => {
-                    capabilities.object("tools", |_| {});
-                }
-                ToolOffer::Prompts => {
-                    capabilities.object("tools", |tools| {
-                        tools.display("listChanged", true);
-                    });
-                }
+            self.write_resources(rest, has_skills, capabilities);
+            if let Some(rest) = rest {
+                self.write_rest(rest, offer.prompts, capabilities);
             }
         });
+    }
+
+    /// Writes the capability `resources` and the extensions: those of skills, and those of the
+    /// upstream of `[rest]`.
+    fn write_resources(
+        self,
+        rest: Option<&RestCapabilities>,
+        has_skills: bool,
+        capabilities: &mut ObjectWriter<'_>,
+    ) {
+        let resources = rest.and_then(|rest| rest.resources);
+        if has_skills || resources.is_some() {
+            capabilities.object("resources", |out| {
+                if resources.is_some_and(|resources| resources.list_changed) {
+                    out.display("listChanged", true);
+                }
+            });
+        }
+        if self.revision.era() == Era::Legacy {
+            return;
+        }
+        capabilities.object_unless_empty("extensions", |out| {
+            if has_skills {
+                out.object(skill::EXTENSION, |skills| {
+                    skills.display("directoryRead", true);
+                });
+            }
+            out.members(rest.map_or("", |rest| &rest.extensions));
+        });
+    }
+
+    /// Writes the capabilities of the upstream of `[rest]` but for its tools and resources.
+    fn write_rest(
+        self,
+        rest: &RestCapabilities,
+        has_prompts: bool,
+        capabilities: &mut ObjectWriter<'_>,
+    ) {
+        if rest.logging && self.revision.era() == Era::Legacy {
+            capabilities.object("logging", |_| {});
+        }
+        if rest.completions && !has_prompts {
+            capabilities.object("completions", |_| {});
+        }
     }
 
     /// Writes the result of a call.
@@ -299,6 +363,7 @@ impl Dialect {
             Reply::InputRequired(input_required) => {
                 self.input_required(input_required, identity).into()
             }
+            Reply::Rest(rest) => self.rest(rest, identity),
             Reply::Completion { completion, origin } => {
                 let mut out = String::new();
                 write_object(&mut out, |result| {
@@ -309,6 +374,37 @@ impl Dialect {
             }
             Reply::Skill(skill) => self.skill(skill, identity),
         }
+    }
+
+    /// Writes a result of the upstream of `[rest]` as it came, but for what each hop owns.
+    fn rest(self, reply: &RestReply, identity: &ServerIdentity) -> Chunks {
+        let from_upstream = reply.result.json();
+        let mut splices = Splices::default();
+        let mut out = String::with_capacity(from_upstream.text().len().min(4 << 10) + 512);
+        write_object(&mut out, |result| {
+            self.lead(identity, result, |meta| write_rest_meta(reply, meta));
+            for (key, value) in from_upstream.members() {
+                let is = |names: &[&str]| names.iter().any(|name| key.is(name));
+                let is_ours = is(&["_meta", "resultType"])
+                    || reply.caching.is_some() && is(&["ttlMs", "cacheScope"])
+                    || reply.page.is_some() && is(&["nextCursor"]);
+                if let Some(page) = reply.page.as_ref().filter(|page| key.is(page.list.member)) {
+                    result.rewritten(key, |out| write_page(reply, page, &mut splices, out));
+                } else if !is_ours && value.kind() != JsonKind::Null {
+                    result.rewritten(key, |out| {
+                        splices.add(out, value.text(), || reply.result.slice(value));
+                    });
+                }
+            }
+            let is_modern = self.revision.era() == Era::Modern;
+            if let Some((ttl, scope)) = reply.caching.filter(|_| is_modern) {
+                result.display("ttlMs", ttl).text("cacheScope", scope.as_str());
+            }
+            if let Some(cursor) = reply.page.as_ref().and_then(|page| page.next_cursor.as_ref()) {
+                result.text("nextCursor", cursor);
+            }
+        });
+        splices.into_chunks(out)
     }
 
     /// Writes a page of found prompts as the result of a tool: as data, and as text for older
@@ -561,6 +657,35 @@ fn write_subscription(id: &Id, params: &mut ObjectWriter<'_>) {
     });
 }
 
+/// Appends the elements of a page: tools that stand for prompts, and what the caller may use.
+fn write_page(reply: &RestReply, page: &RestPage, splices: &mut Splices, out: &mut String) {
+    out.push('[');
+    let mut is_first = true;
+    for piece in page.ours.iter().filter(|piece| !piece.is_empty()) {
+        is_first = false;
+        splices.add_bytes(out, piece.clone());
+    }
+    for element in page.elements(reply.result.json()) {
+        if !std::mem::take(&mut is_first) {
+            out.push(',');
+        }
+        splices.add(out, element.text(), || reply.result.slice(element));
+    }
+    out.push(']');
+}
+
+fn write_rest_meta(reply: &RestReply, meta: &mut ObjectWriter<'_>) {
+    if let Some(upstream_meta) = reply.result.json().get("_meta") {
+        meta::write_foreign(upstream_meta, meta);
+    }
+    // An empty result stays empty: clients check that of `logging/setLevel`.
+    if reply.result.json().members().any(|(key, _)| !key.is("resultType")) {
+        meta.text("promptgate/upstream", reply.upstream.as_str());
+    }
+    let incomplete = reply.page.as_ref().and_then(|page| page.incomplete.as_ref());
+    write_incomplete(incomplete.map_or(&[], std::slice::from_ref), Instant::now(), meta);
+}
+
 fn write_prompt_meta(prompt: &PromptReply, meta: &mut ObjectWriter<'_>) {
     if let Some(upstream_meta) = prompt.result.json().get("_meta") {
         meta::write_foreign(upstream_meta, meta);
@@ -644,7 +769,8 @@ mod tests {
     use super::*;
     use domain::document::Document;
 
-    const OFFER: Offer = Offer { prompts: true, tools: ToolOffer::Empty, skills: false };
+    const OFFER: Offer =
+        Offer { prompts: true, tools: ToolOffer::Empty, skills: false, rest: None };
 
     fn reply(revision: Revision, result: &str) -> Value {
         let result = Document::parse(result.as_bytes().to_vec(), 64).unwrap();

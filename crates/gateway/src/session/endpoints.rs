@@ -7,11 +7,13 @@ use std::time::Duration;
 use super::call::in_flight::InFlightCall;
 use super::dialect::{ResultForm, ServerIdentity, result_message};
 use super::message::{InboundMessage, MessageFault, ReplyContext};
+use super::notify::rest::RestNotices;
 use super::token::Nonce;
 use super::tools::{Purpose, ServedMethods, ToolRefusal, is_tool_result, with_public_name};
 use super::{Dispatch, PreparedCall, SessionSharedState, TransportContext};
 use crate::policy::Gate;
 use crate::router::Router;
+use crate::upstream::rest_signals::RestLists;
 use domain::call::{Call, ClientMessages, ForwardedMeta};
 use domain::fault::{Fault, RequestFault};
 use domain::jsonrpc::Id;
@@ -33,7 +35,15 @@ impl Endpoints {
     pub(super) fn served<'a>(&'a self, endpoint: &'a str) -> ServedMethods<'a> {
         let exposure = self.router.exposure(endpoint);
         let router = &self.router;
-        ServedMethods { exposure, empty_lists: self.empty_lists, router, endpoint }
+        let rest = router.rest_at(endpoint);
+        ServedMethods { exposure, empty_lists: self.empty_lists, router, endpoint, rest }
+    }
+
+    /// Returns the changes of the upstream of `[rest]` for a stream that wants these; `None` where
+    /// the endpoint does not serve it.
+    pub(super) fn rest_notices(&self, endpoint: &str, wanted: RestLists) -> Option<RestNotices> {
+        let rest = self.router.rest_at(endpoint)?;
+        Some(RestNotices::new(rest.changes(), wanted))
     }
 
     /// Prepares a call: checks its method and parameters, and registers its id with the session or
@@ -48,7 +58,8 @@ impl Endpoints {
         let InboundMessage { context, method, params } = *inbound;
         let ReplyContext { dialect, capabilities, mode } = reply_context;
         let reject = |fault: Fault| MessageFault::new(fault, dialect);
-        let (request, form) = match self.served(context.endpoint).purpose(method, params, dialect) {
+        let served = self.served(context.endpoint);
+        let (request, form) = match served.purpose(method, params, context, dialect) {
             Ok(Purpose::Call(request, form)) => {
                 (with_public_name(&self.router, request, context.caller), form)
             }

@@ -19,6 +19,7 @@ use super::relay::{cancel_elsewhere, hand_response_over};
 use super::token::{Nonce, SessionToken, TokenOpener};
 use super::{Dispatch, MessageRefusal, RequestContext, TransportContext};
 use crate::router::view_cache::ListDigests;
+use crate::upstream::rest_signals::RestLists;
 use base::seal::Sealer;
 use domain::call::ServerRequestMode;
 use domain::caller::Caller;
@@ -100,7 +101,7 @@ impl LegacySessions {
         );
         let drain = self.endpoints.shared.drain.clone();
         let stream = NotificationStream::new(changes, known, dialect, subscriber, drain, end);
-        Ok(self.with_url_elicitations(stream, token.nonce))
+        Ok(self.with_upstreams(stream, endpoint, token.nonce))
     }
 
     /// Reads one request or notification of a legacy client.
@@ -272,16 +273,21 @@ impl LegacySessions {
         let drain = self.endpoints.shared.drain.clone();
         let subscriber = Subscriber::Connection;
         let stream = NotificationStream::new(changes, known, dialect, subscriber, drain, end);
-        self.with_url_elicitations(stream, connection.nonce)
+        self.with_upstreams(stream, endpoint, connection.nonce)
     }
 
-    fn with_url_elicitations(
+    /// Adds what comes from upstreams: completed URL elicitations, and changes of `[rest]`. Here
+    /// nothing is subscribed to, so a reconnect with other capabilities is announced as well.
+    fn with_upstreams(
         &self,
         stream: NotificationStream,
+        endpoint: &str,
         session: Nonce,
     ) -> NotificationStream {
         let pending = self.endpoints.shared.url_elicitations.clone();
         let stream = stream.counted(self.endpoints.gate.telemetry().clone());
+        let lists = RestLists { tools: true, resources: true };
+        let stream = stream.with_rest(self.endpoints.rest_notices(endpoint, lists));
         stream.with_url_elicitations(self.endpoints.router.url_completions(), pending, session)
     }
 

@@ -10,6 +10,7 @@ use super::notify::streams::StreamEnd;
 use super::token::Nonce;
 use super::{Dispatch, RequestContext, TransportContext};
 use crate::router::view_cache::ListKinds;
+use crate::upstream::rest_signals::RestLists;
 use domain::call::ServerRequestMode;
 use domain::fault::{Fault, RequestFault};
 use domain::json::Json;
@@ -91,6 +92,12 @@ fn listen(
     let drain = endpoints.shared.drain.clone();
     let end = StreamEnd::new(&endpoints.gate, caller, None, inbound.context.now);
     let stream = NotificationStream::new(changes, None, dialect, subscriber, drain, end);
+    let declared = endpoints.served(endpoint).offer().rest.unwrap_or_default();
+    let rest = RestLists {
+        tools: declared.tools.is_some() && wants("toolsListChanged"),
+        resources: declared.resources.is_some() && wants("resourcesListChanged"),
+    };
+    let stream = stream.with_rest(endpoints.rest_notices(endpoint, rest));
     Ok(stream.counted(endpoints.gate.telemetry().clone()))
 }
 

@@ -114,7 +114,8 @@ impl Sessions {
             }
         };
         let method = &*method;
-        let counted = self.endpoints.served(context.endpoint).counted_at_once(method, params);
+        let served = self.endpoints.served(context.endpoint);
+        let counted = served.counted_at_once(method, params, context.caller);
         if let (Some(request), Some(id)) = (counted, &id) {
             let taken = self.gate.take_session_request(context.caller, context.address, request);
             Box::pin(taken).await.map_err(|fault| {
@@ -181,7 +182,7 @@ impl Sessions {
             transport: context.transport.transport_kind(),
             session: None,
             id: id.text(),
-            prompt: None,
+            target: None,
             client: context.address,
         };
         let mut trace = ForwardedMeta::read(params, |name| context.transport.trace(name)).trace;

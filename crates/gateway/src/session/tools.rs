@@ -1,9 +1,11 @@
 //! Requests for tools, resources and skills. The gateway has no tools of its own: they stand for
-//! prompts. Its resources are the files of skills, and hosts that ask every server for all lists
-//! get empty ones.
+//! prompts. Its resources are the files of skills. The rest goes to the upstream of `[rest]`;
+//! without one, hosts that ask every server for all lists get empty ones.
 
+use super::RequestContext;
 use super::dialect::{Dialect, Offer, ResultForm, ToolOffer};
 use crate::router::Router;
+use crate::router::rest::RestUpstream;
 use crate::router::view_cache::ListKinds;
 use config::{Exposure, ToolForm};
 use domain::call::{NameKind, Request};
@@ -11,6 +13,7 @@ use domain::caller::Caller;
 use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::json::Json;
 use domain::method::{Countable, ForeignMethod, Method};
+use domain::rest::RestRequest;
 use domain::skill;
 use domain::tool::{FIND_PROMPT, USE_PROMPT};
 
@@ -42,6 +45,8 @@ pub(super) struct ServedMethods<'a> {
     pub empty_lists: bool,
     pub router: &'a Router,
     pub endpoint: &'a str,
+    /// The upstream for what is not prompts.
+    pub rest: Option<RestUpstream<'a>>,
 }
 
 impl ServedMethods<'_> {
@@ -57,6 +62,7 @@ impl ServedMethods<'_> {
             prompts: self.exposure.prompts,
             tools: self.tools(),
             skills: self.router.has_skills(self.endpoint),
+            rest: self.rest.map(RestUpstream::capabilities),
         }
     }
 
@@ -79,7 +85,11 @@ impl ServedMethods<'_> {
         self,
         method: &str,
         params: Option<Json<'_>>,
+        caller: &Caller,
     ) -> Option<Countable> {
+        if self.goes_to_rest(method, params, caller) {
+            return None;
+        }
         let Some(foreign) = ForeignMethod::parse(method) else {
             return Countable::of_session(method);
         };
@@ -87,7 +97,7 @@ impl ServedMethods<'_> {
             ForeignMethod::ListTools => self.exposure.tools,
             // A call with a mistake in its arguments is answered at once.
             ForeignMethod::CallTool => self.exposure.tools && self.tool_call(params).is_ok(),
-            ForeignMethod::ReadResource => is_of_skill(params) && self.may_have_skills(),
+            ForeignMethod::ReadResource => self.is_of_skill(params),
             ForeignMethod::ListResources | ForeignMethod::ListTemplates => false,
         };
         (!becomes_call).then_some(Countable::Call(foreign.counted_as()))
@@ -102,10 +112,15 @@ impl ServedMethods<'_> {
         self,
         method: &str,
         params: Option<Json<'_>>,
+        context: &RequestContext<'_>,
         dialect: Dialect,
     ) -> Result<Purpose, ToolRefusal> {
+        if self.goes_to_rest(method, params, context.caller) && dialect.has_method(method) {
+            let request = RestRequest::read(method, params).map_err(ToolRefusal::new)?;
+            return Ok(Purpose::Call(Request::Rest(Box::new(request)), ResultForm::Prompt));
+        }
         let is_served = |method: &Method| match method {
-            Method::ReadFile => is_of_skill(params) && self.may_have_skills(),
+            Method::ReadFile => self.is_of_skill(params),
             method if method.is_of_skills() => self.may_have_skills(),
             _ => self.exposure.prompts,
         };
@@ -135,6 +150,32 @@ impl ServedMethods<'_> {
         }
     }
 
+    /// Whether a request goes to the upstream of `[rest]`. Calls of the tools that stand for
+    /// prompts, and files of skills, do not.
+    fn goes_to_rest(self, method: &str, params: Option<Json<'_>>, caller: &Caller) -> bool {
+        let Some(rest) = self.rest else { return false };
+        let is_ours = match (Method::parse(method), ForeignMethod::parse(method)) {
+            (_, Some(ForeignMethod::CallTool)) => {
+                let name = params.and_then(|p| p.get("name")?.as_str());
+                name.is_some_and(|name| rest.is_of_prompt(&name, caller, self.endpoint))
+            }
+            (_, Some(ForeignMethod::ReadResource)) => self.is_of_skill(params),
+            (Some(method), _) => method != Method::Complete,
+            (None, _) => false,
+        };
+        !is_ours && rest.capabilities().takes(method, params)
+    }
+
+    /// Whether a `resources/read` is for a file of a skill. Beside an upstream of `[rest]` without
+    /// skills, only one that is listed is: the others are resources of that upstream.
+    fn is_of_skill(self, params: Option<Json<'_>>) -> bool {
+        let uri = params.and_then(|params| params.get("uri")).and_then(Json::as_str);
+        let Some(uri) = uri.filter(|uri| uri.starts_with(skill::SCHEME)) else { return false };
+        let Some(rest) = self.rest else { return self.may_have_skills() };
+        let router = self.router;
+        rest.capabilities().skills || router.catalog().pending || router.is_of_skill(&uri)
+    }
+
     fn tool_call(self, params: Option<Json<'_>>) -> Result<Purpose, ToolRefusal> {
         let tool = self.prompt_tool(params);
         let request = match tool.ok_or_else(|| ToolRefusal::new(RequestFault::UnknownTool))? {
@@ -161,12 +202,6 @@ impl ServedMethods<'_> {
             _ => (exposure.form == ToolForm::Each).then(|| PromptTool::Prompt(name.into_owned())),
         }
     }
-}
-
-/// Whether a `resources/read` is for a file of a skill.
-fn is_of_skill(params: Option<Json<'_>>) -> bool {
-    let uri = params.and_then(|params| params.get("uri")).and_then(Json::as_str);
-    uri.is_some_and(|uri| uri.starts_with(skill::SCHEME))
 }
 
 /// Returns the purpose of a request for a list that is always empty.

@@ -31,8 +31,8 @@ pub(crate) struct ServerAttributes<'a> {
     pub session: Option<&'a [u8]>,
     /// The JSON-RPC id, as JSON.
     pub id: &'a str,
-    /// The name that the client sent, whether or not a prompt has it.
-    pub prompt: Option<&'a str>,
+    /// The name that the client sent, whether or not anything has it, with the key of its attribute.
+    pub target: Option<(&'static str, &'a str)>,
     pub client: Option<IpAddr>,
 }
 
@@ -46,8 +46,8 @@ pub(crate) struct ClientAttributes<'a> {
     pub transport: TransportKind,
     /// Host and port; `None` for a child process.
     pub server: Option<(&'a str, u16)>,
-    /// The raw name of the prompt.
-    pub prompt: Option<&'a str>,
+    /// The name at the upstream, with the key of its attribute.
+    pub target: Option<(&'static str, &'a str)>,
 }
 
 /// The outcome of an operation.
@@ -81,7 +81,7 @@ impl ServerOperation {
         trace: &mut Trace,
     ) -> Self {
         let ServerAttributes { method, revision, transport, .. } = request;
-        let span = start(telemetry, SpanKind::Server, method, request.prompt, trace, || {
+        let span = start(telemetry, SpanKind::Server, method, request.target, trace, || {
             let mut attributes = vec![
                 KeyValue::new("mcp.method.name", method),
                 KeyValue::new("mcp.protocol.version", revision),
@@ -89,10 +89,9 @@ impl ServerOperation {
             ];
             let digest = |session| hex(&seal::sha256(session)[..8]);
             let session = request.session.map(|s| KeyValue::new("mcp.session.id", digest(s)));
-            let prompt =
-                request.prompt.map(|name| KeyValue::new("gen_ai.prompt.name", excerpt(name)));
+            let target = request.target.map(|(key, name)| KeyValue::new(key, excerpt(name)));
             let client = request.client.map(|ip| KeyValue::new("client.address", ip.to_string()));
-            attributes.extend(session.into_iter().chain(prompt).chain(client));
+            attributes.extend(session.into_iter().chain(target).chain(client));
             attributes.extend(transport.attributes());
             attributes
         });
@@ -165,7 +164,7 @@ impl ClientOperation {
         client_attributes: ClientAttributes<'_>,
         trace: &mut Trace,
     ) -> Self {
-        let ClientAttributes { method, upstream, revision, transport, server, prompt } =
+        let ClientAttributes { method, upstream, revision, transport, server, target } =
             client_attributes;
         let labels = Labels {
             method,
@@ -178,8 +177,8 @@ impl ClientOperation {
         // An upstream without calls has no series.
         let is_measured = method != LIST || metrics.is_called(upstream);
         let series = is_measured.then(|| metrics.client_duration.series(labels));
-        let span = start(telemetry, SpanKind::Client, method, prompt, trace, || {
-            let name = prompt.map(|name| KeyValue::new("gen_ai.prompt.name", excerpt(name)));
+        let span = start(telemetry, SpanKind::Client, method, target, trace, || {
+            let name = target.map(|(key, name)| KeyValue::new(key, excerpt(name)));
             labels.attributes().into_iter().chain(name).collect()
         });
         let telemetry = telemetry.clone();
@@ -214,16 +213,19 @@ impl Drop for ClientOperation {
     }
 }
 
+/// The attribute of a name of which there are too many for names of spans.
+const RESOURCE_URI: &str = "mcp.resource.uri";
+
 /// The method of a walk.
 const LIST: &str = Method::List.as_str();
 
-/// Starts a span `{method} {prompt}` as a child of `trace`, which then names it as the parent.
+/// Starts a span `{method} {name}`, without a URI as the name, as a child of `trace`, which then names it as the parent.
 /// Attributes are computed only if the span is recorded. Returns `None` if spans are not exported.
 fn start(
     telemetry: &Telemetry,
     kind: SpanKind,
     method: &'static str,
-    prompt: Option<&str>,
+    target: Option<(&'static str, &str)>,
     trace: &mut Trace,
     attributes: impl FnOnce() -> Vec<KeyValue>,
 ) -> Option<Box<Span>> {
@@ -235,8 +237,8 @@ fn start(
     };
     let mut span = tracer.span_builder(method).with_kind(kind).start_with_context(tracer, &parent);
     if span.is_recording() {
-        if let Some(prompt) = prompt {
-            span.update_name(format!("{method} {}", excerpt(prompt)));
+        if let Some((_, name)) = target.filter(|(key, _)| *key != RESOURCE_URI) {
+            span.update_name(format!("{method} {}", excerpt(name)));
         }
         span.set_attributes(attributes());
     }
@@ -310,7 +312,7 @@ mod tests {
             transport: TransportKind::Http,
             session: None,
             id: "1",
-            prompt: Some("p"),
+            target: Some(("gen_ai.prompt.name", "p")),
             client: None,
         };
         let operation = ServerOperation::begin(&Telemetry::silent(), attributes, &mut trace);

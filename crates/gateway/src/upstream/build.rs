@@ -27,6 +27,7 @@ use crate::shutdown::Supervisor;
 use crate::telemetry::Telemetry;
 use audit::Audit;
 use base::platform::disk::{self, Watch};
+use domain::rest::RestCapabilities;
 
 /// Shared dependencies of all upstreams.
 #[derive(Clone)]
@@ -88,6 +89,7 @@ impl Upstream {
         let sinks = NotificationSinks {
             upstream,
             list_changed: Some(signals.list_changed.clone()),
+            rest: config.is_rest.then(|| signals.rest.clone()),
             url_completions,
             audit,
             telemetry: measured,
@@ -148,6 +150,7 @@ impl Upstream {
             dedicated,
             accounts,
             of_callers: Mutex::default(),
+            rest_capabilities: Mutex::new(Arc::new(RestCapabilities::assumed())),
             telemetry,
             stderr_tail,
             repairs,

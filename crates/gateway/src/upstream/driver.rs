@@ -266,6 +266,9 @@ impl Driver {
         if transition.is_some() {
             info!(upstream = %self.upstream.id, "circuit breaker closed by a new connection");
         }
+        if self.upstream.is_rest {
+            self.signals.rest.reconnected();
+        }
         // A signal of a call that lost the old session is out of date.
         let _ = timeout(Duration::ZERO, self.signals.session_lost.notified()).await;
         if let ConnectionState::Up(old) = old
@@ -307,7 +310,8 @@ impl Driver {
             // too.
             let listening = connection.listen(|event| {
                 // Once it has ended, polling takes over until it is open again.
-                self.listening.store(event != ListenEvent::Closed, Ordering::Relaxed);
+                let is_open = event != ListenEvent::Closed && connection.notifies();
+                self.listening.store(is_open, Ordering::Relaxed);
                 self.signals.list_changed.notify_one();
                 if event == ListenEvent::ListChanged {
                     self.telemetry.metrics().list_changed_received(self.upstream.id.as_str());

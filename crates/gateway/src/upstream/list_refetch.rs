@@ -1,6 +1,7 @@
 //! When the list of an upstream is fetched again: after `list_changed` at most once a second, by its
 //! age, and less often while it changes again and again.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -50,6 +51,7 @@ impl Driver {
             let (wait, pause) = match walking.await {
                 Ok(listed) => {
                     self.note_success(attempts);
+                    self.list_tools(&connection).await;
                     has_walked = true;
                     let pause = self.pace(&listed, attempts);
                     let wait = self.next_walk(listed.ttl, pause);
@@ -97,6 +99,20 @@ impl Driver {
             }
             if connection.is_snapshot() {
                 return;
+            }
+        }
+    }
+
+    /// Lists the names of the tools beside which prompts are offered as tools. Without a list the
+    /// names are those of the list before.
+    async fn list_tools(&self, connection: &Connection) {
+        if !self.upstream.lists_tools {
+            return;
+        }
+        match connection.tool_names(&self.upstream.settings).await {
+            Ok(names) => self.signals.rest.tools.store(Arc::new(names)),
+            Err(kind) => {
+                debug!(upstream = %self.upstream.id, reason = kind.reason(), "tools/list failed");
             }
         }
     }
@@ -157,7 +173,7 @@ pub(super) async fn walk(
 ) -> Result<PromptList, Kind> {
     let mut forwarded = ForwardedMeta::default();
     let revision = connection.describe().0.map(Revision::as_str);
-    let attributes = client_attributes(upstream, Method::List, revision, None);
+    let attributes = client_attributes(upstream, Method::List.as_str(), revision, None);
     let operation = attributes
         .map(|attributes| ClientOperation::begin(telemetry, attributes, &mut forwarded.trace));
     let walked = connection.walk(&upstream.settings, &forwarded).await;

@@ -16,6 +16,7 @@ pub mod prompt_list;
 pub(crate) mod stderr_tail;
 pub(crate) mod recent_calls;
 pub(crate) mod repairs;
+pub mod rest_signals;
 mod build;
 mod list_refetch;
 mod walk_pace;
@@ -46,8 +47,8 @@ use domain::caller::Caller;
 use domain::document::Document;
 use domain::fair_share::{Holder, Share};
 use domain::fault::{TokenFault, UpstreamFaultKind as Kind};
-use domain::method::Method;
 use domain::prompt::SourcePlace;
+use domain::rest::RestCapabilities;
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
 use domain::subject_token::SubjectToken;
@@ -57,6 +58,7 @@ use guard::concurrency::ConcurrencyLimit;
 use held_secrets::HeldSecrets;
 use recent_calls::{RecentCalls, RecentSummary};
 use repairs::Repairs;
+use rest_signals::RestSignals;
 use stderr_tail::StderrTail;
 
 pub use build::UpstreamDeps;
@@ -77,6 +79,8 @@ pub struct Upstream {
     accounts: Option<UpstreamAccounts>,
     /// The properties negotiated last for the connection of a caller, where there is no shared one.
     of_callers: Mutex<Option<Negotiated>>,
+    /// The capabilities beside prompts that were declared last.
+    rest_capabilities: Mutex<Arc<RestCapabilities>>,
     telemetry: Telemetry,
     stderr_tail: Arc<StderrTail>,
     repairs: Arc<Repairs>,
@@ -269,11 +273,10 @@ impl Upstream {
     /// Begins the client span and metrics of a call; `None` for a library, which the gateway itself
     /// serves.
     fn operation(&self, request: &mut UpstreamRequest) -> Option<ClientOperation> {
-        let method = request.params.method();
-        let prompt = Some(request.params.prompt());
+        let (method, target) = (request.params.method_label(), request.params.attribute());
         let negotiated = self.negotiated();
         let revision = negotiated.and_then(|negotiated| negotiated.revision).map(Revision::as_str);
-        let attributes = client_attributes(&self.config, method, revision, prompt)?;
+        let attributes = client_attributes(&self.config, method, revision, target)?;
         Some(ClientOperation::begin(&self.telemetry, attributes, &mut request.forwarded.trace))
     }
 
@@ -293,6 +296,23 @@ impl Upstream {
     /// Whether each request declares the client capabilities to the upstream (modern era).
     pub(crate) fn declares_capabilities_per_request(&self) -> bool {
         self.negotiated().is_some_and(|negotiated| !negotiated.declares_at_open)
+    }
+
+    /// Returns the capabilities beside prompts that the upstream has declared last. Until it has, and
+    /// where each caller has a connection of its own, those that most upstreams have.
+    pub(crate) fn rest_capabilities(&self) -> Arc<RestCapabilities> {
+        let mut known = self.rest_capabilities.lock().unwrap_or_else(PoisonError::into_inner);
+        if let ConnectionState::Up(connection) = &*self.connection_state.borrow()
+            && let Some(declared) = connection.rest_capabilities()
+        {
+            known.clone_from(declared);
+        }
+        known.clone()
+    }
+
+    /// Returns what it announces about its tools and resources.
+    pub(crate) fn rest_signals(&self) -> &RestSignals {
+        &self.signals.rest
     }
 
     /// Returns the properties negotiated for the shared connection, or last for one of a caller;
@@ -635,9 +655,9 @@ impl CallConnections<'_> {
 /// the gateway itself serves.
 fn client_attributes<'a>(
     upstream: &'a config::UpstreamSettings,
-    method: Method,
+    method: &'static str,
     revision: Option<&'static str>,
-    prompt: Option<&'a str>,
+    target: Option<(&'static str, &'a str)>,
 ) -> Option<telemetry::ClientAttributes<'a>> {
     let (transport, server) = match &upstream.transport {
         Transport::Library(_) | Transport::Git(_) | Transport::Store(_) => return None,
@@ -648,9 +668,8 @@ fn client_attributes<'a>(
             (TransportKind::Http, http.url.host().map(|host| (host, port)))
         }
     };
-    let method = method.as_str();
     let id = upstream.id.as_str();
-    Some(telemetry::ClientAttributes { method, upstream: id, revision, transport, server, prompt })
+    Some(telemetry::ClientAttributes { method, upstream: id, revision, transport, server, target })
 }
 
 /// Returns the failure of a call from the reason why the driver could not connect.

@@ -263,8 +263,11 @@ fn refusal<'a>(
 impl RateLimit {
     fn applies(&self, counted: Counted<'_>, target: Option<CallTarget<'_>>) -> bool {
         let config = &self.config;
-        // A list names no prompt or skill.
-        let has_target = matches!(counted.request, Countable::Call(method) if !method.is_list());
+        // A list of the gateway names nothing.
+        let has_target = match counted.request {
+            Countable::Call(method) => !method.is_list(),
+            request => matches!(request, Countable::Rest(_)),
+        };
         !config.before_authentication
             && config.methods.contains(&counted.request)
             && config.callers.iter().any(|glob| glob.matches(counted.caller.id()))

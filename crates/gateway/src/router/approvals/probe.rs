@@ -356,6 +356,7 @@ impl<'a> PromptProbe<'a> {
             routed,
             channel: &channel,
             arguments: effective.as_ref().or(arguments),
+            rest: None,
             expected: None,
             deadline: Instant::now() + self.router.limits.request,
             now: UnixSeconds::default(),

@@ -5,6 +5,7 @@ use tokio::time::Instant;
 use crate::router::Router;
 use audit::usage::{GatewayUsage, Used};
 use domain::call::Call;
+use domain::method::Method;
 
 /// The outcome of a call that its caller cancelled.
 pub(super) const CANCELLED: &str = "cancelled";
@@ -39,7 +40,8 @@ impl<'a> Counting<'a> {
 impl Drop for Counting<'_> {
     fn drop(&mut self) {
         let Call { request, caller, endpoint, .. } = self.call;
-        if !Used::is_counted(request.method(), self.outcome) {
+        let is_rest = request.method() == Method::Rest;
+        if is_rest || !Used::is_counted(request.method(), self.outcome) {
             return;
         }
         // Only names of prompts are kept: others are arbitrary text of clients.

@@ -49,12 +49,12 @@ impl Calls {
     fn begin(&self, pending: &mut PreparedCall) -> ServerOperation {
         let PreparedCall { id, dialect, call, nonce, transport_kind, .. } = pending;
         let attributes = ServerAttributes {
-            method: call.request.method().as_str(),
+            method: call.request.method_label(),
             revision: dialect.revision().as_str(),
             transport: *transport_kind,
             session: nonce.as_ref().map(|nonce| nonce.as_bytes().as_slice()),
             id: id.text(),
-            prompt: call.request.prompt_name(),
+            target: call.request.attribute(),
             client: call.address,
         };
         ServerOperation::begin(self.gate.telemetry(), attributes, &mut call.forwarded.trace)

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
+use super::rest::RestNotices;
 use super::streams::{NewestStreams, StreamEnd, StreamRegistration};
 use super::terminated::SessionTermination;
 use crate::policy::StreamRecord;
@@ -55,6 +56,8 @@ pub struct NotificationStream {
     end: StreamEnd,
     /// `None` if the client's revision does not have `notifications/elicitation/complete`.
     elicitations: Option<CompletedElicitations>,
+    /// `None` where the endpoint does not serve the upstream of `[rest]`.
+    rest: Option<RestNotices>,
     is_closed: bool,
     /// The audit record of a stream; a connection has none.
     record: Option<StreamRecord>,
@@ -138,6 +141,7 @@ impl NotificationStream {
             drain,
             end,
             elicitations: None,
+            rest: None,
             is_closed: false,
             record: None,
             telemetry: None,
@@ -154,6 +158,12 @@ impl NotificationStream {
     ) -> Self {
         let elicitations = CompletedElicitations { completed, pending, session };
         self.elicitations = self.dialect.has_elicitation_complete().then_some(elicitations);
+        self
+    }
+
+    /// Adds the changes of the upstream of `[rest]`.
+    pub(crate) fn with_rest(mut self, rest: Option<RestNotices>) -> Self {
+        self.rest = rest;
         self
     }
 
@@ -232,6 +242,11 @@ impl NotificationStream {
                 elicitation = next_completed(&mut self.elicitations, &self.subscriber) => {
                     return Some(self.elicitation_complete(&elicitation));
                 }
+                method = next_of_rest(&mut self.rest) => {
+                    if self.subscriber.is_newest() {
+                        return Some(self.rest_changed(method));
+                    }
+                }
                 changed = self.changes.changed() => changed?,
                 () = self.drain.cancelled() => return self.close(),
                 () = self.end.reached() => return self.cut(),
@@ -248,10 +263,22 @@ impl NotificationStream {
             }
             Subscriber::Session { .. } | Subscriber::Connection => {}
             Subscriber::Subscription { id, kinds, .. } => {
-                let message = self.dialect.acknowledged(id, *kinds);
+                let rest = self.rest.as_ref().map(RestNotices::lists).unwrap_or_default();
+                let message = self.dialect.acknowledged(id, *kinds, rest);
                 self.opening.push_back(StreamEvent { id: None, message });
             }
         }
+    }
+
+    /// Returns the notification of a change of the upstream of `[rest]`.
+    fn rest_changed(&mut self, method: &str) -> StreamEvent {
+        let announced = self.announced.unwrap_or_default();
+        let (id, subscription) = match &mut self.subscriber {
+            Subscriber::Session { ids, .. } => (Some(ids.next(announced)), None),
+            Subscriber::Connection => (None, None),
+            Subscriber::Subscription { id, .. } => (None, Some(&*id)),
+        };
+        StreamEvent { id, message: self.dialect.list_changed(method, subscription) }
     }
 
     fn elicitation_complete(&mut self, elicitation: &UrlElicitationComplete) -> StreamEvent {
@@ -329,6 +356,14 @@ impl NotificationStream {
                 Some(event(self.dialect.cancelled(id)))
             }
         }
+    }
+}
+
+/// Waits for the next change of the upstream of `[rest]`. Cancel safe.
+async fn next_of_rest(rest: &mut Option<RestNotices>) -> &'static str {
+    match rest {
+        Some(rest) => rest.next().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -12,6 +12,7 @@ use tracing::debug;
 use super::reply::{self, Unreadable};
 use crate::telemetry::Telemetry;
 use crate::upstream::repairs::Repairs;
+use crate::upstream::rest_signals::RestSignals;
 use crate::upstream::stderr_tail::StderrTail;
 use audit::Audit;
 use domain::document::Document;
@@ -75,6 +76,8 @@ pub struct NotificationSinks {
     /// Notified of `list_changed`; `None` where the notification only repeats the one of another
     /// connection.
     pub list_changed: Option<Arc<Notify>>,
+    /// Notified of changes of tools and resources, where `[rest]` names the upstream.
+    pub rest: Option<Arc<RestSignals>>,
     /// Receives URL elicitations that ended outside of the stream of a call.
     pub url_completions: broadcast::Sender<UrlElicitationComplete>,
     pub audit: Audit,
@@ -108,6 +111,7 @@ impl NotificationSinks {
         Self {
             upstream: upstream.into(),
             list_changed: None,
+            rest: None,
             url_completions,
             audit: Audit::default(),
             telemetry,
@@ -124,7 +128,7 @@ impl NotificationSinks {
     /// Returns the sinks of a connection whose `list_changed` only repeats the one of another
     /// connection.
     pub fn without_list_changed(&self) -> Self {
-        Self { list_changed: None, ..self.clone() }
+        Self { list_changed: None, rest: None, ..self.clone() }
     }
 }
 
@@ -444,8 +448,24 @@ impl Correlator {
                 }
             }
             (CANCELLED, Some(params)) => self.end_subscription(params),
-            _ => {}
+            _ => self.note_rest(method),
         }
+    }
+
+    /// Notes a change of tools or resources, where `[rest]` names the upstream.
+    pub(crate) fn note_rest(&self, method: &str) {
+        if let Some(rest) = &self.sinks.rest
+            && rest.note(method)
+            && let Some(list_changed) = &self.sinks.list_changed
+        {
+            // The driver lists the names again.
+            list_changed.notify_one();
+        }
+    }
+
+    /// Whether changes of tools and resources are wanted.
+    pub(crate) fn wants_rest(&self) -> bool {
+        self.sinks.rest.is_some()
     }
 
     /// Ends the subscription, if that is what the upstream cancels: it may cancel nothing else (MCP

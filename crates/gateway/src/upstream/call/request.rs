@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use domain::call::ForwardedMeta;
+use domain::call::{ForwardedMeta, PROMPT_ATTRIBUTE};
 use domain::call_overlay::CallOverlay;
 use domain::document::Document;
 use domain::json::object::ObjectWriter;
 use domain::method::Method;
+use domain::rest::RestRequest;
 use domain::server_request::ClientCapabilities;
 
 /// A client's call, addressed to the upstream that owns the prompt.
@@ -48,6 +49,8 @@ pub enum RequestParams {
         /// The URI of the file, as the upstream has it.
         uri: Arc<str>,
     },
+    /// A request for the upstream of `[rest]`, with its own cursor.
+    Rest { request: RestRequest, answers: Option<InputResponses> },
 }
 
 impl RequestParams {
@@ -57,6 +60,31 @@ impl RequestParams {
             Self::Get { .. } => Method::Get,
             Self::Complete { .. } => Method::Complete,
             Self::ReadFile { .. } => Method::ReadFile,
+            Self::Rest { .. } => Method::Rest,
+        }
+    }
+
+    /// Returns the method on the wire.
+    pub(crate) fn wire_method(&self) -> &str {
+        match self {
+            Self::Rest { request, .. } => &request.method,
+            params => params.method().as_str(),
+        }
+    }
+
+    /// Returns the method as metrics are labelled.
+    pub(crate) fn method_label(&self) -> &'static str {
+        match self {
+            Self::Rest { request, .. } => request.label(),
+            params => params.method().as_str(),
+        }
+    }
+
+    /// Returns the telemetry attribute for the name, and the name.
+    pub(crate) fn attribute(&self) -> Option<(&'static str, &str)> {
+        match self {
+            Self::Rest { request, .. } => request.attribute().map(|key| (key, &*request.name)),
+            params => Some((PROMPT_ATTRIBUTE, params.prompt())),
         }
     }
 
@@ -71,25 +99,29 @@ impl RequestParams {
                 prompt.len() + value.len() + document(context)
             }
             Self::ReadFile { uri, .. } => uri.len(),
+            Self::Rest { request, .. } => request.params.len(),
         }
     }
 
-    /// Returns the name or URI that the `Mcp-Name` header repeats (MCP 2026-07-28, Streamable HTTP,
-    /// standard headers); a completion has none.
+    /// Returns the name or URI that the `Mcp-Name` header repeats, for the methods that have one
+    /// (MCP 2026-07-28, Streamable HTTP, standard headers).
     pub(crate) fn mcp_name(&self) -> Option<&str> {
         match self {
             Self::Get { name, .. } => Some(name),
             Self::ReadFile { uri, .. } => Some(uri),
             Self::Complete { .. } => None,
+            Self::Rest { request, .. } => request.mcp_name(),
         }
     }
 
-    /// Returns the raw name of the prompt, or the path of the skill.
+    /// Returns the raw name of the prompt, the path of the skill, or the name of what a request for
+    /// the upstream of `[rest]` is for.
     pub fn prompt(&self) -> &str {
         match self {
             Self::Get { name, .. } => name,
             Self::Complete { prompt, .. } => prompt,
             Self::ReadFile { skill, .. } => skill,
+            Self::Rest { request, .. } => &request.name,
         }
     }
 }
@@ -112,14 +144,11 @@ pub(crate) fn write_params(params: &RequestParams, out: &mut ObjectWriter<'_>) {
             if let Some(arguments) = arguments {
                 out.json("arguments", arguments.json().text());
             }
-            if let Some(InputResponses { responses, state }) = answers {
-                if let Some(responses) = responses {
-                    out.json("inputResponses", responses);
-                }
-                if let Some(state) = state {
-                    out.text("requestState", state);
-                }
-            }
+            write_answers(answers.as_ref(), out);
+        }
+        RequestParams::Rest { request, answers } => {
+            out.members(&request.params);
+            write_answers(answers.as_ref(), out);
         }
         RequestParams::Complete { prompt, argument, value, context } => {
             out.object("ref", |reference| {
@@ -135,5 +164,15 @@ pub(crate) fn write_params(params: &RequestParams, out: &mut ObjectWriter<'_>) {
         RequestParams::ReadFile { uri, skill: _ } => {
             out.text("uri", uri);
         }
+    }
+}
+
+fn write_answers(answers: Option<&InputResponses>, out: &mut ObjectWriter<'_>) {
+    let Some(InputResponses { responses, state }) = answers else { return };
+    if let Some(responses) = responses {
+        out.json("inputResponses", responses);
+    }
+    if let Some(state) = state {
+        out.text("requestState", state);
     }
 }

@@ -17,6 +17,7 @@ use crate::upstream::auth::token_source::TokenSource;
 use crate::upstream::call::correlator::{Correlator, NotificationSinks};
 use crate::upstream::git::{GitSource, GitTree};
 use crate::upstream::library::LibrarySnapshot;
+use crate::upstream::rest_signals::RestSignals;
 use crate::upstream::stores::StoreReader;
 use crate::upstream::transport::UpstreamTransport;
 use crate::upstream::transport::http_sse::HttpSse;
@@ -40,6 +41,8 @@ pub(crate) struct DriverSignals {
     pub session_lost: Arc<Notify>,
     /// The stored sign-in may have changed.
     pub logins_changed: Arc<Notify>,
+    /// What it announces beside prompts, where `[rest]` names it.
+    pub rest: Arc<RestSignals>,
 }
 
 /// Opens the connections to one upstream, and keeps their shared state.

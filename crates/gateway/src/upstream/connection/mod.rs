@@ -5,7 +5,10 @@ pub(crate) mod handshake;
 pub(crate) mod list_pages;
 pub(crate) mod dedicated;
 pub(crate) mod examiner;
+mod tool_names;
 
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -28,6 +31,7 @@ use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::object::write_members;
 use domain::jsonrpc::Id;
 use domain::method::Method;
+use domain::rest::RestCapabilities;
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
 
@@ -136,6 +140,22 @@ impl Connection {
         }
     }
 
+    /// Lists the names of its tools within `walk_timeout`; none without tools.
+    ///
+    /// # Errors
+    /// As [`Connection::walk`].
+    pub(crate) async fn tool_names(&self, settings: &Settings) -> Result<HashSet<String>, Kind> {
+        match self {
+            Connection::Remote(connection)
+                if self.rest_capabilities().is_none_or(|rest| rest.tools.is_some()) =>
+            {
+                let listing = tool_names::tool_names(connection, settings);
+                timeout(settings.walk_timeout, listing).await.unwrap_or(Err(Kind::Timeout))
+            }
+            Connection::Library(_) | Connection::Remote(_) => Ok(HashSet::new()),
+        }
+    }
+
     /// Sends the request of an authorized call and returns its result as the upstream sent it.
     /// Without the capability `completions` a completion has no values. Messages that come before
     /// the response go to `interim`. Dropped before the response, the request is cancelled
@@ -172,9 +192,15 @@ impl Connection {
             (Connection::Library(snapshot), RequestParams::ReadFile { uri, .. }) => {
                 snapshot.read_file(uri).await
             }
+            (Connection::Library(_), RequestParams::Rest { .. }) => {
+                let message = "a library has prompts only".to_owned();
+                Err(Kind::Error { code: METHOD_NOT_FOUND, message, data: None })
+            }
             (
                 Connection::Remote(connection),
-                RequestParams::Get { .. } | RequestParams::ReadFile { .. },
+                RequestParams::Get { .. }
+                | RequestParams::ReadFile { .. }
+                | RequestParams::Rest { .. },
             ) => connection.perform(request, interim).await,
             (Connection::Remote(connection), RequestParams::Complete { .. }) => {
                 if !connection.conversation.capabilities.completions {
@@ -260,6 +286,15 @@ impl Connection {
             is_shared: self.is_shared(),
             declares_at_open: self.declares_at_open(),
             notifies: self.notifies(),
+        }
+    }
+
+    /// Returns the capabilities beside prompts; nothing for a library, and where the handshake did
+    /// not show any.
+    pub(crate) fn rest_capabilities(&self) -> Option<&Arc<RestCapabilities>> {
+        match self {
+            Connection::Library(_) => None,
+            Connection::Remote(connection) => connection.conversation.capabilities.rest.as_ref(),
         }
     }
 
@@ -352,7 +387,7 @@ impl RemoteConnection {
         settings: &Settings,
         forwarded: &ForwardedMeta,
     ) -> Result<PromptList, Kind> {
-        let declared = self.conversation.capabilities;
+        let declared = &self.conversation.capabilities;
         let mut listed = PromptList::default();
         if declared.prompts {
             match self.walk_list(WalkKind::Prompts, settings, forwarded).await {
@@ -415,7 +450,7 @@ impl RemoteConnection {
             let mut params = String::with_capacity(request.params.size());
             write_members(&mut params, |params| write_params(&request.params, params));
             let rpc = RpcRequest {
-                method: request.params.method().as_str(),
+                method: request.params.wire_method(),
                 name: request.params.mcp_name(),
                 params: &params,
                 forwarded: Some(&request.forwarded),

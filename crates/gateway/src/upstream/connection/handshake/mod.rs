@@ -6,6 +6,7 @@
 mod verdict;
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
@@ -21,9 +22,10 @@ use base::platform::heap::rare;
 use domain::call::ForwardedMeta;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
-use domain::json::object::ObjectWriter;
+use domain::json::object::{ObjectWriter, write_members};
 use domain::jsonrpc::{self, Id};
 use domain::method::{DISCOVER, INITIALIZE, INITIALIZED, LIST_CHANGED, LISTEN, PING};
+use domain::rest::RestCapabilities;
 use domain::revision::{Era, Revision};
 use domain::server_request::ClientCapabilities;
 use domain::skill::EXTENSION;
@@ -44,14 +46,16 @@ pub(crate) struct Conversation {
     standard_headers: bool,
 }
 
-/// Capabilities that an upstream declared, as far as they concern prompts and skills.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+/// Capabilities that an upstream declared.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Capabilities {
     pub prompts: bool,
     pub list_changed: bool,
     pub completions: bool,
     /// The extension for skills.
     pub skills: bool,
+    /// Those that do not concern prompts; `None` where they are not known.
+    pub rest: Option<Arc<RestCapabilities>>,
 }
 
 /// A request before it is encoded.
@@ -101,7 +105,8 @@ impl Conversation {
             Era::Legacy => initialize(transport, revision, capabilities).await,
             Era::Modern => {
                 let result = discover(transport).await?;
-                let capabilities = Capabilities::read(result.json().get("capabilities"));
+                let capabilities =
+                    Capabilities::read(result.json().get("capabilities"), Era::Modern);
                 Ok(Self::modern(capabilities, transport.headers()))
             }
         }
@@ -157,7 +162,8 @@ impl Conversation {
         id: &Id,
         mut on_event: impl FnMut(ListenEvent),
     ) -> Result<(), Kind> {
-        if !self.capabilities.list_changed {
+        let [tools, resources] = self.rest_lists(transport);
+        if !self.capabilities.list_changed && !tools && !resources {
             let message = "no listChanged".to_owned();
             return Err(Kind::Error { code: -32601, message, data: None });
         }
@@ -171,18 +177,43 @@ impl Conversation {
                 let is_change = message.get("method").is_some_and(|m| m.is(LIST_CHANGED));
                 if is_change && !is_legacy {
                     on_event(ListenEvent::ListChanged);
+                } else if !is_legacy && let Some(method) = message.get("method") {
+                    let method = method.as_str().unwrap_or_default();
+                    transport.correlator().note_rest(&method);
                 }
             }
         };
         match self.revision.era() {
             Era::Legacy => self.read_get_stream(transport, on_stream_event).await,
             Era::Modern => {
-                let params = "\"notifications\":{\"promptsListChanged\":true}";
+                let mut params = String::new();
+                write_members(&mut params, |params| {
+                    params.object("notifications", |wanted| {
+                        let prompts = self.capabilities.list_changed;
+                        let lists = [
+                            ("promptsListChanged", prompts),
+                            ("toolsListChanged", tools),
+                            ("resourcesListChanged", resources),
+                        ];
+                        for (list, _) in lists.into_iter().filter(|(_, is_wanted)| *is_wanted) {
+                            wanted.display(list, true);
+                        }
+                    });
+                });
+                let params = params.as_str();
                 let rpc = RpcRequest { method: LISTEN, params, ..RpcRequest::default() };
                 let (headers, body) = self.encode(id, rpc);
                 transport.subscribe(id, headers, body, on_stream_event).await
             }
         }
+    }
+
+    /// Whether changes of its tools and of its resources are wanted and announced.
+    fn rest_lists(&self, transport: &UpstreamTransport) -> [bool; 2] {
+        let rest = self.capabilities.rest.as_ref().filter(|_| transport.correlator().wants_rest());
+        rest.map_or([false; 2], |rest| {
+            [rest.tools == Some(true), rest.resources.is_some_and(|r| r.list_changed)]
+        })
     }
 
     /// Reads the GET stream of a legacy upstream, which carries the messages that belong to no
@@ -305,7 +336,7 @@ impl Conversation {
 }
 
 impl Capabilities {
-    fn read(declared: Option<Json<'_>>) -> Self {
+    fn read(declared: Option<Json<'_>>, era: Era) -> Self {
         let member = |name: &str| declared.and_then(|d| d.get(name));
         Self {
             prompts: member("prompts").is_some(),
@@ -313,13 +344,14 @@ impl Capabilities {
                 == Some(true),
             completions: member("completions").is_some(),
             skills: member("extensions").and_then(|e| e.get(EXTENSION)).is_some(),
+            rest: Some(Arc::new(RestCapabilities::read(declared, era == Era::Legacy))),
         }
     }
 
     /// Capabilities of a modern upstream that `server/discover` did not show: the gateway tries
     /// them.
     const ASSUMED: Self =
-        Self { prompts: true, list_changed: false, completions: true, skills: false };
+        Self { prompts: true, list_changed: false, completions: true, skills: false, rest: None };
 }
 
 const NO_COMMON_REVISION: &str = "it supports no MCP revision that the gateway supports";
@@ -342,7 +374,7 @@ async fn initialize(
     let version = result.get("protocolVersion").and_then(Json::as_str);
     let revision = version.and_then(|v| Revision::parse(&v)).filter(|r| r.era() == Era::Legacy);
     let revision = revision.ok_or_else(|| Kind::Protocol(NO_COMMON_REVISION.to_owned()))?;
-    let mut capabilities = Capabilities::read(result.get("capabilities"));
+    let mut capabilities = Capabilities::read(result.get("capabilities"), Era::Legacy);
     // 2024-11-05 has no such capability: only a request shows whether it is there.
     capabilities.completions |= revision == Revision::V2024_11_05;
     let session = headers.get(SESSION_ID);

@@ -59,7 +59,8 @@ pub(crate) fn judge(outcome: Result<&Document, Kind>) -> DiscoveryVerdict {
             let versions = result.json().get("supportedVersions");
             match versions.map(newest_era) {
                 Some(SupportedEra::Modern) => {
-                    DiscoveryVerdict::Modern(Capabilities::read(result.json().get("capabilities")))
+                    let declared = result.json().get("capabilities");
+                    DiscoveryVerdict::Modern(Capabilities::read(declared, Era::Modern))
                 }
                 Some(SupportedEra::None) => {
                     DiscoveryVerdict::Undecided(Kind::Protocol(NO_COMMON_REVISION.to_owned()))
@@ -141,6 +142,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use domain::rest::RestCapabilities;
 
     fn document(text: &str) -> Document {
         Document::parse(text.as_bytes().to_vec(), 8).unwrap()
@@ -155,8 +157,9 @@ mod tests {
         let result = document(
             r#"{"supportedVersions":["2026-07-28","x"],"capabilities":{"prompts":{"listChanged":true}}}"#,
         );
+        let rest = Some(Arc::new(RestCapabilities::default()));
         let capabilities =
-            Capabilities { prompts: true, list_changed: true, ..Capabilities::default() };
+            Capabilities { prompts: true, list_changed: true, rest, ..Capabilities::default() };
         assert_eq!(judge(Ok(&result)), DiscoveryVerdict::Modern(capabilities));
         let future = document(r#"{"supportedVersions":["2030-01-01"]}"#);
         assert!(matches!(judge(Ok(&future)), DiscoveryVerdict::Undecided(Kind::Protocol(_))));

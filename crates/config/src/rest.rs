@@ -1,0 +1,86 @@
+//! `[rest]`: the upstream for what is not prompts.
+
+use super::Config;
+use super::reader::Section;
+use super::upstream::{Transport, UpstreamSettings};
+use super::views::known_id;
+use domain::name::UpstreamId;
+
+/// The keys of `[rest]`.
+const KEYS: &str = r#"
+upstream, such as "tools": Upstream whose tools, resources and other methods clients get, unmerged
+    and unrenamed. Not set: no requests for tools and resources are passed on. See docs/rest.md.
+"#;
+
+/// Reads the table, and marks the upstream that it names; `None` if it names none, or one that is
+/// not enabled.
+pub(super) fn read(
+    mut section: Section<'_>,
+    upstreams: &mut [UpstreamSettings],
+    disabled: &[UpstreamId],
+) -> Option<UpstreamId> {
+    section.explain(KEYS);
+    let named = section.optional_text("upstream");
+    if let Some(name) =
+        named.as_deref().filter(|name| known_id(name, upstreams, disabled).is_none())
+    {
+        let enabled: Vec<_> = upstreams.iter().map(|other| other.id.as_str()).collect();
+        let message = format!(
+            "there is no upstream {name:?}; add [upstreams.{name}], or name one of: {}",
+            enabled.join(", ")
+        );
+        section.mistake("upstream", message);
+    }
+    let upstream =
+        upstreams.iter_mut().find(|upstream| Some(upstream.id.as_str()) == named.as_deref());
+    if let Some(upstream) = &upstream
+        && matches!(upstream.transport, Transport::Library(_) | Transport::Store(_))
+    {
+        let why = "has prompts only; name a server";
+        section.mistake("upstream", format!("{:?} {why}", upstream.id.as_str()));
+    }
+    section.finish();
+    let upstream = upstream?;
+    upstream.is_rest = true;
+    Some(upstream.id.clone())
+}
+
+/// Notes whether prompts are offered as tools beside those of the upstream.
+pub(super) fn note_tools(config: &mut Config) {
+    let views = config.views.iter().map(|view| &view.exposure);
+    let lists_tools = views.chain([&config.server.exposure]).any(|exposure| exposure.tools);
+    for upstream in config.upstreams.iter_mut().filter(|upstream| upstream.is_rest) {
+        upstream.lists_tools = lists_tools;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::Config;
+
+    fn read(text: &str) -> Result<Config, String> {
+        let toml = format!(
+            "{text}[upstreams.tools]\ntransport = \"http\"\nurl = \"http://127.0.0.1:1/\"\n\
+             [upstreams.off]\nenabled = false\ntransport = \"http\"\nurl = \"http://127.0.0.1:1/\"\n\
+             [upstreams.files]\ntransport = \"library\"\npath = \".\"\n"
+        );
+        Config::parse("g", &toml, Path::new(""), &[]).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn one_server_is_named_and_everything_else_is_a_mistake_with_a_remedy() {
+        let config = read("[rest]\nupstream = \"tools\"\n").unwrap();
+        assert_eq!(config.rest.as_ref().unwrap().as_str(), "tools");
+        assert!(config.upstreams.iter().all(|u| u.is_rest == (u.id.as_str() == "tools")));
+        assert_eq!(read("").unwrap().rest, None);
+        assert_eq!(read("[rest]\nupstream = \"off\"\n").unwrap().rest, None);
+        for (name, remedy) in [("none", "add [upstreams.none]"), ("files", "has prompts only")] {
+            let mistake = read(&format!("[rest]\nupstream = \"{name}\"\n")).unwrap_err();
+            assert!(mistake.contains(remedy) && mistake.contains("rest.upstream"), "{mistake}");
+        }
+        let other = read("[rest]\nupstream = [\"tools\", \"files\"]\n").unwrap_err();
+        assert!(other.contains("rest.upstream"), "{other}");
+    }
+}

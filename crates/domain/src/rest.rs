@@ -1,0 +1,295 @@
+//! Requests for what is not prompts, which go to one designated upstream (`[rest]`), and what that
+//! upstream has declared.
+
+use std::sync::Arc;
+
+use super::fault::Fault;
+use super::json::object::write_members;
+use super::json::{Json, write_str};
+use super::method::{ForeignMethod, Method, SET_LOG_LEVEL, SUBSCRIBE, UNSUBSCRIBE, named_member};
+use super::params::{InputRetry, cursor, required, retry};
+use super::skill;
+
+/// A request for the upstream of `[rest]`. Its parameters are forwarded as they came, nulls
+/// included.
+#[derive(Clone, Debug)]
+pub struct RestRequest {
+    /// The method on the wire.
+    pub method: Arc<str>,
+    /// `None` for a method that has no name of its own here.
+    pub kind: Option<ForeignMethod>,
+    /// The name of the tool, the URI of the resource, or the method where there is neither: what
+    /// access rules match.
+    pub name: Arc<str>,
+    /// Members of `params` as JSON text without braces, but for `_meta`, `cursor`, and the answers
+    /// of a retry.
+    pub params: Arc<str>,
+    /// `cursor` of a list: a sealed token of the gateway.
+    pub cursor: Option<String>,
+    /// `Some` when the client calls again with the user's answers.
+    pub retry: Option<InputRetry>,
+}
+
+/// A list of the upstream of `[rest]`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct RestList {
+    /// The member of the result that has the elements.
+    pub member: &'static str,
+    /// The member of an element that names it.
+    pub name: &'static str,
+}
+
+impl RestRequest {
+    /// Reads the parameters of a method.
+    ///
+    /// # Errors
+    /// -32602 that names the invalid member.
+    pub fn read(method: &str, params: Option<Json<'_>>) -> Result<Self, Fault> {
+        let member = |name: &str| params.and_then(|p| p.get(name));
+        let kind = ForeignMethod::parse(method);
+        let name = match name_of(method) {
+            _ if is_completion(method) => {
+                required(member("ref").and_then(|r| r.get("uri")), "ref.uri")?
+            }
+            Some(key) => required(member(key), key)?,
+            None => method.to_owned(),
+        };
+        let is_list = kind.and_then(list_of).is_some();
+        let mut kept = String::new();
+        write_members(&mut kept, |out| {
+            for (key, value) in params.iter().flat_map(|params| params.members()) {
+                let is_cursor = is_list && key.is("cursor");
+                let own = ["_meta", "requestState", "inputResponses"];
+                if !is_cursor && !own.iter().any(|own| key.is(own)) {
+                    out.rewritten(key, |out| out.push_str(value.text()));
+                }
+            }
+        });
+        Ok(Self {
+            method: method.into(),
+            kind,
+            name: name.into(),
+            params: kept.into(),
+            cursor: if is_list { cursor(member("cursor"))? } else { None },
+            retry: retry(member("requestState"), member("inputResponses"))?,
+        })
+    }
+
+    /// Returns the list that is requested, if it is one.
+    pub fn list(&self) -> Option<RestList> {
+        self.kind.and_then(list_of)
+    }
+
+    /// Returns the value of the header `Mcp-Name`.
+    pub fn mcp_name(&self) -> Option<&str> {
+        named_member(&self.method).map(|_| &*self.name)
+    }
+
+    /// Returns the method as metrics are labelled.
+    pub fn label(&self) -> &'static str {
+        self.kind.map_or("_OTHER", ForeignMethod::as_str)
+    }
+
+    /// Returns the key of a telemetry attribute for the name; `None` where the name is the method.
+    pub fn attribute(&self) -> Option<&'static str> {
+        match self.kind? {
+            ForeignMethod::CallTool => Some("gen_ai.tool.name"),
+            ForeignMethod::ReadResource => Some("mcp.resource.uri"),
+            _ => None,
+        }
+    }
+
+    /// Returns the members of `params` for the upstream, with its own cursor.
+    pub fn params_with(&self, cursor: Option<&str>) -> Arc<str> {
+        let Some(cursor) = cursor else { return self.params.clone() };
+        let mut params = self.params.to_string();
+        if !params.is_empty() {
+            params.push(',');
+        }
+        params.push_str("\"cursor\":");
+        write_str(cursor, &mut params);
+        params.into()
+    }
+}
+
+fn list_of(method: ForeignMethod) -> Option<RestList> {
+    let (member, name) = match method {
+        ForeignMethod::ListTools => ("tools", "name"),
+        ForeignMethod::ListResources => ("resources", "uri"),
+        ForeignMethod::ListTemplates => ("resourceTemplates", "uriTemplate"),
+        ForeignMethod::CallTool | ForeignMethod::ReadResource => return None,
+    };
+    Some(RestList { member, name })
+}
+
+/// The member of `params` that names what a request is for.
+fn name_of(method: &str) -> Option<&'static str> {
+    match method {
+        SUBSCRIBE | UNSUBSCRIBE => Some("uri"),
+        method => named_member(method),
+    }
+}
+
+fn is_completion(method: &str) -> bool {
+    method == Method::Complete.as_str()
+}
+
+/// The capabilities of an upstream that do not concern prompts.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct RestCapabilities {
+    /// Whether it has tools, and announces changes of their list.
+    pub tools: Option<bool>,
+    pub resources: Option<ResourceCapability>,
+    /// `logging/setLevel` (legacy era).
+    pub logging: bool,
+    pub completions: bool,
+    /// Whether it has skills, which are served as those of all upstreams.
+    pub skills: bool,
+    /// Its extensions, members of an object as JSON text without braces.
+    pub extensions: String,
+    /// The first segments of the methods that its other capabilities stand for.
+    namespaces: Vec<String>,
+}
+
+/// The capability `resources`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct ResourceCapability {
+    pub list_changed: bool,
+    pub subscribe: bool,
+}
+
+/// Capabilities of which the gateway itself takes care, skills among them, and `tasks`, whose ids are those of a
+/// session: callers that share one would see those of others.
+const NOT_PASSED: [&str; 10] = [
+    "prompts",
+    "completions",
+    "completion",
+    "tools",
+    "resources",
+    "logging",
+    "experimental",
+    "extensions",
+    "tasks",
+    "skills",
+];
+
+/// First segments of the methods of the protocol itself.
+const PROTOCOL: [&str; 7] =
+    ["initialize", "ping", "server", "subscriptions", "notifications", "elicitation", "sampling"];
+
+/// Most capabilities and extensions that are read: more would be a flood.
+const MAX_NAMESPACES: usize = 64;
+
+/// Longest text of all extensions, in bytes.
+const MAX_EXTENSIONS: usize = 16 << 10;
+
+impl RestCapabilities {
+    /// Reads the capabilities of an upstream. `is_legacy`: it may have methods that later revisions
+    /// removed.
+    pub fn read(declared: Option<Json<'_>>, is_legacy: bool) -> Self {
+        let member = |name: &str| declared.and_then(|d| d.get(name)).filter(|c| c.is_object());
+        let flag = |of: Json<'_>, name: &str| of.get(name).and_then(Json::as_bool) == Some(true);
+        let all = declared.iter().flat_map(|d| d.members());
+        let names = all.filter_map(|(key, _)| key.as_str()).map(|key| key.into_owned());
+        let names = names.filter(|name| !NOT_PASSED.contains(&name.as_str()));
+        let mut namespaces: Vec<String> = names.collect();
+        let extension = |name| member("extensions").and_then(|e| e.get(name));
+        let mut extensions = String::new();
+        write_members(&mut extensions, |out| {
+            for (key, value) in member("extensions").iter().flat_map(|e| e.members()) {
+                let name = key.as_str().unwrap_or_default();
+                let last = name.rsplit('/').next().unwrap_or_default();
+                if !NOT_PASSED.contains(&last) {
+                    namespaces.push(last.to_owned());
+                    out.member(key, value);
+                }
+            }
+        });
+        if extensions.len() > MAX_EXTENSIONS {
+            extensions.clear();
+        }
+        namespaces.retain(|name| !PROTOCOL.contains(&name.as_str()));
+        namespaces.truncate(MAX_NAMESPACES);
+        let resources = member("resources").map(|resources| ResourceCapability {
+            list_changed: flag(resources, "listChanged"),
+            subscribe: flag(resources, "subscribe"),
+        });
+        Self {
+            tools: member("tools").map(|tools| flag(tools, "listChanged")),
+            resources,
+            logging: is_legacy && member("logging").is_some(),
+            completions: member("completions").is_some(),
+            skills: extension(skill::EXTENSION).is_some(),
+            extensions,
+            namespaces,
+        }
+    }
+
+    /// What is declared for an upstream that was not reached yet: what most have.
+    pub fn assumed() -> Self {
+        let resources = ResourceCapability { list_changed: true, subscribe: false };
+        Self { tools: Some(true), resources: Some(resources), ..Self::default() }
+    }
+
+    /// Whether requests with this method go to the upstream. Tools and resources do in any case:
+    /// hosts ask every server for them.
+    pub fn takes(&self, method: &str, params: Option<Json<'_>>) -> bool {
+        if ForeignMethod::parse(method).is_some() {
+            return true;
+        }
+        let is_of_resource = || {
+            let reference = params.and_then(|p| p.get("ref")?.get("type"));
+            reference.is_some_and(|kind| kind.is("ref/resource"))
+        };
+        match method {
+            SET_LOG_LEVEL => self.logging,
+            method if is_completion(method) => self.completions && is_of_resource(),
+            method => {
+                let first = method.split('/').next().unwrap_or_default();
+                self.namespaces.iter().any(|name| name == first)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(text: &str) -> Json<'_> {
+        Json::parse(text.as_bytes(), 16).unwrap()
+    }
+
+    #[test]
+    fn parameters_are_kept_as_they_came_but_for_what_the_gateway_owns() {
+        let params = r#"{"name":"t","arguments":{"x":null,"y":1.50},"_meta":{"a":1},"cursor":"c"}"#;
+        let request = RestRequest::read("tools/call", Some(json(params))).unwrap();
+        assert_eq!(&*request.name, "t");
+        let kept = r#""name":"t","arguments":{"x":null,"y":1.50},"cursor":"c""#;
+        assert_eq!(&*request.params, kept);
+        let list = RestRequest::read("tools/list", Some(json(r#"{"cursor":"c"}"#))).unwrap();
+        assert_eq!((&*list.params, list.cursor.as_deref()), ("", Some("c")));
+        assert_eq!(&*list.params_with(Some("up\"")), r#""cursor":"up\"""#);
+        assert!(RestRequest::read("tools/call", Some(json("{}"))).is_err());
+    }
+
+    #[test]
+    fn only_declared_methods_go_to_the_upstream_and_none_of_the_protocol() {
+        let declared = r#"{"tools":{"listChanged":true},"logging":{},"tasks":{},"ping":{},
+            "prompts":{},"audits":{},"extensions":{"com.example/ext":{"x":1},"io.x/tasks":{}}}"#;
+        let read = |is_legacy| RestCapabilities::read(Some(json(declared)), is_legacy);
+        let legacy = read(true);
+        let takes = |method| legacy.takes(method, None);
+        for method in ["tools/call", "resources/read", "logging/setLevel", "audits/run", "ext/go"] {
+            assert!(takes(method), "{method}");
+        }
+        for method in
+            ["tasks/get", "ping", "prompts/get", "prompts/x", "completion/complete", "x/y", ""]
+        {
+            assert!(!takes(method), "{method}");
+        }
+        assert!(!read(false).takes("logging/setLevel", None));
+        assert_eq!(legacy.extensions, r#""com.example/ext":{"x":1}"#);
+        assert_eq!((legacy.tools, legacy.resources), (Some(true), None));
+    }
+}

@@ -1,0 +1,397 @@
+//! What is not prompts: requests for tools, resources and other methods go to one designated
+//! upstream (`[rest]`), unmerged and unrenamed, through the same gate and the same bridge as gets.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tracing::warn;
+
+use super::approval::PromptApproval;
+use super::bridge::Bridge;
+use super::call_channel::CallChannel;
+use super::catalog::Incomplete;
+use super::list_cursor::ListCursors;
+use super::owner::Owner;
+use super::reply::{ListReply, Reply};
+use super::rest_reply::{RestPage, RestReply, elements};
+use super::{RoutedCall, Router};
+use crate::policy::{CallRecord, CallTarget, Resolution};
+use crate::upstream::Upstream;
+use crate::upstream::rest_signals::RestChanges;
+use base::seal::TokenKind;
+use config::ToolForm;
+use domain::approval::ApprovalState;
+use domain::call::{Call, NameKind, ServerRequestMode};
+use domain::caller::Caller;
+use domain::cursor::CacheScope;
+use domain::document::Document;
+use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
+use domain::json::Json;
+use domain::method::{ForeignMethod, Method};
+use domain::rest::{RestCapabilities, RestList, RestRequest};
+use domain::rights::{Allowed, PromptRef};
+use domain::skill;
+use domain::tool::{FIND_PROMPT, USE_PROMPT};
+use domain::unix_time::UnixSeconds;
+
+/// The upstream of `[rest]`, as an endpoint serves it.
+#[derive(Clone, Copy)]
+pub(crate) struct RestUpstream<'a> {
+    pub(super) router: &'a Router,
+    pub(super) upstream: &'a Arc<Upstream>,
+}
+
+/// A call on its way through the router.
+#[derive(Clone, Copy)]
+pub(super) struct CallContext<'a> {
+    pub call: &'a Call,
+    pub record: &'a CallRecord,
+    pub channel: &'a CallChannel,
+    pub deadline: Instant,
+    pub now: UnixSeconds,
+}
+
+const METHOD_NOT_FOUND: i64 = -32601;
+const RESOURCE_NOT_FOUND: i64 = -32002;
+
+/// Longest URI that an error repeats, in bytes.
+const LONGEST_URI: usize = 2048;
+
+impl RestUpstream<'_> {
+    /// Returns what the upstream has declared beside prompts.
+    pub(crate) fn capabilities(self) -> Arc<RestCapabilities> {
+        self.upstream.rest_capabilities()
+    }
+
+    /// Returns a subscription to the changes of its tools and resources.
+    pub(crate) fn changes(self) -> watch::Receiver<RestChanges> {
+        self.upstream.rest_signals().changes()
+    }
+
+    /// Whether a `tools/call` with this name is for a tool that stands for a prompt. The tools of
+    /// the upstream come first: of two with one name, ours is hidden.
+    pub(crate) fn is_of_prompt(self, name: &str, caller: &Caller, endpoint: &str) -> bool {
+        let lists = &self.router.lists;
+        let exposure = lists.views.exposure(endpoint);
+        if !exposure.tools || self.upstream.rest_signals().tools.load().contains(name) {
+            return false;
+        }
+        let is_listed = || {
+            let owner = |_: &Owner| ();
+            lists.catalog.load().content.owner_of_tool(name).is_some()
+                || lists
+                    .caller_lists
+                    .as_ref()
+                    .is_some_and(|own| own.find(caller, name, NameKind::Tool, owner).is_some())
+        };
+        [FIND_PROMPT, USE_PROMPT].contains(&name) || exposure.form == ToolForm::Each && is_listed()
+    }
+
+    /// Takes a call through the gate to the upstream.
+    ///
+    /// # Errors
+    /// As [`Gate::authorize`](crate::policy::Gate::authorize); the faults of the upstream.
+    pub(super) async fn route(
+        self,
+        request: &RestRequest,
+        context: CallContext<'_>,
+    ) -> Result<Reply, Fault> {
+        let owner = self.owner(request);
+        let target = CallTarget {
+            upstream: owner.upstream.as_str(),
+            raw_name: &owner.raw_name,
+            definition: "",
+            state: ApprovalState::Unchecked,
+        };
+        let CallContext { call, record, .. } = context;
+        let resolution = Resolution::Listed(target);
+        let authorized = self.router.gate.authorize(call, record, resolution).await;
+        let authorized = authorized.map_err(|fault| as_unknown(fault, request, call))?;
+        let routed = RoutedCall { call, authorized, owner: &owner, upstream: self.upstream };
+        match request.list() {
+            Some(list) => self.list(request, list, &routed, context).await,
+            None => {
+                let reply = self.run(&routed, request, None, context).await;
+                let reply = reply.map_err(|fault| as_unknown(fault, request, call))?;
+                Ok(with_caching(reply, request, |reply| self.caching(reply, call)))
+            }
+        }
+    }
+
+    /// The target of a request, in the form of a prompt without an approval and overlays.
+    fn owner(self, request: &RestRequest) -> Owner {
+        Owner {
+            public_name: format!("{} {}", request.method, request.name).into(),
+            upstream: self.upstream.config().id.clone(),
+            raw_name: request.name.clone(),
+            arguments: Box::default(),
+            digest: "".into(),
+            overlay: None,
+            version: None,
+            approval: PromptApproval::default(),
+        }
+    }
+
+    async fn run(
+        self,
+        routed: &RoutedCall<'_>,
+        request: &RestRequest,
+        cursor: Option<&str>,
+        context: CallContext<'_>,
+    ) -> Result<Reply, Fault> {
+        let params = request.params_with(cursor);
+        let sent = RestRequest { params, cursor: None, retry: None, ..request.clone() };
+        let bridge = Bridge {
+            router: self.router,
+            routed,
+            channel: context.channel,
+            arguments: None,
+            rest: Some(&sent),
+            expected: None,
+            deadline: context.deadline,
+            now: context.now,
+            rounds: 0,
+        };
+        bridge.run(request.retry.as_ref()).await
+    }
+
+    /// Answers a page of a list: where prompts are offered as tools, these come before the tools of
+    /// the upstream.
+    async fn list(
+        self,
+        request: &RestRequest,
+        list: RestList,
+        routed: &RoutedCall<'_>,
+        context: CallContext<'_>,
+    ) -> Result<Reply, Fault> {
+        let CallContext { call, deadline, now, .. } = context;
+        let lists = &self.router.lists;
+        let cursors = ListCursors::of_rest(&self.router.sealer, call, &request.method, now);
+        let cursor = request.cursor.as_deref();
+        let place = cursor.map(|token| cursors.open(token)).transpose();
+        let has_ours = request.kind == Some(ForeignMethod::ListTools)
+            && lists.views.exposure(&call.endpoint).tools;
+        let (ours, after) = match place {
+            Ok(Some(place)) => (None, Some(place.last)),
+            Err(fault) if !has_ours => return Err(fault),
+            _ if has_ours => {
+                let ours = self.router.list_tools(call, cursor, deadline, now).await?;
+                let ours = self.without_hidden(ours);
+                if ours.next_cursor.is_some() {
+                    return Ok(Reply::List(ours));
+                }
+                (Some(ours), None)
+            }
+            _ => (None, None),
+        };
+        let mut page = RestPage::of(list);
+        let result = match self.page(routed, request, after.as_deref(), context).await {
+            Ok(result) => result,
+            Err(Fault::Upstream(UpstreamFault { kind, .. })) if ours.is_some() => {
+                let upstream = self.upstream.config().id.clone();
+                let part = Incomplete { upstream, kind, fails_lists: false, walked_at: None };
+                page.incomplete = Some(part);
+                nothing(list)
+            }
+            Err(fault) => return Err(fault),
+        };
+        page.ours = ours.map(|ours| ours.elements).unwrap_or_default();
+        page.allowed = self.allowed(result.json(), list, call);
+        page.next_cursor = self.sealed_next(result.json(), &cursors)?;
+        let mut reply = RestReply::of(result, self.upstream.config().id.clone());
+        reply.caching = Some(self.caching(&reply, call));
+        reply.page = Some(page);
+        Ok(Reply::Rest(Box::new(reply)))
+    }
+
+    /// Asks for one page of a list. A list that the upstream does not have is empty.
+    async fn page(
+        self,
+        routed: &RoutedCall<'_>,
+        request: &RestRequest,
+        cursor: Option<&str>,
+        context: CallContext<'_>,
+    ) -> Result<Document, Fault> {
+        let list = request.list().ok_or(Fault::Internal)?;
+        let has_list = match request.kind {
+            Some(ForeignMethod::ListTools) => self.capabilities().tools.is_some(),
+            _ => self.capabilities().resources.is_some(),
+        };
+        if !has_list {
+            return Ok(nothing(list));
+        }
+        match self.run(routed, request, cursor, context).await {
+            Ok(Reply::Rest(reply)) if elements(reply.result.json(), list).is_some() => {
+                Ok(reply.result)
+            }
+            Ok(_) => {
+                let what = format!("the list result has no array `{}`", list.member);
+                Err(Fault::upstream(self.upstream.config().id.as_str(), Kind::Protocol(what)))
+            }
+            Err(fault) if code(&fault) == Some(METHOD_NOT_FOUND) => Ok(nothing(list)),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// Which elements are served to the caller; `None` for all. Files of skills are not: they are
+    /// read as those of all upstreams.
+    fn allowed(self, result: Json<'_>, list: RestList, call: &Call) -> Option<Vec<bool>> {
+        let permitted = self.permitted(result, list, call);
+        if list.member != "resources" || !self.capabilities().skills {
+            return permitted;
+        }
+        let elements = elements(result, list)?.elements().enumerate();
+        let is_of_skill = |element: Json<'_>| {
+            let uri = element.get(list.name).and_then(Json::as_str);
+            uri.is_some_and(|uri| uri.starts_with(skill::SCHEME))
+        };
+        let is_permitted =
+            |at: usize| permitted.as_ref().is_none_or(|each| each.get(at) == Some(&true));
+        Some(elements.map(|(at, element)| is_permitted(at) && !is_of_skill(element)).collect())
+    }
+
+    /// Which elements the rules permit; `None` for all.
+    fn permitted(self, result: Json<'_>, list: RestList, call: &Call) -> Option<Vec<bool>> {
+        let rights = self.router.gate.rights();
+        rights.entitlement(&call.caller)?;
+        let upstream = self.upstream.config().id.as_str();
+        let elements = elements(result, list)?;
+        let names = elements.elements().map(|element| {
+            element.get(list.name).and_then(Json::as_str).unwrap_or_default().into_owned()
+        });
+        let names: Vec<String> = names.collect();
+        let mut refs = names.iter().map(|name| PromptRef {
+            upstream,
+            raw_name: name,
+            state: ApprovalState::Unchecked,
+        });
+        match rights.allowed(&call.caller, Method::Rest, &mut refs) {
+            Allowed::All => None,
+            Allowed::None => Some(Vec::new()),
+            Allowed::Some(each) => Some(each),
+        }
+    }
+
+    /// Seals the upstream's cursor for the caller: those of others lead nowhere.
+    fn sealed_next(
+        self,
+        result: Json<'_>,
+        cursors: &ListCursors<'_>,
+    ) -> Result<Option<String>, Fault> {
+        let next = result.get("nextCursor").and_then(Json::as_str);
+        let is_end = |cursor: &str| cursor.is_empty() && self.empty_cursor_ends();
+        let Some(last) = next.filter(|cursor| !is_end(cursor)) else { return Ok(None) };
+        let owner = self.upstream.config().id.as_str();
+        let sealed = cursors.seal(CacheScope::Private, last.into_owned(), owner.to_owned());
+        let limit = TokenKind::Cursor.max_len();
+        if sealed.len() > limit {
+            return Err(Fault::upstream(owner, Kind::TooLarge { limit }));
+        }
+        Ok(Some(sealed))
+    }
+
+    fn empty_cursor_ends(self) -> bool {
+        // An upstream that declares capabilities at its start writes so at the end of a list.
+        !self.upstream.declares_capabilities_per_request()
+    }
+
+    /// How long a client may keep a result, and for whom: what depends on the caller is for nobody
+    /// else.
+    fn caching(self, reply: &RestReply, call: &Call) -> (u64, CacheScope) {
+        let result = reply.result.json();
+        let ttl = result.get("ttlMs").and_then(Json::as_i64);
+        let ttl = ttl.and_then(|ttl| u64::try_from(ttl).ok()).unwrap_or_default();
+        let is_public = result.get("cacheScope").is_some_and(|scope| scope.is("public"));
+        let lists = &self.router.lists;
+        let differs = lists.has_callers || lists.views.differ(&call.caller);
+        let scope = if is_public && !differs { CacheScope::Public } else { CacheScope::Private };
+        (ttl, scope)
+    }
+
+    /// Leaves out the tools that stand for prompts and have the name of a tool of the upstream.
+    fn without_hidden(self, mut ours: ListReply) -> ListReply {
+        let signals = self.upstream.rest_signals();
+        let theirs = signals.tools.load();
+        if theirs.is_empty() {
+            return ours;
+        }
+        let text = format!("[{}]", pieces(&ours.elements));
+        let Ok(list) = Json::parse_text(&text, MAX_DEPTH) else { return ours };
+        let is_hidden = |tool: &Json<'_>| {
+            let name = tool.get("name").and_then(Json::as_str);
+            let name = name.filter(|name| theirs.contains(&**name));
+            if let Some(name) = name.as_deref().filter(|name| signals.note_hiding(name)) {
+                let upstream = self.upstream.config().id.as_str();
+                warn!(upstream, name, "a tool of the upstream hides the tool of a prompt");
+            }
+            name.is_some()
+        };
+        if list.elements().any(|tool| is_hidden(&tool)) {
+            let kept: Vec<_> =
+                list.elements().filter(|tool| !is_hidden(tool)).map(Json::text).collect();
+            ours.elements = vec![Bytes::from(kept.join(","))];
+        }
+        ours
+    }
+}
+
+/// Nesting of the definition of a tool that stands for a prompt.
+const MAX_DEPTH: usize = 64;
+
+fn pieces(elements: &[Bytes]) -> String {
+    String::from_utf8_lossy(&elements.concat()).into_owned()
+}
+
+/// Adds to the result of `resources/read` how long it may be kept.
+fn with_caching(
+    reply: Reply,
+    request: &RestRequest,
+    caching: impl FnOnce(&RestReply) -> (u64, CacheScope),
+) -> Reply {
+    match reply {
+        Reply::Rest(mut reply) if request.kind == Some(ForeignMethod::ReadResource) => {
+            reply.caching = Some(caching(&reply));
+            Reply::Rest(reply)
+        }
+        reply => reply,
+    }
+}
+
+/// An empty list.
+fn nothing(list: RestList) -> Document {
+    let text = format!("{{\"{}\":[]}}", list.member);
+    Document::copy_of(Json::accepted(&text))
+}
+
+fn code(fault: &Fault) -> Option<i64> {
+    match fault {
+        Fault::Upstream(UpstreamFault { kind: Kind::Error { code, .. }, .. }) => Some(*code),
+        _ => None,
+    }
+}
+
+/// Translates the ways in which something does not exist: rules that deny it, and errors whose
+/// codes differ between the eras.
+fn as_unknown(fault: Fault, request: &RestRequest, call: &Call) -> Fault {
+    let is_denied = fault == RequestFault::UnknownPrompt.into();
+    let of_resource = request.kind == Some(ForeignMethod::ReadResource);
+    match code(&fault) {
+        _ if is_denied => {}
+        Some(METHOD_NOT_FOUND) if !of_resource => {}
+        Some(RESOURCE_NOT_FOUND) if of_resource => {}
+        _ => return fault,
+    }
+    match request.kind {
+        Some(ForeignMethod::CallTool) => RequestFault::UnknownTool.into(),
+        Some(ForeignMethod::ReadResource) => {
+            let is_modern = call.client.mode == ServerRequestMode::InputRequired;
+            let code = if is_modern { -32602 } else { RESOURCE_NOT_FOUND };
+            let is_short = request.name.len() <= LONGEST_URI;
+            let uri = if is_short { request.name.to_string() } else { String::new() };
+            RequestFault::UnknownResource { code, uri }.into()
+        }
+        _ => RequestFault::MethodNotFound.into(),
+    }
+}

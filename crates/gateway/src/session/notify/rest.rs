@@ -1,0 +1,90 @@
+//! Notifications of the upstream of `[rest]`, at the pace of one stream.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use crate::upstream::rest_signals::{RestChanges, RestLists};
+use domain::method::{RESOURCES_LIST_CHANGED, TOOLS_LIST_CHANGED};
+
+/// The changes of lists of the upstream of `[rest]` that the client of a stream does not know yet.
+pub(crate) struct RestNotices {
+    changes: watch::Receiver<RestChanges>,
+    lists: RestLists,
+    /// What the client knows.
+    announced: RestChanges,
+    /// When another notification may be sent.
+    due: Instant,
+}
+
+/// Shortest time between two notifications of one stream: a flood at the upstream is none here.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+impl RestNotices {
+    pub(crate) fn new(mut changes: watch::Receiver<RestChanges>, lists: RestLists) -> Self {
+        let announced = *changes.borrow_and_update();
+        Self { changes, lists, announced, due: Instant::now() }
+    }
+
+    /// The lists whose changes are announced.
+    pub(crate) fn lists(&self) -> RestLists {
+        self.lists
+    }
+
+    /// Waits for a change and returns its method. Cancel safe.
+    pub(crate) async fn next(&mut self) -> &'static str {
+        loop {
+            let now = *self.changes.borrow_and_update();
+            let has_tools = self.lists.tools && now.tools != self.announced.tools;
+            let has_resources = self.lists.resources && now.resources != self.announced.resources;
+            if has_tools || has_resources {
+                sleep_until(self.due).await;
+                self.due = Instant::now()
+                    + if has_tools && has_resources { Duration::ZERO } else { INTERVAL };
+                if has_tools {
+                    self.announced.tools = now.tools;
+                    return TOOLS_LIST_CHANGED;
+                }
+                self.announced.resources = now.resources;
+                return RESOURCES_LIST_CHANGED;
+            }
+            if self.changes.changed().await.is_err() {
+                // The upstream has ended with its configuration.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_changes_is_one_notification_a_second() {
+        let (sender, changes) = watch::channel(RestChanges::default());
+        let lists = RestLists { tools: true, resources: true };
+        let mut notices = RestNotices::new(changes, lists);
+        let began = Instant::now();
+        let flood = async {
+            loop {
+                sender.send_modify(|changes| changes.tools += 1);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let announced = async {
+            for _ in 0..3 {
+                assert_eq!(notices.next().await, TOOLS_LIST_CHANGED);
+            }
+        };
+        tokio::select! {
+            () = flood => {}
+            () = announced => {}
+        }
+        assert!(began.elapsed() >= 2 * INTERVAL, "{:?}", began.elapsed());
+        sender.send_modify(|changes| changes.resources += 1);
+        let next = [notices.next().await, notices.next().await];
+        assert!(next.contains(&RESOURCES_LIST_CHANGED), "{next:?}");
+    }
+}

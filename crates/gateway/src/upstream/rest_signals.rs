@@ -1,0 +1,74 @@
+//! What the upstream of `[rest]` announces about its tools and resources.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+
+use domain::method::{RESOURCES_LIST_CHANGED, TOOLS_LIST_CHANGED};
+
+/// The announcements of one upstream. A flood costs two counters: streams read the newest values at
+/// their own pace.
+#[derive(Debug)]
+pub struct RestSignals {
+    /// The names of its tools, as they were listed last; empty where nobody needs them.
+    pub(crate) tools: ArcSwap<HashSet<String>>,
+    /// The names of tools that hide those of prompts, as they were logged.
+    hiding: Mutex<HashSet<String>>,
+    changes: watch::Sender<RestChanges>,
+}
+
+/// The lists of the upstream of `[rest]` whose changes a stream announces.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct RestLists {
+    pub tools: bool,
+    pub resources: bool,
+}
+
+/// How often each list has changed.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct RestChanges {
+    pub tools: u64,
+    pub resources: u64,
+}
+
+impl Default for RestSignals {
+    fn default() -> Self {
+        let (changes, _) = watch::channel(RestChanges::default());
+        Self { tools: ArcSwap::default(), hiding: Mutex::default(), changes }
+    }
+}
+
+impl RestSignals {
+    /// Notes a notification. Returns whether the tools have changed.
+    pub(crate) fn note(&self, method: &str) -> bool {
+        match method {
+            TOOLS_LIST_CHANGED => self.changes.send_modify(|changes| changes.tools += 1),
+            RESOURCES_LIST_CHANGED => self.changes.send_modify(|changes| changes.resources += 1),
+            _ => {}
+        }
+        method == TOOLS_LIST_CHANGED
+    }
+
+    /// Notes a tool that hides the one of a prompt. Returns whether that is new.
+    pub(crate) fn note_hiding(&self, name: &str) -> bool {
+        let mut hiding = self.hiding.lock().unwrap_or_else(PoisonError::into_inner);
+        // A tool that is gone would hide again.
+        hiding.retain(|name| self.tools.load().contains(name));
+        hiding.insert(name.to_owned())
+    }
+
+    /// Notes a new connection: it may have other capabilities, and other lists.
+    pub(crate) fn reconnected(&self) {
+        self.changes.send_modify(|changes| {
+            changes.tools += 1;
+            changes.resources += 1;
+        });
+    }
+
+    /// A subscription to the changes of the lists.
+    pub(crate) fn changes(&self) -> watch::Receiver<RestChanges> {
+        self.changes.subscribe()
+    }
+}
