@@ -20,6 +20,7 @@ use super::load::load;
 use super::login::shared_logins;
 use super::output::{Column, printable, prompts, repaired, table};
 use super::runtime::runtime;
+use base::seal::Sealer;
 use config::{Config, Credentials, Http, UpstreamSettings};
 use domain::call::ForwardedMeta;
 use domain::fault::UpstreamFaultKind as Kind;
@@ -89,6 +90,8 @@ struct Dialed {
     /// How many repairs of each kind were made to its messages.
     repairs: BTreeMap<&'static str, u64>,
     outcome: Result<PromptList, Kind>,
+    /// Whether the gateways behind it form a circle.
+    is_circle: bool,
 }
 
 /// Time after which a child process that has written nothing is given up, before `startup`: a CI
@@ -108,9 +111,10 @@ async fn dial_all(
     progress: DialProgress,
 ) -> Vec<Dialed> {
     let tasks = TaskTracker::new();
+    let own = config.server.seal_keys.as_ref().map(|keys| Sealer::new(keys).pseudonym());
     let dial = |upstream: &UpstreamSettings| {
         let upstream = Arc::new(upstream.clone());
-        let dialing = dial(upstream.clone(), tasks.clone(), logins.clone());
+        let dialing = dial(upstream.clone(), tasks.clone(), logins.clone(), own.clone());
         tasks.spawn(async move {
             let dialed = dialing.await;
             if progress == DialProgress::Shown {
@@ -146,6 +150,7 @@ async fn dial(
     upstream: Arc<UpstreamSettings>,
     tasks: TaskTracker,
     logins: Option<Arc<SharedLogins>>,
+    own: Option<String>,
 ) -> Dialed {
     let transport = upstream.transport.name();
     let sinks = NotificationSinks::new(upstream.id.as_str());
@@ -165,8 +170,7 @@ async fn dial(
     if upstream.lists_per_caller() {
         // Only callers have a credential for it.
         let outcome = Ok(PromptList::default());
-        let repairs = BTreeMap::new();
-        return Dialed { transport, revision: None, notifies: false, repairs, outcome };
+        return Dialed { outcome, ..Dialed::failed(transport, Kind::Timeout) };
     }
     let connected = match connector.connect().await {
         // It may be at work, such as downloading itself: it has its whole time once more.
@@ -181,16 +185,17 @@ async fn dial(
         Err(kind) => return Dialed::failed(transport, kind),
     };
     let (revision, transport) = connection.describe();
+    let is_circle = connection.behind().is_some_and(|behind| behind.is_circle(own.as_deref()));
     let outcome = connection.walk(&upstream.settings, &ForwardedMeta::default()).await;
     let _ = timeout(CLOSE_TIMEOUT, connection.close()).await;
     let repairs = repairs.counted();
-    Dialed { transport, revision, notifies: connection.notifies(), repairs, outcome }
+    Dialed { transport, revision, notifies: connection.notifies(), repairs, outcome, is_circle }
 }
 
 impl Dialed {
     fn failed(transport: &'static str, kind: Kind) -> Self {
-        let repairs = BTreeMap::new();
-        Self { transport, revision: None, notifies: false, repairs, outcome: Err(kind) }
+        let (repairs, outcome) = (BTreeMap::new(), Err(kind));
+        Self { transport, revision: None, notifies: false, repairs, outcome, is_circle: false }
     }
 
     fn progress_line(&self, upstream: &UpstreamSettings) -> String {
@@ -265,6 +270,9 @@ fn report(config: &Config, dialed: Vec<Dialed>) -> Value {
         if !dialed.repairs.is_empty() {
             row["repairs"] = json!(dialed.repairs);
         }
+        if dialed.is_circle {
+            row["loop"] = true.into();
+        }
         match &dialed.outcome {
             Ok(listed) => {
                 row["pages"] = listed.pages.into();
@@ -315,6 +323,10 @@ const COLUMNS: [Column; 9] = [
     Column::new("LISTED", "listed"),
 ];
 
+/// The note on an upstream that leads back.
+const LOOP: &str = "leads back to this gateway, or to itself; calls that come back are refused: \
+                    take one of the gateways in the circle out of the upstreams of another";
+
 /// Lines of standard error that are shown of each upstream; `--json` has all that are kept.
 const STDERR_LINES: usize = 8;
 
@@ -325,6 +337,9 @@ fn text(report: &Value) -> String {
     for row in rows {
         if let Some(message) = row["error"]["message"].as_str().or(row["note"].as_str()) {
             let _ = writeln!(notes, "{}: {}", text(&row["upstream"]), printable(message));
+        }
+        if row["loop"] == true {
+            let _ = writeln!(notes, "{}: {LOOP}", text(&row["upstream"]));
         }
         let repaired = repaired(row);
         if !repaired.is_empty() {

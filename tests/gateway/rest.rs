@@ -600,3 +600,31 @@ async fn a_server_without_skills_keeps_resources_whose_uris_look_like_skills() {
     let theirs = client.ask("resources/read", json!({"uri": "skill://x/SKILL.md"})).await;
     assert_eq!(theirs["contents"][0]["text"], "of the server");
 }
+
+fn behind(gateway: &Gateway, id: &str) -> String {
+    format!("[upstreams.{id}]\ntransport = \"http\"\nurl = \"http://{}/mcp\"\n", gateway.addr)
+}
+
+#[tokio::test]
+async fn a_call_that_comes_back_to_a_gateway_is_refused() {
+    let one = Gateway::start("").await;
+    let other = Gateway::start(&(REST.to_owned() + &behind(&one, "tools"))).await;
+    other.client().names().await;
+    one.reload(&(REST.to_owned() + &behind(&other, "tools"))).await;
+    for gateway in [&one, &other] {
+        let client = gateway.client();
+        let error = eventually(
+            async || client.ask_error("tools/call", json!({"name": "x"})).await,
+            |error| error["message"].as_str().is_some_and(|text| text.contains("came back")),
+        )
+        .await;
+        assert_eq!(error["code"], -32603, "{error}");
+    }
+    // Who dials the one that connected last sees it twice.
+    let dialed = one.client().ask("server/discover", json!({})).await;
+    let via = dialed["_meta"]["promptgate/via"].as_str().unwrap();
+    let via: Vec<_> = via.split(' ').collect();
+    assert_eq!(via.len(), 3, "{via:?}");
+    assert_eq!(via[0], via[2]);
+    assert_ne!(via[0], via[1]);
+}

@@ -15,6 +15,7 @@ use super::rest::RestRequest;
 use super::server_request::ClientCapabilities;
 use super::subject_token::SubjectToken;
 use super::trace::Trace;
+use super::via::Via;
 
 pub use super::params::InputRetry;
 
@@ -70,6 +71,8 @@ pub struct ForwardedMeta {
     /// Members of the client's `_meta` that the client may set, as JSON text without braces.
     pub meta: String,
     pub trace: Trace,
+    /// The gateways that the request has passed.
+    pub via: Via,
 }
 
 impl ForwardedMeta {
@@ -81,7 +84,7 @@ impl ForwardedMeta {
         if let Some(theirs) = theirs {
             write_members(&mut kept, |out| meta::write_foreign(theirs, out));
         }
-        Self { meta: kept, trace: Trace::read(theirs, header) }
+        Self { meta: kept, trace: Trace::read(theirs, header), via: Via::read(theirs) }
     }
 }
 

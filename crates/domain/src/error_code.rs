@@ -28,6 +28,8 @@ pub fn of(fault: &Fault) -> i64 {
             | R::EraUnknown
             | R::IdInUse
             | R::LegacyVersionUnknown => INVALID_REQUEST,
+            // Passed on by every gateway on the way back.
+            R::Loop => INTERNAL_ERROR,
             R::MethodNotFound => METHOD_NOT_FOUND,
             R::InvalidParams { .. }
             | R::MetaMissing { .. }

@@ -165,6 +165,11 @@ pub enum RequestFault {
     EraUnknown,
     #[error("a request with this id is still running")]
     IdInUse,
+    /// The upstreams of the gateway lead back to it.
+    #[error(
+        "the request came back to this gateway, or has passed too many; `promptgate check --dial` names the upstream that leads back"
+    )]
+    Loop,
     #[error("method not found")]
     MethodNotFound,
     #[error("{what}")]
@@ -226,6 +231,7 @@ impl RequestFault {
             Self::BatchUnsupported => "batch_unsupported",
             Self::EraUnknown => "era_unknown",
             Self::IdInUse => "id_in_use",
+            Self::Loop => "loop",
             Self::MethodNotFound => "method_not_found",
             Self::InvalidParams { .. } => "invalid_params",
             Self::MetaMissing { .. } => "meta_missing",

@@ -30,6 +30,7 @@ pub mod server_request;
 pub mod skill;
 pub mod trace;
 pub mod uri;
+pub mod via;
 pub mod subject_token;
 mod params;
 pub mod call;

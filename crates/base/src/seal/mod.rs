@@ -145,6 +145,11 @@ impl Sealer {
         blind
     }
 
+    /// Returns the pseudonym by which the gateways before and behind this installation know it.
+    pub fn pseudonym(&self) -> String {
+        hex::hex(&self.blind("via")[..8])
+    }
+
     /// Returns a token with the content `plain`, in base64url without padding. It opens only for
     /// the same kind and endpoint.
     pub fn seal(&self, kind: TokenKind, endpoint: &str, plain: &[u8]) -> String {

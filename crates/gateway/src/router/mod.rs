@@ -70,6 +70,7 @@ use domain::overlay::{self, Overlay};
 use domain::server_request::ClientCapabilities;
 use domain::tool::name::is_derived;
 use domain::unix_time::UnixSeconds;
+use domain::via::Via;
 use effective::TextReport;
 use lists::owner;
 use mismatches::Mismatches;
@@ -446,6 +447,11 @@ impl Router {
     /// Whether a URI is one of a file of a skill, regardless of endpoint and caller.
     pub(crate) fn is_of_skill(&self, uri: &str) -> bool {
         self.lists.catalog.load().skills.find(uri, SkillPart::File, |_| true).is_some()
+    }
+
+    /// Returns the gateway of this pseudonym, and those behind its upstreams.
+    pub(crate) fn via(&self, own: &str) -> Via {
+        Via::of_gateway(own, self.upstreams.values().filter_map(|upstream| upstream.behind()))
     }
 
     /// The exposure of an endpoint.

@@ -32,6 +32,7 @@ use domain::rest::RestCapabilities;
 use domain::revision::{Era, Revision};
 use domain::server_request::{Presentation, ServerRequest};
 use domain::tool::result::{write_content, write_error, write_text_block};
+use domain::via::{VIA, Via};
 use domain::{meta, skill, translate};
 
 /// The rules for messages to a client of one revision.
@@ -58,6 +59,8 @@ pub struct Offer {
     pub skills: bool,
     /// What the upstream of `[rest]` has declared.
     pub rest: Option<Arc<RestCapabilities>>,
+    /// The gateway, and those behind its upstreams.
+    pub via: Via,
 }
 
 /// The tools that an endpoint declares.
@@ -256,6 +259,7 @@ impl Dialect {
         write_object(&mut out, |result| {
             result.text("protocolVersion", self.revision.as_str());
             result.members(&identity.instructions);
+            result.object_unless_empty("_meta", |meta| write_via(&offer.via, meta));
             self.write_capabilities(offer, result);
             result.json("serverInfo", &identity.server_info);
         });
@@ -267,7 +271,7 @@ impl Dialect {
     pub fn discover(self, identity: &ServerIdentity, offer: Offer, ttl_ms: u128) -> String {
         let mut out = String::new();
         write_object(&mut out, |result| {
-            self.lead(identity, result, |_| {});
+            self.lead(identity, result, |meta| write_via(&offer.via, meta));
             let versions = Revision::modern().map(Revision::as_str);
             result.array("supportedVersions", versions, write_str);
             result.members(&identity.instructions);
@@ -615,6 +619,12 @@ impl Dialect {
     }
 }
 
+fn write_via(via: &Via, meta: &mut ObjectWriter<'_>) {
+    if !via.is_none() {
+        meta.text(VIA, via.as_str());
+    }
+}
+
 /// Longest URI that an error repeats, in bytes.
 const LONGEST_URI: usize = 2048;
 
@@ -770,7 +780,7 @@ mod tests {
     use domain::document::Document;
 
     const OFFER: Offer =
-        Offer { prompts: true, tools: ToolOffer::Empty, skills: false, rest: None };
+        Offer { prompts: true, tools: ToolOffer::Empty, skills: false, rest: None, via: Via::NONE };
 
     fn reply(revision: Revision, result: &str) -> Value {
         let result = Document::parse(result.as_bytes().to_vec(), 64).unwrap();

@@ -24,6 +24,8 @@ pub(super) struct Endpoints {
     pub gate: Arc<Gate>,
     pub router: Arc<Router>,
     pub identity: Arc<ServerIdentity>,
+    /// The pseudonym of the installation.
+    pub pseudonym: String,
     pub discover_ttl: Duration,
     /// `server.empty_lists`
     pub empty_lists: bool,
@@ -36,7 +38,8 @@ impl Endpoints {
         let exposure = self.router.exposure(endpoint);
         let router = &self.router;
         let rest = router.rest_at(endpoint);
-        ServedMethods { exposure, empty_lists: self.empty_lists, router, endpoint, rest }
+        let pseudonym = &*self.pseudonym;
+        ServedMethods { exposure, empty_lists: self.empty_lists, router, endpoint, rest, pseudonym }
     }
 
     /// Returns the changes of the upstream of `[rest]` for a stream that wants these; `None` where
@@ -80,6 +83,9 @@ impl Endpoints {
             }
             Err(ToolRefusal { fault, .. }) => return Err(reject(fault)),
         };
+        let mut forwarded = ForwardedMeta::read(params, |name| context.transport.trace(name));
+        let through = forwarded.via.through(&self.pseudonym);
+        forwarded.via = through.ok_or_else(|| reject(RequestFault::Loop.into()))?;
         let in_flight = self.register(nonce, &id).map_err(reject)?;
         let token = params.and_then(|p| p.get("_meta")?.get(meta::PROGRESS_TOKEN));
         let progress_token = token.filter(|_| context.streams).and_then(Id::read);
@@ -90,7 +96,7 @@ impl Endpoints {
             address: context.address,
             tried_by: None,
             client: ClientMessages { capabilities, mode, progress: progress_token.is_some() },
-            forwarded: ForwardedMeta::read(params, |name| context.transport.trace(name)),
+            forwarded,
             request,
         };
         let input_closed = match context.transport {

@@ -162,6 +162,7 @@ impl Sessions {
             gate: gate.clone(),
             router: router.clone(),
             identity: identity.clone(),
+            pseudonym: sealer.pseudonym(),
             discover_ttl: config.listing.ttl_max,
             empty_lists: server.empty_lists,
             shared: shared.clone(),

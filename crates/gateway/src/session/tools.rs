@@ -47,6 +47,8 @@ pub(super) struct ServedMethods<'a> {
     pub endpoint: &'a str,
     /// The upstream for what is not prompts.
     pub rest: Option<RestUpstream<'a>>,
+    /// The pseudonym of the installation.
+    pub pseudonym: &'a str,
 }
 
 impl ServedMethods<'_> {
@@ -63,6 +65,7 @@ impl ServedMethods<'_> {
             tools: self.tools(),
             skills: self.router.has_skills(self.endpoint),
             rest: self.rest.map(RestUpstream::capabilities),
+            via: self.router.via(self.pseudonym),
         }
     }
 

@@ -52,6 +52,7 @@ use domain::rest::RestCapabilities;
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
 use domain::subject_token::SubjectToken;
+use domain::via::Via;
 use driver::{ConnectionState, DriverId, FetchedList};
 use guard::circuit_breaker::CircuitBreaker;
 use guard::concurrency::ConcurrencyLimit;
@@ -308,6 +309,14 @@ impl Upstream {
             known.clone_from(declared);
         }
         known.clone()
+    }
+
+    /// Returns the gateways behind it, as its shared connection shows them.
+    pub(crate) fn behind(&self) -> Option<Via> {
+        match &*self.connection_state.borrow() {
+            ConnectionState::Up(connection) => connection.behind().cloned(),
+            _ => None,
+        }
     }
 
     /// Returns what it announces about its tools and resources.

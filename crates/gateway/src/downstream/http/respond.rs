@@ -186,6 +186,7 @@ fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
             | R::UnknownPrompt
             | R::UnknownTool
             | R::UnknownResource { .. }
+            | R::Loop
             | R::InvalidCursor
             | R::InvalidState => StatusCode::OK,
             R::CapabilityMissing { .. } if !dialect.has_error_status() => StatusCode::OK,

@@ -34,6 +34,7 @@ use domain::method::Method;
 use domain::rest::RestCapabilities;
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
+use domain::via::Via;
 
 /// A connection to an upstream, shared by calls.
 pub enum Connection {
@@ -295,6 +296,14 @@ impl Connection {
         match self {
             Connection::Library(_) => None,
             Connection::Remote(connection) => connection.conversation.capabilities.rest.as_ref(),
+        }
+    }
+
+    /// Returns the gateways behind the upstream, as its handshake showed them; nothing for a library.
+    pub fn behind(&self) -> Option<&Via> {
+        match self {
+            Connection::Library(_) => None,
+            Connection::Remote(connection) => Some(&connection.conversation.capabilities.behind),
         }
     }
 

@@ -29,6 +29,7 @@ use domain::rest::RestCapabilities;
 use domain::revision::{Era, Revision};
 use domain::server_request::ClientCapabilities;
 use domain::skill::EXTENSION;
+use domain::via::{VIA, Via};
 use domain::{mcp_name, meta};
 use verdict::{DiscoveryVerdict, discover, judge, modern_after_all};
 
@@ -56,6 +57,8 @@ pub(crate) struct Capabilities {
     pub skills: bool,
     /// Those that do not concern prompts; `None` where they are not known.
     pub rest: Option<Arc<RestCapabilities>>,
+    /// The gateways behind it, itself the first if it is one.
+    pub behind: Via,
 }
 
 /// A request before it is encoded.
@@ -105,8 +108,7 @@ impl Conversation {
             Era::Legacy => initialize(transport, revision, capabilities).await,
             Era::Modern => {
                 let result = discover(transport).await?;
-                let capabilities =
-                    Capabilities::read(result.json().get("capabilities"), Era::Modern);
+                let capabilities = Capabilities::read(result.json(), Era::Modern);
                 Ok(Self::modern(capabilities, transport.headers()))
             }
         }
@@ -268,6 +270,9 @@ impl Conversation {
         if let Some(forwarded) = rpc.forwarded {
             out.members(&forwarded.meta);
             forwarded.trace.write(out);
+            if !forwarded.via.is_none() {
+                out.text(VIA, forwarded.via.as_str());
+            }
         }
         if rpc.progress {
             out.json(meta::PROGRESS_TOKEN, id.text());
@@ -336,7 +341,9 @@ impl Conversation {
 }
 
 impl Capabilities {
-    fn read(declared: Option<Json<'_>>, era: Era) -> Self {
+    /// Reads the result of a handshake.
+    fn read(result: Json<'_>, era: Era) -> Self {
+        let declared = result.get("capabilities");
         let member = |name: &str| declared.and_then(|d| d.get(name));
         Self {
             prompts: member("prompts").is_some(),
@@ -345,13 +352,20 @@ impl Capabilities {
             completions: member("completions").is_some(),
             skills: member("extensions").and_then(|e| e.get(EXTENSION)).is_some(),
             rest: Some(Arc::new(RestCapabilities::read(declared, era == Era::Legacy))),
+            behind: Via::read(result.get("_meta")),
         }
     }
 
     /// Capabilities of a modern upstream that `server/discover` did not show: the gateway tries
     /// them.
-    const ASSUMED: Self =
-        Self { prompts: true, list_changed: false, completions: true, skills: false, rest: None };
+    const ASSUMED: Self = Self {
+        prompts: true,
+        list_changed: false,
+        completions: true,
+        skills: false,
+        rest: None,
+        behind: Via::NONE,
+    };
 }
 
 const NO_COMMON_REVISION: &str = "it supports no MCP revision that the gateway supports";
@@ -374,7 +388,7 @@ async fn initialize(
     let version = result.get("protocolVersion").and_then(Json::as_str);
     let revision = version.and_then(|v| Revision::parse(&v)).filter(|r| r.era() == Era::Legacy);
     let revision = revision.ok_or_else(|| Kind::Protocol(NO_COMMON_REVISION.to_owned()))?;
-    let mut capabilities = Capabilities::read(result.get("capabilities"), Era::Legacy);
+    let mut capabilities = Capabilities::read(result, Era::Legacy);
     // 2024-11-05 has no such capability: only a request shows whether it is there.
     capabilities.completions |= revision == Revision::V2024_11_05;
     let session = headers.get(SESSION_ID);
