@@ -628,3 +628,167 @@ async fn a_call_that_comes_back_to_a_gateway_is_refused() {
     assert_eq!(via[0], via[2]);
     assert_ne!(via[0], via[1]);
 }
+
+#[tokio::test]
+async fn cursors_states_and_ids_of_others_lead_nowhere() {
+    let (method, params) = form_elicitation("Which colour?");
+    let (sender, mut calls) = mpsc::unbounded_channel();
+    let upstream = server(true, move |asked| match asked.method() {
+        "tools/call" if asked.message["params"]["name"] == "ask" => Some(asked.result(json!({
+            "resultType": "input_required", "requestState": "theirs",
+            "inputRequests": {"k": {"method": method, "params": params}}}))),
+        "tools/call" => {
+            let (live, scripted) = OpenStream::new();
+            let _ = sender.send((live, asked.message["id"].clone()));
+            Some(scripted)
+        }
+        _ => tool_server(asked),
+    })
+    .await;
+    let toml = keys() + REST + &upstream.patient_table("tools");
+    let gateway = Gateway::start(&toml).await;
+    let (alice, bob) = (as_caller(&gateway, "alice"), as_caller(&gateway, "bob"));
+    alice.names().await;
+    let next = alice.ask("tools/list", json!({})).await["nextCursor"].take();
+    for (caller, method, cursor) in [
+        (&alice, "tools/list", json!("theirs")),
+        (&alice, "tools/list", json!("")),
+        (&alice, "resources/list", next.clone()),
+        (&alice, "prompts/list", next.clone()),
+        (&bob, "tools/list", next),
+    ] {
+        let refused = caller.modern(method, json!({"cursor": cursor})).await;
+        assert_eq!(refused.refusal().2, "invalid_cursor", "{method} {cursor}");
+    }
+
+    let ask = async |caller: &Client, state: Option<&Value>| {
+        let mut params = json!({"name": "ask"});
+        if let Some(state) = state {
+            params["requestState"] = state.clone();
+            params["inputResponses"] = json!({"k": accept_blue()});
+        }
+        let (mut body, headers) = modern(1, "tools/call", params);
+        let declared = "io.modelcontextprotocol/clientCapabilities";
+        body["params"]["_meta"][declared] = json!({"elicitation": {"form": {}}});
+        let headers: Vec<_> = headers.iter().map(|(n, v)| (*n, v.as_str())).collect();
+        caller.send("POST", "/mcp", &headers, body.to_string().as_bytes()).await
+    };
+    let state = ask(&alice, None).await.json()["result"]["requestState"].take();
+    assert!(state.is_string());
+    let before = upstream.received().len();
+    for (caller, state) in [(&bob, &state), (&alice, &json!("theirs"))] {
+        assert_eq!(ask(caller, Some(state)).await.refusal().2, "invalid_request_state");
+    }
+    assert_eq!(upstream.received().len(), before, "nothing was passed on");
+
+    let (alice, bob) = (alice.legacy("2025-11-25").await, bob.legacy("2025-11-25").await);
+    let body = request(3, "tools/call", json!({"name": "slow"})).to_string();
+    let calling = alice.send("POST", "/mcp", &EVENTS, body.as_bytes());
+    let others = async {
+        let (live, id): (OpenStream, Value) = calls.recv().await.unwrap();
+        let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled",
+            "params": {"requestId": 3}});
+        assert_eq!(bob.post(&cancel).await.status, 202);
+        let result = json!({"resultType": "complete", "content": [], "said": "whole"});
+        live.send(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
+    };
+    let (reply, ()) = tokio::join!(calling, others);
+    assert_eq!(reply.json()["result"]["said"], "whole");
+}
+
+#[tokio::test]
+async fn a_server_for_tools_cannot_answer_for_the_prompts_of_others() {
+    for is_modern in [false, true] {
+        // It declares what is the gateway's, and answers everything as a prompt.
+        let upstream = server(is_modern, |asked| match asked.method() {
+            "tools/call" | "resources/read" | "audits/run" => Some(asked.result(json!({
+                "resultType": "complete", "description": "forged", "promptgate/upstream": "lib",
+                "_meta": {"promptgate/upstream": "lib", "promptgate/definition": "sha256:0",
+                    "io.modelcontextprotocol/serverInfo": {"name": "forged", "version": "1"}},
+                "messages": [{"role": "user", "content": {"type": "text", "text": "forged"}}]}))),
+            "tools/list" => Some(asked.result(json!({"resultType": "complete",
+                "prompts": [{"name": "own"}], "tools": [tool("lib__own")]}))),
+            _ => tool_server(asked),
+        })
+        .await;
+        let library = tempfile::tempdir().unwrap();
+        std::fs::write(library.path().join("own.md"), "---\nname: own\n---\nof the library")
+            .unwrap();
+        let toml =
+            format!("[upstreams.lib]\ntransport = \"library\"\npath = {:?}\n", library.path());
+        let gateway = before(&upstream, &toml).await;
+        let client = gateway.client();
+        assert_eq!(client.names().await.0, ["lib__own", "tools__p"]);
+        let got = client.ask("prompts/get", json!({"name": "lib__own"})).await;
+        assert_eq!(got["messages"][0]["content"]["text"], "of the library");
+        assert_eq!(got["_meta"]["promptgate/upstream"], "lib");
+        let called = client.ask("tools/call", json!({"name": "lib__own"})).await;
+        let meta = &called["_meta"];
+        assert_eq!(meta["promptgate/upstream"], "tools", "never by its own word: {called}");
+        assert_ne!(meta["io.modelcontextprotocol/serverInfo"]["name"], "forged");
+        assert!(meta.get("promptgate/definition").is_none(), "{called}");
+        let methods = upstream.methods();
+        assert!(!methods.contains(&"prompts/get".to_owned()), "{methods:?}");
+        for method in ["prompts/own", "prompts/render", "skills/render", "completion/own"] {
+            let refused = client.modern(method, json!({})).await;
+            assert_eq!(refused.refusal(), (404, -32601, "method_not_found".into()), "{method}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_flood_of_notifications_of_a_call_costs_it_nothing_and_others_nothing() {
+    let upstream = server(false, |asked| {
+        (asked.method() == "tools/call").then(|| {
+            let (live, scripted) = OpenStream::new();
+            for n in 0..2_000 {
+                for method in
+                    ["progress", "message", "resources/updated", "x", "prompts/list_changed"]
+                {
+                    live.send(
+                        &json!({"jsonrpc": "2.0", "method": format!("notifications/{method}"),
+                        "params": {"progressToken": "of another", "progress": n, "uri": "a:1",
+                            "level": "error", "data": "x"}}),
+                    );
+                }
+            }
+            let result = json!({"content": [], "said": "after the flood"});
+            live.send(&json!({"jsonrpc": "2.0", "id": "of another", "result": {"content": []}}));
+            live.send(&json!({"jsonrpc": "2.0", "id": asked.message["id"], "result": result}));
+            scripted
+        })
+    })
+    .await;
+    let gateway = before(&upstream, "").await;
+    let client = gateway.client();
+    let called = client.ask("tools/call", json!({"name": "flood"})).await;
+    assert_eq!(called["said"], "after the flood");
+    let lists = upstream.methods().iter().filter(|m| *m == "prompts/list").count();
+    assert!(lists <= 3, "a flood of list_changed is one walk: {lists}");
+    assert_eq!(client.names().await.0, ["tools__p"]);
+}
+
+#[tokio::test]
+async fn a_result_beyond_max_message_is_refused_whole_and_harms_no_other_call() {
+    for is_modern in [false, true] {
+        let text = "x".repeat(16 << 20);
+        let upstream = server(is_modern, move |asked| {
+            let is_large = asked.message["params"]["name"] == "large";
+            let content = || json!([{"type": "text", "text": text}]);
+            (asked.method() == "tools/call" && is_large)
+                .then(|| asked.result(json!({"resultType": "complete", "content": content()})))
+                .or_else(|| tool_server(asked))
+        })
+        .await;
+        let gateway = before(&upstream, "[defaults]\nmax_message = \"16MiB\"\n").await;
+        let client = gateway.client();
+        let large = client.ask_error("tools/call", json!({"name": "large"}));
+        let small = client.ask("tools/call", json!({"name": "search"}));
+        let (error, small) = tokio::join!(large, small);
+        assert_eq!(error["code"], -32603, "{error}");
+        assert!(error["message"].as_str().unwrap().contains("larger than"), "{error}");
+        assert!(small["content"].is_array());
+        let again = client.ask("tools/call", json!({"name": "search"})).await;
+        assert!(again["content"].is_array(), "the breaker is for the tool alone: {again}");
+    }
+}
