@@ -391,7 +391,7 @@ const SHORT_TASKS: [(&str, usize); 25] = [
     ("gateway/upstream/transport/http_sse.rs", 1),
     // Two for the streams of a child, one for a message to it.
     ("gateway/upstream/transport/stdio.rs", 4),
-    ("gateway/upstream/transport/streamable_http.rs", 2),
+    ("gateway/upstream/transport/streamable_http.rs", 3),
 ];
 
 #[test]

@@ -2,12 +2,15 @@
 //! grows, and none of their words are repeated.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use config::Config;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
-use crate::support::upstream::{HANG, good_legacy};
-use crate::support::{Gateway, Received, Scripted, Upstream};
+use crate::support::upstream::{HANG, good_legacy, good_modern};
+use crate::support::{Gateway, Received, Scripted, Upstream, eventually};
 
 /// The error of a get whose upstream responds like this.
 async fn error_of(scripted: impl Fn(&Received) -> Scripted + Send + Sync + 'static) -> Value {
@@ -278,6 +281,33 @@ async fn u9_an_empty_cursor_is_followed() {
     .await;
     let gateway = Gateway::before(&[("up", &upstream)]).await;
     assert_eq!(gateway.client().names().await.0, ["up__a", "up__b"]);
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_after_its_response_leaves_its_connection_to_later_calls() {
+    let end = Arc::new(Notify::new());
+    let (late, has_come) = (end.clone(), AtomicBool::new(false));
+    let upstream = Upstream::modern(move |asked| {
+        let is_first = asked.method() == "prompts/get" && !has_come.swap(true, Ordering::SeqCst);
+        is_first.then(|| {
+            let Scripted::Json(answer) = good_modern(asked) else { unreachable!() };
+            Scripted::LateEnd(format!("data: {answer}\n\n").into(), late.clone())
+        })
+    })
+    .await;
+    let gateway = Gateway::before(&[("up", &upstream)]).await;
+    let client = gateway.client();
+    let get = || client.ask("prompts/get", json!({"name": "up__p"}));
+    // It is answered while the stream is open.
+    get().await;
+    let first = upstream.gets()[0].connection;
+    end.notify_one();
+    // The pool gives out the connection that was used last: two calls at once need both.
+    let later = async || {
+        tokio::join!(get(), get());
+        upstream.gets().into_iter().skip(1).map(|asked| asked.connection).collect::<Vec<_>>()
+    };
+    eventually(later, |connections| connections.contains(&first)).await;
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{Notify, broadcast, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
@@ -40,6 +40,8 @@ pub enum Scripted {
     Http(u16, Vec<(&'static str, String)>, Vec<u8>),
     /// 200 with an event stream of these bytes, then the end.
     Stream(Vec<u8>),
+    /// 200 with an event stream of these bytes, which ends once that is notified.
+    LateEnd(Vec<u8>, Arc<Notify>),
     /// This head, then these bytes over and over until nobody reads them.
     Endless(String, Vec<u8>),
     /// An event stream of whatever is sent through the channel, until the upstream ends.
@@ -321,6 +323,18 @@ async fn serve(
             Scripted::Stream(body) => {
                 let headers = vec![("Content-Type", "text/event-stream".to_owned())];
                 write(&mut stream, 200, &headers, &body).await
+            }
+            Scripted::LateEnd(body, end) => {
+                let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
+                    Transfer-Encoding: chunked\r\n\r\n";
+                let chunk = [format!("{:x}\r\n", body.len()).as_bytes(), &body, b"\r\n"].concat();
+                match stream.write_all(&[head.as_bytes(), &chunk].concat()).await {
+                    Ok(()) => {
+                        end.notified().await;
+                        stream.write_all(b"0\r\n\r\n").await
+                    }
+                    error => error,
+                }
             }
             Scripted::Endless(head, piece) => {
                 let mut written = stream.write_all(head.as_bytes()).await;

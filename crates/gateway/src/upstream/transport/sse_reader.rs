@@ -63,6 +63,14 @@ impl SseReader {
         }
     }
 
+    /// Skips what is left of the stream, `most` bytes at most.
+    pub(super) async fn skip_to_end(mut self, mut most: usize) {
+        while let Ok(Some(chunk)) = next_chunk(&mut self.body).await {
+            let Some(left) = most.checked_sub(chunk.len()) else { return };
+            most = left;
+        }
+    }
+
     /// Returns the id after which the stream is to be resumed (MCP 2025-11-25, transports,
     /// resumability); `None` if the upstream has given none.
     pub(super) fn last_event_id(&self) -> Option<HeaderValue> {

@@ -5,6 +5,7 @@ mod lost_session;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -52,6 +53,8 @@ pub struct HttpEndpoint {
     tasks: TaskTracker,
     /// Bounds the messages that are posted without a wait for their outcome.
     background_posts: Arc<Semaphore>,
+    /// Bounds the response streams that are read to their end in the background.
+    stream_ends: Arc<Semaphore>,
     /// Time to post a client's answer to a server request.
     answer_timeout: Duration,
     /// Milliseconds until a notification stream that has ended is opened again; 0 where the
@@ -78,6 +81,13 @@ const BACKGROUND_POST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Such messages at a time: an upstream that sends requests and accepts no responses must not use
 /// unbounded memory.
 const MAX_BACKGROUND_POSTS: usize = 64;
+
+/// Time in which a response stream may end, and bytes that it may still send, after the response.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_END: usize = 16 << 10;
+
+/// Such streams at a time; of others the connection is closed.
+const MAX_STREAM_ENDS: usize = 64;
 
 /// Result of a request with the headers of its HTTP response.
 pub struct HttpReply {
@@ -132,6 +142,7 @@ impl HttpEndpoint {
             max_message: settings.max_message,
             tasks,
             background_posts: Arc::new(Semaphore::new(MAX_BACKGROUND_POSTS)),
+            stream_ends: Arc::new(Semaphore::new(MAX_STREAM_ENDS)),
             retry_ms: Arc::default(),
             answer_timeout: settings.timeout,
         })
@@ -544,7 +555,10 @@ impl HttpEndpoint {
         let mut resumption = Resumption { headers: None, retry: DEFAULT_RETRY };
         loop {
             let ended = match self.read_events(id, headers, &mut events, correlator).await {
-                Ok(response) => return response,
+                Ok(response) => {
+                    self.read_end(events);
+                    return response;
+                }
                 Err(kind @ Kind::Reset(_)) => kind,
                 Err(kind) => return Err(kind),
             };
@@ -555,6 +569,22 @@ impl HttpEndpoint {
                 None => return Err(ended),
             };
         }
+    }
+
+    /// Reads a stream to its end once it has carried the response, so that its connection is used
+    /// again: many servers send the end in a packet of its own, and some cancel the request of a
+    /// client that closes before it (LiteLLM 1.110).
+    fn read_end(&self, events: SseReader) {
+        let mut reading = Box::pin(timeout(END_TIMEOUT, events.skip_to_end(MAX_END)));
+        let Ok(permit) = self.stream_ends.clone().try_acquire_owned() else { return };
+        // Its end has come with the response, as a rule.
+        if reading.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+            return;
+        }
+        self.tasks.spawn(async move {
+            let _permit = permit;
+            let _ = reading.await;
+        });
     }
 
     /// Returns the response to `id`. Requests and notifications go to the correlator; malformed
