@@ -34,6 +34,7 @@ mod rest;
 pub mod reference;
 #[cfg(test)]
 mod reference_check;
+mod rollouts;
 mod approvals;
 #[cfg(test)]
 mod schema_check;
@@ -91,6 +92,7 @@ use base::seal;
 use domain::approval::Mode;
 use domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, UpstreamId, is_separator};
 use domain::overlay::Overlay;
+use domain::rollout::Rollout;
 use domain::text_file;
 use reader::schema::Recorder;
 use reader::{Context, Section};
@@ -131,6 +133,8 @@ pub struct Config {
     /// In the order of the file.
     pub overlays: Vec<Overlay>,
     pub approvals: ApprovalRules,
+    /// In the order of the file; at most one of each prompt.
+    pub rollouts: Vec<Rollout>,
     /// Sorted by name.
     pub views: Vec<View>,
     pub telemetry: TelemetrySettings,
@@ -339,6 +343,7 @@ impl Config {
             logins,
             overlays: overlays::read_all(&mut root, &upstreams, &disabled),
             approvals: approvals::read(root.section("approvals"), &upstreams, modes, &telemetry),
+            rollouts: rollouts::read_all(&mut root),
             views: views::read_all(&mut root, &server, &upstreams, &disabled),
             cluster: cluster::read(root.section("cluster"), server.seal_keys.is_some()),
             server,
@@ -412,6 +417,7 @@ views: More endpoints, each with a part of the catalog. The name of the table en
     endpoint, `/mcp/NAME` (below `server.path`).
 overlays: Changes of prompts before clients see them. Several for one prompt apply in their order.
 approvals: Which versions of prompts may be served.
+rollouts: Versions of prompts that a share of the callers gets (docs/rollouts.md).
 telemetry: Log, metrics and traces.
 end: Always the last table, without keys: the file has not lost its end. Once a gateway has it, a
     reload of a file without it is held back.
@@ -445,6 +451,9 @@ transport = "mlflow"
 [[overlays]]
 arguments.argument = {}
 icons = [{}]
+[[rollouts]]
+steps = [{}]
+step_back = {}
 [end]
 "#;
 

@@ -24,6 +24,7 @@ pub mod caller;
 pub mod chunks;
 pub mod fair_share;
 pub mod rights;
+pub mod rollout;
 pub mod glob;
 pub mod hidden_text;
 pub mod server_request;

@@ -1,0 +1,246 @@
+//! Rollouts: the callers that get another version of a prompt than all others, more of them step by
+//! step, and none once that version has failed too often.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::caller::{Caller, is_reserved};
+use super::unix_time::UnixSeconds;
+
+/// Serves one version of a prompt to a share of the callers, and another one to the rest. The list
+/// shows the prompt alone, in one form for all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rollout {
+    /// Public name of the prompt.
+    pub prompt: String,
+    /// Label or version for the callers outside the share.
+    pub from: Arc<str>,
+    /// Label or version for the callers in the share.
+    pub to: Arc<str>,
+    /// Share of the callers before the first step, from 0 to 1.
+    pub share: f64,
+    /// Groups whose members can be in the share; empty: every caller can.
+    pub groups: Vec<String>,
+    /// In the order of their times.
+    pub steps: Vec<RolloutStep>,
+    pub step_back: Option<StepBack>,
+}
+
+/// Another share from an instant on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RolloutStep {
+    pub at: UnixSeconds,
+    /// From 0 to 1.
+    pub share: f64,
+}
+
+/// When the new version is taken back: more than `share` of its last `over` gets have failed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepBack {
+    /// From 0 to less than 1.
+    pub share: f64,
+    /// At least 1.
+    pub over: usize,
+}
+
+/// The outcomes of the gets that the new version has answered since it was last armed.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct RolloutOutcomes {
+    gets: u64,
+    failed: u64,
+    /// Whether each of the last gets has failed, the newest last; at most [`StepBack::over`].
+    last: VecDeque<bool>,
+    stepped_back: Option<UnixSeconds>,
+}
+
+impl Rollout {
+    /// The share of the callers at this time.
+    pub fn share_at(&self, now: UnixSeconds) -> f64 {
+        let passed = self.steps.iter().rev().find(|step| step.at <= now);
+        passed.map_or(self.share, |step| step.share)
+    }
+
+    /// The next step after this time.
+    pub fn next_step(&self, now: UnixSeconds) -> Option<RolloutStep> {
+        self.steps.iter().find(|step| step.at > now).copied()
+    }
+
+    /// Whether a caller is in the share. Its place among all callers is a number that `hash` makes
+    /// of a text; places are equally likely, so a caller that is in a share is in each larger one.
+    /// Callers without an identity of their own are in none.
+    pub fn takes(&self, caller: &Caller, now: UnixSeconds, hash: impl FnOnce(&str) -> u64) -> bool {
+        let is_member = |group| self.groups.contains(group);
+        if is_reserved(caller.id())
+            || !self.groups.is_empty() && !caller.groups().iter().any(is_member)
+        {
+            return false;
+        }
+        // 2^64 callers, of which the largest `u64` counts as one more.
+        let bound = self.share_at(now) * 18_446_744_073_709_551_616.0;
+        let Self { prompt, from, to, .. } = self;
+        u128::from(hash(&format!("rollout\0{prompt}\0{from}\0{to}\0{}", caller.id())))
+            < bound as u128
+    }
+}
+
+impl RolloutOutcomes {
+    /// Notes the outcome of a get that the new version has answered. Returns whether that takes
+    /// the version back.
+    pub fn note(&mut self, has_failed: bool, rule: Option<StepBack>, now: UnixSeconds) -> bool {
+        if self.stepped_back.is_some() {
+            return false;
+        }
+        self.gets += 1;
+        self.failed += u64::from(has_failed);
+        let Some(StepBack { share, over }) = rule else {
+            return false;
+        };
+        self.last.push_back(has_failed);
+        let excess = self.last.len().saturating_sub(over);
+        self.last.drain(..excess);
+        let failed = self.last.iter().filter(|failed| **failed).count();
+        if failed as f64 > share * over as f64 {
+            self.stepped_back = Some(now);
+        }
+        self.stepped_back.is_some()
+    }
+
+    /// When the version was taken back.
+    pub fn stepped_back(&self) -> Option<UnixSeconds> {
+        self.stepped_back
+    }
+
+    /// The gets that were noted, and how many of them have failed.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.gets, self.failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOW: UnixSeconds = UnixSeconds(1_000);
+
+    fn rollout(share: f64) -> Rollout {
+        let (from, to) = ("production".into(), "candidate".into());
+        let prompt = "team__refund".to_owned();
+        Rollout { prompt, from, to, share, groups: vec![], steps: vec![], step_back: None }
+    }
+
+    /// A hash with a key, as all replicas have it.
+    fn keyed(key: u64) -> impl Fn(&str) -> u64 {
+        move |text| {
+            let mut hasher = DefaultHasher::new();
+            (key, text).hash(&mut hasher);
+            hasher.finish()
+        }
+    }
+
+    fn callers() -> Vec<Caller> {
+        (0..10_000).map(|n| Caller::new(&format!("caller-{n}"))).collect()
+    }
+
+    #[test]
+    fn the_share_is_met_within_one_percent_and_replicas_agree() {
+        let callers = callers();
+        for share in [0.0, 0.05, 0.25, 0.5, 0.9, 1.0] {
+            let sides = |key| -> Vec<bool> {
+                // Each replica reads the rollout from its own file.
+                let (rollout, hash) = (rollout(share), keyed(key));
+                callers.iter().map(|caller| rollout.takes(caller, NOW, &hash)).collect()
+            };
+            let first = sides(7);
+            let taken = first.iter().filter(|taken| **taken).count() as f64;
+            assert!((taken / 10_000.0 - share).abs() < 0.01, "{taken} for {share}");
+            assert!([sides(7), sides(7)].iter().all(|other| *other == first));
+            assert_eq!(sides(8) == first, share == 0.0 || share == 1.0, "the key counts: {share}");
+        }
+    }
+
+    #[test]
+    fn rollouts_of_two_prompts_choose_their_callers_independently() {
+        let (one, other) = (rollout(0.5), Rollout { prompt: "other".into(), ..rollout(0.5) });
+        let both = |caller: &&Caller| {
+            one.takes(caller, NOW, keyed(7)) && other.takes(caller, NOW, keyed(7))
+        };
+        let both = callers().iter().filter(both).count();
+        assert!((2_300..2_700).contains(&both), "{both}");
+    }
+
+    #[test]
+    fn the_ends_of_the_hash_are_on_the_right_sides() {
+        let ada = Caller::new("ada");
+        assert!(rollout(1.0).takes(&ada, NOW, |_| u64::MAX));
+        assert!(!rollout(0.0).takes(&ada, NOW, |_| 0));
+        assert!(rollout(0.5).takes(&ada, NOW, |_| (1 << 63) - 1));
+        assert!(!rollout(0.5).takes(&ada, NOW, |_| 1 << 63));
+    }
+
+    #[test]
+    fn callers_outside_the_groups_and_without_an_identity_are_never_taken() {
+        let all = Rollout { groups: vec!["beta".to_owned()], ..rollout(1.0) };
+        let member = Caller::in_groups("ada", &["alpha".to_owned(), "beta".to_owned()]);
+        assert!(all.takes(&member, NOW, |_| 0));
+        assert!(!all.takes(&Caller::new("bob"), NOW, |_| 0));
+        for nobody in [super::super::caller::PROBER, super::super::caller::ANONYMOUS] {
+            assert!(!rollout(1.0).takes(&Caller::new(nobody), NOW, |_| 0), "{nobody}");
+        }
+    }
+
+    #[test]
+    fn a_step_counts_from_its_second_on() {
+        let step = |at, share| RolloutStep { at: UnixSeconds(at), share };
+        let steps = vec![step(10, 0.1), step(20, 0.5)];
+        let rollout = Rollout { steps, ..rollout(0.01) };
+        for (now, share, next) in
+            [(9, 0.01, Some(10)), (10, 0.1, Some(20)), (19, 0.1, Some(20)), (20, 0.5, None)]
+        {
+            let now = UnixSeconds(now);
+            assert_eq!(rollout.share_at(now), share, "{now}");
+            assert_eq!(rollout.next_step(now).map(|step| step.at.0), next, "{now}");
+        }
+    }
+
+    #[test]
+    fn without_a_rule_outcomes_are_counted_and_nothing_is_taken_back() {
+        let mut outcomes = RolloutOutcomes::default();
+        assert!((0..1_000).all(|_| !outcomes.note(true, None, NOW)));
+        assert_eq!((outcomes.counts(), outcomes.stepped_back()), ((1_000, 1_000), None));
+    }
+
+    proptest! {
+        #[test]
+        fn a_caller_never_changes_sides_as_the_share_grows(
+            id in "[a-z]{1,8}", key: u64, mut shares in prop::collection::vec(0.0..=1.0_f64, 1..8),
+        ) {
+            shares.sort_by(f64::total_cmp);
+            let caller = Caller::new(&id);
+            let taken = shares.iter().map(|share| rollout(*share).takes(&caller, NOW, keyed(key)));
+            let taken: Vec<_> = taken.collect();
+            prop_assert!(taken.is_sorted(), "{taken:?} of {shares:?}");
+        }
+
+        #[test]
+        fn it_is_taken_back_exactly_when_more_of_the_last_gets_failed_than_may(
+            outcomes in prop::collection::vec(any::<bool>(), 0..80),
+            share in 0.0..0.99_f64, over in 1..20_usize,
+        ) {
+            let (mut window, rule) = (RolloutOutcomes::default(), StepBack { share, over });
+            let mut expected = None;
+            for (at, has_failed) in outcomes.iter().enumerate() {
+                let last = &outcomes[(at + 1).saturating_sub(over)..=at];
+                let failed = last.iter().filter(|failed| **failed).count() as f64;
+                let passes = expected.is_none() && failed > share * over as f64;
+                let now = UnixSeconds(at as u64);
+                prop_assert_eq!(window.note(*has_failed, Some(rule), now), passes);
+                expected = expected.or(passes.then_some(now));
+                prop_assert_eq!(window.stepped_back(), expected);
+            }
+        }
+    }
+}
