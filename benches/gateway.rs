@@ -101,8 +101,13 @@ fn gets(criterion: &mut Criterion) {
                 let result = Document::parse(result.clone().into_bytes(), 64).expect("JSON");
                 content::check_result(result.json()).expect("a good result");
                 let upstream = UpstreamId::parse("a").expect("an id");
-                let origin =
-                    ResultOrigin { upstream, digest: "sha256:0".into(), name: "a__p".into() };
+                let origin = ResultOrigin {
+                    upstream,
+                    digest: "sha256:0".into(),
+                    name: "a__p".into(),
+                    version: None,
+                    rollout: None,
+                };
                 black_box(dialect.reply(
                     &Reply::Prompt(PromptReply::of(result, origin)),
                     ResultForm::Prompt,

@@ -93,7 +93,7 @@ impl Authorized<'_> {
     /// Whether the proof is for this method of this prompt of this upstream.
     pub(crate) fn covers(&self, upstream: &str, method: Method, raw_name: &str) -> bool {
         self.target.upstream == upstream
-            && self.target.raw_name == raw_name
+            && self.target.called_name() == raw_name
             && self.call.request.method() == method
     }
 

@@ -22,7 +22,7 @@ pub(crate) use record::{CallRecord, RecordOutcome, ResultDigest};
 pub(crate) use revocation::CallerRevocation;
 pub(crate) use streams::StreamRecord;
 pub(crate) use tallies::Tallies;
-pub(crate) use target::CallTarget;
+pub(crate) use target::{CallTarget, ServedVersion};
 
 use std::net::IpAddr;
 use std::sync::Arc;

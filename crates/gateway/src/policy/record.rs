@@ -1,7 +1,7 @@
 //! The audit records of one call: `received` before an upstream is called, `completed` before the
 //! response is sent.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -16,9 +16,13 @@ use domain::chunks::Chunks;
 use domain::fair_share::Holder;
 use domain::fault::{Fault, TransportFault, UpstreamFault, UpstreamFaultKind};
 
-/// The record of one call; empty if the call is not recorded. A call that is dropped is completed
-/// as cancelled.
-pub struct CallRecord(Option<OpenRecord>);
+/// The record of one call; without content if the call is not recorded. A call that is dropped is
+/// completed as cancelled.
+pub struct CallRecord {
+    open: Option<OpenRecord>,
+    /// The public name of the version that a rollout serves, also where nothing is recorded.
+    served: OnceLock<Arc<str>>,
+}
 
 struct OpenRecord {
     holder: Holder,
@@ -64,7 +68,7 @@ pub enum ResultDigest {
 impl CallRecord {
     /// The record of a call that is not recorded.
     pub(super) fn none() -> Self {
-        Self(None)
+        Self { open: None, served: OnceLock::new() }
     }
 
     /// The record of a call; `raw` includes argument values.
@@ -113,12 +117,13 @@ impl CallRecord {
         let holder = Holder::of(&call.caller, call.address);
         let names_prompt = !matches!(call.request, Request::Rest(_));
         let started = Instant::now();
-        Self(Some(OpenRecord { holder, ledger, number, names_prompt, started, state }))
+        let open = OpenRecord { holder, ledger, number, names_prompt, started, state };
+        Self { open: Some(open), served: OnceLock::new() }
     }
 
     /// Whether the call must be refused because it could not be recorded.
     pub(crate) fn refuses(&self) -> bool {
-        self.0.as_ref().is_some_and(|open| open.ledger.refuses())
+        self.open.as_ref().is_some_and(|open| open.ledger.refuses())
     }
 
     /// Notes that a list is allowed. No upstream is called, so `received` is written together with
@@ -129,16 +134,24 @@ impl CallRecord {
 
     /// Records that a call is allowed, and waits until that is written.
     pub(super) async fn allowed(&self, target: CallTarget<'_>) -> Result<(), Unrecorded> {
-        let Some(open) = &self.0 else {
+        if let Some(version) = target.version {
+            let _ = self.served.set(version.public_name.clone());
+        }
+        let Some(open) = &self.open else {
             return Ok(());
         };
         let Some(event) = open.begin() else {
             return Ok(());
         };
         let event = open.with_target(event, target);
-        let event = match open.names_prompt {
-            true => event.text("definition", target.definition),
-            false => event,
+        let event = match target.version {
+            Some(version) => event
+                .text("served", version.public_name)
+                .text("label", version.label)
+                .optional_text("version", version.number)
+                .text("definition", version.definition),
+            None if open.names_prompt => event.text("definition", target.definition),
+            None => event,
         };
         let event = event.text("decision", "allowed");
         let recorded = open.ledger.record(&open.holder, event.clone()).await;
@@ -152,7 +165,7 @@ impl CallRecord {
     /// Notes that the caller may not use the target, which the response does not reveal: `rule`
     /// denies it, of the configuration with the digest `config`.
     pub(super) fn denied(&self, target: CallTarget<'_>, rule: &str, config: &str) {
-        let Some(open) = &self.0 else { return };
+        let Some(open) = &self.open else { return };
         self.amend(|event| {
             let event = open.with_target(event, target).text("decision", "denied");
             event.text("rule", rule).text("config", config)
@@ -161,7 +174,7 @@ impl CallRecord {
 
     /// Changes the `received` record, if it is not written yet.
     fn amend(&self, change: impl FnOnce(AuditEvent) -> AuditEvent) {
-        if let Some(open) = &self.0 {
+        if let Some(open) = &self.open {
             let mut state = open.lock();
             state.received = state.received.take().map(change);
         }
@@ -178,7 +191,7 @@ impl CallRecord {
         outcome: RecordOutcome<'_>,
         config: &str,
     ) -> Result<(), Unrecorded> {
-        let Some(open) = &self.0 else {
+        let Some(open) = &self.open else {
             return Ok(());
         };
         let (received, is_on_record) = {
@@ -202,15 +215,20 @@ impl CallRecord {
 
     /// Drops the record: the call is counted as a refusal instead.
     pub(super) fn forget(&self) {
-        if let Some(open) = &self.0 {
+        if let Some(open) = &self.open {
             let mut state = open.lock();
             (state.received, state.has_ended) = (None, true);
         }
     }
 
+    /// The public name of the version that a rollout has chosen for the call.
+    pub(crate) fn served(&self) -> Option<&Arc<str>> {
+        self.served.get()
+    }
+
     /// Whether something was written about the call.
     pub(super) fn is_written(&self) -> bool {
-        self.0.as_ref().is_some_and(|open| open.lock().received.is_none())
+        self.open.as_ref().is_some_and(|open| open.lock().received.is_none())
     }
 }
 

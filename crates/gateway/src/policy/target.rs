@@ -1,5 +1,7 @@
 //! The target of a call, as limits and records see it.
 
+use std::sync::Arc;
+
 use domain::approval::ApprovalState;
 use domain::rights::PromptRef;
 
@@ -13,9 +15,29 @@ pub(crate) struct CallTarget<'a> {
     pub(crate) definition: &'a str,
     /// The state of the prompt's approval.
     pub(crate) state: ApprovalState,
+    /// The version that a rollout serves in its place. Rights and limits are those of the prompt.
+    pub(crate) version: Option<ServedVersion<'a>>,
+}
+
+/// A version of a prompt that its upstream is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ServedVersion<'a> {
+    pub(crate) public_name: &'a Arc<str>,
+    pub(crate) raw_name: &'a str,
+    /// `sha256:…` of its own definition.
+    pub(crate) definition: &'a str,
+    /// As the rollout names it.
+    pub(crate) label: &'a str,
+    /// Its number, where the upstream says it.
+    pub(crate) number: Option<&'a str>,
 }
 
 impl<'a> CallTarget<'a> {
+    /// The name that its upstream is called with.
+    pub(super) fn called_name(self) -> &'a str {
+        self.version.map_or(self.raw_name, |version| version.raw_name)
+    }
+
     /// The prompt, as access decisions see it.
     pub(super) fn prompt(self) -> PromptRef<'a> {
         PromptRef { upstream: self.upstream, raw_name: self.raw_name, state: self.state }

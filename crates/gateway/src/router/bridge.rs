@@ -486,7 +486,7 @@ impl Bridge<'_> {
     }
 
     fn origin(&self) -> ResultOrigin {
-        super::origin(self.routed.owner)
+        self.routed.origin()
     }
 
     fn fault(&self, kind: Kind) -> Fault {

@@ -17,6 +17,7 @@ use super::change_shares::ChangeShares;
 use super::lists::Lists;
 use super::mismatches::Mismatches;
 use super::refresh::{Inputs, Refresh, Renewal};
+use super::rollouts::{RolloutStates, Rollouts};
 use super::search::{SEARCH_WAIT, SEARCHES, SEARCHES_QUEUED};
 use super::source::UpstreamSource;
 use super::suspended_calls::SuspendedCalls;
@@ -93,6 +94,7 @@ impl Router {
             mismatches: Mismatches::default(),
             examinations: Examinations::default(),
             verified: VerifiedTexts::default(),
+            rollouts: RolloutStates::default(),
             lock: watch::Sender::default(),
             texts,
             renewals,
@@ -192,6 +194,7 @@ impl Router {
         let RouterDeps { gate, sealer } = deps;
         let prefix =
             |upstream: &config::UpstreamSettings| (upstream.id.clone(), upstream.prefix.clone());
+        let rollouts = Rollouts::new(&config.rollouts, sealer.clone(), shared.clone());
         let approvals = Approvals::new(config, catalog.clone(), shared.clone());
         let lists = Lists {
             catalog,
@@ -208,7 +211,7 @@ impl Router {
         };
         let overlays = config.overlays.clone();
         let rest = config.rest.clone();
-        Self { gate, lists, upstreams, rest, sealer, limits, approvals, overlays, shared }
+        Self { gate, lists, upstreams, rest, sealer, limits, approvals, overlays, rollouts, shared }
     }
 }
 

@@ -28,6 +28,7 @@ pub mod reply;
 pub(crate) mod rest_reply;
 pub mod segment;
 mod search;
+pub mod rollouts;
 pub(crate) mod skills;
 pub(crate) mod announcement_debounce;
 mod status;
@@ -78,6 +79,7 @@ use owner::Owner;
 use refresh::Renewal;
 use reply::{Completion, ListReply, Reply, ResultOrigin};
 use rest::{CallContext, RestUpstream};
+use rollouts::{ChosenVersion, RolloutStates, Rollouts};
 use search::search;
 use skills::AskedSkill;
 use status::statuses;
@@ -107,6 +109,7 @@ pub struct Router {
     limits: Limits,
     approvals: Approvals,
     overlays: Vec<Overlay>,
+    rollouts: Rollouts,
     shared: Arc<RouterSharedState>,
 }
 
@@ -125,6 +128,7 @@ struct RouterSharedState {
     mismatches: Mismatches,
     examinations: Examinations,
     verified: VerifiedTexts,
+    rollouts: RolloutStates,
     /// The digest of the lock file of the newest configuration.
     lock: watch::Sender<String>,
     /// The texts that probes find.
@@ -172,15 +176,19 @@ impl Router {
             Request::Get { name, name_kind, arguments, retry } => {
                 let catalog =
                     self.lists.catalog_for(call, record, name, *name_kind, deadline).await;
-                let routed = self.authorize(&catalog, call, record, name, *name_kind).await?;
+                let routed =
+                    self.authorize(&catalog, call, record, (name, *name_kind), now).await?;
                 let renamed = arguments.as_ref().filter(|_| *name_kind == NameKind::Tool);
                 let renamed = match renamed {
-                    Some(arguments) => renamed_arguments(routed.owner, arguments)?,
+                    Some(arguments) => renamed_arguments(routed.listed(), arguments)?,
                     None => None,
                 };
                 let arguments = renamed.as_ref().or(arguments.as_ref());
                 let reply = self.get(&routed, arguments, retry.as_ref(), channel, deadline, now);
                 let reply = reply.await;
+                if let Some(version) = routed.version {
+                    self.rollouts.note(version, &reply, now);
+                }
                 let reply = reply.map_err(|fault| without_presets(routed.owner, fault))?;
                 self.count_use(call, routed.owner, began);
                 count_tolerated(&self.shared, routed.owner);
@@ -189,7 +197,8 @@ impl Router {
             Request::Complete { name, argument, value, context } => {
                 let catalog =
                     self.lists.catalog_for(call, record, name, NameKind::Public, deadline).await;
-                let routed = self.authorize(&catalog, call, record, name, NameKind::Public).await?;
+                let named = (name.as_str(), NameKind::Public);
+                let routed = self.authorize(&catalog, call, record, named, now).await?;
                 let completion = Completing { argument, value, context: context.as_ref() };
                 let reply = complete(&routed, completion, channel, deadline).await;
                 let reply = reply.map_err(|fault| without_presets(routed.owner, fault))?;
@@ -294,10 +303,10 @@ impl Router {
         catalog: &'a Catalog,
         call: &'a Call,
         record: &CallRecord,
-        name: &'a str,
-        name_kind: NameKind,
+        (name, name_kind): (&'a str, NameKind),
+        now: UnixSeconds,
     ) -> Result<RoutedCall<'a>, Fault> {
-        let Some((owner, upstream)) = self.find(catalog, name, name_kind) else {
+        let Some((listed, upstream)) = self.find(catalog, name, name_kind) else {
             let unlisted = self.unlisted(catalog, call, name);
             let resolution = match &unlisted {
                 None => catalog.held(name).map_or(Resolution::Unknown, held),
@@ -308,8 +317,11 @@ impl Router {
             let refused = self.gate.authorize(call, record, resolution).await.err();
             return Err(refused.unwrap_or_else(|| RequestFault::UnknownPrompt.into()));
         };
-        let authorized = self.gate.authorize(call, record, self.listed(call, owner)).await?;
-        Ok(RoutedCall { call, authorized, owner, upstream })
+        let version = self.rollouts.choose(&call.caller, listed, catalog, now);
+        let resolution = self.listed(call, listed, version.as_ref());
+        let authorized = self.gate.authorize(call, record, resolution).await?;
+        let owner = version.map_or(listed, |version| version.owner);
+        Ok(RoutedCall { call, authorized, owner, version, upstream })
     }
 
     /// Counts a use that began at this time.
@@ -365,6 +377,11 @@ impl Router {
     /// The lists, as callers see them.
     pub fn lists(&self) -> &Lists {
         &self.lists
+    }
+
+    /// The rollouts of this configuration.
+    pub fn rollouts(&self) -> &Rollouts {
+        &self.rollouts
     }
 
     /// The approvals of this configuration.
@@ -469,12 +486,18 @@ impl Router {
         Some((owner, self.upstreams.get(&owner.upstream)?))
     }
 
-    fn listed<'a>(&self, call: &Call, owner: &'a Owner) -> Resolution<'a> {
+    fn listed<'a>(
+        &self,
+        call: &Call,
+        owner: &'a Owner,
+        version: Option<&ChosenVersion<'a>>,
+    ) -> Resolution<'a> {
         let target = CallTarget {
             upstream: owner.upstream.as_str(),
             raw_name: &owner.raw_name,
             definition: &owner.digest,
             state: owner.approval.state,
+            version: version.map(ChosenVersion::served),
         };
         if self.lists.views.serves(&call.endpoint, owner) {
             Resolution::Listed(target)
@@ -518,7 +541,8 @@ impl Unlisted<'_> {
     fn resolution(&self) -> Resolution<'_> {
         let Self { upstream, raw_name, state, kind } = self;
         let upstream = upstream.as_str();
-        let target = CallTarget { upstream, raw_name, definition: "", state: *state };
+        let target =
+            CallTarget { upstream, raw_name, definition: "", state: *state, version: None };
         Resolution::Unlisted(target, Fault::upstream(upstream, kind.clone()))
     }
 }
@@ -531,6 +555,7 @@ fn held(row: &ApprovalRow) -> Resolution<'_> {
         raw_name: &row.raw_name,
         definition: offered.map(|offered| &*offered.version.definition).unwrap_or_default(),
         state,
+        version: None,
     };
     Resolution::NotServed { target, rule: format!("approvals.{}", state.as_str()) }
 }
@@ -540,7 +565,21 @@ struct RoutedCall<'a> {
     call: &'a Call,
     authorized: Authorized<'a>,
     owner: &'a Owner,
+    /// The version that a rollout has chosen, whose owner this is then.
+    version: Option<ChosenVersion<'a>>,
     upstream: &'a Arc<Upstream>,
+}
+
+impl RoutedCall<'_> {
+    /// The prompt as the caller sees it in lists.
+    fn listed(&self) -> &Owner {
+        self.version.map_or(self.owner, |version| version.listed)
+    }
+
+    fn origin(&self) -> ResultOrigin {
+        let rollout = self.version.map(|version| version.label().clone());
+        ResultOrigin { rollout, ..origin(self.owner) }
+    }
 }
 
 /// An argument that a client wants completed.
@@ -558,14 +597,14 @@ async fn complete(
     channel: &CallChannel,
     deadline: Instant,
 ) -> Result<Reply, Fault> {
-    let RoutedCall { call, authorized, owner, upstream } = routed;
+    let RoutedCall { call, authorized, owner, upstream, .. } = routed;
     let Completing { argument, value, context } = completing;
     let mut effective = None;
     if let Some(overlay) = &owner.overlay {
         effective = overlay.context(argument, context.map(Document::json))?;
         if let Some(choices) = overlay.completed(argument, value) {
             let completion = Completion::of(&choices);
-            return Ok(Reply::Completion { completion, origin: origin(owner) });
+            return Ok(Reply::Completion { completion, origin: routed.origin() });
         }
     }
     let request = UpstreamRequest {
@@ -587,7 +626,7 @@ async fn complete(
                 channel.tell(CallEvent::Progress(params));
             }
             ExchangeEvent::Interim(_) => {}
-            ExchangeEvent::Response(result) => return reply::completion(result, origin(owner)),
+            ExchangeEvent::Response(result) => return reply::completion(result, routed.origin()),
         }
     }
 }
@@ -598,5 +637,6 @@ fn origin(owner: &Owner) -> ResultOrigin {
         digest: owner.digest.clone(),
         name: owner.public_name.clone(),
         version: owner.version.clone(),
+        rollout: None,
     }
 }

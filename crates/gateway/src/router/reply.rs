@@ -161,6 +161,8 @@ pub struct ResultOrigin {
     pub name: Arc<str>,
     /// The version behind a library prompt.
     pub version: Option<Arc<PromptVersion>>,
+    /// The label or version that a rollout has chosen.
+    pub rollout: Option<Arc<str>>,
 }
 
 /// Completion values.
@@ -304,6 +306,7 @@ mod tests {
             digest: "".into(),
             name: "".into(),
             version: None,
+            rollout: None,
         };
         let result = Document::parse(text.as_bytes().to_vec(), 8).unwrap();
         completion(result, origin).map(|reply| match reply {

@@ -6,7 +6,7 @@ use tracing::error;
 use super::approval::{DEPTH, ExpectedText};
 use super::owner::Owner;
 use super::reply::{self, PromptReply, Reply};
-use super::{RoutedCall, RouterSharedState, origin};
+use super::{RoutedCall, RouterSharedState};
 use audit::record::AuditEvent;
 use domain::approval::ApprovalState;
 use domain::document::Document;
@@ -45,7 +45,7 @@ pub(super) fn withhold_other_text(
     let owner = routed.owner;
     let Err(other) = shared.verified.verify(expected, result, |filled| {
         let hidden_text = routed.upstream.config().settings.content;
-        let treated = reply::prompt(filled, origin(owner), hidden_text).ok();
+        let treated = reply::prompt(filled, routed.origin(), hidden_text).ok();
         treated.map(|treated| treated.result)
     }) else {
         return Ok(());
@@ -99,7 +99,7 @@ async fn snapshot(routed: &RoutedCall<'_>, expected: &ExpectedText<'_>) -> Optio
     let result = Document::parse(text.into_bytes(), DEPTH).ok()?;
     // Under the present rules, which may differ from those at its approval.
     let hidden_text = routed.upstream.config().settings.content;
-    let checked = reply::prompt(result, origin(owner), hidden_text);
+    let checked = reply::prompt(result, routed.origin(), hidden_text);
     let checked = checked.inspect_err(|fault| error!(%fault, name, "snapshot is refused")).ok()?;
     Some(PromptReply { overlay: owner.overlay.clone(), is_snapshot: true, ..checked })
 }

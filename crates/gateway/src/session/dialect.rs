@@ -727,6 +727,9 @@ fn write_origin(origin: &ResultOrigin, meta: &mut ObjectWriter<'_>) {
             meta.text("label", label);
         }
     }
+    if let Some(chosen) = &origin.rollout {
+        meta.text("promptgate/rollout", chosen);
+    }
 }
 
 /// Writes `promptgate/incomplete`, which names the upstreams whose prompts are out of date or
@@ -789,6 +792,7 @@ mod tests {
             digest: "sha256:00".into(),
             name: "up__p".into(),
             version: None,
+            rollout: None,
         };
         let identity = ServerIdentity::new("gate", None);
         let text = Dialect::new(revision).reply(

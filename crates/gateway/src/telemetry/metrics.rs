@@ -32,6 +32,7 @@ pub struct Metrics {
     list_changes_sent: Counter<u64>,
     definition_changed: Counter<u64>,
     unapproved: Counter<u64>,
+    rolled_out: Counter<u64>,
     approval_notifications: Counter<u64>,
     reloads: Counter<u64>,
     failed_tasks: Counter<u64>,
@@ -184,6 +185,11 @@ impl Metrics {
                 "{get}",
                 "Gets of prompts or texts that were not approved, by outcome",
             ),
+            rolled_out: count(
+                "promptgate.rollout.gets",
+                "{get}",
+                "Gets of prompts with a rollout, by version and outcome",
+            ),
             approval_notifications: count(
                 "promptgate.approval_notifications",
                 "{notification}",
@@ -247,6 +253,17 @@ impl Metrics {
     pub fn unapproved(&self, upstream: &str, outcome: &'static str) {
         let outcome = KeyValue::new("promptgate.outcome", outcome);
         self.unapproved.add(1, &[by_upstream(upstream), outcome]);
+    }
+
+    /// Counts a get that a rollout has chosen the version for; `outcome` is `ok` or `failed`. There
+    /// are two versions of each prompt that is configured.
+    pub fn rolled_out(&self, prompt: &str, version: &str, outcome: &'static str) {
+        let labels = [
+            KeyValue::new("gen_ai.prompt.name", prompt.to_owned()),
+            KeyValue::new("promptgate.version", version.to_owned()),
+            KeyValue::new("promptgate.outcome", outcome),
+        ];
+        self.rolled_out.add(1, &labels);
     }
 
     /// Counts an attempt to notify the webhook of approvals; `outcome` is `delivered`, `failed` or

@@ -382,6 +382,7 @@ mod tests {
             raw_name,
             definition: "",
             state: ApprovalState::Unchecked,
+            version: None,
         })
     }
 
@@ -602,6 +603,7 @@ mod tests {
                 raw_name,
                 definition: "",
                 state: ApprovalState::Unchecked,
+                version: None,
             });
             let mut key = String::new();
             limits.limits[0].write_key(&mut key, counted, target, String::new);

@@ -306,11 +306,13 @@ impl<'a> PromptProbe<'a> {
                 raw_name: &owner.raw_name,
                 definition: &owner.digest,
                 state: owner.approval.state,
+                version: None,
             };
             let resolution = Resolution::Listed(target);
             let authorized = self.router.gate.authorize(&call, &record, resolution).await?;
             let upstream = self.router.upstreams.get(&owner.upstream).ok_or(Fault::Internal)?;
-            let routed = RoutedCall { call: &call, authorized, owner: &owner, upstream };
+            let routed =
+                RoutedCall { call: &call, authorized, owner: &owner, version: None, upstream };
             let got = match &call.request {
                 Request::Complete { argument, .. } => self.get_values(&routed, argument).await,
                 Request::Get { arguments, .. } => self.get_text(&routed, arguments.as_ref()).await,

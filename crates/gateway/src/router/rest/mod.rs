@@ -104,6 +104,7 @@ impl RestUpstream<'_> {
             raw_name: &owner.raw_name,
             definition: "",
             state: ApprovalState::Unchecked,
+            version: None,
         };
         let CallContext { call, record, .. } = context;
         let resolution = Resolution::Listed(target);

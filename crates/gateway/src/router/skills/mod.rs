@@ -53,8 +53,9 @@ pub(super) async fn answer(
         let upstream = router.upstreams.get(&found.owner.upstream)?;
         Some((found, upstream))
     });
-    let resolution =
-        found.as_ref().map_or(Resolution::Unknown, |(found, _)| router.listed(call, found.owner));
+    let resolution = found
+        .as_ref()
+        .map_or(Resolution::Unknown, |(found, _)| router.listed(call, found.owner, None));
     let authorized = router.gate.authorize(call, record, resolution).await;
     let authorized = authorized.map_err(|fault| match fault {
         Fault::Request(RequestFault::UnknownPrompt) => unknown(uri),

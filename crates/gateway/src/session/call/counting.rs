@@ -2,6 +2,7 @@
 
 use tokio::time::Instant;
 
+use crate::policy::CallRecord;
 use crate::router::Router;
 use audit::usage::{GatewayUsage, Used};
 use domain::call::Call;
@@ -16,19 +17,21 @@ pub(super) struct Counting<'a> {
     router: &'a Router,
     usage: &'a GatewayUsage,
     call: &'a Call,
+    record: &'a CallRecord,
     began: Instant,
     outcome: &'static str,
 }
 
 impl<'a> Counting<'a> {
-    /// Measures a call that began at this time.
+    /// Measures a call that begins now.
     pub(super) fn new(
         router: &'a Router,
         usage: &'a GatewayUsage,
         call: &'a Call,
-        began: Instant,
+        record: &'a CallRecord,
     ) -> Self {
-        Self { router, usage, call, began, outcome: CANCELLED }
+        let began = Instant::now();
+        Self { router, usage, call, record, began, outcome: CANCELLED }
     }
 
     /// Counts the call with its outcome: `ok`, `cancelled`, or the reason of a fault.
@@ -46,6 +49,7 @@ impl Drop for Counting<'_> {
         }
         // Only names of prompts are kept: others are arbitrary text of clients.
         let (prompt, upstream) = self.router.named(self.call).unzip();
+        let prompt = self.record.served().cloned().or(prompt);
         self.usage.count(Used {
             prompt,
             upstream,

@@ -74,7 +74,7 @@ impl Calls {
         let deadline = began + self.timeout;
         let (channel, call_events) = CallChannel::of(call.client);
         let record = self.gate.record(call);
-        let counting = Counting::new(&self.router, &self.shared.usage, call, began);
+        let counting = Counting::new(&self.router, &self.shared.usage, call, &record);
         let mut digest = ResultDigest::Text;
         let answer = async {
             let reply = self.router.route(call, &record, &channel, deadline, now).await?;

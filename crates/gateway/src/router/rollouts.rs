@@ -1,0 +1,351 @@
+//! Rollouts in the catalog: the version that a get or completion is answered with, and what becomes
+//! of the rollout when that version fails.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tracing::{info, warn};
+
+use super::RouterSharedState;
+use super::catalog::Catalog;
+use super::owner::Owner;
+use super::reply::Reply;
+use crate::policy::ServedVersion;
+use audit::record::AuditEvent;
+use base::seal::Sealer;
+use domain::caller::{Caller, PROBER};
+use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
+use domain::name::version_name;
+use domain::prompt_version::PromptVersion;
+use domain::rollout::{Rollout, RolloutOutcomes, RolloutStep};
+use domain::unix_time::UnixSeconds;
+
+/// The rollouts of one configuration.
+pub struct Rollouts {
+    /// By the public name of the prompt.
+    rollouts: BTreeMap<String, Rollout>,
+    sealer: Arc<Sealer>,
+    shared: Arc<RouterSharedState>,
+}
+
+/// What is known of the rollouts that were configured since the start, one of each prompt and pair
+/// of versions: an edit of the share keeps it.
+#[derive(Default)]
+pub(super) struct RolloutStates(Mutex<Vec<RolloutState>>);
+
+struct RolloutState {
+    prompt: String,
+    from: Arc<str>,
+    to: Arc<str>,
+    outcomes: RolloutOutcomes,
+    /// Why `to` was not served when it was needed last, as the log has it.
+    problem: Option<RolloutProblem>,
+}
+
+/// The version that a rollout has chosen for a call.
+#[derive(Clone, Copy)]
+pub(super) struct ChosenVersion<'a> {
+    rollout: &'a Rollout,
+    /// Whether it is `to`.
+    is_new: bool,
+    /// The prompt as it is listed, and the version that is served in its place.
+    pub listed: &'a Owner,
+    pub owner: &'a Owner,
+}
+
+/// Why a version is not served in the place of a prompt.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum RolloutProblem {
+    #[error("no upstream lists the prompt {0}")]
+    NoPrompt(String),
+    #[error("its upstream does not list {0}")]
+    NotListed(String),
+    #[error("approvals hold {name} back: {state}")]
+    Held { name: String, state: &'static str },
+    #[error(
+        "{name} requires the argument {argument:?}, which the prompt does not: calls that fit the \
+         list would fail"
+    )]
+    Argument { name: String, argument: String },
+    #[error(
+        "other overlays apply to {0} than to the prompt: write their `prompt` so that it matches both"
+    )]
+    Overlays(String),
+}
+
+/// A rollout, and what has become of it in this replica.
+#[derive(Clone, Debug)]
+pub struct RolloutStatus {
+    pub rollout: Rollout,
+    /// The share at present, and the next step.
+    pub share: f64,
+    pub next: Option<RolloutStep>,
+    /// Gets that `to` has answered since it was last armed, and how many of them have failed.
+    pub gets: u64,
+    pub failed: u64,
+    pub stepped_back: Option<UnixSeconds>,
+    /// Why `to` is not served.
+    pub problem: Option<RolloutProblem>,
+    /// Why the plain prompt is served in the place of `from`.
+    pub fallback: Option<RolloutProblem>,
+}
+
+impl RolloutStatus {
+    /// `running`, `blocked` (see `problem`) or `stepped_back`.
+    pub fn state(&self) -> &'static str {
+        match (&self.stepped_back, &self.problem) {
+            (Some(_), _) => "stepped_back",
+            (None, Some(_)) => "blocked",
+            (None, None) => "running",
+        }
+    }
+}
+
+impl Rollouts {
+    pub(super) fn new(
+        rollouts: &[Rollout],
+        sealer: Arc<Sealer>,
+        shared: Arc<RouterSharedState>,
+    ) -> Self {
+        let by_prompt = |rollout: &Rollout| (rollout.prompt.clone(), rollout.clone());
+        Self { rollouts: rollouts.iter().map(by_prompt).collect(), sealer, shared }
+    }
+
+    /// Chooses the version of a listed prompt that a caller gets; `None` without a rollout. The
+    /// gateway itself reads what people are to approve, the prompt that is listed.
+    pub(super) fn choose<'a>(
+        &'a self,
+        caller: &Caller,
+        listed: &'a Owner,
+        catalog: &'a Catalog,
+        now: UnixSeconds,
+    ) -> Option<ChosenVersion<'a>> {
+        let rollout = self.rollouts.get(&*listed.public_name)?;
+        if caller.id() == PROBER {
+            return None;
+        }
+        let place = |text: &str| {
+            let blind = self.sealer.blind(text);
+            blind.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
+        };
+        let new =
+            rollout.takes(caller, now, place).then(|| self.new_version(rollout, listed, catalog));
+        let new = new.flatten();
+        let owner = new.or_else(|| old_version(catalog, listed, &rollout.from).ok());
+        let owner = owner.unwrap_or(listed);
+        Some(ChosenVersion { rollout, is_new: new.is_some(), listed, owner })
+    }
+
+    /// The new version, unless it was taken back or cannot be served. The log has each reason once.
+    fn new_version<'a>(
+        &self,
+        rollout: &Rollout,
+        listed: &Owner,
+        catalog: &'a Catalog,
+    ) -> Option<&'a Owner> {
+        let found = version(catalog, listed, &rollout.to);
+        self.shared.rollouts.with(rollout, |state| {
+            if state.outcomes.stepped_back().is_some() {
+                return None;
+            }
+            let problem = found.as_ref().err();
+            if state.problem.as_ref() != problem {
+                let (prompt, to) = (&rollout.prompt, &rollout.to);
+                match problem {
+                    Some(why) => warn!(prompt, %to, %why, "a rollout serves no new version"),
+                    None => info!(prompt, %to, "a rollout serves its new version"),
+                }
+                state.problem = problem.cloned();
+            }
+            found.ok()
+        })
+    }
+
+    /// Counts the outcome of a get for its version; the new one is taken back where its rule says.
+    pub(super) fn note(
+        &self,
+        chosen: ChosenVersion<'_>,
+        reply: &Result<Reply, Fault>,
+        now: UnixSeconds,
+    ) {
+        let rollout = chosen.rollout;
+        let has_failed = reply.as_ref().is_err_and(is_failure);
+        let outcome = if has_failed { "failed" } else { "ok" };
+        self.shared.telemetry.metrics().rolled_out(&rollout.prompt, chosen.label(), outcome);
+        if !chosen.is_new {
+            return;
+        }
+        let (is_taken_back, (gets, failed)) = self.shared.rollouts.with(rollout, |state| {
+            let is_taken_back = state.outcomes.note(has_failed, rollout.step_back, now);
+            (is_taken_back, state.outcomes.counts())
+        });
+        if is_taken_back {
+            let (prompt, to) = (&rollout.prompt, &rollout.to);
+            warn!(prompt, %to, gets, failed, "a rollout stepped back; `promptgate rollouts rearm` begins again");
+            let event = rollout_event("rollout_stepped_back", rollout).number("gets", gets);
+            self.shared.upstream_deps.audit.note(event.number("failed", failed));
+        }
+    }
+
+    /// The rollouts, in the order of their prompts, with the lists of one snapshot.
+    pub fn status(&self, catalog: &Catalog, now: UnixSeconds) -> Vec<RolloutStatus> {
+        let status = |rollout: &Rollout| {
+            let outcomes = self.shared.rollouts.with(rollout, |state| state.outcomes.clone());
+            let (gets, failed) = outcomes.counts();
+            let Rollout { prompt, from, .. } = rollout;
+            let listed = catalog.content.owner(prompt);
+            RolloutStatus {
+                share: rollout.share_at(now),
+                next: rollout.next_step(now),
+                gets,
+                failed,
+                stepped_back: outcomes.stepped_back(),
+                problem: problem(catalog, rollout),
+                fallback: listed.and_then(|listed| old_version(catalog, listed, from).err()),
+                rollout: rollout.clone(),
+            }
+        };
+        self.rollouts.values().map(status).collect()
+    }
+
+    /// Begins the rollout of a prompt again, after a step back, and records that a person (`by`)
+    /// did. Returns whether it had stepped back; `None` without a rollout of the prompt.
+    pub fn rearm(&self, prompt: &str, by: &str) -> Option<bool> {
+        let rollout = self.rollouts.get(prompt)?;
+        let is_rearmed = self.shared.rollouts.with(rollout, |state| {
+            let is_stepped_back = state.outcomes.stepped_back().is_some();
+            if is_stepped_back {
+                state.outcomes = RolloutOutcomes::default();
+            }
+            is_stepped_back
+        });
+        if is_rearmed {
+            let event = rollout_event("rollout_rearmed", rollout).text("by", by);
+            self.shared.upstream_deps.audit.note(event);
+        }
+        Some(is_rearmed)
+    }
+}
+
+impl RolloutStates {
+    fn with<T>(&self, rollout: &Rollout, change: impl FnOnce(&mut RolloutState) -> T) -> T {
+        let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Rollout { prompt, from, to, .. } = rollout;
+        let is_of =
+            |state: &RolloutState| (&state.prompt, &state.from, &state.to) == (prompt, from, to);
+        let at = states.iter().position(is_of).unwrap_or_else(|| {
+            states.push(RolloutState {
+                prompt: prompt.clone(),
+                from: from.clone(),
+                to: to.clone(),
+                outcomes: RolloutOutcomes::default(),
+                problem: None,
+            });
+            states.len() - 1
+        });
+        change(&mut states[at])
+    }
+}
+
+impl<'a> ChosenVersion<'a> {
+    /// The label or version, as the configuration names it.
+    pub(super) fn label(&self) -> &'a Arc<str> {
+        if self.is_new { &self.rollout.to } else { &self.rollout.from }
+    }
+
+    /// The version, as records see it.
+    pub(super) fn served(&self) -> ServedVersion<'a> {
+        let Owner { public_name, raw_name, digest, version, .. } = self.owner;
+        let number = version.as_ref().map(|version| &*version.version);
+        ServedVersion { public_name, raw_name, definition: digest, label: self.label(), number }
+    }
+}
+
+/// Returns a version of a prompt.
+///
+/// # Errors
+/// Why it is not served.
+fn version<'a>(
+    catalog: &'a Catalog,
+    listed: &Owner,
+    label: &str,
+) -> Result<&'a Owner, RolloutProblem> {
+    let name = version_name(&listed.public_name, label);
+    // A prompt server may list its versions under such names, too.
+    let is_version = |owner: &&Owner| {
+        owner.upstream == listed.upstream
+            && *owner.raw_name == version_name(&listed.raw_name, label)
+    };
+    let by_name = || catalog.content.owner(&name).filter(is_version);
+    let Some(owner) = catalog.content.version(listed, label).or_else(by_name) else {
+        return Err(match catalog.held(&name) {
+            Some(row) => RolloutProblem::Held { name, state: row.decision.state.as_str() },
+            None => RolloutProblem::NotListed(name),
+        });
+    };
+    let is_required = |name: &str| {
+        listed.arguments.iter().any(|argument| argument.required && argument.name == name)
+    };
+    let mut required = owner.arguments.iter().filter(|argument| argument.required);
+    if let Some(argument) = required.find(|argument| !is_required(&argument.name)) {
+        return Err(RolloutProblem::Argument { name, argument: argument.name.clone() });
+    }
+    let overlays = |owner: &'_ Owner| owner.overlay.as_ref().map(|overlay| overlay.numbers.clone());
+    if overlays(owner) != overlays(listed) {
+        return Err(RolloutProblem::Overlays(name));
+    }
+    Ok(owner)
+}
+
+/// Returns the version for callers outside the share: the prompt itself, where it is of this label
+/// or number, or where nothing says which version it is.
+///
+/// # Errors
+/// Why it is not served; then the prompt itself is.
+fn old_version<'a>(
+    catalog: &'a Catalog,
+    listed: &'a Owner,
+    from: &str,
+) -> Result<&'a Owner, RolloutProblem> {
+    let is_it = |of: &Arc<PromptVersion>| *of.version == *from || of.label.as_deref() == Some(from);
+    if listed.version.as_ref().is_some_and(is_it) {
+        return Ok(listed);
+    }
+    match version(catalog, listed, from) {
+        Err(RolloutProblem::NotListed(_)) if listed.version.is_none() => Ok(listed),
+        found => found,
+    }
+}
+
+/// Returns why the new version of a rollout is not served, with the lists of one snapshot.
+pub fn problem(catalog: &Catalog, rollout: &Rollout) -> Option<RolloutProblem> {
+    match catalog.content.owner(&rollout.prompt) {
+        Some(listed) => version(catalog, listed, &rollout.to).err(),
+        None => Some(RolloutProblem::NoPrompt(rollout.prompt.clone())),
+    }
+}
+
+/// Whether a get failed by the version that it got: not by its caller, by the credential of one, or
+/// because the upstream could not be reached at all.
+fn is_failure(fault: &Fault) -> bool {
+    let Fault::Upstream(UpstreamFault { kind, .. }) = fault else { return false };
+    match kind {
+        // Invalid params.
+        Kind::Error { code, .. } => *code != -32602,
+        Kind::Reset(_)
+        | Kind::ChildExited(_)
+        | Kind::Internal(_)
+        | Kind::Timeout
+        | Kind::Status { .. }
+        | Kind::TooLarge { .. }
+        | Kind::Protocol(_)
+        | Kind::NoMessage { .. }
+        | Kind::NotApproved { .. }
+        | Kind::ServerRequestNotAllowed => true,
+        _ => false,
+    }
+}
+
+fn rollout_event(event: &'static str, Rollout { prompt, from, to, .. }: &Rollout) -> AuditEvent {
+    AuditEvent::new(event).text("prompt", prompt).text("from", from).text("to", to)
+}
