@@ -43,6 +43,8 @@ const GROUPS: [(&str, &[&str]); 3] = [
             "prompt_state",
             "prompt_states",
             "reload_requested",
+            "rollout_rearmed",
+            "rollout_stepped_back",
         ],
     ),
 ];

@@ -48,6 +48,7 @@ struct RecordMembers<'a> {
     endpoint: Option<Json<'a>>,
     method: Option<Json<'a>>,
     name: Option<Json<'a>>,
+    served: Option<Json<'a>>,
     upstream: Option<Json<'a>>,
     outcome: Option<Json<'a>>,
     duration_us: Option<Json<'a>>,
@@ -113,6 +114,7 @@ impl<'a> RecordMembers<'a> {
                 "\"endpoint\"" => &mut members.endpoint,
                 "\"method\"" => &mut members.method,
                 "\"name\"" => &mut members.name,
+                "\"served\"" => &mut members.served,
                 "\"upstream\"" => &mut members.upstream,
                 "\"outcome\"" => &mut members.outcome,
                 "\"duration_us\"" => &mut members.duration_us,
@@ -175,7 +177,8 @@ impl OpenCalls {
         });
         let open = OpenCall {
             // The name of a prompt that no upstream has is arbitrary text of the client.
-            prompt: text(record.name).filter(|_| upstream.is_some()),
+            // Versions that a rollout serves are compared by their own names.
+            prompt: text(record.served.or(record.name)).filter(|_| upstream.is_some()),
             upstream,
             caller: text(record.caller).unwrap_or_default(),
             groups: groups.unwrap_or_default(),
