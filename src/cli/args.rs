@@ -142,6 +142,13 @@ pub(super) enum Command {
     /// required. Tokens themselves are never shown.
     #[command(subcommand)]
     Accounts(AccountsCommand),
+    /// List rollouts, or begin one again that has stepped back
+    ///
+    /// A rollout gives a share of the callers another version of a prompt ([[rollouts]] in the
+    /// file). Calls the admin API of a running gateway, with the token in the environment variable
+    /// PROMPTGATE_ADMIN_TOKEN if one is required.
+    #[command(subcommand)]
+    Rollouts(RolloutsCommand),
     /// Show how often prompts were used, by whom, and with which outcomes
     ///
     /// Covers the last 7 days, or the time since --since. Reads the usage index (the SQLite
@@ -466,6 +473,19 @@ pub(super) enum AccountsCommand {
         /// Revoke the accounts of all callers at all upstreams
         #[arg(long, conflicts_with_all = ["caller", "upstream"])]
         all: bool,
+        #[command(flatten)]
+        admin: AdminApi,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum RolloutsCommand {
+    /// List the rollouts, with the gets of their new versions and how many have failed
+    List(AdminApi),
+    /// Serve the new version again, after the gateway took it back (needs admin.write)
+    Rearm {
+        /// Public name of the prompt
+        name: String,
         #[command(flatten)]
         admin: AdminApi,
     },

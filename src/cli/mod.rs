@@ -30,6 +30,7 @@ mod import;
 mod init;
 mod key;
 mod approvals;
+mod rollouts;
 mod serve;
 mod status;
 mod unmatched;
@@ -87,6 +88,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Logins { file, output } => login::list(&file.config, &output)?,
         Command::Logout(options) => login::end(&options)?,
         Command::Accounts(command) => accounts::run(&command)?,
+        Command::Rollouts(command) => rollouts::run(&command)?,
         Command::Usage(query) => usage::run(&query)?,
         Command::Key(KeyCommand::New { id, groups }) => key::new(id.as_deref(), &groups)?,
         Command::Status(admin) => status::run(&admin)?,

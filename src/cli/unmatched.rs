@@ -12,7 +12,9 @@ use domain::caller::{ANONYMOUS, CONSOLE, PROBER};
 use domain::glob::Glob;
 use domain::name::UpstreamId;
 use domain::similar::suggestion;
+use gateway::router::catalog::Catalog;
 use gateway::router::refresh::Refresh;
+use gateway::router::rollouts;
 use gateway::router::source::UpstreamSource;
 use gateway::upstream::driver::{DriverId, DriverReport, FetchedList};
 use gateway::upstream::prompt_list::PromptList;
@@ -24,13 +26,18 @@ pub(super) struct KnownPrompts<'a> {
     raw: BTreeMap<&'a str, Vec<String>>,
     /// Public names, before and after overlays.
     public: BTreeSet<String>,
+    /// The catalog of these lists when approvals hold nothing back.
+    catalog: Catalog,
 }
 
 impl<'a> KnownPrompts<'a> {
     /// `lists` are those of the upstreams of the configuration, in its order; `None` where the list
     /// is not known.
     pub(super) fn new(config: &'a Config, lists: &[Option<PromptList>]) -> Self {
-        let mut known = Self { config, raw: BTreeMap::new(), public: BTreeSet::new() };
+        let catalog = served(config, lists);
+        let served = catalog.content.owners().map(|owner| owner.public_name.to_string());
+        let public = served.collect();
+        let mut known = Self { config, raw: BTreeMap::new(), public, catalog };
         for (upstream, list) in config.upstreams.iter().zip(lists) {
             let Some(list) = list else { continue };
             let names = list.prompts.iter().map(|prompt| prompt.name.clone());
@@ -39,7 +46,6 @@ impl<'a> KnownPrompts<'a> {
             known.public.extend(names.iter().filter_map(public));
             known.raw.insert(upstream.id.as_str(), names);
         }
-        known.public.extend(served(config, lists));
         known
     }
 
@@ -74,10 +80,26 @@ impl<'a> KnownPrompts<'a> {
                 add(&key, no_prompt("", &glob, &self.public));
             }
         }
+        self.blocked_rollouts(&mut add);
         self.unmatched_rules(&mut add);
         self.unmatched_callers(&mut add);
         self.rules_of_probes(&mut add);
         found
+    }
+
+    /// Rollouts that would serve no new version.
+    fn blocked_rollouts(&self, add: &mut dyn FnMut(&str, String)) {
+        for (number, rollout) in (1..).zip(&self.config.rollouts) {
+            let glob = Glob::parse(&rollout.prompt);
+            if self.catalog.content.owner(&rollout.prompt).is_none() {
+                if let Some(glob) = glob.filter(|glob| !self.may_be_public(glob)) {
+                    let what = no_prompt("", &glob, &self.public);
+                    add(&format!("rollouts.{number}.prompt"), what);
+                }
+            } else if let Some(problem) = rollouts::problem(&self.catalog, rollout) {
+                add(&format!("rollouts.{number}.to"), problem.to_string());
+            }
+        }
     }
 
     /// The prompts of access rules, which are names at the upstreams.
@@ -141,6 +163,16 @@ impl<'a> KnownPrompts<'a> {
                 unknown(format!("access.rules.{number}.callers"), "no caller is named", name, &ids);
             }
         }
+        for (number, rollout) in (1..).zip(&self.config.rollouts) {
+            for name in rollout.groups.iter().filter(|name| !groups.contains(name.as_str())) {
+                unknown(
+                    format!("rollouts.{number}.groups"),
+                    "no caller is in the group",
+                    name,
+                    &groups,
+                );
+            }
+        }
         for (number, limit) in (1..).zip(&self.config.limits) {
             let globs = limit.callers.iter();
             for glob in globs.filter(|glob| !ids.iter().any(|id| glob.matches(id))) {
@@ -170,8 +202,8 @@ fn is_all(glob: &Glob) -> bool {
     glob.to_string() == "*"
 }
 
-/// Returns the public names that these lists give when approvals hold nothing back.
-fn served(config: &Config, lists: &[Option<PromptList>]) -> Vec<String> {
+/// Returns the catalog of these lists when approvals hold nothing back.
+fn served(config: &Config, lists: &[Option<PromptList>]) -> Catalog {
     let mut config = config.clone();
     config.approvals.mode = Mode::Off;
     config.approvals.modes.clear();
@@ -184,8 +216,7 @@ fn served(config: &Config, lists: &[Option<PromptList>]) -> Vec<String> {
         let outcome = Ok(FetchedList { listed, fresh_for: None });
         refresh.take([DriverReport { driver, outcome }], Instant::now());
     }
-    let catalog = refresh.snapshot();
-    catalog.content.owners().map(|owner| owner.public_name.to_string()).collect()
+    refresh.snapshot()
 }
 
 fn no_prompt<'n>(whose: &str, glob: &Glob, known: impl IntoIterator<Item = &'n String>) -> String {
@@ -262,6 +293,37 @@ mod tests {
         let all = warnings(toml, &[Some(list(&["any"])), lib]);
         assert!(all.iter().any(|line| line.contains("`far__x`")), "{all:#?}");
         assert!(all.iter().any(|line| line.contains("access.rules.1.prompts")), "{all:#?}");
+    }
+
+    #[test]
+    fn a_rollout_that_would_serve_no_new_version_is_said_with_the_reason() {
+        let toml = |prompt: &str, to: &str| {
+            format!("[[rollouts]]\nprompt = \"{prompt}\"\nto = \"{to}\"\nshare = 0.1\n")
+        };
+        let lib = [None, Some(list(&["review", "review@candidate"]))];
+        for (prompt, to, expected) in [
+            ("lib__review", "candidate", None),
+            (
+                "lib__review",
+                "5",
+                Some("9: rollouts.1.to: its upstream does not list lib__review@5"),
+            ),
+            (
+                "lib__reviw",
+                "5",
+                Some(
+                    "8: rollouts.1.prompt: no prompt matches `lib__reviw`; did you mean `lib__review`",
+                ),
+            ),
+            ("far__any", "5", None),
+        ] {
+            let found = warnings(&toml(prompt, to), &lib);
+            assert_eq!(found.len(), usize::from(expected.is_some()), "{found:?}");
+            assert!(
+                found.iter().all(|line| line.starts_with(expected.unwrap_or_default())),
+                "{found:?}"
+            );
+        }
     }
 
     #[test]

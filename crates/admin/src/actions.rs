@@ -5,6 +5,7 @@ use http::request::Parts;
 use http::{Method, StatusCode};
 use hyper::body::Incoming;
 use serde::Deserialize;
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use super::console::{ConsoleFrame, LoginPage, SignedInPage};
 use super::pages::trial::{self, Attempt};
 use super::pages::{self, PageError, PageResult};
 use super::request::{PageRequest, Params};
+use super::rollouts::RearmRequest;
 use super::routes::{self, ConsolePage, FoundRoutes, Handler, LoginStep};
 use super::sign_in::{LocalPath, Redirect, SignInError, SignedIn, Via, Visitor, is_same_site_post};
 use super::{
@@ -331,6 +333,19 @@ impl AdminServer {
             StatusCode::OK,
             &accounts::revoke(&self.state, revocation, visitor).await,
         ))
+    }
+
+    /// Begins a rollout again that has stepped back.
+    pub(super) async fn rearm(
+        &self,
+        head: &Parts,
+        body: Incoming,
+        visitor: &Visitor,
+    ) -> PageResult<AdminAnswer> {
+        let request: RearmRequest = self.json_body(head, body, r#"{"prompt": "NAME"}"#).await?;
+        let rearmed = self.state.router.rollouts().rearm(&request.prompt, &visitor.id);
+        let rearmed = rearmed.ok_or_else(|| PageError::not_found("rollout of this prompt"))?;
+        Ok(AdminAnswer::json(StatusCode::OK, &json!({ "rearmed": rearmed })))
     }
 
     /// Answers the question of a command about usage and audit logs.

@@ -1,5 +1,6 @@
 //! The admin side: liveness, readiness, metrics, the state of the gateway as JSON, and the console
-//! for people. It reads state; only decisions on prompts and revocations of accounts change any.
+//! for people. It reads state; only decisions on prompts and rollouts, and revocations of accounts
+//! change any.
 
 #![forbid(unsafe_code)]
 // Untrusted input must not panic; tests may.
@@ -17,6 +18,7 @@ mod readiness;
 mod approvals;
 mod reloads;
 mod request;
+mod rollouts;
 mod routes;
 pub mod sheet;
 mod sign_in;
@@ -275,6 +277,7 @@ impl AdminServer {
             Handler::Approval => self.examined_over_api(name).await,
             Handler::Decide(action) => self.decide(action.clone(), head, body, visitor).await,
             Handler::Revoke => self.revoke(head, body, visitor).await,
+            Handler::Rearm => self.rearm(head, body, visitor).await,
             Handler::Reload => self.reload(head, body, visitor).await,
             Handler::Evidence => self.evidence(head, body).await,
             Handler::Archived => self.archived(head, body, visitor).await,

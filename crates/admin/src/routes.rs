@@ -7,7 +7,7 @@ use super::answer::AdminAnswer;
 use super::console::PromptTab;
 use super::sign_in::Role;
 use super::state::AdminState;
-use super::{accounts, approvals};
+use super::{accounts, approvals, rollouts};
 use domain::percent;
 use gateway::router::approvals::Action;
 
@@ -33,6 +33,7 @@ pub(super) enum Handler {
     Approval,
     Decide(Action),
     Revoke,
+    Rearm,
     Reload,
     /// Usage and audit logs of all replicas.
     Evidence,
@@ -108,7 +109,7 @@ const TESTER: Option<Role> = Some(Role::Tester);
 const APPROVER: Option<Role> = Some(Role::Approver);
 
 /// A path without names comes before one that it matches, too.
-static ROUTES: [Route; 51] = [
+static ROUTES: [Route; 53] = [
     get("/livez", None, Handler::Livez),
     get("/readyz", None, Handler::Readyz),
     get("/metrics", VIEWER, Handler::Metrics),
@@ -120,6 +121,8 @@ static ROUTES: [Route; 51] = [
     post("/api/v1/evidence", VIEWER, Handler::Evidence),
     get("/api/v1/accounts", VIEWER, Handler::Document(|state| ok(&accounts::all(state)))),
     post("/api/v1/accounts/revoke", APPROVER, Handler::Revoke),
+    get("/api/v1/rollouts", VIEWER, Handler::Document(|state| ok(&rollouts::all(state)))),
+    post("/api/v1/rollouts/rearm", APPROVER, Handler::Rearm),
     post("/api/v1/reload", APPROVER, Handler::Reload),
     post("/api/v1/audit/archived", TESTER, Handler::Archived),
     get("/api/v1/approvals", VIEWER, Handler::Document(approvals::answer)),

@@ -240,7 +240,7 @@ async fn first_steps(
 }
 
 /// The events of the feed: decisions, reloads, definitions, upstreams, and people who sign in.
-const CHANGES: [&str; 30] = [
+const CHANGES: [&str; 32] = [
     "prompt_approved",
     "prompt_approved_by_one",
     "prompt_rejected",
@@ -261,6 +261,8 @@ const CHANGES: [&str; 30] = [
     "login_failed",
     "login_forgotten",
     "account_revoked",
+    "rollout_stepped_back",
+    "rollout_rearmed",
     "child_started",
     "child_ended",
     "commit_served",

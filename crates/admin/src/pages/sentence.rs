@@ -53,6 +53,11 @@ const SENTENCES: &[(&str, &str)] = &[
     ("refused", "*Refused* {count:request} of {who}: {reason}[ ({by})]"),
     ("reload_requested", "{by} requested a reload[, and accepted the file {accepted}]"),
     ("resumed", "The audit log can be written again[, after {after}]"),
+    ("rollout_rearmed", "{by} began the rollout of {prompt} to {to} again"),
+    (
+        "rollout_stepped_back",
+        "The rollout of {prompt} to {to} *stepped back*: {failed} of {gets:get} failed",
+    ),
     ("segment_archived", "The log file {name} was archived[ in {folder}]"),
     ("segment_lost", "The file of the audit log was *damaged by others*: {damage}"),
     ("segment_removed", "The oldest log file {name} was removed, with {count:record}"),

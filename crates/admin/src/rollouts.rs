@@ -1,0 +1,56 @@
+//! `/api/v1/rollouts`: the rollouts of this replica, and their new beginning after a step back.
+
+use std::time::SystemTime;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::AdminState;
+use domain::rollout::{RolloutStep, StepBack};
+use domain::unix_time::UnixSeconds;
+use gateway::downstream::clock::now;
+use gateway::router::rollouts::RolloutStatus;
+
+/// The rollout that begins again, as the body of a POST.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RearmRequest {
+    /// Public name of its prompt.
+    pub prompt: String,
+}
+
+/// Returns the document of `/api/v1/rollouts`, in the order of the prompts.
+pub(super) fn all(state: &AdminState) -> Value {
+    let rollouts = state.router.rollouts().status(&state.router.catalog(), now());
+    json!({ "rollouts": rollouts.iter().map(rollout_json).collect::<Vec<_>>() })
+}
+
+fn rollout_json(status: &RolloutStatus) -> Value {
+    let RolloutStatus { rollout, share, next, gets, failed, stepped_back, .. } = status;
+    let step = |RolloutStep { at, share }: RolloutStep| json!({"at": time(at), "share": share});
+    let rule = |StepBack { share, over }: StepBack| json!({"share": share, "over": over});
+    json!({
+        "prompt": rollout.prompt,
+        "from": &*rollout.from,
+        "to": &*rollout.to,
+        "state": status.state(),
+        "why": why(status),
+        "share": share,
+        "nextStep": next.map(step),
+        "groups": rollout.groups,
+        "gets": gets,
+        "failed": failed,
+        "stepBack": rollout.step_back.map(rule),
+        "steppedBackAt": stepped_back.map(time),
+    })
+}
+
+fn why(status: &RolloutStatus) -> Option<String> {
+    let fallback = |why| format!("in the place of `from`, the plain prompt is served: {why}");
+    let problem = status.problem.as_ref().map(ToString::to_string);
+    problem.or_else(|| status.fallback.as_ref().map(fallback))
+}
+
+fn time(at: UnixSeconds) -> String {
+    humantime::format_rfc3339_seconds(SystemTime::from(at.writable())).to_string()
+}

@@ -1,0 +1,69 @@
+//! `promptgate rollouts`: versions that a share of the callers gets, in a running gateway.
+
+use serde_json::{Value, json};
+
+use super::args::{AdminApi, RolloutsCommand};
+use super::failure::Failure;
+use super::output::{Column, printable_line, table};
+use super::reach::Reach;
+use super::runtime::runtime;
+use super::status::{fetch_once, send_once};
+
+const PATH: &str = "/api/v1/rollouts";
+
+/// Runs one of the commands.
+///
+/// # Errors
+/// The gateway cannot be reached, or refuses.
+pub(super) fn run(command: &RolloutsCommand) -> Result<(), Failure> {
+    match command {
+        RolloutsCommand::List(admin) => {
+            let document = runtime()?.block_on(fetch_once(&url(admin)?, PATH))?;
+            admin.output.print(&document["rollouts"], &text(&document["rollouts"]))
+        }
+        RolloutsCommand::Rearm { name, admin } => {
+            let (url, path) = (url(admin)?, format!("{PATH}/rearm"));
+            let body = json!({"prompt": name});
+            let document = runtime()?.block_on(send_once(&url, &path, &body))?;
+            let said = if document["rearmed"] == true { REARMED } else { NOT_STEPPED_BACK };
+            admin.output.print(&document, said)
+        }
+    }
+}
+
+fn url(admin: &AdminApi) -> Result<String, Failure> {
+    Reach::find(&admin.file).admin(admin.url.as_deref())
+}
+
+const COLUMNS: [Column; 7] = [
+    Column::new("PROMPT", "prompt"),
+    Column::new("FROM", "from"),
+    Column::new("TO", "to"),
+    Column { heading: "SHARE", member: "share", format: percent },
+    Column::new("GETS", "gets"),
+    Column::new("FAILED", "failed"),
+    Column::new("STATE", "state"),
+];
+
+fn percent(share: &Value) -> String {
+    format!("{} %", (share.as_f64().unwrap_or_default() * 10_000.0).round() / 100.0)
+}
+
+fn text(rollouts: &Value) -> String {
+    let rows = rollouts.as_array().map(Vec::as_slice).unwrap_or_default();
+    if rows.is_empty() {
+        return NONE.to_owned();
+    }
+    let reasons = rows.iter().filter_map(|row| {
+        let (prompt, why) = (row["prompt"].as_str()?, row["why"].as_str()?);
+        Some(format!("\n{}: {}", printable_line(prompt), printable_line(why)))
+    });
+    table(&COLUMNS, rows) + &reasons.collect::<String>()
+}
+
+const NONE: &str = "No [[rollouts]] are configured.";
+
+const REARMED: &str = "The rollout begins again in this replica: its share of the callers gets the new version. Other replicas \
+                       count for themselves: ask each.";
+
+const NOT_STEPPED_BACK: &str = "Nothing to do: this replica has not taken the new version back.";
