@@ -58,6 +58,7 @@ mod reload;
 mod reload_follow;
 #[cfg(unix)]
 mod reload_sinks;
+mod rollouts;
 mod server_requests;
 mod skills;
 mod stdio;
