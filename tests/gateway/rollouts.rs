@@ -230,7 +230,7 @@ async fn a_version_that_nobody_approved_is_not_served_and_its_approval_is_its_ow
         + &rollout("share = 1")
         + &api_key("ada", "ada");
     let folder = Folder::new(&toml);
-    folder.approvals(&["approve", "up__refund"]).await;
+    folder.approvals(&["approve", "up__refund", "--yes"]).await;
     let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
     let (ada, admin) =
         (process.client().with("X-API-Key", "ada"), admin.with("Authorization", "Bearer t"));
@@ -240,7 +240,7 @@ async fn a_version_that_nobody_approved_is_not_served_and_its_approval_is_its_ow
         row["why"].as_str().unwrap().contains("approvals hold up__refund@candidate back"),
         "{row}"
     );
-    folder.approvals(&["approve", "up__refund@candidate"]).await;
+    folder.approvals(&["approve", "up__refund@candidate", "--yes"]).await;
     eventually(async || got(&ada).await, |text| text == "refund@candidate").await;
     assert_eq!(look(&admin).await["state"], "running");
     process.stop().await;
