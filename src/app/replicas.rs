@@ -143,6 +143,11 @@ async fn handle_all(
                 desk.answer(body, receipt, &tasks);
                 continue;
             }
+            RelayMessage::Hint { upstream } => {
+                edition.router.hint(&upstream);
+                tasks.spawn(receipt.acknowledge(Handling::Handled));
+                continue;
+            }
             RelayMessage::Response { .. } | RelayMessage::Cancelled { .. } => {
                 let handling = edition.shared.receive(&message);
                 tasks.spawn(receipt.acknowledge(handling));

@@ -15,13 +15,13 @@ use crate::support::{Gateway, eventually};
 const ADMIN: &str = "[listing]\ndebounce = \"20ms\"\n[admin]\nlisten = \"127.0.0.1:0\"\n";
 
 /// A repository, and a folder for the state of the gateway.
-struct Repository {
+pub(super) struct Repository {
     folder: tempfile::TempDir,
 }
 
 impl Repository {
     /// With one commit of the prompt `greet` in the folder `prompts`.
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let repository = Self { folder: tempfile::tempdir().unwrap() };
         fs::create_dir(repository.work()).unwrap();
         repository.git(&["init", "-q", "-b", "main"]);
@@ -49,7 +49,7 @@ impl Repository {
     }
 
     /// Commits this text of the prompt, and returns the id.
-    fn commit(&self, text: &str) -> String {
+    pub(super) fn commit(&self, text: &str) -> String {
         self.commit_with(text, &[])
     }
 
@@ -60,7 +60,7 @@ impl Repository {
         self.git(&["rev-parse", "HEAD"])
     }
 
-    fn table(&self, keys: &str) -> String {
+    pub(super) fn table(&self, keys: &str) -> String {
         let (work, state) = (self.work(), self.folder.path().join("state"));
         let (work, state) = (work.display(), state.display());
         format!(
@@ -92,7 +92,7 @@ async fn text(gateway: &Gateway) -> Option<String> {
     Some(reply["result"]["messages"][0]["content"]["text"].as_str()?.trim().to_owned())
 }
 
-async fn serves(gateway: &Gateway, expected: &str) {
+pub(super) async fn serves(gateway: &Gateway, expected: &str) {
     eventually(async || text(gateway).await, |seen| seen.as_deref() == Some(expected)).await;
 }
 

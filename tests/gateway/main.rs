@@ -37,6 +37,7 @@ mod generated_rules;
 #[cfg(unix)]
 mod git;
 mod health;
+mod hooks;
 mod library;
 mod limits;
 mod list_changed;

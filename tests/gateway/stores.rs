@@ -14,7 +14,7 @@ const QUICK: &str = "[listing]\ndebounce = \"5ms\"\n";
 
 /// A scripted MLflow: versions and the alias `production` of each prompt.
 #[derive(Clone, Default)]
-struct Registry(Arc<Mutex<Registered>>);
+pub(crate) struct Registry(Arc<Mutex<Registered>>);
 
 #[derive(Default)]
 struct Registered {
@@ -31,7 +31,7 @@ struct Versions {
 
 impl Registry {
     /// Adds a version, and moves the alias to it.
-    fn publish(&self, name: &str, text: &str) {
+    pub(crate) fn publish(&self, name: &str, text: &str) {
         self.add(name, "text", text);
         self.promote(name, None);
     }
@@ -57,7 +57,7 @@ impl Registry {
         self.0.lock().unwrap().broken = broken;
     }
 
-    async fn serve(&self) -> Upstream {
+    pub(crate) async fn serve(&self) -> Upstream {
         let registry = self.clone();
         Upstream::start(move |asked| registry.answer(&asked.path)).await
     }
@@ -133,11 +133,11 @@ async fn texts(client: &Client, name: &str, arguments: Value) -> Vec<String> {
     }
 }
 
-async fn serves(client: &Client, name: &str, expected: &[&str]) {
+pub(crate) async fn serves(client: &Client, name: &str, expected: &[&str]) {
     eventually(async || texts(client, name, json!({})).await, |texts| texts == expected).await;
 }
 
-async fn lists(client: &Client, expected: &[&str]) {
+pub(crate) async fn lists(client: &Client, expected: &[&str]) {
     eventually(async || client.names().await.0, |names| names == expected).await;
 }
 

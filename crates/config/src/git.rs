@@ -12,6 +12,7 @@ use super::net::Proxies;
 use super::reader::Section;
 use super::secret::Secret;
 use super::tls::certificate_authorities;
+use super::webhook;
 
 /// A git repository with the files of a library.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -34,6 +35,8 @@ pub struct Git {
     pub ca: Option<Arc<str>>,
     /// `None`: the repository is reached directly.
     pub proxies: Option<Proxies>,
+    /// `None`: no webhooks are taken.
+    pub webhook_secret: Option<Secret>,
 }
 
 impl Git {
@@ -68,6 +71,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Git> {
     let trusted_keys = trusted_keys(section);
     let ca = certificate_authorities(section);
     let proxies = section.flag("proxy", true).then(Proxies::default);
+    let webhook_secret = webhook::incoming(section);
     let authorization = credential.as_ref().map(|(user, password)| {
         let pair = format!("{user}:{}", password.expose());
         Secret::new(format!("Basic {}", BASE64_STANDARD.encode(pair)))
@@ -83,6 +87,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Git> {
         trusted_keys,
         ca,
         proxies,
+        webhook_secret,
     })
 }
 

@@ -115,10 +115,18 @@ impl Limits {
 /// The name of the document below the path of the endpoint. No view can have it.
 const CLIENT_DOCUMENT: &str = "client.json";
 
+/// The path of webhooks below the endpoint, to which the id of an upstream is added.
+const HOOKS: &str = "hooks/";
+
 impl Server {
     /// Returns the path of a view.
     pub fn view_path(&self, name: &str) -> String {
         format!("{}/{name}", self.path)
+    }
+
+    /// Returns the path of the webhooks of all upstreams, with a slash at its end.
+    pub fn hooks_path(&self) -> String {
+        self.view_path(HOOKS)
     }
 
     /// Returns the path of the document about the gateway as a client of authorization servers.

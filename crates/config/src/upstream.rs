@@ -19,6 +19,7 @@ use super::reader::{MILLISECOND, Section};
 use super::secret::Secret;
 use super::settings::{OnChangedDefinition, Settings, approval, server_requests, settings};
 use super::tls::certificate_authorities;
+use super::webhook;
 use base::platform::disk;
 use domain::address_policy::AddressPolicy;
 use domain::approval::Mode;
@@ -78,6 +79,8 @@ pub struct Store {
     /// Whether messages of roles like `system`, which MCP lacks, become messages of the user;
     /// otherwise their prompts are left out.
     pub has_system_as_user: bool,
+    /// `None`: no webhooks are taken.
+    pub webhook_secret: Option<Secret>,
 }
 
 /// The interface of a prompt store.
@@ -215,6 +218,18 @@ impl UpstreamSettings {
         }
     }
 
+    /// Returns the secret with which it signs webhooks, if any are taken.
+    pub fn webhook_secret(&self) -> Option<&Secret> {
+        match &self.transport {
+            Transport::Git(git) => git.webhook_secret.as_ref(),
+            Transport::Store(store) => store.webhook_secret.as_ref(),
+            Transport::Http(_)
+            | Transport::Sse(_)
+            | Transport::Stdio(_)
+            | Transport::Library(_) => None,
+        }
+    }
+
     fn http_mut(&mut self) -> Option<&mut Http> {
         match &mut self.transport {
             Transport::Http(http) | Transport::Sse(http) => Some(http),
@@ -239,7 +254,8 @@ impl UpstreamSettings {
             Transport::Git(git) => git.authorization.iter().chain(&git.password).collect(),
             Transport::Library(_) => Vec::new(),
         };
-        let secrets = values.into_iter().filter(|value| !value.is_plain());
+        let values = values.into_iter().chain(self.webhook_secret());
+        let secrets = values.filter(|value| !value.is_plain());
         let forms = |secret: &Secret| {
             let text = secret.expose();
             let credentials = text.split_once(' ').map(|(_scheme, credentials)| credentials);
@@ -279,6 +295,9 @@ filter, such as "tags.team = 'docs'": Which prompts are read. `mlflow`: a search
     models. `langfuse`: a tag. Not set: all.
 system: Prompt stores: messages of the role `system`, which MCP lacks. `refuse` leaves out their
     prompts, `as_user` makes them messages of the user.
+webhook_secret, such as { env = "WEBHOOK_SECRET" }: `git`, `mlflow` and `langfuse`: secret of the
+    webhooks at `server.path` + `/hooks/NAME`, after which the upstream is read at once. Not set:
+    none are taken.
 command, such as ["uvx", "mcp-server-fetch"]: `stdio`: program and arguments, which no shell
     interprets. Required.
 env, such as { LOG_LEVEL = "debug" }: `stdio`: environment variables, texts or secrets. See `inherit` for
@@ -523,9 +542,13 @@ fn store(section: &mut Section<'_>, kind: StoreKind) -> Option<Transport> {
             "is not for Phoenix, which lists all prompts; choose some by the `prompts` of a view";
         section.reject("filter", hint);
     }
+    if kind == StoreKind::Phoenix && section.has("webhook_secret") {
+        section.reject("webhook_secret", "is not for Phoenix, which sends no webhooks");
+    }
     let filter = section.optional_text("filter").filter(|filter| !filter.is_empty());
     let system = [("refuse", false), ("as_user", true)];
     let has_system_as_user = section.choice("system", false, &system);
+    let webhook_secret = webhook::incoming(section);
     let http = http_server(section, None)?;
     if http.credentials.caller.is_some() {
         section
@@ -536,7 +559,7 @@ fn store(section: &mut Section<'_>, kind: StoreKind) -> Option<Transport> {
         let rule = "must be the address before `/api` or `/v1`, such as \"http://127.0.0.1:5000\"";
         section.mistake("url", rule);
     }
-    Some(Transport::Store(Store { kind, http, label, filter, has_system_as_user }))
+    Some(Transport::Store(Store { kind, http, label, filter, has_system_as_user, webhook_secret }))
 }
 
 fn http_server(section: &mut Section<'_>, revision: Option<Revision>) -> Option<Http> {

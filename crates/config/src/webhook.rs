@@ -1,4 +1,5 @@
-//! `[approvals.notify]`: the webhook that says that prompts wait for approval.
+//! `[approvals.notify]`: the webhook that says that prompts wait for approval. Also the secret of
+//! webhooks that come in.
 
 use http::Uri;
 
@@ -63,6 +64,19 @@ pub(super) fn read(section: &mut Section<'_>, telemetry: &TelemetrySettings) -> 
     Some(Webhook { url: address?, key: key?, gateway: gateway.clone(), proxies: proxies.clone() })
 }
 
+/// Least length of a secret, in bytes: stores let people type their own.
+const LEAST_SECRET: usize = 8;
+
+/// Reads `webhook_secret` of an upstream.
+pub(super) fn incoming(section: &mut Section<'_>) -> Option<Secret> {
+    let secret = section.secret("webhook_secret")?;
+    if secret.expose().len() < LEAST_SECRET {
+        let rule = "must have at least 8 characters; create one with `openssl rand -hex 32`";
+        section.mistake("webhook_secret", rule);
+    }
+    Some(secret)
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -107,5 +121,28 @@ mod tests {
         let error = read(&format!("{url}secret = {{ env = \"UNSET\" }}\n")).unwrap_err();
         assert!(error.contains("UNSET is not set") && !error.contains("required"), "{error}");
         assert!(read(&format!("{url}{key}events = []\n")).is_err(), "an unknown key");
+    }
+
+    #[test]
+    fn k5_the_secret_of_webhooks_is_for_upstreams_that_send_some_and_is_not_shown() {
+        let read = |transport: &str, secret: &str| {
+            let toml = format!(
+                "[upstreams.a]\ntransport = \"{transport}\"\nurl = \"https://a.example/p\"\n\
+                 webhook_secret = {{ value = \"{secret}\" }}\n"
+            );
+            let read = crate::Config::parse("g", &toml, Path::new(""), &[]);
+            read.map_err(|error| error.to_string())
+        };
+        for transport in ["mlflow", "langfuse", "git"] {
+            let upstream = read(transport, "tops3cret").unwrap().upstreams.remove(0);
+            assert!(upstream.webhook_secret().is_some(), "{transport}");
+            assert_eq!(upstream.secrets(), ["tops3cret"], "{transport}");
+            assert!(!format!("{upstream:?}").contains("tops3cret"));
+            let error = read(transport, "short").unwrap_err();
+            assert!(error.contains("at least 8 characters") && !error.contains("short"), "{error}");
+        }
+        let error = read("phoenix", "tops3cret").unwrap_err();
+        assert!(error.contains("Phoenix, which sends no webhooks"), "{error}");
+        assert!(read("http", "tops3cret").is_err());
     }
 }

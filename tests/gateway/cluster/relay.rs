@@ -3,6 +3,8 @@
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::hooks;
+use crate::stores::{Registry, serves};
 use crate::support::client::request;
 use crate::support::replicas::{Replica, Replicas, Store};
 use crate::support::server_request_upstream::{accept_blue, form_elicitation};
@@ -225,4 +227,23 @@ async fn messages_for_a_replica_that_was_killed_are_refused_and_later_unknown() 
         "params": {"requestId": 1}});
     let client = left.clone().with("Mcp-Session-Id", &session);
     assert_eq!(client.post(&cancel).await.status, 202);
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn a_webhook_that_one_replica_gets_is_heard_by_all() {
+    let registry = Registry::default();
+    registry.publish("greet", "one");
+    let prompts = registry.serve().await;
+    let store = Store::start().await;
+    let replicas = Replicas::start(&store.url(), &hooks::table(&prompts)).await;
+    for replica in &replicas.replicas {
+        serves(&replica.client(), "s__greet", &["one"]).await;
+    }
+    registry.publish("greet", "two");
+    let delivered = hooks::deliver(&replicas.client(), "/mcp/hooks/s").await;
+    assert_eq!(delivered.status, 202);
+    for replica in &replicas.replicas {
+        serves(&replica.client(), "s__greet", &["two"]).await;
+    }
 }

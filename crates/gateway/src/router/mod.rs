@@ -433,6 +433,14 @@ impl Router {
         self.shared.suspended.count()
     }
 
+    /// Reads an upstream again, soon, since it says that it has changed.
+    pub fn hint(&self, upstream: &str) {
+        let id = UpstreamId::parse(upstream);
+        if let Some(upstream) = id.and_then(|id| self.upstreams.get(&id)) {
+            upstream.take_hint();
+        }
+    }
+
     /// The upstreams whose prompts are probed without being asked for.
     pub fn probed_upstreams(&self) -> impl Iterator<Item = &UpstreamId> {
         let is_compared = |id: &&UpstreamId| self.approvals.rules.mode_of(id) != Mode::Off;

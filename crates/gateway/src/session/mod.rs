@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::debug;
 
 use crate::cluster::{ClusterMember, Handling, RelayMessage};
 use crate::policy::Gate;
@@ -32,6 +33,7 @@ use call::server_requests::PendingServerRequests;
 use call::url_elicitations::PendingUrlElicitations;
 use config::Config;
 use dialect::ServerIdentity;
+use domain::caller::{Caller, PROBER};
 use domain::fair_share::{Holder, Share};
 use domain::json::Json;
 use domain::jsonrpc::{Frame, Id};
@@ -126,7 +128,9 @@ impl SessionSharedState {
                 id.is_some_and(cancel)
             }
             // Of a connection, which the transport holds.
-            RelayMessage::Post { .. } | RelayMessage::Question { .. } => false,
+            RelayMessage::Post { .. }
+            | RelayMessage::Question { .. }
+            | RelayMessage::Hint { .. } => false,
         };
         if is_found { Handling::Handled } else { Handling::NotFound }
     }
@@ -192,6 +196,21 @@ impl Sessions {
     /// Returns the cluster of this replica; `None` if it stands alone.
     pub fn cluster(&self) -> Option<&Arc<ClusterMember>> {
         self.shared.cluster.as_ref()
+    }
+
+    /// Reads an upstream again, soon, here and on the other replicas, since it says that it has
+    /// changed. A replica that misses it finds out by polling.
+    pub(crate) fn hint(&self, upstream: &str) {
+        self.calls.router.hint(upstream);
+        if let Some(cluster) = self.cluster().cloned() {
+            let message = RelayMessage::Hint { upstream: upstream.to_owned() };
+            self.shared.tasks.spawn(async move {
+                let gateway = Holder::Caller(Caller::new(PROBER));
+                if let Err(error) = cluster.relay().send_to_all(&gateway, message).await {
+                    debug!(?error, "the other replicas were not told of a webhook");
+                }
+            });
+        }
     }
 
     /// Returns the number of requests in flight that a client can cancel by their ids.

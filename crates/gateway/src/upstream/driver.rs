@@ -102,6 +102,10 @@ pub(super) struct Driver {
 /// A connection or stream that lasts longer counts as stable: its backoff starts over.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
 
+/// Shortest time between two walks that `list_changed` causes, so that a flood of notifications
+/// costs the upstream and the gateway one walk a second.
+pub(super) const MIN_WALK_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Time for the DELETE that ends a session; it delays a reconnect and the shutdown.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -378,7 +382,13 @@ impl Driver {
     pub(super) async fn sleep_after_failure(&self, pause: Duration) {
         match self.upstream.transport {
             // An edit may correct the library.
-            Transport::Library(_) | Transport::Git(_) => {
+            Transport::Library(_) => {
+                let _ = timeout(pause, self.signals.list_changed.notified()).await;
+            }
+            // So may a push, of which a webhook tells.
+            Transport::Git(_) => {
+                sleep(pause.min(MIN_WALK_INTERVAL)).await;
+                let pause = pause.saturating_sub(MIN_WALK_INTERVAL);
                 let _ = timeout(pause, self.signals.list_changed.notified()).await;
             }
             // Notifications of a failing upstream must not shorten the wait.

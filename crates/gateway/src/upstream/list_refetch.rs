@@ -10,7 +10,7 @@ use tracing::{debug, info, warn};
 
 use super::client_attributes;
 use super::connection::Connection;
-use super::driver::{Driver, FetchAttempts, FetchedList};
+use super::driver::{Driver, FetchAttempts, FetchedList, MIN_WALK_INTERVAL};
 use super::prompt_list::{PromptList, emptiness};
 use super::walk_pace;
 use crate::telemetry::{ClientOperation, Telemetry};
@@ -31,11 +31,7 @@ const EDIT_DEBOUNCE: Duration = Duration::from_millis(100);
 /// each.
 const LIST_CHANGED_DEBOUNCE: Duration = Duration::from_millis(50);
 
-/// Shortest time between two walks that `list_changed` causes, so that a flood of notifications
-/// costs the upstream and the gateway one walk a second.
-const MIN_WALK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Shortest `ttlMs` that is obeyed, for the same reason.
+/// Shortest `ttlMs` that is obeyed, for the same reason as [`MIN_WALK_INTERVAL`].
 const MIN_TTL: Duration = Duration::from_secs(1);
 
 impl Driver {
@@ -82,7 +78,7 @@ impl Driver {
             tokio::select! {
                 () = sleep(wait) => {}
                 () = self.signals.list_changed.notified() => {
-                    let (debounce, least) = if connection.is_snapshot() {
+                    let (debounce, least) = if connection.is_watched() {
                         (EDIT_DEBOUNCE, pause)
                     } else {
                         (LIST_CHANGED_DEBOUNCE, pause.max(MIN_WALK_INTERVAL))

@@ -266,6 +266,12 @@ impl Upstream {
         self.signals.list_changed.notify_one();
     }
 
+    /// Asks for the list again, soon, since the upstream says that it has changed.
+    pub(crate) fn take_hint(&self) {
+        self.telemetry.metrics().list_changed_received(self.config.id.as_str());
+        self.doubt_list();
+    }
+
     /// Whether a text has a credential in it with which the gateway calls the upstream.
     pub(crate) fn has_secret_in(&self, text: &str) -> bool {
         self.held_secrets.are_in(text)

@@ -19,6 +19,8 @@ pub enum RelayMessage {
     Cancelled { session: [u8; 16], request: String },
     /// A question about the evidence of the recipient, which is answered.
     Question { body: Vec<u8> },
+    /// An upstream says that it has changed.
+    Hint { upstream: String },
     /// A message that was posted to an HTTP+SSE session.
     Post { session_id: String, caller: Caller, address: Option<IpAddr>, body: Vec<u8> },
 }
@@ -79,6 +81,7 @@ enum HeaderContent {
     Acknowledgement { handling: Handling },
     Question {},
     Answer {},
+    Hint { upstream: String },
 }
 
 /// A caller, as the replica that authenticated it knows it.
@@ -139,6 +142,9 @@ impl Envelope {
             EnvelopeContent::Message(RelayMessage::Question { body }) => {
                 (HeaderContent::Question {}, body)
             }
+            EnvelopeContent::Message(RelayMessage::Hint { upstream }) => {
+                (HeaderContent::Hint { upstream }, Vec::new())
+            }
             EnvelopeContent::Acknowledgement(handling) => {
                 (HeaderContent::Acknowledgement { handling }, Vec::new())
             }
@@ -175,6 +181,9 @@ impl Envelope {
             HeaderContent::Question {} => {
                 EnvelopeContent::Message(RelayMessage::Question { body: body.to_vec() })
             }
+            HeaderContent::Hint { upstream } => {
+                EnvelopeContent::Message(RelayMessage::Hint { upstream })
+            }
             HeaderContent::Acknowledgement { handling } => {
                 EnvelopeContent::Acknowledgement(handling)
             }
@@ -203,6 +212,7 @@ impl RelayMessage {
                 body.len()
             }
             Self::Cancelled { request, .. } => request.len(),
+            Self::Hint { upstream } => upstream.len(),
         }
     }
 
@@ -213,6 +223,7 @@ impl RelayMessage {
             Self::Cancelled { .. } => "cancelled",
             Self::Post { .. } => "post",
             Self::Question { .. } => "question",
+            Self::Hint { .. } => "hint",
         }
     }
 }
@@ -342,6 +353,7 @@ mod tests {
                 RelayMessage::Response { session, body: body.clone() },
                 RelayMessage::Cancelled { session, request: text.clone() },
                 RelayMessage::Question { body: body.clone() },
+                RelayMessage::Hint { upstream: text.clone() },
             ] {
                 let sent = envelope(EnvelopeContent::Message(message));
                 let sealed = sent.clone().seal(&sealer(1), Recipient::All);

@@ -449,7 +449,8 @@ impl Relay {
             }
             RelayMessage::Response { .. }
             | RelayMessage::Cancelled { .. }
-            | RelayMessage::Question { .. } => Ok(()),
+            | RelayMessage::Question { .. }
+            | RelayMessage::Hint { .. } => Ok(()),
         }
     }
 

@@ -8,6 +8,8 @@ pub(crate) mod respond;
 pub(crate) mod event_stream;
 pub(crate) mod http_sse;
 pub(crate) mod client_document;
+mod hook_signature;
+pub(crate) mod hooks;
 pub(crate) mod protected_resource;
 
 use std::net::IpAddr;
@@ -21,6 +23,7 @@ use super::admission::{Admission, AdmissionUsage};
 use super::channel::Sender;
 use super::conn::Peer;
 use super::http::client_document::ClientDocument;
+use super::http::hooks::{HookFailures, Hooks};
 use super::http::http_sse::{HttpSseEndpoint, OpenChannels};
 use super::http::origin::OriginGuard;
 use super::http::protected_resource::ProtectedResources;
@@ -38,6 +41,7 @@ pub struct Endpoint {
     pub(crate) guard: OriginGuard,
     pub(crate) protected_resources: ProtectedResources,
     pub(crate) client_document: ClientDocument,
+    pub(crate) hooks: Hooks,
     /// The paths of the main endpoint and of the views, main endpoint first.
     pub(crate) paths: Vec<String>,
     pub(crate) limits: Arc<Limits>,
@@ -56,6 +60,7 @@ struct HttpSharedState {
     sessions: Arc<ArcSwap<Sessions>>,
     channels: Arc<OpenChannels>,
     drain: CancellationToken,
+    hook_failures: Arc<HookFailures>,
 }
 
 impl Endpoint {
@@ -69,7 +74,8 @@ impl Endpoint {
     ) -> Self {
         let admission = Admission::new(&config.server.limits);
         let current = sessions.load_full();
-        let shared = HttpSharedState { sessions, channels: Arc::default(), drain };
+        let hook_failures = Arc::default();
+        let shared = HttpSharedState { sessions, channels: Arc::default(), drain, hook_failures };
         Self::build(config, current, tls, admission, shared)
     }
 
@@ -101,7 +107,7 @@ impl Endpoint {
         let limits = Arc::new(server.limits.clone());
         let admission = Arc::new(admission);
         let http_sse = server.sse_path.as_ref().map(|sse_path| {
-            let HttpSharedState { sessions, channels, drain } = shared.clone();
+            let HttpSharedState { sessions, channels, drain, .. } = shared.clone();
             HttpSseEndpoint::new(
                 sse_path,
                 &path,
@@ -120,6 +126,7 @@ impl Endpoint {
             guard: OriginGuard::new(server),
             protected_resources: ProtectedResources::new(config),
             client_document: ClientDocument::new(config),
+            hooks: Hooks::new(config, shared.hook_failures.clone()),
             paths,
             limits,
             trusted_proxies: server.trusted_proxies.clone(),

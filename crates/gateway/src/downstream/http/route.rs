@@ -105,6 +105,11 @@ impl Endpoint {
         let address =
             request_head::client_address(peer.address, &head.headers, &self.trusted_proxies);
         self.gate.check_address(address)?;
+        if let Some(name) = self.hooks.named(path) {
+            rare(self.hooks.take(head, body, name, address, &self.admission)).await?;
+            self.sessions.hint(name);
+            return Ok(respond::accepted());
+        }
         if let Some(response) = self.public(head, path) {
             return response;
         }
