@@ -169,7 +169,8 @@ async fn a_commit_that_is_no_library_changes_nothing_and_a_broken_file_is_left_o
     repository.commit("two");
     serves(&gateway, "two").await;
     let catalog = gateway.admin().send("GET", "/api/v1/catalog", &[], b"").await.json();
-    assert!(catalog["leftOut"].to_string().contains("broken.md:2"), "{catalog}");
+    let reason = catalog["leftOut"][0]["reason"].as_str().unwrap_or_default();
+    assert!(reason.starts_with("prompts/broken.md:2:7: "), "{catalog}");
     repository.git(&["mv", "prompts", "elsewhere"]);
     repository.git(&["commit", "-q", "-m", "moved"]);
     let shown = fails(&gateway, "no folder").await;

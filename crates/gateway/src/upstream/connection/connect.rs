@@ -383,10 +383,7 @@ impl Connector {
     }
 
     async fn load_commit(&self, tree: GitTree) -> Result<Connection, Kind> {
-        let mut snapshot = self.load(tree.folder).await?;
-        (snapshot.transport, snapshot.commit) = ("git", Some(tree.commit));
-        let prompts = tree.left_out.into_iter().filter(|reason| reason.contains(".md: "));
-        snapshot.listed.malformed.extend(prompts.map(Into::into));
+        let snapshot = self.load(tree.folder.clone()).await?.of_commit(&tree);
         Ok(Connection::Library(snapshot))
     }
 

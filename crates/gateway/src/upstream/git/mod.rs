@@ -50,6 +50,8 @@ pub(crate) struct GitSource {
 pub(crate) struct GitTree {
     pub commit: Arc<str>,
     pub folder: PathBuf,
+    /// The folder in the repository, with a slash at its end; empty for all of it.
+    pub path: String,
     /// The files that are left out, each with the reason.
     pub left_out: Vec<String>,
 }
@@ -193,7 +195,9 @@ impl GitSource {
 
     fn tree(&self, kept: Kept) -> GitTree {
         let folder = kept.folder(&self.git.state);
-        GitTree { commit: kept.commit.into(), folder, left_out: kept.left_out }
+        let path = Some(&self.git.path).filter(|path| !path.is_empty());
+        let path = path.map(|path| format!("{path}/")).unwrap_or_default();
+        GitTree { commit: kept.commit.into(), folder, path, left_out: kept.left_out }
     }
 
     fn repository(&self) -> PathBuf {

@@ -31,6 +31,7 @@ use render::{Compiled, RenderError};
 use skills::SkillFiles;
 use tracing::warn;
 
+use super::git::GitTree;
 use super::prompt_list::{MalformedPrompt, PromptList};
 pub use history::FileChange;
 pub(crate) use source::MessageRole;
@@ -155,6 +156,20 @@ impl LibrarySnapshot {
             }
         }
         snapshot
+    }
+
+    /// The snapshot of the files of a commit. Their paths become those in the repository.
+    pub(super) fn of_commit(mut self, tree: &GitTree) -> Self {
+        let folder = format!("{}/", tree.folder.display());
+        let in_repository = |reason: &mut String| *reason = reason.replace(&folder, &tree.path);
+        let left_out = tree.left_out.iter().filter(|reason| reason.contains(".md: "));
+        let left_out = left_out.map(|reason| format!("{}{reason}", tree.path).into());
+        let PromptList { malformed, remarks, .. } = &mut self.listed;
+        malformed.iter_mut().for_each(|prompt| in_repository(&mut prompt.reason));
+        malformed.extend(left_out);
+        remarks.iter_mut().for_each(in_repository);
+        (self.transport, self.commit) = ("git", Some(tree.commit.clone()));
+        self
     }
 
     /// Whether a folder is watched for changes; a prompt store is not.
