@@ -110,7 +110,8 @@ impl RestUpstream<'_> {
         let resolution = Resolution::Listed(target);
         let authorized = self.router.gate.authorize(call, record, resolution).await;
         let authorized = authorized.map_err(|fault| as_unknown(fault, request, call))?;
-        let routed = RoutedCall { call, authorized, owner: &owner, version: None, upstream: self.upstream };
+        let routed =
+            RoutedCall { call, authorized, owner: &owner, version: None, upstream: self.upstream };
         match request.list() {
             Some(list) => self.list(request, list, &routed, context).await,
             None => {

@@ -16,9 +16,9 @@ use crate::upstream::auth::caller_tokens::CallerTokens;
 use crate::upstream::auth::token_source::TokenSource;
 use crate::upstream::call::correlator::{Correlator, NotificationSinks};
 use crate::upstream::git::{GitSource, GitTree};
-use crate::upstream::library::LibrarySnapshot;
+use crate::upstream::library::{LastSnapshot, LibrarySnapshot};
 use crate::upstream::rest_signals::RestSignals;
-use crate::upstream::stores::StoreReader;
+use crate::upstream::stores::{StoreReader, StoreWalk};
 use crate::upstream::transport::UpstreamTransport;
 use crate::upstream::transport::http_sse::HttpSse;
 use crate::upstream::transport::stdio::UpstreamChild;
@@ -71,8 +71,14 @@ enum ConnectTarget {
         /// Absent where the system cannot watch the folder.
         _watch: Option<Watch>,
     },
-    Git(Arc<GitSource>),
-    Store(Arc<StoreReader>),
+    Git {
+        source: GitSource,
+        last: LastSnapshot<GitTree>,
+    },
+    Store {
+        reader: Arc<StoreReader>,
+        last: LastSnapshot<StoreWalk>,
+    },
 }
 
 impl ConnectTarget {
@@ -106,12 +112,14 @@ impl ConnectTarget {
             }
             config::Transport::Git(git) => {
                 let (id, audit) = (sinks.upstream.clone(), sinks.audit.clone());
-                Self::Git(Arc::new(GitSource::new(id, git, &upstream.settings, audit)))
+                let source = GitSource::new(id, git, &upstream.settings, audit);
+                Self::Git { source, last: LastSnapshot::default() }
             }
             config::Transport::Store(store) => {
                 let (store, settings) = (store.clone(), upstream.settings.clone());
                 let endpoint = endpoint(&store.http)?;
-                Self::Store(Arc::new(StoreReader::new(store, endpoint, settings)))
+                let reader = Arc::new(StoreReader::new(store, endpoint, settings));
+                Self::Store { reader, last: LastSnapshot::default() }
             }
         })
     }
@@ -195,8 +203,10 @@ impl Connector {
             ConnectTarget::Http { endpoint, .. } | ConnectTarget::Sse(endpoint) => {
                 endpoint.authorization()
             }
-            ConnectTarget::Store(reader) => reader.endpoint().authorization(),
-            ConnectTarget::Stdio(_) | ConnectTarget::Library { .. } | ConnectTarget::Git(_) => None,
+            ConnectTarget::Store { reader, .. } => reader.endpoint().authorization(),
+            ConnectTarget::Stdio(_) | ConnectTarget::Library { .. } | ConnectTarget::Git { .. } => {
+                None
+            }
         }
     }
 
@@ -222,8 +232,8 @@ impl Connector {
                 }
                 ConnectTarget::Stdio(stdio) => self.detect_child(stdio).await,
                 ConnectTarget::Library { folder, .. } => self.load_library(folder.clone()).await,
-                ConnectTarget::Git(source) => self.load_newest(source).await,
-                ConnectTarget::Store(reader) => self.read_store(reader).await,
+                ConnectTarget::Git { source, last } => self.load_newest(source, last).await,
+                ConnectTarget::Store { reader, last } => self.read_store(reader, last).await,
             }
         });
         self.within_limit(connecting).await
@@ -257,11 +267,11 @@ impl Connector {
                     self.connect_child(stdio, sinks, revision, capabilities).await
                 }
                 ConnectTarget::Library { folder, .. } => self.load_library(folder.clone()).await,
-                ConnectTarget::Git(source) => match source.served().await {
-                    Some(tree) => self.load_commit(tree).await,
+                ConnectTarget::Git { source, last } => match source.served().await {
+                    Some(tree) => self.load_commit(tree, last).await,
                     None => Err(Kind::Unavailable("no commit was fetched yet".to_owned())),
                 },
-                ConnectTarget::Store(reader) => self.read_store(reader).await,
+                ConnectTarget::Store { reader, last } => self.read_store(reader, last).await,
             }
         });
         self.within_limit(connecting).await
@@ -361,7 +371,7 @@ impl Connector {
     }
 
     async fn load_library(&self, folder: PathBuf) -> Result<Connection, Kind> {
-        self.load(folder).await.map(Connection::Library)
+        self.load(folder).await.map(Arc::new).map(Connection::Library)
     }
 
     async fn load(&self, folder: PathBuf) -> Result<LibrarySnapshot, Kind> {
@@ -372,26 +382,45 @@ impl Connector {
 
     /// Loads the newest commit. At the start it is the one that was served before, so that no
     /// call waits for a remote that may be down; a driver then asks for the newest at once.
-    async fn load_newest(&self, source: &GitSource) -> Result<Connection, Kind> {
+    async fn load_newest(
+        &self,
+        source: &GitSource,
+        last: &LastSnapshot<GitTree>,
+    ) -> Result<Connection, Kind> {
         if let Some(driver) = &self.sinks.list_changed
             && let Some(tree) = source.served_before().await
         {
             driver.notify_one();
-            return self.load_commit(tree).await;
+            return self.load_commit(tree, last).await;
         }
-        self.load_commit(source.refresh().await?).await
+        self.load_commit(source.refresh().await?, last).await
     }
 
-    async fn load_commit(&self, tree: GitTree) -> Result<Connection, Kind> {
+    async fn load_commit(
+        &self,
+        tree: GitTree,
+        last: &LastSnapshot<GitTree>,
+    ) -> Result<Connection, Kind> {
+        if let Some(same) = last.of(&tree) {
+            return Ok(Connection::Library(same));
+        }
         let snapshot = self.load(tree.folder.clone()).await?.of_commit(&tree);
-        Ok(Connection::Library(snapshot))
+        Ok(Connection::Library(last.keep(tree, snapshot)))
     }
 
-    async fn read_store(&self, reader: &Arc<StoreReader>) -> Result<Connection, Kind> {
+    async fn read_store(
+        &self,
+        reader: &Arc<StoreReader>,
+        last: &LastSnapshot<StoreWalk>,
+    ) -> Result<Connection, Kind> {
         let walk = reader.walk().await?;
-        let reader = reader.clone();
-        let load = move || Ok(reader.snapshot(walk));
-        run_loader(&self.upstream, load).await.map(Connection::Library)
+        if let Some(same) = last.of(&walk) {
+            return Ok(Connection::Library(same));
+        }
+        let (reader, read) = (reader.clone(), walk.clone());
+        let load = move || Ok(reader.snapshot(read));
+        let snapshot = run_loader(&self.upstream, load).await?;
+        Ok(Connection::Library(last.keep(walk, snapshot)))
     }
 
     fn http(&self, endpoint: &Arc<HttpEndpoint>) -> UpstreamTransport {
@@ -418,6 +447,8 @@ async fn run_loader(
 mod tests {
     use std::path::Path;
 
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
     use config::Config;
 
@@ -428,5 +459,93 @@ mod tests {
         let loaded = run_loader(&config.upstreams[0], || panic!("a bug")).await;
         let Err(kind @ Kind::Internal(_)) = loaded else { panic!("no internal fault") };
         assert_eq!(kind.reason(), "internal");
+    }
+
+    fn connector(toml: &str) -> Connector {
+        let config = Config::parse("test", toml, Path::new("."), &[]).unwrap();
+        let upstream = Arc::new(config.upstreams[0].clone());
+        let (sinks, tasks) = (NotificationSinks::new("a"), TaskTracker::new());
+        Connector::new(upstream, sinks, tasks, Arc::new(Semaphore::new(1)), None).unwrap()
+    }
+
+    async fn snapshot(connector: &Connector) -> Arc<LibrarySnapshot> {
+        match connector.connect().await {
+            Ok(Connection::Library(snapshot)) => snapshot,
+            Ok(Connection::Remote(_)) => panic!("no snapshot"),
+            Err(kind) => panic!("{kind:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_commit_is_read_once_and_its_files_are_named_as_in_the_repository() {
+        let folder = tempfile::tempdir().unwrap();
+        let work = folder.path().join("work");
+        std::fs::create_dir_all(work.join("prompts")).unwrap();
+        let git = |line: &str| {
+            let mut git = std::process::Command::new("git");
+            let identity = ["-c", "user.name=Ada", "-c", "user.email=ada@example.com"];
+            let git = git.current_dir(&work).args(identity).args(line.split(' '));
+            assert!(git.env("GIT_CONFIG_GLOBAL", "/dev/null").status().unwrap().success());
+        };
+        let commit = |name: &str, text: &str| {
+            std::fs::write(work.join("prompts").join(name), text).unwrap();
+            git("add .");
+            git("commit -q -m x");
+        };
+        git("init -q -b main");
+        commit("a.md", "---\nname: a\n---\nA");
+        let toml = format!(
+            "[upstreams.a]\ntransport = \"git\"\nurl = \"file://{}\"\npath = \"prompts\"\n\
+             state = \"{}\"\n",
+            work.display(),
+            folder.path().join("state").display()
+        );
+        let connector = connector(&toml);
+        let first = snapshot(&connector).await;
+        assert!(Arc::ptr_eq(&first, &snapshot(&connector).await), "the same commit");
+        commit("twin.md", "---\nname: a\n---\nTwo");
+        let second = snapshot(&connector).await;
+        assert_ne!(first.commit, second.commit);
+        assert!(Arc::ptr_eq(&second, &snapshot(&connector).await), "the same commit");
+        let reasons: Vec<_> = second.listed.malformed.iter().map(|file| &*file.reason).collect();
+        let twin = "prompts/twin.md: prompt \"a\" is in prompts/a.md, too; none of them is served";
+        assert!(reasons.contains(&twin), "{reasons:?}");
+        let remark = "prompts/a.md: has no description: lists show its name only";
+        assert_eq!(first.listed.remarks, [remark]);
+    }
+
+    #[tokio::test]
+    async fn a_walk_of_a_store_that_finds_nothing_new_makes_nothing_anew() {
+        let versions = Arc::new(std::sync::Mutex::new(["1", "1"]));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let served = versions.clone();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let [newest, production] = *served.lock().unwrap();
+                let body = format!(
+                    r#"{{"registered_models":[{{"name":"p","creation_timestamp":1,
+                    "aliases":[{{"alias":"production","version":"{production}"}}],
+                    "latest_versions":[{{"version":"{newest}","tags":[
+                    {{"key":"mlflow.prompt.text","value":"Hi {newest}"}}]}}]}}]}}"#
+                );
+                let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\
+                            Connection: close\r\n";
+                let length = body.len();
+                let answer = format!("{head}Content-Length: {length}\r\n\r\n{body}");
+                let _ = stream.read(&mut [0; 4096]).await;
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        });
+        let connector =
+            connector(&format!("[upstreams.a]\ntransport = \"mlflow\"\nurl = \"{url}\"\n"));
+        let first = snapshot(&connector).await;
+        assert_eq!(first.listed.prompts.len(), 1);
+        assert!(Arc::ptr_eq(&first, &snapshot(&connector).await));
+        // The list is another one, and says that the alias has moved.
+        *versions.lock().unwrap() = ["2", "2"];
+        let second = snapshot(&connector).await;
+        assert!(!Arc::ptr_eq(&first, &second));
+        assert!(Arc::ptr_eq(&second, &snapshot(&connector).await));
     }
 }

@@ -39,7 +39,7 @@ use domain::via::Via;
 /// A connection to an upstream, shared by calls.
 pub enum Connection {
     /// The prompts of a library or of a prompt store, as they were read last.
-    Library(LibrarySnapshot),
+    Library(Arc<LibrarySnapshot>),
     Remote(RemoteConnection),
 }
 

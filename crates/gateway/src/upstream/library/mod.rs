@@ -5,6 +5,7 @@ mod budget;
 mod embed;
 mod files;
 mod history;
+mod last;
 mod place;
 mod reader;
 mod render;
@@ -34,6 +35,7 @@ use tracing::warn;
 use super::git::GitTree;
 use super::prompt_list::{MalformedPrompt, PromptList};
 pub use history::FileChange;
+pub(crate) use last::LastSnapshot;
 pub(crate) use source::MessageRole;
 pub(crate) use stored::{StoredMessage, StoredPrompt, TemplatePiece};
 

@@ -13,7 +13,7 @@ mod template;
 mod version;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::timeout;
@@ -36,6 +36,8 @@ pub(super) struct StoreReader {
     settings: Settings,
     /// The last version that was read of each prompt, so that only changes are asked for.
     known: Mutex<BTreeMap<String, Known>>,
+    /// How often another version was read than before.
+    changes: AtomicU64,
 }
 
 /// The last version that was read of one prompt.
@@ -46,7 +48,7 @@ struct Known {
     version: VersionFound,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Eq, PartialEq)]
 enum VersionFound {
     Version(Arc<StoreVersion>),
     /// With the reason.
@@ -55,11 +57,15 @@ enum VersionFound {
     Nothing,
 }
 
-/// A completed walk: the prompts by their names, each with its description.
+/// A completed walk: the prompts by their names, each with its description. Equal walks have found
+/// the same.
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct StoreWalk {
     rows: BTreeMap<String, Option<String>>,
     malformed: Vec<MalformedPrompt>,
     pages: usize,
+    /// The changes of versions until now.
+    changes: u64,
 }
 
 /// The list of a store.
@@ -93,7 +99,8 @@ impl StoreReader {
             StoreKind::Phoenix => &phoenix::Phoenix,
             StoreKind::Langfuse => &langfuse::Langfuse,
         };
-        Self { store, api, endpoint, settings, known: Mutex::default() }
+        let (known, changes) = (Mutex::default(), AtomicU64::new(0));
+        Self { store, api, endpoint, settings, known, changes }
     }
 
     pub(super) fn endpoint(&self) -> &HttpEndpoint {
@@ -125,12 +132,13 @@ impl StoreReader {
             }
         }
         self.ask_for(asked, &budget).await?;
-        Ok(StoreWalk { rows, malformed: listing.malformed, pages: listing.pages })
+        let changes = self.changes.load(Ordering::Relaxed);
+        Ok(StoreWalk { rows, malformed: listing.malformed, pages: listing.pages, changes })
     }
 
     /// Makes the snapshot of a walk. Blocks.
     pub(super) fn snapshot(&self, walk: StoreWalk) -> LibrarySnapshot {
-        let StoreWalk { rows, mut malformed, pages } = walk;
+        let StoreWalk { rows, mut malformed, pages, .. } = walk;
         let (mut prompts, mut unlabelled) = (Vec::new(), Vec::new());
         let found = |name: &String| self.known().get(name).map(|known| known.version.clone());
         for (name, description) in rows {
@@ -254,7 +262,12 @@ impl StoreReader {
     }
 
     fn note(&self, name: String, stamp: Option<String>, size: usize, version: VersionFound) {
-        self.known().insert(name, Known { stamp, size, version });
+        let mut known = self.known();
+        let is_same = known.get(&name).is_some_and(|before| before.version == version);
+        known.insert(name, Known { stamp, size, version });
+        if !is_same {
+            self.changes.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
