@@ -77,9 +77,12 @@ const MAX_TEXT: usize = 1 << 20;
 /// Longest list of the files of a commit: four hundred bytes for each.
 const MAX_LISTING: usize = MAX_FILES * 400;
 
+/// The variable of the trusted certificates, before which git's own configuration counts for nothing.
+const CA_FILE: &str = "GIT_SSL_CAINFO";
+
 /// Variables that git inherits: how to reach an agent of ssh, and certificates.
 const INHERITED: [&str; 6] =
-    ["SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR", "GIT_SSL_CAINFO", "TMPDIR", "SYSTEMROOT"];
+    ["SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR", CA_FILE, "TMPDIR", "SYSTEMROOT"];
 
 /// No configuration of the user or the system, no question, and nothing that a repository replaces.
 const SET: [(&str, &str); 9] = [
@@ -394,17 +397,18 @@ impl GitSource {
             let header = format!("Authorization: {}", header.expose());
             configured.push(("http.extraHeader", header.into()));
         }
-        if ca.is_some() {
-            configured.push(("http.sslCAInfo", absolute(&state.join("ca.pem"))));
-        }
         let mut environment: Vec<(OsString, OsString)> = INHERITED
             .into_iter()
+            .filter(|name| ca.is_none() || *name != CA_FILE)
             .filter_map(|name| Some((name.into(), std::env::var_os(name)?)))
             .chain(SET.map(|(name, value)| (name.into(), value.into())))
             .collect();
         let mut set = |name: &str, value: OsString| environment.push((name.into(), value));
         set("GIT_DIR", absolute(&self.repository()));
         set("HOME", absolute(state));
+        if ca.is_some() {
+            set(CA_FILE, absolute(&state.join("ca.pem")));
+        }
         set("GIT_ALLOW_PROTOCOL", self.git.protocol().into());
         if let Some(proxies) = proxies {
             let proxy = |url: &Option<config::Secret>| url.as_ref().map(|url| url.expose().into());
