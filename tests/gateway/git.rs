@@ -29,6 +29,11 @@ impl Repository {
         repository
     }
 
+    /// The parent of the repository `work` and of the state `state`.
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     fn work(&self) -> PathBuf {
         self.folder.path().join("work")
     }
@@ -86,7 +91,7 @@ impl Repository {
     }
 }
 
-async fn text(gateway: &Gateway) -> Option<String> {
+pub(super) async fn text(gateway: &Gateway) -> Option<String> {
     let reply = gateway.client().modern("prompts/get", json!({"name": "team__greet"})).await;
     let reply = reply.json();
     Some(reply["result"]["messages"][0]["content"]["text"].as_str()?.trim().to_owned())
@@ -103,7 +108,7 @@ async fn row(gateway: &Gateway) -> Value {
 }
 
 /// Waits until the upstream has an error with this in it.
-async fn fails(gateway: &Gateway, with: &str) -> Value {
+pub(super) async fn fails(gateway: &Gateway, with: &str) -> Value {
     let has = |row: &Value| {
         row["error"]["message"].as_str().is_some_and(|message| message.contains(with))
     };

@@ -36,6 +36,8 @@ mod generated_histories;
 mod generated_rules;
 #[cfg(unix)]
 mod git;
+#[cfg(unix)]
+mod git_https;
 mod health;
 mod hooks;
 mod library;
