@@ -18,6 +18,9 @@ import urllib.request
 POLL = 2.0
 # From a change in the store to the text of a get; a second more for the command itself.
 DELAY = POLL + 2.0
+# The same after a webhook, whatever the poll is.
+HOOK_DELAY = 2.0 + 1.0
+SECRET = "s3cret-of-webhooks"
 
 
 def free_port():
@@ -79,7 +82,8 @@ class MLflow(Store):
 
     def environment(self):
         path = f"{self.venv / 'bin'}:{os.environ['PATH']}"
-        return {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "PATH": path}
+        webhooks = {"MLFLOW_WEBHOOK_ALLOWED_SCHEMES": "http,https", "MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS": "true"}
+        return {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "PATH": path} | webhooks
 
     def call(self, method, path, **body):
         return self.send(method, f"/api/2.0/mlflow/{path}", body)
@@ -105,6 +109,11 @@ class MLflow(Store):
 
     def delete(self, name):
         self.call("DELETE", "registered-models/delete", name=name)
+
+    def tell(self, url, secret):
+        events = [{"entity": "PROMPT_ALIAS", "action": "CREATED"}]
+        self.call("POST", "webhooks", name="gateway", url=url, events=events, secret=secret)
+        return True
 
 
 class Phoenix(Store):
@@ -136,15 +145,21 @@ class Phoenix(Store):
     def delete(self, name):
         self.send("DELETE", f"/v1/prompts/{urllib.parse.quote(name)}")
 
+    def tell(self, url, secret):
+        return False  # It sends no webhooks.
+
 
 class Gateway:
     def __init__(self, binary, folder, store):
         self.binary, self.folder = pathlib.Path(binary).resolve(), folder
-        port, admin = free_port(), free_port()
-        (folder / "gateway.toml").write_text(
-            f'[server]\nlisten = "127.0.0.1:{port}"\n[admin]\nlisten = "127.0.0.1:{admin}"\n'
-            f'[audit]\npath = ""\n[upstreams.s]\ntransport = "{store.name}"\nurl = "{store.url}"\n'
-            f'poll = "{POLL:.0f}s"\n[end]\n')
+        self.store, self.port, self.admin = store, free_port(), free_port()
+        self.configure(f'poll = "{POLL:.0f}s"')
+
+    def configure(self, *keys):
+        (self.folder / "gateway.toml").write_text(
+            f'[server]\nlisten = "127.0.0.1:{self.port}"\n[admin]\nlisten = "127.0.0.1:{self.admin}"\n'
+            f'[audit]\npath = ""\n[upstreams.s]\ntransport = "{self.store.name}"\nurl = "{self.store.url}"\n'
+            + "".join(f"{key}\n" for key in [*keys, "[end]"]))
 
     def start(self):
         log = open(self.folder / "gateway.log", "a")
@@ -189,6 +204,19 @@ def story(store, gateway):
     store.promote("greet", first)
     wait("the label moves back", lambda: greet() == ["Hello Ada"], DELAY)
     assert not gateway.is_failing(), "nothing fails yet"
+    if store.tell(f"http://127.0.0.1:{gateway.port}/mcp/hooks/s", SECRET):
+        gateway.stop()
+        gateway.configure('poll = "1h"', f'webhook_secret = {{ value = "{SECRET}" }}')
+        gateway.start()
+        wait("the text is as before", lambda: greet() == ["Hello Ada"], 60)
+        store.promote("greet", second)
+        wait("a webhook has the label followed", lambda: greet() == ["Good day Ada"], HOOK_DELAY)
+        store.promote("greet", first)
+        wait("and back", lambda: greet() == ["Hello Ada"], HOOK_DELAY)
+        gateway.stop()
+        gateway.configure(f'poll = "{POLL:.0f}s"')
+        gateway.start()
+        wait("polling again", lambda: greet() == ["Hello Ada"], 60)
     store.stop()
     wait("the outage is said", gateway.is_failing, 60)
     assert greet() == ["Hello Ada"], "the last version is served"
