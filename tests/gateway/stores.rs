@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 
 use super::approvals::{Folder, enforced};
+use crate::support::client::modern;
 use crate::support::{Client, Gateway, Process, Received, Scripted, Upstream, eventually};
 
 const QUICK: &str = "[listing]\ndebounce = \"5ms\"\n";
@@ -27,6 +28,7 @@ struct Registered {
 struct Versions {
     texts: Vec<(&'static str, String)>,
     production: Option<usize>,
+    staging: Option<usize>,
 }
 
 impl Registry {
@@ -47,6 +49,11 @@ impl Registry {
         let mut registered = self.0.lock().unwrap();
         let versions = registered.prompts.get_mut(name).unwrap();
         versions.production = version.or(Some(versions.texts.len()));
+    }
+
+    /// Moves the alias `staging` to a version.
+    fn stage(&self, name: &str, version: usize) {
+        self.0.lock().unwrap().prompts.get_mut(name).unwrap().staging = Some(version);
     }
 
     fn remove(&self, name: &str) {
@@ -100,11 +107,12 @@ impl Versions {
     }
 
     fn model(&self, name: &str) -> Value {
-        let alias = self
-            .production
-            .map(|version| json!({"alias": "production", "version": version.to_string()}));
+        let aliases = [("production", self.production), ("staging", self.staging)];
+        let aliases = aliases.into_iter().filter_map(|(alias, version)| {
+            version.map(|version| json!({"alias": alias, "version": version.to_string()}))
+        });
         json!({"name": name, "description": format!("About {name}"), "creation_timestamp": 1,
-            "last_updated_timestamp": self.texts.len(), "aliases": alias.into_iter().collect::<Vec<_>>(),
+            "last_updated_timestamp": self.texts.len(), "aliases": aliases.collect::<Vec<_>>(),
             "latest_versions": [self.version(self.texts.len())]})
     }
 }
@@ -205,6 +213,42 @@ async fn a_moved_alias_a_new_prompt_and_a_deleted_one_reach_a_connected_client()
     lists(&client, &[]).await;
     registry.publish("greet", "three");
     serves(&client, "s__greet", &["three"]).await;
+}
+
+#[tokio::test]
+async fn further_labels_are_versions_in_the_views_that_ask_for_them() {
+    let registry = Registry::default();
+    registry.publish("greet", "one");
+    registry.add("greet", "text", "two");
+    registry.publish("plain", "x");
+    let store = registry.serve().await;
+    let more = "labels = [\"staging\"]\n[views.all]\nversions = true\n";
+    let gateway = before(&store, "mlflow", more).await;
+    let client = gateway.client();
+    lists(&client, &["s__greet", "s__plain"]).await;
+    registry.stage("greet", 2);
+    let at_all = async |method: &str, params: Value| {
+        let (body, headers) = modern(1, method, params);
+        let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let body = body.to_string();
+        client.send("POST", "/mcp/all", &headers, body.as_bytes()).await.json()
+    };
+    let get = async || at_all("prompts/get", json!({"name": "s__greet@staging"})).await;
+    let text = |reply: &Value| reply["result"]["messages"][0]["content"]["text"].clone();
+    let staged = eventually(get, |reply| text(reply) == "two").await;
+    let meta = &staged["result"]["_meta"];
+    assert_eq!((&meta["version"], &meta["label"]), (&json!("2"), &json!("staging")));
+    let listed = at_all("prompts/list", json!({})).await["result"]["prompts"].clone();
+    let names: Vec<_> = listed.as_array().unwrap().iter().map(|row| &row["name"]).collect();
+    assert_eq!(names, ["s__greet", "s__greet@staging", "s__plain"]);
+    assert_eq!(texts(&client, "s__greet", json!({})).await, ["one"]);
+    assert_eq!(client.names().await.0, ["s__greet", "s__plain"], "elsewhere they do not exist");
+    assert_eq!(
+        client.ask_error("prompts/get", json!({"name": "s__greet@staging"})).await["code"],
+        -32602
+    );
+    registry.stage("greet", 1);
+    eventually(get, |reply| text(reply) == "one").await;
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! `[upstreams.NAME]`: the upstreams and their transports.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use super::webhook;
 use base::platform::disk;
 use domain::address_policy::AddressPolicy;
 use domain::approval::Mode;
-use domain::name::{Prefix, UpstreamId};
+use domain::name::{Prefix, UpstreamId, VERSION_MARK};
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
 
@@ -74,6 +74,8 @@ pub struct Store {
     pub http: Http,
     /// The label, alias or tag whose versions are served.
     pub label: String,
+    /// Labels whose versions are served beside, as versions of the prompts.
+    pub labels: Vec<String>,
     /// Which prompts are read, in the words of the store; `None` for all.
     pub filter: Option<String>,
     /// Whether messages of roles like `system`, which MCP lacks, become messages of the user;
@@ -291,6 +293,8 @@ trusted_keys, such as "signers": `git`: file of allowed signers. A commit, or an
     without a signature of one of them is not served. See docs/git.md#signatures.
 label = "production": Prompt stores: the alias (MLflow), tag (Phoenix) or label (Langfuse) whose
     versions are served. `"latest"`: the newest ones.
+labels, such as ["staging"]: Prompt stores: further aliases, tags or labels. Each prompt is also
+    `NAME@LABEL`, in views with `versions`.
 filter, such as "tags.team = 'docs'": Which prompts are read. `mlflow`: a search filter of registered
     models. `langfuse`: a tag. Not set: all.
 system: Prompt stores: messages of the role `system`, which MCP lacks. `refuse` leaves out their
@@ -537,6 +541,7 @@ fn store(section: &mut Section<'_>, kind: StoreKind) -> Option<Transport> {
     if label.is_empty() {
         section.mistake("label", "must name an alias, tag or label of the store, or \"latest\"");
     }
+    let labels = more_labels(section, &label);
     if kind == StoreKind::Phoenix && section.has("filter") {
         let hint =
             "is not for Phoenix, which lists all prompts; choose some by the `prompts` of a view";
@@ -559,7 +564,33 @@ fn store(section: &mut Section<'_>, kind: StoreKind) -> Option<Transport> {
         let rule = "must be the address before `/api` or `/v1`, such as \"http://127.0.0.1:5000\"";
         section.mistake("url", rule);
     }
-    Some(Transport::Store(Store { kind, http, label, filter, has_system_as_user, webhook_secret }))
+    Some(Transport::Store(Store {
+        kind,
+        http,
+        label,
+        labels,
+        filter,
+        has_system_as_user,
+        webhook_secret,
+    }))
+}
+
+/// Most labels beside the one of plain names: each may be a request for each prompt.
+const MAX_LABELS: usize = 8;
+
+/// Reads the labels whose versions are served beside.
+fn more_labels(section: &mut Section<'_>, label: &str) -> Vec<String> {
+    let labels = section.texts("labels");
+    let mut seen = HashSet::from([label]);
+    let is_one = |one: &String| !one.is_empty() && !one.contains(VERSION_MARK);
+    let are_good = labels.iter().all(|one| is_one(one) && seen.insert(one));
+    if !are_good || labels.len() > MAX_LABELS {
+        let rule = format!(
+            "must be at most {MAX_LABELS} labels, each once, without {VERSION_MARK}, other than `label`"
+        );
+        section.mistake("labels", rule);
+    }
+    labels
 }
 
 fn http_server(section: &mut Section<'_>, revision: Option<Revision>) -> Option<Http> {

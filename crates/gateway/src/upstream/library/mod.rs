@@ -145,10 +145,11 @@ impl LibrarySnapshot {
     ) -> Self {
         let mut snapshot = Self::empty(transport, listed, settings);
         for stored in prompts {
-            let (name, object) = (stored.name.clone(), stored.object());
+            let (name, object, mark) = (stored.name.clone(), stored.object(), stored.mark());
             let compiled = Compiled::stored(stored);
             match definition(&compiled) {
-                Ok(prompt) => {
+                Ok(mut prompt) => {
+                    prompt.version = Some(mark.into());
                     let digest = seal::sha256_text(object.as_bytes()).into();
                     let place = SourcePlace::Kept(object.into());
                     let source = PromptSource { digest, place };

@@ -120,7 +120,7 @@ impl Compiled {
         }));
         remarks.truncate(MAX_REMARKS);
         Ok(Self {
-            definition: definition(&front, &seal::digest(sources.iter().map(|text| &**text))),
+            definition: definition(&front, &seal::digest(sources.iter().map(|text| &**text)), None),
             name: front.name,
             description: front.description,
             arguments: front.arguments,
@@ -147,7 +147,8 @@ impl Compiled {
             system: None,
         };
         let texts = prompt.messages.iter().flat_map(|m| [m.role.as_str(), &*m.template]);
-        let definition = definition(&front, &seal::digest(texts.chain([prompt.format])));
+        let digest = seal::digest(texts.chain([prompt.format]));
+        let definition = definition(&front, &digest, prompt.label.as_deref());
         let filled = |StoredMessage { role, pieces, .. }| (role, MessageContent::Filled(pieces));
         Self {
             definition,
@@ -328,7 +329,7 @@ fn front_remarks(front: &FrontMatter) -> Vec<Remark> {
 
 /// Returns the prompt definition for `prompts/list`. It contains the digest of the text, so that an
 /// edit of the text changes the list and clients get `list_changed`.
-fn definition(front: &FrontMatter, text: &[u8; 32]) -> String {
+fn definition(front: &FrontMatter, text: &[u8; 32], label: Option<&str>) -> String {
     let mut prompt = json!({"name": front.name});
     let mut set = |key: &str, value: Option<Value>| {
         if let Some(value) = value {
@@ -339,6 +340,9 @@ fn definition(front: &FrontMatter, text: &[u8; 32]) -> String {
     set("description", front.description.clone().map(Value::from));
     set("icons", front.icons.clone());
     let mut meta = json!({"digest": seal::digest_text(text)});
+    if let Some(label) = label {
+        meta["label"] = label.into();
+    }
     match &front.version {
         None => {}
         Some(SourceVersion::Number(number)) => meta["version"] = number.to_string().into(),

@@ -7,11 +7,16 @@ use super::source::MessageRole;
 use domain::json::Json;
 use domain::json::canonical::canonical;
 use domain::json::object::write_object;
+use domain::prompt_version::PromptVersion;
 
 /// One version of a prompt of a store.
 #[derive(Debug)]
 pub(crate) struct StoredPrompt {
     pub name: String,
+    /// The name of the prompt that it is a version of; the same for the prompt itself.
+    pub of: String,
+    /// The label that chose the version. Clients get it as `_meta.label`.
+    pub label: Option<String>,
     pub description: Option<String>,
     /// As the store names it. Clients get it as `_meta.version`.
     pub version: String,
@@ -39,6 +44,12 @@ pub(crate) enum TemplatePiece {
 }
 
 impl StoredPrompt {
+    /// The mark of the version.
+    pub(super) fn mark(&self) -> PromptVersion {
+        let (of, version) = (self.of.as_str().into(), self.version.as_str().into());
+        PromptVersion { of, version, label: self.label.as_deref().map(Into::into) }
+    }
+
     /// Returns the source as canonical JSON (RFC 8785), on which people decide. The text in it is
     /// for them; `parts` makes it unambiguous, whatever headings a message contains.
     pub(super) fn object(&self) -> String {
@@ -86,7 +97,8 @@ mod tests {
 
     fn prompt(name: &str, messages: Vec<StoredMessage>) -> StoredPrompt {
         let (version, format) = ("1".to_owned(), "braces");
-        StoredPrompt { name: name.to_owned(), description: None, version, format, messages }
+        let (name, of) = (name.to_owned(), name.to_owned());
+        StoredPrompt { name, of, label: None, description: None, version, format, messages }
     }
 
     fn snapshot(prompts: Vec<StoredPrompt>) -> LibrarySnapshot {

@@ -4,6 +4,7 @@ use super::version::StoreVersion;
 use config::Store;
 use domain::fault::excerpt;
 use domain::json::{Json, JsonKind};
+use domain::name::{VERSION_MARK, version_name};
 
 /// One kind of store.
 pub(super) trait StoreApi: Sync {
@@ -29,12 +30,23 @@ pub(super) struct Page {
     pub next: Option<String>,
 }
 
-/// A prompt in the list.
+/// A prompt in the list, under one label.
 #[derive(Debug)]
 pub(super) struct Row {
+    /// `NAME`, or `NAME@LABEL` for a label beside that of plain names.
     pub name: String,
-    pub description: Option<String>,
+    pub listed: Listed,
     pub found: Found,
+}
+
+/// What the list says of a prompt under one label.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Listed {
+    /// `NAME`.
+    pub of: String,
+    /// `None`: that of plain names.
+    pub label: Option<String>,
+    pub description: Option<String>,
 }
 
 /// The version that has the label, as far as the list tells.
@@ -53,22 +65,51 @@ pub(super) enum Found {
     Nothing,
 }
 
+/// Reads the elements of a list, which have the members `name` and `description`: a row for each
+/// label of the configuration. `find` finds the version of a name that has a label.
+pub(super) fn rows<'a>(
+    list: Json<'a>,
+    store: &Store,
+    find: impl Fn(Json<'a>, &str, &str) -> Result<Found, String>,
+) -> Vec<Result<Row, String>> {
+    let mut rows = Vec::new();
+    for element in list.elements() {
+        match Row::read(element, store, |name, label| find(element, name, label)) {
+            Ok(read) => rows.extend(read.into_iter().map(Ok)),
+            Err(reason) => rows.push(Err(reason)),
+        }
+    }
+    rows
+}
+
 impl Row {
-    /// Reads an element of a list with the members `name` and `description`.
+    /// Reads an element.
     ///
     /// # Errors
-    /// It has no name.
-    pub(super) fn read(
+    /// It has no name, or one that looks like that of a version.
+    fn read(
         element: Json<'_>,
-        find: impl FnOnce(&str) -> Result<Found, String>,
-    ) -> Result<Self, String> {
+        store: &Store,
+        find: impl Fn(&str, &str) -> Result<Found, String>,
+    ) -> Result<Vec<Self>, String> {
         let Some(name) = text(element, "name").filter(|name| !name.is_empty()) else {
             let element = excerpt(element.text());
             return Err(format!("an element of the list has no `name`: {element}"));
         };
-        let found = find(&name).map_err(|why| format!("{name:?}: {why}"))?;
+        if !store.labels.is_empty() && name.contains(VERSION_MARK) {
+            let what = "which stands before a label where `labels` is set; rename it";
+            return Err(format!("{name:?}: its name has a {VERSION_MARK}, {what}"));
+        }
         let description = text(element, "description").filter(|text| !text.trim().is_empty());
-        Ok(Self { name, description, found })
+        let row = |label: Option<&String>| {
+            let found = find(&name, label.unwrap_or(&store.label));
+            let found = found.map_err(|why| format!("{name:?}: {why}"))?;
+            let (of, description) = (name.clone(), description.clone());
+            let listed = Listed { of, label: label.cloned(), description };
+            let name = label.map_or(name.clone(), |label| version_name(&name, label));
+            Ok(Self { name, listed, found })
+        };
+        std::iter::once(None).chain(store.labels.iter().map(Some)).map(row).collect()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Langfuse: the list has labels and times, the texts are one request each (Langfuse public API,
 //! `v2/prompts`).
 
-use super::api::{Found, Page, Row, StoreApi, array};
+use super::api::{Found, Page, StoreApi, array, rows};
 use super::template::Format;
 use super::version::{StoreVersion, chat};
 use config::Store;
@@ -23,22 +23,12 @@ impl StoreApi for Langfuse {
 
     fn page(&self, answer: Json<'_>, store: &Store) -> Option<Page> {
         let prompts = array(answer, "data")?;
-        let row = |prompt: Json<'_>| {
-            Row::read(prompt, |name| {
-                // A name with slashes is in a folder, and is one segment all the same.
-                let (name, label) = (encoded_segment(name), encoded(&store.label));
-                let path = format!("/api/public/v2/prompts/{name}?label={label}");
-                let part = |member| prompt.get(member).map(Json::text).unwrap_or_default();
-                let stamp = ["lastUpdatedAt", "labels", "versions"].map(part).join(" ");
-                let has_time = prompt.get("lastUpdatedAt").is_some();
-                Ok(Found::Elsewhere { path, stamp: has_time.then_some(stamp) })
-            })
-        };
         let meta = answer.get("meta")?;
         let number = |member| meta.get(member).and_then(Json::as_i64);
         let (page, pages) = (number("page")?, number("totalPages")?);
         let next = (page < pages).then(|| page.saturating_add(1).to_string());
-        Some(Page { rows: prompts.elements().map(row).collect(), next })
+        let find = |prompt: Json<'_>, name: &str, label: &str| Ok(find(prompt, name, label, store));
+        Some(Page { rows: rows(prompts, store, find), next })
     }
 
     fn version(&self, answer: Json<'_>) -> Result<StoreVersion, String> {
@@ -52,6 +42,21 @@ impl StoreApi for Langfuse {
         let is_composed = answer.get("resolutionGraph").is_some();
         Ok(StoreVersion { number, format: Format::Braces, messages, is_composed })
     }
+}
+
+/// Finds the version with a label. The list has the prompts that have the label of plain names; a
+/// row names all labels of its prompt.
+fn find(prompt: Json<'_>, name: &str, label: &str, store: &Store) -> Found {
+    let mut labels = prompt.get("labels").into_iter().flat_map(Json::elements);
+    if label != store.label && !labels.any(|one| one.is(label)) {
+        return Found::Nothing;
+    }
+    // A name with slashes is in a folder, and is one segment all the same.
+    let path = format!("/api/public/v2/prompts/{}?label={}", encoded_segment(name), encoded(label));
+    let part = |member| prompt.get(member).map(Json::text).unwrap_or_default();
+    let stamp = ["lastUpdatedAt", "labels", "versions"].map(part).join(" ");
+    let has_time = prompt.get("lastUpdatedAt").is_some();
+    Found::Elsewhere { path, stamp: has_time.then_some(stamp) }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! MLflow: prompts are registered models with a tag, and the text of a version is one of its tags
 //! (MLflow REST API 2.0, `registered-models` and `model-versions`).
 
-use super::api::{Found, Page, Row, StoreApi, array, text};
+use super::api::{Found, Page, StoreApi, array, rows, text};
 use super::template::Format;
 use super::version::{StoreVersion, chat};
 use config::Store;
@@ -36,9 +36,8 @@ impl StoreApi for Mlflow {
             return Some(Page { rows: Vec::new(), next: None });
         }
         let models = array(answer, "registered_models")?;
-        let row = |model| Row::read(model, |name| find(model, name, &store.label));
         let next = text(answer, "next_page_token").filter(|token| !token.is_empty());
-        Some(Page { rows: models.elements().map(row).collect(), next })
+        Some(Page { rows: rows(models, store, find), next })
     }
 
     fn version(&self, answer: Json<'_>) -> Result<StoreVersion, String> {
@@ -110,6 +109,7 @@ fn read_version(version: Json<'_>) -> Result<StoreVersion, String> {
 mod tests {
     use serde_json::{Value, json};
 
+    use super::super::api::Row;
     use super::super::tests::store;
     use super::*;
 
@@ -150,7 +150,7 @@ mod tests {
         let Found::Here(Ok(version)) = here.found else { panic!("{here:?}") };
         assert_eq!(version.messages, [("user".to_owned(), "Page {{ team }}".to_owned())]);
         assert_eq!(
-            (version.number.as_str(), here.description.as_deref()),
+            (version.number.as_str(), here.listed.description.as_deref()),
             ("12", Some("About it"))
         );
         let there = only_row(model("a b&c", newest(), Some("9")), "");
@@ -161,6 +161,25 @@ mod tests {
         let label = "label = \"latest\"\n";
         assert!(matches!(only_row(model("x", newest(), None), label).found, Found::Here(Ok(_))));
         assert!(matches!(only_row(model("x", newest(), None), "").found, Found::Nothing));
+    }
+
+    #[test]
+    fn each_further_label_is_a_row_and_no_name_looks_like_one() {
+        let mut model = model("oncall", version_of("12", "text", "x"), Some("12"));
+        let staging = json!({"alias": "staging", "version": "9"});
+        model["aliases"].as_array_mut().unwrap().push(staging);
+        let named = json!({"name": "oncall@staging"});
+        let models = json!({"registered_models": [model, named]});
+        let labels = "labels = [\"staging\", \"candidate\"]\n";
+        let read = page(models, labels).unwrap().rows;
+        let names: Vec<_> =
+            read.iter().map(|row| row.as_ref().map_or("", |row| row.name.as_str())).collect();
+        assert_eq!(names, ["oncall", "oncall@staging", "oncall@candidate", ""]);
+        let found = |at: usize| &read[at].as_ref().unwrap().found;
+        assert!(matches!(found(0), Found::Here(Ok(_))));
+        assert!(matches!(found(1), Found::Elsewhere { path, .. } if path.ends_with("version=9")));
+        assert!(matches!(found(2), Found::Nothing));
+        assert!(read[3].as_ref().unwrap_err().contains("rename it"), "{read:?}");
     }
 
     #[test]

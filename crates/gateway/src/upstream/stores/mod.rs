@@ -19,10 +19,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::timeout;
 use tokio::try_join;
 
-use super::library::LibrarySnapshot;
+use super::library::{LibrarySnapshot, StoredPrompt};
 use super::prompt_list::{MalformedPrompt, PromptList};
 use super::transport::streamable_http::HttpEndpoint;
-use api::{Found, Page, Row, StoreApi};
+use api::{Found, Listed, Page, Row, StoreApi};
 use config::{Settings, Store, StoreKind};
 use domain::document::Document;
 use domain::fault::{UpstreamFaultKind as Kind, excerpt};
@@ -57,11 +57,10 @@ enum VersionFound {
     Nothing,
 }
 
-/// A completed walk: the prompts by their names, each with its description. Equal walks have found
-/// the same.
+/// A completed walk: the prompts by their names. Equal walks have found the same.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct StoreWalk {
-    rows: BTreeMap<String, Option<String>>,
+    rows: BTreeMap<String, Listed>,
     malformed: Vec<MalformedPrompt>,
     pages: usize,
     /// The changes of versions until now.
@@ -123,8 +122,8 @@ impl StoreReader {
         self.known().retain(|name, _| listing.rows.contains_key(name));
         let mut rows = BTreeMap::new();
         let mut asked = Vec::new();
-        for (name, mut row) in listing.rows {
-            rows.insert(name.clone(), row.description.take());
+        for (name, row) in listing.rows {
+            rows.insert(name.clone(), row.listed.clone());
             match row.found {
                 Found::Here(version) => self.note(name, None, 0, version.into()),
                 Found::Nothing => self.note(name, None, 0, VersionFound::Nothing),
@@ -141,13 +140,14 @@ impl StoreReader {
         let StoreWalk { rows, mut malformed, pages, .. } = walk;
         let (mut prompts, mut unlabelled) = (Vec::new(), Vec::new());
         let found = |name: &String| self.known().get(name).map(|known| known.version.clone());
-        for (name, description) in rows {
+        for (name, Listed { of, label, description }) in rows {
             let reason = match found(&name) {
                 Some(VersionFound::Version(version)) => {
                     let as_user = self.store.has_system_as_user;
                     match version.prompt(&name, description, as_user) {
                         Ok(prompt) => {
-                            prompts.push(prompt);
+                            let label = Some(label.unwrap_or_else(|| self.store.label.clone()));
+                            prompts.push(StoredPrompt { of, label, ..prompt });
                             continue;
                         }
                         Err(reason) => reason,
@@ -155,7 +155,7 @@ impl StoreReader {
                 }
                 Some(VersionFound::LeftOut(reason)) => reason,
                 Some(VersionFound::Nothing) | None => {
-                    unlabelled.push(name);
+                    unlabelled.extend(Some(of).filter(|_| label.is_none()));
                     continue;
                 }
             };

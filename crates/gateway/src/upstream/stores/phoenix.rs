@@ -1,6 +1,6 @@
 //! Phoenix: the list has no texts, so each prompt is one request (Phoenix REST API v1, `prompts`).
 
-use super::api::{Found, Page, Row, StoreApi, array, text};
+use super::api::{Found, Page, StoreApi, array, rows, text};
 use super::template::Format;
 use super::version::{StoreVersion, chat};
 use config::Store;
@@ -23,20 +23,18 @@ impl StoreApi for Phoenix {
 
     fn page(&self, answer: Json<'_>, store: &Store) -> Option<Page> {
         let prompts = array(answer, "data")?;
-        let row = |prompt: Json<'_>| {
-            Row::read(prompt, |name| {
-                // A name may be given to another prompt, an id may not.
-                let id = text(prompt, "id").unwrap_or_else(|| name.to_owned());
-                let tag = match store.label.as_str() {
-                    LATEST => LATEST.to_owned(),
-                    label => format!("tags/{}", encoded_segment(label)),
-                };
-                let path = format!("/v1/prompts/{}/{tag}", encoded_segment(&id));
-                Ok(Found::Elsewhere { path, stamp: None })
-            })
+        let find = |prompt: Json<'_>, name: &str, label: &str| {
+            // A name may be given to another prompt, an id may not.
+            let id = text(prompt, "id").unwrap_or_else(|| name.to_owned());
+            let tag = match label {
+                LATEST => LATEST.to_owned(),
+                label => format!("tags/{}", encoded_segment(label)),
+            };
+            let path = format!("/v1/prompts/{}/{tag}", encoded_segment(&id));
+            Ok(Found::Elsewhere { path, stamp: None })
         };
         let next = text(answer, "next_cursor").filter(|cursor| !cursor.is_empty());
-        Some(Page { rows: prompts.elements().map(row).collect(), next })
+        Some(Page { rows: rows(prompts, store, find), next })
     }
 
     fn version(&self, answer: Json<'_>) -> Result<StoreVersion, String> {
@@ -65,6 +63,7 @@ impl StoreApi for Phoenix {
 mod tests {
     use serde_json::{Value, json};
 
+    use super::super::api::Row;
     use super::super::tests::store;
     use super::*;
 

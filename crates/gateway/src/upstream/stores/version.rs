@@ -54,6 +54,8 @@ impl StoreVersion {
         let messages: Result<_, String> = self.messages.iter().map(message).collect();
         Ok(StoredPrompt {
             name: name.to_owned(),
+            of: name.to_owned(),
+            label: None,
             description,
             version: self.number.clone(),
             format: self.format.name(),
