@@ -456,14 +456,17 @@ async fn a_prompt_of_langfuse_is_asked_for_again_when_its_row_changes() {
         let (version, text) = &prompts["refund"];
         assert_eq!(asked.path, "/api/public/v2/prompts/refund?label=production");
         Scripted::Json(json!({"name": "refund", "version": version, "type": "text", "prompt": text,
-            "config": {}, "labels": ["production"], "tags": [], "resolutionGraph": null}))
+            "config": {"model": "m", "temperature": 0.2}, "labels": ["production"], "tags": [], "resolutionGraph": null}))
     })
     .await;
     let credential =
         "credential = { header = \"Authorization\", value = { value = \"Basic cGs6c2s=\" } }\n";
-    let gateway = before(&store, "langfuse", credential).await;
+    let gateway = before(&store, "langfuse", &format!("{credential}config = true\n")).await;
     let client = gateway.client();
     lists(&client, &["s__refund"]).await;
+    let params = json!({"name": "s__refund", "arguments": {"order": "7"}});
+    let config = client.ask("prompts/get", params).await["_meta"]["promptgate/config"].clone();
+    assert_eq!(config, json!({"config": {"model": "m", "temperature": 0.2}}));
     assert_eq!(texts(&client, "s__refund", json!({"order": "7"})).await, ["Refund 7"]);
     store.until(|received| received.len() > 6).await;
     let asked = |received: &[Received]| {

@@ -81,6 +81,8 @@ pub struct Store {
     /// Whether messages of roles like `system`, which MCP lacks, become messages of the user;
     /// otherwise their prompts are left out.
     pub has_system_as_user: bool,
+    /// Whether results have the model parameters and response formats of the store.
+    pub has_config: bool,
     /// `None`: no webhooks are taken.
     pub webhook_secret: Option<Secret>,
 }
@@ -299,6 +301,8 @@ filter, such as "tags.team = 'docs'": Which prompts are read. `mlflow`: a search
     models. `langfuse`: a tag. Not set: all.
 system: Prompt stores: messages of the role `system`, which MCP lacks. `refuse` leaves out their
     prompts, `as_user` makes them messages of the user.
+config: Prompt stores: results have the model parameters and response formats of the store, in
+    `_meta["promptgate/config"]`.
 webhook_secret, such as { env = "WEBHOOK_SECRET" }: `git`, `mlflow` and `langfuse`: secret of the
     webhooks at `server.path` + `/hooks/NAME`, after which the upstream is read at once. Not set:
     none are taken.
@@ -553,6 +557,7 @@ fn store(section: &mut Section<'_>, kind: StoreKind) -> Option<Transport> {
     let filter = section.optional_text("filter").filter(|filter| !filter.is_empty());
     let system = [("refuse", false), ("as_user", true)];
     let has_system_as_user = section.choice("system", false, &system);
+    let has_config = section.flag("config", false);
     let webhook_secret = webhook::incoming(section);
     let http = http_server(section, None)?;
     if http.credentials.caller.is_some() {
@@ -571,6 +576,7 @@ fn store(section: &mut Section<'_>, kind: StoreKind) -> Option<Transport> {
         labels,
         filter,
         has_system_as_user,
+        has_config,
         webhook_secret,
     }))
 }

@@ -17,6 +17,9 @@ pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 
+/// The configuration of a prompt of a store, in a result.
+pub const CONFIG: &str = "promptgate/config";
+
 /// The key of the progress token of a request. Each hop sets its own token.
 pub const PROGRESS_TOKEN: &str = "progressToken";
 

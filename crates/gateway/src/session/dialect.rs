@@ -699,6 +699,11 @@ fn write_rest_meta(reply: &RestReply, meta: &mut ObjectWriter<'_>) {
 fn write_prompt_meta(prompt: &PromptReply, meta: &mut ObjectWriter<'_>) {
     if let Some(upstream_meta) = prompt.result.json().get("_meta") {
         meta::write_foreign(upstream_meta, meta);
+        // Versions are of libraries and stores only, whose results the gateway itself makes.
+        let config = upstream_meta.get(meta::CONFIG).filter(|_| prompt.origin.version.is_some());
+        if let Some(config) = config {
+            meta.json(meta::CONFIG, config.text());
+        }
     }
     write_own_meta(prompt, meta);
 }

@@ -18,12 +18,15 @@ use super::template::{Slip, check, mistake, single_braces};
 use super::{budget, scan};
 use base::seal;
 use domain::json::write_str;
+use domain::meta;
 
 /// A compiled library prompt.
 #[derive(Debug)]
 pub(super) struct Compiled {
     pub name: String,
     description: Option<String>,
+    /// A JSON object for clients, of a prompt of a store.
+    config: Option<String>,
     arguments: Vec<ArgumentSpec>,
     /// The prompt definition (an element of `prompts` in the list result), as JSON text.
     pub definition: String,
@@ -123,6 +126,7 @@ impl Compiled {
             definition: definition(&front, &seal::digest(sources.iter().map(|text| &**text)), None),
             name: front.name,
             description: front.description,
+            config: None,
             arguments: front.arguments,
             messages: contents,
             environment,
@@ -154,6 +158,7 @@ impl Compiled {
             definition,
             name: front.name,
             description: front.description,
+            config: prompt.config,
             arguments: front.arguments,
             messages: prompt.messages.into_iter().map(filled).collect(),
             environment: Environment::empty(),
@@ -175,6 +180,9 @@ impl Compiled {
             out.push_str("\"description\":");
             write_str(description, &mut out);
             out.push(',');
+        }
+        if let Some(config) = &self.config {
+            let _ = write!(out, "\"_meta\":{{\"{}\":{config}}},", meta::CONFIG);
         }
         out.push_str("\"messages\":[");
         let mut first = true;

@@ -17,6 +17,8 @@ pub(crate) struct StoredPrompt {
     pub of: String,
     /// The label that chose the version. Clients get it as `_meta.label`.
     pub label: Option<String>,
+    /// A JSON object for clients.
+    pub config: Option<String>,
     pub description: Option<String>,
     /// As the store names it. Clients get it as `_meta.version`.
     pub version: String,
@@ -62,6 +64,9 @@ impl StoredPrompt {
         }
         let mut object = String::with_capacity(text.len() + parts.len() + 128);
         write_object(&mut object, |object| {
+            if let Some(config) = &self.config {
+                object.json("config", config);
+            }
             if let Some(description) = &self.description {
                 object.text("description", description);
             }
@@ -98,7 +103,8 @@ mod tests {
     fn prompt(name: &str, messages: Vec<StoredMessage>) -> StoredPrompt {
         let (version, format) = ("1".to_owned(), "braces");
         let (name, of) = (name.to_owned(), name.to_owned());
-        StoredPrompt { name, of, label: None, description: None, version, format, messages }
+        let (label, config, description) = (None, None, None);
+        StoredPrompt { name, of, label, config, description, version, format, messages }
     }
 
     fn snapshot(prompts: Vec<StoredPrompt>) -> LibrarySnapshot {
@@ -119,6 +125,21 @@ mod tests {
         assert_ne!(described.object(), prompt("a", vec![]).object());
         let format = StoredPrompt { format: "f-string", ..prompt("a", vec![]) };
         assert_ne!(format.object(), prompt("a", vec![]).object());
+    }
+
+    #[test]
+    fn a_configuration_is_approved_with_the_text_and_is_in_the_result_only() {
+        let with = |config: Option<&str>| StoredPrompt {
+            config: config.map(str::to_owned),
+            ..prompt("a", vec![message(MessageRole::User, "Hi")])
+        };
+        let configured = with(Some(r#"{"model_config":{"temperature":0}}"#));
+        assert_ne!(configured.object(), with(None).object());
+        let snapshot = snapshot(vec![configured]);
+        let result = snapshot.get("a", None, None).unwrap();
+        let config = result.json().get("_meta").unwrap().get("promptgate/config").unwrap();
+        assert_eq!(config.text(), r#"{"model_config":{"temperature":0}}"#);
+        assert!(!snapshot.listed.prompts[0].canonical().contains("temperature"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::api::{Found, Page, StoreApi, array, rows};
 use super::template::Format;
-use super::version::{StoreVersion, chat};
+use super::version::{StoreVersion, chat, config_of};
 use config::Store;
 use domain::json::Json;
 use domain::percent::{encoded, encoded_segment};
@@ -40,7 +40,9 @@ impl StoreApi for Langfuse {
         let number = answer.get("version").and_then(Json::as_i64);
         let number = number.ok_or("its version has no number")?.to_string();
         let is_composed = answer.get("resolutionGraph").is_some();
-        Ok(StoreVersion { number, format: Format::Braces, messages, is_composed })
+        let config = answer.get("config").filter(|config| config.members().next().is_some());
+        let config = config_of(&[("config", config.map(Json::text))]);
+        Ok(StoreVersion { number, format: Format::Braces, messages, is_composed, config })
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::api::{Found, Page, StoreApi, array, rows, text};
 use super::template::Format;
-use super::version::{StoreVersion, chat};
+use super::version::{StoreConfig, StoreVersion, chat, config_of};
 use config::Store;
 use domain::json::Json;
 use domain::percent::encoded;
@@ -18,6 +18,9 @@ const PAGE: usize = 200;
 
 /// Depth of the JSON text of a chat prompt.
 const DEPTH: usize = 16;
+
+/// Depth of the JSON texts of a configuration: a response format is a JSON Schema.
+const CONFIG_DEPTH: usize = 48;
 
 /// The alias that MLflow keeps for the newest version.
 const LATEST: &str = "latest";
@@ -102,7 +105,19 @@ fn read_version(version: Json<'_>) -> Result<StoreVersion, String> {
         Some(other) => return Err(format!("its type is {other:?}, not text or chat")),
     };
     let number = version.get("version").and_then(number).ok_or("its version has no number")?;
-    Ok(StoreVersion { number, format: Format::Braces, messages, is_composed: false })
+    let config = read_config(
+        tag("_mlflow_prompt_model_config").as_deref(),
+        tag("_mlflow_prompt_response_format").as_deref(),
+    );
+    Ok(StoreVersion { number, format: Format::Braces, messages, is_composed: false, config })
+}
+
+fn read_config(model: Option<&str>, response: Option<&str>) -> StoreConfig {
+    for text in [model, response].into_iter().flatten() {
+        let read = Json::parse_text(text, CONFIG_DEPTH);
+        read.map_err(|error| format!("its configuration is no JSON: {error}"))?;
+    }
+    config_of(&[("model_config", model), ("response_format", response)])
 }
 
 #[cfg(test)]
@@ -161,6 +176,25 @@ mod tests {
         let label = "label = \"latest\"\n";
         assert!(matches!(only_row(model("x", newest(), None), label).found, Found::Here(Ok(_))));
         assert!(matches!(only_row(model("x", newest(), None), "").found, Found::Nothing));
+    }
+
+    #[test]
+    fn the_configuration_of_a_version_is_an_object_of_its_json_texts() {
+        let read = |tags: &[(&str, &str)]| {
+            let mut version = version_of("1", "text", "x");
+            let more = tags.iter().map(|(key, value)| tag(key, value));
+            version["tags"].as_array_mut().unwrap().extend(more);
+            let text = json!({"model_version": version}).to_string();
+            Mlflow.version(Json::parse_text(&text, 64).unwrap()).unwrap().config
+        };
+        let model = ("_mlflow_prompt_model_config", r#"{"temperature":0.2}"#);
+        let format = ("_mlflow_prompt_response_format", r#"{"type":"object"}"#);
+        let both = r#"{"model_config":{"temperature":0.2},"response_format":{"type":"object"}}"#;
+        assert_eq!(read(&[model, format]), Ok(Some(both.to_owned())));
+        assert_eq!(read(&[]), Ok(None));
+        assert!(read(&[(model.0, "{")]).unwrap_err().contains("no JSON"));
+        let large = format!("[{}1]", "1,".repeat(40_000));
+        assert!(read(&[(model.0, &large)]).unwrap_err().contains("65536 bytes"));
     }
 
     #[test]

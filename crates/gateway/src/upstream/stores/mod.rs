@@ -144,10 +144,13 @@ impl StoreReader {
             let reason = match found(&name) {
                 Some(VersionFound::Version(version)) => {
                     let as_user = self.store.has_system_as_user;
-                    match version.prompt(&name, description, as_user) {
-                        Ok(prompt) => {
+                    let config = version.config.clone();
+                    let config = if self.store.has_config { config } else { Ok(None) };
+                    let prompt = version.prompt(&name, description, as_user);
+                    match prompt.and_then(|prompt| Ok((prompt, config?))) {
+                        Ok((prompt, config)) => {
                             let label = Some(label.unwrap_or_else(|| self.store.label.clone()));
-                            prompts.push(StoredPrompt { of, label, ..prompt });
+                            prompts.push(StoredPrompt { of, label, config, ..prompt });
                             continue;
                         }
                         Err(reason) => reason,

@@ -2,7 +2,7 @@
 
 use super::api::{Found, Page, StoreApi, array, rows, text};
 use super::template::Format;
-use super::version::{StoreVersion, chat};
+use super::version::{StoreVersion, chat, config_of};
 use config::Store;
 use domain::json::Json;
 use domain::percent::{encoded, encoded_segment};
@@ -11,6 +11,10 @@ pub(super) struct Phoenix;
 
 /// Prompts on one page.
 const PAGE: usize = 200;
+
+/// The members that are its configuration.
+const CONFIG: [&str; 4] =
+    ["model_provider", "model_name", "invocation_parameters", "response_format"];
 
 /// The label for the newest version, whether it has a tag or not.
 const LATEST: &str = "latest";
@@ -55,7 +59,9 @@ impl StoreApi for Phoenix {
                 }
             };
         let number = text(version, "id").ok_or("its version has no `id`")?;
-        Ok(StoreVersion { number, format, messages, is_composed: false })
+        let member = |name| (name, version.get(name).filter(|v| !v.is("")).map(Json::text));
+        let config = config_of(&CONFIG.map(member));
+        Ok(StoreVersion { number, format, messages, is_composed: false, config })
     }
 }
 

@@ -4,6 +4,7 @@ use super::template::{Format, pieces};
 use crate::upstream::library::{MessageRole, StoredMessage, StoredPrompt};
 use domain::fault::excerpt;
 use domain::json::Json;
+use domain::json::object::write_object;
 
 /// A version of a prompt.
 #[derive(Debug, Eq, PartialEq)]
@@ -15,6 +16,31 @@ pub(super) struct StoreVersion {
     pub messages: Vec<(String, String)>,
     /// Whether it has texts of other prompts in it, which may change without it.
     pub is_composed: bool,
+    pub config: StoreConfig,
+}
+
+/// Model parameters and response formats, as a JSON object of the members that the store has; or
+/// why they cannot be read.
+pub(super) type StoreConfig = Result<Option<String>, String>;
+
+/// Largest configuration of a prompt, in bytes.
+const MAX_CONFIG: usize = 64 << 10;
+
+/// Makes an object of the members that are there, each as JSON text.
+pub(super) fn config_of(members: &[(&str, Option<&str>)]) -> StoreConfig {
+    let mut object = String::new();
+    let is_there = members.iter().any(|(_, value)| value.is_some());
+    write_object(&mut object, |object| {
+        for (name, value) in members {
+            if let Some(value) = value {
+                object.json(name, value);
+            }
+        }
+    });
+    if object.len() > MAX_CONFIG {
+        return Err(format!("its configuration has more than {MAX_CONFIG} bytes"));
+    }
+    Ok(is_there.then_some(object))
 }
 
 /// Most messages of one prompt, as in a library.
@@ -56,6 +82,7 @@ impl StoreVersion {
             name: name.to_owned(),
             of: name.to_owned(),
             label: None,
+            config: None,
             description,
             version: self.number.clone(),
             format: self.format.name(),
@@ -125,6 +152,7 @@ mod tests {
             format: Format::Braces,
             messages,
             is_composed: false,
+            config: Ok(None),
         }
     }
 
