@@ -11,7 +11,7 @@ use super::runtime::runtime;
 use super::status::fetch_once;
 use access::{AccessVerdict, Decisions, RuleSet, action};
 use config::{Config, Transport, UpstreamSettings};
-use domain::approval::ApprovalState;
+use domain::approval::{ApprovalKind, ApprovalState};
 use domain::caller::Caller;
 use domain::fault::excerpt;
 use domain::method::Method;
@@ -122,7 +122,7 @@ fn explain_approval(config: &Config, prompt: &ExplainedPrompt, out: &mut String)
         let lock = config.approvals.store.path().display();
         let state = prompt.state.as_str();
         let _ = write!(out, "\n  {state} in {lock}, whatever its upstream offers at present");
-        let approvals = config.approvals.lock.of_upstream(&prompt.upstream);
+        let approvals = config.approvals.lock.of_upstream(ApprovalKind::Prompt, &prompt.upstream);
         let approved = approvals.and_then(|approvals| approvals.get(&prompt.raw_name));
         if let Some(approved) = approved.and_then(|approval| approval.approved.as_ref()) {
             let class = approved.version.class();

@@ -14,6 +14,8 @@ use crate::support::gateway::api_key;
 use crate::support::upstream::{Received, Scripted};
 use crate::support::{Client, Gateway, Upstream, eventually};
 
+mod skill_approvals;
+
 const REFUNDS: &str =
     "---\nname: refunds\ndescription: Refund a customer\n---\nRead [limits](limits.md).";
 

@@ -1,6 +1,7 @@
 //! `/api/v1/approvals`: what is approved, and decisions on it over the same code path as
 //! `promptgate approvals`.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,10 +93,10 @@ pub(super) async fn one(state: &AdminState, name: &str, until: Instant) -> Resul
     document["uses"] = json!(uses_of(state, name, until).await);
     let offered = examined.offered.iter().flat_map(|offered| &offered.objects);
     let offered = offered.map(|(digest, object)| (digest, object.json()));
-    let variants = examined.row.variants.iter().map(|found| (&found.digest, &*found.text));
+    let variants = examined.row.variants.iter().map(|found| (&found.digest, (*found.text).into()));
     document["objects"] = offered
         .chain(variants)
-        .map(|(digest, text)| (digest.to_string(), text.into()))
+        .map(|(digest, text): (_, Cow<'_, str>)| (digest.to_string(), text.into()))
         .collect::<serde_json::Map<_, Value>>()
         .into();
     Ok(document)

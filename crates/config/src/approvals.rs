@@ -10,7 +10,7 @@ use super::settings::{COMPARED_TWICE, MODES, OnChangedDefinition};
 use super::telemetry::TelemetrySettings;
 use super::upstream::UpstreamSettings;
 use super::webhook::{self, Webhook};
-use domain::approval::{ApprovalState, Mode};
+use domain::approval::{ApprovalKind, ApprovalState, Mode};
 use domain::name::UpstreamId;
 
 /// Approvals of all upstreams.
@@ -59,7 +59,7 @@ impl ApprovalRules {
 
     /// Returns the state of a prompt as the lock file has it, whatever its upstream offers.
     pub fn known_state(&self, upstream: &UpstreamId, raw_name: &str) -> ApprovalState {
-        let approvals = self.lock.of_upstream(upstream.as_str());
+        let approvals = self.lock.of_upstream(ApprovalKind::Prompt, upstream.as_str());
         match (self.mode_of(upstream), approvals.and_then(|approvals| approvals.get(raw_name))) {
             (Mode::Off, _) => ApprovalState::Unchecked,
             (_, Some(approval)) if approval.approved.is_some() => ApprovalState::Approved,

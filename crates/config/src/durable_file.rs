@@ -11,12 +11,12 @@ use base::platform::sleep;
 pub const UNFINISHED: &str = ".unfinished-";
 
 /// Replaces a file by way of an unfinished one beside it, so that a reader, or a crash at any
-/// moment, finds the old text or the new one. It is on the disk afterwards, with the permissions
+/// moment, finds the old content or the new one. It is on the disk afterwards, with the permissions
 /// that it had; `readers` are those of a file that was not there before.
 ///
 /// # Errors
 /// When the unfinished file cannot be written or take the place of the other.
-pub fn replace(target: &Path, text: &str, readers: Readers) -> io::Result<()> {
+pub fn replace(target: &Path, content: impl AsRef<[u8]>, readers: Readers) -> io::Result<()> {
     let folder = target.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     let name = target.file_name().unwrap_or_default().to_string_lossy();
@@ -29,7 +29,7 @@ pub fn replace(target: &Path, text: &str, readers: Readers) -> io::Result<()> {
         ..OpenOptions::default()
     };
     let mut file = options.open(&unfinished)?;
-    file.write_all(text.as_bytes())?;
+    file.write_all(content.as_ref())?;
     if let Ok(Metadata { mode: Some(mode), .. }) = disk::metadata(target) {
         file.set_mode(mode)?;
     }

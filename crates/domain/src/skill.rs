@@ -4,7 +4,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::approval::Files;
 use super::fault::excerpt;
+use super::json::canonical::canonical;
 use super::json::object::{ObjectWriter, write_object};
 use super::json::{Json, JsonKind};
 use super::name::Prefix;
@@ -114,6 +116,37 @@ impl Skill {
         }
         let frontmatter = frontmatter.map(|front| front.text().to_owned()).unwrap_or_default();
         Ok(Self { path: path.into(), frontmatter, files })
+    }
+
+    /// Returns the entry in canonical form (RFC 8785), with the URIs of the upstream and the files
+    /// in the order of these. What is approved of a skill is this form.
+    pub fn canonical(&self) -> String {
+        let mut files: Vec<_> = self.files.iter().collect();
+        files.sort_unstable_by(|a, b| a.uri.cmp(&b.uri));
+        let own = files.iter().find(|file| self.path_inside(file) == SKILL_FILE);
+        let mut out = String::new();
+        write_object(&mut out, |entry| {
+            entry.text("uri", own.map_or("", |file| &file.uri));
+            entry.json("frontmatter", &self.frontmatter);
+            entry.array("resources", &files, |file, out| {
+                write_object(out, |out| {
+                    out.text("uri", &file.uri).text("digest", &file.digest);
+                    out.display("size", file.size);
+                });
+            });
+        });
+        canonical(Json::accepted(&out))
+    }
+
+    /// Returns the path of one of its files in its folder.
+    pub fn path_inside<'a>(&self, file: &'a SkillFile) -> &'a str {
+        file.path.get(self.path.len() + 1..).unwrap_or_default()
+    }
+
+    /// Returns the digests of its files.
+    pub fn digests(&self) -> Files {
+        let file = |file: &SkillFile| (self.path_inside(file).into(), (&*file.digest).into());
+        self.files.iter().map(file).collect()
     }
 
     /// Returns the public URI of its `SKILL.md`.
@@ -342,6 +375,25 @@ mod tests {
         let other = read(&entry(files[0], "refunds", &files)).unwrap();
         assert_eq!(other.public_uri(&prefix("crm")), "skill://crm/github/o/r/refunds/SKILL.md");
         assert_eq!(&*other.files[0].uri, files[0]);
+    }
+
+    #[test]
+    fn the_canonical_form_is_read_back_whatever_the_order_was() {
+        for base in ["skill://acme/refunds", "github://o/r/refunds"] {
+            let files = ["SKILL.md", "b.md", "a/c.md"].map(|file| format!("{base}/{file}"));
+            let [own, b, c] = files.each_ref().map(String::as_str);
+            let one = read(&entry(own, "refunds", &[own, b, c])).unwrap();
+            let other = read(&entry(own, "refunds", &[c, own, b])).unwrap();
+            assert_ne!(one, other);
+            assert_eq!(one.canonical(), other.canonical());
+            let again = read(&one.canonical()).unwrap();
+            assert_eq!(again.canonical(), one.canonical());
+            assert_eq!((again.path.clone(), again.digests()), (one.path.clone(), one.digests()));
+            assert_eq!(
+                one.digests().keys().map(|path| &**path).collect::<Vec<_>>(),
+                ["SKILL.md", "a/c.md", "b.md"]
+            );
+        }
     }
 
     #[test]

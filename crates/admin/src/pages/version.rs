@@ -21,6 +21,8 @@ pub(super) struct VersionView {
     pub texts: Vec<TextView>,
     /// The file of a library prompt.
     pub source: Option<SourceView>,
+    /// The files of a skill: their paths and texts.
+    pub files: Vec<(String, String)>,
     /// Why parts of it cannot be shown.
     pub missing: Vec<String>,
 }
@@ -51,13 +53,22 @@ impl VersionView {
                 Err(why) => view.missing.push(why.clone()),
             };
         if let Some(part) = &parts.definition {
-            read(part, &mut |view, json| view.definition = Definition::read(json));
+            let is_skill = !parts.files.is_empty();
+            read(part, &mut |view, json| {
+                let front_matter = json.get("frontmatter").filter(|_| is_skill);
+                view.definition = Definition::read(front_matter.unwrap_or(json));
+            });
         }
         if let Some(part) = &parts.source {
             read(part, &mut |view, json| view.source = Some(SourceView::of(json)));
         }
         for (arguments, part) in &parts.texts {
             read(part, &mut |view, json| view.texts.push(TextView::of(arguments, json)));
+        }
+        for (path, part) in &parts.files {
+            read(part, &mut |view, json| {
+                view.files.push((path.to_string(), plain_text(json.text())));
+            });
         }
         view
     }
@@ -177,6 +188,14 @@ impl Comparison {
         for key in keys {
             comparison.add_text(key, before.texts.get(key), after.texts.get(key));
         }
+        let paths: BTreeSet<&Arc<str>> = before.files.keys().chain(after.files.keys()).collect();
+        for path in paths {
+            let [old, new] = [before, after].map(|parts| parts.files.get(path).cloned());
+            comparison.add(path, &old, &new, |old, new| {
+                let lines = compared_text(&plain_text(old), &plain_text(new));
+                Some(side_by_side(&lines))
+            });
+        }
         for variant in found {
             let approved =
                 before.texts.get(&variant.arguments).and_then(|part| part.text.as_deref().ok());
@@ -238,6 +257,12 @@ fn is_source_digest(line: &DiffLine) -> bool {
 /// A member of a canonical object; `""` has none.
 fn member<'a>(object: &'a str, name: &str) -> Option<Json<'a>> {
     if object.is_empty() { None } else { Json::accepted(object).get(name) }
+}
+
+/// The text of a file, which is a JSON string; `""` where there is none.
+fn plain_text(json: &str) -> String {
+    let text = (!json.is_empty()).then(|| Json::accepted(json).as_str()).flatten();
+    text.unwrap_or_default().into_owned()
 }
 
 /// The texts of both parts; `""` for one that is not there.
@@ -375,6 +400,22 @@ mod tests {
         };
         assert_eq!(headings(parts("b", json!({"list.md": {"text": "one"}}))), ["File"]);
         assert_eq!(headings(parts("a", json!({"list.md": {"text": "two"}}))), ["Embedded files"]);
+    }
+
+    #[test]
+    fn the_files_of_a_skill_are_compared_one_by_one() {
+        let parts = |files: &[(&str, &str)]| {
+            let part = |text: &str| VersionPart { digest: None, text: Ok(json!(text).to_string()) };
+            let files = files.iter().map(|(path, text)| (Arc::from(*path), part(text)));
+            VersionParts { files: files.collect(), ..VersionParts::default() }
+        };
+        let before = parts(&[("SKILL.md", "a"), ("x", "same"), ("gone", "g")]);
+        let after = parts(&[("SKILL.md", "b"), ("x", "same"), ("new", "n")]);
+        let compared = Comparison::of(&before, &after, &[]);
+        let headings: Vec<_> = compared.sections.iter().map(|own| own.heading.as_str()).collect();
+        assert_eq!((headings, compared.same), (vec!["SKILL.md", "gone", "new"], vec!["x".into()]));
+        let view = VersionView::of(&before);
+        assert_eq!(view.files[0], ("SKILL.md".to_owned(), "a".to_owned()));
     }
 
     #[test]

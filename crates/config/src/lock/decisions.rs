@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::Lock;
-use domain::approval::{Approval, Decided};
+use super::{Entry, Lock};
+use domain::approval::{Approval, ApprovalKind, Decided};
 
 /// Decisions of one kind by one person.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Decisions {
-    pub prompts: usize,
+    pub kind: ApprovalKind,
+    pub count: usize,
     /// Such as `approved`.
     pub what: &'static str,
     /// `None` where the file does not say it.
@@ -19,8 +20,8 @@ pub struct Decisions {
 impl fmt::Display for Decisions {
     /// Such as `7 prompts approved by ada`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { prompts, what, by } = self;
-        write!(f, "{prompts} prompt{} {what}", if *prompts == 1 { "" } else { "s" })?;
+        let Self { kind, count, what, by } = self;
+        write!(f, "{count} {}{} {what}", kind.as_str(), if *count == 1 { "" } else { "s" })?;
         by.as_ref().map_or(Ok(()), |by| write!(f, " by {by}"))
     }
 }
@@ -29,21 +30,19 @@ impl fmt::Display for Decisions {
 pub fn decisions(before: &Lock, after: &Lock) -> Vec<Decisions> {
     let none = Approval::default();
     let mut counts: BTreeMap<_, usize> = BTreeMap::new();
-    for (upstream, prompt, new) in after.approvals() {
-        let old = before.of_upstream(upstream).and_then(|prompts| prompts.get(prompt));
-        if let Some((what, decided)) = decision(old.unwrap_or(&none), new) {
-            *counts.entry((what, Some(decided.attribution.by.clone()))).or_default() += 1;
+    for Entry { kind, upstream, raw_name, approval } in after.approvals() {
+        let old = before.approval(kind, upstream, raw_name);
+        if let Some((what, decided)) = decision(old.unwrap_or(&none), approval) {
+            *counts.entry((kind, what, Some(decided.attribution.by.clone()))).or_default() += 1;
         }
     }
-    let is_kept = |upstream: &str, prompt: &str| {
-        after.of_upstream(upstream).is_some_and(|prompts| prompts.contains_key(prompt))
-    };
-    let gone = before.approvals().filter(|(upstream, prompt, _)| !is_kept(upstream, prompt));
-    match gone.count() {
-        0 => {}
-        gone => drop(counts.insert(("forgotten", None), gone)),
+    for Entry { kind, upstream, raw_name, .. } in before.approvals() {
+        if after.approval(kind, upstream, raw_name).is_none() {
+            *counts.entry((kind, "forgotten", None)).or_default() += 1;
+        }
     }
-    counts.into_iter().map(|((what, by), prompts)| Decisions { prompts, what, by }).collect()
+    let counts = counts.into_iter();
+    counts.map(|((kind, what, by), count)| Decisions { kind, count, what, by }).collect()
 }
 
 /// Returns the decision that has changed an approval, and its record.
@@ -76,6 +75,7 @@ mod tests {
             source: None,
             texts: BTreeMap::new(),
             variants: Default::default(),
+            files: Default::default(),
         };
         let at = "2026-11-22T10:00:00Z".to_owned();
         Decided { version, attribution: Attribution { by: by.to_owned(), at, why: None } }
@@ -84,7 +84,7 @@ mod tests {
     fn lock(approvals: Vec<(&str, Approval)>) -> Lock {
         let mut lock = Lock::none();
         for (prompt, approval) in approvals {
-            *lock.approval_mut("a", prompt) = approval;
+            *lock.approval_mut(ApprovalKind::Prompt, "a", prompt) = approval;
         }
         lock
     }

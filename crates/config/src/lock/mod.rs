@@ -1,11 +1,11 @@
-//! `promptgate.lock`: the approved versions of prompts. The file is reviewed like code, and shared
-//! by replicas.
+//! `promptgate.lock`: the approved versions of prompts and skills. The file is reviewed like code,
+//! and shared by replicas.
 
 mod decisions;
 mod store;
 
 pub use decisions::{Decisions, decisions};
-pub use store::{LockStore, Object, ObjectError, Objects, StoreError, patch};
+pub use store::{LockStore, Object, ObjectError, ObjectKind, Objects, StoreError, patch};
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,10 +13,12 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use toml_edit::{InlineTable, Value};
+use toml_edit::{InlineTable, Key, Value};
 
 use base::seal;
-use domain::approval::{Approval, Attribution, Decided, DigestText, MAX_PREVIOUS, Version};
+use domain::approval::{
+    Approval, ApprovalKind, Attribution, Decided, DigestText, Files, MAX_PREVIOUS, Version,
+};
 use domain::json::Json;
 use domain::json::canonical::canonical;
 use domain::json::object::write_object;
@@ -31,9 +33,14 @@ pub struct Lock {
     /// Texts under their digests of this version, if the file has those of an older one. The next
     /// decision writes them.
     converted: Arc<Objects>,
-    /// By upstream and raw name.
-    approvals: BTreeMap<String, BTreeMap<String, Approval>>,
+    /// Of prompts.
+    approvals: Approvals,
+    /// By the paths of their folders.
+    skills: Approvals,
 }
+
+/// Approvals by upstream and raw name.
+type Approvals = BTreeMap<String, BTreeMap<String, Approval>>;
 
 /// The digest of a lock file that does not exist.
 pub const NO_FILE: &str = "none";
@@ -63,7 +70,8 @@ impl Lock {
     }
 
     fn new(digest: String, version: u32) -> Self {
-        Self { digest, version, converted: Arc::default(), approvals: BTreeMap::new() }
+        let (approvals, skills) = Default::default();
+        Self { digest, version, converted: Arc::default(), approvals, skills }
     }
 
     /// Whether a lost entry would be noticed: the file has the digest of its entries.
@@ -101,9 +109,12 @@ impl Lock {
             ));
         }
         let mut lock = Self::new(digest, version);
-        for entry in document.prompts {
-            let LockEntry { upstream, prompt, approved, rejected, pending, previous } = entry;
-            let at = |why: String| format!("prompt {prompt:?} of upstream {upstream:?}: {why}");
+        let prompts = document.prompts.into_iter().map(|entry| (ApprovalKind::Prompt, entry));
+        let skills = document.skills.into_iter().map(|entry| (ApprovalKind::Skill, entry));
+        for (kind, entry) in prompts.chain(skills) {
+            let LockEntry { upstream, name, approved, rejected, pending, previous } = entry;
+            let noun = kind.as_str();
+            let at = |why: String| format!("{noun} {name:?} of upstream {upstream:?}: {why}");
             let read = |record: LockRecord| record.decided().map_err(at);
             let approval = Approval {
                 approved: approved.map(read).transpose()?,
@@ -119,8 +130,11 @@ impl Lock {
                     "it has neither an approved nor a rejected or pending version".to_owned()
                 ));
             }
-            let others = lock.approvals.entry(upstream.clone()).or_default();
-            if others.insert(prompt.clone(), approval).is_some() {
+            if approval.versions().any(|v| v.files.is_empty() != (kind == ApprovalKind::Prompt)) {
+                return Err(at("the versions of skills have files, and no others".to_owned()));
+            }
+            let others = lock.of_kind_mut(kind).entry(upstream.clone()).or_default();
+            if others.insert(name.clone(), approval).is_some() {
                 return Err(at("it is there twice".to_owned()));
             }
         }
@@ -141,9 +155,9 @@ impl Lock {
 
     /// Whether an approval of `before` is gone, or covers a text less.
     pub(crate) fn approves_less_than(&self, before: &Self) -> bool {
-        let is_covered = |(upstream, prompt, approval): (&str, &str, &Approval)| {
+        let is_covered = |Entry { kind, upstream, raw_name, approval }: Entry<'_>| {
             let Some(Decided { version: before, .. }) = &approval.approved else { return true };
-            let now = self.approvals.get(upstream).and_then(|prompts| prompts.get(prompt));
+            let now = self.approval(kind, upstream, raw_name);
             let Some(Decided { version: now, .. }) = now.and_then(|now| now.approved.as_ref())
             else {
                 return false;
@@ -157,66 +171,110 @@ impl Lock {
     /// Returns the text without its end: entries in byte order of upstreams and raw names.
     fn entries(&self, format: u32) -> String {
         let mut out = format!("{HEADER}version = {format}\n");
-        for (upstream, prompt, approval) in self.approvals() {
-            let (upstream, prompt) = (Value::from(upstream), Value::from(prompt));
+        for Entry { kind, upstream, raw_name, approval } in self.approvals() {
+            let (upstream, raw_name, noun) =
+                (Value::from(upstream), Value::from(raw_name), kind.as_str());
             // Writing to a string cannot fail.
-            let _ = writeln!(out, "\n[[prompts]]\nupstream = {upstream}\nprompt = {prompt}");
+            let _ = writeln!(out, "\n[[{noun}s]]\nupstream = {upstream}\n{noun} = {raw_name}");
             let named = [
                 ("approved", &approval.approved),
                 ("rejected", &approval.rejected),
                 ("pending", &approval.pending),
             ];
             for (name, decided) in named.into_iter().filter_map(|(n, d)| Some((n, d.as_ref()?))) {
-                let _ = writeln!(out, "\n[prompts.{name}]");
-                write_decided(name, decided, format, &mut out);
+                let table = format!("{noun}s.{name}");
+                let _ = writeln!(out, "\n[{table}]");
+                write_decided(&table, decided, format, &mut out);
             }
             for decided in &approval.previous {
-                let _ = writeln!(out, "\n[[prompts.previous]]");
-                write_decided("previous", decided, format, &mut out);
+                let table = format!("{noun}s.previous");
+                let _ = writeln!(out, "\n[[{table}]]");
+                write_decided(&table, decided, format, &mut out);
             }
         }
         out
     }
 
-    /// Returns all approvals with their upstreams and raw names.
-    pub(crate) fn approvals(&self) -> impl Iterator<Item = (&str, &str, &Approval)> {
-        self.approvals.iter().flat_map(|(upstream, approvals)| {
-            approvals
-                .iter()
-                .map(move |(prompt, approval)| (upstream.as_str(), prompt.as_str(), approval))
+    /// Returns all approvals, those of skills last.
+    pub(crate) fn approvals(&self) -> impl Iterator<Item = Entry<'_>> {
+        [ApprovalKind::Prompt, ApprovalKind::Skill].into_iter().flat_map(|kind| {
+            self.of_kind(kind).iter().flat_map(move |(upstream, approvals)| {
+                approvals.iter().map(move |(raw_name, approval)| Entry {
+                    kind,
+                    upstream,
+                    raw_name,
+                    approval,
+                })
+            })
         })
     }
 
-    /// Returns the approvals of an upstream by raw names.
-    pub fn of_upstream(&self, upstream: &str) -> Option<&BTreeMap<String, Approval>> {
-        self.approvals.get(upstream)
+    fn of_kind(&self, kind: ApprovalKind) -> &Approvals {
+        match kind {
+            ApprovalKind::Prompt => &self.approvals,
+            ApprovalKind::Skill => &self.skills,
+        }
     }
 
-    /// Returns the approval of a prompt, to be changed; an empty one if there is none.
-    pub fn approval_mut(&mut self, upstream: &str, raw_name: &str) -> &mut Approval {
-        self.approvals
+    fn of_kind_mut(&mut self, kind: ApprovalKind) -> &mut Approvals {
+        match kind {
+            ApprovalKind::Prompt => &mut self.approvals,
+            ApprovalKind::Skill => &mut self.skills,
+        }
+    }
+
+    /// Returns the approvals of prompts or skills of an upstream by raw names.
+    pub fn of_upstream(
+        &self,
+        kind: ApprovalKind,
+        upstream: &str,
+    ) -> Option<&BTreeMap<String, Approval>> {
+        self.of_kind(kind).get(upstream)
+    }
+
+    /// Returns the approval of a prompt or skill, if there is one.
+    pub fn approval(
+        &self,
+        kind: ApprovalKind,
+        upstream: &str,
+        raw_name: &str,
+    ) -> Option<&Approval> {
+        self.of_upstream(kind, upstream)?.get(raw_name)
+    }
+
+    /// Returns the approval of a prompt or skill, to be changed; an empty one if there is none.
+    pub fn approval_mut(
+        &mut self,
+        kind: ApprovalKind,
+        upstream: &str,
+        raw_name: &str,
+    ) -> &mut Approval {
+        self.of_kind_mut(kind)
             .entry(upstream.to_owned())
             .or_default()
             .entry(raw_name.to_owned())
             .or_default()
     }
 
-    /// Returns the number of prompts that were decided on.
+    /// Returns the number of prompts and skills that were decided on.
     pub fn len(&self) -> usize {
         self.approvals().count()
     }
 
     /// Whether nothing was ever decided.
     pub fn is_empty(&self) -> bool {
-        self.approvals.is_empty()
+        self.approvals.is_empty() && self.skills.is_empty()
     }
 
-    /// Returns the digests of all objects that the lock needs, and whether they are texts.
-    pub(crate) fn objects(&self) -> impl Iterator<Item = (&DigestText, bool)> {
-        let versions = self.approvals().flat_map(|(_, _, approval)| approval.versions());
+    /// Returns the digests of all objects that the lock needs.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = (&DigestText, ObjectKind)> {
+        let versions = self.approvals().flat_map(|entry| entry.approval.versions());
         versions.flat_map(|version| {
             let other = [&version.definition].into_iter().chain(&version.source);
-            other.map(|digest| (digest, false)).chain(version.text_digests().map(|d| (d, true)))
+            let other = other.map(|digest| (digest, ObjectKind::Json));
+            let texts = version.text_digests().map(|digest| (digest, ObjectKind::Text));
+            let files = version.files.values().map(|digest| (digest, ObjectKind::File));
+            other.chain(texts).chain(files)
         })
     }
 
@@ -255,6 +313,15 @@ impl Lock {
     }
 }
 
+/// The approval of one prompt or skill.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry<'a> {
+    pub kind: ApprovalKind,
+    pub upstream: &'a str,
+    pub raw_name: &'a str,
+    pub approval: &'a Approval,
+}
+
 /// Returns arguments in the form in which approvals name them: canonical JSON (RFC 8785).
 pub fn arguments_text(arguments: &BTreeMap<String, String>) -> Arc<str> {
     let mut object = String::new();
@@ -272,6 +339,9 @@ struct LockDocument {
     version: u32,
     #[serde(default)]
     prompts: Vec<LockEntry>,
+    /// An older promptgate of the same version refuses a file that has them.
+    #[serde(default)]
+    skills: Vec<LockEntry>,
     end: Option<LockEnd>,
 }
 
@@ -287,7 +357,8 @@ struct LockEnd {
 #[serde(deny_unknown_fields)]
 struct LockEntry {
     upstream: String,
-    prompt: String,
+    #[serde(rename = "prompt", alias = "skill")]
+    name: String,
     approved: Option<LockRecord>,
     rejected: Option<LockRecord>,
     pending: Option<LockRecord>,
@@ -311,6 +382,9 @@ struct LockRecord {
     /// Of gets with the arguments of one of the texts.
     #[serde(default)]
     variants: Vec<LockText>,
+    /// Digests by the paths of the files in the folder of the skill.
+    #[serde(default)]
+    files: BTreeMap<String, String>,
 }
 
 #[derive(Deserialize)]
@@ -336,7 +410,9 @@ impl LockRecord {
             Ok((arguments, digest_text(&digest)?))
         };
         let variants = self.variants.into_iter().map(variant).collect::<Result<_, _>>()?;
+        let file = |(path, digest): (String, String)| Ok((path.into(), digest_text(&digest)?));
         let version = Version {
+            files: self.files.into_iter().map(file).collect::<Result<Files, String>>()?,
             definition: digest_text(&self.definition)?,
             source: self.source.as_deref().map(digest_text).transpose()?,
             texts,
@@ -381,10 +457,14 @@ fn write_decided(table: &str, decided: &Decided, format: u32, out: &mut String) 
         let arguments: InlineTable =
             members.map(|(name, value)| (text(name), Value::from(text(value)))).collect();
         let digest = Value::from(&**digest);
-        let _ = writeln!(
-            out,
-            "\n[[prompts.{table}.{kind}]]\narguments = {arguments}\ndigest = {digest}"
-        );
+        let _ = writeln!(out, "\n[[{table}.{kind}]]\narguments = {arguments}\ndigest = {digest}");
+    }
+    if !version.files.is_empty() {
+        let _ = writeln!(out, "\n[{table}.files]");
+    }
+    for (path, digest) in &version.files {
+        let (path, digest) = (Key::new(&**path), Value::from(&**digest));
+        let _ = writeln!(out, "{} = {digest}", path.display_repr());
     }
 }
 
@@ -409,6 +489,7 @@ mod tests {
                 source: (n % 2 == 1).then(|| digest(n + 2)),
                 texts: texts.iter().map(text).collect(),
                 variants: texts.iter().map(|own| (text(own).0, digest(n + 3))).collect(),
+                files: Files::new(),
             },
             attribution: Attribution {
                 by: "alice".to_owned(),
@@ -421,9 +502,9 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back_in_a_stable_order() {
         let mut lock = Lock::none();
-        *lock.approval_mut("b", "z") =
+        *lock.approval_mut(ApprovalKind::Prompt, "b", "z") =
             Approval { approved: Some(decided(1, &[])), ..Approval::default() };
-        *lock.approval_mut("a", "x.y \"é\"") = Approval {
+        *lock.approval_mut(ApprovalKind::Prompt, "a", "x.y \"é\"") = Approval {
             approved: Some(decided(2, &[("language", "en"), ("style", "a\tb")])),
             rejected: Some(decided(3, &[])),
             pending: Some(decided(6, &[])),
@@ -448,7 +529,7 @@ mod tests {
     fn a_lock_that_was_cut_anywhere_or_merged_is_not_whole() {
         let mut lock = Lock::none();
         for prompt in ["x", "y"] {
-            *lock.approval_mut("a", prompt) = Approval {
+            *lock.approval_mut(ApprovalKind::Prompt, "a", prompt) = Approval {
                 approved: Some(decided(2, &[("k", "v")])),
                 rejected: Some(decided(3, &[])),
                 pending: None,
@@ -473,7 +554,8 @@ mod tests {
         let with = |texts: &[(&str, &str)]| {
             let mut lock = Lock::none();
             let approved = Some(decided(1, texts));
-            *lock.approval_mut("a", "p") = Approval { approved, ..Approval::default() };
+            *lock.approval_mut(ApprovalKind::Prompt, "a", "p") =
+                Approval { approved, ..Approval::default() };
             lock
         };
         let (two, one, none) = (with(&[("a", "1"), ("b", "2")]), with(&[("a", "1")]), with(&[]));
@@ -481,7 +563,7 @@ mod tests {
         assert!(Lock::none().approves_less_than(&none));
         assert!(!two.approves_less_than(&one) && !two.approves_less_than(&two));
         let mut other = Lock::none();
-        other.approval_mut("a", "p").approved = Some(decided(7, &[]));
+        other.approval_mut(ApprovalKind::Prompt, "a", "p").approved = Some(decided(7, &[]));
         assert!(!other.approves_less_than(&two), "another version");
     }
 
@@ -521,7 +603,7 @@ mod tests {
             let mut lock = Lock::none();
             let mut approved = decided(2, &[("k", value.as_str())]);
             approved.attribution.why = Some(why);
-            *lock.approval_mut(&upstream, &prompt) = Approval { approved: Some(approved), ..Approval::default() };
+            *lock.approval_mut(ApprovalKind::Prompt, &upstream, &prompt) = Approval { approved: Some(approved), ..Approval::default() };
             prop_assert_eq!(Lock::parse(&lock.to_text()).map(|read| read.approvals), Ok(lock.approvals));
         }
     }

@@ -1,6 +1,7 @@
 //! The lock file on disk, and the objects beside it: files in `promptgate.lock.d` whose names are
 //! their SHA-256 hashes. `DIGEST.md` is the text of a prompt in its Markdown form, `DIGEST.json` a
-//! definition or the source of a library prompt in canonical form (RFC 8785).
+//! definition or the source of a library prompt in canonical form (RFC 8785), and `DIGEST.file` a
+//! file of a skill, byte for byte.
 //!
 //! A change writes its objects first, then replaces the lock file, then removes unreferenced
 //! objects. At whichever step a crash interrupts it, the lock file is the old or the new one, and
@@ -20,6 +21,7 @@ use crate::durable_file::{self, UNFINISHED};
 pub(crate) use base::platform::disk::{self, File, Readers};
 use base::seal;
 use domain::approval::{DigestText, markdown};
+use domain::json::write_str;
 
 /// A lock file and its objects.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -40,27 +42,87 @@ pub enum Object {
     Json(String),
     /// The text of a prompt, or a template of it.
     Text(String),
+    /// A file of a skill.
+    File(Arc<[u8]>),
+}
+
+/// The kind of an object, which its file has as extension.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ObjectKind {
+    Json,
+    Text,
+    File,
+    /// The canonical JSON of an older version, without an extension.
+    Old,
+}
+
+impl ObjectKind {
+    fn extension(self) -> &'static str {
+        match self {
+            Self::Json => ".json",
+            Self::Text => ".md",
+            Self::File => ".file",
+            Self::Old => "",
+        }
+    }
 }
 
 impl Object {
-    /// Returns the canonical JSON.
-    pub fn json(&self) -> &str {
+    /// Returns the canonical JSON; of a file a string, or how long it is if it is no text.
+    pub fn json(&self) -> Cow<'_, str> {
         match self {
-            Self::Json(json) | Self::Text(json) => json,
+            Self::Json(json) | Self::Text(json) => json.into(),
+            Self::File(bytes) => file_json(bytes).into(),
+        }
+    }
+
+    /// Bytes, about those of the JSON.
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Json(json) | Self::Text(json) => json.len(),
+            Self::File(bytes) => bytes.len(),
         }
     }
 
     /// Returns the content of its file, whose hash is its digest.
-    fn content(&self) -> Cow<'_, str> {
+    fn content(&self) -> Cow<'_, [u8]> {
         match self {
-            Self::Json(json) => json.into(),
-            Self::Text(text) => markdown::write(text).into(),
+            Self::Json(json) => json.as_bytes().into(),
+            Self::Text(text) => markdown::write(text).into_bytes().into(),
+            Self::File(bytes) => (**bytes).into(),
         }
     }
 
-    fn is_text(&self) -> bool {
-        matches!(self, Self::Text(_))
+    fn kind(&self) -> ObjectKind {
+        match self {
+            Self::Json(_) => ObjectKind::Json,
+            Self::Text(_) => ObjectKind::Text,
+            Self::File(_) => ObjectKind::File,
+        }
     }
+
+    /// Whether a patch can hold it: whole lines of text.
+    fn has_patch(&self) -> bool {
+        !matches!(self, Self::File(bytes) if text_of(bytes).is_none())
+    }
+}
+
+/// The text of a file, unless it has bytes that lines of text do not have.
+fn text_of(bytes: &[u8]) -> Option<&str> {
+    let is_text = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
+    std::str::from_utf8(bytes).ok().filter(|text| text.chars().all(is_text))
+}
+
+fn file_json(bytes: &[u8]) -> String {
+    let mut out = String::new();
+    match std::str::from_utf8(bytes) {
+        Ok(text) => write_str(text, &mut out),
+        Err(_) => {
+            let (size, digest) = (bytes.len(), seal::sha256_text(bytes));
+            write_str(&format!("({size} bytes, no text: {digest})"), &mut out);
+        }
+    }
+    out
 }
 
 /// Why a lock file was not replaced.
@@ -140,7 +202,7 @@ impl LockStore {
     /// Returns a lock file with the digests of this version, and the texts that have them.
     fn converted(&self, mut lock: Lock) -> Result<Lock, StoreError> {
         if lock.has_json_objects() {
-            let converted = lock.convert(|digest| self.read_object(digest, ""));
+            let converted = lock.convert(|digest| self.read_object(digest, ObjectKind::Old));
             converted.map_err(|error| StoreError::Broken {
                 path: self.lock.clone(),
                 why: format!("it is of an older version, and {error}"),
@@ -155,37 +217,59 @@ impl LockStore {
     /// It is missing, or not what it should be.
     pub fn object(&self, digest: &DigestText) -> Result<String, ObjectError> {
         if let Some(object) = self.converted.get(digest) {
-            return Ok(object.json().to_owned());
+            return Ok(object.json().into_owned());
         }
         let is_missing =
             |read: &Result<String, ObjectError>| matches!(read, Err(ObjectError::Missing { .. }));
         // The last is that of an older version.
-        let mut kinds = [JSON, TEXT, ""].map(|kind| self.read_object(digest, kind)).into_iter();
+        let kinds = [ObjectKind::Json, ObjectKind::Text, ObjectKind::File, ObjectKind::Old];
+        let mut kinds = kinds.map(|kind| self.read_object(digest, kind)).into_iter();
         let missing =
             || ObjectError::Missing { digest: digest.clone(), folder: self.objects.clone() };
         kinds.find(|read| !is_missing(read)).unwrap_or_else(|| Err(missing()))
     }
 
-    /// Reads the object whose file has this extension.
-    fn read_object(&self, digest: &DigestText, extension: &str) -> Result<String, ObjectError> {
-        let path = self.objects.join(file_name(digest, extension));
-        let content = disk::read_to_string(&path).map_err(|error| {
+    /// Reads a file of a skill, and checks that it is the one that its digest names.
+    ///
+    /// # Errors
+    /// As [`LockStore::object`].
+    pub fn file(&self, digest: &DigestText) -> Result<Vec<u8>, ObjectError> {
+        self.read_content(digest, ObjectKind::File)
+    }
+
+    /// Reads the object whose file has the extension of this kind.
+    fn read_object(&self, digest: &DigestText, kind: ObjectKind) -> Result<String, ObjectError> {
+        let content = self.read_content(digest, kind)?;
+        let json = match kind {
+            ObjectKind::File => Some(file_json(&content)),
+            ObjectKind::Text => {
+                String::from_utf8(content).ok().and_then(|text| markdown::read(&text))
+            }
+            ObjectKind::Json | ObjectKind::Old => String::from_utf8(content).ok(),
+        };
+        json.ok_or_else(|| ObjectError::Corrupt { digest: digest.clone() })
+    }
+
+    /// Reads the content of an object, whose hash is its digest.
+    fn read_content(&self, digest: &DigestText, kind: ObjectKind) -> Result<Vec<u8>, ObjectError> {
+        let path = self.objects.join(file_name(digest, kind));
+        let content = disk::read(&path).map_err(|error| {
             let digest = digest.clone();
             match error.kind() {
                 io::ErrorKind::NotFound => {
                     ObjectError::Missing { digest, folder: self.objects.clone() }
                 }
-                io::ErrorKind::InvalidData => ObjectError::Corrupt { digest },
                 _ => ObjectError::Unreadable { digest, error },
             }
         })?;
-        // As git may have converted it: no object has a carriage return.
-        let content = content.replace("\r\n", "\n");
-        let is_intact = seal::sha256_text(content.as_bytes()) == **digest;
-        let json = is_intact.then_some(content).and_then(|content| {
-            if extension == TEXT { markdown::read(&content) } else { Some(content) }
-        });
-        json.ok_or_else(|| ObjectError::Corrupt { digest: digest.clone() })
+        let is_intact = |content: &[u8]| seal::sha256_text(content) == **digest;
+        if is_intact(&content) {
+            return Ok(content);
+        }
+        // As git may have converted it.
+        let unix = String::from_utf8(content).ok().map(|text| text.replace("\r\n", "\n"));
+        let unix = unix.map(String::into_bytes).filter(|unix| is_intact(unix));
+        unix.ok_or_else(|| ObjectError::Corrupt { digest: digest.clone() })
     }
 
     /// Replaces the lock file, if it is still the one with the digest `before`. Returns the new
@@ -260,17 +344,17 @@ impl LockStore {
 
     fn write_objects(&self, objects: &Objects) -> Result<(), StoreError> {
         for (digest, object) in objects {
-            if !self.has_object(digest, object.is_text()) {
-                let path = self.objects.join(file_name(digest, extension(object.is_text())));
-                let written = durable_file::replace(&path, &object.content(), Readers::Usual);
+            if !self.has_object(digest, object.kind()) {
+                let path = self.objects.join(file_name(digest, object.kind()));
+                let written = durable_file::replace(&path, object.content(), Readers::Usual);
                 written.map_err(|error| self.unwritable(error))?;
             }
         }
         Ok(())
     }
 
-    fn has_object(&self, digest: &DigestText, is_text: bool) -> bool {
-        self.read_object(digest, extension(is_text)).is_ok()
+    fn has_object(&self, digest: &DigestText, kind: ObjectKind) -> bool {
+        self.read_object(digest, kind).is_ok()
     }
 
     /// Returns the objects of a lock file of an older version, which are to be written anew.
@@ -278,10 +362,10 @@ impl LockStore {
         if !lock.has_json_objects() {
             return Objects::new();
         }
-        let carried = lock.objects().filter_map(|(digest, is_text)| {
+        let carried = lock.objects().filter_map(|(digest, kind)| {
             let object = match lock.converted.get(digest) {
                 Some(object) => object.clone(),
-                None if is_text => return None,
+                None if kind != ObjectKind::Json => return None,
                 None => Object::Json(self.object(digest).ok()?),
             };
             Some((digest.clone(), object))
@@ -292,13 +376,13 @@ impl LockStore {
     fn swap(&self, lock: &Lock) -> Result<(), StoreError> {
         // The file that links lead to is replaced, not the link.
         let target = disk::canonicalize(&self.lock).unwrap_or_else(|_| self.lock.clone());
-        let written = durable_file::replace(&target, &lock.to_text(), Readers::Usual);
+        let written = durable_file::replace(&target, lock.to_text(), Readers::Usual);
         written.map_err(|error| self.unwritable(error))
     }
 
     /// Removes objects that the lock does not need, and unfinished files.
     fn collect(&self, lock: &Lock) -> io::Result<()> {
-        let names = lock.objects().map(|(digest, is_text)| file_name(digest, extension(is_text)));
+        let names = lock.objects().map(|(digest, kind)| file_name(digest, kind));
         let needed: HashSet<String> = names.collect();
         for name in disk::read_dir(&self.objects)? {
             let Some(name) = name.to_str() else { continue };
@@ -342,30 +426,22 @@ fn lockable(objects: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// The extension of texts.
-const TEXT: &str = ".md";
-
-/// The extension of definitions and sources.
-const JSON: &str = ".json";
-
-fn extension(is_text: bool) -> &'static str {
-    if is_text { TEXT } else { JSON }
-}
-
 /// Returns the name of an object's file: the digest without its algorithm, and the extension.
-fn file_name(digest: &DigestText, extension: &str) -> String {
-    format!("{}{extension}", digest.strip_prefix("sha256:").unwrap_or(digest))
+fn file_name(digest: &DigestText, kind: ObjectKind) -> String {
+    [digest.strip_prefix("sha256:").unwrap_or(digest), kind.extension()].concat()
 }
 
 /// Whether a file has the name of an object, also of an older version.
 fn is_object(name: &str) -> bool {
-    let stem = [TEXT, JSON].into_iter().find_map(|kind| name.strip_suffix(kind)).unwrap_or(name);
+    let kinds = [ObjectKind::Text, ObjectKind::Json, ObjectKind::File];
+    let mut stems = kinds.into_iter().filter_map(|kind| name.strip_suffix(kind.extension()));
+    let stem = stems.next().unwrap_or(name);
     stem.len() == 64 && stem.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 /// Returns a change as a patch that `patch -p1` and `git apply` understand, from the folder of the
-/// lock file.
-pub fn patch(store: &LockStore, before: &Lock, after: &Lock, objects: &Objects) -> String {
+/// lock file; `None` where a file of a skill is no text.
+pub fn patch(store: &LockStore, before: &Lock, after: &Lock, objects: &Objects) -> Option<String> {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let (lock, folder) = (name(&store.lock), name(&store.objects));
     let is_new = before.digest == NO_FILE;
@@ -378,15 +454,16 @@ pub fn patch(store: &LockStore, before: &Lock, after: &Lock, objects: &Objects) 
     let mut patch = difference.unified_diff().header(&old_name, &format!("b/{lock}")).to_string();
     let carried = store.carried(after);
     for (digest, object) in objects.iter().chain(&carried) {
-        if store.has_object(digest, object.is_text()) {
+        if store.has_object(digest, object.kind()) {
             continue;
         }
         let content = object.content();
-        let difference = TextDiff::from_lines("", &*content);
-        let name = format!("b/{folder}/{}", file_name(digest, extension(object.is_text())));
+        let content = std::str::from_utf8(&content).ok().filter(|_| object.has_patch())?;
+        let difference = TextDiff::from_lines("", content);
+        let name = format!("b/{folder}/{}", file_name(digest, object.kind()));
         patch += &difference.unified_diff().header("/dev/null", &name).to_string();
     }
-    patch
+    Some(patch)
 }
 
 #[cfg(test)]
@@ -395,7 +472,7 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
-    use domain::approval::{Attribution, Version};
+    use domain::approval::{ApprovalKind, Attribution, Version};
 
     fn digest(text: &str) -> DigestText {
         seal::sha256_text(text.as_bytes()).into()
@@ -409,11 +486,12 @@ mod tests {
             source: None,
             texts: BTreeMap::default(),
             variants: Default::default(),
+            files: Default::default(),
         };
         let attribution = Attribution { by: "a".into(), at: "b".into(), why: None };
         // Not `approve`: the version before is not kept.
-        lock.approval_mut("up", "p").approved = None;
-        lock.approval_mut("up", "p").approve(version, attribution);
+        lock.approval_mut(ApprovalKind::Prompt, "up", "p").approved = None;
+        lock.approval_mut(ApprovalKind::Prompt, "up", "p").approve(version, attribution);
         (lock, Objects::from([(digest(text), Object::Json(text.to_owned()))]))
     }
 
@@ -453,7 +531,7 @@ mod tests {
             // The next change removes the objects of this one.
             let (third, its_objects) = approving(&read, "\"three\"");
             store.replace(&read.digest, &third, &its_objects).unwrap();
-            assert_eq!(objects(&store), [file_name(&digest("\"three\""), JSON)]);
+            assert_eq!(objects(&store), [file_name(&digest("\"three\""), ObjectKind::Json)]);
         }
     }
 
@@ -489,7 +567,7 @@ mod tests {
         fs::write(store.path(), old).unwrap();
         assert!(!store.read().unwrap().has_end());
         assert_eq!(store.rewrite().unwrap(), known);
-        assert_eq!(objects(&store), [file_name(&digest("\"one\""), JSON)]);
+        assert_eq!(objects(&store), [file_name(&digest("\"one\""), ObjectKind::Json)]);
         fs::write(store.path(), text + "<<<<<<< ours\n").unwrap();
         assert!(matches!(store.rewrite(), Err(StoreError::Broken { .. })));
     }
@@ -511,7 +589,7 @@ mod tests {
         });
         assert_eq!(outcomes.iter().filter(|won| **won).count(), 1);
         let winner = texts[outcomes.iter().position(|won| *won).unwrap()];
-        assert_eq!(objects(&store), [file_name(&digest(winner), JSON)]);
+        assert_eq!(objects(&store), [file_name(&digest(winner), ObjectKind::Json)]);
     }
 
     #[cfg(unix)]
@@ -571,7 +649,7 @@ mod tests {
         store.replace(NO_FILE, &lock, &its_objects).unwrap();
         let name = digest("\"one\"");
         assert_eq!(store.object(&name).unwrap(), "\"one\"");
-        fs::write(store.objects.join(file_name(&name, JSON)), "\"evil\"").unwrap();
+        fs::write(store.objects.join(file_name(&name, ObjectKind::Json)), "\"evil\"").unwrap();
         assert!(matches!(store.object(&name), Err(ObjectError::Corrupt { .. })));
         let missing = store.object(&digest("\"two\"")).unwrap_err();
         assert!(missing.to_string().contains("promptgate.lock.d"), "{missing}");
@@ -579,6 +657,60 @@ mod tests {
         let before = store.read().unwrap();
         store.replace(&before.digest, &lock, &its_objects).unwrap();
         assert!(store.object(&name).is_ok());
+    }
+
+    /// An approval of a skill with these files.
+    fn with_skill(before: &Lock, files: &[(&str, &[u8])]) -> (Lock, Objects) {
+        let entry = format!("\"{}\"", files.len());
+        let of = |(path, bytes): &(&str, &[u8])| {
+            (Arc::from(*path), DigestText::from(seal::sha256_text(bytes)))
+        };
+        let version = Version {
+            definition: digest(&entry),
+            source: None,
+            texts: BTreeMap::default(),
+            variants: Default::default(),
+            files: files.iter().map(of).collect(),
+        };
+        let object = |file: &(&str, &[u8])| (of(file).1, Object::File(file.1.into()));
+        let mut objects: Objects = files.iter().map(object).collect();
+        objects.insert(digest(&entry), Object::Json(entry));
+        let mut lock = before.clone();
+        let attribution = Attribution { by: "a".into(), at: "b".into(), why: None };
+        lock.approval_mut(ApprovalKind::Skill, "up", "a/p").approve(version, attribution);
+        (lock, objects)
+    }
+
+    #[test]
+    fn files_of_skills_are_kept_byte_for_byte_beside_prompts_of_the_same_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = LockStore::at(folder.path().join("promptgate.lock"));
+        let (prompt, its_objects) = approving(&Lock::none(), "\"one\"");
+        let before = store.replace(NO_FILE, &prompt, &its_objects).unwrap();
+        let files: [(&str, &[u8]); 3] =
+            [("SKILL.md", b"a\r\nb"), ("a \"b\".md", b"\"one\""), ("logo.png", b"\xff\x00")];
+        let (lock, its_objects) = with_skill(&before, &files);
+        let after = store.replace(&before.digest, &lock, &its_objects).unwrap();
+        let read = store.read().unwrap();
+        assert_eq!((&read, read.len()), (&after, 2));
+        assert!(read.to_text().contains("[skills.approved.files]\n\"SKILL.md\" = "), "{read:?}");
+        for (_, bytes) in files {
+            let digest = seal::sha256_text(bytes).into();
+            assert_eq!(store.file(&digest).unwrap(), bytes);
+        }
+        let shown = |bytes| store.object(&seal::sha256_text(bytes).into()).unwrap();
+        assert_eq!(shown(b"a\r\nb"), r#""a\r\nb""#);
+        assert!(shown(b"\xff\x00").starts_with(r#""(2 bytes, no text: sha256:"#));
+        assert!(prompt.approves_less_than(&read) && !read.approves_less_than(&prompt));
+        assert!(patch(&store, &before, &lock, &its_objects).is_some(), "nothing is missing");
+        let (other, its_objects) = with_skill(&read, &[("SKILL.md", b"\xff")]);
+        assert_eq!(patch(&store, &read, &other, &its_objects), None);
+        let after = store.replace(&read.digest, &other, &its_objects).unwrap();
+        let names = objects(&store);
+        let files = names.iter().filter(|name| name.ends_with(".file"));
+        assert_eq!(files.count(), 4, "of the version before, too: {names:?}");
+        let lost = after.to_text().replace("[skills.approved.files]", "[skills.approved.texts]");
+        assert!(Lock::parse(&lost).is_err());
     }
 
     /// A store with a copy of a lock file of an older version.
@@ -621,9 +753,23 @@ mod tests {
         same("lock-3");
         // A patch does the same.
         let (_folder, store) = copy_of("lock-2");
-        let patch = patch(&store, &lock, &lock, &Objects::new());
+        let patch = patch(&store, &lock, &lock, &Objects::new()).unwrap();
         assert!(patch.contains("+> Write a {{ tone }} reply to {{ customer }}."), "{patch}");
         assert_eq!(store.rewrite().unwrap(), read, "and so does a rewrite");
+    }
+
+    #[test]
+    fn a_lock_with_skills_is_read_and_written_as_it_was() {
+        let (_folder, store) = copy_of("lock-3-skills");
+        let lock = store.read().unwrap();
+        assert_eq!(fs::read_to_string(&store.lock).unwrap(), lock.to_text());
+        let approval = lock.approval(ApprovalKind::Skill, "library", "refunds").unwrap();
+        assert!(approval.approved.is_some() && approval.rejected.is_some());
+        for (digest, kind) in lock.objects() {
+            store.read_object(digest, kind).unwrap();
+        }
+        let needed: HashSet<_> = lock.objects().map(|(digest, _)| digest.clone()).collect();
+        assert_eq!(needed.len(), objects(&store).len());
     }
 
     #[test]
@@ -648,7 +794,7 @@ mod tests {
             let (second, objects) = approving(&read, "{\"name\":\"two\"}");
             (read, second, objects)
         }] {
-            let text = patch(&store, &before, &after, &objects);
+            let text = patch(&store, &before, &after, &objects).unwrap();
             let mut child = Command::new("git")
                 .args(["apply", "--whitespace=nowarn"])
                 .current_dir(folder.path())

@@ -16,6 +16,8 @@ pub enum Class {
     Variants,
     /// The definition, and the source of a library prompt.
     Source,
+    /// The entry of a skill, and its files.
+    Files,
 }
 
 impl Class {
@@ -27,6 +29,7 @@ impl Class {
             Self::Template => "template",
             Self::Variants => "variants",
             Self::Source => "source",
+            Self::Files => "files",
         }
     }
 
@@ -51,6 +54,9 @@ impl Class {
                 "Compared at each get, whatever its arguments: the file and the files that it embeds; and the \
                  definition at each list."
             }
+            Self::Files => {
+                "Compared at each list: the front matter, and the digest and size of each file; at each read, the file."
+            }
         }
     }
 
@@ -66,7 +72,7 @@ impl Class {
             Self::Template | Self::Variants => {
                 "Not compared: the values that callers give, and contents behind links."
             }
-            Self::Source => "Not compared: contents behind links.",
+            Self::Source | Self::Files => "Not compared: contents behind links.",
         }
     }
 }
@@ -75,6 +81,9 @@ impl Version {
     /// Returns the class of an approval of this version.
     pub fn class(&self) -> Class {
         let texts = self.texts.len() + self.variants.len();
+        if !self.files.is_empty() {
+            return Class::Files;
+        }
         match (&self.source, texts) {
             (Some(_), _) => Class::Source,
             (None, 0) => Class::Definition,

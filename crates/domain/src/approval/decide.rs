@@ -35,6 +35,8 @@ pub enum Reason {
     ArgumentAdded,
     SourceChanged,
     TextChanged,
+    /// Of a skill.
+    FilesChanged,
     /// The offered version was rejected, and another one is approved.
     VersionRejected,
     /// The offered version was rejected, and none is approved.
@@ -56,10 +58,28 @@ impl Reason {
             }
             Self::SourceChanged => "its source is not the approved one",
             Self::TextChanged => "its text is not the approved one",
+            Self::FilesChanged => "its files or its front matter are not the approved ones",
             Self::VersionRejected => "this version was rejected",
             Self::PromptRejected => "it was rejected, or its approval was withdrawn",
             Self::NotOffered => "its upstream does not offer it at present",
         }
+    }
+}
+
+/// Decides on the version of a skill that an upstream offers. Another one than the approved one is
+/// served as approved where there is a snapshot, and else not at all.
+pub fn decide_skill(
+    mode: Mode,
+    approval: Option<&Approval>,
+    offered: &Offered,
+    has_snapshot: bool,
+) -> Decision {
+    let decision = decide(mode, approval, offered, || has_snapshot);
+    match decision.reason {
+        Reason::ArgumentAdded | Reason::DefinitionChanged => {
+            Decision { reason: Reason::FilesChanged, ..decision }
+        }
+        _ => decision,
     }
 }
 

@@ -9,7 +9,7 @@ pub mod template;
 mod text;
 
 pub use class::Class;
-pub use decide::{Decision, Reason, Serving, decide};
+pub use decide::{Decision, Reason, Serving, decide, decide_skill};
 pub use form::Form;
 pub use template::TemplateArguments;
 pub use text::canonical_text;
@@ -19,6 +19,25 @@ use std::sync::Arc;
 
 /// A digest as text: `sha256:` and 64 hexadecimal digits.
 pub type DigestText = Arc<str>;
+
+/// The kind of what is approved. Names of one kind say nothing about those of the other.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum ApprovalKind {
+    #[default]
+    Prompt,
+    /// Its raw name is the path of its folder.
+    Skill,
+}
+
+impl ApprovalKind {
+    /// Returns the word for it in the lock file, in records and in the admin API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Prompt => "prompt",
+            Self::Skill => "skill",
+        }
+    }
+}
 
 /// The treatment of prompts that are not approved (`approval`).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -87,7 +106,12 @@ pub struct Version {
     pub texts: Texts,
     /// Of further results for the same arguments, which callers got: each is as good as the text.
     pub variants: BTreeSet<(Arc<str>, DigestText)>,
+    /// Of the files of a skill, whose definition has them, too; empty for a prompt.
+    pub files: Files,
 }
+
+/// The digests of the files of a skill, by their paths in its folder.
+pub type Files = BTreeMap<Arc<str>, DigestText>;
 
 /// The digests of texts, by their arguments: an object of strings in canonical form (RFC 8785).
 pub(crate) type Texts = BTreeMap<Arc<str>, DigestText>;
@@ -140,6 +164,8 @@ pub struct Offered {
     pub source: Option<DigestText>,
     /// By their arguments, as in [`Texts`]; not there as long as a text was not asked for.
     pub texts: BTreeMap<Arc<str>, OfferedText>,
+    /// As in [`Version`].
+    pub files: Files,
 }
 
 impl Offered {
@@ -154,6 +180,7 @@ impl Offered {
             source: self.source.clone(),
             texts: known.collect(),
             variants: BTreeSet::new(),
+            files: self.files.clone(),
         }
     }
 }
@@ -225,7 +252,8 @@ impl Version {
 
     /// Returns all digests, which are the names of the objects that belong to the version.
     pub fn digests(&self) -> impl Iterator<Item = &DigestText> {
-        [&self.definition].into_iter().chain(&self.source).chain(self.text_digests())
+        let other = [&self.definition].into_iter().chain(&self.source);
+        other.chain(self.text_digests()).chain(self.files.values())
     }
 }
 

@@ -14,13 +14,14 @@ fn attribution() -> Attribution {
 fn version(definition: &str, text: Option<&str>) -> Version {
     let texts = text.map(|text| (NO_ARGUMENTS.into(), digest(text)));
     let texts = texts.into_iter().collect();
-    Version { definition: digest(definition), source: None, texts, variants: BTreeSet::new() }
+    let (variants, files) = Default::default();
+    Version { definition: digest(definition), source: None, texts, variants, files }
 }
 
 fn offered(definition: &str, text: Option<&str>) -> Offered {
     let Version { definition, source, texts, .. } = version(definition, text);
     let texts = texts.into_iter().map(|(arguments, text)| (arguments, OfferedText::Known(text)));
-    Offered { definition, source, texts: texts.collect() }
+    Offered { definition, source, texts: texts.collect(), files: Files::new() }
 }
 
 fn approved(version: Version) -> Approval {
@@ -217,6 +218,7 @@ proptest! {
                         definition: shown.definition.clone(),
                         source: None,
                         texts: shown.texts.iter().map(|(a, t)| (a.clone(), OfferedText::Known(t.clone()))).collect(),
+                        files: Files::new(),
                     };
                     let rejected = decide(Mode::Enforce, approval.as_ref(), &seen, || fits);
                     prop_assert_eq!(rejected.state, ApprovalState::Rejected);
@@ -249,4 +251,34 @@ proptest! {
             prop_assert_eq!((warned.state, warned.serving), (first.state, Serving::Offered));
         }
     }
+}
+
+#[test]
+fn a_skill_is_served_as_it_was_approved_or_not_at_all() {
+    let offered = |definition: &str| Offered {
+        files: Files::from([("SKILL.md".into(), digest("file"))]),
+        ..offered(definition, None)
+    };
+    let version = offered("d").version();
+    assert_eq!((version.class(), version.digests().count()), (Class::Files, 2));
+    let mut approval = Approval::default();
+    let of = |approval: &Approval, definition: &str, mode, has_snapshot| {
+        let decision = decide_skill(mode, Some(approval), &offered(definition), has_snapshot);
+        (decision.state, decision.reason, decision.serving)
+    };
+    let pending = (ApprovalState::Pending, Reason::NeverApproved, Serving::Nothing);
+    assert_eq!(of(&approval, "d", Mode::Enforce, true), pending);
+    approval.approve(version.clone(), attribution());
+    let same = (ApprovalState::Approved, Reason::Same, Serving::Offered);
+    assert_eq!(of(&approval, "d", Mode::Enforce, false), same);
+    let changed = |serving| (ApprovalState::Changed, Reason::FilesChanged, serving);
+    assert_eq!(of(&approval, "x", Mode::Enforce, false), changed(Serving::Nothing));
+    assert_eq!(of(&approval, "x", Mode::Enforce, true), changed(Serving::Approved));
+    assert_eq!(of(&approval, "x", Mode::Warn, false), changed(Serving::Offered));
+    approval.reject(offered("x").version(), attribution());
+    let rejected = (ApprovalState::Rejected, Reason::VersionRejected, Serving::Approved);
+    assert_eq!(of(&approval, "x", Mode::Enforce, true), rejected);
+    approval.withdraw(attribution());
+    let withdrawn = (ApprovalState::Rejected, Reason::PromptRejected, Serving::Nothing);
+    assert_eq!(of(&approval, "d", Mode::Enforce, true), withdrawn);
 }

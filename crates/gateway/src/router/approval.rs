@@ -11,8 +11,8 @@ use config::ApprovalRules;
 use config::lock::{Lock, LockStore, ObjectError};
 use domain::approval::template::fill;
 use domain::approval::{
-    Approval, ApprovalState, Decided, Decision, DigestText, Form, Mode, NO_ARGUMENTS, Offered,
-    Serving, TemplateArguments, Version,
+    Approval, ApprovalKind, ApprovalState, Decided, Decision, DigestText, Form, Mode, NO_ARGUMENTS,
+    Offered, Serving, TemplateArguments, Version,
 };
 use domain::call_overlay::CallOverlay;
 use domain::json::Json;
@@ -20,6 +20,7 @@ use domain::json::canonical::write_canonical_object;
 use domain::name::UpstreamId;
 use domain::prompt::{Argument, Prompt};
 use domain::rights::PromptRef;
+use domain::skill::Skill;
 
 /// The approvals of one upstream, as the configuration says.
 #[derive(Clone, Debug)]
@@ -58,6 +59,19 @@ impl ApprovalSettings {
             return Err("its approved definition has another name".to_owned());
         }
         Ok(form)
+    }
+
+    /// Reads the approved form of the skill with this path.
+    ///
+    /// # Errors
+    /// Its object cannot be had, or is none of the skill.
+    pub(super) fn approved_skill(&self, version: &Version, path: &str) -> Result<Skill, String> {
+        let text = self.store.object(&version.definition).map_err(|error| error.to_string())?;
+        let entry = Json::parse(text.as_bytes(), DEPTH).ok();
+        let skill = entry.and_then(|entry| Skill::read(entry).ok());
+        let is_own = |skill: &Skill| *skill.path == *path && skill.digests() == version.files;
+        let other = || format!("its object {} is no entry of it", version.definition);
+        skill.filter(is_own).ok_or_else(other)
     }
 }
 
@@ -142,9 +156,10 @@ impl ApprovedTexts {
         });
         let mut templates: Vec<_> = templates.collect();
         templates.sort_by_key(|template| std::cmp::Reverse(template.arguments.values()));
+        let has_objects = !version.texts.is_empty() || !version.files.is_empty();
         Self {
             is_enforced,
-            has_snapshot: is_enforced && settings.snapshot && !version.texts.is_empty(),
+            has_snapshot: is_enforced && settings.snapshot && has_objects,
             version: version.clone(),
             templates,
             store: settings.store.clone(),
@@ -190,6 +205,15 @@ impl ApprovedTexts {
         let (key, digest) = (&found.key, &found.digests[0]);
         let values = given.iter().map(|(_, value)| value.raw_str().unwrap_or_default()).collect();
         Ok(Some(ExpectedText::Template { key, digest, forms, arguments, values }))
+    }
+
+    /// Reads a file of a skill.
+    ///
+    /// # Errors
+    /// Its object cannot be had.
+    pub(super) async fn file(&self, digest: &DigestText) -> Result<Vec<u8>, ObjectError> {
+        let (store, digest) = (self.store.clone(), digest.clone());
+        beside_calls(move || store.file(&digest)).await
     }
 
     /// Reads the approved text of a get.
@@ -247,12 +271,13 @@ pub(super) fn approval_arguments(
     object.into()
 }
 
-/// A prompt that is offered or in the lock file, for those who decide.
+/// A prompt or skill that is offered or in the lock file, for those who decide.
 #[derive(Clone, Debug)]
 pub struct ApprovalRow {
+    pub kind: ApprovalKind,
     pub upstream: UpstreamId,
     pub raw_name: Arc<str>,
-    /// The name under which it is listed, or would be.
+    /// The name under which it is listed, or would be; of a skill the URI of its `SKILL.md`.
     pub public_name: String,
     pub mode: Mode,
     /// The offered version; `None` if the upstream does not list the prompt, or has no list.
@@ -268,8 +293,10 @@ pub struct ApprovalRow {
 /// The version that an upstream offers.
 #[derive(Clone, Debug)]
 pub struct OfferedPrompt {
-    /// The effective definition.
+    /// The effective definition; of a skill a name alone.
     pub prompt: Arc<Prompt>,
+    /// The skill, if it is one, in the form in which it would be approved.
+    pub skill: Option<Arc<Skill>>,
     pub version: Offered,
     /// When the gateway saw these texts for the first time; `None` before it has asked for them.
     pub texts_since: Option<SystemTime>,

@@ -12,12 +12,14 @@ use super::approval::ApprovalRow;
 use super::owner::Owner;
 use super::segment::Segment;
 use super::view::ListView;
+use domain::approval::ApprovalKind;
+use domain::call::SkillPart;
 use domain::caller::Principal;
 use domain::cursor::CacheScope;
 use domain::fault::{Fault, UpstreamFaultKind as Kind};
 use domain::json::Json;
 use domain::name::{Prefix, UpstreamId, version_name};
-use domain::skill::Skill;
+use domain::skill::{SKILL_FILE, Skill};
 use domain::tool::name::is_derived;
 
 /// One snapshot. A request keeps the same snapshot to its end.
@@ -165,12 +167,27 @@ impl PrivatePart {
 }
 
 impl Catalog {
-    /// Returns the prompt of this public name that is offered and that approvals hold back.
-    pub(super) fn held(&self, public_name: &str) -> Option<&ApprovalRow> {
+    /// Returns the skill to which a part with this URI may belong, if it is offered and approvals
+    /// hold it back.
+    pub(super) fn held_skill(&self, uri: &str, part: SkillPart) -> Option<&ApprovalRow> {
+        let kind = ApprovalKind::Skill;
+        if part == SkillPart::Entry {
+            return self.held(kind, uri);
+        }
+        // No served file has a longer one.
+        let mut folders = std::iter::successors(Some(uri).filter(|uri| uri.len() <= 1024), |uri| {
+            Some(uri.rsplit_once('/')?.0)
+        });
+        folders.find_map(|folder| self.held(kind, &[folder, "/", SKILL_FILE].concat()))
+    }
+
+    /// Returns the prompt or skill of this name that is offered and that approvals hold back.
+    pub(super) fn held(&self, kind: ApprovalKind, public_name: &str) -> Option<&ApprovalRow> {
         self.approvals.iter().find_map(|rows| {
             // The rows of an upstream are in the order of their names.
             let at = rows.partition_point(|row| row.public_name.as_str() < public_name);
-            rows.get(at).filter(|row| row.public_name == public_name && row.is_held())
+            let row = rows.get(at).filter(|row| row.kind == kind && row.is_held());
+            row.filter(|row| row.public_name == public_name)
         })
     }
 }

@@ -9,14 +9,17 @@ use super::approval::{
     ApprovalRow, ApprovalSettings, ApprovedTexts, OfferedPrompt, PromptApproval,
 };
 use super::catalog::{LeftOut, LeftOutBy};
+use super::skills::approved::{EffectiveSkills, SkillMaker};
 use base::seal;
 use domain::approval::{
-    Approval, ApprovalState, Class, Decision, Mode, Offered, OfferedText, Reason, Serving, decide,
+    Approval, ApprovalKind, ApprovalState, Class, Decision, Files, Mode, Offered, OfferedText,
+    Reason, Serving, decide,
 };
 use domain::json::Json;
 use domain::name::{Naming, Prefix, UpstreamId};
 use domain::overlay::{self, Overlaid, Overlay};
 use domain::prompt::Prompt;
+use domain::skill::Skill;
 
 /// The effective list of one upstream.
 #[derive(Debug, Default)]
@@ -24,8 +27,11 @@ pub(crate) struct Effective {
     pub prompts: Vec<Prompt>,
     /// The approval of each of these prompts; empty while approvals are off.
     pub approvals: Vec<PromptApproval>,
+    pub skills: Vec<Arc<Skill>>,
+    /// The approval of each of these skills; empty while approvals are off.
+    pub skill_approvals: Vec<PromptApproval>,
     pub left_out: Vec<LeftOut>,
-    /// All prompts that are offered or in the lock file; empty while approvals are off.
+    /// All prompts and skills that are offered or in the lock file; empty while approvals are off.
     pub rows: Arc<Vec<ApprovalRow>>,
 }
 
@@ -47,9 +53,13 @@ impl Effective {
                     _ => false,
                 }
         };
+        let are_same_approvals = |one: &[PromptApproval], other: &[PromptApproval]| {
+            one.len() == other.len() && one.iter().zip(other).all(is_same_approval)
+        };
         self.prompts == other.prompts
-            && self.approvals.len() == other.approvals.len()
-            && self.approvals.iter().zip(&other.approvals).all(is_same_approval)
+            && are_same_approvals(&self.approvals, &other.approvals)
+            && self.skills == other.skills
+            && are_same_approvals(&self.skill_approvals, &other.skill_approvals)
             && self.left_out == other.left_out
     }
 }
@@ -102,9 +112,15 @@ impl Maker<'_> {
 
     /// Makes the effective list of the upstream's list; `None` if it has no list. Reads objects, so
     /// it blocks.
-    pub(crate) fn make(&self, offered: Option<&[Prompt]>) -> Effective {
-        let mut effective = Effective::default();
-        let mut rows = Vec::new();
+    pub(crate) fn make(
+        &self,
+        offered: Option<&[Prompt]>,
+        skills: Option<&[Arc<Skill>]>,
+    ) -> Effective {
+        let Self { upstream, prefix, approvals, .. } = *self;
+        let made = SkillMaker { upstream, prefix, approvals }.make(skills);
+        let EffectiveSkills { skills, approvals: skill_approvals, mut rows, left_out } = made;
+        let mut effective = Effective { skills, skill_approvals, left_out, ..Effective::default() };
         for prompt in offered.unwrap_or_default() {
             let prompt = match overlay::apply(self.overlays, prompt) {
                 Overlaid::Unchanged => prompt.clone(),
@@ -143,6 +159,7 @@ impl Maker<'_> {
             definition,
             source: prompt.source.as_ref().map(|source| source.digest.clone()),
             texts: known.map(|known| known.texts.clone()).unwrap_or_default(),
+            files: Files::new(),
         };
         let approval = self.approval_of(&prompt.name);
         let approved = approval
@@ -159,7 +176,8 @@ impl Maker<'_> {
         });
         let mut row = self.row(&prompt.name, prompt.listed_name(), decision);
         let prompt = Arc::new(prompt);
-        row.offered = Some(OfferedPrompt { prompt: prompt.clone(), version: offered, texts_since });
+        let (prompt_of_row, skill, version) = (prompt.clone(), None, offered);
+        row.offered = Some(OfferedPrompt { prompt: prompt_of_row, skill, version, texts_since });
         let served = match (decision.serving, form) {
             (Serving::Offered, _) => Some((*prompt).clone()),
             (Serving::Approved, Some(Ok(form))) => Some(form),
@@ -191,8 +209,10 @@ impl Maker<'_> {
         rows: &mut Vec<ApprovalRow>,
         effective: &mut Effective,
     ) {
-        let approvals = self.approvals.lock.of_upstream(self.upstream.as_str());
-        let is_offered: HashSet<Arc<str>> = rows.iter().map(|row| row.raw_name.clone()).collect();
+        let lock = &self.approvals.lock;
+        let approvals = lock.of_upstream(ApprovalKind::Prompt, self.upstream.as_str());
+        let prompts = rows.iter().filter(|row| row.kind == ApprovalKind::Prompt);
+        let is_offered: HashSet<Arc<str>> = prompts.map(|row| row.raw_name.clone()).collect();
         for (raw_name, approval) in approvals.into_iter().flatten() {
             if is_offered.contains(raw_name.as_str()) {
                 continue;
@@ -247,12 +267,13 @@ impl Maker<'_> {
     }
 
     fn approval_of(&self, raw_name: &str) -> Option<&Approval> {
-        self.approvals.lock.of_upstream(self.upstream.as_str())?.get(raw_name)
+        self.approvals.lock.approval(ApprovalKind::Prompt, self.upstream.as_str(), raw_name)
     }
 
     fn row(&self, raw_name: &str, listed_name: &str, decision: Decision) -> ApprovalRow {
         let public_name = self.naming.public(self.prefix, listed_name);
         ApprovalRow {
+            kind: ApprovalKind::Prompt,
             upstream: self.upstream.clone(),
             raw_name: raw_name.into(),
             public_name: public_name.unwrap_or_else(|_| listed_name.to_owned()),

@@ -17,7 +17,7 @@ use base::platform::wall_clock;
 use base::seal;
 use config::lock::arguments_text;
 use domain::approval::template::{MAX_FORM, differing_form, placeholder};
-use domain::approval::{ApprovalState, DigestText, Form};
+use domain::approval::{ApprovalKind, ApprovalState, DigestText, Form};
 use domain::json::Json;
 use domain::name::UpstreamId;
 
@@ -174,6 +174,9 @@ impl Mismatches {
 
     /// The variants of a prompt that wait for a decision.
     pub(super) fn variants(&self, row: &ApprovalRow) -> Vec<FoundVariant> {
+        if row.kind != ApprovalKind::Prompt {
+            return Vec::new();
+        }
         let Some(found) = self.found.get(&key_of_row(row)) else {
             return Vec::new();
         };

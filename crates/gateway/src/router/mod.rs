@@ -61,7 +61,7 @@ use call_channel::{CallChannel, CallEvent};
 use catalog::{Catalog, Incomplete};
 use changes::{Changes, Published};
 use config::{Exposure, Limits, ToolForm};
-use domain::approval::{ApprovalState, Mode};
+use domain::approval::{ApprovalKind, ApprovalState, Mode};
 use domain::call::{Call, InputRetry, NameKind, Request, SkillPart};
 use domain::caller::Caller;
 use domain::document::Document;
@@ -309,7 +309,10 @@ impl Router {
         let Some((listed, upstream)) = self.find(catalog, name, name_kind) else {
             let unlisted = self.unlisted(catalog, call, name);
             let resolution = match &unlisted {
-                None => catalog.held(name).map_or(Resolution::Unknown, held),
+                None => {
+                    let held_back = catalog.held(ApprovalKind::Prompt, name);
+                    held_back.map_or(Resolution::Unknown, held)
+                }
                 // The upstream of a derived name is not known before it is listed.
                 Some(_) if name_kind == NameKind::Tool && is_derived(name) => Resolution::Unknown,
                 Some(unlisted) => unlisted.resolution(),

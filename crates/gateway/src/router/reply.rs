@@ -104,6 +104,8 @@ pub struct SkillReply {
     pub origin: ResultOrigin,
     pub ttl: Duration,
     pub scope: CacheScope,
+    /// Whether it is as it was approved, and not as the upstream has it.
+    pub is_snapshot: bool,
 }
 
 /// The part of a skill that was asked for.

@@ -143,7 +143,7 @@ pub(super) fn count_tolerated(shared: &RouterSharedState, owner: &Owner) {
 
 /// Whether the fault means that the upstream is unavailable. Where it is called as the caller, an
 /// authorization failure or an HTTP error status is a decision about that caller, not an outage.
-fn is_gone(kind: &Kind, as_caller: bool) -> bool {
+pub(super) fn is_gone(kind: &Kind, as_caller: bool) -> bool {
     kind.is_no_answer()
         || matches!(kind, Kind::SessionLost)
         || !as_caller

@@ -500,11 +500,16 @@ impl Dialect {
 
     /// Writes the entry of a skill, a file or a folder of it (extension for skills).
     fn skill(self, skill: &SkillReply, identity: &ServerIdentity) -> Chunks {
-        let SkillReply { body, origin, ttl, scope } = skill;
+        let SkillReply { body, origin, ttl, scope, is_snapshot } = skill;
         let mut splices = Splices::default();
         let mut out = String::with_capacity(2 << 10);
         write_object(&mut out, |result| {
-            self.lead(identity, result, |meta| write_origin(origin, meta));
+            self.lead(identity, result, |meta| {
+                write_origin(origin, meta);
+                if *is_snapshot {
+                    meta.display("promptgate/snapshot", true);
+                }
+            });
             match body {
                 SkillBody::Entry(entry) => result.json("skill", entry),
                 SkillBody::Directory(elements) => {

@@ -42,7 +42,7 @@ impl Folder {
     pub(super) fn write(&self, upstream: &str, sealed: &str) -> Result<(), StoreError> {
         self.create()?;
         let path = self.path(upstream);
-        durable_file::replace(&path, &format!("{sealed}\n"), Readers::Owner)
+        durable_file::replace(&path, format!("{sealed}\n"), Readers::Owner)
             .map_err(|error| StoreError::Io { path, error })
     }
 

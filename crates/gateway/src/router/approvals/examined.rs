@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 
 use super::json::row_json;
 use super::probe::{Patience, ProbedText, ProbedTexts, PromptProbe, offered_texts};
+use super::skill_files::ReadFiles;
 use super::{ApprovalError, refused};
 use crate::router::Router;
 use crate::router::approval::{ApprovalRow, OfferedPrompt, SeenOtherwise};
@@ -19,6 +20,7 @@ use config::lock::{Object, Objects};
 use domain::approval::{
     Approval, ApprovalState, Class, DigestText, Mode, OfferedText, Reason, Version, decide,
 };
+use domain::skill::Skill;
 
 /// A prompt with the texts and the source of its offered version, as far as they could be fetched.
 #[derive(Clone, Debug)]
@@ -36,9 +38,11 @@ pub struct Examined {
 #[derive(Clone, Debug)]
 pub struct OfferedVersion {
     pub version: Version,
-    /// The canonical texts that belong to it, by their digests.
+    /// The canonical texts, and the files, that belong to it, by their digests.
     pub objects: Objects,
     pub texts: ProbedTexts,
+    /// Files of a skill that cannot be had, or are not as its entry says, with the reasons.
+    pub unread: Vec<(Arc<str>, String)>,
 }
 
 impl Examined {
@@ -51,9 +55,31 @@ impl Examined {
             });
             let mut version = offered.version.version();
             row.keep_variants(&mut version);
-            OfferedVersion { version, objects: Objects::new(), texts: texts.collect() }
+            let (objects, texts, unread) = (Objects::new(), texts.collect(), Vec::new());
+            OfferedVersion { version, objects, texts, unread }
         });
         Self { row: row.clone(), offered, seen_otherwise: Vec::new(), own_change: None }
+    }
+
+    /// A skill, with the files of the offered version as far as they can be had. One that is
+    /// approved so is known.
+    async fn skill_now(
+        router: &Router,
+        row: &ApprovalRow,
+        known: &OfferedPrompt,
+        skill: &Skill,
+    ) -> Self {
+        let mut examined = Self::known(row);
+        if let Some(offered) = examined.offered.as_mut()
+            && row.decision.reason != Reason::Same
+        {
+            let probe = PromptProbe { router, row, offered: known, patience: Patience::Short };
+            let ReadFiles { objects, unread } = probe.files(skill).await;
+            let entry = (known.version.definition.clone(), Object::Json(skill.canonical()));
+            offered.objects = objects.into_iter().chain([entry]).collect();
+            offered.unread = unread;
+        }
+        examined
     }
 
     /// Fetches the texts and the source of the offered version of a prompt, as far as possible.
@@ -64,6 +90,9 @@ impl Examined {
         let Some(known) = &row.offered else {
             return Ok(Self::known(row));
         };
+        if let Some(skill) = &known.skill {
+            return Ok(Self::skill_now(router, row, known, skill).await);
+        }
         let OfferedPrompt { prompt, version: offered, .. } = known;
         let approvals = router.approvals();
         let mut version = Version { texts: Default::default(), ..offered.version() };
@@ -105,7 +134,7 @@ impl Examined {
         if let Some(offered) = &mut row.offered {
             offered.version = known;
         }
-        let offered = Some(OfferedVersion { version, objects, texts });
+        let offered = Some(OfferedVersion { version, objects, texts, unread: Vec::new() });
         Ok(Self { row, offered, seen_otherwise: seen, own_change: None })
     }
 
@@ -182,13 +211,15 @@ impl Examined {
             ProbedText::Unstable => Some((&**arguments, "unstable")),
             ProbedText::Failed(_) => Some((&**arguments, "failed")),
         });
-        let shown = json!([row_json(self), unknown.collect::<Vec<_>>()]);
+        let unread = self.offered.iter().flat_map(|offered| &offered.unread);
+        let unread = unread.map(|(path, _)| (&**path, "unread"));
+        let shown = json!([row_json(self), unknown.chain(unread).collect::<Vec<_>>()]);
         format!("\"{}\"", seal::sha256_text(shown.to_string().as_bytes()))
     }
 
     /// Whether it is of this prompt, on which the decisions are still the same.
     fn is_current(&self, row: &ApprovalRow, approval: Option<&Approval>) -> bool {
-        self.row.upstream == row.upstream
+        (&self.row.upstream, self.row.kind) == (&row.upstream, row.kind)
             && self.row.raw_name == row.raw_name
             && self.row.approval.as_ref() == approval
     }
@@ -203,8 +234,7 @@ impl Examined {
             ProbedText::Failed(why) => why.len(),
         });
         let variants = self.row.variants.iter().map(|found| found.text.len());
-        BARE_EXAMINATION
-            + objects.map(|object| object.json().len()).chain(texts).chain(variants).sum::<usize>()
+        BARE_EXAMINATION + objects.map(Object::size).chain(texts).chain(variants).sum::<usize>()
     }
 }
 

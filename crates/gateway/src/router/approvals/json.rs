@@ -23,6 +23,7 @@ pub fn row_json(examined: &Examined) -> Value {
     let covers = if is_unstable { format!("{covers}, text unstable") } else { covers.to_owned() };
     let previous = approval.iter().flat_map(|approval| &approval.previous).map(decided_json);
     json!({
+        "kind": row.kind.as_str(),
         "name": row.public_name,
         "upstream": row.upstream.as_str(),
         "rawName": row.raw_name,
@@ -80,6 +81,7 @@ fn seen_json(seen: &SeenOtherwise) -> Value {
 fn version_json(version: &Version) -> Value {
     let variants = version.variants.iter().map(|(arguments, digest)| (arguments, digest));
     json!({
+        "files": version.files,
         "definition": version.definition,
         "source": version.source,
         "texts": version.texts.iter().map(text_json).collect::<Vec<_>>(),

@@ -6,7 +6,7 @@ use crate::upstream::library::FileChange;
 use audit::record::AuditEvent;
 use config::ApprovalRules;
 use config::lock::{Lock, Object, Objects, StoreError, patch};
-use domain::approval::{Approval, Attribution, MIN_PREFIX, Version};
+use domain::approval::{Approval, ApprovalKind, Attribution, MIN_PREFIX, Version};
 use domain::fault::excerpt;
 
 /// Approved variants of one prompt: a get may be compared with each.
@@ -39,7 +39,7 @@ pub(super) fn change_lock(
     for examined in prompts {
         let row = &examined.row;
         let (upstream, raw_name) = (row.upstream.as_str(), &*row.raw_name);
-        let approval = lock.approval_mut(upstream, raw_name);
+        let approval = lock.approval_mut(row.kind, upstream, raw_name);
         let approved = approval.approved.as_ref().map(|decided| decided.version.clone());
         let (kind, version) = apply(action, examined, approval, attribution, rules)?;
         if kind == HALF_APPROVED {
@@ -56,7 +56,9 @@ pub(super) fn change_lock(
             }
             _ => {}
         }
-        let event = AuditEvent::new(kind).text("upstream", upstream).text("prompt", raw_name);
+        let event = AuditEvent::new(kind).text("upstream", upstream);
+        let kind = (row.kind == ApprovalKind::Skill).then(|| row.kind.as_str());
+        let event = event.text("prompt", raw_name).optional_text("kind", kind);
         let event = event.text("definition", &version.definition);
         let event = event.optional_text("source", version.source.as_deref());
         let variants = version.variants.iter().map(|(_, digest)| digest);
@@ -70,10 +72,10 @@ pub(super) fn change_lock(
     }
     match store.replace(&old.digest, &lock, &objects) {
         Ok(lock) => Ok(ChangedLock { lock, versions, events, half }),
-        Err(error @ StoreError::ReadOnly { .. }) => {
-            let patch = patch(store, &old, &lock, &objects);
-            Err(ApprovalError::ReadOnly { error, patch })
-        }
+        Err(error @ StoreError::ReadOnly { .. }) => match patch(store, &old, &lock, &objects) {
+            Some(patch) => Err(ApprovalError::ReadOnly { error, patch }),
+            None => Err(error.into()),
+        },
         Err(error) => Err(error.into()),
     }
 }
@@ -103,6 +105,11 @@ fn apply(
                 let why = format!(
                     "the approval covers its text with {arguments}, which cannot be had now ({why}); approve it when it can"
                 );
+                return Err(refused(row, why));
+            }
+            let mut unread = examined.offered.iter().flat_map(|offered| &offered.unread);
+            if let Some((path, why)) = unread.next() {
+                let why = format!("its file {path} cannot be had ({why}); approve it when it can");
                 return Err(refused(row, why));
             }
             match examined.unseen_text() {

@@ -1,4 +1,5 @@
-//! Approvals: what people and the admin API decide on prompts. One code path changes the lock file.
+//! Approvals: what people and the admin API decide on prompts and skills. One code path changes the
+//! lock file.
 
 mod asked;
 mod comparison;
@@ -10,6 +11,7 @@ pub mod notify;
 mod parts;
 pub(crate) mod probe;
 pub mod prober;
+mod skill_files;
 pub mod words;
 
 pub use crate::router::approval::{FoundVariant, SeenOtherwise};
@@ -36,7 +38,7 @@ use crate::router::catalog::Catalog;
 use crate::upstream::library::{FileChange, source_object};
 use config::lock::{Lock, StoreError};
 use config::{ApprovalRules, Config, Transport, UpstreamSettings};
-use domain::approval::{Approval, Attribution, NO_ARGUMENTS, Version};
+use domain::approval::{Approval, ApprovalKind, Attribution, NO_ARGUMENTS, Version};
 use domain::name::UpstreamId;
 use domain::prompt::SourcePlace;
 
@@ -285,7 +287,7 @@ impl Approvals {
     /// Returns the decisions on a prompt as the lock file has them: the catalog follows it a moment
     /// later.
     pub fn decisions(&self, row: &ApprovalRow) -> Option<&Approval> {
-        self.rules.lock.of_upstream(row.upstream.as_str())?.get(&*row.raw_name)
+        self.rules.lock.approval(row.kind, row.upstream.as_str(), &row.raw_name)
     }
 
     /// Reads the parts of a version on which there was a decision. Blocks.
@@ -347,9 +349,13 @@ pub fn notes(action: &Action, examined: &[Examined]) -> Vec<String> {
                 }
             }
         } else if matches!(action, Action::RollBack { .. }) && offered.is_some() {
+            let other = match row.kind {
+                ApprovalKind::Prompt => "gets of another text are refused, or answered with",
+                ApprovalKind::Skill => "a skill with other files is withheld, or served as",
+            };
             notes.push(format!(
-                "{name}: its upstream may offer another version; gets of another text are refused, or answered with \
-                 the approved one where approvals.snapshot is set"
+                "{name}: its upstream may offer another version; {other} the approved one where approvals.snapshot \
+                 is set"
             ));
         }
     }

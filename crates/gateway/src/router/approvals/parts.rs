@@ -17,6 +17,8 @@ pub struct VersionParts {
     pub source: Option<VersionPart>,
     /// By their arguments, in canonical form.
     pub texts: BTreeMap<Arc<str>, VersionPart>,
+    /// Of a skill, by their paths: strings, which say it where a file is no text.
+    pub files: BTreeMap<Arc<str>, VersionPart>,
 }
 
 /// One part of a version.
@@ -46,6 +48,7 @@ impl VersionParts {
             definition: Some(part(&version.definition)),
             source: version.source.as_ref().map(part),
             texts: version.texts.iter().map(|(key, digest)| (key.clone(), part(digest))).collect(),
+            files: version.files.iter().map(|(key, digest)| (key.clone(), part(digest))).collect(),
         }
     }
 }
@@ -57,7 +60,7 @@ impl Examined {
             return VersionParts::default();
         };
         let part = |digest: &DigestText| {
-            let text = offered.objects.get(digest).map(|object| object.json().to_owned());
+            let text = offered.objects.get(digest).map(|object| object.json().into_owned());
             let text = text.ok_or_else(|| "it was not fetched".to_owned());
             VersionPart { digest: Some(digest.clone()), text }
         };
@@ -69,10 +72,19 @@ impl Examined {
             };
             (key.clone(), part)
         };
+        let file = |(path, digest): (&Arc<str>, &DigestText)| {
+            let unread = offered.unread.iter().find(|(own, _)| own == path);
+            let part = unread.map_or_else(
+                || part(digest),
+                |(_, why)| VersionPart::missing(format!("cannot be had: {why}")),
+            );
+            (path.clone(), part)
+        };
         VersionParts {
             definition: Some(part(&offered.version.definition)),
             source: offered.version.source.as_ref().map(part),
             texts: offered.texts.iter().map(text).collect(),
+            files: offered.version.files.iter().map(file).collect(),
         }
     }
 }
@@ -108,6 +120,10 @@ impl VersionParts {
                 arguments => format!("text with {arguments}"),
             };
             add(&what, self.texts.get(key), later.texts.get(key));
+        }
+        let paths: BTreeSet<_> = self.files.keys().chain(later.files.keys()).collect();
+        for path in paths {
+            add(&format!("file {path}"), self.files.get(path), later.files.get(path));
         }
         out + &unknown.concat()
     }

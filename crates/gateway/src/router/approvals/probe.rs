@@ -17,16 +17,18 @@ use crate::router::bridge::Bridge;
 use crate::router::call_channel::CallChannel;
 use crate::router::owner::Owner;
 use crate::router::reply::Reply;
+use crate::router::skills::{self, AskedFile};
 use crate::router::{Completing, RoutedCall, Router, complete};
 use base::seal;
 use domain::approval::template::{fill, template};
 use domain::approval::{DigestText, NO_ARGUMENTS, OfferedText, TemplateArguments, canonical_text};
-use domain::call::{Call, ClientMessages, ForwardedMeta, NameKind, Request};
+use domain::call::{Call, ClientMessages, ForwardedMeta, NameKind, Request, SkillPart};
 use domain::caller::{Caller, PROBER};
 use domain::chunks::Chunks;
 use domain::document::Document;
 use domain::fault::{Fault, TransportFault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::json::Json;
+use domain::skill::SkillFile;
 use domain::unix_time::UnixSeconds;
 
 /// The endpoint that records of probes name.
@@ -262,7 +264,7 @@ impl<'a> PromptProbe<'a> {
     ///
     /// # Errors
     /// As for a get.
-    async fn once(&self, asked: ProbeRequest<'_>) -> Result<String, Fault> {
+    pub(super) async fn once(&self, asked: ProbeRequest<'_>) -> Result<String, Fault> {
         let deadline = Instant::now() + self.router.limits.request;
         loop {
             let outcome = self.now(asked).await;
@@ -313,9 +315,12 @@ impl<'a> PromptProbe<'a> {
             let upstream = self.router.upstreams.get(&owner.upstream).ok_or(Fault::Internal)?;
             let routed =
                 RoutedCall { call: &call, authorized, owner: &owner, version: None, upstream };
-            let got = match &call.request {
-                Request::Complete { argument, .. } => self.get_values(&routed, argument).await,
-                Request::Get { arguments, .. } => self.get_text(&routed, arguments.as_ref()).await,
+            let got = match (&call.request, asked) {
+                (Request::Complete { argument, .. }, _) => self.get_values(&routed, argument).await,
+                (Request::Get { arguments, .. }, _) => {
+                    self.get_text(&routed, arguments.as_ref()).await
+                }
+                (_, ProbeRequest::File { file, .. }) => self.get_file(&routed, file).await,
                 _ => Err(Fault::Internal),
             };
             got.map_err(|fault| without_presets(&owner, fault))
@@ -342,6 +347,16 @@ impl<'a> PromptProbe<'a> {
             }),
             _ => Err(Fault::Internal),
         }
+    }
+
+    /// Returns the result with a file that is as its skill's entry says.
+    async fn get_file(&self, routed: &RoutedCall<'_>, file: &SkillFile) -> Result<String, Fault> {
+        let RoutedCall { call, authorized, owner, upstream } = routed;
+        let deadline = Instant::now() + self.router.limits.request;
+        let asked = AskedFile { owner, file, deadline };
+        let channel = CallChannel::silent();
+        let read = skills::read(upstream, (call, authorized), asked, &channel).await?;
+        Ok(read.json().text().to_owned())
     }
 
     async fn get_text(
@@ -373,11 +388,13 @@ impl<'a> PromptProbe<'a> {
 
 /// The request of a probe.
 #[derive(Clone, Copy)]
-enum ProbeRequest<'a> {
+pub(super) enum ProbeRequest<'a> {
     /// The text for arguments in canonical form.
     Text(&'a str),
     /// The values of an argument.
     Values(&'a str),
+    /// A file of a skill, with its public URI.
+    File { file: &'a SkillFile, uri: &'a str },
 }
 
 impl ProbeRequest<'_> {
@@ -394,6 +411,7 @@ impl ProbeRequest<'_> {
                 let (argument, value) = (argument.to_owned(), String::new());
                 Request::Complete { name, argument, value, context: None }
             }
+            Self::File { uri, .. } => Request::Skill { uri: uri.to_owned(), part: SkillPart::File },
         }
     }
 }

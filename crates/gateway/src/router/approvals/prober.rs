@@ -15,7 +15,7 @@ use crate::router::Router;
 use crate::router::approval::OfferedPrompt;
 use crate::router::effective::{TextReport, TextsOf};
 use base::platform::wall_clock;
-use domain::approval::DigestText;
+use domain::approval::{ApprovalKind, DigestText};
 use domain::name::UpstreamId;
 
 /// The time between two reports of probes: after each, all prompts of the upstream are decided on
@@ -26,6 +26,9 @@ const REPORT_INTERVAL: Duration = Duration::from_millis(500);
 /// fill the audit log with gets.
 const NEW_VERSIONS: Quota =
     Quota { interval: Duration::from_secs(30), burst: NonZeroU32::new(10_000).expect("not zero") };
+
+/// Skills have no text but their files, whose digests are known.
+const KIND: ApprovalKind = ApprovalKind::Prompt;
 
 /// When a prompt was probed last, and which version of it.
 struct Done {
@@ -80,7 +83,7 @@ impl Prober {
         let every = router.approvals.rules.probe_every;
         let catalog = router.catalog();
         let rows = || catalog.approvals.iter().flat_map(|rows| rows.iter());
-        let rows = || rows().filter(|row| row.upstream == *upstream);
+        let rows = || rows().filter(|row| row.upstream == *upstream && row.kind == KIND);
         let offered = rows().filter_map(|row| Some((row, row.offered.as_ref()?)));
         let mut next = Instant::now() + every;
         let (mut reports, mut reported) = (Vec::new(), Instant::now());

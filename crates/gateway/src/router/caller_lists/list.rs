@@ -133,7 +133,7 @@ pub(super) async fn segment(
             approvals: &source.approvals,
             texts: &KnownTexts::new(),
         };
-        let effective = (!maker.is_idle()).then(|| maker.make(Some(&prompts)));
+        let effective = (!maker.is_idle()).then(|| maker.make(Some(&prompts), Some(&[])));
         let prompts = effective.as_ref().map_or(&prompts, |effective| &effective.prompts);
         let sources = [merge::MergeSource { prefix: &source.prefix, prompts }];
         // No other upstream has its prefix, so no name collides.

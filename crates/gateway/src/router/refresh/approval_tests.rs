@@ -16,7 +16,9 @@ use crate::upstream::prompt_list::PromptList;
 use base::seal;
 use config::OnChangedDefinition;
 use config::lock::{Lock, LockStore, Object, Objects};
-use domain::approval::{ApprovalState, Attribution, NO_ARGUMENTS, OfferedText, Version};
+use domain::approval::{
+    ApprovalKind, ApprovalState, Attribution, NO_ARGUMENTS, OfferedText, Version,
+};
 use domain::json::Json;
 use domain::name::DEFAULT_SEPARATOR;
 use domain::name::Prefix;
@@ -51,6 +53,7 @@ fn version(prompt: &Prompt, text: &str) -> Version {
         source: None,
         texts,
         variants: Default::default(),
+        files: Default::default(),
     }
 }
 
@@ -165,7 +168,9 @@ fn a_probe_that_fails_changes_nothing_of_what_is_known() {
     world.walk(&offered);
     world.probe(&offered, "x");
     let seen = version(&offered, "x");
-    world.decide(&offered, "x", |lock| lock.approval_mut("up", "p").approve(seen, attribution()));
+    world.decide(&offered, "x", |lock| {
+        lock.approval_mut(ApprovalKind::Prompt, "up", "p").approve(seen, attribution())
+    });
     assert_eq!(world.state(), ApprovalState::Approved);
     world.probe(&offered, "y");
     assert_eq!(world.state(), ApprovalState::Changed);
@@ -229,7 +234,7 @@ proptest! {
                     let seen = version(&offered, text);
                     approved = Some(seen.clone());
                     world.decide(&offered, text, |lock| {
-                        lock.approval_mut("up", "p").approve(seen, attribution());
+                        lock.approval_mut(ApprovalKind::Prompt, "up", "p").approve(seen, attribution());
                     });
                     world.walk(&offered);
                     prop_assert!(world.listed().is_some(), "what is approved is listed");
@@ -238,7 +243,7 @@ proptest! {
                     let seen = version(&offered, text);
                     approved = approved.filter(|approved| *approved != seen);
                     world.decide(&offered, text, |lock| {
-                        lock.approval_mut("up", "p").reject(seen, attribution());
+                        lock.approval_mut(ApprovalKind::Prompt, "up", "p").reject(seen, attribution());
                     });
                 }
             }

@@ -20,7 +20,6 @@ use crate::router::skills::catalog::{SkillGroup, SkillSource};
 use crate::router::source::composed;
 use crate::upstream::prompt_list::MalformedPrompt;
 use base::platform::panics;
-use domain::approval::Mode;
 use domain::confusable::{DisplayedText, HashedText, SkeletonIndex, confusables};
 use domain::fault::excerpt;
 use domain::json::Json;
@@ -213,11 +212,16 @@ impl Refresh {
     ) -> (SkillGroup, Vec<LeftOut>) {
         let sources: Vec<_> = members
             .iter()
-            .map(|known| SkillSource {
-                upstream: &known.source.id,
-                prefix: &known.source.prefix,
-                skills: self.served(known).map_or(&[], |(walked, _)| &walked.listed.skills),
-                needs_approval: known.source.approvals.mode == Mode::Enforce,
+            .map(|known| {
+                let listed =
+                    self.served(known).map_or(&[][..], |(walked, _)| &walked.listed.skills);
+                let effective = known.effective.as_ref();
+                SkillSource {
+                    upstream: &known.source.id,
+                    prefix: &known.source.prefix,
+                    skills: effective.map_or(listed, |effective| &effective.skills),
+                    approvals: effective.map_or(&[], |effective| &effective.skill_approvals),
+                }
             })
             .collect();
         SkillGroup::merge(&sources, prefixes)

@@ -242,11 +242,8 @@ impl Refresh {
                 known.texts = old.texts;
                 known.effective = old.effective;
                 let mode = known.source.on_changed_definition;
-                let approvals = known.source.approvals.mode;
-                if old.source.on_changed_definition != mode
-                    || old.source.approvals.mode != approvals
-                {
-                    // Names that were blocked may no longer be, and skills that were withheld.
+                if old.source.on_changed_definition != mode {
+                    // Names that were blocked may no longer be.
                     known.version.number = next_number();
                 }
                 // Only an act that names the upstream releases what is held.
@@ -310,7 +307,8 @@ impl Refresh {
             self.on_failure == OnFailure::Omit && matches!(known.state, ReportState::Failed(_));
         let list = known.list.as_ref().filter(|_| !is_omitted);
         let offered = list.map(|(list, _)| list.listed.prompts.as_slice());
-        let effective = (!maker.is_idle()).then(|| maker.make(offered));
+        let skills = list.map(|(list, _)| list.listed.skills.as_slice());
+        let effective = (!maker.is_idle()).then(|| maker.make(offered, skills));
         let is_same = match (&effective, &known.effective) {
             (Some(now), Some(before)) => now.serves_as(before),
             (None, None) => true,
@@ -493,7 +491,8 @@ impl Refresh {
 
     /// Whether the catalog has a list of the upstream. Approved snapshots are a list of their own.
     fn is_part(&self, known: &KnownUpstream) -> bool {
-        self.served(known).is_some() || !self.prompts(known).is_empty()
+        let has_skills = known.effective.as_ref().is_some_and(|own| !own.skills.is_empty());
+        self.served(known).is_some() || !self.prompts(known).is_empty() || has_skills
     }
 
     /// Panics in debug builds if upstreams are not told apart, or the content is not that of their
@@ -542,10 +541,10 @@ impl KnownUpstream {
 /// meanwhile. Prompts that are approved when they are first seen are not reported.
 fn transitions(before: &[ApprovalRow], now: &[ApprovalRow]) -> Vec<PromptTransition> {
     let definition = |row: &ApprovalRow| Some(row.offered.as_ref()?.version.definition.clone());
-    let known: HashMap<&str, &ApprovalRow> =
-        before.iter().map(|row| (&*row.raw_name, row)).collect();
+    let key = |row: &ApprovalRow| (row.kind, row.raw_name.clone());
+    let known: HashMap<_, &ApprovalRow> = before.iter().map(|row| (key(row), row)).collect();
     let news = now.iter().filter(|row| row.offered.is_some()).filter(|row| {
-        let known = known.get(&*row.raw_name).filter(|known| known.offered.is_some());
+        let known = known.get(&key(row)).filter(|known| known.offered.is_some());
         match known {
             Some(known) => {
                 known.decision.state != row.decision.state
@@ -562,7 +561,7 @@ fn transitions(before: &[ApprovalRow], now: &[ApprovalRow]) -> Vec<PromptTransit
             upstream: row.upstream.to_string(),
             raw_name: row.raw_name.to_string(),
             public_name: row.public_name.clone(),
-            before: known.get(&*row.raw_name).map(|known| known.decision.state),
+            before: known.get(&key(row)).map(|known| known.decision.state),
             now: row.decision.state,
             reason: row.decision.reason.as_str(),
             offered: offered.map(|offered| offered.version.definition.to_string()),

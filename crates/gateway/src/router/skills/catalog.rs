@@ -35,8 +35,8 @@ pub(in crate::router) struct SkillSource<'a> {
     pub upstream: &'a UpstreamId,
     pub prefix: &'a Prefix,
     pub skills: &'a [Arc<Skill>],
-    /// Whether only approved versions of the upstream are served.
-    pub needs_approval: bool,
+    /// The approval of each of them; empty while approvals are off.
+    pub approvals: &'a [PromptApproval],
 }
 
 /// The skills of one upstream with a prefix, or of all without.
@@ -115,41 +115,39 @@ impl SkillGroup {
         prefixes: &HashSet<&str>,
     ) -> (Self, Vec<LeftOut>) {
         let mut left_out = Vec::new();
-        let mut omit = |source: &SkillSource<'_>, skill: &Skill, reason: String, by| {
-            let upstream = source.upstream.to_string();
+        let mut omit = |source: &SkillSource<'_>, skill: &Skill, reason: String| {
+            let (upstream, by) = (source.upstream.to_string(), LeftOutBy::Name);
             left_out.push(LeftOut { upstream, raw_name: skill.path.to_string(), reason, by });
         };
-        let mut claims: BTreeMap<String, Vec<(usize, &Arc<Skill>)>> = BTreeMap::new();
+        let mut claims = Claims::new();
         for (at, source) in sources.iter().enumerate() {
-            for skill in source.skills {
+            for (skill, place) in source.skills.iter().zip(0..) {
                 let first = skill.path.split('/').next().unwrap_or_default();
-                if source.needs_approval {
-                    omit(source, skill, WITHHELD.to_owned(), LeftOutBy::Approval);
-                } else if source.prefix.is_bare() && prefixes.contains(first) {
+                if source.prefix.is_bare() && prefixes.contains(first) {
                     let reason = format!(
                         "the skill's URI begins with the prefix {first:?} of another upstream"
                     );
-                    omit(source, skill, reason, LeftOutBy::Name);
+                    omit(source, skill, reason);
                 } else {
                     let uri = skill.public_uri(source.prefix);
-                    claims.entry(uri).or_default().push((at, skill));
+                    claims.entry(uri).or_default().push((at, place));
                 }
             }
         }
         let mut group = Self::default();
         let mut writer = SegmentWriter::default();
         for (uri, claimed) in &claims {
-            let (at, skill) = claimed[0];
+            let (at, place) = claimed[0];
             let source = &sources[at];
             if claimed.len() > 1 || is_inside_another(&claims, uri, at) {
-                for (at, skill) in claimed {
+                for (at, place) in claimed {
                     let reason = format!("another skill claims {uri:?}; none of them is served");
-                    omit(&sources[*at], skill, reason, LeftOutBy::Name);
+                    omit(&sources[*at], &sources[*at].skills[*place], reason);
                 }
                 continue;
             }
             let uri: Arc<str> = uri.as_str().into();
-            writer = group.push(writer, source, skill, &uri);
+            writer = group.push(writer, source, place, &uri);
         }
         let last = writer.finish();
         group.segments.extend((!last.is_empty()).then(|| Arc::new(last)));
@@ -162,9 +160,10 @@ impl SkillGroup {
         &mut self,
         mut writer: SegmentWriter,
         source: &SkillSource<'_>,
-        skill: &Arc<Skill>,
+        place: usize,
         uri: &Arc<str>,
     ) -> SegmentWriter {
+        let skill = &source.skills[place];
         if self.skills.is_empty() || source.prefix.is_bare() {
             let next = SegmentWriter::new(Some(source.upstream.clone()));
             let full = std::mem::replace(&mut writer, next).finish();
@@ -179,7 +178,7 @@ impl SkillGroup {
             arguments: Box::default(),
             digest: seal::sha256_text(entry.as_bytes()).into(),
             overlay: None,
-            approval: PromptApproval::default(),
+            approval: source.approvals.get(place).cloned().unwrap_or_default(),
             version: None,
         };
         writer.push_prompt(owner, |out| out.push_str(&entry));
@@ -189,17 +188,13 @@ impl SkillGroup {
     }
 }
 
-/// The reason why a skill of an upstream with approvals is not served.
-const WITHHELD: &str = "skills cannot be approved yet, so those of an upstream with `approval = \"enforce\"` are withheld";
+/// The sources that have a skill of a public URI, and its places among their skills.
+type Claims = BTreeMap<String, Vec<(usize, usize)>>;
 
 /// Whether a skill is in the folder of a skill of another source, or another is in its folder:
 /// the upstreams would disagree about the files there.
-fn is_inside_another(
-    claims: &BTreeMap<String, Vec<(usize, &Arc<Skill>)>>,
-    uri: &str,
-    source: usize,
-) -> bool {
-    let is_other = |claimed: &[(usize, &Arc<Skill>)]| claimed.iter().any(|(at, _)| *at != source);
+fn is_inside_another(claims: &Claims, uri: &str, source: usize) -> bool {
+    let is_other = |claimed: &[(usize, usize)]| claimed.iter().any(|(at, _)| *at != source);
     let folder = uri.strip_suffix(SKILL_FILE).unwrap_or(uri);
     let mut inside =
         claims.range(folder.to_owned()..).take_while(|(uri, _)| uri.starts_with(folder));
@@ -233,10 +228,7 @@ mod tests {
         Arc::new(Skill::read(Json::parse_text(&entry, 8).unwrap()).unwrap())
     }
 
-    fn merged(
-        sources: &[(&str, &str, Vec<Arc<Skill>>)],
-        needs_approval: bool,
-    ) -> (SkillCatalog, Vec<String>) {
+    fn merged(sources: &[(&str, &str, Vec<Arc<Skill>>)]) -> (SkillCatalog, Vec<String>) {
         let ids: Vec<_> = sources.iter().map(|(id, ..)| UpstreamId::parse(id).unwrap()).collect();
         let all: Vec<_> =
             sources.iter().map(|(_, prefix, _)| Prefix::parse(prefix).unwrap()).collect();
@@ -244,7 +236,7 @@ mod tests {
             all.iter().map(Prefix::as_str).filter(|p| !p.is_empty()).collect();
         let mut groups: BTreeMap<&str, Vec<SkillSource<'_>>> = BTreeMap::new();
         for ((upstream, prefix), (_, name, skills)) in ids.iter().zip(&all).zip(sources) {
-            let source = SkillSource { upstream, prefix, skills, needs_approval };
+            let source = SkillSource { upstream, prefix, skills, approvals: &[] };
             groups.entry(name).or_default().push(source);
         }
         let merged = groups.values().map(|sources| SkillGroup::merge(sources, &taken));
@@ -261,22 +253,19 @@ mod tests {
     #[test]
     fn no_upstream_takes_the_uri_of_another() {
         let own = "skill://tea/SKILL.md";
-        let (catalog, left_out) = merged(
-            &[
-                (
-                    "one",
-                    "",
-                    vec![skill(own, &["SKILL.md"]), skill("skill://two/a/SKILL.md", &["SKILL.md"])],
-                ),
-                (
-                    "three",
-                    "",
-                    vec![skill(own, &["SKILL.md"]), skill("skill://zoo/SKILL.md", &["SKILL.md"])],
-                ),
-                ("two", "two", vec![skill("skill://a/SKILL.md", &["SKILL.md"])]),
-            ],
-            false,
-        );
+        let (catalog, left_out) = merged(&[
+            (
+                "one",
+                "",
+                vec![skill(own, &["SKILL.md"]), skill("skill://two/a/SKILL.md", &["SKILL.md"])],
+            ),
+            (
+                "three",
+                "",
+                vec![skill(own, &["SKILL.md"]), skill("skill://zoo/SKILL.md", &["SKILL.md"])],
+            ),
+            ("two", "two", vec![skill("skill://a/SKILL.md", &["SKILL.md"])]),
+        ]);
         assert_eq!(names(&catalog), ["skill://two/a/SKILL.md", "skill://zoo/SKILL.md"]);
         assert_eq!(
             catalog.content.owner("skill://two/a/SKILL.md").unwrap().upstream.as_str(),
@@ -287,17 +276,9 @@ mod tests {
             ("one", "", vec![skill("skill://x/a/SKILL.md", &["SKILL.md", "b/SKILL.md"])]),
             ("two", "", vec![skill("skill://x/a/b/SKILL.md", &["SKILL.md"])]),
         ];
-        let (catalog, left_out) = merged(&nested, false);
+        let (catalog, left_out) = merged(&nested);
         assert!(names(&catalog).is_empty());
         assert_eq!(left_out.len(), 2, "{left_out:?}");
-    }
-
-    #[test]
-    fn skills_that_need_approval_are_withheld_with_the_reason() {
-        let skills = vec![skill("skill://a/SKILL.md", &["SKILL.md"])];
-        let (catalog, left_out) = merged(&[("one", "one", skills)], true);
-        assert!(names(&catalog).is_empty());
-        assert!(left_out[0].starts_with("one a: skills cannot be approved"), "{left_out:?}");
     }
 
     #[test]
@@ -306,7 +287,7 @@ mod tests {
             skill("skill://a/SKILL.md", &["SKILL.md", "b/SKILL.md", "c"]),
             skill("skill://a/b/SKILL.md", &["SKILL.md"]),
         ];
-        let (catalog, _) = merged(&[("one", "p", skills)], false);
+        let (catalog, _) = merged(&[("one", "p", skills)]);
         let nested = "skill://p/a/b/SKILL.md";
         let by = |uri: &str, part, raw_name: &str| {
             let found = catalog.find(uri, part, |owner| &*owner.raw_name == raw_name)?;

@@ -1,5 +1,7 @@
 //! The check of a file of a skill: it is served as its entry says, or not at all.
 
+use std::borrow::Cow;
+
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
@@ -7,26 +9,33 @@ use base::seal;
 use domain::json::{Json, JsonKind};
 use domain::skill::SkillFile;
 
-/// Checks that a result of `resources/read` has this file, and nothing else.
+/// Checks that a result of `resources/read` has this file, and nothing else. Returns its bytes.
 ///
 /// # Errors
 /// The difference.
-pub(super) fn verify(result: Json<'_>, file: &SkillFile) -> Result<(), String> {
+pub(in crate::router) fn verified<'a>(
+    result: Json<'a>,
+    file: &SkillFile,
+) -> Result<Cow<'a, [u8]>, String> {
     let content = only_content(result).ok_or("the result must have one content")?;
     if !content.get("uri").is_some_and(|uri| uri.is(&file.uri)) {
         return Err("the result has the content of another URI".to_owned());
     }
     match (content.get("text"), content.get("blob")) {
         (Some(text), None) if text.kind() == JsonKind::String => {
-            let text = text.as_str().ok_or("`text` is not valid")?;
-            compare(text.as_bytes(), file)
+            let bytes = match text.as_str().ok_or("`text` is not valid")? {
+                Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+                Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+            };
+            compare(bytes, file)
         }
         (None, Some(blob)) if blob.kind() == JsonKind::String => {
             // Four characters for three bytes: one that is too long is not decoded.
             let longest = usize::try_from(file.size).unwrap_or(usize::MAX).saturating_mul(2);
             let blob = blob.as_str().filter(|blob| blob.len() <= longest.saturating_add(4));
             let bytes = blob.and_then(|blob| BASE64_STANDARD.decode(blob.as_bytes()).ok());
-            compare(&bytes.ok_or("`blob` is not base64 of the size in the skill's entry")?, file)
+            let bytes = bytes.ok_or("`blob` is not base64 of the size in the skill's entry")?;
+            compare(bytes.into(), file)
         }
         _ => Err("the content must have a `text` or a `blob`".to_owned()),
     }
@@ -39,15 +48,15 @@ pub(crate) fn only_content(result: Json<'_>) -> Option<Json<'_>> {
     contents.next().filter(|only| only.is_object() && contents.next().is_none())
 }
 
-fn compare(bytes: &[u8], file: &SkillFile) -> Result<(), String> {
+fn compare<'a>(bytes: Cow<'a, [u8]>, file: &SkillFile) -> Result<Cow<'a, [u8]>, String> {
     if bytes.len() as u64 != file.size {
         let (found, size) = (bytes.len(), file.size);
         return Err(format!("the file has {found} bytes, and {size} in the skill's entry"));
     }
-    if seal::sha256_text(bytes) != *file.digest {
+    if seal::sha256_text(&bytes) != *file.digest {
         return Err("the file has another digest than in the skill's entry".to_owned());
     }
-    Ok(())
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -64,14 +73,14 @@ mod tests {
         };
         let check = |contents: &str, file: &SkillFile| {
             let text = format!(r#"{{"contents":{contents}}}"#);
-            verify(Json::parse_text(&text, 8).unwrap(), file)
+            verified(Json::parse_text(&text, 8).unwrap(), file).map(Cow::into_owned)
         };
         let text = r#"[{"uri":"skill://a/x","text":"h\u00e9\n"}]"#;
-        assert_eq!(check(text, &of("hé\n".as_bytes())), Ok(()));
+        assert_eq!(check(text, &of("hé\n".as_bytes())), Ok("hé\n".into()));
         assert!(check(text, &of(b"h")).unwrap_err().contains("4 bytes, and 1"));
         assert!(check(text, &of(b"four")).unwrap_err().contains("digest"));
         let blob = r#"[{"uri":"skill://a/x","blob":"/wA="}]"#;
-        assert_eq!(check(blob, &of(b"\xff\x00")), Ok(()));
+        assert_eq!(check(blob, &of(b"\xff\x00")), Ok(vec![0xff, 0]));
         assert!(check(blob, &SkillFile { size: 3, ..of(b"\xff\x00") }).is_err());
         for bad in [
             "[]",

@@ -1,8 +1,10 @@
 //! Skills: an entry, a file or a folder of one, behind the same gate as prompts. Entries and
 //! folders come from the catalog, files from the upstream.
 
+pub(crate) mod approved;
 pub(crate) mod catalog;
 pub(crate) mod file;
+mod kept;
 
 use std::sync::Arc;
 
@@ -11,7 +13,8 @@ use tokio::time::Instant;
 use super::call_channel::{CallChannel, CallEvent};
 use super::owner::Owner;
 use super::reply::{Reply, SkillBody, SkillReply};
-use super::{Router, origin};
+use super::withheld_text::count_tolerated;
+use super::{Router, held, origin};
 use crate::policy::{Authorized, CallRecord, Resolution};
 use crate::upstream::Upstream;
 use crate::upstream::call::correlator::InterimMessage;
@@ -53,9 +56,10 @@ pub(super) async fn answer(
         let upstream = router.upstreams.get(&found.owner.upstream)?;
         Some((found, upstream))
     });
-    let resolution = found
-        .as_ref()
-        .map_or(Resolution::Unknown, |(found, _)| router.listed(call, found.owner, None));
+    let resolution = match &found {
+        Some((found, _)) => router.listed(call, found.owner, None),
+        None => catalog.held_skill(uri, part).map_or(Resolution::Unknown, held),
+    };
     let authorized = router.gate.authorize(call, record, resolution).await;
     let authorized = authorized.map_err(|fault| match fault {
         Fault::Request(RequestFault::UnknownPrompt) => unknown(uri),
@@ -63,29 +67,46 @@ pub(super) async fn answer(
     })?;
     let (found, upstream) = found.ok_or(Fault::Internal)?;
     let owner = found.owner;
+    let mut is_snapshot = owner.approval.is_snapshot_only;
     let body = match found.part {
         FoundPart::Entry(entry) => SkillBody::Entry(entry.to_owned()),
         FoundPart::Directory(elements) => SkillBody::Directory(elements),
         FoundPart::File(file) => {
             let asking = AskedFile { owner, file, deadline };
-            let result = read(upstream, (call, &authorized), asking, channel).await?;
+            let offered = if is_snapshot {
+                let why = Kind::Unavailable("it does not offer the approved files".to_owned());
+                Err(Fault::upstream(owner.upstream.as_str(), why))
+            } else {
+                read(upstream, (call, &authorized), asking, channel).await
+            };
+            let result = match offered {
+                Ok(result) => result,
+                Err(fault) => {
+                    is_snapshot = true;
+                    kept::file_or(upstream, owner, file, fault).await?
+                }
+            };
             SkillBody::File { uri: uri.to_owned(), result }
         }
     };
     router.count_use(call, owner, began);
+    count_tolerated(&router.shared, owner);
     let (ttl, scope) = router.lists.hints(&catalog, call, &owner.upstream);
-    Ok(Reply::Skill(SkillReply { body, origin: origin(owner), ttl, scope }))
+    Ok(Reply::Skill(SkillReply { body, origin: origin(owner), ttl, scope, is_snapshot }))
 }
 
 /// A file that is read at its upstream.
-struct AskedFile<'a> {
-    owner: &'a Owner,
-    file: &'a SkillFile,
-    deadline: Instant,
+pub(super) struct AskedFile<'a> {
+    pub owner: &'a Owner,
+    pub file: &'a SkillFile,
+    pub deadline: Instant,
 }
 
 /// Reads a file, whole, and checks it.
-async fn read(
+///
+/// # Errors
+/// The faults of the upstream, one of which is a file that differs from its entry.
+pub(super) async fn read(
     upstream: &Arc<Upstream>,
     (call, authorized): (&Call, &Authorized<'_>),
     asked: AskedFile<'_>,
@@ -116,11 +137,14 @@ async fn read(
             }
         }
     };
-    file::verify(result.json(), file).map_err(|why| {
-        upstream.doubt_list();
-        Fault::upstream(owner.upstream.as_str(), Kind::Protocol(why))
-    })?;
-    Ok(result)
+    let refused = file::verified(result.json(), file).err();
+    match refused {
+        None => Ok(result),
+        Some(why) => {
+            upstream.doubt_list();
+            Err(Fault::upstream(owner.upstream.as_str(), Kind::Protocol(why)))
+        }
+    }
 }
 
 /// Longest URI that an error repeats, in bytes.

@@ -241,7 +241,7 @@ impl GitSource {
                 if disk::read_to_string(&path).is_ok_and(|before| *before == **text) {
                     continue;
                 }
-                durable_file::replace(&path, text, Readers::Owner)?;
+                durable_file::replace(&path, &**text, Readers::Owner)?;
             }
             Ok(disk::is_folder(&repository.join("refs")))
         };

@@ -30,6 +30,7 @@ use place::Remark;
 use reader::LibraryReader;
 use render::{Compiled, RenderError};
 use skills::SkillFiles;
+pub(crate) use skills::file_contents;
 use tracing::warn;
 
 use super::git::GitTree;

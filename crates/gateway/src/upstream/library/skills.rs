@@ -118,7 +118,7 @@ impl SkillFiles {
         let (folder, limit, uri) = (self.folder.clone(), self.limit, uri.to_owned());
         let reading = blocking(move || {
             let bytes = files::read(&folder, &resolved, limit)?;
-            Document::parse(contents(&uri, bytes).into_bytes(), 64).map_err(|e| e.to_string())
+            Document::parse(file_contents(&uri, bytes).into_bytes(), 64).map_err(|e| e.to_string())
         });
         let read = reading.await.map_err(|failure| Kind::Internal(failure.to_string()))?;
         read.map_err(|_| Kind::Unavailable("a file of the skill cannot be read".to_owned()))
@@ -150,8 +150,8 @@ fn collect(folder: &Path, at: &str, depth: usize, paths: &mut Vec<String>) -> Re
     Ok(())
 }
 
-/// Writes a `ReadResourceResult`.
-fn contents(uri: &str, bytes: Vec<u8>) -> String {
+/// Writes a `ReadResourceResult` with one file.
+pub(crate) fn file_contents(uri: &str, bytes: Vec<u8>) -> String {
     let mut out = String::with_capacity(bytes.len() / 3 * 4 + 256);
     write_object(&mut out, |result| {
         result.array("contents", [bytes], |bytes, out| {

@@ -1,0 +1,42 @@
+//! Files of skills as they were approved, where the upstream offers others, or is gone.
+
+use std::sync::Arc;
+
+use tracing::error;
+
+use crate::router::approval::DEPTH;
+use crate::router::owner::Owner;
+use crate::router::withheld_text::is_gone;
+use crate::upstream::Upstream;
+use crate::upstream::library::file_contents;
+use domain::document::Document;
+use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
+use domain::skill::SkillFile;
+
+/// Answers a read that failed with the kept file, as the result of `resources/read`, if there is a
+/// snapshot and the upstream is gone or has another file.
+///
+/// # Errors
+/// The fault of the read.
+pub(super) async fn file_or(
+    upstream: &Upstream,
+    owner: &Owner,
+    file: &SkillFile,
+    fault: Fault,
+) -> Result<Document, Fault> {
+    let Fault::Upstream(UpstreamFault { kind, .. }) = &fault else { return Err(fault) };
+    let is_other = matches!(kind, Kind::Protocol(_) | Kind::Error { code: -32602 | -32002, .. });
+    let is_gone = is_gone(kind, upstream.config().acts_as_caller());
+    let approved = owner.approval.approved.as_ref().filter(|approved| approved.has_snapshot);
+    let Some(approved) = approved.filter(|_| is_other || is_gone) else { return Err(fault) };
+    match approved.file(&Arc::from(&*file.digest)).await {
+        Ok(bytes) => {
+            let contents = file_contents(&file.uri, bytes).into_bytes();
+            Document::parse(contents, DEPTH).map_err(|_| Fault::Internal)
+        }
+        Err(error) => {
+            error!(%error, name = %owner.public_name, "snapshot cannot be read");
+            Err(fault)
+        }
+    }
+}
