@@ -200,14 +200,18 @@ pub(super) enum Command {
         /// does
         #[arg(long, short)]
         long: bool,
+        /// List the skills instead: a pattern is of their URIs, such as skill://crm/*
+        #[arg(long, conflicts_with_all = ["long", "upstream"])]
+        skills: bool,
         #[command(flatten)]
         gateway: GatewayArgs,
     },
-    /// Get a prompt from a running gateway
+    /// Get a prompt, or a file of a skill, from a running gateway
     ///
     /// Sends the API key or token in the environment variable PROMPTGATE_API_KEY, if it is set.
     Get {
-        /// Public name of the prompt, as `promptgate list` shows it
+        /// Public name of the prompt, as `promptgate list` shows it; or the URI of a file of a
+        /// skill, which begins with skill://
         name: String,
         /// Arguments of the prompt: KEY=@FILE takes the value from a file, KEY=- from standard
         /// input; @@ stands for an @ at the beginning

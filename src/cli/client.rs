@@ -144,14 +144,18 @@ fn definition(prompt: &Prompt) -> Value {
 }
 
 /// The prompts that `promptgate list` shows.
-struct ListFilter {
+pub(super) struct ListFilter {
     pattern: Option<Glob>,
     /// The prefix of an upstream, and the naming that separates it from the rest of a public name.
     prefix: Option<(Naming, Prefix)>,
 }
 
 impl ListFilter {
-    fn new(reach: &Reach, pattern: Option<&str>, upstream: Option<&str>) -> Result<Self, Failure> {
+    pub(super) fn new(
+        reach: &Reach,
+        pattern: Option<&str>,
+        upstream: Option<&str>,
+    ) -> Result<Self, Failure> {
         let glob = |pattern: &str| {
             let whole =
                 if pattern.contains('*') { pattern.to_owned() } else { format!("*{pattern}*") };
@@ -178,7 +182,7 @@ impl ListFilter {
         })
     }
 
-    fn accepts(&self, name: &str) -> bool {
+    pub(super) fn accepts(&self, name: &str) -> bool {
         let is_of = |(naming, prefix): &(Naming, Prefix)| {
             let claimed = naming.claimed(name).map(|(prefix, _)| prefix);
             // Bare names have no prefix, or one that only looks like one.
@@ -326,7 +330,7 @@ fn check_arguments(prompt: &Value, arguments: &[(String, String)]) -> Result<(),
 }
 
 /// Connects to the gateway and calls it.
-fn call<T>(
+pub(super) fn call<T>(
     url: &str,
     send: impl AsyncFnOnce(GatewayClient) -> Result<T, Kind>,
 ) -> Result<T, Failure> {
@@ -394,7 +398,7 @@ fn failure(url: &str, kind: Kind) -> Failure {
 }
 
 /// Returns a line for each prompt with its name and description, and a line with its arguments.
-fn list_text(prompts: &[Value], terminal: Option<usize>) -> String {
+pub(super) fn list_text(prompts: &[Value], terminal: Option<usize>) -> String {
     let text = |value: &Value, key: &str| printable(value[key].as_str().unwrap_or_default());
     let longest = prompts.iter().map(|p| text(p, "name").chars().count()).max().unwrap_or(0);
     // On a terminal at least half of a line is left for the description.

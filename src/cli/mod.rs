@@ -32,6 +32,7 @@ mod key;
 mod approvals;
 mod rollouts;
 mod serve;
+mod skills;
 mod status;
 mod unmatched;
 #[cfg(target_os = "linux")]
@@ -45,6 +46,7 @@ use failure::{Failure, USAGE};
 use output::print;
 
 use ::config::Config;
+use domain::skill::SCHEME;
 
 /// Parses the command line and runs the command. Returns the exit code of the process.
 pub fn main() -> ExitCode {
@@ -94,13 +96,18 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Status(admin) => status::run(&admin)?,
         Command::Reload { accept, admin } => reload::run(accept, &admin)?,
         Command::Health(check) => health::run(&check)?,
-        Command::List { pattern, upstream, long, gateway } => {
+        Command::List { pattern, upstream, long, skills, gateway } => {
             let choice = client::Choice { pattern, upstream };
-            if long {
+            if skills {
+                skills::list(&gateway, &choice)?;
+            } else if long {
                 client::list_origins(&gateway, &choice)?;
             } else {
                 client::list(&gateway, &choice)?;
             }
+        }
+        Command::Get { name, arguments, gateway } if name.starts_with(SCHEME) => {
+            skills::get(&gateway, &name, &arguments)?;
         }
         Command::Get { name, arguments, gateway } => client::get(&gateway, &name, &arguments)?,
         #[cfg(target_os = "linux")]
