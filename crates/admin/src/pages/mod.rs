@@ -12,6 +12,7 @@ pub(super) mod prompt;
 mod prompts;
 mod rights;
 mod search;
+mod skills;
 pub(super) mod sentence;
 mod traffic;
 pub(super) mod trial;

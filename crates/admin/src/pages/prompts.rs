@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use askama::Template;
 
 use super::definition::text;
+use super::skills::{SkillTable, skills};
 use super::{Page, PageError, PageResult};
 use crate::console::ConsoleSection;
 use crate::console::filters;
@@ -31,6 +32,7 @@ pub(super) struct Prompts {
     left_out: Vec<LeftOutRow>,
     left_out_total: usize,
     look_alikes: Vec<LookAlike>,
+    skills: SkillTable,
     filter: FilterForm,
 }
 
@@ -153,6 +155,7 @@ pub(super) async fn prompts(state: &AdminState, request: &PageRequest) -> PageRe
         left_out: left_out().take(below).map(left_out_row).collect(),
         left_out_total: left_out().count(),
         look_alikes: content.look_alikes.iter().take(below).cloned().collect(),
+        skills: skills(&catalog.skills, &request.params, below),
         filter: FilterForm::new(state, request, states),
     })
 }
