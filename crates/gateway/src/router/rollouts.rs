@@ -13,6 +13,7 @@ use super::reply::Reply;
 use crate::policy::ServedVersion;
 use audit::record::AuditEvent;
 use base::seal::Sealer;
+use domain::approval::ApprovalKind;
 use domain::caller::{Caller, PROBER};
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::name::version_name;
@@ -278,7 +279,7 @@ fn version<'a>(
     };
     let by_name = || catalog.content.owner(&name).filter(is_version);
     let Some(owner) = catalog.content.version(listed, label).or_else(by_name) else {
-        return Err(match catalog.held(&name) {
+        return Err(match catalog.held(ApprovalKind::Prompt, &name) {
             Some(row) => RolloutProblem::Held { name, state: row.decision.state.as_str() },
             None => RolloutProblem::NotListed(name),
         });

@@ -351,7 +351,7 @@ impl<'a> PromptProbe<'a> {
 
     /// Returns the result with a file that is as its skill's entry says.
     async fn get_file(&self, routed: &RoutedCall<'_>, file: &SkillFile) -> Result<String, Fault> {
-        let RoutedCall { call, authorized, owner, upstream } = routed;
+        let RoutedCall { call, authorized, owner, upstream, .. } = routed;
         let deadline = Instant::now() + self.router.limits.request;
         let asked = AskedFile { owner, file, deadline };
         let channel = CallChannel::silent();
