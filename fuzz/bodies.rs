@@ -23,7 +23,7 @@ use domain::server_request::{ELICIT, Presentation, ROOTS, SAMPLE, ServerRequest}
 use domain::translate;
 use domain::{line_decoder, sse_decoder};
 use gateway::net::jwks::KeySet;
-use gateway::upstream::library::LibrarySnapshot;
+use gateway::upstream::library::{LibraryLabels, LibrarySnapshot};
 use opentelemetry_proto::tonic::collector::{logs, metrics, trace};
 use prost::Message;
 
@@ -230,7 +230,9 @@ pub fn library(data: &[u8]) {
     fs::write(folder.path().join("a.md"), data).expect("a file");
     fs::write(folder.path().join("b.txt"), "embedded").expect("a file");
     let settings = Settings { max_message: 16 << 10, ..Settings::default() };
-    let snapshot = LibrarySnapshot::load(folder.path(), "lib", &settings).expect("a folder");
+    let snapshot =
+        LibrarySnapshot::load(folder.path(), "lib", &settings, &LibraryLabels::default());
+    let snapshot = snapshot.expect("a folder");
     for prompt in &snapshot.listed.prompts {
         let names = prompt.arguments.iter().map(|argument| argument.name.clone());
         let arguments: serde_json::Map<_, _> =

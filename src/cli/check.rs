@@ -16,7 +16,7 @@ use config::error::Origin;
 use config::{Config, ConfigError, Transport, UpstreamSettings, variables};
 use gateway::net::certificates::CertificateEnd;
 use gateway::upstream::git::missing_program;
-use gateway::upstream::library::LibrarySnapshot;
+use gateway::upstream::library::{LibraryLabels, LibrarySnapshot};
 use gateway::upstream::prompt_list::PromptList;
 
 /// # Errors
@@ -57,15 +57,18 @@ struct Library<'a> {
 fn libraries(config: &Config) -> (Vec<Library<'_>>, Vec<Option<PromptList>>) {
     let (mut libraries, mut lists) = (Vec::new(), Vec::new());
     for upstream in &config.upstreams {
-        let Transport::Library(folder) = &upstream.transport else {
+        let Transport::Library(library) = &upstream.transport else {
             lists.push(None);
             continue;
         };
         let id = upstream.id.as_str();
-        let (prompts, invalid) = match LibrarySnapshot::load(folder, id, &upstream.settings) {
+        let (folder, labels) = (&library.folder, LibraryLabels::new(&library.label));
+        let loaded = LibrarySnapshot::load(folder, id, &upstream.settings, &labels);
+        let (prompts, invalid) = match loaded {
             Ok(LibrarySnapshot { listed, .. }) => {
                 let malformed = listed.malformed.iter().map(|prompt| prompt.reason.clone());
-                let found = (listed.prompts.len(), malformed.collect());
+                let plain = listed.prompts.iter().filter(|prompt| !prompt.is_version());
+                let found = (plain.count(), malformed.collect());
                 lists.push(Some(listed));
                 found
             }

@@ -17,7 +17,7 @@ use domain::fault::excerpt;
 use domain::method::Method;
 use domain::overlay;
 use domain::rights::PromptRef;
-use gateway::upstream::library::LibrarySnapshot;
+use gateway::upstream::library::{LibraryLabels, LibrarySnapshot};
 
 /// Prints for each method whether the caller may use the prompt, and which overlays change it.
 /// Reads the configuration, the lock file and libraries; no upstream is called. A gateway that runs
@@ -100,9 +100,10 @@ fn left_out_of(
 fn explain_file(config: &Config, prompt: &ExplainedPrompt, out: &mut String) {
     let upstream = config.upstreams.iter().find(|u| u.id.as_str() == prompt.upstream);
     let Some(upstream) = upstream else { return };
-    let Transport::Library(folder) = &upstream.transport else { return };
+    let Transport::Library(library) = &upstream.transport else { return };
+    let labels = LibraryLabels::new(&library.label);
     let Ok(LibrarySnapshot { listed, .. }) =
-        LibrarySnapshot::load(folder, upstream.id.as_str(), &upstream.settings)
+        LibrarySnapshot::load(&library.folder, upstream.id.as_str(), &upstream.settings, &labels)
     else {
         return;
     };

@@ -8,6 +8,7 @@ use http::Uri;
 
 use super::credential;
 use super::jwt::is_https_or_loopback;
+use super::labels;
 use super::net::Proxies;
 use super::reader::Section;
 use super::secret::Secret;
@@ -23,6 +24,8 @@ pub struct Git {
     pub reference: Option<String>,
     /// Folder of the library in the repository, with forward slashes; empty for all of it.
     pub path: String,
+    /// As in a [`Library`](super::Library).
+    pub label: String,
     /// Value of the header `Authorization` (RFC 7617), for http and https.
     pub authorization: Option<Secret>,
     /// The password in it.
@@ -60,6 +63,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Git> {
     let url = section.required("url", URL_RULE, |text| protocol(text).map(|_| text.to_owned()));
     let reference = section.parsed("ref", REF_RULE, |text| is_ref(text).then(|| text.to_owned()));
     let path = section.parsed("path", PATH_RULE, folder_in_repository).unwrap_or_default();
+    let label = labels::key(section);
     let credential = credential::git(section);
     let is_http = url.as_ref().is_none_or(|url| url.starts_with("http"));
     if credential.is_some() && !is_http {
@@ -81,6 +85,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Git> {
         url: url?,
         reference,
         path,
+        label,
         authorization,
         password,
         state,

@@ -24,6 +24,7 @@ mod in_use;
 mod jwt;
 pub mod key;
 mod limits;
+pub mod labels;
 pub mod lock;
 mod oauth;
 mod overlays;
@@ -83,7 +84,7 @@ pub use settings::Settings;
 pub use settings::{Breaker, OnChangedDefinition};
 pub use telemetry::{LogFormat, TelemetrySettings};
 pub use tls::{Tls, TlsFiles};
-pub use upstream::{Http, Stdio, Store, StoreKind, Transport, UpstreamSettings};
+pub use upstream::{Http, Library, Stdio, Store, StoreKind, Transport, UpstreamSettings};
 pub use views::View;
 pub use webhook::Webhook;
 

@@ -13,6 +13,7 @@ use super::credential::{
 };
 use super::git::{self, Git};
 use super::jwt::is_https_or_loopback;
+use super::labels::{self, DEFAULT_LABEL};
 use super::logins::{Login, Logins};
 use super::net::Proxies;
 use super::reader::{MILLISECOND, Section};
@@ -59,12 +60,21 @@ pub enum Transport {
     Http(Http),
     /// HTTP+SSE (MCP 2024-11-05, transports), without detection.
     Sse(Http),
-    /// Markdown files in this directory.
-    Library(PathBuf),
+    /// Markdown files in a directory.
+    Library(Library),
     /// The same, in a git repository.
     Git(Git),
     Store(Store),
     Stdio(Stdio),
+}
+
+/// A directory of Markdown files.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Library {
+    pub folder: PathBuf,
+    /// The label whose versions are served under the names of their prompts; see
+    /// [`LATEST`](super::labels::LATEST).
+    pub label: String,
 }
 
 /// A prompt store, whose prompts are served as those of a library.
@@ -293,8 +303,9 @@ ref, such as "main": `git`: branch or tag. Not set: the HEAD of the repository.
 state: `git`: directory for the files that are served, in a directory of the upstream's name.
 trusted_keys, such as "signers": `git`: file of allowed signers. A commit, or an annotated tag,
     without a signature of one of them is not served. See docs/git.md#signatures.
-label = "production": Prompt stores: the alias (MLflow), tag (Phoenix) or label (Langfuse) whose
-    versions are served. `"latest"`: the newest ones.
+label = "production": Which version of a prompt is served under its name: that of this label in
+    `labels.toml` (`library`, `git`), or of this alias (MLflow), tag (Phoenix) or label (Langfuse).
+    `"latest"`: the newest ones. See docs/versions.md.
 labels, such as ["staging"]: Prompt stores: further aliases, tags or labels. Each prompt is also
     `NAME@LABEL`, in views with `versions`.
 filter, such as "tags.team = 'docs'": Which prompts are read. `mlflow`: a search filter of registered
@@ -519,7 +530,7 @@ fn library(section: &mut Section<'_>) -> Option<Transport> {
     if !disk::is_folder(&path) {
         section.mistake("path", not_a_directory(&path));
     }
-    Some(Transport::Library(path))
+    Some(Transport::Library(Library { folder: path, label: labels::key(section) }))
 }
 
 /// Returns the mistake of a path that is not a directory.
@@ -541,7 +552,7 @@ fn sse(section: &mut Section<'_>) -> Option<Transport> {
 }
 
 fn store(section: &mut Section<'_>, kind: StoreKind) -> Option<Transport> {
-    let label = section.text("label", "production");
+    let label = section.text("label", DEFAULT_LABEL);
     if label.is_empty() {
         section.mistake("label", "must name an alias, tag or label of the store, or \"latest\"");
     }

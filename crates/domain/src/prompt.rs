@@ -211,6 +211,11 @@ impl Prompt {
         Self { title, arguments, rest, ..self.clone() }
     }
 
+    /// Whether it is a version of another prompt (`NAME@LABEL`, `NAME@3`).
+    pub fn is_version(&self) -> bool {
+        self.version.as_ref().is_some_and(|version| version.is_apart(&self.name))
+    }
+
     /// Returns the name that public names are made of: the raw name, or the one that an overlay
     /// gives to the prompt.
     pub fn listed_name(&self) -> &str {

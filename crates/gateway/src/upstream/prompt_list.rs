@@ -53,9 +53,10 @@ pub struct PromptList {
 }
 
 impl PromptList {
-    /// The number of elements, valid or not.
+    /// The number of elements, valid or not, without versions of other prompts.
     pub fn len(&self) -> usize {
-        self.prompts.len() + self.skills.len() + self.malformed.len()
+        let plain = self.prompts.iter().filter(|prompt| !prompt.is_version()).count();
+        plain + self.skills.len() + self.malformed.len()
     }
 
     /// Whether the upstream lists nothing at all.

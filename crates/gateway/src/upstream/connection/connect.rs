@@ -16,7 +16,7 @@ use crate::upstream::auth::caller_tokens::CallerTokens;
 use crate::upstream::auth::token_source::TokenSource;
 use crate::upstream::call::correlator::{Correlator, NotificationSinks};
 use crate::upstream::git::{GitSource, GitTree};
-use crate::upstream::library::{LastSnapshot, LibrarySnapshot};
+use crate::upstream::library::{LastSnapshot, LibraryLabels, LibrarySnapshot};
 use crate::upstream::rest_signals::RestSignals;
 use crate::upstream::stores::{StoreReader, StoreWalk};
 use crate::upstream::transport::UpstreamTransport;
@@ -26,6 +26,7 @@ use crate::upstream::transport::streamable_http::HttpEndpoint;
 use base::platform::blocking;
 use base::platform::disk::{self, Watch};
 use base::platform::heap::rare;
+use config::labels::LABELS_FILE;
 use config::{Stdio, UpstreamSettings};
 use domain::caller::{Caller, PROBER};
 use domain::fault::{ChildReport, UpstreamFaultKind as Kind};
@@ -52,6 +53,8 @@ pub struct Connector {
     tasks: TaskTracker,
     start_permits: Arc<Semaphore>,
     target: ConnectTarget,
+    /// Of a library: a label that cannot be followed stays where it was.
+    labels: Arc<LibraryLabels>,
 }
 
 /// The target of a connector: the configuration of the transport, with the state that one
@@ -102,7 +105,8 @@ impl ConnectTarget {
                 Self::Stdio(stdio.of_caller(PROBER))
             }
             config::Transport::Stdio(stdio) => Self::Stdio(stdio.clone()),
-            config::Transport::Library(folder) => {
+            config::Transport::Library(library) => {
+                let folder = &library.folder;
                 let watch = disk::watch(folder, sinks.list_changed.clone().unwrap_or_default());
                 if let Err(error) = &watch {
                     warn!(upstream = %upstream.id, %error,
@@ -140,7 +144,8 @@ impl Connector {
         logins: Option<Arc<SharedLogins>>,
     ) -> Result<Self, String> {
         let target = ConnectTarget::new(&upstream, &sinks, &tasks, logins)?;
-        Ok(Self { upstream, sinks, tasks, start_permits, target })
+        let labels = Arc::new(LibraryLabels::of(&upstream.transport));
+        Ok(Self { upstream, sinks, tasks, start_permits, target, labels })
     }
 
     /// Returns the connector of one caller to the same upstream: with the `tokens` of the caller
@@ -167,8 +172,8 @@ impl Connector {
             }
             config::Transport::Sse(http) => ConnectTarget::Sse(endpoint(http)?),
             config::Transport::Stdio(stdio) => ConnectTarget::Stdio(stdio.of_caller(caller.id())),
-            config::Transport::Library(folder) => {
-                ConnectTarget::Library { folder: folder.clone(), _watch: None }
+            config::Transport::Library(library) => {
+                ConnectTarget::Library { folder: library.folder.clone(), _watch: None }
             }
             config::Transport::Git(_) | config::Transport::Store(_) => {
                 return Err("its prompts are the same for all callers".to_owned());
@@ -180,6 +185,7 @@ impl Connector {
             tasks: self.tasks.clone(),
             start_permits: self.start_permits.clone(),
             target,
+            labels: self.labels.clone(),
         })
     }
 
@@ -376,7 +382,10 @@ impl Connector {
 
     async fn load(&self, folder: PathBuf) -> Result<LibrarySnapshot, Kind> {
         let upstream = self.upstream.clone();
-        let load = move || LibrarySnapshot::load(&folder, upstream.id.as_str(), &upstream.settings);
+        let labels = self.labels.clone();
+        let load = move || {
+            LibrarySnapshot::load(&folder, upstream.id.as_str(), &upstream.settings, &labels)
+        };
         run_loader(&self.upstream, load).await
     }
 

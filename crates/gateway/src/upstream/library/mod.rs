@@ -6,6 +6,7 @@ mod embed;
 mod files;
 mod history;
 mod last;
+mod labels;
 mod place;
 mod reader;
 mod render;
@@ -14,8 +15,9 @@ mod skills;
 mod source;
 mod stored;
 mod template;
+mod versions;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,6 +27,7 @@ use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
 use domain::prompt::{Prompt, PromptSource, SourcePlace};
+use domain::prompt_version::PromptVersion;
 use files::{PromptFile, PromptFiles, Volume};
 use place::Remark;
 use reader::LibraryReader;
@@ -37,8 +40,10 @@ use super::git::GitTree;
 use super::prompt_list::{MalformedPrompt, PromptList};
 pub use history::FileChange;
 pub(crate) use last::LastSnapshot;
+pub use labels::LibraryLabels;
 pub(crate) use source::MessageRole;
 pub(crate) use stored::{StoredMessage, StoredPrompt, TemplatePiece};
+pub use versions::{LibraryVersions, VersionsOfPrompt};
 
 /// Snapshot of all prompts of a library or of a prompt store.
 #[derive(Debug)]
@@ -54,11 +59,13 @@ pub struct LibrarySnapshot {
     /// Longest result, in bytes (`max_message`).
     max_message: usize,
     skills: SkillFiles,
+    /// The versions and labels of prompts.
+    pub(super) versions: Arc<LibraryVersions>,
 }
 
 #[derive(Debug)]
 struct LibraryPrompt {
-    compiled: Compiled,
+    compiled: Arc<Compiled>,
     /// Path of the file in the library; empty for a prompt of a store.
     path: PathBuf,
     source: Arc<PromptSource>,
@@ -79,19 +86,29 @@ impl LibrarySnapshot {
     /// # Errors
     /// [`Kind::Unavailable`] when the folder or a subfolder cannot be read,
     /// [`Kind::PaginationLimit`] when it contains more than `max_prompts` prompts.
-    pub fn load(folder: &Path, library: &str, settings: &Settings) -> Result<Self, Kind> {
+    pub fn load(
+        folder: &Path,
+        library: &str,
+        settings: &Settings,
+        labels: &LibraryLabels,
+    ) -> Result<Self, Kind> {
         let mut volume = Volume::of(folder);
         for _ in 0..VOLUME_SWAPS {
-            let loaded = Self::load_once(folder, library, settings);
+            let loaded = Self::load_once(folder, library, settings, labels);
             let before = std::mem::replace(&mut volume, Volume::of(folder));
             if before == volume {
                 return loaded;
             }
         }
-        Self::load_once(folder, library, settings)
+        Self::load_once(folder, library, settings, labels)
     }
 
-    fn load_once(folder: &Path, library: &str, settings: &Settings) -> Result<Self, Kind> {
+    fn load_once(
+        folder: &Path,
+        library: &str,
+        settings: &Settings,
+        labels: &LibraryLabels,
+    ) -> Result<Self, Kind> {
         let mut files = PromptFiles::find(folder).map_err(|error| {
             // The path is for the operator, not for clients.
             warn!(library, folder = %folder.display(), %error, "the library cannot be read");
@@ -105,20 +122,22 @@ impl LibrarySnapshot {
         let mut reader = LibraryReader::new(folder, library, max_message, max_walk);
         let listed = &mut snapshot.listed;
         snapshot.skills = SkillFiles::take(folder, &mut files.prompts, &mut reader, listed);
+        let versions = versions::take(folder, &mut files.prompts);
         for file in &files.prompts {
             if let Err(reason) = snapshot.add(&mut reader, file, &mut contested) {
                 snapshot.listed.malformed.push(reason.on(&file.path).into());
             }
-            if snapshot.listed.prompts.len() > settings.max_prompts {
-                let limit = format!("more than max_prompts = {}", settings.max_prompts);
-                return Err(Kind::PaginationLimit(limit));
-            }
+            snapshot.check_count(settings.max_prompts)?;
         }
         for (name, other) in contested {
             let Some(prompt) = snapshot.leave_out(&name) else { continue };
             snapshot.listed.malformed.push(claimed_twice(&name, &other).on(&prompt.path).into());
         }
-        for LibraryPrompt { compiled, path, .. } in snapshot.prompts.values() {
+        snapshot.add_versions(&mut reader, versions, labels, settings.max_prompts)?;
+        // Several names may stand for one file.
+        let mut seen = HashSet::new();
+        let each = snapshot.prompts.values().filter(|prompt| seen.insert(&prompt.path));
+        for LibraryPrompt { compiled, path, .. } in each {
             let remarks = compiled.remarks.iter().map(|remark| remark.on(path));
             snapshot.listed.remarks.extend(remarks);
         }
@@ -133,7 +152,17 @@ impl LibrarySnapshot {
     fn empty(transport: &'static str, listed: PromptList, settings: &Settings) -> Self {
         let max_message = settings.max_message;
         let (prompts, skills) = (BTreeMap::new(), SkillFiles::default());
-        Self { transport, prompts, listed, commit: None, max_message, skills }
+        let versions = Arc::default();
+        Self { transport, prompts, listed, commit: None, max_message, skills, versions }
+    }
+
+    /// # Errors
+    /// There are more prompts than `most`.
+    fn check_count(&self, most: usize) -> Result<(), Kind> {
+        if self.listed.prompts.len() <= most {
+            return Ok(());
+        }
+        Err(Kind::PaginationLimit(format!("more than max_prompts = {most}")))
     }
 
     /// Makes the snapshot of a prompt store from its prompts, each with another name. `listed` has
@@ -261,6 +290,7 @@ impl LibrarySnapshot {
         let Some((compiled, object)) = reader.read(&file.resolved)? else {
             return Ok(());
         };
+        versions::check_name(&compiled.name)?;
         let prompt = definition(&compiled)?;
         if let Some(other) = self.prompts.get(&compiled.name) {
             let why = claimed_twice(&compiled.name, &other.path);
@@ -279,6 +309,7 @@ impl LibrarySnapshot {
         prompt.source = Some(source.clone());
         self.listed.prompts.push(prompt);
         let name = compiled.name.clone();
+        let compiled = Arc::new(compiled);
         self.prompts.insert(name, LibraryPrompt { compiled, path, source });
     }
 }
@@ -289,7 +320,14 @@ impl LibrarySnapshot {
 /// Why it cannot be listed.
 fn definition(compiled: &Compiled) -> Result<Prompt, String> {
     let definition = document(compiled.definition.clone()).map_err(|e| e.to_string())?;
-    Prompt::read(definition.json()).map_err(|e| e.to_string())
+    let mut prompt = Prompt::read(definition.json()).map_err(|e| e.to_string())?;
+    let mark = |version: &String| PromptVersion {
+        of: prompt.name.as_str().into(),
+        version: version.as_str().into(),
+        label: None,
+    };
+    prompt.version = compiled.version.as_ref().map(|version| mark(version).into());
+    Ok(prompt)
 }
 
 fn claimed_twice(name: &str, other: &Path) -> Remark {
@@ -360,7 +398,7 @@ mod tests {
             let latin: Vec<u8> = text.chars().map(|c| c as u8).collect();
             fs::write(path, latin).unwrap();
         }
-        LibrarySnapshot::load(&library, "lib", settings)
+        LibrarySnapshot::load(&library, "lib", settings, &LibraryLabels::default())
     }
 
     #[test]
@@ -446,7 +484,12 @@ mod tests {
         assert!(load(&files, &settings(2)).is_ok());
         assert!(matches!(load(&files, &settings(1)), Err(Kind::PaginationLimit(_))));
         assert!(matches!(
-            LibrarySnapshot::load(Path::new("/nowhere"), "lib", &settings(1)),
+            LibrarySnapshot::load(
+                Path::new("/nowhere"),
+                "lib",
+                &settings(1),
+                &LibraryLabels::default()
+            ),
             Err(Kind::Unavailable(_))
         ));
     }

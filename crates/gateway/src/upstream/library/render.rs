@@ -25,6 +25,8 @@ use domain::meta;
 pub(super) struct Compiled {
     pub name: String,
     description: Option<String>,
+    /// As the author wrote it, or as a store names it.
+    pub version: Option<String>,
     /// A JSON object for clients, of a prompt of a store.
     config: Option<String>,
     arguments: Vec<ArgumentSpec>,
@@ -124,6 +126,7 @@ impl Compiled {
         remarks.truncate(MAX_REMARKS);
         Ok(Self {
             definition: definition(&front, &seal::digest(sources.iter().map(|text| &**text)), None),
+            version: front.version.as_ref().map(SourceVersion::text),
             name: front.name,
             description: front.description,
             config: None,
@@ -156,6 +159,7 @@ impl Compiled {
         let filled = |StoredMessage { role, pieces, .. }| (role, MessageContent::Filled(pieces));
         Self {
             definition,
+            version: front.version.as_ref().map(SourceVersion::text),
             name: front.name,
             description: front.description,
             config: prompt.config,
@@ -351,10 +355,8 @@ fn definition(front: &FrontMatter, text: &[u8; 32], label: Option<&str>) -> Stri
     if let Some(label) = label {
         meta["label"] = label.into();
     }
-    match &front.version {
-        None => {}
-        Some(SourceVersion::Number(number)) => meta["version"] = number.to_string().into(),
-        Some(SourceVersion::Text(text)) => meta["version"] = text.as_str().into(),
+    if let Some(version) = &front.version {
+        meta["version"] = version.text().into();
     }
     let choices = front.arguments.iter().filter(|argument| !argument.choices.is_empty());
     let choices: Map<String, Value> =

@@ -178,11 +178,18 @@ pub(crate) fn file_contents(uri: &str, bytes: Vec<u8>) -> String {
 mod tests {
     use std::fs;
 
-    use super::super::LibrarySnapshot;
+    use std::path::Path;
+
+    use super::super::{LibraryLabels, LibrarySnapshot};
+    use super::Kind;
     use config::Settings;
 
     const REFUNDS: &str =
         "---\nname: refunds\ndescription: Refund a customer\nmetadata: {version: 2}\n---\nDo.";
+
+    fn load_folder(folder: &Path) -> Result<LibrarySnapshot, Kind> {
+        LibrarySnapshot::load(folder, "lib", &Settings::default(), &LibraryLabels::default())
+    }
 
     fn load(files: &[(&str, &[u8])]) -> (LibrarySnapshot, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
@@ -191,7 +198,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, content).unwrap();
         }
-        let snapshot = LibrarySnapshot::load(folder.path(), "lib", &Settings::default()).unwrap();
+        let snapshot = load_folder(folder.path()).unwrap();
         (snapshot, folder)
     }
 
@@ -270,8 +277,7 @@ mod tests {
         fs::write(outside.path().join("secret"), "x").unwrap();
         let (_, folder) = load(&[("refunds/SKILL.md", REFUNDS.as_bytes())]);
         symlink(outside.path().join("secret"), folder.path().join("refunds/secret")).unwrap();
-        let reloaded =
-            || LibrarySnapshot::load(folder.path(), "lib", &Settings::default()).unwrap();
+        let reloaded = || load_folder(folder.path()).unwrap();
         let listed = reloaded().listed;
         assert!(listed.skills.is_empty());
         assert!(listed.malformed[0].reason.contains("secret is a link"), "{listed:?}");

@@ -94,6 +94,15 @@ pub(crate) struct ParsedSource<'a> {
     pub text: &'a str,
 }
 
+impl SourceVersion {
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::Number(number) => number.to_string(),
+            Self::Text(text) => text.clone(),
+        }
+    }
+}
+
 impl MessageRole {
     pub(crate) fn as_str(self) -> &'static str {
         match self {

@@ -1,0 +1,467 @@
+//! `labels.toml` in the folder of a library: which version of a prompt each label names. People
+//! review and edit it, so a move of a label leaves the rest of its text as it is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+use toml_edit::{ArrayOfTables, Document, DocumentMut, Item, Table, TableLike, value};
+
+use super::durable_file::{self, Readers, disk};
+use super::reader::Section;
+use base::seal;
+
+/// The name of the file.
+pub const LABELS_FILE: &str = "labels.toml";
+
+/// The label of the newest version, which no file moves.
+pub const LATEST: &str = "latest";
+
+/// Largest number of a version: people count them.
+pub const MAX_VERSION: u32 = 999_999;
+
+/// Longest name of a label, in characters: it is a part of a prompt's name.
+const MAX_LABEL: usize = 64;
+
+/// Largest file, in bytes.
+pub const MAX_LABELS_FILE: usize = 1 << 20;
+
+/// Time for which another process may hold the folder.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The key of the labels that take two people.
+const PROTECTED: &str = "protected";
+
+/// The key of the moves that wait for a second person.
+const PROPOSED: &str = "proposed";
+
+/// The content of `labels.toml`.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct LabelFile {
+    /// Labels whose moves take two people.
+    pub protected: BTreeSet<String>,
+    /// The version of each label, by prompt.
+    pub prompts: BTreeMap<String, BTreeMap<String, u32>>,
+    /// Moves of protected labels that wait for a second person.
+    pub proposed: Vec<LabelMove>,
+}
+
+/// A move of a label to a version.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub struct LabelMove {
+    /// Name of the prompt in the library.
+    pub prompt: String,
+    pub label: String,
+    pub version: u32,
+    pub by: String,
+    /// RFC 3339.
+    pub at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// A mistake in the file, with its place.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct LabelsMistake {
+    /// Line and column, counted from 1.
+    pub place: Option<(usize, usize)>,
+    pub text: String,
+}
+
+/// What became of a move.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum MoveOutcome {
+    Moved {
+        from: Option<u32>,
+        /// The first of two people, for a protected label.
+        first: Option<String>,
+    },
+    /// The label is protected: another person must move it to the same version, too.
+    Proposed,
+}
+
+/// Why a label was not moved.
+#[derive(Debug, thiserror::Error)]
+pub enum MoveError {
+    #[error("{0}")]
+    Refused(String),
+    #[error("the labels of the prompt have changed meanwhile; look at them, and try again")]
+    Conflict,
+    #[error("{file} cannot be written: {error}", file = .path.display())]
+    File { path: PathBuf, error: io::Error },
+}
+
+impl LabelsMistake {
+    fn at(text: &str, span: Option<Range<usize>>, message: impl Into<String>) -> Self {
+        let place = span.map(|span| {
+            let before = text.get(..span.start).unwrap_or(text);
+            let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+            (before.matches('\n').count() + 1, column)
+        });
+        Self { place, text: message.into() }
+    }
+}
+
+impl std::fmt::Display for LabelsMistake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.place {
+            Some((line, column)) => write!(f, "{LABELS_FILE}:{line}:{column}: {}", self.text),
+            None => write!(f, "{LABELS_FILE}: {}", self.text),
+        }
+    }
+}
+
+/// Whether a text can name a label: 1 to 64 characters of `A-Z`, `a-z`, `0-9`, `.`, `_` and `-`, not
+/// digits alone, which are versions, and not [`LATEST`].
+pub fn is_label(text: &str) -> bool {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    (1..=MAX_LABEL).contains(&text.len())
+        && text.chars().all(is_allowed)
+        && !text.chars().all(|c| c.is_ascii_digit())
+        && text != LATEST
+}
+
+const LABEL_RULE: &str = "a label has 1 to 64 characters of A-Z, a-z, 0-9, `.`, `_` and `-`, is not a number, and not `latest`";
+
+/// The label of the versions that are served, unless the configuration names another one.
+pub const DEFAULT_LABEL: &str = "production";
+
+/// Reads the key `label` of a library.
+pub(super) fn key(section: &mut Section<'_>) -> String {
+    let label = section.text("label", DEFAULT_LABEL);
+    if !is_label(&label) && label != LATEST {
+        let rule = format!("must be a label such as \"{DEFAULT_LABEL}\", or \"{LATEST}\"");
+        section.mistake("label", rule);
+    }
+    label
+}
+
+impl LabelFile {
+    /// Reads the text of the file.
+    ///
+    /// # Errors
+    /// The first mistake.
+    pub fn parse(text: &str) -> Result<Self, LabelsMistake> {
+        let document = Document::parse(text)
+            .map_err(|error| LabelsMistake::at(text, error.span(), error.message().trim()))?;
+        let mut labels = Self::default();
+        for (key, item) in document.iter() {
+            let read = match (key, item) {
+                (PROTECTED, Item::Value(_)) => labels.read_protected(item),
+                (PROPOSED, Item::ArrayOfTables(proposed)) => labels.read_proposed(proposed),
+                (prompt, item) => labels.read_prompt(prompt, item),
+            };
+            read.map_err(|(span, what)| LabelsMistake::at(text, span.or(item.span()), what))?;
+        }
+        Ok(labels)
+    }
+
+    fn read_protected(&mut self, item: &Item) -> Result<(), Misread> {
+        let list = item.as_array().ok_or_else(|| misread(item, PROTECTED_RULE))?;
+        for label in list {
+            let name = label.as_str().filter(|name| is_label(name));
+            let name = name.ok_or_else(|| (label.span(), PROTECTED_RULE.to_owned()))?;
+            self.protected.insert(name.to_owned());
+        }
+        Ok(())
+    }
+
+    fn read_prompt(&mut self, prompt: &str, item: &Item) -> Result<(), Misread> {
+        let rule = format!("[{prompt}] must be a table such as `production = 3`");
+        let table = item.as_table_like().ok_or_else(|| misread(item, &rule))?;
+        let mut labels = BTreeMap::new();
+        for (label, item) in table.iter() {
+            if !is_label(label) {
+                return Err(misread(item, &format!("{label:?}: {LABEL_RULE}")));
+            }
+            let version = item.as_integer().and_then(|number| u32::try_from(number).ok());
+            let version = version.filter(|number| (1..=MAX_VERSION).contains(number));
+            let rule = format!("{label} must be the number of a version, from 1 to {MAX_VERSION}");
+            labels.insert(label.to_owned(), version.ok_or_else(|| misread(item, &rule))?);
+        }
+        self.prompts.insert(prompt.to_owned(), labels);
+        Ok(())
+    }
+
+    fn read_proposed(&mut self, proposed: &ArrayOfTables) -> Result<(), Misread> {
+        for table in proposed {
+            let text = |key: &str| table.get(key).and_then(Item::as_str).map(str::to_owned);
+            let version = table.get("version").and_then(Item::as_integer);
+            let read = || {
+                Some(LabelMove {
+                    prompt: text("prompt")?,
+                    label: text("label")?,
+                    version: version.and_then(|version| u32::try_from(version).ok())?,
+                    by: text("by")?,
+                    at: text("at")?,
+                    why: text("why"),
+                })
+            };
+            let rule = "[[proposed]] needs prompt, label, version, by and at";
+            self.proposed.push(read().ok_or_else(|| (table.span(), rule.to_owned()))?);
+        }
+        Ok(())
+    }
+
+    /// The tag of the labels of one prompt, and of the moves that wait: a move is of what was seen.
+    pub fn tag(&self, prompt: &str) -> String {
+        let labels = self.prompts.get(prompt);
+        let proposed: Vec<_> = self.proposed.iter().filter(|open| open.prompt == prompt).collect();
+        seal::sha256_text(format!("{labels:?} {proposed:?}").as_bytes())
+    }
+
+    fn version(&self, prompt: &str, label: &str) -> Option<u32> {
+        self.prompts.get(prompt)?.get(label).copied()
+    }
+
+    /// Decides on a move, as the rules of the file are.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    fn outcome(&self, wanted: &LabelMove) -> Result<MoveOutcome, String> {
+        let LabelMove { prompt, label, version, by, .. } = wanted;
+        if !is_label(label) {
+            return Err(format!("{label:?}: {LABEL_RULE}"));
+        }
+        let from = self.version(prompt, label);
+        if from == Some(*version) {
+            return Err(format!("{label} of {prompt} is version {version} already"));
+        }
+        if !self.protected.contains(label) {
+            return Ok(MoveOutcome::Moved { from, first: None });
+        }
+        let is_same = |open: &&LabelMove| {
+            (&open.prompt, &open.label, open.version) == (prompt, label, *version)
+        };
+        match self.proposed.iter().find(is_same) {
+            None => Ok(MoveOutcome::Proposed),
+            Some(first) if first.by.trim().eq_ignore_ascii_case(by.trim()) => Err(format!(
+                "{by} has proposed it already; another person must move {label}, too (`protected` in {LABELS_FILE})"
+            )),
+            Some(first) => Ok(MoveOutcome::Moved { from, first: Some(first.by.clone()) }),
+        }
+    }
+}
+
+const PROTECTED_RULE: &str = "protected must be a list of labels, such as [\"production\"]";
+
+/// A place, and what is wrong there.
+type Misread = (Option<Range<usize>>, String);
+
+fn misread(item: &Item, what: &str) -> Misread {
+    (item.span(), what.to_owned())
+}
+
+/// Returns the text of the file after a move.
+///
+/// # Errors
+/// Why it is refused.
+pub fn moved(text: &str, wanted: &LabelMove) -> Result<(String, MoveOutcome), String> {
+    let labels = LabelFile::parse(text).map_err(|mistake| mistake.to_string())?;
+    let outcome = labels.outcome(wanted)?;
+    let mut document: DocumentMut = text.parse().map_err(|_| "it is no TOML".to_owned())?;
+    let LabelMove { prompt, label, version, .. } = wanted;
+    remove_proposed(&mut document, prompt, label);
+    match &outcome {
+        MoveOutcome::Moved { .. } => {
+            let table = document.entry(prompt).or_insert_with(|| Item::Table(Table::new()));
+            let table = table.as_table_like_mut().ok_or("its labels are no table")?;
+            set_number(table, label, *version);
+        }
+        MoveOutcome::Proposed => {
+            let proposed = document
+                .entry(PROPOSED)
+                .or_insert_with(|| Item::ArrayOfTables(ArrayOfTables::new()));
+            let proposed = proposed.as_array_of_tables_mut().ok_or("`proposed` is no table")?;
+            proposed.push(proposal(wanted));
+        }
+    }
+    let text = document.to_string();
+    // What is written must be read again.
+    LabelFile::parse(&text).map_err(|mistake| mistake.to_string())?;
+    Ok((text, outcome))
+}
+
+/// Sets a number where it stands, with the comment behind it.
+fn set_number(table: &mut dyn TableLike, label: &str, version: u32) {
+    let decor = table.get(label).and_then(Item::as_value).map(|old| old.decor().clone());
+    let mut item = value(i64::from(version));
+    if let (Some(decor), Some(new)) = (decor, item.as_value_mut()) {
+        *new.decor_mut() = decor;
+    }
+    table.insert(label, item);
+}
+
+fn proposal(wanted: &LabelMove) -> Table {
+    let LabelMove { prompt, label, version, by, at, why } = wanted;
+    let mut table = Table::new();
+    for (key, text) in [("prompt", prompt), ("label", label), ("by", by), ("at", at)] {
+        table.insert(key, value(text.as_str()));
+    }
+    table.insert("version", value(i64::from(*version)));
+    if let Some(why) = why {
+        table.insert("why", value(why.as_str()));
+    }
+    table
+}
+
+/// Removes the move of a label that waits: it is done, or another one takes its place.
+fn remove_proposed(document: &mut DocumentMut, prompt: &str, label: &str) {
+    let Some(proposed) = document.get_mut(PROPOSED).and_then(Item::as_array_of_tables_mut) else {
+        return;
+    };
+    let is =
+        |table: &Table, key: &str, text: &str| table.get(key).and_then(Item::as_str) == Some(text);
+    proposed.retain(|open| !(is(open, "prompt", prompt) && is(open, "label", label)));
+    if proposed.is_empty() {
+        document.remove(PROPOSED);
+    }
+}
+
+/// Reads the file of a library; that of one without labels is empty.
+///
+/// # Errors
+/// It cannot be read, or is larger than [`MAX_LABELS_FILE`].
+fn read(path: &Path) -> io::Result<String> {
+    let text = match disk::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        read => read?,
+    };
+    if text.len() > MAX_LABELS_FILE {
+        return Err(io::Error::other("it is larger than 1 MiB"));
+    }
+    Ok(text)
+}
+
+/// Moves a label in the file of a library's folder. `tag` is [`LabelFile::tag`] of the labels that the
+/// person saw; `None` for those that are there. Blocks.
+///
+/// # Errors
+/// The labels are others by now, the move is refused, or the file cannot be written.
+pub fn move_label(
+    folder: &Path,
+    wanted: &LabelMove,
+    tag: Option<&str>,
+) -> Result<MoveOutcome, MoveError> {
+    let path = folder.join(LABELS_FILE);
+    let failed = |error| MoveError::File { path: path.clone(), error };
+    // One process at a time; released when it is closed, also by a crash.
+    let _writer = hold(folder).map_err(failed)?;
+    let text = read(&path).map_err(failed)?;
+    let seen = LabelFile::parse(&text).map(|labels| labels.tag(&wanted.prompt));
+    if let (Some(tag), Ok(seen)) = (tag, &seen)
+        && tag != seen
+    {
+        return Err(MoveError::Conflict);
+    }
+    let (text, outcome) = moved(&text, wanted).map_err(MoveError::Refused)?;
+    durable_file::replace(&path, &text, Readers::Usual).map_err(failed)?;
+    Ok(outcome)
+}
+
+/// Keeps other writers out until the file is dropped. Libraries skip dot-files.
+fn hold(folder: &Path) -> io::Result<durable_file::File> {
+    let options = durable_file::OpenOptions {
+        create: true,
+        write: true,
+        refuses_links: true,
+        ..durable_file::OpenOptions::default()
+    };
+    let file = options.open(&folder.join(".labels.lock"))?;
+    durable_file::lock(&file, PATIENCE).map(|()| file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "# reviewed\nprotected = [\"production\"]\n\n[refund]\nproduction = 3 # since May\ncandidate = 4\n";
+
+    fn wanted(label: &str, version: u32, by: &str) -> LabelMove {
+        let text = |text: &str| text.to_owned();
+        let at = text("2026-01-01T00:00:00Z");
+        LabelMove {
+            prompt: text("refund"),
+            label: text(label),
+            version,
+            by: text(by),
+            at,
+            why: None,
+        }
+    }
+
+    #[test]
+    fn a_move_changes_its_number_and_leaves_the_rest_of_the_text() {
+        let (text, outcome) = moved(TEXT, &wanted("candidate", 5, "ada")).unwrap();
+        assert_eq!(outcome, MoveOutcome::Moved { from: Some(4), first: None });
+        assert_eq!(text, TEXT.replace("candidate = 4", "candidate = 5"));
+        let (text, outcome) = moved("", &wanted("beta", 1, "ada")).unwrap();
+        assert_eq!(
+            (text.as_str(), outcome),
+            ("[refund]\nbeta = 1\n", MoveOutcome::Moved { from: None, first: None })
+        );
+        for (label, version) in [
+            ("candidate", 4),
+            ("7", 1),
+            ("latest", 1),
+            ("a b", 1),
+            ("", 1),
+            ("beta", 0),
+            ("beta", 1_000_000),
+        ] {
+            assert!(moved(TEXT, &wanted(label, version, "ada")).is_err(), "{label} {version}");
+        }
+    }
+
+    #[test]
+    fn a_protected_label_takes_two_people_and_another_version_begins_anew() {
+        let (one, outcome) = moved(TEXT, &wanted("production", 4, "ada")).unwrap();
+        assert_eq!(outcome, MoveOutcome::Proposed);
+        assert_eq!(LabelFile::parse(&one).unwrap().prompts["refund"]["production"], 3);
+        let again = moved(&one, &wanted("production", 4, "Ada ")).unwrap_err();
+        assert!(again.contains("another person"), "{again}");
+        let (other, outcome) = moved(&one, &wanted("production", 5, "bob")).unwrap();
+        assert_eq!(outcome, MoveOutcome::Proposed);
+        assert_eq!(LabelFile::parse(&other).unwrap().proposed.len(), 1);
+        let (two, outcome) = moved(&one, &wanted("production", 4, "bob")).unwrap();
+        assert_eq!(outcome, MoveOutcome::Moved { from: Some(3), first: Some("ada".to_owned()) });
+        assert_eq!(two, TEXT.replace("production = 3", "production = 4"));
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_places() {
+        for (text, expected) in [
+            ("[refund]\nproduction = \"3\"\n", "labels.toml:2:14: production must be the number"),
+            ("[refund]\nproduction = 0\n", "labels.toml:2:14"),
+            ("refund = 3\n", "labels.toml:1:10: [refund] must be a table"),
+            ("protected = \"production\"\n", "labels.toml:1:13: protected must be a list"),
+            ("protected = [\"a\", 7]\n", "labels.toml:1:19: protected must be a list"),
+            ("[refund]\n7 = 3\n", "\"7\": a label has"),
+            ("[refund\n", "labels.toml:1:"),
+            ("[[proposed]]\nprompt = \"refund\"\n", "labels.toml:1:1: [[proposed]] needs"),
+        ] {
+            let mistake = LabelFile::parse(text).unwrap_err().to_string();
+            assert!(mistake.contains(expected), "{text:?}: {mistake}");
+        }
+    }
+
+    #[test]
+    fn a_move_is_of_the_labels_that_were_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(LABELS_FILE);
+        std::fs::write(&path, TEXT).unwrap();
+        let tag = LabelFile::parse(TEXT).unwrap().tag("refund");
+        let first = wanted("candidate", 5, "ada");
+        move_label(folder.path(), &first, Some(&tag)).unwrap();
+        let late = move_label(folder.path(), &wanted("candidate", 6, "bob"), Some(&tag));
+        assert!(matches!(late, Err(MoveError::Conflict)), "{late:?}");
+        let other = LabelMove { prompt: "greet".to_owned(), ..wanted("beta", 1, "bob") };
+        let tag = LabelFile::parse(TEXT).unwrap().tag("greet");
+        move_label(folder.path(), &other, Some(&tag)).unwrap();
+        let read = LabelFile::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        assert_eq!((read.prompts["refund"]["candidate"], read.prompts["greet"]["beta"]), (5, 1));
+    }
+}

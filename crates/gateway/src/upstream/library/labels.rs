@@ -1,0 +1,348 @@
+//! The labels of one library: which version each names, and which one the plain name of a prompt
+//! stands for. A label that cannot be followed stays where it was.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::files;
+use config::Transport;
+use config::labels::{
+    DEFAULT_LABEL, LABELS_FILE, LATEST, LabelFile, LabelsMistake, MAX_LABELS_FILE,
+};
+
+/// The labels of a library from one reading to the next.
+#[derive(Debug)]
+pub struct LibraryLabels {
+    /// The label whose version the plain name stands for.
+    label: String,
+    last: Mutex<LastLabels>,
+}
+
+/// The labels that were good last.
+#[derive(Debug, Default)]
+struct LastLabels {
+    /// `None` until a file, or a library without one, was read.
+    file: Option<LabelFile>,
+    /// The version of each label that was served, by prompt.
+    served: BTreeMap<String, BTreeMap<String, u32>>,
+}
+
+/// The labels of one prompt.
+#[derive(Debug, Default)]
+pub(super) struct PromptLabels {
+    pub labels: BTreeMap<String, u32>,
+    /// `None` if the plain name has no version.
+    pub served: Option<Served>,
+    pub problems: Vec<String>,
+}
+
+/// The version under the plain name.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) struct Served {
+    pub number: u32,
+    /// `None`: it is the newest one.
+    pub label: Option<String>,
+}
+
+impl Default for LibraryLabels {
+    fn default() -> Self {
+        Self::new(DEFAULT_LABEL)
+    }
+}
+
+impl LibraryLabels {
+    /// Labels of a library of which none is known yet. `label` is that of the plain names.
+    pub fn new(label: &str) -> Self {
+        Self { label: label.to_owned(), last: Mutex::default() }
+    }
+
+    /// Those of an upstream; other upstreams than libraries have none.
+    pub(crate) fn of(transport: &Transport) -> Self {
+        match transport {
+            Transport::Library(library) => Self::new(&library.label),
+            Transport::Git(git) => Self::new(&git.label),
+            _ => Self::default(),
+        }
+    }
+
+    /// Reads the file, and returns what is wrong with it. `None`: it is not known which labels there
+    /// are; the last good ones count, if there are some.
+    pub(super) fn read(
+        &self,
+        folder: &Path,
+        has_versions: bool,
+    ) -> (Option<LabelFile>, Vec<String>) {
+        let read = read_file(folder);
+        let mut last = self.last();
+        let (file, problem) = match read {
+            Ok(Some(file)) => (Some(file), None),
+            Ok(None) => match &last.file {
+                // An editor, or a mistake, has removed it.
+                Some(before) if has_versions && !before.prompts.is_empty() => {
+                    let what = "is gone; write an empty file if no label is wanted";
+                    (None, Some(format!("{LABELS_FILE}: {what}")))
+                }
+                _ => (Some(LabelFile::default()), None),
+            },
+            Err(mistake) => (None, Some(mistake.to_string())),
+        };
+        if let Some(file) = &file {
+            last.file = Some(file.clone());
+        }
+        let then = match (&problem, &last.file) {
+            (Some(_), Some(_)) => "; the labels of before are served",
+            (Some(_), None) => "; until it is valid, prompts are served as NAME@3 only",
+            (None, _) => "",
+        };
+        let problems = problem.map(|problem| problem + then).into_iter().collect();
+        (file, problems)
+    }
+
+    /// The file that was good last.
+    pub(super) fn last_file(&self) -> LabelFile {
+        self.last().file.clone().unwrap_or_default()
+    }
+
+    /// Chooses the versions of the labels of one prompt. `file`: as [`LibraryLabels::read`] returned
+    /// it.
+    pub(super) fn choose(
+        &self,
+        prompt: &str,
+        numbers: &BTreeSet<u32>,
+        file: Option<&LabelFile>,
+    ) -> PromptLabels {
+        let mut last = self.last();
+        let file = file.or(last.file.as_ref());
+        let Some(file) = file else { return self.unknown(numbers) };
+        let mut chosen = PromptLabels::default();
+        let before = last.served.get(prompt);
+        let wanted = file.prompts.get(prompt).into_iter().flatten();
+        for (label, number) in wanted.clone() {
+            let before = before.and_then(|before| before.get(label)).copied();
+            let before = before.filter(|number| numbers.contains(number));
+            let number_now = Some(*number).filter(|number| numbers.contains(number)).or(before);
+            chosen.labels.extend(number_now.map(|number| (label.clone(), number)));
+            if number_now != Some(*number) {
+                let then = match before {
+                    Some(before) => format!("it stays at version {before}"),
+                    None => "it names nothing".to_owned(),
+                };
+                chosen.problems.push(format!(
+                    "{LABELS_FILE}: {label} of {prompt} is version {number}, which is missing or not valid; {then}"
+                ));
+            }
+        }
+        let is_named = wanted.clone().any(|(label, _)| *label == self.label);
+        chosen.served = if is_named {
+            let number = chosen.labels.get(&self.label).copied();
+            number.map(|number| Served { number, label: Some(self.label.clone()) })
+        } else {
+            newest(numbers)
+        };
+        last.served.insert(prompt.to_owned(), chosen.labels.clone());
+        chosen
+    }
+
+    /// The labels of a prompt while no good file was read: the newest version may be one that
+    /// nobody wants to be served yet.
+    fn unknown(&self, numbers: &BTreeSet<u32>) -> PromptLabels {
+        let served = newest(numbers).filter(|_| self.label == LATEST);
+        PromptLabels { served, ..PromptLabels::default() }
+    }
+
+    fn last(&self) -> MutexGuard<'_, LastLabels> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn newest(numbers: &BTreeSet<u32>) -> Option<Served> {
+    numbers.last().map(|number| Served { number: *number, label: None })
+}
+
+/// Reads the file of a folder; `None` if there is none.
+fn read_file(folder: &Path) -> Result<Option<LabelFile>, LabelsMistake> {
+    let mistake = |text: String| LabelsMistake { place: None, text };
+    let path = folder.join(LABELS_FILE);
+    if base::platform::disk::symlink_metadata(&path).is_err() {
+        return Ok(None);
+    }
+    let resolved = files::resolve_inside(folder, &path).map_err(mistake)?;
+    let bytes = files::read(folder, &resolved, MAX_LABELS_FILE).map_err(mistake)?;
+    let text = String::from_utf8(bytes).map_err(|_| mistake("is not UTF-8".to_owned()))?;
+    LabelFile::parse(&text).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::LibrarySnapshot;
+    use super::*;
+    use config::Settings;
+    use domain::json::Json;
+
+    /// A library with versions of `refund`.
+    struct Folder {
+        folder: tempfile::TempDir,
+        labels: LibraryLabels,
+    }
+
+    impl Folder {
+        fn new(numbers: &[u32]) -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let new = Self { folder, labels: LibraryLabels::default() };
+            for number in numbers {
+                let text = format!("---\nname: refund\n---\nversion {number}");
+                new.write(&format!("refund/versions/{number}.md"), &text);
+            }
+            new
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            let path = self.folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn load(&self) -> LibrarySnapshot {
+            let settings = Settings::default();
+            LibrarySnapshot::load(self.folder.path(), "lib", &settings, &self.labels).unwrap()
+        }
+    }
+
+    fn names(snapshot: &LibrarySnapshot) -> Vec<&str> {
+        let mut names: Vec<_> =
+            snapshot.listed.prompts.iter().map(|prompt| &*prompt.name).collect();
+        names.sort_unstable();
+        names
+    }
+
+    fn reasons(snapshot: &LibrarySnapshot) -> Vec<String> {
+        let reason =
+            |reason: &str| reason.rsplit_once("/").map_or(reason, |(_, rest)| rest).to_owned();
+        snapshot.listed.malformed.iter().map(|prompt| reason(&prompt.reason)).collect()
+    }
+
+    fn text(snapshot: &LibrarySnapshot, name: &str) -> String {
+        let result = snapshot.get(name, None, None).unwrap();
+        let message = result.json().get("messages").unwrap().elements().next().unwrap();
+        let text = message.get("content").and_then(|content| content.get("text"));
+        text.and_then(Json::as_str).unwrap().into_owned()
+    }
+
+    #[test]
+    fn the_plain_name_is_the_labelled_version_or_else_the_newest() {
+        let folder = Folder::new(&[1, 2, 10]);
+        let newest = folder.load();
+        assert_eq!(names(&newest), ["refund", "refund@1", "refund@10", "refund@2"]);
+        assert_eq!(text(&newest, "refund"), "version 10", "numbers are no texts");
+        folder.write("labels.toml", "[refund]\nproduction = 2\ncandidate = 10\n");
+        let labelled = folder.load();
+        assert_eq!(reasons(&labelled), [""; 0]);
+        assert_eq!(text(&labelled, "refund"), "version 2");
+        assert_eq!(text(&labelled, "refund@candidate"), "version 10");
+        assert_eq!(text(&labelled, "refund@production"), "version 2");
+        let of = |name: &str| {
+            let prompt = labelled.listed.prompts.iter().find(|prompt| prompt.name == name).unwrap();
+            let mark = prompt.version.as_ref().unwrap();
+            let canonical = prompt.canonical();
+            let meta = Json::accepted(&canonical).get("_meta").unwrap();
+            let said =
+                |key: &str| meta.get(key).and_then(Json::as_str).map(|text| text.into_owned());
+            assert_eq!(said("version").as_deref(), Some(&*mark.version));
+            assert_eq!(said("label").as_deref(), mark.label.as_deref());
+            (
+                mark.version.to_string(),
+                mark.label.as_deref().map(str::to_owned),
+                prompt.is_version(),
+            )
+        };
+        let production = Some("production".to_owned());
+        assert_eq!(of("refund"), ("2".to_owned(), production.clone(), false));
+        assert_eq!(of("refund@production"), ("2".to_owned(), production, true));
+        assert_eq!(of("refund@1"), ("1".to_owned(), None, true));
+        let latest = LibraryLabels::new("latest");
+        let settings = Settings::default();
+        let latest =
+            LibrarySnapshot::load(folder.folder.path(), "lib", &settings, &latest).unwrap();
+        assert_eq!(text(&latest, "refund"), "version 10");
+    }
+
+    #[test]
+    fn a_label_that_cannot_be_followed_stays_where_it_was() {
+        let folder = Folder::new(&[1, 2, 3]);
+        folder.write("labels.toml", "[refund]\nproduction = 2\n");
+        folder.load();
+        for (broken, said) in [
+            ("[refund]\nproduction = 7\n", "production of refund is version 7"),
+            ("[refund\n", "labels.toml:1:"),
+            ("[refund]\nproduction = \"3\"\n", "labels.toml:2:14"),
+        ] {
+            folder.write("labels.toml", broken);
+            let snapshot = folder.load();
+            assert_eq!(text(&snapshot, "refund"), "version 2", "{broken}");
+            assert!(reasons(&snapshot)[0].contains(said), "{:?}", reasons(&snapshot));
+        }
+        fs::remove_file(folder.folder.path().join("labels.toml")).unwrap();
+        let gone = folder.load();
+        assert_eq!(text(&gone, "refund"), "version 2");
+        assert!(reasons(&gone)[0].contains("is gone"));
+        folder.write("refund/versions/2.md", "---\nname: [\n---\n");
+        folder.write("labels.toml", "[refund]\nproduction = 2\n");
+        assert!(!names(&folder.load()).contains(&"refund"), "the version itself is not valid");
+        folder.write("labels.toml", "");
+        assert_eq!(text(&folder.load(), "refund"), "version 3", "no label is wanted any more");
+    }
+
+    #[test]
+    fn without_a_good_file_the_newest_version_is_not_guessed_to_be_wanted() {
+        let folder = Folder::new(&[1, 2]);
+        folder.write("labels.toml", "[refund\n");
+        let snapshot = folder.load();
+        assert_eq!(names(&snapshot), ["refund@1", "refund@2"]);
+        assert!(reasons(&snapshot)[0].contains("until it is valid"), "{:?}", reasons(&snapshot));
+    }
+
+    #[test]
+    fn files_that_are_no_versions_are_named_with_the_reason() {
+        let folder = Folder::new(&[1, 2]);
+        let prompt = |name: &str| format!("---\nname: {name}\n---\nx");
+        for (file, name) in [
+            ("refund.md", "refund"),
+            ("refund/versions/03.md", "refund"),
+            ("refund/versions/0.md", "refund"),
+            ("refund/versions/next.md", "refund"),
+            ("refund/versions/4.md", "refunds"),
+            ("a.md", "a@1"),
+        ] {
+            folder.write(file, &prompt(name));
+        }
+        folder.write("refund/versions/5.md", "---\nname: refund\nversion: 4\n---\nx");
+        folder.write("refund/versions/README.md", "# no prompt");
+        folder.write("one/twice/versions/1.md", &prompt("twice"));
+        folder.write("two/twice/versions/2.md", &prompt("twice"));
+        folder.write("versions/1.md", &prompt("plain"));
+        folder.write("labels.toml", "[other]\nproduction = 1\n");
+        let snapshot = folder.load();
+        assert_eq!(names(&snapshot), ["plain", "refund", "refund@1", "refund@2"]);
+        let all = snapshot.listed.malformed.iter().map(|prompt| prompt.reason.as_str());
+        let all = all.collect::<Vec<_>>();
+        assert_eq!(all.len(), 10, "{all:#?}");
+        for expected in [
+            "/0.md: the name of a version is its number",
+            "/03.md: the name of a version is its number",
+            "/next.md: the name of a version is its number",
+            "/1.md: the versions of \"twice\" are in two folders",
+            "/2.md: the versions of \"twice\" are in two folders",
+            "/4.md: the name is \"refunds\"",
+            "/5.md: `version` is 4",
+            "/a.md: the name \"a@1\" has a @",
+            "/refund.md: the prompt \"refund\" has versions",
+            "/labels.toml: [other] has no versions",
+        ] {
+            let is_said = all.iter().any(|reason| reason.contains(expected));
+            assert!(is_said, "{expected}: {all:#?}");
+        }
+    }
+}
