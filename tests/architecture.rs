@@ -377,6 +377,7 @@ const SHORT_TASKS: [(&str, usize); 26] = [
     // Lists of one caller.
     ("gateway/router/caller_lists/mod.rs", 2),
     ("gateway/router/caller_lists/watching.rs", 1),
+    ("gateway/router/labels.rs", 1),
     ("gateway/router/suspended_calls.rs", 1),
     ("gateway/session/call/run.rs", 2),
     // A webhook for the other replicas.

@@ -17,6 +17,7 @@ use super::answer::AdminAnswer;
 use super::approvals::{self, DecisionRequest};
 use super::console::text::Html;
 use super::console::{ConsoleFrame, LoginPage, SignedInPage};
+use super::labels::{self, MoveRequest};
 use super::pages::trial::{self, Attempt};
 use super::pages::{self, PageError, PageResult};
 use super::request::{PageRequest, Params};
@@ -315,6 +316,28 @@ impl AdminServer {
         };
         let if_match = head.headers.get(IF_MATCH).and_then(|value| value.to_str().ok());
         Ok(match approvals::decide(&self.state, action, decision, if_match).await {
+            Ok(document) => AdminAnswer::json(StatusCode::OK, &document),
+            Err((status, document)) => AdminAnswer::json(status, &document),
+        })
+    }
+
+    /// Moves a label of a library prompt.
+    pub(super) async fn move_label(
+        &self,
+        names: [&str; 2],
+        head: &Parts,
+        body: Incoming,
+        visitor: &Visitor,
+    ) -> PageResult<AdminAnswer> {
+        let what = r#"{"version": 3, "by": "…", "why": "…"}"#;
+        let wanted: MoveRequest = self.json_body(head, body, what).await?;
+        let wanted = match visitor.via {
+            // As with decisions, a bearer token identifies no person.
+            Via::Oidc => MoveRequest { by: Some(visitor.id.clone()), ..wanted },
+            _ => wanted,
+        };
+        let if_match = head.headers.get(IF_MATCH).and_then(|value| value.to_str().ok());
+        Ok(match labels::put(&self.state, names, wanted, if_match).await {
             Ok(document) => AdminAnswer::json(StatusCode::OK, &document),
             Err((status, document)) => AdminAnswer::json(status, &document),
         })

@@ -16,6 +16,7 @@ pub mod hosts;
 mod pages;
 mod readiness;
 mod approvals;
+mod labels;
 mod reloads;
 mod request;
 mod rollouts;
@@ -251,8 +252,8 @@ impl AdminServer {
         visitor: &Visitor,
         site: &Site,
     ) -> AdminAnswer {
-        let is_post = head.method == Method::POST;
-        if is_post && visitor.has_cookie() && !is_same_site_post(site, &head.headers) {
+        if !head.method.is_safe() && visitor.has_cookie() && !is_same_site_post(site, &head.headers)
+        {
             return AdminAnswer::error(StatusCode::FORBIDDEN, FOREIGN);
         }
         let Some(found) = found.filter(|found| found.part == RoutePart::Api) else {
@@ -276,6 +277,10 @@ impl AdminServer {
             }
             Handler::Approval => self.examined_over_api(name).await,
             Handler::Decide(action) => self.decide(action.clone(), head, body, visitor).await,
+            Handler::MoveLabel => {
+                let label = found.names.get(1).map_or("", String::as_str);
+                self.move_label([name, label], head, body, visitor).await
+            }
             Handler::Revoke => self.revoke(head, body, visitor).await,
             Handler::Rearm => self.rearm(head, body, visitor).await,
             Handler::Reload => self.reload(head, body, visitor).await,

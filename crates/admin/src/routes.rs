@@ -7,7 +7,7 @@ use super::answer::AdminAnswer;
 use super::console::PromptTab;
 use super::sign_in::Role;
 use super::state::AdminState;
-use super::{accounts, approvals, rollouts};
+use super::{accounts, approvals, labels, rollouts};
 use domain::percent;
 use gateway::router::approvals::Action;
 
@@ -32,6 +32,7 @@ pub(super) enum Handler {
     /// One prompt as its upstream offers it now.
     Approval,
     Decide(Action),
+    MoveLabel,
     Revoke,
     Rearm,
     Reload,
@@ -131,6 +132,8 @@ static ROUTES: [Route; 53] = [
     post("/api/v1/approvals/withdraw", APPROVER, Handler::Decide(Action::Withdraw)),
     post("/api/v1/approvals/rollback", APPROVER, Handler::Decide(Action::RollBack { to: None })),
     get("/api/v1/approvals/{name}", TESTER, Handler::Approval),
+    get("/api/v1/labels", VIEWER, Handler::Document(|state| ok(&labels::all(state)))),
+    put("/api/v1/labels/{name}/{label}", APPROVER, Handler::MoveLabel),
     post("/api/v1/prompts/{name}/try", TESTER, Handler::Try),
     post("/api/v1/prompts/{name}/complete", TESTER, Handler::Complete),
     get("/login", None, Handler::Login(LoginStep::Page)),
@@ -241,6 +244,10 @@ const fn get(path: &'static str, role: Option<Role>, handler: Handler) -> Route 
 
 const fn post(path: &'static str, role: Option<Role>, handler: Handler) -> Route {
     Route { method: Method::POST, path, role, handler }
+}
+
+const fn put(path: &'static str, role: Option<Role>, handler: Handler) -> Route {
+    Route { method: Method::PUT, path, role, handler }
 }
 
 fn ok(document: &serde_json::Value) -> AdminAnswer {

@@ -24,8 +24,9 @@ const DECISIONS: &[&str] = &[
 ];
 
 /// Names under which several types are found.
-const GROUPS: [(&str, &[&str]); 3] = [
+const GROUPS: [(&str, &[&str]); 4] = [
     ("decisions", DECISIONS),
+    ("labels", &["label_moved", "label_proposed"]),
     ("sign-ins", &["admin_login", "admin_login_failed", "admin_logout"]),
     (
         "changes",
@@ -50,7 +51,7 @@ const GROUPS: [(&str, &[&str]); 3] = [
 ];
 
 impl From<&str> for EventKinds {
-    /// A type, or the name of several: `decisions`, `sign-ins` or `changes`.
+    /// A type, or the name of several: `decisions`, `labels`, `sign-ins` or `changes`.
     fn from(name: &str) -> Self {
         match GROUPS.iter().find(|(group, _)| *group == name) {
             Some((_, kinds)) => Self::Any(kinds.iter().map(|kind| (*kind).to_owned()).collect()),

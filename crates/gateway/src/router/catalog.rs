@@ -231,7 +231,7 @@ impl CatalogContent {
         })
     }
 
-    /// The owners of all prompts, in the order of [`CatalogContent::everyone`].
+    /// The owners of all prompts and of their versions, in the order of their names.
     pub fn owners(&self) -> impl Iterator<Item = &Owner> {
         self.segments.iter().flat_map(|segment| segment.owners())
     }

@@ -16,6 +16,7 @@ pub mod catalog;
 pub(crate) mod call_channel;
 mod list_cursor;
 mod lists;
+pub mod labels;
 mod suspended_calls;
 mod first_definitions;
 pub mod refresh;
@@ -73,6 +74,7 @@ use domain::tool::name::is_derived;
 use domain::unix_time::UnixSeconds;
 use domain::via::Via;
 use effective::TextReport;
+use labels::LabelledPrompts;
 use lists::owner;
 use mismatches::Mismatches;
 use owner::Owner;
@@ -390,6 +392,11 @@ impl Router {
     /// The approvals of this configuration.
     pub fn approvals(&self) -> &Approvals {
         &self.approvals
+    }
+
+    /// The labels of library prompts.
+    pub fn labels(&self) -> LabelledPrompts<'_> {
+        LabelledPrompts { router: self }
     }
 
     /// The newest snapshot.

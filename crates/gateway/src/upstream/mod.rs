@@ -57,6 +57,7 @@ use driver::{ConnectionState, DriverId, FetchedList};
 use guard::circuit_breaker::CircuitBreaker;
 use guard::concurrency::ConcurrencyLimit;
 use held_secrets::HeldSecrets;
+use library::LibraryVersions;
 use recent_calls::{RecentCalls, RecentSummary};
 use repairs::Repairs;
 use rest_signals::RestSignals;
@@ -176,6 +177,14 @@ impl Upstream {
     pub(crate) fn library_source(&self, raw_name: &str) -> Option<SourcePlace> {
         match self.connection_state() {
             ConnectionState::Up(connection) => connection.library()?.source(raw_name),
+            _ => None,
+        }
+    }
+
+    /// Returns the versions and labels of a library.
+    pub(crate) fn library_versions(&self) -> Option<Arc<LibraryVersions>> {
+        match self.connection_state() {
+            ConnectionState::Up(connection) => Some(connection.library()?.versions.clone()),
             _ => None,
         }
     }

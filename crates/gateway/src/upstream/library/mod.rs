@@ -195,7 +195,8 @@ impl LibrarySnapshot {
     pub(super) fn of_commit(mut self, tree: &GitTree) -> Self {
         let folder = format!("{}/", tree.folder.display());
         let in_repository = |reason: &mut String| *reason = reason.replace(&folder, &tree.path);
-        let left_out = tree.left_out.iter().filter(|reason| reason.contains(".md: "));
+        let is_read = |reason: &&String| reason.contains(".md: ") || reason.starts_with(LABELS_FILE);
+        let left_out = tree.left_out.iter().filter(is_read);
         let left_out = left_out.map(|reason| format!("{}{reason}", tree.path).into());
         let PromptList { malformed, remarks, .. } = &mut self.listed;
         malformed.iter_mut().for_each(|prompt| in_repository(&mut prompt.reason));

@@ -1,0 +1,79 @@
+//! `/api/v1/labels`: which versions of library prompts the labels name, and their moves.
+
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::AdminState;
+use super::approvals::Refusal;
+use base::platform::wall_clock;
+use config::labels::{MoveError, MoveOutcome};
+use gateway::router::approvals::Decider;
+use gateway::router::labels::LabelledPrompt;
+
+/// A move of a label, as the body of a PUT.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MoveRequest {
+    pub version: u32,
+    /// The person who moves it, as the client names them.
+    pub by: Option<String>,
+    pub why: Option<String>,
+}
+
+/// Returns the document of `/api/v1/labels`.
+pub(super) fn all(state: &AdminState) -> Value {
+    let prompts = state.router.labels().prompts();
+    let prompts: Vec<_> = prompts.iter().map(LabelledPrompt::json).collect();
+    json!({"takesMoves": state.admin.write, "prompts": prompts})
+}
+
+/// Moves a label. `if_match` is the tag of the prompt in that document (RFC 9110, section 13.1.1).
+///
+/// # Errors
+/// There is no such prompt, its labels are others by now, or the move is refused.
+pub(super) async fn put(
+    state: &AdminState,
+    [name, label]: [&str; 2],
+    wanted: MoveRequest,
+    if_match: Option<&str>,
+) -> Result<Value, Refusal> {
+    let Some(tag) = if_match else {
+        let error = "send the `tag` that GET /api/v1/labels has for the prompt in If-Match";
+        return Err((StatusCode::PRECONDITION_REQUIRED, json!({ "error": error })));
+    };
+    let labels = state.router.labels();
+    let Some(prompt) = labels.prompt(name) else {
+        let error = format!("no prompt {name:?} of a library has versions (docs/versions.md)");
+        return Err((StatusCode::NOT_FOUND, json!({ "error": error })));
+    };
+    let decider = Decider {
+        by: wanted.by.unwrap_or_else(|| "admin".to_owned()),
+        known_as: None,
+        why: wanted.why,
+        via: "admin",
+        at: wall_clock(),
+    };
+    let tag = Some(tag.trim().trim_matches('"').to_owned());
+    let moved = labels.move_to(&prompt, label, wanted.version, tag, &decider).await;
+    let outcome = moved.map_err(refusal)?;
+    let (from, is_open) = match outcome {
+        MoveOutcome::Moved { from, .. } => (from, false),
+        MoveOutcome::Proposed => (prompt.versions.labels.get(label).copied(), true),
+    };
+    Ok(json!({
+        "name": name,
+        "label": label,
+        "from": from,
+        "to": wanted.version,
+        "needsSecondPerson": is_open,
+    }))
+}
+
+fn refusal(error: MoveError) -> Refusal {
+    let status = match error {
+        MoveError::Conflict => StatusCode::PRECONDITION_FAILED,
+        MoveError::Refused(_) | MoveError::File { .. } => StatusCode::CONFLICT,
+    };
+    (status, json!({"error": error.to_string()}))
+}

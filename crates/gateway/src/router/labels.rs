@@ -1,0 +1,178 @@
+//! Labels of library prompts: which versions they name, and their moves.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::Router;
+use super::approvals::Decider;
+use super::blocking::beside_calls;
+use crate::upstream::Upstream;
+use crate::upstream::library::VersionsOfPrompt;
+use audit::record::AuditEvent;
+use config::Transport;
+use config::labels::{LabelMove, MoveError, MoveOutcome, move_label};
+
+/// The labels of all libraries.
+#[derive(Clone, Copy)]
+pub struct LabelledPrompts<'a> {
+    pub(super) router: &'a Router,
+}
+
+/// A library prompt that has versions.
+#[derive(Clone, Debug)]
+pub struct LabelledPrompt {
+    /// Public name.
+    pub name: String,
+    pub upstream: String,
+    /// Name in the library.
+    pub raw_name: String,
+    pub versions: VersionsOfPrompt,
+    /// Labels whose moves take two people.
+    pub protected: Vec<String>,
+    /// Moves that wait for a second person.
+    pub proposed: Vec<LabelMove>,
+    /// The tag of what is here, for a move that is based on it.
+    pub tag: String,
+    /// The commit, for a library in a git repository.
+    pub commit: Option<Arc<str>>,
+    /// The folder of the library; `None` where labels are not moved here.
+    folder: Option<PathBuf>,
+}
+
+impl LabelledPrompt {
+    /// The prompt, as the admin API and commands show it.
+    pub fn json(&self) -> Value {
+        let versions = &self.versions;
+        json!({
+            "name": self.name,
+            "upstream": self.upstream,
+            "versions": versions.numbers,
+            "labels": versions.labels,
+            "served": versions.served,
+            "protected": self.protected,
+            "proposed": self.proposed,
+            "commit": self.commit,
+            "readOnly": self.read_only(),
+            "tag": format!("\"{}\"", self.tag),
+        })
+    }
+
+    /// What moves the labels instead; `None` where they are moved here.
+    pub fn read_only(&self) -> Option<&'static str> {
+        self.folder.is_none().then_some(
+            "its labels.toml is in a git repository: change it there, and the gateway follows within `poll`",
+        )
+    }
+}
+
+impl LabelledPrompts<'_> {
+    /// All prompts that have versions, by upstreams and names.
+    pub fn prompts(&self) -> Vec<LabelledPrompt> {
+        self.router.upstreams.values().flat_map(|upstream| self.of_upstream(upstream)).collect()
+    }
+
+    /// The prompt with this public name.
+    pub fn prompt(&self, name: &str) -> Option<LabelledPrompt> {
+        self.prompts().into_iter().find(|prompt| prompt.name == name)
+    }
+
+    fn of_upstream(&self, upstream: &Upstream) -> Vec<LabelledPrompt> {
+        let Some(library) = upstream.library_versions() else { return Vec::new() };
+        let config = upstream.config();
+        let (commit, folder) = match &config.transport {
+            Transport::Library(library) => (None, Some(library.folder.clone())),
+            _ => (upstream.commit(), None),
+        };
+        let prompt = |(raw_name, versions): (&String, &VersionsOfPrompt)| {
+            let name = self.router.lists.naming.public(&config.prefix, raw_name).ok()?;
+            let open = library.file.proposed.iter().filter(|open| open.prompt == *raw_name);
+            Some(LabelledPrompt {
+                name,
+                upstream: config.id.to_string(),
+                raw_name: raw_name.clone(),
+                versions: versions.clone(),
+                protected: library.file.protected.iter().cloned().collect(),
+                proposed: open.cloned().collect(),
+                tag: library.file.tag(raw_name),
+                commit: commit.clone(),
+                folder: folder.clone(),
+            })
+        };
+        library.prompts.iter().filter_map(prompt).collect()
+    }
+
+    /// Moves a label of a prompt, and records it. `tag` is [`LabelledPrompt::tag`] of what the
+    /// person saw; `None` for what is there. The gateway serves it once it has read the file again.
+    ///
+    /// # Errors
+    /// The labels are others by now, the move is refused, or the file cannot be written.
+    pub async fn move_to(
+        &self,
+        prompt: &LabelledPrompt,
+        label: &str,
+        version: u32,
+        tag: Option<String>,
+        decider: &Decider,
+    ) -> Result<MoveOutcome, MoveError> {
+        let why = decider.why.clone().filter(|why| !why.trim().is_empty());
+        if self.router.approvals.rules.requires_reason && why.is_none() {
+            let what = "give a reason: approvals.require_reason is set";
+            return Err(MoveError::Refused(what.to_owned()));
+        }
+        let folder = movable(prompt, version)?;
+        let wanted = LabelMove {
+            prompt: prompt.raw_name.clone(),
+            label: label.to_owned(),
+            version,
+            by: decider.by.clone(),
+            at: humantime::format_rfc3339_seconds(decider.at).to_string(),
+            why,
+        };
+        let (upstream, via) = (prompt.upstream.clone(), decider.via);
+        let deps = &self.router.shared.upstream_deps;
+        let audit = deps.audit.clone();
+        // A task of its own: a client that disconnects must not leave a move that is not on record.
+        let moving = deps.tasks.spawn(beside_calls(move || {
+            let outcome = move_label(&folder, &wanted, tag.as_deref())?;
+            audit.note(event(&outcome, &wanted, &upstream).text("via", via));
+            Ok(outcome)
+        }));
+        match moving.await {
+            Ok(outcome) => outcome,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+}
+
+/// Returns the folder whose labels are moved.
+///
+/// # Errors
+/// They are moved elsewhere, or there is no such version.
+fn movable(prompt: &LabelledPrompt, version: u32) -> Result<PathBuf, MoveError> {
+    if let Some(instead) = prompt.read_only() {
+        return Err(MoveError::Refused(instead.to_owned()));
+    }
+    if !prompt.versions.numbers.contains(&version) {
+        let known: Vec<_> = prompt.versions.numbers.iter().map(u32::to_string).collect();
+        let (name, known) = (&prompt.name, known.join(", "));
+        return Err(MoveError::Refused(format!("{name} has no version {version}; it has {known}")));
+    }
+    prompt.folder.clone().ok_or(MoveError::Conflict)
+}
+
+/// The record of a move.
+fn event(outcome: &MoveOutcome, wanted: &LabelMove, upstream: &str) -> AuditEvent {
+    let (kind, from, first) = match outcome {
+        MoveOutcome::Moved { from, first } => ("label_moved", *from, first.as_deref()),
+        MoveOutcome::Proposed => ("label_proposed", None, None),
+    };
+    let mut event = AuditEvent::new(kind).text("upstream", upstream).text("prompt", &wanted.prompt);
+    event = event.text("label", &wanted.label);
+    if let Some(from) = from {
+        event = event.number("from", from.into());
+    }
+    let event = event.number("to", wanted.version.into()).text("by", &wanted.by);
+    event.optional_text("first", first).optional_text("why", wanted.why.as_deref())
+}
