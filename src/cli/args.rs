@@ -116,6 +116,11 @@ pub(super) enum Command {
     /// a running gateway follows. Prompts are given by their public names.
     #[command(subcommand)]
     Approvals(ApprovalsCommand),
+    /// Show or move the labels of library prompts: which version is served
+    ///
+    /// Prompts are given by their public names. See docs/versions.md.
+    #[command(subcommand)]
+    Labels(LabelsCommand),
     /// Sign in to an upstream that requires a user account
     ///
     /// For upstreams with credential = { login = … }. Opens a page of the upstream's provider in
@@ -463,6 +468,39 @@ pub(super) struct Logout {
 }
 
 #[derive(Debug, Subcommand)]
+pub(super) enum LabelsCommand {
+    /// Show the versions and labels of prompts, and moves that wait for a second person
+    List(LabelsQuery),
+    /// Move a label to a version (needs admin.write where a gateway runs)
+    ///
+    /// Changes labels.toml in the folder of the library; in a git repository, change it there. A
+    /// label in `protected` moves once two people have run the command.
+    Set {
+        /// Public name of a prompt
+        name: String,
+        /// Label, such as production
+        label: String,
+        /// Number of the version
+        version: u32,
+        /// Reason, for the audit log
+        #[arg(long, value_name = "TEXT", alias = "why")]
+        reason: Option<String>,
+        #[command(flatten)]
+        query: LabelsQuery,
+    },
+    /// Show who moved labels, when and why, from the audit log [default: of a year]
+    History(FindQuery),
+}
+
+#[derive(Args, Debug)]
+pub(super) struct LabelsQuery {
+    #[command(flatten)]
+    pub(super) file: ConfigFile,
+    #[command(flatten)]
+    pub(super) output: Output,
+}
+
+#[derive(Debug, Subcommand)]
 pub(super) enum AccountsCommand {
     /// List the accounts of callers
     List(AdminApi),
@@ -602,7 +640,7 @@ pub(super) struct FindQuery {
     #[arg(long, conflicts_with = "outcome")]
     pub(super) denied: bool,
     /// Show only events of this type: call, one of the log, such as config_reloaded, or one of the
-    /// groups decisions, sign-ins and changes
+    /// groups decisions, labels, sign-ins and changes
     #[arg(long, value_name = "EVENT")]
     pub(super) event: Option<String>,
     /// Show only entries with this text in one of their members

@@ -29,6 +29,7 @@ mod health;
 mod import;
 mod init;
 mod key;
+mod labels;
 mod approvals;
 mod rollouts;
 mod serve;
@@ -82,6 +83,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Man { command } => documents::man(command.as_deref())?,
         Command::Explain(query) => explain::run(&query)?,
         Command::Approvals(command) => approvals::run(&command)?,
+        Command::Labels(command) => labels::run(command)?,
         Command::Audit(AuditCommand::Verify(log)) => audit::verify(&log)?,
         Command::Audit(AuditCommand::Archive { dir, admin }) => archive::run(&dir, &admin)?,
         Command::Audit(AuditCommand::Hash { file }) => audit::hash(&file.config)?,

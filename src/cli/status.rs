@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, IF_MATCH};
-use http::{HeaderValue, Request, Uri};
+use http::{HeaderValue, Method, Request, Uri};
 use http_body_util::Full;
 use serde_json::{Value, json};
 
@@ -68,9 +68,28 @@ pub(super) async fn send_if_match(
     body: &Value,
 ) -> Result<Value, Failure> {
     let mut request = post(path, body);
-    let invalid = |_| Failure::new("the gateway has sent a tag that is none");
-    request.headers_mut().insert(IF_MATCH, HeaderValue::from_str(tags).map_err(invalid)?);
+    request.headers_mut().insert(IF_MATCH, tag_header(tags)?);
     request_once(&egress()?, url, path, request).await
+}
+
+/// Puts a JSON document that is based on what has this entity tag, and returns the answer.
+///
+/// # Errors
+/// As [`send_if_match`].
+pub(super) async fn put_if_match(
+    url: &str,
+    path: &str,
+    tag: &str,
+    body: &Value,
+) -> Result<Value, Failure> {
+    let mut request = post(path, body);
+    *request.method_mut() = Method::PUT;
+    request.headers_mut().insert(IF_MATCH, tag_header(tag)?);
+    request_once(&egress()?, url, path, request).await
+}
+
+fn tag_header(tag: &str) -> Result<HeaderValue, Failure> {
+    HeaderValue::from_str(tag).map_err(|_| Failure::new("the gateway has sent a tag that is none"))
 }
 
 fn post(path: &str, body: &Value) -> Request<Full<Bytes>> {

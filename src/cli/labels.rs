@@ -1,0 +1,198 @@
+//! `promptgate labels`: which versions of library prompts the labels name, and their moves. The
+//! running gateway answers where there is one, else one of the command's own.
+
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+
+use super::approvals::user;
+use super::args::{LabelsCommand, LabelsQuery};
+use super::failure::Failure;
+use super::find;
+use super::load::load;
+use super::output::{Column, printable, table};
+use super::reach::Reach;
+use super::runtime::runtime;
+use super::status::{fetch_once, put_if_match};
+use crate::app::App;
+use config::labels::MoveOutcome;
+use domain::percent;
+use domain::similar::suggestion;
+use gateway::router::approvals::Decider;
+use gateway::router::labels::LabelledPrompt;
+
+/// The path of labels in the admin API.
+const PATH: &str = "/api/v1/labels";
+
+/// A move that is asked for.
+struct Wanted<'a> {
+    name: &'a str,
+    label: &'a str,
+    version: u32,
+    why: Option<&'a str>,
+}
+
+/// Runs one of the commands.
+///
+/// # Errors
+/// With exit code 64 for mistakes in the configuration and unknown prompts; with 1 if the label was
+/// not moved.
+pub(super) fn run(command: LabelsCommand) -> Result<(), Failure> {
+    match command {
+        LabelsCommand::List(query) => {
+            let prompts = on_runtime(prompts(&query))?;
+            query.output.print(&prompts, &list_text(&prompts))
+        }
+        LabelsCommand::Set { name, label, version, reason, query } => {
+            let why = reason.as_deref();
+            let wanted = Wanted { name: &name, label: &label, version, why };
+            let done = on_runtime(set(&query, &wanted))?;
+            query.output.print(&done, &printable(&set_text(&done, &wanted)))
+        }
+        LabelsCommand::History(mut query) => {
+            query.period.since.get_or_insert_with(|| "365d".to_owned());
+            query.event = Some("labels".to_owned());
+            find::run(&query)
+        }
+    }
+}
+
+fn on_runtime<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = runtime()?;
+    let done = runtime.block_on(work);
+    runtime.shutdown_background();
+    done
+}
+
+/// The prompts that have versions.
+async fn prompts(query: &LabelsQuery) -> Result<Value, Failure> {
+    match Reach::running_admin(&query.file) {
+        Some(url) => Ok(fetch_once(&url, PATH).await?["prompts"].take()),
+        None => {
+            let app = own_gateway(query).await?;
+            let prompts: Vec<_> =
+                app.router().labels().prompts().iter().map(LabelledPrompt::json).collect();
+            app.stop().await;
+            Ok(prompts.into())
+        }
+    }
+}
+
+/// A gateway of the command's own, without a listener, with the lists of its upstreams.
+async fn own_gateway(query: &LabelsQuery) -> Result<App, Failure> {
+    let app = App::new(load(&query.file.config)?);
+    let app = app.map_err(|error| Failure::new(error.to_string()))?;
+    app.summary().await;
+    Ok(app)
+}
+
+async fn set(query: &LabelsQuery, wanted: &Wanted<'_>) -> Result<Value, Failure> {
+    let Wanted { name, label, version, why } = *wanted;
+    if let Some(url) = Reach::running_admin(&query.file) {
+        let document = fetch_once(&url, PATH).await?;
+        let prompt = named(&document["prompts"], name)?;
+        let segment = percent::encoded_segment;
+        let path = format!("{PATH}/{}/{}", segment(name), segment(label));
+        let body = json!({"version": version, "by": user(), "why": why});
+        let tag = prompt["tag"].as_str().unwrap_or_default();
+        return put_if_match(&url, &path, tag, &body).await;
+    }
+    let app = own_gateway(query).await?;
+    let moved = set_here(&app, wanted).await;
+    app.stop().await;
+    moved
+}
+
+async fn set_here(app: &App, wanted: &Wanted<'_>) -> Result<Value, Failure> {
+    let Wanted { name, label, version, why } = *wanted;
+    let router = app.router();
+    let labels = router.labels();
+    let known: Vec<_> = labels.prompts().iter().map(LabelledPrompt::json).collect();
+    named(&known.into(), name)?;
+    let Some(prompt) = labels.prompt(name) else { return Err(unknown(name, &Value::Null)) };
+    let why = why.map(str::to_owned);
+    let decider = Decider { by: user(), known_as: None, why, via: "cli", at: SystemTime::now() };
+    let tag = Some(prompt.tag.clone());
+    let outcome = labels.move_to(&prompt, label, version, tag, &decider).await;
+    let outcome = outcome.map_err(|error| Failure::new(printable(&error.to_string())))?;
+    let is_open = outcome == MoveOutcome::Proposed;
+    let from = prompt.versions.labels.get(label);
+    Ok(
+        json!({"name": name, "label": label, "from": from, "to": version, "needsSecondPerson": is_open}),
+    )
+}
+
+/// The prompt of this name.
+///
+/// # Errors
+/// There is none; with the one that may be meant.
+fn named<'a>(prompts: &'a Value, name: &str) -> Result<&'a Value, Failure> {
+    let mut all = prompts.as_array().into_iter().flatten();
+    all.find(|prompt| prompt["name"] == name).ok_or_else(|| unknown(name, prompts))
+}
+
+fn unknown(name: &str, prompts: &Value) -> Failure {
+    let all = prompts.as_array().into_iter().flatten();
+    let near = suggestion(name, all.filter_map(|prompt| prompt["name"].as_str()));
+    Failure::usage(printable(&format!(
+        "No prompt {name} of a library has versions{near}. A prompt has them in NAME/versions/1.md (docs/versions.md); \
+         labels of a prompt store are moved in the store."
+    )))
+}
+
+fn set_text(done: &Value, wanted: &Wanted<'_>) -> String {
+    let Wanted { name, label, version, .. } = wanted;
+    if done["needsSecondPerson"] == true {
+        return format!(
+            "{label} is protected: another person must run the same command, then {name} moves to version {version}"
+        );
+    }
+    match done["from"].as_u64() {
+        Some(from) => format!("{label} of {name}: version {from} → {version}"),
+        None => format!("{label} of {name}: version {version}"),
+    }
+}
+
+const COLUMNS: [Column; 6] = [
+    Column::new("PROMPT", "name"),
+    Column::new("SERVED", "served"),
+    Column::new("LABELS", "labels"),
+    Column::new("VERSIONS", "versions"),
+    Column::new("WAITS", "proposed"),
+    Column::new("MOVED", "moved"),
+];
+
+fn list_text(prompts: &Value) -> String {
+    let numbers = |versions: &Value| {
+        let all: Vec<_> = versions.as_array().into_iter().flatten().map(Value::to_string).collect();
+        all.join(", ")
+    };
+    let labels = |labels: &Value| {
+        let all = labels.as_object().into_iter().flatten();
+        all.map(|(label, version)| format!("{label}={version}")).collect::<Vec<_>>().join(", ")
+    };
+    let open = |proposed: &Value| {
+        let all = proposed.as_array().into_iter().flatten();
+        let line = |open: &Value| {
+            let text = |key: &str| open[key].as_str().unwrap_or_default().to_owned();
+            format!("{}={} (by {})", text("label"), open["version"], text("by"))
+        };
+        all.map(line).collect::<Vec<_>>().join(", ")
+    };
+    let row = |prompt: &Value| {
+        let is_there = prompt["readOnly"].is_string();
+        json!({
+            "name": prompt["name"],
+            "served": prompt["served"],
+            "labels": labels(&prompt["labels"]),
+            "versions": numbers(&prompt["versions"]),
+            "proposed": open(&prompt["proposed"]),
+            "moved": if is_there { "in the repository" } else { "here" },
+        })
+    };
+    let rows: Vec<_> = prompts.as_array().into_iter().flatten().map(row).collect();
+    if rows.is_empty() {
+        return "No prompt of a library has versions (docs/versions.md).".to_owned();
+    }
+    table(&COLUMNS, &rows)
+}
