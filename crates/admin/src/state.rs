@@ -23,6 +23,7 @@ use gateway::net::certificates::CertificateEnd;
 use gateway::policy::Gate;
 use gateway::router::Router;
 use gateway::router::catalog::Catalog;
+use gateway::router::owner::Owner;
 use gateway::session::Sessions;
 use gateway::shutdown::Supervisor;
 use gateway::telemetry::Telemetry;
@@ -141,6 +142,14 @@ impl AdminState {
     pub(super) fn upstreams(&self) -> Value {
         let rows: Vec<_> = self.router.status().into_iter().map(UpstreamRow::of).collect();
         json!({ "upstreams": rows })
+    }
+
+    /// The endpoints that serve a prompt: the main one, and views.
+    pub(super) fn endpoints(&self, owner: &Owner) -> impl Iterator<Item = String> {
+        let server = &self.config.server;
+        let views = self.config.views.iter().map(|view| server.view_path(&view.name));
+        let all = std::iter::once(server.path.clone()).chain(views);
+        all.filter(|path| self.router.serves(path, owner))
     }
 
     /// Returns the document of `/api/v1/catalog`.

@@ -139,7 +139,7 @@ async fn perform(
     let call = Call {
         caller,
         subject_token: None,
-        endpoint: state.config.server.path.as_str().into(),
+        endpoint: endpoint(state, &request).as_str().into(),
         address: None,
         tried_by: Some(Arc::from(visitor.id.as_str())),
         client: ClientMessages::default(),
@@ -147,6 +147,17 @@ async fn perform(
         request,
     };
     perform_for_console(state.sessions.clone(), call, page_request.now.into()).await
+}
+
+/// The endpoint of a trial: the main one, or for a version the first view that serves it.
+fn endpoint(state: &AdminState, request: &Request) -> String {
+    let (Request::Get { name, .. } | Request::Complete { name, .. }) = request else {
+        return state.config.server.path.clone();
+    };
+    let catalog = state.router.catalog();
+    let owner = catalog.content.owner(name);
+    let served = owner.and_then(|owner| state.endpoints(owner).next());
+    served.unwrap_or_else(|| state.config.server.path.clone())
 }
 
 /// Arguments as a document; fields that were left empty are not given.

@@ -1,6 +1,7 @@
 //! One prompt: its text, and tabs for trials, versions, rights and uses.
 
 mod access;
+mod labels;
 mod text;
 mod try_out;
 mod uses;
@@ -111,7 +112,11 @@ async fn with_trial(
     let content = match tab {
         PromptTab::Text => Box::pin(text::text(&looked)).await?.render(),
         PromptTab::Try => Box::pin(try_out::form(&looked, trial)).await.render(),
-        PromptTab::Versions => Box::pin(versions::versions(&looked)).await.render(),
+        PromptTab::Versions => {
+            let labels = Box::pin(labels::labels(&looked)).await.map(|part| part.render());
+            let approved = Box::pin(versions::versions(&looked)).await.render();
+            labels.transpose().and_then(|labels| Ok(labels.unwrap_or_default() + &approved?))
+        }
         PromptTab::Access => access::rights(&looked).render(),
         PromptTab::Uses => Box::pin(uses::uses(&looked)).await.render(),
     };
@@ -123,7 +128,7 @@ async fn with_trial(
         digest: owner.digest.to_string(),
         state: owner.approval.state.as_str(),
         reason,
-        endpoints: endpoints(state, owner),
+        endpoints: state.endpoints(owner).collect(),
         definition,
         tab,
         content,
@@ -155,12 +160,4 @@ fn reason(row: &ApprovalRow) -> String {
 fn definition(catalog: &Catalog, owner: &Owner) -> Definition {
     let listed = catalog.content.listed(&owner.public_name);
     listed.map(Definition::read).unwrap_or_default()
-}
-
-/// The endpoints that serve a prompt: the main one, and views.
-fn endpoints(state: &AdminState, owner: &Owner) -> Vec<String> {
-    let server = &state.config.server;
-    let views = state.config.views.iter().map(|view| server.view_path(&view.name));
-    let all = std::iter::once(server.path.clone()).chain(views);
-    all.filter(|path| state.router.serves(path, owner)).collect()
 }
