@@ -40,6 +40,7 @@ mod git;
 mod git_https;
 mod health;
 mod hooks;
+mod labels;
 mod library;
 mod limits;
 mod list_changed;

@@ -177,7 +177,7 @@ impl Client {
         for (name, value) in all {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
-        if method == "POST" {
+        if matches!(method, "POST" | "PUT") {
             head.push_str(&format!("Content-Length: {}\r\n", body.len()));
         }
         [head.as_bytes(), b"\r\n", body].concat()

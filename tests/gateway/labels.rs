@@ -1,0 +1,337 @@
+//! Versions of library prompts, and the labels that choose them.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::audit::{KEY, Log};
+use crate::support::client::modern;
+use crate::support::gateway::api_key;
+use crate::support::process::command;
+use crate::support::{Client, Gateway, Process, eventually};
+
+/// A library with versions of `refund`, beside the files of a gateway.
+struct Library {
+    folder: tempfile::TempDir,
+}
+
+const LABELS: &str = "# reviewed\n[refund]\nproduction = 1\ncandidate = 3\n";
+
+const PINS: &str = "[views.pins]\nversions = true\n[views.plain]\n";
+
+impl Library {
+    fn new(labels: &str) -> Self {
+        let new = Self { folder: tempfile::tempdir().unwrap() };
+        for number in 1..=3 {
+            let text = format!("---\nname: refund\ndescription: d\n---\nversion {number}");
+            new.write(&format!("refund/versions/{number}.md"), &text);
+        }
+        new.write("plain.md", "---\nname: plain\ndescription: d\n---\nplain");
+        new.write("labels.toml", labels);
+        new
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("prompts")
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        // As an editor does it.
+        let beside = path.with_extension("tmp");
+        fs::write(&beside, text).unwrap();
+        fs::rename(beside, path).unwrap();
+    }
+
+    fn labels(&self) -> String {
+        fs::read_to_string(self.path().join("labels.toml")).unwrap()
+    }
+
+    fn table(&self) -> String {
+        let path = self.path();
+        format!(
+            "[listing]\ndebounce = \"1ms\"\n[upstreams.lib]\ntransport = \"library\"\npath = {path:?}\n"
+        )
+    }
+}
+
+async fn ask_at(client: &Client, path: &str, method: &str, params: Value) -> Value {
+    let (body, headers) = modern(1, method, params);
+    let headers: Vec<_> = headers.iter().map(|(n, v)| (*n, v.as_str())).collect();
+    let reply = client.send("POST", path, &headers, body.to_string().as_bytes()).await;
+    assert_eq!(reply.status, 200, "{reply:?}");
+    reply.json()
+}
+
+async fn names_at(client: &Client, path: &str) -> Vec<String> {
+    let answer = ask_at(client, path, "prompts/list", json!({})).await;
+    let prompts = answer["result"]["prompts"].as_array().unwrap().iter();
+    prompts.map(|prompt| prompt["name"].as_str().unwrap().to_owned()).collect()
+}
+
+async fn get_at(client: &Client, path: &str, name: &str) -> Value {
+    ask_at(client, path, "prompts/get", json!({"name": name})).await
+}
+
+fn text(answer: &Value) -> &str {
+    answer["result"]["messages"][0]["content"]["text"].as_str().unwrap_or_default()
+}
+
+async fn serves(gateway: &Gateway, expected: &str) {
+    let client = gateway.client();
+    let look = async || text(&get_at(&client, "/mcp", "lib__refund").await).to_owned();
+    eventually(look, |seen| seen == expected).await;
+}
+
+const REFUND: &str = "lib__refund";
+
+#[tokio::test]
+async fn versions_are_prompts_in_views_that_want_them_and_nowhere_else() {
+    let library = Library::new(LABELS);
+    let gateway = Gateway::start(&(library.table() + PINS)).await;
+    let client = gateway.client();
+    let plain = ["lib__plain", REFUND];
+    assert_eq!(names_at(&client, "/mcp").await, plain);
+    assert_eq!(names_at(&client, "/mcp/plain").await, plain);
+    let all = [
+        "lib__plain",
+        REFUND,
+        "lib__refund@1",
+        "lib__refund@2",
+        "lib__refund@3",
+        "lib__refund@candidate",
+        "lib__refund@production",
+    ];
+    assert_eq!(names_at(&client, "/mcp/pins").await, all);
+    for path in ["/mcp", "/mcp/plain"] {
+        for hidden in ["lib__refund@2", "lib__refund@candidate"] {
+            let got = get_at(&client, path, hidden).await;
+            assert_eq!(got["error"]["code"], -32602, "{path} {hidden}");
+            assert_eq!(got, get_at(&client, path, "lib__never").await, "{path} {hidden}");
+        }
+    }
+    for (name, expected, version, label) in [
+        (REFUND, "version 1", "1", Some("production")),
+        ("lib__refund@candidate", "version 3", "3", Some("candidate")),
+        ("lib__refund@2", "version 2", "2", None),
+    ] {
+        let got = get_at(&client, "/mcp/pins", name).await;
+        assert_eq!(text(&got), expected, "{name}");
+        let meta = &got["result"]["_meta"];
+        assert_eq!((&meta["version"], meta["label"].as_str()), (&json!(version), label), "{got}");
+        let list = ask_at(&client, "/mcp/pins", "prompts/list", json!({})).await;
+        let prompts = list["result"]["prompts"].as_array().unwrap();
+        let listed = &prompts.iter().find(|prompt| prompt["name"] == name).unwrap()["_meta"];
+        assert_eq!((&listed["version"], listed["label"].as_str()), (&json!(version), label));
+    }
+}
+
+#[tokio::test]
+async fn a_moved_label_reaches_a_connected_client_and_a_broken_one_changes_nothing() {
+    let library = Library::new(LABELS);
+    let toml = "[admin]\nlisten = \"127.0.0.1:0\"\n".to_owned() + &library.table() + PINS;
+    let gateway = Gateway::start(&toml).await;
+    serves(&gateway, "version 1").await;
+    let mut changes = gateway.client().listen().await;
+    library.write("labels.toml", "[refund]\nproduction = 2\n");
+    changes.event().await.expect("a notification");
+    serves(&gateway, "version 2").await;
+    let gone = get_at(&gateway.client(), "/mcp/pins", "lib__refund@candidate").await;
+    assert_eq!(gone["error"]["code"], -32602, "the label is not in the file any more");
+    let row = gateway.admin().send("GET", "/api/v1/upstreams", &[], b"").await.json();
+    let row = &row["upstreams"][0];
+    assert_eq!((&row["listed"], &row["prompts"]), (&json!(2), &json!(2)), "versions are hidden");
+    let left_out = async || {
+        let catalog = gateway.admin().send("GET", "/api/v1/catalog", &[], b"").await.json();
+        catalog["leftOut"].to_string()
+    };
+    for (broken, said) in [
+        ("[refund]\nproduction = 9\n", "production of refund is version 9"),
+        ("[refund\n", "labels.toml:1:"),
+    ] {
+        library.write("labels.toml", broken);
+        eventually(left_out, |seen| seen.contains(said)).await;
+        serves(&gateway, "version 2").await;
+    }
+    library.write("labels.toml", "[refund]\nproduction = 3\n");
+    serves(&gateway, "version 3").await;
+    library.write("odd.md", "---\nname: odd@1\ndescription: d\n---\nx");
+    let said = eventually(left_out, |seen| seen.contains("odd@1")).await;
+    assert!(said.contains("stands before a version or label"), "{said}");
+}
+
+#[tokio::test]
+async fn a_rule_for_a_prompt_grants_none_of_its_versions_and_one_with_a_star_does() {
+    let library = Library::new(LABELS);
+    let key = |id, group| api_key(id, id) + &format!("groups = [\"{group}\"]\n");
+    let rule = |group, prompts| {
+        format!(
+            "[[access.rules]]\nallow = [\"list\", \"get\"]\ngroups = [\"{group}\"]\nprompts = [\"{prompts}\"]\n"
+        )
+    };
+    let toml =
+        key("ada", "one") + &key("bob", "all") + &rule("one", "refund") + &rule("all", "refund*");
+    let gateway = Gateway::start(&(toml + &library.table() + PINS)).await;
+    let ada = gateway.client().with("X-API-Key", "ada");
+    let bob = gateway.client().with("X-API-Key", "bob");
+    assert_eq!(names_at(&ada, "/mcp/pins").await, [REFUND]);
+    assert_eq!(names_at(&bob, "/mcp/pins").await.len(), 6);
+    let denied = get_at(&ada, "/mcp/pins", "lib__refund@3").await;
+    assert_eq!(denied, get_at(&ada, "/mcp/pins", "lib__never").await);
+    assert_eq!(text(&get_at(&bob, "/mcp/pins", "lib__refund@3").await), "version 3");
+}
+
+const WRITE: &str =
+    "[admin]\nlisten = \"127.0.0.1:0\"\nwrite = true\ntoken = { value = \"t0ken\" }\n";
+
+/// The admin API over a library whose `production` is protected.
+struct Desk {
+    library: Library,
+    log: Log,
+    gateway: Gateway,
+    admin: Client,
+}
+
+impl Desk {
+    async fn open() -> Self {
+        let library = Library::new(&format!("protected = [\"production\"]\n{LABELS}"));
+        let log = Log::new();
+        let gateway = Gateway::start(&(log.table() + WRITE + &library.table())).await;
+        serves(&gateway, "version 1").await;
+        let admin = gateway.admin().with("Authorization", "Bearer t0ken");
+        Self { library, log, gateway, admin }
+    }
+
+    /// The prompt with its labels, once the gateway has read them.
+    async fn row(&self, accept: impl FnMut(&Value) -> bool) -> Value {
+        let look = async || {
+            let shown = self.admin.send("GET", "/api/v1/labels", &[], b"").await.json();
+            shown["prompts"][0].clone()
+        };
+        eventually(look, accept).await
+    }
+
+    async fn put(&self, label: &str, tag: &str, body: Value) -> (u16, Value) {
+        let path = format!("/api/v1/labels/lib__refund/{label}");
+        let headers = [("If-Match", tag), ("Content-Type", "application/json")];
+        let headers = if tag.is_empty() { &headers[1..] } else { &headers[..] };
+        let reply = self.admin.send("PUT", &path, headers, body.to_string().as_bytes()).await;
+        (reply.status, reply.json())
+    }
+}
+
+fn tag(row: &Value) -> String {
+    row["tag"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_move_over_the_api_is_of_what_was_seen_and_on_record() {
+    let desk = Desk::open().await;
+    let row = desk.row(|_| true).await;
+    assert_eq!(row["labels"], json!({"production": 1, "candidate": 3}));
+    assert_eq!((&row["versions"], &row["served"]), (&json!([1, 2, 3]), &json!(1)));
+    let body = json!({"version": 2, "by": "ada", "why": "shorter"});
+    assert_eq!(desk.put("candidate", "", body.clone()).await.0, 428);
+    let (status, done) = desk.put("candidate", &tag(&row), body.clone()).await;
+    let expected = json!({"name": REFUND, "label": "candidate", "from": 3, "to": 2, "needsSecondPerson": false});
+    assert_eq!((status, &done), (200, &expected));
+    assert!(desk.library.labels().starts_with("protected = [\"production\"]\n# reviewed\n"));
+    assert_eq!(desk.put("candidate", &tag(&row), body).await.0, 412, "seen before the move");
+    let moved = desk.row(|row| row["labels"]["candidate"] == 2).await;
+    for (version, expected) in [(9, 409), (2, 409)] {
+        let (status, said) = desk.put("candidate", &tag(&moved), json!({"version": version})).await;
+        assert_eq!(status, expected, "{said}");
+    }
+    assert_eq!(desk.put("7", &tag(&moved), json!({"version": 1})).await.0, 409, "no label");
+    let record = desk.log.wait_for("label_moved").await;
+    for (key, expected) in [
+        ("upstream", json!("lib")),
+        ("prompt", json!("refund")),
+        ("label", json!("candidate")),
+        ("from", json!(3)),
+        ("to", json!(2)),
+        ("by", json!("ada")),
+        ("why", json!("shorter")),
+        ("via", json!("admin")),
+    ] {
+        assert_eq!(record[key], expected, "{key}: {record}");
+    }
+    let path = "/prompts/lib__refund/versions?left=production&right=candidate";
+    let page = desk.admin.send("GET", path, &[], b"").await.body;
+    let page = String::from_utf8(page).unwrap();
+    for expected in [
+        "labelled <strong>production",
+        "candidate from 3 to 2",
+        "shorter",
+        "From production to candidate",
+        "<mark>2</mark>",
+    ] {
+        assert!(page.contains(expected), "{expected}: {page}");
+    }
+}
+
+#[tokio::test]
+async fn a_protected_label_takes_two_people() {
+    let desk = Desk::open().await;
+    let row = desk.row(|_| true).await;
+    let by = |who: &str| json!({"version": 3, "by": who});
+    let (status, done) = desk.put("production", &tag(&row), by("ada")).await;
+    assert_eq!((status, &done["needsSecondPerson"]), (200, &json!(true)));
+    let waits = desk.row(|row| row["proposed"][0]["by"] == "ada").await;
+    serves(&desk.gateway, "version 1").await;
+    let (status, said) = desk.put("production", &tag(&waits), by("ada")).await;
+    assert_eq!(status, 409, "{said}");
+    assert!(said["error"].as_str().unwrap().contains("another person"), "{said}");
+    let (status, done) = desk.put("production", &tag(&waits), by("bob")).await;
+    assert_eq!((status, &done["needsSecondPerson"]), (200, &json!(false)));
+    serves(&desk.gateway, "version 3").await;
+    let record = desk.log.wait_for("label_moved").await;
+    assert_eq!((&record["first"], &record["by"]), (&json!("ada"), &json!("bob")));
+    assert_eq!(desk.log.of("label_proposed").len(), 1);
+    assert!(!desk.library.labels().contains("proposed"));
+}
+
+#[tokio::test]
+async fn commands_move_labels_with_a_gateway_and_without_one() {
+    let library = Library::new(LABELS);
+    let folder = library.folder.path().to_owned();
+    let toml = format!("[audit]\npath = \"audit\"\nkey = {{ value = \"{KEY}\" }}\n")
+        + "\
+        [telemetry]\nlog = \"warn,promptgate::app=info\"\n\
+        [admin]\nwrite = true\ntoken = { value = \"t0ken\" }\n";
+    fs::write(folder.join("gateway.toml"), toml + &library.table()).unwrap();
+    let run = async |user: &str, arguments: &[&str]| {
+        let mut command = command(&folder, arguments);
+        command.env("PROMPTGATE_ADMIN_TOKEN", "t0ken").env("USER", user);
+        let output = tokio::process::Command::from(command).output().await.unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let said =
+        run("ada", &["labels", "set", REFUND, "production", "2", "--reason", "why not"]).await;
+    assert_eq!(
+        (said.0, said.1.as_str()),
+        (Some(0), "production of lib__refund: version 1 → 2\n"),
+        "{said:?}"
+    );
+    assert_eq!(library.labels(), LABELS.replace("production = 1", "production = 2"));
+    let unknown = run("ada", &["labels", "set", "lib__refnud", "production", "2"]).await;
+    assert_eq!(unknown.0, Some(64), "{unknown:?}");
+    assert!(unknown.2.contains(REFUND), "{unknown:?}");
+    let (process, _) = Process::serve_admin(&folder, &[]).await;
+    let said = run("bob", &["labels", "set", REFUND, "production", "3"]).await;
+    assert_eq!(said.1, "production of lib__refund: version 2 → 3\n", "{said:?}");
+    let list = async || run("bob", &["labels", "list"]).await.1;
+    let listed = eventually(list, |list| list.contains("production=3")).await;
+    assert!(listed.contains("1, 2, 3"), "{listed}");
+    let history = async || run("bob", &["labels", "history"]).await.1;
+    let history = eventually(history, |history| history.contains("by=bob")).await;
+    for expected in
+        ["label_moved", "by=ada", "why=why not", "from=1", "to=2", "via=cli", "via=admin"]
+    {
+        assert!(history.contains(expected), "{expected}: {history}");
+    }
+    process.stop().await;
+}
