@@ -26,7 +26,6 @@ use crate::upstream::transport::streamable_http::HttpEndpoint;
 use base::platform::blocking;
 use base::platform::disk::{self, Watch};
 use base::platform::heap::rare;
-use config::labels::LABELS_FILE;
 use config::{Stdio, UpstreamSettings};
 use domain::caller::{Caller, PROBER};
 use domain::fault::{ChildReport, UpstreamFaultKind as Kind};

@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use base::seal;
 use config::Settings;
+use config::labels::LABELS_FILE;
 use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
@@ -39,8 +40,8 @@ use tracing::warn;
 use super::git::GitTree;
 use super::prompt_list::{MalformedPrompt, PromptList};
 pub use history::FileChange;
-pub(crate) use last::LastSnapshot;
 pub use labels::LibraryLabels;
+pub(crate) use last::LastSnapshot;
 pub(crate) use source::MessageRole;
 pub(crate) use stored::{StoredMessage, StoredPrompt, TemplatePiece};
 pub use versions::{LibraryVersions, VersionsOfPrompt};
@@ -195,7 +196,8 @@ impl LibrarySnapshot {
     pub(super) fn of_commit(mut self, tree: &GitTree) -> Self {
         let folder = format!("{}/", tree.folder.display());
         let in_repository = |reason: &mut String| *reason = reason.replace(&folder, &tree.path);
-        let is_read = |reason: &&String| reason.contains(".md: ") || reason.starts_with(LABELS_FILE);
+        let is_read =
+            |reason: &&String| reason.contains(".md: ") || reason.starts_with(LABELS_FILE);
         let left_out = tree.left_out.iter().filter(is_read);
         let left_out = left_out.map(|reason| format!("{}{reason}", tree.path).into());
         let PromptList { malformed, remarks, .. } = &mut self.listed;
