@@ -64,6 +64,7 @@ mod reload_follow;
 mod reload_sinks;
 mod rollouts;
 mod server_requests;
+mod skill_bridge;
 mod skills;
 mod stdio;
 mod rest;

@@ -16,11 +16,11 @@ use crate::support::{Client, Gateway, Upstream, eventually};
 
 mod skill_approvals;
 
-const REFUNDS: &str =
+pub(super) const REFUNDS: &str =
     "---\nname: refunds\ndescription: Refund a customer\n---\nRead [limits](limits.md).";
 
 /// An entry with these files.
-fn skill(base: &str, files: &[(&str, &str)]) -> Value {
+pub(super) fn skill(base: &str, files: &[(&str, &str)]) -> Value {
     let name = base.rsplit('/').next().unwrap();
     let resources = files.iter().map(|(file, text)| {
         let digest = sha256_text(text.as_bytes());
@@ -30,7 +30,7 @@ fn skill(base: &str, files: &[(&str, &str)]) -> Value {
         "frontmatter": {"name": name, "description": "d", "x-own": [1]}})
 }
 
-fn discovered(asked: &Received) -> Scripted {
+pub(super) fn discovered(asked: &Received) -> Scripted {
     asked.result(json!({
         "resultType": "complete", "ttlMs": 0, "cacheScope": "public",
         "supportedVersions": ["2026-07-28"],
@@ -39,19 +39,19 @@ fn discovered(asked: &Received) -> Scripted {
     }))
 }
 
-fn listed(asked: &Received, skills: &Value) -> Scripted {
+pub(super) fn listed(asked: &Received, skills: &Value) -> Scripted {
     asked.result(json!({"resultType": "complete", "ttlMs": 60_000, "cacheScope": "public",
         "skills": skills}))
 }
 
-fn file(asked: &Received, text: &str) -> Scripted {
+pub(super) fn file(asked: &Received, text: &str) -> Scripted {
     let uri = &asked.message["params"]["uri"];
     asked.result(json!({"resultType": "complete", "ttlMs": 0, "cacheScope": "private",
         "contents": [{"uri": uri, "mimeType": "text/markdown", "text": text}]}))
 }
 
 /// An upstream with these skills, whose files are what `read` answers.
-async fn upstream(
+pub(super) async fn upstream(
     skills: Value,
     read: impl Fn(&Received) -> Scripted + Send + Sync + 'static,
 ) -> Upstream {
@@ -65,7 +65,7 @@ async fn upstream(
 }
 
 /// One whose one skill has this one file.
-async fn simple(base: &str) -> Upstream {
+pub(super) async fn simple(base: &str) -> Upstream {
     upstream(json!([skill(base, &[("SKILL.md", REFUNDS)])]), |asked| file(asked, REFUNDS)).await
 }
 
@@ -80,12 +80,12 @@ async fn read(client: &Client, uri: &str) -> Value {
 }
 
 /// The reason of an error, and everything that was answered.
-async fn refused(client: &Client, method: &str, uri: &str) -> (String, String) {
+pub(super) async fn refused(client: &Client, method: &str, uri: &str) -> (String, String) {
     let error = client.ask_error(method, json!({"uri": uri})).await;
     (error["data"]["reason"].as_str().unwrap_or_default().to_owned(), error.to_string())
 }
 
-fn reads(upstream: &Upstream) -> usize {
+pub(super) fn reads(upstream: &Upstream) -> usize {
     upstream.methods().iter().filter(|method| *method == "resources/read").count()
 }
 

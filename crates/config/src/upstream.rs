@@ -41,6 +41,8 @@ pub struct UpstreamSettings {
     pub is_rest: bool,
     /// Whether its tools stand beside those of prompts, so that their names must be known.
     pub lists_tools: bool,
+    /// Whether each skill is a prompt, too.
+    pub skills_as_prompts: bool,
 }
 
 /// With which credential the list of an upstream is fetched.
@@ -325,6 +327,8 @@ cwd, such as "work": `stdio`: working directory. Not set: the directory of the f
 prefix, such as "web": Prefix of the public names. Not set: the id. `""` lists names without a
     prefix: a name that two such upstreams claim is dropped from both, and one that falls under the
     prefix of another upstream is dropped.
+expose_skills = [], such as ["prompts"]: `"prompts"` also serves each skill as a prompt with the argument
+    `task`. See docs/skills.md#two-doors.
 enabled: `false` disables the upstream. Other tables may still name it.
 approval: Mode of approvals for this upstream: `off`, `warn` or `enforce`.
 revision = "auto", such as "2025-11-25": MCP revision of the upstream. `"auto"` detects it.
@@ -462,6 +466,7 @@ fn read(
     });
     let choices = [("service", ListAs::Service), ("caller", ListAs::Caller)];
     let list_as = section.choice("list_as", ListAs::Service, &choices);
+    let skills_as_prompts = !section.choices("expose_skills", &[("prompts", ())]).is_empty();
     let upstream = UpstreamSettings {
         id,
         prefix,
@@ -470,6 +475,7 @@ fn read(
         list_as,
         is_rest: false,
         lists_tools: false,
+        skills_as_prompts,
     };
     if list_as == ListAs::Caller {
         check_private_lists(&upstream, section);

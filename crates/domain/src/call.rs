@@ -13,6 +13,7 @@ use super::method::{Countable, Method};
 use super::params::{cursor, required, retry};
 use super::rest::RestRequest;
 use super::server_request::ClientCapabilities;
+use super::skill::{SCHEME, SKILL_FILE};
 use super::subject_token::SubjectToken;
 use super::trace::Trace;
 use super::via::Via;
@@ -45,6 +46,8 @@ pub struct ClientMessages {
     pub mode: ServerRequestMode,
     /// Whether the request has a `progressToken`.
     pub progress: bool,
+    /// Whether the client can know that the gateway has skills, whose files it reads.
+    pub reads_skills: bool,
 }
 
 impl ClientMessages {
@@ -99,8 +102,9 @@ pub enum Request {
     ListTools {
         cursor: Option<String>,
     },
-    /// A search for prompts (`find_prompt`).
+    /// A search for prompts (`find_prompt`) or skills (`find_skill`).
     Find {
+        sought: Sought,
         /// Words to look for; empty for all prompts.
         query: String,
         cursor: Option<String>,
@@ -134,6 +138,13 @@ pub enum Request {
     },
     /// A request for the upstream of `[rest]`.
     Rest(Box<RestRequest>),
+}
+
+/// The list that a search is of.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Sought {
+    Prompts,
+    Skills,
 }
 
 /// The part of a skill that a call is for.
@@ -219,18 +230,33 @@ impl Request {
         Ok(Self::ListTools { cursor: cursor(params.and_then(|p| p.get("cursor")))? })
     }
 
-    /// Reads the arguments of `find_prompt`. Models fill in what they leave out as `null` or `""`.
+    /// Reads the arguments of `find_prompt` and `find_skill`. Models fill in what they leave out as
+    /// `null` or `""`.
     ///
     /// # Errors
     /// -32602 that names the invalid argument, such as a query of more than 1,024 bytes.
-    pub fn read_find(arguments: Option<Json<'_>>) -> Result<Self, Fault> {
+    pub fn read_find(sought: Sought, arguments: Option<Json<'_>>) -> Result<Self, Fault> {
         let member = |name: &str| given(arguments?.get(name));
         let query = member("query").map(|query| required(Some(query), "query")).transpose()?;
         if query.as_ref().is_some_and(|query: &String| query.len() > MAX_QUERY) {
             return Err(Fault::invalid_params("`query` must have at most 1,024 bytes"));
         }
         let cursor = cursor(member("cursor"))?.filter(|cursor| !cursor.is_empty());
-        Ok(Self::Find { query: query.unwrap_or_default(), cursor })
+        Ok(Self::Find { sought, query: query.unwrap_or_default(), cursor })
+    }
+
+    /// Reads the arguments of `read_skill`: the name of a skill, as `find_skill` returns it, and
+    /// the path of one of its files, which is `SKILL.md` if it is not given.
+    ///
+    /// # Errors
+    /// -32602 that names the invalid argument.
+    pub fn read_read_skill(arguments: Option<Json<'_>>) -> Result<Self, Fault> {
+        let member = |name: &str| given(arguments?.get(name));
+        let name = required(member("name"), "name")?;
+        let file = member("file").map(|file| required(Some(file), "file")).transpose()?;
+        let file = file.as_deref().filter(|file| !file.is_empty()).unwrap_or(SKILL_FILE);
+        let uri = [SCHEME, &name, "/", file].concat();
+        Ok(Self::Skill { uri, part: SkillPart::File })
     }
 
     /// Reads the arguments of `use_prompt`; `params` are those of `tools/call`.
@@ -271,10 +297,14 @@ impl Request {
 
     pub fn method(&self) -> Method {
         match self {
-            Self::List { .. } | Self::ListTools { .. } | Self::Find { .. } => Method::List,
+            Self::List { .. }
+            | Self::ListTools { .. }
+            | Self::Find { sought: Sought::Prompts, .. } => Method::List,
             Self::Get { .. } => Method::Get,
             Self::Complete { .. } => Method::Complete,
-            Self::ListSkills { .. } => Method::ListSkills,
+            Self::ListSkills { .. } | Self::Find { sought: Sought::Skills, .. } => {
+                Method::ListSkills
+            }
             Self::Skill { part: SkillPart::Entry, .. } => Method::GetSkill,
             Self::Skill { part: SkillPart::File, .. } => Method::ReadFile,
             Self::Skill { part: SkillPart::Directory, .. } => Method::ReadDirectory,
@@ -442,7 +472,7 @@ mod tests {
     fn a_query_of_find_prompt_is_bounded() {
         let find = |bytes: usize| {
             let arguments = format!("{{\"query\":\"{}\"}}", "x".repeat(bytes));
-            Request::read_find(Some(Json::parse(arguments.as_bytes(), 8).unwrap()))
+            Request::read_find(Sought::Prompts, Some(Json::parse(arguments.as_bytes(), 8).unwrap()))
         };
         assert!(find(MAX_QUERY).is_ok());
         let fault = find(MAX_QUERY + 1).unwrap_err();

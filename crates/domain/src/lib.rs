@@ -42,6 +42,7 @@ pub mod repair;
 mod prompt_shape;
 pub mod prompt_version;
 pub mod prompt;
+pub mod skill_prompt;
 pub mod content;
 pub mod content_repair;
 pub mod translate;

@@ -149,9 +149,37 @@ impl Skill {
         self.files.iter().map(file).collect()
     }
 
+    /// Returns its name, which is that of its folder.
+    pub fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// Returns its description, as its author wrote it.
+    pub fn description(&self) -> String {
+        let front = Json::accepted(&self.frontmatter);
+        front.get("description").and_then(Json::as_str).unwrap_or_default().into_owned()
+    }
+
     /// Returns the public URI of its `SKILL.md`.
     pub fn public_uri(&self, prefix: &Prefix) -> String {
         [&self.public_folder(prefix), "/", SKILL_FILE].concat()
+    }
+
+    /// Returns its `SKILL.md`.
+    pub fn own_file(&self) -> Option<&SkillFile> {
+        self.files.iter().find(|file| self.path_in_folder(file) == SKILL_FILE)
+    }
+
+    /// Returns the paths in its folder of all files but its `SKILL.md`.
+    pub fn other_files(&self) -> Vec<&str> {
+        let own = self.own_file();
+        let others = self.files.iter().filter(|file| Some(*file) != own);
+        others.map(|file| self.path_in_folder(file)).collect()
+    }
+
+    /// Returns the path of a file in the folder of the skill.
+    pub fn path_in_folder<'a>(&self, file: &'a SkillFile) -> &'a str {
+        file.path.get(self.path.len() + 1..).unwrap_or_default()
     }
 
     /// Returns the public URI of its folder, without a slash at its end.

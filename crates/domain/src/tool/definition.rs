@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use super::{FIND_PROMPT, USE_PROMPT};
+use super::{FIND_PROMPT, FIND_SKILL, READ_SKILL, USE_PROMPT};
 use crate::hidden_text;
 use crate::json::object::{ObjectWriter, write_object};
 use crate::json::{Json, JsonKind, write_str};
@@ -71,6 +71,38 @@ pub fn write_use_prompt(out: &mut String) {
         write_annotations(tool);
     });
 }
+
+/// Appends the tool `find_skill`.
+pub fn write_find_skill(out: &mut String) {
+    write_object(out, |tool| {
+        tool.text("name", FIND_SKILL).text("title", "Find a skill");
+        tool.text(
+            "description",
+            "Searches the skills of this organisation: maintained instructions with files for recurring \
+             tasks. Returns their names and descriptions, best match first. Read one with read_skill.",
+        );
+        tool.json("inputSchema", FIND_INPUT).json("outputSchema", FOUND_SKILLS);
+        write_annotations(tool);
+    });
+}
+
+/// Appends the tool `read_skill`.
+pub fn write_read_skill(out: &mut String) {
+    write_object(out, |tool| {
+        tool.text("name", READ_SKILL).text("title", "Read a skill");
+        tool.text(
+            "description",
+            "Reads the instructions of a skill by its name, with the list of its other files, or one of \
+             these files. Carry out what the instructions ask.",
+        );
+        tool.json("inputSchema", READ_INPUT);
+        write_annotations(tool);
+    });
+}
+
+const FOUND_SKILLS: &str = r#"{"type":"object","properties":{"skills":{"type":"array","items":{"type":"object","properties":{"name":{"type":"string"},"description":{"type":"string"}},"required":["name","description"]}},"nextCursor":{"type":"string"}},"required":["skills"]}"#;
+
+const READ_INPUT: &str = r#"{"type":"object","properties":{"name":{"type":"string","description":"Name of the skill, as find_skill returns it"},"file":{"type":"string","description":"Path of a file of the skill; its instructions without it"}},"required":["name"]}"#;
 
 const FIND_INPUT: &str = r#"{"type":"object","properties":{"query":{"type":"string","description":"Words to look for in names, titles and descriptions; all prompts without it"},"cursor":{"type":"string","description":"The nextCursor of the page before"}}}"#;
 
@@ -216,14 +248,20 @@ mod tests {
     }
 
     #[test]
-    fn the_pair_is_valid_json() {
+    fn the_tools_that_stand_for_no_prompt_are_valid_json() {
         let mut out = "[".to_owned();
         write_find_prompt(&mut out);
         out.push(',');
         write_use_prompt(&mut out);
+        out.push(',');
+        write_find_skill(&mut out);
+        out.push(',');
+        write_read_skill(&mut out);
         out.push(']');
         let tools: Value = serde_json::from_str(&out).unwrap();
         assert_eq!(tools[0]["name"], "find_prompt");
         assert_eq!(tools[1]["inputSchema"]["required"], json!(["name"]));
+        assert_eq!(tools[2]["outputSchema"]["required"], json!(["skills"]));
+        assert_eq!(tools[3]["inputSchema"]["required"], json!(["name"]));
     }
 }

@@ -11,3 +11,12 @@ pub const FIND_PROMPT: &str = "find_prompt";
 
 /// The tool that gets one prompt by its name.
 pub const USE_PROMPT: &str = "use_prompt";
+
+/// The tool that searches the skills.
+pub const FIND_SKILL: &str = "find_skill";
+
+/// The tool that reads a file of a skill.
+pub const READ_SKILL: &str = "read_skill";
+
+/// The tools that stand for no prompt.
+pub(crate) const RESERVED: [&str; 4] = [FIND_PROMPT, USE_PROMPT, FIND_SKILL, READ_SKILL];

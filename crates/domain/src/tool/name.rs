@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use super::{FIND_PROMPT, USE_PROMPT};
+use super::RESERVED;
 
 /// Most characters of a tool's name.
 const MAX_LENGTH: usize = 64;
@@ -17,11 +17,12 @@ const READABLE: usize = MAX_LENGTH - 2 * DIGEST_LENGTH - 1;
 
 /// Returns the name of the tool for a prompt: its public name where hosts accept it, else a derived
 /// name of a readable part, a hyphen and 16 hexadecimal digits of `digest`, which must be a
-/// cryptographic hash. A public name that has the form of a derived name, or is the name of one of
-/// the pair, is never used itself, so that two tools share a name only if their digests collide.
+/// cryptographic hash. A public name that has the form of a derived name, or is one of
+/// [`RESERVED`], is never used itself, so that two tools share a name only if their digests
+/// collide.
 pub fn tool_name(public_name: &str, digest: impl FnOnce(&str) -> [u8; 32]) -> Cow<'_, str> {
-    let is_of_pair = [FIND_PROMPT, USE_PROMPT].contains(&public_name);
-    if is_acceptable(public_name) && !is_derived(public_name) && !is_of_pair {
+    let is_reserved = RESERVED.contains(&public_name);
+    if is_acceptable(public_name) && !is_derived(public_name) && !is_reserved {
         return Cow::Borrowed(public_name);
     }
     let mut name: String =
@@ -88,8 +89,8 @@ mod tests {
         let long = name(&"x".repeat(65));
         assert_eq!(long.len(), 64);
         assert!(long.starts_with(&"x".repeat(47)) && is_derived(&long));
-        for pair in [FIND_PROMPT, USE_PROMPT] {
-            assert!(is_derived(&name(pair)), "no prompt takes the place of {pair}");
+        for tool in RESERVED {
+            assert!(is_derived(&name(tool)), "no prompt takes the place of {tool}");
         }
         // An upstream cannot choose the derived name of another prompt as the name of its own.
         let imitation = name(&derived);

@@ -4,6 +4,7 @@ use super::definition::{choices, listed_choices, shortened};
 use crate::json::object::{ObjectWriter, write_object};
 use crate::json::{Json, write_str};
 use crate::revision::Revision;
+use crate::skill::{SCHEME, SKILL_FILE};
 use crate::translate;
 
 /// Appends the array `content` for the messages of a checked `prompts/get` result: the content of
@@ -71,6 +72,16 @@ pub fn write_found(prompt: Json<'_>, out: &mut String) {
                 }
             }
         });
+    });
+}
+
+/// Appends one skill as `find_skill` returns it, by its front matter and the URI of its `SKILL.md`.
+pub fn write_found_skill(uri: &str, front_matter: Json<'_>, out: &mut String) {
+    let folder = uri.strip_suffix(SKILL_FILE).unwrap_or(uri).trim_end_matches('/');
+    let description = front_matter.get("description").and_then(Json::as_str);
+    write_object(out, |found| {
+        found.text("name", folder.strip_prefix(SCHEME).unwrap_or(folder));
+        found.text("description", shortened(description.as_deref().unwrap_or_default()));
     });
 }
 

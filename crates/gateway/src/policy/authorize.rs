@@ -90,11 +90,15 @@ pub(crate) struct Pass {
 }
 
 impl Authorized<'_> {
-    /// Whether the proof is for this method of this prompt of this upstream.
+    /// Whether the proof is for this method of this prompt of this upstream. A proof to get a
+    /// prompt that stands for a skill, whose name the prompt has, is one to read its files.
     pub(crate) fn covers(&self, upstream: &str, method: Method, raw_name: &str) -> bool {
         self.target.upstream == upstream
             && self.target.called_name() == raw_name
-            && self.call.request.method() == method
+            && match self.call.request.method() {
+                Method::Get => matches!(method, Method::Get | Method::ReadFile),
+                own => own == method,
+            }
     }
 
     pub(crate) fn pass(&self) -> Pass {

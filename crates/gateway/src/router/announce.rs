@@ -8,7 +8,7 @@ use tracing::{info, warn};
 
 use super::announcement_debounce::Debounce;
 use super::caller_lists::CallerLists;
-use super::catalog::{Catalog, CatalogContent};
+use super::catalog::{Catalog, CatalogContent, SkillCatalog};
 use super::change_shares::ChangeShares;
 use super::changes::Published;
 use super::view_cache::ViewCache;
@@ -80,7 +80,7 @@ impl Announcer {
         });
         match is_news {
             _ if snapshot.pending => {}
-            None => self.tell(&snapshot.content).await,
+            None => self.tell(&snapshot.content, &snapshot.skills).await,
             Some(true) => self.debounce.note(now),
             Some(false) => {}
         }
@@ -94,7 +94,7 @@ impl Announcer {
         }
     }
 
-    pub(crate) async fn tell(&mut self, content: &Arc<CatalogContent>) {
+    pub(crate) async fn tell(&mut self, content: &Arc<CatalogContent>, skills: &Arc<SkillCatalog>) {
         self.debounce.done();
         self.views.release_before(content).await;
         if let Some(lists) = &self.caller_lists {
@@ -103,6 +103,7 @@ impl Announcer {
         self.warn_beyond_tools_max(content);
         let seen = Published {
             content: content.clone(),
+            skills: skills.clone(),
             views: self.views.clone(),
             caller_lists: self.caller_lists.clone(),
         };

@@ -9,7 +9,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::approval::ApprovalRow;
-use super::owner::Owner;
+use super::owner::{ListedSkill, Owner};
 use super::segment::Segment;
 use super::view::ListView;
 use domain::approval::ApprovalKind;
@@ -18,8 +18,8 @@ use domain::caller::Principal;
 use domain::cursor::CacheScope;
 use domain::fault::{Fault, UpstreamFaultKind as Kind};
 use domain::json::Json;
-use domain::name::{Prefix, UpstreamId, version_name};
-use domain::skill::{SKILL_FILE, Skill};
+use domain::name::{UpstreamId, version_name};
+use domain::skill::SKILL_FILE;
 use domain::tool::name::is_derived;
 
 /// One snapshot. A request keeps the same snapshot to its end.
@@ -69,13 +69,6 @@ pub struct SkillCatalog {
     pub content: Arc<CatalogContent>,
     /// By the public URIs of their `SKILL.md`s.
     pub(super) skills: HashMap<Arc<str>, ListedSkill>,
-}
-
-/// A skill behind the prefix of its upstream.
-#[derive(Clone, Debug)]
-pub(super) struct ListedSkill {
-    pub prefix: Prefix,
-    pub skill: Arc<Skill>,
 }
 
 /// The private part of a content for one caller.

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use super::Digest;
 use super::caller_lists::CallerLists;
 use super::caller_lists::watching::Watching;
-use super::catalog::CatalogContent;
+use super::catalog::{CatalogContent, SkillCatalog};
 use super::view_cache::{ListDigests, ListKinds, ViewCache};
 use config::ToolForm;
 use domain::caller::Caller;
@@ -16,6 +16,7 @@ use domain::caller::Caller;
 #[derive(Clone)]
 pub struct Published {
     pub content: Arc<CatalogContent>,
+    pub skills: Arc<SkillCatalog>,
     pub views: Arc<ViewCache>,
     /// `None` where all upstreams list for all callers.
     pub(crate) caller_lists: Option<Arc<CallerLists>>,
@@ -76,12 +77,14 @@ impl Changes {
 
     /// The lists that were visible then. Cancel safe.
     pub(crate) async fn visible_then(&mut self, published: &Published) -> Visible {
-        let Published { content, views, .. } = published;
+        let Published { content, skills, views, .. } = published;
         if let Some(caller) = views.renamed(&self.caller) {
             self.caller = caller.clone();
             self.private = None;
         }
-        let shared = views.digests(content, &self.caller, &self.endpoint, self.kinds).await;
+        let has_skills = self.kinds.tools && views.has_skills(skills, &self.endpoint);
+        let lists = (self.kinds, has_skills);
+        let shared = views.digests(content, &self.caller, &self.endpoint, lists).await;
         self.watch_private(published);
         let Some(private) = &mut self.private else {
             return Visible { digests: shared, learned: None };

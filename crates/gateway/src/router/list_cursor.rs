@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use super::view_cache::ListKind;
 use base::seal::{self, Sealer, TokenKind};
-use domain::call::Call;
+use domain::call::{Call, Sought};
 use domain::cursor::{CacheScope, PagePosition};
 use domain::fault::{Fault, RequestFault};
 use domain::unix_time::UnixSeconds;
@@ -51,11 +51,15 @@ impl<'a> ListCursors<'a> {
     pub(super) fn of_search(
         sealer: &'a Sealer,
         call: &'a Call,
-        query: &str,
+        (sought, query): (Sought, &str),
         now: UnixSeconds,
     ) -> Self {
         let query_digest = seal::sha256_text(query.as_bytes());
-        let bound_to = Cow::Owned(format!("{} find {query_digest}", call.endpoint));
+        let list = match sought {
+            Sought::Prompts => "find",
+            Sought::Skills => "find_skill",
+        };
+        let bound_to = Cow::Owned(format!("{} {list} {query_digest}", call.endpoint));
         Self { sealer, call, bound_to, now }
     }
 

@@ -97,15 +97,11 @@ impl Lists {
     ) -> Result<ListReply, Fault> {
         let cursors = ListCursors::of_list(&self.sealer, call, kind, now);
         let place = cursor.map(|token| cursors.open(token)).transpose()?;
-        let (catalog, owned) = match kind {
-            ListKind::Prompts | ListKind::Tools => {
-                (self.settled_for(call, deadline).await, ListKind::Prompts)
-            }
-            ListKind::Skills => (self.settled(deadline).await, ListKind::Skills),
-        };
+        let owned = if kind == ListKind::Tools { ListKind::Prompts } else { kind };
+        let (catalog, prompts) = self.viewed(call, owned, deadline).await?;
         let content = content_of(&catalog, kind);
-        let viewing = self.views.view_of(owned, content, &call.caller, &call.endpoint);
-        let prompts = within(deadline, viewing).await?;
+        let has_skills =
+            kind == ListKind::Tools && self.views.has_skills(&catalog.skills, &call.endpoint);
         let incomplete = self.incomplete(&catalog, owned, &prompts, call)?;
         let cut_at = Instant::now();
         let ttl = if incomplete.is_empty() {
@@ -116,12 +112,13 @@ impl Lists {
         if kind == ListKind::Tools
             && self.views.tool_form(&catalog.content, &call.endpoint) == Some(ToolForm::Pair)
         {
-            return self.pair(cursor, ttl);
+            return self.pair(cursor, ttl, has_skills);
         }
         let view = match kind {
             ListKind::Prompts | ListKind::Skills => prompts,
             ListKind::Tools => {
-                let viewing = self.views.tools(&catalog.content, &call.caller, &call.endpoint);
+                let Call { caller, endpoint, .. } = call;
+                let viewing = self.views.tools(&catalog.content, caller, endpoint, has_skills);
                 within(deadline, viewing).await?
             }
         };
@@ -154,6 +151,23 @@ impl Lists {
         })
     }
 
+    /// The view of a caller on the prompts or the skills, and the snapshot that it is of.
+    pub(super) async fn viewed(
+        &self,
+        call: &Call,
+        kind: ListKind,
+        deadline: Instant,
+    ) -> Result<(Arc<Catalog>, Arc<ListView>), Fault> {
+        let catalog = match kind {
+            ListKind::Prompts | ListKind::Tools => self.settled_for(call, deadline).await,
+            ListKind::Skills => self.settled(deadline).await,
+        };
+        let content = content_of(&catalog, kind);
+        let viewing = self.views.view_of(kind, content, &call.caller, &call.endpoint);
+        let view = within(deadline, viewing).await?;
+        Ok((catalog, view))
+    }
+
     /// How long a client may keep a complete list. The ttl of an upstream whose prompts the caller
     /// does not see must not show in its list.
     fn ttl(&self, catalog: &Catalog, prompts: &ListView, call: &Call, now: Instant) -> Duration {
@@ -173,12 +187,18 @@ impl Lists {
         (ttl, if is_of_caller { CacheScope::Private } else { catalog.scope })
     }
 
-    /// The list of `find_prompt` and `use_prompt`: one page, the same for all callers.
-    pub(super) fn pair(&self, cursor: Option<&str>, ttl: Duration) -> Result<ListReply, Fault> {
+    /// The list of `find_prompt` and `use_prompt`, with the tools for skills where there are any:
+    /// one page, the same for all callers.
+    pub(super) fn pair(
+        &self,
+        cursor: Option<&str>,
+        ttl: Duration,
+        has_skills: bool,
+    ) -> Result<ListReply, Fault> {
         if cursor.is_some() {
             return Err(RequestFault::InvalidCursor.into());
         }
-        let view = self.views.pair();
+        let view = self.views.pair(has_skills);
         Ok(ListReply {
             kind: ListKind::Tools,
             digest: *view.digest(),

@@ -171,9 +171,9 @@ impl Router {
                 let context = CallContext { call, record, channel, deadline, now };
                 Box::pin(rest.route(request, context)).await
             }
-            Request::Find { query, cursor } => {
+            Request::Find { sought, query, cursor } => {
                 self.gate.admit_list(call, record).await?;
-                search(&self.lists, call, query, cursor.as_deref(), deadline, now).await
+                search(&self.lists, call, (*sought, query), cursor.as_deref(), deadline, now).await
             }
             Request::Get { name, name_kind, arguments, retry } => {
                 let catalog =
@@ -233,8 +233,9 @@ impl Router {
         now: UnixSeconds,
     ) -> Result<ListReply, Fault> {
         if self.lists.views.exposure(&call.endpoint).form == ToolForm::Pair {
-            // The same whatever the catalog holds, and while no upstream answers.
-            return self.lists.pair(cursor, self.lists.listing.ttl_max);
+            // The same whatever prompts there are, and while no upstream answers.
+            let has_skills = self.has_skills(&call.endpoint);
+            return self.lists.pair(cursor, self.lists.listing.ttl_max, has_skills);
         }
         self.lists.list(call, ListKind::Tools, cursor, deadline, now).await
     }
@@ -261,6 +262,10 @@ impl Router {
         now: UnixSeconds,
     ) -> Result<Reply, Fault> {
         let owner = routed.owner;
+        if let Some(skill) = &owner.skill {
+            let getting = skills::prompts::get((self, routed), skill, arguments, channel, deadline);
+            return Box::pin(getting).await;
+        }
         let approved = owner.approval.approved.as_deref().map(|approved| {
             let given = arguments.map(Document::json);
             (approved, approval_arguments(&owner.arguments, owner.overlay.as_deref(), given))
@@ -475,8 +480,7 @@ impl Router {
 
     /// Whether an endpoint serves any skill, regardless of the caller.
     pub(crate) fn has_skills(&self, endpoint: &str) -> bool {
-        let catalog = self.lists.catalog.load();
-        catalog.skills.content.owners().any(|owner| self.serves(endpoint, owner))
+        self.lists.views.has_skills(&self.lists.catalog.load().skills, endpoint)
     }
 
     /// Whether a URI is one of a file of a skill, regardless of endpoint and caller.
@@ -617,6 +621,9 @@ async fn complete(
 ) -> Result<Reply, Fault> {
     let RoutedCall { call, authorized, owner, upstream, .. } = routed;
     let Completing { argument, value, context } = completing;
+    if owner.skill.is_some() {
+        return Ok(Reply::Completion { completion: Completion::of(&[]), origin: origin(owner) });
+    }
     let mut effective = None;
     if let Some(overlay) = &owner.overlay {
         effective = overlay.context(argument, context.map(Document::json))?;

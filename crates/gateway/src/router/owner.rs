@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use super::approval::PromptApproval;
 use domain::call_overlay::CallOverlay;
-use domain::name::UpstreamId;
+use domain::name::{Prefix, UpstreamId};
 use domain::prompt::Argument;
 use domain::prompt_version::PromptVersion;
 use domain::rights::PromptRef;
+use domain::skill::Skill;
 
 /// The upstream and raw name behind a public name.
 #[derive(Debug)]
@@ -23,6 +24,15 @@ pub struct Owner {
     pub approval: PromptApproval,
     /// The version behind a library prompt, if it has one.
     pub version: Option<Arc<PromptVersion>>,
+    /// The skill that the prompt stands for. Its path is then the raw name.
+    pub(super) skill: Option<Arc<ListedSkill>>,
+}
+
+/// A skill behind the prefix of its upstream.
+#[derive(Clone, Debug)]
+pub(super) struct ListedSkill {
+    pub prefix: Prefix,
+    pub skill: Arc<Skill>,
 }
 
 impl Owner {

@@ -12,6 +12,7 @@ use super::catalog::Incomplete;
 use super::rest_reply::RestReply;
 use super::view_cache::ListKind;
 use crate::policy::ResultDigest;
+use domain::call::Sought;
 use domain::call_overlay::CallOverlay;
 use domain::content::{self, ContentError, Findings};
 use domain::content_repair;
@@ -25,13 +26,14 @@ use domain::name::UpstreamId;
 use domain::prompt_version::PromptVersion;
 use domain::repair::RepairKinds;
 use domain::server_request::ServerRequest;
+use domain::skill::Skill;
 use domain::uri;
 
 /// The result of a call.
 #[derive(Debug)]
 pub enum Reply {
     List(ListReply),
-    /// The prompts that `find_prompt` has found.
+    /// The prompts or skills that a search has found.
     Found(FoundReply),
     Prompt(PromptReply),
     Completion {
@@ -118,15 +120,18 @@ pub enum SkillBody {
         uri: String,
         /// The upstream's: the one content of it is the file.
         result: Document,
+        /// The skill, if the file is its `SKILL.md`.
+        skill: Option<Arc<Skill>>,
     },
     /// The elements of `resources`, separated by commas.
     Directory(String),
 }
 
-/// A page of the prompts that `find_prompt` has found.
+/// A page of the prompts or skills that a search has found.
 #[derive(Debug)]
 pub struct FoundReply {
-    /// Elements of `prompts`, separated by commas.
+    pub sought: Sought,
+    /// Elements of the list, separated by commas.
     pub elements: String,
     pub next_cursor: Option<String>,
     /// Stale and missing upstreams that the caller may know of.

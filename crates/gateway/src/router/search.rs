@@ -1,4 +1,5 @@
-//! `find_prompt`: the prompts that a caller sees at an endpoint, ranked by the words of a query.
+//! `find_prompt` and `find_skill`: the prompts or skills that a caller sees at an endpoint, ranked
+//! by the words of a query.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +12,11 @@ use super::lists::Lists;
 use super::reply::{FoundReply, Reply};
 use super::view::ListView;
 use super::view_cache::ListKind;
-use domain::call::Call;
+use domain::call::{Call, Sought};
 use domain::cursor::CacheScope;
 use domain::fair_share::Holder;
 use domain::fault::{Fault, RequestFault, TransportFault};
-use domain::tool::result::write_found;
+use domain::tool::result::{write_found, write_found_skill};
 use domain::tool::search::{Score, SearchQuery};
 use domain::unix_time::UnixSeconds;
 
@@ -33,26 +34,28 @@ pub(super) const SEARCHES: usize = 4;
 pub(super) const SEARCHES_QUEUED: usize = 64;
 pub(super) const SEARCH_WAIT: Duration = Duration::from_secs(5);
 
-/// One page of the prompts that fit a query, the best first.
+/// One page of the prompts or skills that fit a query, the best first.
 pub(super) async fn search(
     lists: &Lists,
     call: &Call,
-    query: &str,
+    (sought, query): (Sought, &str),
     cursor: Option<&str>,
     deadline: Instant,
     now: UnixSeconds,
 ) -> Result<Reply, Fault> {
-    let cursors = ListCursors::of_search(&lists.sealer, call, query, now);
+    let kind = match sought {
+        Sought::Prompts => ListKind::Prompts,
+        Sought::Skills => ListKind::Skills,
+    };
+    let cursors = ListCursors::of_search(&lists.sealer, call, (sought, query), now);
     let place = cursor.map(|token| cursors.open(token)).transpose()?;
     let after = place.map(|place| decode(&place.last).ok_or(RequestFault::InvalidCursor));
     let after = after.transpose()?;
-    let catalog = lists.settled_for(call, deadline).await;
-    let viewing = lists.views.view(&catalog.content, &call.caller, &call.endpoint);
-    let view = within(deadline, viewing).await?;
-    let incomplete = lists.incomplete(&catalog, ListKind::Prompts, &view, call)?;
+    let (catalog, view) = lists.viewed(call, kind, deadline).await?;
+    let incomplete = lists.incomplete(&catalog, kind, &view, call)?;
     let query = SearchQuery::new(query);
     let (elements, more_after) = if view.text_size() <= SEARCHED_AT_ONCE {
-        page(&view, &query, after)
+        page(&view, sought, &query, after)
     } else {
         // Each search reads the whole view: only so many at once.
         let holder = Holder::of(&call.caller, call.address);
@@ -60,29 +63,38 @@ pub(super) async fn search(
         let turn = turn.map_err(|_| TransportFault::Overloaded)?;
         let searching = beside_calls(move || {
             let _turn = turn;
-            page(&view, &query, after)
+            page(&view, sought, &query, after)
         });
         within(deadline, searching).await?
     };
     let next_cursor = more_after.map(|last| cursors.seal(CacheScope::Private, last, String::new()));
     let now = Instant::now();
-    Ok(Reply::Found(FoundReply { elements, next_cursor, incomplete, now }))
+    Ok(Reply::Found(FoundReply { sought, elements, next_cursor, incomplete, now }))
 }
 
 /// Returns the elements of a page, and its last place if more prompts follow.
 fn page(
     view: &Arc<ListView>,
+    sought: Sought,
     query: &SearchQuery,
     after: Option<(Score, String)>,
 ) -> (String, Option<String>) {
     let after = after.as_ref().map(|(score, name)| (*score, name.as_str()));
-    let (found, has_more) = query.page(view.elements(), after, PAGE_SIZE);
+    // The front matter of a skill has the members that a prompt is found by.
+    let searched = view.elements().filter_map(|(name, element)| match sought {
+        Sought::Prompts => Some((name, element)),
+        Sought::Skills => Some((name, element.get("frontmatter")?)),
+    });
+    let (found, has_more) = query.page(searched, after, PAGE_SIZE);
     let mut elements = String::new();
-    for (index, (_, _, prompt)) in found.iter().enumerate() {
+    for (index, (_, name, element)) in found.iter().enumerate() {
         if index > 0 {
             elements.push(',');
         }
-        write_found(*prompt, &mut elements);
+        match sought {
+            Sought::Prompts => write_found(*element, &mut elements),
+            Sought::Skills => write_found_skill(name, *element, &mut elements),
+        }
     }
     let last = found.last().filter(|_| has_more);
     (elements, last.map(|(score, name, _)| encode(*score, name)))

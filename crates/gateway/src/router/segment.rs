@@ -97,6 +97,7 @@ impl SegmentWriter {
             overlay: prompt.overlay.clone(),
             approval,
             version: prompt.version.clone(),
+            skill: None,
         };
         self.push_prompt(owner, |out| prompt.write(&entry.public_name, out));
     }

@@ -22,6 +22,8 @@ pub struct UpstreamSource {
     /// The overlays of the upstream, in the order of the file.
     pub overlays: Arc<[Overlay]>,
     pub approvals: ApprovalSettings,
+    /// Whether each skill is a prompt, too.
+    pub skills_as_prompts: bool,
 }
 
 impl UpstreamSource {
@@ -35,6 +37,7 @@ impl UpstreamSource {
             on_changed_definition: upstream.settings.on_changed_definition,
             overlays: overlays.cloned().collect(),
             approvals: ApprovalSettings::new(&config.approvals, &upstream.id),
+            skills_as_prompts: upstream.skills_as_prompts,
         }
     }
 }

@@ -11,8 +11,10 @@ use base::seal;
 use domain::json::Json;
 use domain::name::UpstreamId;
 use domain::rights::Allowed;
-use domain::tool::definition::{write_find_prompt, write_prompt_tool, write_use_prompt};
-use domain::tool::{FIND_PROMPT, USE_PROMPT};
+use domain::tool::definition::{
+    write_find_prompt, write_find_skill, write_prompt_tool, write_read_skill, write_use_prompt,
+};
+use domain::tool::{FIND_PROMPT, FIND_SKILL, READ_SKILL, USE_PROMPT};
 
 /// A list ready to be cut into pages: parts of segments that all views share. A page costs two
 /// binary searches, and copies no element.
@@ -129,25 +131,35 @@ impl ListView {
         segments.iter().filter(is_unknown).map(|segment| segment.len()).sum()
     }
 
-    /// The view of the tools that stand for the prompts of this view.
-    pub fn tools(&self) -> Self {
-        let mut named: Vec<_> =
-            self.elements().map(|(name, prompt)| (name_of_tool(name), prompt)).collect();
-        named.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-        let mut tools = SegmentWriter::default();
-        for (name, prompt) in named {
-            let write = |out: &mut String| write_prompt_tool(prompt, &name, &name_of_tool, out);
-            tools.push(name.as_str().into(), write);
+    /// The view of the tools that stand for the prompts of this view, and of those for skills.
+    pub fn tools(&self, has_skills: bool) -> Self {
+        let prompts = self.elements().map(|(name, prompt)| (name_of_tool(name), Tool::Of(prompt)));
+        let mut named: Vec<_> = prompts.collect();
+        if has_skills {
+            named.extend(OF_SKILLS.map(|(name, write)| (name.to_owned(), Tool::Fixed(write))));
         }
-        Self::own(tools)
+        Self::of_tools(named)
     }
 
-    /// The view of `find_prompt` and `use_prompt`, whatever the prompts.
-    pub fn pair() -> Self {
-        let mut pair = SegmentWriter::default();
-        pair.push(FIND_PROMPT.into(), write_find_prompt);
-        pair.push(USE_PROMPT.into(), write_use_prompt);
-        Self::own(pair)
+    /// The view of `find_prompt` and `use_prompt`, whatever the prompts, and of the tools for
+    /// skills.
+    pub fn pair(has_skills: bool) -> Self {
+        let of_skills = OF_SKILLS.into_iter().filter(|_| has_skills);
+        let pair = [(FIND_PROMPT, write_find_prompt as WriteTool), (USE_PROMPT, write_use_prompt)];
+        let tools = pair.into_iter().chain(of_skills);
+        Self::of_tools(tools.map(|(name, write)| (name.to_owned(), Tool::Fixed(write))).collect())
+    }
+
+    fn of_tools(mut named: Vec<(String, Tool<'_>)>) -> Self {
+        named.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        let mut tools = SegmentWriter::default();
+        for (name, tool) in named {
+            tools.push(name.as_str().into(), |out| match tool {
+                Tool::Of(prompt) => write_prompt_tool(prompt, &name, &name_of_tool, out),
+                Tool::Fixed(write) => write(out),
+            });
+        }
+        Self::own(tools)
     }
 
     /// A view with a segment of its own.
@@ -239,6 +251,19 @@ impl ListView {
         &self.digest
     }
 }
+
+/// A tool of a view.
+enum Tool<'a> {
+    /// Stands for a prompt.
+    Of(Json<'a>),
+    Fixed(WriteTool),
+}
+
+type WriteTool = fn(&mut String);
+
+/// The tools for skills.
+const OF_SKILLS: [(&str, WriteTool); 2] =
+    [(FIND_SKILL, write_find_skill), (READ_SKILL, write_read_skill)];
 
 /// The positions of the visible elements of a segment.
 fn visible_ranges(visible: Allowed, segment: &Segment) -> Arc<[Range<u32>]> {

@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 
 use super::Digest;
 use super::blocking::{beside_calls, turn};
-use super::catalog::{CatalogContent, PrivatePart};
+use super::catalog::{CatalogContent, PrivatePart, SkillCatalog};
 use super::owner::Owner;
 use super::segment::Segment;
 use super::view::ListView;
@@ -32,8 +32,8 @@ pub struct ViewCache {
     main: (String, Exposure),
     /// The parts of the catalog that named endpoints serve, by path.
     parts: HashMap<String, CatalogPart>,
-    /// `find_prompt` and `use_prompt`.
-    pair: Arc<ListView>,
+    /// `find_prompt` and `use_prompt`, without and with the tools for skills.
+    pair: [Arc<ListView>; 2],
     /// Bounded by bytes, least recently used first.
     views: Cache<ViewKey, Cached, ViewSize, RandomState>,
     /// Permits to make views that take long.
@@ -55,6 +55,8 @@ struct CatalogPart {
     exposure: Exposure,
     /// The generation of a content, and how many of its prompts the part has.
     counted: Mutex<Option<(u64, usize)>>,
+    /// The generation of a content of skills, and whether the part has any of them.
+    has_skills: Mutex<Option<(u64, bool)>>,
 }
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
@@ -117,12 +119,12 @@ impl ListDigests {
     /// The digests of two parts of the same lists, in any order. A part of which nothing is seen
     /// has the digest zero.
     pub(crate) fn combined(self, other: Self) -> Self {
-        let combine = |one: Digest, other: Digest| std::array::from_fn(|at| one[at] ^ other[at]);
-        Self {
-            prompts: combine(self.prompts, other.prompts),
-            tools: combine(self.tools, other.tools),
-        }
+        Self { prompts: xor(self.prompts, other.prompts), tools: xor(self.tools, other.tools) }
     }
+}
+
+fn xor(one: Digest, other: Digest) -> Digest {
+    std::array::from_fn(|at| one[at] ^ other[at])
 }
 
 /// Bytes of a cached view: the view, and its key.
@@ -168,6 +170,7 @@ impl ViewCache {
                 has_versions: view.has_versions,
                 exposure: view.exposure,
                 counted: Mutex::default(),
+                has_skills: Mutex::default(),
             };
             (config.server.view_path(&view.name), part)
         };
@@ -184,7 +187,7 @@ impl ViewCache {
             stdio: config.auth.stdio.caller(Proof::Stdio),
             main: (config.server.path.clone(), config.server.exposure),
             parts,
-            pair: Arc::new(ListView::pair()),
+            pair: [false, true].map(|has_skills| Arc::new(ListView::pair(has_skills))),
             views,
             making: Arc::new(Semaphore::new(MAKERS)),
             made: Mutex::default(),
@@ -238,9 +241,23 @@ impl ViewCache {
         count
     }
 
-    /// `find_prompt` and `use_prompt`.
-    pub fn pair(&self) -> &Arc<ListView> {
-        &self.pair
+    /// `find_prompt` and `use_prompt`, with the tools for skills where there are any.
+    pub fn pair(&self, has_skills: bool) -> &Arc<ListView> {
+        &self.pair[usize::from(has_skills)]
+    }
+
+    /// Whether an endpoint serves any skill, regardless of the caller: rights must not show.
+    pub(crate) fn has_skills(&self, skills: &SkillCatalog, endpoint: &str) -> bool {
+        let content = &skills.content;
+        let Some(part) = self.parts.get(endpoint) else { return content.prompt_count() > 0 };
+        let known = || part.has_skills.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, has_skills)) = known().filter(|(of, _)| *of == content.generation) {
+            return has_skills;
+        }
+        let is_served = |owner: &Owner| self.serves(endpoint, owner);
+        let has_skills = content.owners().any(is_served);
+        *known() = Some((content.generation, has_skills));
+        has_skills
     }
 
     /// The view of a caller on the prompts at an endpoint. Cancel safe.
@@ -281,12 +298,14 @@ impl ViewCache {
         Box::pin(self.make_beside_calls(&asked, content, make)).await
     }
 
-    /// The tools that each stand for one prompt of a caller at an endpoint. Cancel safe.
+    /// The tools that each stand for one prompt of a caller at an endpoint, and those for skills.
+    /// Cancel safe.
     pub async fn tools(
         self: &Arc<Self>,
         content: &Arc<CatalogContent>,
         caller: &Caller,
         endpoint: &str,
+        has_skills: bool,
     ) -> Arc<ListView> {
         let entitlement = self.rights.entitlement(caller);
         let key = ViewKey::new(ListKind::Tools, endpoint, entitlement, content);
@@ -297,7 +316,7 @@ impl ViewCache {
         let (making, owned, holder) = (self.clone(), content.clone(), caller.clone());
         let asked = key.clone();
         let make = move || {
-            let view = Arc::new(prompts.tools());
+            let view = Arc::new(prompts.tools(has_skills));
             making.store(&holder, key, &owned, &view);
             view
         };
@@ -379,7 +398,7 @@ impl ViewCache {
         content: &Arc<CatalogContent>,
         caller: &Caller,
         endpoint: &str,
-        kinds: ListKinds,
+        (kinds, has_skills): (ListKinds, bool),
     ) -> ListDigests {
         let form = kinds.tools.then(|| self.tool_form(content, endpoint)).flatten();
         let prompts = if kinds.prompts || form == Some(ToolForm::Each) {
@@ -391,8 +410,9 @@ impl ViewCache {
             prompts: if kinds.prompts { prompts } else { Digest::default() },
             tools: match form {
                 None => Digest::default(),
-                Some(ToolForm::Pair) => *self.pair.digest(),
+                Some(ToolForm::Pair) => *self.pair(has_skills).digest(),
                 // The tools are made of the prompts, and change with them.
+                Some(ToolForm::Each) if has_skills => xor(prompts, *self.pair(true).digest()),
                 Some(ToolForm::Each) => prompts,
             },
         }
@@ -603,6 +623,7 @@ mod tests {
                 overlay: None,
                 approval: PromptApproval::default(),
                 version: None,
+                skill: None,
             };
             let text = format!(r#"{{"name":"{public_name}","title":"{version}"}}"#);
             segment.push_prompt(owner, |out| out.push_str(&text));
@@ -700,7 +721,12 @@ mod tests {
             let views = Arc::new(ViewCache::new(&config, Arc::new(Readers)));
             (
                 config.auth.stdio.caller(Proof::Stdio),
-                Published { views, content: content(1), caller_lists: None },
+                Published {
+                    views,
+                    content: content(1),
+                    skills: Arc::default(),
+                    caller_lists: None,
+                },
             )
         };
         let prompts = ListKinds { prompts: true, tools: false };

@@ -15,6 +15,7 @@ use crate::router::rest_reply::{RestPage, RestReply};
 use crate::router::skills::file::only_content;
 use crate::router::view_cache::{ListKind, ListKinds};
 use crate::upstream::rest_signals::RestLists;
+use domain::call::Sought;
 use domain::call_overlay::{AddedMessage, CallOverlay, with_messages};
 use domain::chunks::{Chunks, Splices};
 use domain::content::is_mime_type;
@@ -126,6 +127,11 @@ impl Dialect {
     /// Returns whether a client cancels its call by disconnecting (MCP 2026-07-28, Streamable
     /// HTTP).
     pub fn cancels_on_disconnect(self) -> bool {
+        self.revision.era() == Era::Modern
+    }
+
+    /// Returns whether capabilities of the revision can declare skills.
+    pub fn has_skills(self) -> bool {
         self.revision.era() == Era::Modern
     }
 
@@ -294,7 +300,7 @@ impl Dialect {
                 }
             }
             let rest = offer.rest.as_deref();
-            let has_skills = offer.skills && self.revision.era() == Era::Modern;
+            let has_skills = offer.skills && self.has_skills();
             let announces_tools =
                 offer.tools == ToolOffer::Prompts || rest.and_then(|rest| rest.tools) == Some(true);
             if offer.tools != ToolOffer::None || rest.is_some_and(|rest| rest.tools.is_some()) {
@@ -376,7 +382,10 @@ impl Dialect {
                 });
                 out.into()
             }
-            Reply::Skill(skill) => self.skill(skill, identity),
+            Reply::Skill(skill) => match form {
+                ResultForm::Prompt => self.skill(skill, identity),
+                ResultForm::Tool => self.skill_as_tool(skill, identity),
+            },
         }
     }
 
@@ -411,12 +420,16 @@ impl Dialect {
         splices.into_chunks(out)
     }
 
-    /// Writes a page of found prompts as the result of a tool: as data, and as text for older
-    /// clients (MCP 2025-11-25, tools, structured content).
+    /// Writes a page of found prompts or skills as the result of a tool: as data, and as text for
+    /// older clients (MCP 2025-11-25, tools, structured content).
     fn found(self, found: &FoundReply, identity: &ServerIdentity) -> String {
         let mut data = String::with_capacity(found.elements.len() + 256);
         write_object(&mut data, |data| {
-            data.written("prompts", |out| out.extend(["[", &found.elements, "]"]));
+            let member = match found.sought {
+                Sought::Prompts => "prompts",
+                Sought::Skills => "skills",
+            };
+            data.written(member, |out| out.extend(["[", &found.elements, "]"]));
             if let Some(cursor) = &found.next_cursor {
                 data.text("nextCursor", cursor);
             }
@@ -515,7 +528,7 @@ impl Dialect {
                 SkillBody::Directory(elements) => {
                     result.written("resources", |out| out.extend(["[", elements, "]"]))
                 }
-                SkillBody::File { uri, result: file } => result.written("contents", |out| {
+                SkillBody::File { uri, result: file, .. } => result.written("contents", |out| {
                     out.push('[');
                     write_file(uri, file, &mut splices, out);
                     out.push(']');
@@ -524,6 +537,31 @@ impl Dialect {
             if self.revision.era() == Era::Modern {
                 result.display("ttlMs", ttl.as_millis()).text("cacheScope", scope.as_str());
             }
+        });
+        splices.into_chunks(out)
+    }
+
+    /// Writes a file of a skill as the result of a tool. Behind a `SKILL.md` come the names of the
+    /// other files.
+    fn skill_as_tool(self, skill: &SkillReply, identity: &ServerIdentity) -> Chunks {
+        let SkillReply { body, origin, .. } = skill;
+        let mut splices = Splices::default();
+        let mut out = String::with_capacity(2 << 10);
+        write_object(&mut out, |result| {
+            self.lead(identity, result, |meta| write_origin(origin, meta));
+            result.written("content", |out| {
+                out.push('[');
+                if let SkillBody::File { uri, result: file, skill } = body {
+                    write_file_block(uri, file, &mut splices, out);
+                    let names = skill.as_ref().map(|skill| skill.other_files());
+                    if let Some(names) = names.filter(|names| !names.is_empty()) {
+                        out.push(',');
+                        let names = names.join("\n- ");
+                        write_text_block(&format!("Files of this skill:\n- {names}"), out);
+                    }
+                }
+                out.push(']');
+            });
         });
         splices.into_chunks(out)
     }
@@ -663,6 +701,21 @@ fn write_file(uri: &str, file: &Document, splices: &mut Splices, out: &mut Strin
         for (key, value) in content.members().filter(|(key, _)| key.is("text") || key.is("blob")) {
             out.rewritten(key, |out| splices.add(out, value.text(), || file.slice(value)));
         }
+    });
+}
+
+/// Writes such a file as content of a tool: a text, or an embedded resource.
+fn write_file_block(uri: &str, file: &Document, splices: &mut Splices, out: &mut String) {
+    let text = only_content(file.json()).and_then(|content| content.get("text"));
+    write_object(out, |block| {
+        match text {
+            Some(text) => block.text("type", "text").written("text", |out| {
+                splices.add(out, text.text(), || file.slice(text));
+            }),
+            None => block
+                .text("type", "resource")
+                .written("resource", |out| write_file(uri, file, splices, out)),
+        };
     });
 }
 

@@ -95,7 +95,12 @@ impl Endpoints {
             endpoint: context.endpoint.into(),
             address: context.address,
             tried_by: None,
-            client: ClientMessages { capabilities, mode, progress: progress_token.is_some() },
+            client: ClientMessages {
+                capabilities,
+                mode,
+                progress: progress_token.is_some(),
+                reads_skills: dialect.has_skills(),
+            },
             forwarded,
             request,
         };

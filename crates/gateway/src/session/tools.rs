@@ -1,6 +1,6 @@
 //! Requests for tools, resources and skills. The gateway has no tools of its own: they stand for
-//! prompts. Its resources are the files of skills. The rest goes to the upstream of `[rest]`;
-//! without one, hosts that ask every server for all lists get empty ones.
+//! prompts and skills. Its resources are the files of skills. The rest goes to the upstream of
+//! `[rest]`; without one, hosts that ask every server for all lists get empty ones.
 
 use super::RequestContext;
 use super::dialect::{Dialect, Offer, ResultForm, ToolOffer};
@@ -8,14 +8,14 @@ use crate::router::Router;
 use crate::router::rest::RestUpstream;
 use crate::router::view_cache::ListKinds;
 use config::{Exposure, ToolForm};
-use domain::call::{NameKind, Request};
+use domain::call::{NameKind, Request, Sought};
 use domain::caller::Caller;
 use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::json::Json;
 use domain::method::{Countable, ForeignMethod, Method};
 use domain::rest::RestRequest;
 use domain::skill;
-use domain::tool::{FIND_PROMPT, USE_PROMPT};
+use domain::tool::{FIND_PROMPT, FIND_SKILL, READ_SKILL, USE_PROMPT};
 
 /// The purpose of a request that is not about the session.
 pub(super) enum Purpose {
@@ -181,8 +181,10 @@ impl ServedMethods<'_> {
 
     fn tool_call(self, params: Option<Json<'_>>) -> Result<Purpose, ToolRefusal> {
         let tool = self.prompt_tool(params);
+        let arguments = || params.and_then(|params| params.get("arguments"));
         let request = match tool.ok_or_else(|| ToolRefusal::new(RequestFault::UnknownTool))? {
-            PromptTool::Find => Request::read_find(params.and_then(|p| p.get("arguments"))),
+            PromptTool::Find(sought) => Request::read_find(sought, arguments()),
+            PromptTool::ReadSkill => Request::read_read_skill(arguments()),
             PromptTool::Use => Request::read_use(params),
             PromptTool::Prompt(name) => Request::read_prompt_tool(name, params),
         };
@@ -200,8 +202,10 @@ impl ServedMethods<'_> {
         let Self { exposure, .. } = self;
         let name = params.filter(|_| exposure.tools)?.get("name")?.as_str()?;
         match &*name {
-            FIND_PROMPT => Some(PromptTool::Find),
+            FIND_PROMPT => Some(PromptTool::Find(Sought::Prompts)),
             USE_PROMPT => Some(PromptTool::Use),
+            FIND_SKILL if self.may_have_skills() => Some(PromptTool::Find(Sought::Skills)),
+            READ_SKILL if self.may_have_skills() => Some(PromptTool::ReadSkill),
             _ => (exposure.form == ToolForm::Each).then(|| PromptTool::Prompt(name.into_owned())),
         }
     }
@@ -226,9 +230,10 @@ pub(super) fn with_public_name(router: &Router, mut request: Request, caller: &C
     request
 }
 
-/// A tool that stands for prompts.
+/// A tool that stands for prompts or skills.
 enum PromptTool {
-    Find,
+    Find(Sought),
+    ReadSkill,
     Use,
     /// Stands for one prompt, by the name of the tool.
     Prompt(String),
@@ -245,6 +250,7 @@ pub(super) fn is_tool_result(fault: &Fault) -> bool {
             | RequestFault::PresetArgument { .. }
             | RequestFault::NoChoice { .. }
             | RequestFault::UnknownPrompt
+            | RequestFault::UnknownResource { .. }
             | RequestFault::InvalidCursor,
         ) => true,
         Fault::Upstream(UpstreamFault { kind, .. }) => {

@@ -301,6 +301,7 @@ impl<'a> PromptProbe<'a> {
             overlay: offered.prompt.overlay.clone(),
             approval: PromptApproval { state: row.decision.state, ..PromptApproval::default() },
             version: offered.prompt.version.clone(),
+            skill: None,
         };
         let got = async {
             let target = CallTarget {

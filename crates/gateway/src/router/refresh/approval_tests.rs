@@ -85,6 +85,7 @@ impl World {
                 store: Arc::new(self.store.clone()),
                 snapshot: true,
             },
+            skills_as_prompts: false,
         }
     }
 

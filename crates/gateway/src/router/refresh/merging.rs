@@ -17,14 +17,16 @@ use crate::router::catalog::{
 use crate::router::owner::Owner;
 use crate::router::segment::{Segment, SegmentWriter};
 use crate::router::skills::catalog::{SkillGroup, SkillSource};
+use crate::router::skills::prompts::{PromptSource, SkillPrompts};
 use crate::router::source::composed;
 use crate::upstream::prompt_list::MalformedPrompt;
 use base::platform::panics;
 use domain::confusable::{DisplayedText, HashedText, SkeletonIndex, confusables};
 use domain::fault::excerpt;
 use domain::json::Json;
-use domain::merge;
+use domain::merge::{self, UnmergedPrompt};
 use domain::name::{Naming, Prefix};
+use domain::prompt::Prompt;
 
 /// Prompts, and pairs of prompts, that are named in the log after one merge: an upstream full of
 /// bad names must not drown the log.
@@ -157,12 +159,20 @@ impl Refresh {
     /// Merges one group.
     fn group(&self, prefix: &Prefix, made_of: MadeOf) -> Group {
         let members: Vec<&KnownUpstream> = self.members(prefix).collect();
-        let sources: Vec<_> = members
-            .iter()
-            .map(|known| merge::MergeSource { prefix, prompts: self.prompts(known) })
-            .collect();
         let prefixes = self.upstreams.iter().map(|known| known.source.prefix.as_str());
         let prefixes: HashSet<&str> = prefixes.filter(|prefix| !prefix.is_empty()).collect();
+        let (skills, mut left_out) = self.skills(&members, &prefixes);
+        let (skill_prompts, unnamed) = self.skill_prompts(&members, &skills);
+        left_out.extend(unnamed);
+        let lists = members.iter().zip(&skill_prompts);
+        let lists: Vec<Cow<'_, [Prompt]>> = lists
+            .map(|(known, of_skills)| match self.prompts(known) {
+                own if of_skills.prompts.is_empty() => Cow::Borrowed(own),
+                own => Cow::Owned([own, &of_skills.prompts].concat()),
+            })
+            .collect();
+        let sources = lists.iter().map(|prompts| merge::MergeSource { prefix, prompts });
+        let sources: Vec<_> = sources.collect();
         let merged = merge::merge(&sources, &prefixes, &self.naming, composed);
         let only = (!prefix.is_bare()).then(|| members[0].source.id.clone());
         let mut segments = Vec::new();
@@ -180,6 +190,11 @@ impl Refresh {
             let prompt = &sources[entry.source].prompts[entry.prompt];
             panics::at("merge", &prompt.name);
             let known = members[entry.source];
+            if let Some(at) = entry.prompt.checked_sub(self.prompts(known).len()) {
+                let of_skills = &skill_prompts[entry.source];
+                of_skills.write(at, &known.source.id, &entry.public_name, &mut writer);
+                continue;
+            }
             let approval =
                 known.effective.as_ref().and_then(|served| served.approvals.get(entry.prompt));
             let approval = approval.cloned().unwrap_or_default();
@@ -187,7 +202,14 @@ impl Refresh {
         }
         segments.push(Arc::new(writer.finish()));
         segments.retain(|segment| !segment.is_empty());
-        let named = merged.left_out.into_iter().map(|left_out| LeftOut {
+        left_out.extend(self.left_out(&members, merged.left_out));
+        let texts = self.groups.texts(&segments);
+        Group { made_of, segments, skills, left_out, texts }
+    }
+
+    /// The prompts of a group that are left out.
+    fn left_out(&self, members: &[&KnownUpstream], unmerged: Vec<UnmergedPrompt>) -> Vec<LeftOut> {
+        let named = unmerged.into_iter().map(|left_out| LeftOut {
             upstream: members[left_out.source].source.id.to_string(),
             raw_name: left_out.raw_name,
             reason: left_out.reason,
@@ -198,10 +220,7 @@ impl Refresh {
             let withheld = known.effective.iter().flat_map(|effective| effective.left_out.clone());
             known.malformed(served.unwrap_or_default()).chain(known.blocked()).chain(withheld)
         });
-        let (skills, withheld) = self.skills(&members, &prefixes);
-        let left_out = named.chain(unnamed).chain(withheld).collect();
-        let texts = self.groups.texts(&segments);
-        Group { made_of, segments, skills, left_out, texts }
+        named.chain(unnamed).collect()
     }
 
     /// Merges the skills of a group.
@@ -225,6 +244,24 @@ impl Refresh {
             })
             .collect();
         SkillGroup::merge(&sources, prefixes)
+    }
+
+    /// The prompts that stand for skills of a group, by its members.
+    fn skill_prompts(
+        &self,
+        members: &[&KnownUpstream],
+        skills: &SkillGroup,
+    ) -> (Vec<SkillPrompts>, Vec<LeftOut>) {
+        let sources: Vec<_> = members
+            .iter()
+            .map(|known| PromptSource {
+                upstream: &known.source.id,
+                prompts: self.prompts(known),
+                offered: self.served(known).map_or(&[], |(walked, _)| &walked.listed.prompts),
+                skills_as_prompts: known.source.skills_as_prompts,
+            })
+            .collect();
+        SkillPrompts::of(skills, &sources)
     }
 
     /// The change of a definition since the content before.

@@ -151,7 +151,7 @@ impl Refresh {
                     continue;
                 }
                 () = announce.due(), if held.is_none() => {
-                    announce.tell(&self.content).await;
+                    announce.tell(&self.content, &self.skills).await;
                     continue;
                 }
                 () = edition_serves(&mut held), if held.is_some() => {
@@ -242,8 +242,10 @@ impl Refresh {
                 known.texts = old.texts;
                 known.effective = old.effective;
                 let mode = known.source.on_changed_definition;
-                if old.source.on_changed_definition != mode {
-                    // Names that were blocked may no longer be.
+                if old.source.on_changed_definition != mode
+                    || old.source.skills_as_prompts != known.source.skills_as_prompts
+                {
+                    // Names that were blocked may no longer be, nor skills prompts.
                     known.version.number = next_number();
                 }
                 // Only an act that names the upstream releases what is held.
@@ -604,6 +606,7 @@ mod tests {
                 store: Arc::new(LockStore::at("promptgate.lock".into())),
                 snapshot: false,
             },
+            skills_as_prompts: false,
         }
     }
 

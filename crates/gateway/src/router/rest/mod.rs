@@ -33,7 +33,7 @@ use domain::method::{ForeignMethod, Method};
 use domain::rest::{RestCapabilities, RestList, RestRequest};
 use domain::rights::{Allowed, PromptRef};
 use domain::skill;
-use domain::tool::{FIND_PROMPT, USE_PROMPT};
+use domain::tool::{FIND_PROMPT, FIND_SKILL, READ_SKILL, USE_PROMPT};
 use domain::unix_time::UnixSeconds;
 
 /// The upstream of `[rest]`, as an endpoint serves it.
@@ -86,7 +86,11 @@ impl RestUpstream<'_> {
                     .as_ref()
                     .is_some_and(|own| own.find(caller, name, NameKind::Tool, owner).is_some())
         };
-        [FIND_PROMPT, USE_PROMPT].contains(&name) || exposure.form == ToolForm::Each && is_listed()
+        match name {
+            FIND_PROMPT | USE_PROMPT => true,
+            FIND_SKILL | READ_SKILL => self.router.has_skills(endpoint),
+            _ => exposure.form == ToolForm::Each && is_listed(),
+        }
     }
 
     /// Takes a call through the gate to the upstream.
@@ -132,6 +136,7 @@ impl RestUpstream<'_> {
             digest: "".into(),
             overlay: None,
             version: None,
+            skill: None,
             approval: PromptApproval::default(),
         }
     }

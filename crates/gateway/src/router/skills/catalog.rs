@@ -5,10 +5,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::router::approval::PromptApproval;
-use crate::router::catalog::{
-    CatalogContent, LeftOut, LeftOutBy, ListedSkill, SkillCatalog, next_number,
-};
-use crate::router::owner::Owner;
+use crate::router::catalog::{CatalogContent, LeftOut, LeftOutBy, SkillCatalog, next_number};
+use crate::router::owner::{ListedSkill, Owner};
 use crate::router::segment::{Segment, SegmentWriter};
 use base::seal;
 use domain::call::SkillPart;
@@ -25,7 +23,7 @@ pub(in crate::router) struct FoundSkill<'a> {
 pub(in crate::router) enum FoundPart<'a> {
     /// As the list has it.
     Entry(&'a str),
-    File(&'a SkillFile),
+    File(&'a SkillFile, &'a Arc<Skill>),
     /// The elements of `resources`.
     Directory(String),
 }
@@ -102,13 +100,19 @@ impl ListedSkill {
             SkillPart::Entry | SkillPart::File => {
                 let mut files = self.skill.files.iter();
                 let file = files.find(|file| public_uri(&self.prefix, &file.path) == uri)?;
-                Some(FoundPart::File(file))
+                Some(FoundPart::File(file, &self.skill))
             }
         }
     }
 }
 
 impl SkillGroup {
+    /// The skills that are served, with their owners.
+    pub(super) fn served(&self) -> impl Iterator<Item = (&Owner, &ListedSkill)> {
+        let owners = self.segments.iter().flat_map(|segment| segment.owners());
+        owners.zip(self.skills.iter().map(|(_, listed)| listed))
+    }
+
     /// Merges the skills of upstreams with one prefix. Also returns what is left out.
     pub(in crate::router) fn merge(
         sources: &[SkillSource<'_>],
@@ -180,6 +184,7 @@ impl SkillGroup {
             overlay: None,
             approval: source.approvals.get(place).cloned().unwrap_or_default(),
             version: None,
+            skill: None,
         };
         writer.push_prompt(owner, |out| out.push_str(&entry));
         let listed = ListedSkill { prefix: source.prefix.clone(), skill: skill.clone() };

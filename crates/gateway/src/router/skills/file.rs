@@ -41,6 +41,16 @@ pub(in crate::router) fn verified<'a>(
     }
 }
 
+/// Returns the text of the one content of a result; `None` if it is not UTF-8.
+pub(super) fn text(result: Json<'_>) -> Option<String> {
+    let content = only_content(result)?;
+    if let Some(text) = content.get("text") {
+        return text.as_str().map(|text| text.into_owned());
+    }
+    let blob = content.get("blob")?.as_str()?;
+    String::from_utf8(BASE64_STANDARD.decode(blob.as_bytes()).ok()?).ok()
+}
+
 /// Returns the content of a result that has one.
 pub(crate) fn only_content(result: Json<'_>) -> Option<Json<'_>> {
     let contents = result.get("contents").filter(|contents| contents.kind() == JsonKind::Array)?;

@@ -5,6 +5,7 @@ pub(crate) mod approved;
 pub(crate) mod catalog;
 pub(crate) mod file;
 mod kept;
+pub(super) mod prompts;
 
 use std::sync::Arc;
 
@@ -71,7 +72,7 @@ pub(super) async fn answer(
     let body = match found.part {
         FoundPart::Entry(entry) => SkillBody::Entry(entry.to_owned()),
         FoundPart::Directory(elements) => SkillBody::Directory(elements),
-        FoundPart::File(file) => {
+        FoundPart::File(file, skill) => {
             let asking = AskedFile { owner, file, deadline };
             let offered = if is_snapshot {
                 let why = Kind::Unavailable("it does not offer the approved files".to_owned());
@@ -86,7 +87,8 @@ pub(super) async fn answer(
                     kept::file_or(upstream, owner, file, fault).await?
                 }
             };
-            SkillBody::File { uri: uri.to_owned(), result }
+            let skill = Some(skill).filter(|skill| skill.own_file() == Some(file)).cloned();
+            SkillBody::File { uri: uri.to_owned(), result, skill }
         }
     };
     router.count_use(call, owner, began);

@@ -496,7 +496,7 @@ mod tests {
         let content = Arc::new(CatalogContent::new(n.into(), segments, Vec::new(), Vec::new()));
         let config = Config::parse("g", "", Path::new(""), &[]).unwrap();
         let views = Arc::new(ViewCache::new(&config, Arc::new(Everything)));
-        Published { content, views, caller_lists: None }
+        Published { content, skills: Arc::default(), views, caller_lists: None }
     }
 
     fn digests_of(n: u8) -> ListDigests {

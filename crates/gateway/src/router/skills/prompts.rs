@@ -1,0 +1,164 @@
+//! Skills as prompts (`expose_skills`): a served skill of an upstream that asks for it is a prompt,
+//! too. Its get reads `SKILL.md` as any read of the file does.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::catalog::SkillGroup;
+use super::{AskedFile, read};
+use crate::router::approval::PromptApproval;
+use crate::router::call_channel::CallChannel;
+use crate::router::catalog::{LeftOut, LeftOutBy};
+use crate::router::owner::{ListedSkill, Owner};
+use crate::router::reply::{self, Reply};
+use crate::router::segment::SegmentWriter;
+use crate::router::source::composed;
+use crate::router::{RoutedCall, Router, origin};
+use domain::document::Document;
+use domain::fault::{Fault, UpstreamFaultKind as Kind};
+use domain::name::UpstreamId;
+use domain::prompt::Prompt;
+use domain::skill_prompt::{SkillMessages, TASK, prompt_of};
+
+/// The prompts of one upstream of a group, and whether its skills are prompts, too.
+pub(in crate::router) struct PromptSource<'a> {
+    pub upstream: &'a UpstreamId,
+    /// As they are served.
+    pub prompts: &'a [Prompt],
+    /// As the upstream lists them: one that is withheld keeps its name, too.
+    pub offered: &'a [Prompt],
+    pub skills_as_prompts: bool,
+}
+
+/// The prompts that stand for skills of one upstream, and the skills in the same order.
+#[derive(Default)]
+pub(in crate::router) struct SkillPrompts {
+    pub prompts: Vec<Prompt>,
+    skills: Vec<StandFor>,
+}
+
+/// The skill that a prompt stands for, as it is served.
+struct StandFor {
+    listed: Arc<ListedSkill>,
+    /// Of its entry.
+    digest: Arc<str>,
+    approval: PromptApproval,
+}
+
+impl SkillPrompts {
+    /// The prompts that stand for the served skills of a group, by the sources. Also returns the
+    /// skills whose prompts would have the name of another prompt.
+    pub(in crate::router) fn of(
+        group: &SkillGroup,
+        sources: &[PromptSource<'_>],
+    ) -> (Vec<Self>, Vec<LeftOut>) {
+        let mut all: Vec<Self> = sources.iter().map(|_| Self::default()).collect();
+        let mut left_out = Vec::new();
+        if !sources.iter().any(|source| source.skills_as_prompts) {
+            return (all, left_out);
+        }
+        let bridged = || {
+            let source = |owner: &Owner| {
+                let is_own =
+                    |s: &PromptSource<'_>| s.skills_as_prompts && *s.upstream == owner.upstream;
+                sources.iter().position(is_own)
+            };
+            group.served().filter_map(move |(owner, listed)| Some((source(owner)?, owner, listed)))
+        };
+        let prompts = sources.iter().flat_map(|source| source.prompts.iter().chain(source.offered));
+        let taken: HashSet<_> = prompts.map(|prompt| composed(prompt.listed_name())).collect();
+        let mut claims: HashMap<&str, usize> = HashMap::new();
+        for (_, _, listed) in bridged() {
+            *claims.entry(listed.skill.name()).or_default() += 1;
+        }
+        for (at, owner, listed) in bridged() {
+            let name = listed.skill.name();
+            if !taken.contains(name) && claims[name] == 1 {
+                all[at].push(owner, listed);
+                continue;
+            }
+            let upstream = owner.upstream.to_string();
+            let reason = format!("no prompt stands for the skill: {name:?} has another one");
+            let raw_name = owner.raw_name.to_string();
+            left_out.push(LeftOut { upstream, raw_name, reason, by: LeftOutBy::Name });
+        }
+        (all, left_out)
+    }
+
+    fn push(&mut self, owner: &Owner, listed: &ListedSkill) {
+        self.prompts.push(prompt_of(&listed.skill));
+        self.skills.push(StandFor {
+            listed: Arc::new(listed.clone()),
+            digest: owner.digest.clone(),
+            approval: owner.approval.clone(),
+        });
+    }
+
+    /// Writes one of the prompts under its public name.
+    pub(in crate::router) fn write(
+        &self,
+        at: usize,
+        upstream: &UpstreamId,
+        public_name: &str,
+        writer: &mut SegmentWriter,
+    ) {
+        let (prompt, skill) = (&self.prompts[at], &self.skills[at]);
+        let owner = Owner {
+            public_name: public_name.into(),
+            upstream: upstream.clone(),
+            raw_name: prompt.name.as_str().into(),
+            arguments: prompt.arguments.as_slice().into(),
+            digest: skill.digest.clone(),
+            overlay: None,
+            approval: skill.approval.clone(),
+            version: None,
+            skill: Some(skill.listed.clone()),
+        };
+        writer.push_prompt(owner, |out| prompt.write(public_name, out));
+    }
+}
+
+/// Gets a prompt that stands for a skill.
+///
+/// # Errors
+/// An argument that the prompt does not have, and the faults of reading a file of the skill.
+pub(in crate::router) async fn get(
+    (router, routed): (&Router, &RoutedCall<'_>),
+    skill: &ListedSkill,
+    arguments: Option<&Document>,
+    channel: &CallChannel,
+    deadline: Instant,
+) -> Result<Reply, Fault> {
+    let RoutedCall { call, authorized, owner, upstream, .. } = routed;
+    let task = task(arguments)?;
+    let ListedSkill { prefix, skill } = skill;
+    let file = skill.own_file().ok_or(Fault::Internal)?;
+    let asking = AskedFile { owner, file, deadline };
+    let result = read(upstream, (call, authorized), asking, channel).await?;
+    let protocol = |why: &str| Fault::upstream(owner.upstream.as_str(), Kind::Protocol(why.into()));
+    let text = super::file::text(result.json());
+    let text =
+        text.ok_or_else(|| protocol("SKILL.md is not UTF-8, as the prompt of a skill is"))?;
+    let uri = skill.public_uri(prefix);
+    let reads_files = call.client.reads_skills
+        && router.lists.views.serves_unlisted(&call.endpoint, &owner.upstream, &uri);
+    let task = task.as_deref().unwrap_or_default();
+    let messages = SkillMessages { skill, prefix, text: &text, task, reads_files };
+    let result = messages.result().ok_or(Fault::Internal)?;
+    // It is a prompt by now, and is checked as one.
+    reply::prompt(result, origin(owner), upstream.config().settings.content).map(Reply::Prompt)
+}
+
+/// Returns the argument of a prompt that stands for a skill.
+fn task(arguments: Option<&Document>) -> Result<Option<String>, Fault> {
+    let mut task = None;
+    for (key, value) in arguments.into_iter().flat_map(|arguments| arguments.json().members()) {
+        if !key.is(TASK) {
+            return Err(Fault::invalid_params(format!("the prompt has one argument, `{TASK}`")));
+        }
+        task = value.as_str().map(|task| task.into_owned());
+    }
+    Ok(task)
+}
