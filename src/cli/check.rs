@@ -10,6 +10,7 @@ use super::failure::Failure;
 use super::git::tracks;
 use super::load::load;
 use super::output::{printable, prompts};
+use super::skill_bounds;
 use super::unmatched::KnownPrompts;
 use base::platform::wall_clock;
 use config::error::Origin;
@@ -88,6 +89,7 @@ pub(super) fn warnings(path: &Path, config: &Config, lists: &[Option<PromptList>
     let remarks = lists.iter().flatten().flat_map(|list| list.remarks.clone());
     let mut warnings: Vec<_> = remarks.collect();
     warnings.extend(KnownPrompts::new(config, lists).warnings(path));
+    warnings.extend(skill_bounds::warnings(config, lists));
     let is_git = |up: &&UpstreamSettings| matches!(up.transport, Transport::Git(_));
     if let Some(upstream) = config.upstreams.iter().find(is_git) {
         let id = &upstream.id;

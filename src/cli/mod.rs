@@ -35,6 +35,7 @@ mod rollouts;
 mod serve;
 mod skills;
 mod status;
+mod skill_bounds;
 mod unmatched;
 #[cfg(target_os = "linux")]
 mod supervise;

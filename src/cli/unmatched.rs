@@ -41,9 +41,16 @@ impl<'a> KnownPrompts<'a> {
         for (upstream, list) in config.upstreams.iter().zip(lists) {
             let Some(list) = list else { continue };
             let names = list.prompts.iter().map(|prompt| prompt.name.clone());
-            let names: Vec<String> = names.collect();
+            let mut names: Vec<String> = names.collect();
             let public = |raw: &String| config.naming.public(&upstream.prefix, raw).ok();
             known.public.extend(names.iter().filter_map(public));
+            for skill in &list.skills {
+                known.public.insert(skill.public_uri(&upstream.prefix));
+                if upstream.skills_as_prompts {
+                    known.public.extend(config.naming.public(&upstream.prefix, skill.name()));
+                }
+                names.push(skill.path.to_string());
+            }
             known.raw.insert(upstream.id.as_str(), names);
         }
         known

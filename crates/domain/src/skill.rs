@@ -27,6 +27,10 @@ pub const MAX_FILES: usize = 512;
 /// Most bytes of all files of one skill (extension, limits).
 pub const MAX_SIZE: u64 = 16 << 20;
 
+/// Most skills, and most bytes of their entries, that a host takes from one server: those of Claude
+/// Code, the only one that is known.
+const HOST_MAX: SkillCount = SkillCount { skills: 100, bytes: 512 << 10 };
+
 /// Longest URI of a file, in bytes, as its upstream writes it. A cursor holds one.
 const MAX_URI: usize = 512;
 
@@ -38,6 +42,27 @@ const MAX_DESCRIPTION: usize = 1024;
 
 /// Longest `compatibility` of a skill, in characters (Agent Skills specification).
 const MAX_COMPATIBILITY: usize = 500;
+
+/// A number of skills.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct SkillCount {
+    pub skills: usize,
+    /// Of their entries in the list.
+    pub bytes: usize,
+}
+
+impl SkillCount {
+    /// Counts another entry.
+    pub fn add(&mut self, bytes: usize) {
+        self.skills += 1;
+        self.bytes += bytes;
+    }
+}
+
+/// Whether hosts drop some of these skills, if they come from one server.
+pub fn exceeds_hosts(count: SkillCount) -> bool {
+    count.skills > HOST_MAX.skills || count.bytes > HOST_MAX.bytes
+}
 
 /// A checked entry of `skills/list`.
 #[derive(Clone, Debug, Eq, PartialEq)]

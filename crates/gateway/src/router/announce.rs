@@ -19,6 +19,7 @@ use base::seal;
 use domain::approval::ApprovalState;
 use domain::fault::excerpt;
 use domain::overlay;
+use domain::skill::SkillCount;
 
 /// Announces the changes that the refresh has found, debounced.
 pub(crate) struct Announcer {
@@ -33,6 +34,8 @@ pub(crate) struct Announcer {
     pub debounce: Debounce,
     /// The endpoints whose prompts exceed `tools_max`, as they were logged.
     pub beyond_tools_max: Vec<String>,
+    /// Likewise, the endpoints with more skills than hosts take.
+    pub beyond_hosts: Vec<String>,
     pub audit: Audit,
     pub(super) shares: ChangeShares,
     pub telemetry: Telemetry,
@@ -101,6 +104,7 @@ impl Announcer {
             lists.release_before(content.generation);
         }
         self.warn_beyond_tools_max(content);
+        self.warn_beyond_hosts(skills);
         let seen = Published {
             content: content.clone(),
             skills: skills.clone(),
@@ -128,6 +132,22 @@ impl Announcer {
             }
         }
         self.beyond_tools_max = beyond.into_iter().map(str::to_owned).collect();
+    }
+
+    /// Logs each endpoint that begins to have more skills than hosts take.
+    fn warn_beyond_hosts(&mut self, skills: &SkillCatalog) {
+        let beyond = self.views.beyond_hosts(skills);
+        for (endpoint, SkillCount { skills, bytes }) in &beyond {
+            if !self.beyond_hosts.iter().any(|known| known == endpoint) {
+                warn!(
+                    endpoint,
+                    skills,
+                    bytes,
+                    "more skills than hosts take from one server; serve fewer by a view"
+                );
+            }
+        }
+        self.beyond_hosts = beyond.into_iter().map(|(endpoint, _)| endpoint.to_owned()).collect();
     }
 
     /// Records and logs prompts whose definitions changed under the same names, within the shares

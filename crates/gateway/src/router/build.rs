@@ -73,6 +73,7 @@ impl Router {
             caller_lists: caller_lists.clone(),
             debounce: debounce(config),
             beyond_tools_max: Vec::new(),
+            beyond_hosts: Vec::new(),
             audit: upstream_deps.audit.clone(),
             shares: ChangeShares::default(),
             telemetry: upstream_deps.telemetry.clone(),

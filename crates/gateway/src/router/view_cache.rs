@@ -22,6 +22,7 @@ use domain::glob::Glob;
 use domain::method::Method;
 use domain::name::UpstreamId;
 use domain::rights::{Allowed, Rights};
+use domain::skill::{SkillCount, exceeds_hosts};
 
 /// Makes and caches views.
 pub struct ViewCache {
@@ -220,6 +221,28 @@ impl ViewCache {
                 && self.tool_form(content, endpoint) == Some(ToolForm::Pair)
         };
         endpoints.filter(is_beyond).collect()
+    }
+
+    /// The endpoints with more skills than hosts take from one server, and how many they have,
+    /// before rights.
+    pub(crate) fn beyond_hosts<'a>(&'a self, skills: &SkillCatalog) -> Vec<(&'a str, SkillCount)> {
+        let content = &skills.content;
+        let everyone = &content.everyone;
+        let all = SkillCount { skills: everyone.len(), bytes: everyone.text_size() };
+        if !exceeds_hosts(all) {
+            return Vec::new();
+        }
+        let count = |(endpoint, part): (&'a String, &CatalogPart)| {
+            let served = content.owners().filter(|owner| {
+                part.upstreams.contains(&owner.upstream) && part.serves_name(&owner.public_name)
+            });
+            let mut count = SkillCount::default();
+            let sizes = served.filter_map(|owner| content.listed(&owner.public_name));
+            sizes.for_each(|entry| count.add(entry.text().len()));
+            (endpoint.as_str(), count)
+        };
+        let counts = self.parts.iter().map(count).chain([(self.main.0.as_str(), all)]);
+        counts.filter(|(_, count)| exceeds_hosts(*count)).collect()
     }
 
     /// The number of prompts of an endpoint, before rights.
