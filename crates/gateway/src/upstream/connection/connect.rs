@@ -74,7 +74,7 @@ enum ConnectTarget {
         _watch: Option<Watch>,
     },
     Git {
-        source: GitSource,
+        source: Box<GitSource>,
         last: LastSnapshot<GitTree>,
     },
     Store {
@@ -115,7 +115,7 @@ impl ConnectTarget {
             }
             config::Transport::Git(git) => {
                 let (id, audit) = (sinks.upstream.clone(), sinks.audit.clone());
-                let source = GitSource::new(id, git, &upstream.settings, audit);
+                let source = Box::new(GitSource::new(id, git, &upstream.settings, audit));
                 Self::Git { source, last: LastSnapshot::default() }
             }
             config::Transport::Store(store) => {

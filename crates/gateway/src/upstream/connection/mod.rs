@@ -40,7 +40,7 @@ use domain::via::Via;
 pub enum Connection {
     /// The prompts of a library or of a prompt store, as they were read last.
     Library(Arc<LibrarySnapshot>),
-    Remote(RemoteConnection),
+    Remote(Box<RemoteConnection>),
 }
 
 /// The negotiated properties of a connection that calls depend on before they have one.
@@ -85,7 +85,8 @@ impl Connection {
             child.put_in_service();
         }
         // The handshake has used the ids 0 to 2.
-        Ok(Self::Remote(RemoteConnection { transport, conversation, next_id: AtomicU64::new(3) }))
+        let next_id = AtomicU64::new(3);
+        Ok(Self::Remote(Box::new(RemoteConnection { transport, conversation, next_id })))
     }
 
     /// Receives `list_changed` notifications until their stream ends; see [`Conversation::listen`].
