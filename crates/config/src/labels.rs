@@ -71,7 +71,7 @@ pub struct LabelsMistake {
     pub text: String,
 }
 
-/// What became of a move.
+/// The outcome of a move.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum MoveOutcome {
     Moved {
@@ -114,8 +114,8 @@ impl std::fmt::Display for LabelsMistake {
     }
 }
 
-/// Whether a text can name a label: 1 to 64 characters of `A-Z`, `a-z`, `0-9`, `.`, `_` and `-`, not
-/// digits alone, which are versions, and not [`LATEST`].
+/// Whether a text can name a label: 1 to 64 characters of `A-Z`, `a-z`, `0-9`, `.`, `_` and `-`,
+/// not digits alone, which are versions, and not [`LATEST`].
 pub fn is_label(text: &str) -> bool {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     (1..=MAX_LABEL).contains(&text.len())
@@ -280,7 +280,7 @@ pub fn moved(text: &str, wanted: &LabelMove) -> Result<(String, MoveOutcome), St
         }
     }
     let text = document.to_string();
-    // What is written must be read again.
+    // A text that is written must be read again.
     LabelFile::parse(&text).map_err(|mistake| mistake.to_string())?;
     Ok((text, outcome))
 }
@@ -336,8 +336,8 @@ fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Moves a label in the file of a library's folder. `tag` is [`LabelFile::tag`] of the labels that the
-/// person saw; `None` for those that are there. Blocks.
+/// Moves a label in the file of a library's folder. `tag` is [`LabelFile::tag`] of the labels that
+/// the person saw; `None` for those that are there. Blocks.
 ///
 /// # Errors
 /// The labels are others by now, the move is refused, or the file cannot be written.

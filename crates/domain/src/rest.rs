@@ -158,8 +158,8 @@ pub struct ResourceCapability {
     pub subscribe: bool,
 }
 
-/// Capabilities of which the gateway itself takes care, skills among them, and `tasks`, whose ids are those of a
-/// session: callers that share one would see those of others.
+/// Capabilities of which the gateway itself takes care, skills among them, and `tasks`, whose ids
+/// are those of a session: callers that share one would see those of others.
 const NOT_PASSED: [&str; 10] = [
     "prompts",
     "completions",
@@ -225,7 +225,7 @@ impl RestCapabilities {
         }
     }
 
-    /// What is declared for an upstream that was not reached yet: what most have.
+    /// The declaration for an upstream that was not reached yet: that of most.
     pub fn assumed() -> Self {
         let resources = ResourceCapability { list_changed: true, subscribe: false };
         Self { tools: Some(true), resources: Some(resources), ..Self::default() }

@@ -1,5 +1,5 @@
-//! The gateways that a request has passed, so that those in a circle refuse it, as proxies do by the
-//! header `Via` (RFC 9110, section 7.6.3).
+//! The gateways that a request has passed, so that those in a circle refuse it, as proxies do by
+//! the header `Via` (RFC 9110, section 7.6.3).
 
 use super::json::Json;
 
@@ -13,8 +13,8 @@ const MAX_HOPS: usize = 8;
 /// Longest pseudonym, in bytes.
 const MAX_PSEUDONYM: usize = 32;
 
-/// The gateways that a request has passed, or those that stand behind an upstream: the pseudonyms of
-/// their installations, separated by spaces.
+/// The gateways that a request has passed, or those that stand behind an upstream: the pseudonyms
+/// of their installations, separated by spaces.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Via(String);
 

@@ -1,5 +1,5 @@
-//! The comparison of a text with the approved one. Texts that were found to be approved are kept, so
-//! that the next get of the same text is compared without a hash.
+//! The comparison of a text with the approved one. Texts that were found to be approved are kept,
+//! so that the next get of the same text is compared without a hash.
 
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;

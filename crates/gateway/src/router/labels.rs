@@ -59,7 +59,7 @@ impl LabelledPrompt {
         })
     }
 
-    /// What moves the labels instead; `None` where they are moved here.
+    /// The way to move the labels elsewhere; `None` where they are moved here.
     pub fn read_only(&self) -> Option<&'static str> {
         self.folder.is_none().then_some(
             "its labels.toml is in a git repository: change it there, and the gateway follows within `poll`",

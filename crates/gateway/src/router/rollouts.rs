@@ -29,7 +29,7 @@ pub struct Rollouts {
     shared: Arc<RouterSharedState>,
 }
 
-/// What is known of the rollouts that were configured since the start, one of each prompt and pair
+/// The states of the rollouts that were configured since the start, one of each prompt and pair
 /// of versions: an edit of the share keeps it.
 #[derive(Default)]
 pub(super) struct RolloutStates(Mutex<Vec<RolloutState>>);

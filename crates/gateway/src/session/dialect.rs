@@ -58,7 +58,7 @@ pub struct Offer {
     pub tools: ToolOffer,
     /// Declared in the modern era only: no other has the extension.
     pub skills: bool,
-    /// What the upstream of `[rest]` has declared.
+    /// The capabilities that the upstream of `[rest]` has declared.
     pub rest: Option<Arc<RestCapabilities>>,
     /// The gateway, and those behind its upstreams.
     pub via: Via,

@@ -31,7 +31,8 @@ pub(crate) struct ServerAttributes<'a> {
     pub session: Option<&'a [u8]>,
     /// The JSON-RPC id, as JSON.
     pub id: &'a str,
-    /// The name that the client sent, whether or not anything has it, with the key of its attribute.
+    /// The name that the client sent, whether or not anything has it, with the key of its
+    /// attribute.
     pub target: Option<(&'static str, &'a str)>,
     pub client: Option<IpAddr>,
 }
@@ -219,8 +220,9 @@ const RESOURCE_URI: &str = "mcp.resource.uri";
 /// The method of a walk.
 const LIST: &str = Method::List.as_str();
 
-/// Starts a span `{method} {name}`, without a URI as the name, as a child of `trace`, which then names it as the parent.
-/// Attributes are computed only if the span is recorded. Returns `None` if spans are not exported.
+/// Starts a span `{method} {name}`, without a URI as the name, as a child of `trace`, which then
+/// names it as the parent. Attributes are computed only if the span is recorded. Returns `None` if
+/// spans are not exported.
 fn start(
     telemetry: &Telemetry,
     kind: SpanKind,

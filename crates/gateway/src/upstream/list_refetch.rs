@@ -1,5 +1,5 @@
-//! When the list of an upstream is fetched again: after `list_changed` at most once a second, by its
-//! age, and less often while it changes again and again.
+//! When the list of an upstream is fetched again: after `list_changed` at most once a second, by
+//! its age, and less often while it changes again and again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

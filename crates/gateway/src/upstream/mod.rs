@@ -314,8 +314,8 @@ impl Upstream {
         self.negotiated().is_some_and(|negotiated| !negotiated.declares_at_open)
     }
 
-    /// Returns the capabilities beside prompts that the upstream has declared last. Until it has, and
-    /// where each caller has a connection of its own, those that most upstreams have.
+    /// Returns the capabilities beside prompts that the upstream has declared last. Until it has,
+    /// and where each caller has a connection of its own, those that most upstreams have.
     pub(crate) fn rest_capabilities(&self) -> Arc<RestCapabilities> {
         let mut known = self.rest_capabilities.lock().unwrap_or_else(PoisonError::into_inner);
         if let ConnectionState::Up(connection) = &*self.connection_state.borrow()

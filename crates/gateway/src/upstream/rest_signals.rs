@@ -1,4 +1,4 @@
-//! What the upstream of `[rest]` announces about its tools and resources.
+//! Announcements of the upstream of `[rest]` about its tools and resources.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! What is not prompts: requests for tools, resources and other methods go to one designated
+//! The way of `[rest]`: requests for tools, resources and other methods go to one designated
 //! upstream (`[rest]`), unmerged and unrenamed, through the same gate and the same bridge as gets.
 
 use std::sync::Arc;

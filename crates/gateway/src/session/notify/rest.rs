@@ -12,7 +12,7 @@ use domain::method::{RESOURCES_LIST_CHANGED, TOOLS_LIST_CHANGED};
 pub(crate) struct RestNotices {
     changes: watch::Receiver<RestChanges>,
     lists: RestLists,
-    /// What the client knows.
+    /// The changes that the client knows.
     announced: RestChanges,
     /// When another notification may be sent.
     due: Instant,

@@ -43,8 +43,8 @@ impl CallSecrets {
         })
     }
 
-    /// Removes the secrets from a response. The messages of a prompt and the results of `[rest]` are
-    /// not searched: they may be large, and each is the upstream's own.
+    /// Removes the secrets from a response. The messages of a prompt and the results of `[rest]`
+    /// are not searched: they may be large, and each is the upstream's own.
     ///
     /// # Errors
     /// [`Kind::Protocol`] if nothing can be left of it.

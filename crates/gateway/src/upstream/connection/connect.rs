@@ -41,7 +41,7 @@ pub(crate) struct DriverSignals {
     pub session_lost: Arc<Notify>,
     /// The stored sign-in may have changed.
     pub logins_changed: Arc<Notify>,
-    /// What it announces beside prompts, where `[rest]` names it.
+    /// Its announcements beside prompts, where `[rest]` names it.
     pub rest: Arc<RestSignals>,
 }
 

@@ -300,7 +300,8 @@ impl Connection {
         }
     }
 
-    /// Returns the gateways behind the upstream, as its handshake showed them; nothing for a library.
+    /// Returns the gateways behind the upstream, as its handshake showed them; nothing for a
+    /// library.
     pub fn behind(&self) -> Option<&Via> {
         match self {
             Connection::Library(_) => None,

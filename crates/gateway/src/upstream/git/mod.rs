@@ -77,7 +77,8 @@ const MAX_TEXT: usize = 1 << 20;
 /// Longest list of the files of a commit: four hundred bytes for each.
 const MAX_LISTING: usize = MAX_FILES * 400;
 
-/// The variable of the trusted certificates, before which git's own configuration counts for nothing.
+/// The variable of the trusted certificates, before which git's own configuration counts for
+/// nothing.
 const CA_FILE: &str = "GIT_SSL_CAINFO";
 
 /// Variables that git inherits: how to reach an agent of ssh, and certificates.

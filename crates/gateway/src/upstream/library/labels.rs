@@ -57,7 +57,7 @@ impl LibraryLabels {
         Self { label: label.to_owned(), last: Mutex::default() }
     }
 
-    /// Those of an upstream; other upstreams than libraries have none.
+    /// The labels of an upstream; other upstreams than libraries have none.
     pub(crate) fn of(transport: &Transport) -> Self {
         match transport {
             Transport::Library(library) => Self::new(&library.label),
@@ -66,8 +66,8 @@ impl LibraryLabels {
         }
     }
 
-    /// Reads the file, and returns what is wrong with it. `None`: it is not known which labels there
-    /// are; the last good ones count, if there are some.
+    /// Reads the file, and returns what is wrong with it. `None`: it is not known which labels
+    /// there are; the last good ones count, if there are some.
     pub(super) fn read(
         &self,
         folder: &Path,
@@ -104,8 +104,8 @@ impl LibraryLabels {
         self.last().file.clone().unwrap_or_default()
     }
 
-    /// Chooses the versions of the labels of one prompt. `file`: as [`LibraryLabels::read`] returned
-    /// it.
+    /// Chooses the versions of the labels of one prompt. `file`: as [`LibraryLabels::read`]
+    /// returned it.
     pub(super) fn choose(
         &self,
         prompt: &str,

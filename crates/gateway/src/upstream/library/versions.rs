@@ -30,7 +30,7 @@ pub struct LibraryVersions {
     pub prompts: BTreeMap<String, VersionsOfPrompt>,
     /// The labels that are in use.
     pub file: LabelFile,
-    /// What is wrong with the labels.
+    /// The mistakes in the labels.
     pub problems: Vec<String>,
 }
 

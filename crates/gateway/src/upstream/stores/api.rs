@@ -39,7 +39,7 @@ pub(super) struct Row {
     pub found: Found,
 }
 
-/// What the list says of a prompt under one label.
+/// A prompt under one label, as the list has it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Listed {
     /// `NAME`.

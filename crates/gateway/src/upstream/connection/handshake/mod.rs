@@ -55,7 +55,7 @@ pub(crate) struct Capabilities {
     pub completions: bool,
     /// The extension for skills.
     pub skills: bool,
-    /// Those that do not concern prompts; `None` where they are not known.
+    /// The capabilities beside prompts; `None` where they are not known.
     pub rest: Option<Arc<RestCapabilities>>,
     /// The gateways behind it, itself the first if it is one.
     pub behind: Via,
