@@ -243,6 +243,10 @@ fn property_6_a_caller_sees_the_same_whatever_another_one_does() {
         let keys = api_key("alice", "alice") + &api_key("bob", "bob") + "groups = [\"more\"]\n";
         let toml =
             keys + RULES + &upstream_tables(&[("one", &one), ("two", &two), ("asks", &asks)]);
+        // Its pseudonym is made of the key, and the three must be alike.
+        let key =
+            "[server]\nseal_key = { value = \"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\" }\n";
+        let toml = key.to_owned() + &toml;
         let mut gateways = Vec::new();
         for _ in 0..3 {
             let gateway = Gateway::start(&toml).await;

@@ -109,7 +109,18 @@ impl Everything {
             }
             servers.push(server);
         }
+        toml += "[upstreams.house]\ntransport = \"library\"\npath = \"house\"\n";
+        toml += "[[rollouts]]\nprompt = \"house__refund\"\nto = \"candidate\"\nshare = 0.5\ngroups = [\"staff\"]\n\
+            steps = [{ at = \"2126-01-01T00:00:00Z\", share = 1 }]\nstep_back = { share = 0.1, over = 10 }\n";
         let folder = Folder::new(&toml);
+        let versions = folder.path().join("house/refund/versions");
+        std::fs::create_dir_all(&versions).unwrap();
+        for number in 1..=2 {
+            let text = format!("---\nname: refund\ndescription: d\n---\nversion {number}");
+            std::fs::write(versions.join(format!("{number}.md")), text).unwrap();
+        }
+        let labels = "[refund]\nproduction = 1\ncandidate = 2\n";
+        std::fs::write(folder.path().join("house/labels.toml"), labels).unwrap();
         let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
         Self { folder, process, admin: with_token(&admin), changeable, _servers: servers }
     }
@@ -150,6 +161,20 @@ async fn every_answer_is_as_it_is_described() {
     let revoked = post(admin, "/accounts/revoke", &json!({"upstream": "own"})).await;
     described.check("POST", "/api/v1/accounts/revoke", &revoked);
     assert_eq!(revoked.json()["revoked"].as_array().unwrap().len(), 1);
+
+    let rollouts = described.get(admin, "/api/v1/rollouts", "/api/v1/rollouts").await.json();
+    assert_eq!(rollouts["rollouts"][0]["state"], "running", "{rollouts}");
+    let rearmed = post(admin, "/rollouts/rearm", &json!({"prompt": "house__refund"})).await;
+    described.check("POST", "/api/v1/rollouts/rearm", &rearmed);
+    assert_eq!(rearmed.json(), json!({"rearmed": false}));
+
+    let labels = described.get(admin, "/api/v1/labels", "/api/v1/labels").await.json();
+    let tag = labels["prompts"][0]["tag"].as_str().unwrap();
+    let headers = [("If-Match", tag), ("Content-Type", "application/json")];
+    let path = "/api/v1/labels/house__refund/production";
+    let moved = admin.send("PUT", path, &headers, b"{\"version\":2,\"why\":\"read\"}").await;
+    described.check("PUT", "/api/v1/labels/{name}/{label}", &moved);
+    assert_eq!(moved.status, 200, "{}", text(&moved));
 
     let find = json!({"find": {"find": {"caller": "ci"}, "limit": 2, "before": null}});
     let found = post(admin, "/evidence", &json!({"question": find})).await;
@@ -247,7 +272,7 @@ async fn refusals(described: &mut Description, everything: &Everything) {
         .operations()
         .map(|(path, method, _)| (path.to_owned(), method.to_uppercase()))
         .collect();
-    let real = |path: &str| path.replace("{name}", "modern__all");
+    let real = |path: &str| path.replace("{name}", "modern__all").replace("{label}", "production");
     for (template, method) in &operations {
         let path = real(template);
         if !["/livez", "/readyz"].contains(&path.as_str()) {
@@ -258,7 +283,7 @@ async fn refusals(described: &mut Description, everything: &Everything) {
         let rebound = admin.send(method, &path, &[("Host", "evil.example")], b"").await;
         assert_eq!(rebound.status, 403);
         described.check(method, template, &rebound);
-        let other = if method == "GET" { "DELETE" } else { "PUT" };
+        let other = if method == "POST" { "PUT" } else { "DELETE" };
         let refused = admin.send(other, &path, &[], b"").await;
         assert_eq!(refused.status, 405, "{other} {path}");
         described.check(method, template, &refused);
@@ -282,12 +307,12 @@ async fn refusals(described: &mut Description, everything: &Everything) {
             (&json[..], "{\"unknown\":1}", 400),
             (&json[..], large.as_str(), 413),
         ] {
-            let Some(reply) = admin.try_send("POST", &path, headers, body.as_bytes()).await else {
+            let Some(reply) = admin.try_send(method, &path, headers, body.as_bytes()).await else {
                 assert_eq!(status, 413, "only a body that is too large is not read to its end");
                 continue;
             };
             assert_eq!(reply.status, status, "{path}: {}", text(&reply));
-            described.check("POST", template, &reply);
+            described.check(method, template, &reply);
         }
         if template.contains("/approvals/") {
             let known = json!({"prompts": ["up__p"]}).to_string();

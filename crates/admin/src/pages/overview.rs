@@ -240,7 +240,7 @@ async fn first_steps(
 }
 
 /// The events of the feed: decisions, reloads, definitions, upstreams, and people who sign in.
-const CHANGES: [&str; 32] = [
+const CHANGES: [&str; 34] = [
     "prompt_approved",
     "prompt_approved_by_one",
     "prompt_rejected",
@@ -261,6 +261,8 @@ const CHANGES: [&str; 32] = [
     "login_failed",
     "login_forgotten",
     "account_revoked",
+    "label_moved",
+    "label_proposed",
     "rollout_stepped_back",
     "rollout_rearmed",
     "child_started",
