@@ -204,13 +204,15 @@ impl Desk {
         Self { library, log, gateway, admin }
     }
 
-    /// The prompt with its labels, once the gateway has read them.
+    /// The prompt with its labels.
+    async fn look(&self) -> Value {
+        let shown = self.admin.send("GET", "/api/v1/labels", &[], b"").await.json();
+        shown["prompts"][0].clone()
+    }
+
+    /// The same, once the gateway has read them.
     async fn row(&self, accept: impl FnMut(&Value) -> bool) -> Value {
-        let look = async || {
-            let shown = self.admin.send("GET", "/api/v1/labels", &[], b"").await.json();
-            shown["prompts"][0].clone()
-        };
-        eventually(look, accept).await
+        eventually(async || self.look().await, accept).await
     }
 
     async fn put(&self, label: &str, tag: &str, body: Value) -> (u16, Value) {
@@ -238,8 +240,9 @@ async fn a_move_over_the_api_is_of_what_was_seen_and_on_record() {
     let expected = json!({"name": REFUND, "label": "candidate", "from": 3, "to": 2, "needsSecondPerson": false});
     assert_eq!((status, &done), (200, &expected));
     assert!(desk.library.labels().starts_with("protected = [\"production\"]\n# reviewed\n"));
+    let moved = desk.look().await;
+    assert_eq!(moved["labels"]["candidate"], 2, "the answer comes once the move can be seen");
     assert_eq!(desk.put("candidate", &tag(&row), body).await.0, 412, "seen before the move");
-    let moved = desk.row(|row| row["labels"]["candidate"] == 2).await;
     for (version, expected) in [(9, 409), (2, 409)] {
         let (status, said) = desk.put("candidate", &tag(&moved), json!({"version": version})).await;
         assert_eq!(status, expected, "{said}");

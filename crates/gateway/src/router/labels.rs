@@ -1,18 +1,24 @@
 //! Labels of library prompts: which versions they name, and their moves.
 
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::Router;
 use super::approvals::Decider;
 use super::blocking::beside_calls;
 use crate::upstream::Upstream;
-use crate::upstream::library::VersionsOfPrompt;
+use crate::upstream::library::{LibraryVersions, VersionsOfPrompt};
 use audit::record::AuditEvent;
 use config::Transport;
 use config::labels::{LabelMove, MoveError, MoveOutcome, move_label};
+
+/// Longest wait until a library was read again.
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The labels of all libraries.
 #[derive(Clone, Copy)]
@@ -104,7 +110,8 @@ impl LabelledPrompts<'_> {
     }
 
     /// Moves a label of a prompt, and records it. `tag` is [`LabelledPrompt::tag`] of what the
-    /// person saw; `None` for what is there. The gateway serves it once it has read the file again.
+    /// person saw; `None` for what is there. Returns once the gateway has read the file again, or after
+    /// [`READ_TIMEOUT`].
     ///
     /// # Errors
     /// The labels are others by now, the move is refused, or the file cannot be written.
@@ -139,9 +146,19 @@ impl LabelledPrompts<'_> {
             audit.note(event(&outcome, &wanted, &upstream).text("via", via));
             Ok(outcome)
         }));
-        match moving.await {
-            Ok(outcome) => outcome,
-            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        let outcome = moving.await.unwrap_or_else(|error| resume_unwind(error.into_panic()))?;
+        let _ = timeout(READ_TIMEOUT, self.until_read(prompt)).await;
+        Ok(outcome)
+    }
+
+    /// Waits until the library has other labels of a prompt than those that were shown, so that a
+    /// person who has moved one sees it.
+    async fn until_read(&self, shown: &LabelledPrompt) {
+        let mut upstreams = self.router.upstreams.values();
+        if let Some(upstream) = upstreams.find(|one| one.config().id.as_str() == shown.upstream) {
+            let is_other =
+                |library: &LibraryVersions| library.file.tag(&shown.raw_name) != shown.tag;
+            upstream.until_library_versions(is_other).await;
         }
     }
 }

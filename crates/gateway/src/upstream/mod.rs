@@ -189,6 +189,19 @@ impl Upstream {
         }
     }
 
+    /// Waits until the versions and labels of a library are as `holds` says.
+    pub(crate) async fn until_library_versions(&self, holds: impl Fn(&LibraryVersions) -> bool) {
+        let mut connection_state = self.connection_state.clone();
+        let is_so = |state: &ConnectionState| match state {
+            ConnectionState::Up(connection) => {
+                connection.library().is_some_and(|library| holds(&library.versions))
+            }
+            _ => false,
+        };
+        // An upstream that ends has nothing to wait for.
+        let _ = connection_state.wait_for(is_so).await;
+    }
+
     /// Returns the commit whose files are served, for a library in a git repository.
     pub(crate) fn commit(&self) -> Option<Arc<str>> {
         match self.connection_state() {
