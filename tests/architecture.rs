@@ -360,10 +360,10 @@ fn one_function_makes_the_proof_that_an_upstream_demands() {
 /// Where tasks are spawned that live as long as a call, a connection or a request of an operator,
 /// and how many. All others live as long as the gateway, and are spawned by `Supervisor`, which
 /// notices when one fails.
-const SHORT_TASKS: [(&str, usize); 27] = [
+const SHORT_TASKS: [(&str, usize); 28] = [
     ("admin/accounts.rs", 1),
     ("admin/evidence.rs", 1),
-    ("app/replicas.rs", 6),
+    ("app/replicas.rs", 7),
     ("gateway/cluster/relay/mod.rs", 1),
     // A connection to the store.
     ("gateway/cluster/store/connect.rs", 1),
@@ -378,6 +378,7 @@ const SHORT_TASKS: [(&str, usize); 27] = [
     ("gateway/router/caller_lists/mod.rs", 2),
     ("gateway/router/caller_lists/watching.rs", 1),
     ("gateway/router/labels.rs", 1),
+    ("gateway/router/rollouts.rs", 1),
     ("gateway/router/suspended_calls.rs", 1),
     ("gateway/session/call/run.rs", 2),
     // A webhook for the other replicas.

@@ -6,7 +6,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{Semaphore, broadcast, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -21,6 +22,7 @@ use gateway::cluster::{
     ClusterDeps, ClusterMember, Handling, Presence, Receipt, RelayMessage, Relayed,
 };
 use gateway::downstream::Endpoint;
+use gateway::router::step_backs::StepBackNews;
 use gateway::shutdown::Shutdown;
 
 /// Posts of other replicas that are handled at once. More are refused.
@@ -78,6 +80,8 @@ pub(super) fn take_part(
         limit: cluster.config().relay_size,
         places: Arc::new(Semaphore::new(ANSWERED_AT_ONCE)),
     };
+    let news = edition.load().router.rollouts().news();
+    supervisor.supervise("rollouts", tell_of_rollouts(cluster.clone(), news, stop.clone()));
     let edition = edition.clone();
     let handling = handle_all(relayed, edition, endpoint, desk, tasks.clone(), stop.clone());
     supervisor.supervise("relay", handling);
@@ -122,6 +126,24 @@ impl AnswerDesk {
     }
 }
 
+/// Tells other replicas of rollouts that step back or begin again here, until `stop`.
+async fn tell_of_rollouts(
+    cluster: Arc<ClusterMember>,
+    mut news: broadcast::Receiver<StepBackNews>,
+    stop: CancellationToken,
+) {
+    while let Some(told) = stop.run_until_cancelled(news.recv()).await {
+        match told {
+            Ok(news) => {
+                let body = serde_json::to_vec(&news).unwrap_or_default();
+                cluster.relay().tell_all(RelayMessage::StepBack { body }).await;
+            }
+            Err(RecvError::Lagged(_)) => {}
+            Err(RecvError::Closed) => stop.cancelled().await,
+        }
+    }
+}
+
 /// Handles the messages of other replicas, until `stop`.
 async fn handle_all(
     mut messages: mpsc::Receiver<Relayed>,
@@ -145,6 +167,13 @@ async fn handle_all(
             }
             RelayMessage::Hint { upstream } => {
                 edition.router.hint(&upstream);
+                tasks.spawn(receipt.acknowledge(Handling::Handled));
+                continue;
+            }
+            RelayMessage::StepBack { body } => {
+                if let Ok(news) = serde_json::from_slice(&body) {
+                    edition.router.rollouts().follow(&news);
+                }
                 tasks.spawn(receipt.acknowledge(Handling::Handled));
                 continue;
             }

@@ -149,7 +149,7 @@ pub(super) enum Command {
     Accounts(AccountsCommand),
     /// List rollouts, or begin one again that has stepped back
     ///
-    /// A rollout gives a share of the callers another version of a prompt ([[rollouts]] in the
+    /// A rollout gives a share of the callers another version of a prompt (`[[rollouts]]` in the
     /// file). Calls the admin API of a running gateway, with the token in the environment variable
     /// PROMPTGATE_ADMIN_TOKEN if one is required.
     #[command(subcommand)]

@@ -17,11 +17,12 @@ use crate::support::{Client, Gateway, Process, Upstream, eventually, metrics};
 const SEAL: &str =
     "[server]\nseal_key = { value = \"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\" }\n";
 
-const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\nwrite = true\ntoken = { value = \"t\" }\n";
+pub const ADMIN: &str =
+    "[admin]\nlisten = \"127.0.0.1:0\"\nwrite = true\ntoken = { value = \"t\" }\n";
 
 /// `refund` and its version `refund@candidate`, each of which answers its own name. The version
 /// needs these arguments, and fails while the flag is set.
-async fn upstream(required: &'static [&'static str]) -> (Upstream, Arc<AtomicBool>) {
+pub async fn upstream(required: &'static [&'static str]) -> (Upstream, Arc<AtomicBool>) {
     let fails = Arc::new(AtomicBool::new(false));
     let flag = fails.clone();
     let upstream = Upstream::modern(move |asked| match asked.method() {
@@ -44,7 +45,7 @@ async fn upstream(required: &'static [&'static str]) -> (Upstream, Arc<AtomicBoo
     (upstream.await, fails)
 }
 
-fn rollout(more: &str) -> String {
+pub fn rollout(more: &str) -> String {
     format!("[[rollouts]]\nprompt = \"up__refund\"\nto = \"candidate\"\n{more}\n")
 }
 
@@ -53,7 +54,7 @@ fn key(gateway: &Gateway, id: &str) -> Client {
 }
 
 /// The text of `up__refund` as a caller gets it, or the reason of the error.
-async fn got(client: &Client) -> String {
+pub async fn got(client: &Client) -> String {
     let reply = client.modern("prompts/get", json!({"name": "up__refund"})).await.json();
     let text = reply["result"]["messages"][0]["content"]["text"].as_str();
     text.or(reply["error"]["data"]["reason"].as_str()).unwrap_or_default().to_owned()
@@ -68,7 +69,7 @@ fn admin(gateway: &Gateway) -> Client {
     admin.with("Content-Type", "application/json")
 }
 
-async fn rearm(admin: &Client, prompt: &str) -> (u16, Value) {
+pub async fn rearm(admin: &Client, prompt: &str) -> (u16, Value) {
     let body = json!({"prompt": prompt}).to_string();
     let reply = admin.send("POST", "/api/v1/rollouts/rearm", &[], body.as_bytes()).await;
     (reply.status, reply.json())
@@ -243,5 +244,40 @@ async fn a_version_that_nobody_approved_is_not_served_and_its_approval_is_its_ow
     folder.approvals(&["approve", "up__refund@candidate", "--yes"]).await;
     eventually(async || got(&ada).await, |text| text == "refund@candidate").await;
     assert_eq!(look(&admin).await["state"], "running");
+    process.stop().await;
+}
+
+#[tokio::test]
+async fn a_step_back_outlasts_a_restart_until_a_person_begins_again() {
+    let (upstream, fails) = upstream(&[]).await;
+    fails.store(true, Ordering::SeqCst);
+    let rule = "share = 1\nstep_back = { share = 0, over = 1 }";
+    let toml = ADMIN.to_owned() + &upstream.table("up") + &rollout(rule) + &api_key("ada", "ada");
+    let folder = Folder::new(&toml);
+    let file = folder.path().join("rollouts.json");
+    let start = async || {
+        let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
+        let admin = admin.with("Authorization", "Bearer t");
+        let ada = process.client().with("X-API-Key", "ada");
+        (process, admin.with("Content-Type", "application/json"), ada)
+    };
+    let (process, _, ada) = start().await;
+    eventually(async || got(&ada).await, |text| text == "upstream_error").await;
+    assert_eq!(got(&ada).await, "refund");
+    process.stop().await;
+    fails.store(false, Ordering::SeqCst);
+
+    let (process, admin, ada) = start().await;
+    eventually(async || got(&ada).await, |text| text == "refund").await;
+    assert_eq!(look(&admin).await["state"], "stepped_back");
+    assert_eq!(rearm(&admin, "up__refund").await, (200, json!({"rearmed": true})));
+    assert_eq!(got(&ada).await, "refund@candidate");
+    process.stop().await;
+    assert_eq!(fs::read_to_string(&file).unwrap(), "[]");
+
+    // A file that was damaged keeps nobody from starting.
+    fs::write(&file, "{").unwrap();
+    let (process, _, ada) = start().await;
+    eventually(async || got(&ada).await, |text| text == "refund@candidate").await;
     process.stop().await;
 }

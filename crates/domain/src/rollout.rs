@@ -105,6 +105,11 @@ impl RolloutOutcomes {
         self.stepped_back.is_some()
     }
 
+    /// The outcomes of a version that was taken back before, or elsewhere.
+    pub fn taken_back(at: UnixSeconds) -> Self {
+        Self { stepped_back: Some(at), ..Self::default() }
+    }
+
     /// When the version was taken back.
     pub fn stepped_back(&self) -> Option<UnixSeconds> {
         self.stepped_back

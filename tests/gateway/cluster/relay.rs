@@ -1,14 +1,17 @@
 //! Messages that reach another replica than the one that holds their call.
 
+use std::sync::atomic::Ordering;
+
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::hooks;
 use crate::stores::{Registry, serves};
 use crate::support::client::request;
+use crate::support::gateway::api_key;
 use crate::support::replicas::{Replica, Replicas, Store};
 use crate::support::server_request_upstream::{accept_blue, form_elicitation};
 use crate::support::{Client, ClientMode, ModeClient, Upstream, eventually, metrics};
+use crate::{hooks, rollouts};
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 const EVENTS: (&str, &str) = ("Accept", "text/event-stream");
@@ -245,5 +248,35 @@ async fn a_webhook_that_one_replica_gets_is_heard_by_all() {
     assert_eq!(delivered.status, 202);
     for replica in &replicas.replicas {
         serves(&replica.client(), "s__greet", &["two"]).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn replicas_step_back_and_begin_again_together() {
+    let (upstream, fails) = rollouts::upstream(&[]).await;
+    let rule = "share = 1\nstep_back = { share = 0, over = 1 }";
+    let toml = rollouts::ADMIN.to_owned()
+        + &upstream.table("up")
+        + &rollouts::rollout(rule)
+        + &api_key("ada", "ada");
+    let store = Store::start().await;
+    let replicas = Replicas::start(&store.url(), &toml).await;
+    let each = || replicas.replicas.iter().map(|replica| replica.client().with("X-API-Key", "ada"));
+    for ada in each() {
+        assert_eq!(rollouts::got(&ada).await, "refund@candidate");
+    }
+    fails.store(true, Ordering::SeqCst);
+    assert_eq!(rollouts::got(&each().next().unwrap()).await, "upstream_error");
+    for ada in each() {
+        // Of those that are not told yet, each has a failure of its own.
+        eventually(async || rollouts::got(&ada).await, |text| text == "refund").await;
+    }
+    fails.store(false, Ordering::SeqCst);
+    let last = replicas.replicas.last().unwrap();
+    let admin = last.admin.clone().with("Content-Type", "application/json");
+    assert_eq!(rollouts::rearm(&admin, "up__refund").await.1, json!({"rearmed": true}));
+    for ada in each() {
+        eventually(async || rollouts::got(&ada).await, |text| text == "refund@candidate").await;
     }
 }

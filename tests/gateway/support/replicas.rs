@@ -224,6 +224,8 @@ impl Replicas {
             let variables = environment(store, &name);
             let variables: Vec<_> = variables.iter().map(|(n, v)| (*n, v.as_str())).collect();
             let (process, admin) = Process::serve_build(builds[number], &folder, &variables).await;
+            // Where a token is needed, it is this one.
+            let admin = admin.with("Authorization", "Bearer t");
             replicas.push(Replica { process, admin, folder });
         }
         let addresses = replicas.iter().map(|replica| replica.process.addr).collect();

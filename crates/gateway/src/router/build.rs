@@ -195,7 +195,7 @@ impl Router {
         let RouterDeps { gate, sealer } = deps;
         let prefix =
             |upstream: &config::UpstreamSettings| (upstream.id.clone(), upstream.prefix.clone());
-        let rollouts = Rollouts::new(&config.rollouts, sealer.clone(), shared.clone());
+        let rollouts = Rollouts::new(config, sealer.clone(), shared.clone());
         let approvals = Approvals::new(config, catalog.clone(), shared.clone());
         let lists = Lists {
             catalog,

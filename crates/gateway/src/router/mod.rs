@@ -30,6 +30,7 @@ pub(crate) mod rest_reply;
 pub mod segment;
 mod search;
 pub mod rollouts;
+pub mod step_backs;
 pub(crate) mod skills;
 pub(crate) mod announcement_debounce;
 mod status;

@@ -2,17 +2,22 @@
 //! of the rollout when that version fails.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::broadcast;
 use tracing::{info, warn};
 
 use super::RouterSharedState;
+use super::blocking::beside_calls;
 use super::catalog::Catalog;
 use super::owner::Owner;
 use super::reply::Reply;
+use super::step_backs::{self, StepBackNews};
 use crate::policy::ServedVersion;
 use audit::record::AuditEvent;
 use base::seal::Sealer;
+use config::Config;
 use domain::approval::ApprovalKind;
 use domain::caller::{Caller, PROBER};
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
@@ -27,12 +32,22 @@ pub struct Rollouts {
     rollouts: BTreeMap<String, Rollout>,
     sealer: Arc<Sealer>,
     shared: Arc<RouterSharedState>,
+    /// The file that keeps step backs; `None` where none is kept.
+    file: Option<PathBuf>,
 }
 
 /// The states of the rollouts that were configured since the start, one of each prompt and pair
 /// of versions: an edit of the share keeps it.
-#[derive(Default)]
-pub(super) struct RolloutStates(Mutex<Vec<RolloutState>>);
+pub(super) struct RolloutStates {
+    states: Mutex<Vec<RolloutState>>,
+    /// Step backs and new beginnings of this process, for other replicas.
+    news: broadcast::Sender<StepBackNews>,
+    /// Held while the file is written, so that the newest states are written last.
+    writing: Mutex<()>,
+}
+
+/// News that wait for a slow reader: a rollout steps back once until a person has looked at it.
+const NEWS: usize = 64;
 
 struct RolloutState {
     prompt: String,
@@ -104,12 +119,17 @@ impl RolloutStatus {
 
 impl Rollouts {
     pub(super) fn new(
-        rollouts: &[Rollout],
+        config: &Config,
         sealer: Arc<Sealer>,
         shared: Arc<RouterSharedState>,
     ) -> Self {
+        let file = step_backs::file_of(config);
         let by_prompt = |rollout: &Rollout| (rollout.prompt.clone(), rollout.clone());
-        Self { rollouts: rollouts.iter().map(by_prompt).collect(), sealer, shared }
+        let rollouts: BTreeMap<_, _> = config.rollouts.iter().map(by_prompt).collect();
+        for kept in file.as_deref().map(step_backs::read).into_iter().flatten() {
+            shared.rollouts.restore(&kept);
+        }
+        Self { rollouts, sealer, shared, file }
     }
 
     /// Chooses the version of a listed prompt that a caller gets; `None` without a rollout. The
@@ -185,6 +205,54 @@ impl Rollouts {
             warn!(prompt, %to, gets, failed, "a rollout stepped back; `promptgate rollouts rearm` begins again");
             let event = rollout_event("rollout_stepped_back", rollout).number("gets", gets);
             self.shared.upstream_deps.audit.note(event.number("failed", failed));
+            self.tell(rollout, Some(now));
+        }
+    }
+
+    /// Tells other replicas of a step back or a new beginning, and keeps it.
+    fn tell(&self, rollout: &Rollout, at: Option<UnixSeconds>) {
+        let Rollout { prompt, from, to, .. } = rollout;
+        let (prompt, from, to) = (prompt.clone(), from.to_string(), to.to_string());
+        let at = at.map(|at| at.0);
+        // Without other replicas nothing listens.
+        let _ = self.shared.rollouts.news.send(StepBackNews { prompt, from, to, at });
+        self.keep();
+    }
+
+    /// Writes all step backs, beside calls.
+    fn keep(&self) {
+        let (Some(file), shared) = (self.file.clone(), self.shared.clone()) else { return };
+        let tasks = shared.upstream_deps.tasks.clone();
+        tasks.spawn(beside_calls(move || {
+            let rollouts = &shared.rollouts;
+            let _writing = rollouts.writing.lock().unwrap_or_else(PoisonError::into_inner);
+            step_backs::write(&file, &rollouts.taken_back());
+        }));
+    }
+
+    /// Step backs and new beginnings from now on, for other replicas.
+    pub fn news(&self) -> broadcast::Receiver<StepBackNews> {
+        self.shared.rollouts.news.subscribe()
+    }
+
+    /// Does as another replica has done.
+    pub fn follow(&self, news: &StepBackNews) {
+        let of = self.rollouts.get(&news.prompt);
+        let is_of = |rollout: &&Rollout| *rollout.from == *news.from && *rollout.to == *news.to;
+        let Some(rollout) = of.filter(is_of) else { return };
+        let has_changed = self.shared.rollouts.with(rollout, |state| {
+            let is_back = state.outcomes.stepped_back().is_some();
+            let at = news.at.map(UnixSeconds);
+            if is_back != at.is_some() {
+                state.outcomes = at.map(RolloutOutcomes::taken_back).unwrap_or_default();
+            }
+            is_back != at.is_some()
+        });
+        if has_changed {
+            let (prompt, to) = (&rollout.prompt, &rollout.to);
+            let what = if news.at.is_some() { "stepped back" } else { "began again" };
+            info!(prompt, %to, "a rollout {what} on another replica, and here");
+            self.keep();
         }
     }
 
@@ -223,14 +291,50 @@ impl Rollouts {
         if is_rearmed {
             let event = rollout_event("rollout_rearmed", rollout).text("by", by);
             self.shared.upstream_deps.audit.note(event);
+            self.tell(rollout, None);
         }
         Some(is_rearmed)
     }
 }
 
+impl Default for RolloutStates {
+    fn default() -> Self {
+        let (news, _) = broadcast::channel(NEWS);
+        Self { states: Mutex::default(), news, writing: Mutex::default() }
+    }
+}
+
 impl RolloutStates {
+    fn lock(&self) -> MutexGuard<'_, Vec<RolloutState>> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a version back that was taken back before this process, unless more is known.
+    fn restore(&self, kept: &StepBackNews) {
+        let StepBackNews { prompt, from, to, at } = kept;
+        let (Some(at), mut states) = (at, self.lock()) else { return };
+        let is_of = |state: &RolloutState| {
+            (&state.prompt, &*state.from, &*state.to) == (prompt, &**from, &**to)
+        };
+        if !states.iter().any(is_of) {
+            let outcomes = RolloutOutcomes::taken_back(UnixSeconds(*at));
+            let (from, to) = (from.as_str().into(), to.as_str().into());
+            states.push(RolloutState { prompt: prompt.clone(), from, to, outcomes, problem: None });
+        }
+    }
+
+    /// The versions that are taken back.
+    fn taken_back(&self) -> Vec<StepBackNews> {
+        let news = |state: &RolloutState| {
+            let at = state.outcomes.stepped_back()?.0;
+            let (prompt, from, to) = (state.prompt.clone(), &state.from, &state.to);
+            Some(StepBackNews { prompt, from: from.to_string(), to: to.to_string(), at: Some(at) })
+        };
+        self.lock().iter().filter_map(news).collect()
+    }
+
     fn with<T>(&self, rollout: &Rollout, change: impl FnOnce(&mut RolloutState) -> T) -> T {
-        let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut states = self.lock();
         let Rollout { prompt, from, to, .. } = rollout;
         let is_of =
             |state: &RolloutState| (&state.prompt, &state.from, &state.to) == (prompt, from, to);

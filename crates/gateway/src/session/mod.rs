@@ -19,7 +19,6 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::debug;
 
 use crate::cluster::{ClusterMember, Handling, RelayMessage};
 use crate::policy::Gate;
@@ -33,7 +32,6 @@ use call::server_requests::PendingServerRequests;
 use call::url_elicitations::PendingUrlElicitations;
 use config::Config;
 use dialect::ServerIdentity;
-use domain::caller::{Caller, PROBER};
 use domain::fair_share::{Holder, Share};
 use domain::json::Json;
 use domain::jsonrpc::{Frame, Id};
@@ -130,7 +128,8 @@ impl SessionSharedState {
             // Of a connection, which the transport holds.
             RelayMessage::Post { .. }
             | RelayMessage::Question { .. }
-            | RelayMessage::Hint { .. } => false,
+            | RelayMessage::Hint { .. }
+            | RelayMessage::StepBack { .. } => false,
         };
         if is_found { Handling::Handled } else { Handling::NotFound }
     }
@@ -204,12 +203,7 @@ impl Sessions {
         self.calls.router.hint(upstream);
         if let Some(cluster) = self.cluster().cloned() {
             let message = RelayMessage::Hint { upstream: upstream.to_owned() };
-            self.shared.tasks.spawn(async move {
-                let gateway = Holder::Caller(Caller::new(PROBER));
-                if let Err(error) = cluster.relay().send_to_all(&gateway, message).await {
-                    debug!(?error, "the other replicas were not told of a webhook");
-                }
-            });
+            self.shared.tasks.spawn(async move { cluster.relay().tell_all(message).await });
         }
     }
 

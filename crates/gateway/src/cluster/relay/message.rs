@@ -21,6 +21,8 @@ pub enum RelayMessage {
     Question { body: Vec<u8> },
     /// An upstream says that it has changed.
     Hint { upstream: String },
+    /// A rollout has stepped back, or a person has begun it again; as JSON text.
+    StepBack { body: Vec<u8> },
     /// A message that was posted to an HTTP+SSE session.
     Post { session_id: String, caller: Caller, address: Option<IpAddr>, body: Vec<u8> },
 }
@@ -82,6 +84,7 @@ enum HeaderContent {
     Question {},
     Answer {},
     Hint { upstream: String },
+    StepBack {},
 }
 
 /// A caller, as the replica that authenticated it knows it.
@@ -145,6 +148,9 @@ impl Envelope {
             EnvelopeContent::Message(RelayMessage::Hint { upstream }) => {
                 (HeaderContent::Hint { upstream }, Vec::new())
             }
+            EnvelopeContent::Message(RelayMessage::StepBack { body }) => {
+                (HeaderContent::StepBack {}, body)
+            }
             EnvelopeContent::Acknowledgement(handling) => {
                 (HeaderContent::Acknowledgement { handling }, Vec::new())
             }
@@ -184,6 +190,9 @@ impl Envelope {
             HeaderContent::Hint { upstream } => {
                 EnvelopeContent::Message(RelayMessage::Hint { upstream })
             }
+            HeaderContent::StepBack {} => {
+                EnvelopeContent::Message(RelayMessage::StepBack { body: body.to_vec() })
+            }
             HeaderContent::Acknowledgement { handling } => {
                 EnvelopeContent::Acknowledgement(handling)
             }
@@ -208,9 +217,10 @@ impl RelayMessage {
     /// The length of its body in bytes.
     pub(super) fn body_len(&self) -> usize {
         match self {
-            Self::Response { body, .. } | Self::Post { body, .. } | Self::Question { body } => {
-                body.len()
-            }
+            Self::Response { body, .. }
+            | Self::Post { body, .. }
+            | Self::Question { body }
+            | Self::StepBack { body } => body.len(),
             Self::Cancelled { request, .. } => request.len(),
             Self::Hint { upstream } => upstream.len(),
         }
@@ -224,6 +234,7 @@ impl RelayMessage {
             Self::Post { .. } => "post",
             Self::Question { .. } => "question",
             Self::Hint { .. } => "hint",
+            Self::StepBack { .. } => "step_back",
         }
     }
 }
@@ -354,6 +365,7 @@ mod tests {
                 RelayMessage::Cancelled { session, request: text.clone() },
                 RelayMessage::Question { body: body.clone() },
                 RelayMessage::Hint { upstream: text.clone() },
+                RelayMessage::StepBack { body: body.clone() },
             ] {
                 let sent = envelope(EnvelopeContent::Message(message));
                 let sealed = sent.clone().seal(&sealer(1), Recipient::All);

@@ -171,6 +171,14 @@ impl Relay {
         self.send(holder, Recipient::All, others.collect(), message).await
     }
 
+    /// Tells all other replicas what one of them may miss.
+    pub async fn tell_all(&self, message: RelayMessage) {
+        let (kind, gateway) = (message.kind(), Holder::Caller(Caller::new(PROBER)));
+        if let Err(error) = self.send_to_all(&gateway, message).await {
+            debug!(?error, kind, "the other replicas were not told");
+        }
+    }
+
     /// Sends a message, and waits for the answers of `whom`.
     async fn send(
         &self,
@@ -450,7 +458,8 @@ impl Relay {
             RelayMessage::Response { .. }
             | RelayMessage::Cancelled { .. }
             | RelayMessage::Question { .. }
-            | RelayMessage::Hint { .. } => Ok(()),
+            | RelayMessage::Hint { .. }
+            | RelayMessage::StepBack { .. } => Ok(()),
         }
     }
 
