@@ -1,6 +1,6 @@
 //! The admin side: liveness, readiness, metrics, the state of the gateway as JSON, and the console
-//! for people. It reads state; only decisions on prompts and rollouts, and revocations of accounts
-//! change any.
+//! for people. It reads state; only decisions on prompts and rollouts, moves of labels and
+//! revocations of accounts change any.
 
 #![forbid(unsafe_code)]
 // Untrusted input must not panic; tests may.

@@ -110,8 +110,8 @@ impl LabelledPrompts<'_> {
     }
 
     /// Moves a label of a prompt, and records it. `tag` is [`LabelledPrompt::tag`] of what the
-    /// person saw; `None` for what is there. Returns once the gateway has read the file again, or after
-    /// [`READ_TIMEOUT`].
+    /// person saw; `None` for what is there. Returns once the gateway has read the file again, or
+    /// after [`READ_TIMEOUT`].
     ///
     /// # Errors
     /// The labels are others by now, the move is refused, or the file cannot be written.
