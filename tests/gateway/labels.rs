@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use crate::audit::{KEY, Log};
-use crate::support::client::modern;
 use crate::support::gateway::api_key;
 use crate::support::process::command;
 use crate::support::{Client, Gateway, Process, eventually};
+use crate::views::{ask_at, names_at};
 
 /// A library with versions of `refund`, beside the files of a gateway.
 struct Library {
@@ -55,20 +55,6 @@ impl Library {
             "[listing]\ndebounce = \"1ms\"\n[upstreams.lib]\ntransport = \"library\"\npath = {path:?}\n"
         )
     }
-}
-
-async fn ask_at(client: &Client, path: &str, method: &str, params: Value) -> Value {
-    let (body, headers) = modern(1, method, params);
-    let headers: Vec<_> = headers.iter().map(|(n, v)| (*n, v.as_str())).collect();
-    let reply = client.send("POST", path, &headers, body.to_string().as_bytes()).await;
-    assert_eq!(reply.status, 200, "{reply:?}");
-    reply.json()
-}
-
-async fn names_at(client: &Client, path: &str) -> Vec<String> {
-    let answer = ask_at(client, path, "prompts/list", json!({})).await;
-    let prompts = answer["result"]["prompts"].as_array().unwrap().iter();
-    prompts.map(|prompt| prompt["name"].as_str().unwrap().to_owned()).collect()
 }
 
 async fn get_at(client: &Client, path: &str, name: &str) -> Value {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::support::client::modern;
 use crate::support::{Client, Gateway, Upstream, eventually};
 
-async fn ask_at(client: &Client, path: &str, method: &str, params: Value) -> Value {
+pub async fn ask_at(client: &Client, path: &str, method: &str, params: Value) -> Value {
     let (body, headers) = modern(1, method, params);
     let headers: Vec<_> = headers.iter().map(|(n, v)| (*n, v.as_str())).collect();
     let reply = client.send("POST", path, &headers, body.to_string().as_bytes()).await;
@@ -13,7 +13,7 @@ async fn ask_at(client: &Client, path: &str, method: &str, params: Value) -> Val
     reply.json()
 }
 
-async fn names_at(client: &Client, path: &str) -> Vec<String> {
+pub async fn names_at(client: &Client, path: &str) -> Vec<String> {
     let answer = ask_at(client, path, "prompts/list", json!({})).await;
     let prompts = answer["result"]["prompts"].as_array().unwrap().iter();
     prompts.map(|prompt| prompt["name"].as_str().unwrap().to_owned()).collect()
