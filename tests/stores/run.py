@@ -82,7 +82,9 @@ class MLflow(Store):
 
     def environment(self):
         path = f"{self.venv / 'bin'}:{os.environ['PATH']}"
-        webhooks = {"MLFLOW_WEBHOOK_ALLOWED_SCHEMES": "http,https", "MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS": "true"}
+        # It keeps the webhooks of an event for a minute, also that there are none.
+        webhooks = {"MLFLOW_WEBHOOK_ALLOWED_SCHEMES": "http,https", "MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS": "true",
+                    "MLFLOW_WEBHOOK_CACHE_TTL": "0"}
         return {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "PATH": path} | webhooks
 
     def call(self, method, path, **body):
