@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::args::{AccountsCommand, AdminApi};
+use super::args::AccountsCommand;
 use super::failure::Failure;
 use super::output::{Column, age, print, table};
 use super::reach::Reach;
@@ -18,7 +18,7 @@ const PATH: &str = "/api/v1/accounts";
 pub(super) fn run(command: &AccountsCommand) -> Result<(), Failure> {
     match command {
         AccountsCommand::List(admin) => {
-            let document = runtime()?.block_on(fetch_once(&url(admin)?, PATH))?;
+            let document = runtime()?.block_on(fetch_once(&Reach::admin_of(admin)?, PATH))?;
             admin.output.print(&document["accounts"], &text(&COLUMNS, &document["accounts"], NONE))
         }
         AccountsCommand::Revoke { caller, upstream, all, admin } => {
@@ -27,7 +27,7 @@ pub(super) fn run(command: &AccountsCommand) -> Result<(), Failure> {
                 return Err(Failure::usage(what));
             }
             let body = json!({"caller": caller, "upstream": upstream});
-            let (url, path) = (url(admin)?, format!("{PATH}/revoke"));
+            let (url, path) = (Reach::admin_of(admin)?, format!("{PATH}/revoke"));
             let document = runtime()?.block_on(send_once(&url, &path, &body))?;
             let revoked = &document["revoked"];
             admin.output.print(revoked, &text(&REVOKED_COLUMNS, revoked, NONE_ENDED))?;
@@ -38,10 +38,6 @@ pub(super) fn run(command: &AccountsCommand) -> Result<(), Failure> {
             print(LOCAL)
         }
     }
-}
-
-fn url(admin: &AdminApi) -> Result<String, Failure> {
-    Reach::find(&admin.file).admin(admin.url.as_deref())
 }
 
 const COLUMNS: [Column; 6] = [

@@ -112,7 +112,7 @@ impl Recorder {
         };
         let log = match opened {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                Writer::Running(Reach::find(&admin.file).admin(admin.url.as_deref())?)
+                Writer::Running(Reach::admin_of(admin)?)
             }
             opened => Writer::Own(opened.map_err(|error| Failure::new(error.to_string()))?),
         };

@@ -3,7 +3,7 @@
 
 use http::Uri;
 
-use super::args::ConfigFile;
+use super::args::{AdminApi, ConfigFile};
 use super::failure::Failure;
 use super::running::Running;
 use config::Addresses;
@@ -55,6 +55,14 @@ impl Reach {
             "" | "/" => format!("{}{}", url.trim_end_matches('/'), self.addresses.path),
             _ => url.to_owned(),
         })
+    }
+
+    /// Returns the URL of the admin API that a command was given.
+    ///
+    /// # Errors
+    /// As [`Reach::admin`].
+    pub(super) fn admin_of(admin: &AdminApi) -> Result<String, Failure> {
+        Self::find(&admin.file).admin(admin.url.as_deref())
     }
 
     /// Returns the URL of the admin API.

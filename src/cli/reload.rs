@@ -14,7 +14,7 @@ use super::status::{fetch_once, send_once};
 /// # Errors
 /// The gateway cannot be reached or refuses, or the file is rejected.
 pub(super) fn run(accept: bool, admin: &AdminApi) -> Result<(), Failure> {
-    let url = Reach::find(&admin.file).admin(admin.url.as_deref())?;
+    let url = Reach::admin_of(admin)?;
     let reloads = runtime()?.block_on(async {
         // The accepted file is the one that the gateway has seen, not one that has replaced it.
         let held = match accept {

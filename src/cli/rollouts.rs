@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::args::{AdminApi, RolloutsCommand};
+use super::args::RolloutsCommand;
 use super::failure::Failure;
 use super::output::{Column, printable_line, table};
 use super::reach::Reach;
@@ -18,21 +18,17 @@ const PATH: &str = "/api/v1/rollouts";
 pub(super) fn run(command: &RolloutsCommand) -> Result<(), Failure> {
     match command {
         RolloutsCommand::List(admin) => {
-            let document = runtime()?.block_on(fetch_once(&url(admin)?, PATH))?;
+            let document = runtime()?.block_on(fetch_once(&Reach::admin_of(admin)?, PATH))?;
             admin.output.print(&document["rollouts"], &text(&document["rollouts"]))
         }
         RolloutsCommand::Rearm { name, admin } => {
-            let (url, path) = (url(admin)?, format!("{PATH}/rearm"));
+            let (url, path) = (Reach::admin_of(admin)?, format!("{PATH}/rearm"));
             let body = json!({"prompt": name});
             let document = runtime()?.block_on(send_once(&url, &path, &body))?;
             let said = if document["rearmed"] == true { REARMED } else { NOT_STEPPED_BACK };
             admin.output.print(&document, said)
         }
     }
-}
-
-fn url(admin: &AdminApi) -> Result<String, Failure> {
-    Reach::find(&admin.file).admin(admin.url.as_deref())
 }
 
 const COLUMNS: [Column; 7] = [
@@ -63,7 +59,7 @@ fn text(rollouts: &Value) -> String {
 
 const NONE: &str = "No [[rollouts]] are configured.";
 
-const REARMED: &str = "The rollout begins again in this replica: its share of the callers gets the new version. Other replicas \
-                       count for themselves: ask each.";
+const REARMED: &str =
+    "The rollout begins again, on all replicas: its share of the callers gets the new version.";
 
-const NOT_STEPPED_BACK: &str = "Nothing to do: this replica has not taken the new version back.";
+const NOT_STEPPED_BACK: &str = "Nothing to do: the new version is not taken back.";

@@ -22,7 +22,7 @@ use gateway::net::egress::{CONNECT, Egress, FetchError};
 const TOKEN_VARIABLE: &str = "PROMPTGATE_ADMIN_TOKEN";
 
 pub(super) fn run(admin: &AdminApi) -> Result<(), Failure> {
-    let url = Reach::find(&admin.file).admin(admin.url.as_deref())?;
+    let url = Reach::admin_of(admin)?;
     let state = runtime()?.block_on(async {
         let egress = egress()?;
         let status = fetch(&egress, &url, "/api/v1/status").await?;
