@@ -57,7 +57,7 @@ use driver::{ConnectionState, DriverId, FetchedList};
 use guard::circuit_breaker::CircuitBreaker;
 use guard::concurrency::ConcurrencyLimit;
 use held_secrets::HeldSecrets;
-use library::LibraryVersions;
+use library::{LibrarySnapshot, LibraryVersions};
 use recent_calls::{RecentCalls, RecentSummary};
 use repairs::Repairs;
 use rest_signals::RestSignals;
@@ -175,39 +175,30 @@ impl Upstream {
 
     /// Returns where the source of a library prompt is.
     pub(crate) fn library_source(&self, raw_name: &str) -> Option<SourcePlace> {
-        match self.connection_state() {
-            ConnectionState::Up(connection) => connection.library()?.source(raw_name),
-            _ => None,
-        }
+        self.of_library(|library| library.source(raw_name))
     }
 
     /// Returns the versions and labels of a library.
     pub(crate) fn library_versions(&self) -> Option<Arc<LibraryVersions>> {
-        match self.connection_state() {
-            ConnectionState::Up(connection) => Some(connection.library()?.versions.clone()),
-            _ => None,
-        }
+        self.of_library(|library| Some(library.versions.clone()))
     }
 
     /// Waits until the versions and labels of a library are as `holds` says.
     pub(crate) async fn until_library_versions(&self, holds: impl Fn(&LibraryVersions) -> bool) {
-        let mut connection_state = self.connection_state.clone();
-        let is_so = |state: &ConnectionState| match state {
-            ConnectionState::Up(connection) => {
-                connection.library().is_some_and(|library| holds(&library.versions))
-            }
-            _ => false,
+        let is_so = |state: &ConnectionState| {
+            library_of(state).is_some_and(|library| holds(&library.versions))
         };
         // An upstream that ends has nothing to wait for.
-        let _ = connection_state.wait_for(is_so).await;
+        let _ = self.connection_state.clone().wait_for(is_so).await;
     }
 
     /// Returns the commit whose files are served, for a library in a git repository.
     pub(crate) fn commit(&self) -> Option<Arc<str>> {
-        match self.connection_state() {
-            ConnectionState::Up(connection) => connection.library()?.commit.clone(),
-            _ => None,
-        }
+        self.of_library(|library| library.commit.clone())
+    }
+
+    fn of_library<T>(&self, pick: impl FnOnce(&LibrarySnapshot) -> Option<T>) -> Option<T> {
+        library_of(&self.connection_state.borrow()).and_then(pick)
     }
 
     /// Starts an authorized call. It ends at `deadline` or after the upstream's `timeout`,
@@ -690,6 +681,14 @@ impl CallConnections<'_> {
 
 /// Returns the attributes of a client span; `None` for a library or a prompt store, whose prompts
 /// the gateway itself serves.
+/// The library that is served, if the upstream is one.
+fn library_of(state: &ConnectionState) -> Option<&LibrarySnapshot> {
+    match state {
+        ConnectionState::Up(connection) => connection.library(),
+        ConnectionState::Connecting | ConnectionState::Down(_) | ConnectionState::PerCaller => None,
+    }
+}
+
 fn client_attributes<'a>(
     upstream: &'a config::UpstreamSettings,
     method: &'static str,
