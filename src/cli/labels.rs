@@ -15,7 +15,6 @@ use super::reach::Reach;
 use super::runtime::runtime;
 use super::status::{fetch_once, put_if_match};
 use crate::app::App;
-use config::labels::MoveOutcome;
 use domain::percent;
 use domain::similar::suggestion;
 use gateway::router::approvals::Decider;
@@ -115,11 +114,7 @@ async fn set_here(app: &App, wanted: &Wanted<'_>) -> Result<Value, Failure> {
     let tag = Some(prompt.tag.clone());
     let outcome = labels.move_to(&prompt, label, version, tag, &decider).await;
     let outcome = outcome.map_err(|error| Failure::new(printable(&error.to_string())))?;
-    let is_open = outcome == MoveOutcome::Proposed;
-    let from = prompt.versions.labels.get(label);
-    Ok(
-        json!({"name": name, "label": label, "from": from, "to": version, "needsSecondPerson": is_open}),
-    )
+    Ok(prompt.moved_json(label, version, &outcome))
 }
 
 /// The prompt of this name.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::AdminState;
 use super::approvals::Refusal;
 use base::platform::wall_clock;
-use config::labels::{MoveError, MoveOutcome};
+use config::labels::MoveError;
 use gateway::router::approvals::Decider;
 use gateway::router::labels::LabelledPrompt;
 
@@ -57,17 +57,7 @@ pub(super) async fn put(
     let tag = Some(tag.trim().trim_matches('"').to_owned());
     let moved = labels.move_to(&prompt, label, wanted.version, tag, &decider).await;
     let outcome = moved.map_err(refusal)?;
-    let (from, is_open) = match outcome {
-        MoveOutcome::Moved { from, .. } => (from, false),
-        MoveOutcome::Proposed => (prompt.versions.labels.get(label).copied(), true),
-    };
-    Ok(json!({
-        "name": name,
-        "label": label,
-        "from": from,
-        "to": wanted.version,
-        "needsSecondPerson": is_open,
-    }))
+    Ok(prompt.moved_json(label, wanted.version, &outcome))
 }
 
 fn refusal(error: MoveError) -> Refusal {

@@ -65,6 +65,21 @@ impl LabelledPrompt {
         })
     }
 
+    /// The outcome of a move of one of its labels, as the admin API and commands show it.
+    pub fn moved_json(&self, label: &str, to: u32, outcome: &MoveOutcome) -> Value {
+        let from = match outcome {
+            MoveOutcome::Moved { from, .. } => *from,
+            MoveOutcome::Proposed => self.versions.labels.get(label).copied(),
+        };
+        json!({
+            "name": self.name,
+            "label": label,
+            "from": from,
+            "to": to,
+            "needsSecondPerson": *outcome == MoveOutcome::Proposed,
+        })
+    }
+
     /// The way to move the labels elsewhere; `None` where they are moved here.
     pub fn read_only(&self) -> Option<&'static str> {
         self.folder.is_none().then_some(
