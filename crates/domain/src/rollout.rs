@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::caller::{Caller, is_reserved};
 use super::unix_time::UnixSeconds;
 
-/// Serves one version of a prompt to a share of the callers, and another one to the rest. The list
+/// Serves one version of a prompt to a share of the callers, and the other to the rest. The list
 /// shows the prompt alone, in one form for all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rollout {

@@ -205,17 +205,15 @@ impl Rollouts {
             warn!(prompt, %to, gets, failed, "a rollout stepped back; `promptgate rollouts rearm` begins again");
             let event = rollout_event("rollout_stepped_back", rollout).number("gets", gets);
             self.shared.upstream_deps.audit.note(event.number("failed", failed));
-            self.tell(rollout, Some(now));
+            self.tell(rollout);
         }
     }
 
     /// Tells other replicas of a step back or a new beginning, and keeps it.
-    fn tell(&self, rollout: &Rollout, at: Option<UnixSeconds>) {
-        let Rollout { prompt, from, to, .. } = rollout;
-        let (prompt, from, to) = (prompt.clone(), from.to_string(), to.to_string());
-        let at = at.map(|at| at.0);
+    fn tell(&self, rollout: &Rollout) {
+        let news = self.shared.rollouts.with(rollout, |state| state.news());
         // Without other replicas nothing listens.
-        let _ = self.shared.rollouts.news.send(StepBackNews { prompt, from, to, at });
+        let _ = self.shared.rollouts.news.send(news);
         self.keep();
     }
 
@@ -240,14 +238,8 @@ impl Rollouts {
         let of = self.rollouts.get(&news.prompt);
         let is_of = |rollout: &&Rollout| *rollout.from == *news.from && *rollout.to == *news.to;
         let Some(rollout) = of.filter(is_of) else { return };
-        let has_changed = self.shared.rollouts.with(rollout, |state| {
-            let is_back = state.outcomes.stepped_back().is_some();
-            let at = news.at.map(UnixSeconds);
-            if is_back != at.is_some() {
-                state.outcomes = at.map(RolloutOutcomes::taken_back).unwrap_or_default();
-            }
-            is_back != at.is_some()
-        });
+        let at = news.at.map(UnixSeconds);
+        let has_changed = self.shared.rollouts.with(rollout, |state| state.step(at));
         if has_changed {
             let (prompt, to) = (&rollout.prompt, &rollout.to);
             let what = if news.at.is_some() { "stepped back" } else { "began again" };
@@ -281,17 +273,11 @@ impl Rollouts {
     /// did. Returns whether it had stepped back; `None` without a rollout of the prompt.
     pub fn rearm(&self, prompt: &str, by: &str) -> Option<bool> {
         let rollout = self.rollouts.get(prompt)?;
-        let is_rearmed = self.shared.rollouts.with(rollout, |state| {
-            let is_stepped_back = state.outcomes.stepped_back().is_some();
-            if is_stepped_back {
-                state.outcomes = RolloutOutcomes::default();
-            }
-            is_stepped_back
-        });
+        let is_rearmed = self.shared.rollouts.with(rollout, |state| state.step(None));
         if is_rearmed {
             let event = rollout_event("rollout_rearmed", rollout).text("by", by);
             self.shared.upstream_deps.audit.note(event);
-            self.tell(rollout, None);
+            self.tell(rollout);
         }
         Some(is_rearmed)
     }
@@ -312,43 +298,54 @@ impl RolloutStates {
     /// Takes a version back that was taken back before this process, unless more is known.
     fn restore(&self, kept: &StepBackNews) {
         let StepBackNews { prompt, from, to, at } = kept;
-        let (Some(at), mut states) = (at, self.lock()) else { return };
-        let is_of = |state: &RolloutState| {
-            (&state.prompt, &*state.from, &*state.to) == (prompt, &**from, &**to)
-        };
-        if !states.iter().any(is_of) {
-            let outcomes = RolloutOutcomes::taken_back(UnixSeconds(*at));
-            let (from, to) = (from.as_str().into(), to.as_str().into());
-            states.push(RolloutState { prompt: prompt.clone(), from, to, outcomes, problem: None });
+        let mut states = self.lock();
+        if !states.iter().any(|state| state.is_of(prompt, from, to)) {
+            let mut state = RolloutState::new(prompt, from.as_str().into(), to.as_str().into());
+            state.step(at.map(UnixSeconds));
+            states.push(state);
         }
     }
 
     /// The versions that are taken back.
     fn taken_back(&self) -> Vec<StepBackNews> {
-        let news = |state: &RolloutState| {
-            let at = state.outcomes.stepped_back()?.0;
-            let (prompt, from, to) = (state.prompt.clone(), &state.from, &state.to);
-            Some(StepBackNews { prompt, from: from.to_string(), to: to.to_string(), at: Some(at) })
-        };
-        self.lock().iter().filter_map(news).collect()
+        self.lock().iter().map(RolloutState::news).filter(|news| news.at.is_some()).collect()
     }
 
     fn with<T>(&self, rollout: &Rollout, change: impl FnOnce(&mut RolloutState) -> T) -> T {
         let mut states = self.lock();
         let Rollout { prompt, from, to, .. } = rollout;
-        let is_of =
-            |state: &RolloutState| (&state.prompt, &state.from, &state.to) == (prompt, from, to);
-        let at = states.iter().position(is_of).unwrap_or_else(|| {
-            states.push(RolloutState {
-                prompt: prompt.clone(),
-                from: from.clone(),
-                to: to.clone(),
-                outcomes: RolloutOutcomes::default(),
-                problem: None,
-            });
+        let at = states.iter().position(|state| state.is_of(prompt, from, to));
+        let at = at.unwrap_or_else(|| {
+            states.push(RolloutState::new(prompt, from.clone(), to.clone()));
             states.len() - 1
         });
         change(&mut states[at])
+    }
+}
+
+impl RolloutState {
+    fn new(prompt: &str, from: Arc<str>, to: Arc<str>) -> Self {
+        let (prompt, outcomes) = (prompt.to_owned(), RolloutOutcomes::default());
+        Self { prompt, from, to, outcomes, problem: None }
+    }
+
+    fn is_of(&self, prompt: &str, from: &str, to: &str) -> bool {
+        (&*self.prompt, &*self.from, &*self.to) == (prompt, from, to)
+    }
+
+    /// Takes the version back at this time, or begins again. Returns whether that is a change.
+    fn step(&mut self, back_at: Option<UnixSeconds>) -> bool {
+        let is_change = self.outcomes.stepped_back().is_some() != back_at.is_some();
+        if is_change {
+            self.outcomes = back_at.map(RolloutOutcomes::taken_back).unwrap_or_default();
+        }
+        is_change
+    }
+
+    fn news(&self) -> StepBackNews {
+        let at = self.outcomes.stepped_back().map(|at| at.0);
+        let (from, to) = (self.from.to_string(), self.to.to_string());
+        StepBackNews { prompt: self.prompt.clone(), from, to, at }
     }
 }
 
