@@ -126,7 +126,7 @@ pub fn is_label(text: &str) -> bool {
 
 const LABEL_RULE: &str = "a label has 1 to 64 characters of A-Z, a-z, 0-9, `.`, `_` and `-`, is not a number, and not `latest`";
 
-/// The label of the versions that are served, unless the configuration names another one.
+/// The default of the key `label`: the label of the versions that are served.
 pub const DEFAULT_LABEL: &str = "production";
 
 /// Reads the key `label` of a library.
@@ -308,7 +308,7 @@ fn proposal(wanted: &LabelMove) -> Table {
     table
 }
 
-/// Removes the move of a label that waits: it is done, or another one takes its place.
+/// Removes the move of a label that waits: it is done, or replaced.
 fn remove_proposed(document: &mut DocumentMut, prompt: &str, label: &str) {
     let Some(proposed) = document.get_mut(PROPOSED).and_then(Item::as_array_of_tables_mut) else {
         return;

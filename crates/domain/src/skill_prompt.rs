@@ -50,7 +50,7 @@ pub struct SkillMessages<'a> {
 
 impl SkillMessages<'_> {
     /// Returns the `GetPromptResult`: the instructions, the other files, and the task. A client
-    /// that can read the files gets a link to each, another one their names.
+    /// that can read the files gets a link to each, other clients get the names.
     pub fn result(self) -> Option<Document> {
         let Self { skill, prefix, text, task, reads_files } = self;
         let mut messages = vec![text_content(instructions(text))];

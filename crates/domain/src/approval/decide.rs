@@ -66,8 +66,8 @@ impl Reason {
     }
 }
 
-/// Decides on the version of a skill that an upstream offers. Another one than the approved one is
-/// served as approved where there is a snapshot, and else not at all.
+/// Decides on the version of a skill that an upstream offers. In place of an
+/// unapproved version the approved one is served where there is a snapshot, and else none.
 pub fn decide_skill(
     mode: Mode,
     approval: Option<&Approval>,

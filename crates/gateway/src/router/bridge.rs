@@ -301,7 +301,7 @@ impl Bridge<'_> {
                 source: self.approved_source(),
             },
         };
-        // Nobody is asked for a list, so it needs no connection of its caller's own.
+        // A list causes no server request, so it needs no dedicated connection.
         let is_list = self.rest.is_some_and(|rest| rest.list().is_some());
         let capabilities = self.routed.call.client.capabilities.and(self.allowed());
         let request = UpstreamRequest {

@@ -12,7 +12,7 @@ use domain::method::{RESOURCES_LIST_CHANGED, TOOLS_LIST_CHANGED};
 /// their own pace.
 #[derive(Debug)]
 pub struct RestSignals {
-    /// The names of its tools, as they were listed last; empty where nobody needs them.
+    /// The names of its tools, as they were listed last; empty where they are not needed.
     pub(crate) tools: ArcSwap<HashSet<String>>,
     /// The names of tools that hide those of prompts, as they were logged.
     hiding: Mutex<HashSet<String>>,

@@ -108,7 +108,7 @@ fn label_rows(prompt: &LabelledPrompt) -> Vec<LabelRow> {
     };
     let labels = &prompt.versions.labels;
     let here = labels.iter().map(|(label, version)| row(label, version.to_string()));
-    // A label that nobody has moved before may wait, too.
+    // A label without a version may wait, too.
     let new = prompt.proposed.iter().filter(|open| !labels.contains_key(&open.label));
     here.chain(new.map(|open| row(&open.label, "none".to_owned()))).collect()
 }

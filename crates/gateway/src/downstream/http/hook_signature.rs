@@ -57,8 +57,8 @@ impl HookKey {
         Some(Self::of(scheme, secret.expose().as_bytes()))
     }
 
-    /// A key that nobody has.
-    pub(super) fn of_nobody() -> Self {
+    /// A random key, which signs no request.
+    pub(super) fn random() -> Self {
         Self::of(Scheme::Git, &base::seal::random::<32>())
     }
 
@@ -232,6 +232,6 @@ mod tests {
         assert!(!is_known(&[], "Hello, World!"));
         let token = [("x-gitlab-token", "lab-secret")];
         assert!(!signed_by(Scheme::Mlflow, &token, "{}", NOW), "of git only");
-        assert!(!HookKey::of_nobody().has_signed(&headers(&[("x-gitlab-token", "")]), b"", NOW));
+        assert!(!HookKey::random().has_signed(&headers(&[("x-gitlab-token", "")]), b"", NOW));
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Hooks {
     /// By the ids of the upstreams. While it is empty, the path is none.
     keys: BTreeMap<String, HookKey>,
     /// In the place of an upstream that takes no webhooks: nothing shows which ones do.
-    nobody: HookKey,
+    stand_in: HookKey,
     limits: Limits,
     failures: Arc<HookFailures>,
 }
@@ -67,7 +67,7 @@ impl Hooks {
         Self {
             path: config.server.hooks_path(),
             keys: keys.collect(),
-            nobody: HookKey::of_nobody(),
+            stand_in: HookKey::random(),
             limits: Limits { body_size: limits.body_size.min(BODY_SIZE), ..limits.clone() },
             failures,
         }
@@ -102,7 +102,7 @@ impl Hooks {
         self.failures.0.look(network).map_err(limited)?;
         let (headers, holder) = (&head.headers, Holder::Network(network));
         let (bytes, _memory) = body::read(body, headers, &self.limits, admission, &holder).await?;
-        let key = self.keys.get(name).unwrap_or(&self.nobody);
+        let key = self.keys.get(name).unwrap_or(&self.stand_in);
         if key.has_signed(headers, &bytes, clock::now()) {
             return Ok(());
         }

@@ -304,8 +304,8 @@ impl RestUpstream<'_> {
         !self.upstream.declares_capabilities_per_request()
     }
 
-    /// How long a client may keep a result, and for whom: what depends on the caller is for nobody
-    /// else.
+    /// How long a client may keep a result, and for whom: a result that depends on the caller is
+    /// for that caller alone.
     fn caching(self, reply: &RestReply, call: &Call) -> (u64, CacheScope) {
         let result = reply.result.json();
         let ttl = result.get("ttlMs").and_then(Json::as_i64);

@@ -550,7 +550,7 @@ mod tests {
         let first = snapshot(&connector).await;
         assert_eq!(first.listed.prompts.len(), 1);
         assert!(Arc::ptr_eq(&first, &snapshot(&connector).await));
-        // The list is another one, and says that the alias has moved.
+        // The list differs: the alias has moved.
         *versions.lock().unwrap() = ["2", "2"];
         let second = snapshot(&connector).await;
         assert!(!Arc::ptr_eq(&first, &second));

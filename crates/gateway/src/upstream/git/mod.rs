@@ -453,7 +453,7 @@ async fn outgrown(folder: PathBuf) {
     }
 }
 
-/// Remembers an id. Returns whether it is another one than before.
+/// Remembers an id. Returns whether it differs from the one before.
 fn is_news(last: &Mutex<Option<String>>, id: &str) -> bool {
     let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
     last.replace(id.to_owned()).as_deref() != Some(id)

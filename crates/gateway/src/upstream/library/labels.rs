@@ -144,8 +144,8 @@ impl LibraryLabels {
         chosen
     }
 
-    /// The labels of a prompt while no good file was read: the newest version may be one that
-    /// nobody wants to be served yet.
+    /// The labels of a prompt while no good file was read: the newest version may not be
+    /// meant to be served yet.
     fn unknown(&self, numbers: &BTreeSet<u32>) -> PromptLabels {
         let served = newest(numbers).filter(|_| self.label == LATEST);
         PromptLabels { served, ..PromptLabels::default() }
