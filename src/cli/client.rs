@@ -216,6 +216,7 @@ pub(super) fn get(
         overlay: None,
         capabilities: ClientCapabilities::NONE,
         progress: false,
+        log_level: None,
     };
     let result = call(&url, async |client| {
         if !client.has_prompts() {

@@ -58,6 +58,7 @@ pub(super) fn get(
         overlay: None,
         capabilities: ClientCapabilities::NONE,
         progress: false,
+        log_level: None,
     };
     let result = call(&url, async |client| client.call(&request).await)?;
     let result: Value = serde_json::from_str(result.json().text()).unwrap_or_default();

@@ -8,6 +8,7 @@ use super::document::Document;
 use super::fault::{Fault, RequestFault, excerpt};
 use super::json::object::write_members;
 use super::json::{Json, JsonKind};
+use super::log_level::LogLevel;
 use super::meta;
 use super::method::{Countable, Method};
 use super::params::{cursor, required, retry};
@@ -46,6 +47,8 @@ pub struct ClientMessages {
     pub mode: ServerRequestMode,
     /// Whether the request has a `progressToken`.
     pub progress: bool,
+    /// The least severe log messages that the client gets; `None` for none.
+    pub log_level: Option<LogLevel>,
     /// Whether the client can know that the gateway has skills, whose files it reads.
     pub reads_skills: bool,
 }
@@ -53,7 +56,7 @@ pub struct ClientMessages {
 impl ClientMessages {
     /// Whether the client accepts any message before the response.
     pub fn accepts_messages(self) -> bool {
-        self.progress || !self.capabilities.is_none()
+        self.progress || self.log_level.is_some() || !self.capabilities.is_none()
     }
 }
 

@@ -212,7 +212,7 @@ pub enum RequestFault {
         required: String,
     },
     #[error("header `{header}` is missing or differs from the body")]
-    HeaderMismatch { header: &'static str },
+    HeaderMismatch { header: Cow<'static, str> },
     #[error("the revision in MCP-Protocol-Version is not supported")]
     LegacyVersionUnknown,
     #[error("this protocol version is not supported")]

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
-use super::fault::Fault;
+use super::fault::{Fault, RequestFault};
 use super::json::object::write_members;
 use super::json::{Json, write_str};
+use super::log_level::LogLevel;
 use super::method::{ForeignMethod, Method, SET_LOG_LEVEL, SUBSCRIBE, UNSUBSCRIBE, named_member};
 use super::params::{InputRetry, cursor, required, retry};
 use super::skill;
@@ -28,6 +29,27 @@ pub struct RestRequest {
     pub cursor: Option<String>,
     /// `Some` when the client calls again with the user's answers.
     pub retry: Option<InputRetry>,
+    /// `Some` for a request that is about the session, which the gateway answers itself.
+    pub session_request: Option<SessionRequest>,
+    /// The session or connection of the client: 16 random bytes.
+    pub session: Option<[u8; 16]>,
+    /// The header that differs from the parameters. The call is refused once it is known that the
+    /// caller may use the tool, so that the refusal reveals none.
+    pub mismatch: Option<String>,
+    /// The headers that repeat parameters for the upstream, as pairs of name and value.
+    pub headers: Vec<(String, String)>,
+}
+
+/// A request of a legacy client about its own session. The upstream has one session for many
+/// clients, so the gateway keeps what each of them asked for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum SessionRequest {
+    /// `resources/subscribe`
+    Subscribe,
+    /// `resources/unsubscribe`
+    Unsubscribe,
+    /// `logging/setLevel`
+    SetLogLevel(LogLevel),
 }
 
 /// A list of the upstream of `[rest]`.
@@ -72,12 +94,32 @@ impl RestRequest {
             params: kept.into(),
             cursor: if is_list { cursor(member("cursor"))? } else { None },
             retry: retry(member("requestState"), member("inputResponses"))?,
+            session_request: match method {
+                SUBSCRIBE => Some(SessionRequest::Subscribe),
+                UNSUBSCRIBE => Some(SessionRequest::Unsubscribe),
+                SET_LOG_LEVEL => {
+                    let level = member("level").and_then(LogLevel::read);
+                    let level = level.ok_or(RequestFault::LogLevelUnknown)?;
+                    Some(SessionRequest::SetLogLevel(level))
+                }
+                _ => None,
+            },
+            session: None,
+            mismatch: None,
+            headers: Vec::new(),
         })
     }
 
     /// Returns the list that is requested, if it is one.
     pub fn list(&self) -> Option<RestList> {
         self.kind.and_then(list_of)
+    }
+
+    /// Whether the request is for a resource, by its URI.
+    pub fn is_of_resource(&self) -> bool {
+        let of_session = [SessionRequest::Subscribe, SessionRequest::Unsubscribe];
+        self.kind == Some(ForeignMethod::ReadResource)
+            || self.session_request.is_some_and(|request| of_session.contains(&request))
     }
 
     /// Returns the value of the header `Mcp-Name`.
@@ -140,7 +182,7 @@ pub struct RestCapabilities {
     /// Whether it has tools, and announces changes of their list.
     pub tools: Option<bool>,
     pub resources: Option<ResourceCapability>,
-    /// `logging/setLevel` (legacy era).
+    /// Log messages, which it sends before the response to a call.
     pub logging: bool,
     pub completions: bool,
     /// Whether it has skills, which are served as those of all upstreams.
@@ -184,9 +226,8 @@ const MAX_NAMESPACES: usize = 64;
 const MAX_EXTENSIONS: usize = 16 << 10;
 
 impl RestCapabilities {
-    /// Reads the capabilities of an upstream. `is_legacy`: it may have methods that later revisions
-    /// removed.
-    pub fn read(declared: Option<Json<'_>>, is_legacy: bool) -> Self {
+    /// Reads the capabilities of an upstream.
+    pub fn read(declared: Option<Json<'_>>) -> Self {
         let member = |name: &str| declared.and_then(|d| d.get(name)).filter(|c| c.is_object());
         let flag = |of: Json<'_>, name: &str| of.get(name).and_then(Json::as_bool) == Some(true);
         let all = declared.iter().flat_map(|d| d.members());
@@ -217,7 +258,7 @@ impl RestCapabilities {
         Self {
             tools: member("tools").map(|tools| flag(tools, "listChanged")),
             resources,
-            logging: is_legacy && member("logging").is_some(),
+            logging: member("logging").is_some(),
             completions: member("completions").is_some(),
             skills: extension(skill::EXTENSION).is_some(),
             extensions,
@@ -229,6 +270,19 @@ impl RestCapabilities {
     pub fn assumed() -> Self {
         let resources = ResourceCapability { list_changed: true, subscribe: false };
         Self { tools: Some(true), resources: Some(resources), ..Self::default() }
+    }
+
+    /// Leaves out what calls over connections of their callers' own do not have: the gateway keeps
+    /// none of them open to hear of updates.
+    #[must_use]
+    pub fn without_subscriptions(mut self) -> Self {
+        self.resources = self.resources.map(|of| ResourceCapability { subscribe: false, ..of });
+        self
+    }
+
+    /// Whether it can be subscribed to resources.
+    pub fn has_subscriptions(&self) -> bool {
+        self.resources.is_some_and(|resources| resources.subscribe)
     }
 
     /// Whether requests with this method go to the upstream. Tools and resources do in any case:
@@ -243,6 +297,7 @@ impl RestCapabilities {
         };
         match method {
             SET_LOG_LEVEL => self.logging,
+            SUBSCRIBE | UNSUBSCRIBE => self.has_subscriptions(),
             method if is_completion(method) => self.completions && is_of_resource(),
             method => {
                 let first = method.split('/').next().unwrap_or_default();
@@ -277,19 +332,28 @@ mod tests {
     fn only_declared_methods_go_to_the_upstream_and_none_of_the_protocol() {
         let declared = r#"{"tools":{"listChanged":true},"logging":{},"tasks":{},"ping":{},
             "prompts":{},"audits":{},"extensions":{"com.example/ext":{"x":1},"io.x/tasks":{}}}"#;
-        let read = |is_legacy| RestCapabilities::read(Some(json(declared)), is_legacy);
-        let legacy = read(true);
-        let takes = |method| legacy.takes(method, None);
+        let read = RestCapabilities::read(Some(json(declared)));
+        let takes = |method| read.takes(method, None);
         for method in ["tools/call", "resources/read", "logging/setLevel", "audits/run", "ext/go"] {
             assert!(takes(method), "{method}");
         }
-        for method in
-            ["tasks/get", "ping", "prompts/get", "prompts/x", "completion/complete", "x/y", ""]
-        {
+        for method in [
+            "tasks/get",
+            "ping",
+            "prompts/get",
+            "prompts/x",
+            "completion/complete",
+            "resources/subscribe",
+            "x/y",
+            "",
+        ] {
             assert!(!takes(method), "{method}");
         }
-        assert!(!read(false).takes("logging/setLevel", None));
-        assert_eq!(legacy.extensions, r#""com.example/ext":{"x":1}"#);
-        assert_eq!((legacy.tools, legacy.resources), (Some(true), None));
+        assert_eq!(read.extensions, r#""com.example/ext":{"x":1}"#);
+        assert_eq!((read.tools, read.resources), (Some(true), None));
+        let declared = r#"{"resources":{"subscribe":true}}"#;
+        let read = RestCapabilities::read(Some(json(declared)));
+        assert!(read.takes("resources/subscribe", None));
+        assert!(!read.without_subscriptions().takes("resources/unsubscribe", None));
     }
 }

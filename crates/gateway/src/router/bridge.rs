@@ -310,6 +310,7 @@ impl Bridge<'_> {
             overlay: self.routed.owner.overlay.clone(),
             capabilities: if is_list { ClientCapabilities::NONE } else { capabilities },
             progress: self.routed.call.client.progress,
+            log_level: self.routed.call.client.log_level,
         };
         self.routed.upstream.call(&self.routed.authorized, request, self.deadline)
     }
@@ -392,6 +393,7 @@ impl Bridge<'_> {
     fn tell(&self, interim: InterimMessage) {
         match interim {
             InterimMessage::Progress(params) => self.channel.tell(CallEvent::Progress(params)),
+            InterimMessage::Log(params) => self.channel.tell(CallEvent::Log(params)),
             InterimMessage::UrlElicitationComplete(params) => {
                 self.channel.tell(CallEvent::UrlElicitationComplete(params))
             }

@@ -1,4 +1,5 @@
-//! The channel from a running call to its client: progress and server requests before the response.
+//! The channel from a running call to its client: progress, log messages and server requests before
+//! the response.
 
 use std::time::Duration;
 
@@ -14,6 +15,8 @@ use domain::server_request::{Answer, ServerRequest};
 pub(crate) enum CallEvent {
     /// `params` of `notifications/progress`, with the progress token of the upstream hop.
     Progress(Document),
+    /// `params` of `notifications/message`.
+    Log(Document),
     /// `params` of `notifications/elicitation/complete`.
     UrlElicitationComplete(Document),
     ServerRequest {

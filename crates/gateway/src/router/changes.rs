@@ -11,6 +11,7 @@ use super::catalog::{CatalogContent, SkillCatalog};
 use super::view_cache::{ListDigests, ListKinds, ViewCache};
 use config::ToolForm;
 use domain::caller::Caller;
+use domain::name::UpstreamId;
 
 /// An announced content, with the views of its configuration.
 #[derive(Clone)]
@@ -68,6 +69,14 @@ impl Changes {
     pub async fn visible(&mut self) -> Option<Visible> {
         let published = self.published.borrow_and_update().clone()?;
         Some(self.visible_then(&published).await)
+    }
+
+    /// Whether the caller may know of updates of a resource of the upstream of `[rest]`, by the
+    /// newest configuration.
+    pub(crate) fn may_read(&self, upstream: &UpstreamId, uri: &str) -> bool {
+        let published = self.published.borrow();
+        let views = published.as_ref().map(|published| &published.views);
+        views.is_none_or(|views| views.allows_rest(&self.caller, &self.endpoint, upstream, uri))
     }
 
     /// The content that is announced at present.

@@ -644,6 +644,7 @@ async fn complete(
         overlay: owner.overlay.clone(),
         capabilities: ClientCapabilities::NONE,
         progress: call.client.progress,
+        log_level: None,
     };
     let mut exchange = upstream.call(authorized, request, deadline);
     loop {

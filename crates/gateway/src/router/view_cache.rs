@@ -17,11 +17,12 @@ use super::owner::Owner;
 use super::segment::Segment;
 use super::view::ListView;
 use config::{Exposure, ToolForm};
+use domain::approval::ApprovalState;
 use domain::caller::{Caller, Principal, Proof};
 use domain::glob::Glob;
 use domain::method::Method;
 use domain::name::UpstreamId;
-use domain::rights::{Allowed, Rights};
+use domain::rights::{Allowed, PromptRef, Rights};
 use domain::skill::{SkillCount, exceeds_hosts};
 
 /// Makes and caches views.
@@ -540,6 +541,19 @@ impl ViewCache {
         owner: &Owner,
     ) -> bool {
         self.serves(endpoint, owner) && self.rights.allows(caller, method, owner.prompt())
+    }
+
+    /// Whether a caller may use what has this name at the upstream of `[rest]`, at an endpoint.
+    pub(crate) fn allows_rest(
+        &self,
+        caller: &Caller,
+        endpoint: &str,
+        upstream: &UpstreamId,
+        name: &str,
+    ) -> bool {
+        let state = ApprovalState::Unchecked;
+        let named = PromptRef { upstream: upstream.as_str(), raw_name: name, state };
+        self.serves_upstream(endpoint, upstream) && self.rights.allows(caller, Method::Rest, named)
     }
 
     /// Whether lists differ by caller.

@@ -26,8 +26,8 @@ use domain::json::object::{ObjectWriter, write_members, write_object};
 use domain::json::{Json, JsonKind, write_str};
 use domain::jsonrpc::{self, Id};
 use domain::method::{
-    CANCELLED, ELICITATION_COMPLETE, PROGRESS, SET_LOG_LEVEL, SUBSCRIBE, SUBSCRIPTION_ACKNOWLEDGED,
-    UNSUBSCRIBE,
+    CANCELLED, ELICITATION_COMPLETE, MESSAGE, PROGRESS, RESOURCE_UPDATED, SET_LOG_LEVEL, SUBSCRIBE,
+    SUBSCRIPTION_ACKNOWLEDGED, UNSUBSCRIBE,
 };
 use domain::rest::RestCapabilities;
 use domain::revision::{Era, Revision};
@@ -161,6 +161,27 @@ impl Dialect {
         })
     }
 
+    /// Writes `notifications/resources/updated`, for a subscription with its id.
+    pub fn resource_updated(self, uri: &str, subscription: Option<&Id>) -> String {
+        jsonrpc::notification(RESOURCE_UPDATED, |params| {
+            params.text("uri", uri);
+            if let Some(id) = subscription {
+                write_subscription(id, params);
+            }
+        })
+    }
+
+    /// Writes `notifications/message` with the members that the protocol defines.
+    pub fn log_message(self, params: Json<'_>) -> String {
+        jsonrpc::notification(MESSAGE, |out| {
+            for (key, value) in params.members() {
+                if ["level", "logger", "data"].iter().any(|name| key.is(name)) {
+                    out.member(key, value);
+                }
+            }
+        })
+    }
+
     /// Writes `notifications/progress` with the client's progress token and with the members that
     /// the revision defines: `message` exists since MCP 2025-03-26.
     pub fn progress(self, token: &Id, params: Json<'_>) -> String {
@@ -230,6 +251,7 @@ impl Dialect {
         subscription: &Id,
         kinds: ListKinds,
         rest: RestLists,
+        resources: &[String],
     ) -> String {
         jsonrpc::notification(SUBSCRIPTION_ACKNOWLEDGED, |params| {
             write_subscription(subscription, params);
@@ -242,6 +264,10 @@ impl Dialect {
                 }
                 if rest.resources {
                     granted.display("resourcesListChanged", true);
+                }
+                if !resources.is_empty() {
+                    let write = |uri: &String, out: &mut String| write_str(uri, out);
+                    granted.array("resourceSubscriptions", resources, write);
                 }
             });
         })
@@ -331,6 +357,9 @@ impl Dialect {
                 if resources.is_some_and(|resources| resources.list_changed) {
                     out.display("listChanged", true);
                 }
+                if resources.is_some_and(|resources| resources.subscribe) {
+                    out.display("subscribe", true);
+                }
             });
         }
         if self.revision.era() == Era::Legacy {
@@ -353,7 +382,7 @@ impl Dialect {
         has_prompts: bool,
         capabilities: &mut ObjectWriter<'_>,
     ) {
-        if rest.logging && self.revision.era() == Era::Legacy {
+        if rest.logging {
             capabilities.object("logging", |_| {});
         }
         if rest.completions && !has_prompts {

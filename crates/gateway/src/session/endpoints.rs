@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::call::in_flight::InFlightCall;
 use super::dialect::{ResultForm, ServerIdentity, result_message};
+use super::headers::Field;
 use super::message::{InboundMessage, MessageFault, ReplyContext};
 use super::notify::rest::RestNotices;
 use super::token::Nonce;
@@ -14,10 +15,12 @@ use super::{Dispatch, PreparedCall, SessionSharedState, TransportContext};
 use crate::policy::Gate;
 use crate::router::Router;
 use crate::upstream::rest_signals::RestLists;
-use domain::call::{Call, ClientMessages, ForwardedMeta};
+use domain::call::{Call, ClientMessages, ForwardedMeta, Request, ServerRequestMode};
 use domain::fault::{Fault, RequestFault};
 use domain::jsonrpc::Id;
 use domain::meta;
+use domain::method::ForeignMethod;
+use domain::rest::SessionRequest;
 
 /// The endpoints of one configuration.
 pub(super) struct Endpoints {
@@ -59,12 +62,13 @@ impl Endpoints {
         nonce: Option<Nonce>,
     ) -> Result<Dispatch, MessageFault> {
         let InboundMessage { context, method, params } = *inbound;
-        let ReplyContext { dialect, capabilities, mode } = reply_context;
+        let ReplyContext { dialect, capabilities, mode, log_level } = reply_context;
         let reject = |fault: Fault| MessageFault::new(fault, dialect);
         let served = self.served(context.endpoint);
         let (request, form) = match served.purpose(method, params, context, dialect) {
             Ok(Purpose::Call(request, form)) => {
-                (with_public_name(&self.router, request, context.caller), form)
+                let request = with_public_name(&self.router, request, context.caller);
+                (self.with_session(request, inbound, nonce).map_err(reject)?, form)
             }
             Ok(Purpose::EmptyList(member)) => {
                 let ttl_ms = self.discover_ttl.as_millis();
@@ -89,6 +93,13 @@ impl Endpoints {
         let in_flight = self.register(nonce, &id).map_err(reject)?;
         let token = params.and_then(|p| p.get("_meta")?.get(meta::PROGRESS_TOKEN));
         let progress_token = token.filter(|_| context.streams).and_then(Id::read);
+        let log_level = match (&request, mode) {
+            (Request::Rest(_), ServerRequestMode::InputRequired) => log_level,
+            (Request::Rest(_), ServerRequestMode::MidCall) => {
+                nonce.and_then(|nonce| self.shared.log_levels.get(&nonce))
+            }
+            _ => None,
+        };
         let call = Call {
             caller: context.caller.clone(),
             subject_token: context.subject_token.cloned(),
@@ -99,6 +110,7 @@ impl Endpoints {
                 capabilities,
                 mode,
                 progress: progress_token.is_some(),
+                log_level: log_level.filter(|_| context.streams),
                 reads_skills: dialect.has_skills(),
             },
             forwarded,
@@ -120,6 +132,44 @@ impl Endpoints {
             progress_token,
             input_closed,
         }))
+    }
+
+    /// Adds to a request for the upstream of `[rest]` the session of its client, and the header
+    /// that differs from its arguments.
+    ///
+    /// # Errors
+    /// A subscription whose updates would go to another replica.
+    fn with_session(
+        &self,
+        mut request: Request,
+        inbound: &InboundMessage<'_>,
+        nonce: Option<Nonce>,
+    ) -> Result<Request, Fault> {
+        let InboundMessage { context, params, .. } = *inbound;
+        let Request::Rest(rest) = &mut request else { return Ok(request) };
+        let Some(served) = self.router.rest_at(context.endpoint) else { return Ok(request) };
+        rest.session = nonce.map(|nonce| *nonce.as_bytes());
+        if let TransportContext::Http(headers) = context.transport
+            && nonce.is_none()
+            && rest.kind == Some(ForeignMethod::CallTool)
+            && let Some(known) = served.param_headers(&rest.name)
+        {
+            let header = |name: &str| match headers.params.get(name) {
+                Field::Absent => None,
+                field => Some(field.value()),
+            };
+            let arguments = params.and_then(|params| params.get("arguments"));
+            rest.mismatch = known.check(arguments, header).err().map(str::to_owned);
+        }
+        let is_elsewhere = || {
+            let has_replicas = self.shared.cluster.is_some();
+            has_replicas && !rest.session.is_some_and(|session| served.has_stream(&session))
+        };
+        if rest.session_request == Some(SessionRequest::Subscribe) && is_elsewhere() {
+            let what = "open the notification stream (GET) first, and send both to one replica";
+            return Err(Fault::invalid_params(what));
+        }
+        Ok(request)
     }
 
     /// Registers a request for `notifications/cancelled`, if it has a session or connection.

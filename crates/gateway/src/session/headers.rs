@@ -1,8 +1,11 @@
 //! The MCP headers of a request, as the transport received them (MCP 2025-11-25 and 2026-07-28,
 //! Streamable HTTP).
 
-use domain::revision::{Era, Revision};
+use std::fmt;
 
+use http::HeaderMap;
+
+use domain::revision::{Era, Revision};
 use domain::trace;
 
 /// The value of a header that may occur once.
@@ -30,6 +33,31 @@ pub struct Headers<'a> {
     pub name: Field<'a>,
     /// `traceparent`, `tracestate`, `baggage` (W3C Trace Context and Baggage)
     pub trace: [Field<'a>; 3],
+    /// `Mcp-Param-*`
+    pub params: ParamFields<'a>,
+}
+
+/// The headers that repeat arguments of tools, among all headers of a request.
+#[derive(Clone, Copy, Default)]
+pub struct ParamFields<'a>(pub Option<&'a HeaderMap>);
+
+// The others may be credentials.
+impl fmt::Debug for ParamFields<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ParamFields")
+    }
+}
+
+impl<'a> ParamFields<'a> {
+    /// Returns a header by its name.
+    pub fn get(self, name: &str) -> Field<'a> {
+        let mut values = self.0.into_iter().flat_map(|all| all.get_all(name));
+        match (values.next().map(|value| value.to_str()), values.next()) {
+            (None, _) => Field::Absent,
+            (Some(Ok(value)), None) => Field::Once(value.trim_matches([' ', '\t'])),
+            (Some(_), _) => Field::Unreadable,
+        }
+    }
 }
 
 impl<'a> Headers<'a> {

@@ -13,7 +13,7 @@ use super::dialect::{Dialect, result_message};
 use super::endpoints::Endpoints;
 use super::headers::{Headers, is_modern_version};
 use super::message::{InboundMessage, MessageFault, ReplyContext};
-use super::notify::notifications::{EventIds, NotificationStream, Subscriber};
+use super::notify::notifications::{EventIds, NotificationStream, Subscriber, UpdateNotices};
 use super::notify::streams::StreamEnd;
 use super::relay::{cancel_elsewhere, hand_response_over};
 use super::token::{Nonce, SessionToken, TokenOpener};
@@ -101,7 +101,7 @@ impl LegacySessions {
         );
         let drain = self.endpoints.shared.drain.clone();
         let stream = NotificationStream::new(changes, known, dialect, subscriber, drain, end);
-        Ok(self.with_upstreams(stream, endpoint, token.nonce))
+        Ok(self.with_upstreams(stream, endpoint, token.nonce, true))
     }
 
     /// Reads one request or notification of a legacy client.
@@ -130,8 +130,8 @@ impl LegacySessions {
         // A server request needs a stream to be sent on.
         let capabilities =
             if inbound.context.streams { token.capabilities } else { ClientCapabilities::NONE };
-        let reply_context =
-            ReplyContext { dialect, capabilities, mode: ServerRequestMode::MidCall };
+        let mode = ServerRequestMode::MidCall;
+        let reply_context = ReplyContext { dialect, capabilities, mode, log_level: None };
         self.endpoints.prepare(inbound, id, reply_context, Some(token.nonce))
     }
 
@@ -273,21 +273,28 @@ impl LegacySessions {
         let drain = self.endpoints.shared.drain.clone();
         let subscriber = Subscriber::Connection;
         let stream = NotificationStream::new(changes, known, dialect, subscriber, drain, end);
-        self.with_upstreams(stream, endpoint, connection.nonce)
+        self.with_upstreams(stream, endpoint, connection.nonce, false)
     }
 
     /// Adds what comes from upstreams: completed URL elicitations, and changes of `[rest]`. Here
     /// nothing is subscribed to, so a reconnect with other capabilities is announced as well.
+    /// `may_return`: the client may open another stream for the session.
     fn with_upstreams(
         &self,
         stream: NotificationStream,
         endpoint: &str,
         session: Nonce,
+        may_return: bool,
     ) -> NotificationStream {
         let pending = self.endpoints.shared.url_elicitations.clone();
         let stream = stream.counted(self.endpoints.gate.telemetry().clone());
         let lists = RestLists { tools: true, resources: true };
         let stream = stream.with_rest(self.endpoints.rest_notices(endpoint, lists));
+        let updates = self.endpoints.router.rest_at(endpoint).map(|rest| {
+            let updates = rest.updates_of_session(*session.as_bytes(), may_return);
+            UpdateNotices::new(rest.id().clone(), updates, Vec::new())
+        });
+        let stream = stream.with_updates(updates);
         stream.with_url_elicitations(self.endpoints.router.url_completions(), pending, session)
     }
 

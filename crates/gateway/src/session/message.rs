@@ -20,6 +20,7 @@ use domain::chunks::Chunks;
 use domain::fault::Fault;
 use domain::json::Json;
 use domain::jsonrpc::Id;
+use domain::log_level::LogLevel;
 use domain::server_request::ClientCapabilities;
 use domain::subject_token::SubjectToken;
 use domain::unix_time::UnixSeconds;
@@ -149,6 +150,9 @@ pub(super) struct ReplyContext {
     pub dialect: Dialect,
     pub capabilities: ClientCapabilities,
     pub mode: ServerRequestMode,
+    /// The least severe log messages that a modern request asks for. In the legacy era the session
+    /// has asked for them.
+    pub log_level: Option<LogLevel>,
 }
 
 /// The fault of a refused message, with the dialect of the error response.

@@ -17,6 +17,7 @@ mod token;
 
 use std::sync::Arc;
 
+use quick_cache::sync::Cache;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -35,6 +36,7 @@ use dialect::ServerIdentity;
 use domain::fair_share::{Holder, Share};
 use domain::json::Json;
 use domain::jsonrpc::{Frame, Id};
+use domain::log_level::LogLevel;
 use endpoints::Endpoints;
 use notify::streams::NewestStreams;
 use notify::terminated::TerminatedSessions;
@@ -68,6 +70,9 @@ pub struct SessionSharedState {
     url_elicitations: PendingUrlElicitations,
     streams: NewestStreams,
     failure_lines: FailureLines,
+    /// The levels that `logging/setLevel` has set, by session or connection. A forgotten one costs
+    /// its client the log messages.
+    log_levels: Cache<Nonce, LogLevel>,
     /// `None`: this replica stands alone.
     cluster: Option<Arc<ClusterMember>>,
     usage: Arc<GatewayUsage>,
@@ -79,6 +84,9 @@ pub struct SessionSharedState {
     stop: CancellationToken,
 }
 
+/// Most sessions whose log levels are remembered.
+const MAX_LOG_LEVELS: usize = 10_000;
+
 impl SessionSharedState {
     pub fn new(tasks: TaskTracker, drain: CancellationToken, stop: CancellationToken) -> Self {
         Self {
@@ -89,6 +97,7 @@ impl SessionSharedState {
             url_elicitations: PendingUrlElicitations::default(),
             streams: NewestStreams::default(),
             failure_lines: FailureLines::default(),
+            log_levels: Cache::new(MAX_LOG_LEVELS),
             cluster: None,
             usage: Arc::default(),
             tasks,

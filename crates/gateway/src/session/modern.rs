@@ -5,16 +5,18 @@ use super::dialect::{Dialect, result_message};
 use super::endpoints::Endpoints;
 use super::headers::{Field, Headers};
 use super::message::{InboundMessage, MessageFault, ReplyContext};
-use super::notify::notifications::{NotificationStream, Subscriber};
+use super::notify::notifications::{NotificationStream, Subscriber, UpdateNotices};
 use super::notify::streams::StreamEnd;
 use super::token::Nonce;
 use super::{Dispatch, RequestContext, TransportContext};
 use crate::router::view_cache::ListKinds;
 use crate::upstream::rest_signals::RestLists;
 use domain::call::ServerRequestMode;
+use domain::fair_share::Holder;
 use domain::fault::{Fault, RequestFault};
 use domain::json::Json;
 use domain::jsonrpc::Id;
+use domain::log_level::LogLevel;
 use domain::method::{CANCELLED, DISCOVER, LISTEN, named_member};
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
@@ -58,6 +60,7 @@ pub(super) fn modern(
         dialect,
         capabilities: client.capabilities,
         mode: ServerRequestMode::InputRequired,
+        log_level: client.log_level,
     };
     endpoints.prepare(inbound, id, reply_context, nonce)
 }
@@ -98,7 +101,24 @@ fn listen(
         resources: declared.resources.is_some() && wants("resourcesListChanged"),
     };
     let stream = stream.with_rest(endpoints.rest_notices(endpoint, rest));
+    let stream = stream.with_updates(updates(endpoints, inbound.context, filter));
     Ok(stream.counted(endpoints.gate.telemetry().clone()))
+}
+
+/// Opens the updates of the resources that a subscription names; `None` if it names none, or the
+/// endpoint has none.
+fn updates(
+    endpoints: &Endpoints,
+    context: &RequestContext<'_>,
+    filter: Json<'_>,
+) -> Option<UpdateNotices> {
+    let named = filter.get("resourceSubscriptions").filter(|named| !named.is_empty_array())?;
+    let rest = endpoints.router.rest_at(context.endpoint)?;
+    let RequestContext { caller, address, endpoint, .. } = *context;
+    let holder = Holder::of(caller, address);
+    let uris = named.elements().filter_map(Json::as_str);
+    let (updates, granted) = rest.updates_of(caller, &holder, endpoint, uris);
+    Some(UpdateNotices::new(rest.id().clone(), updates, granted))
 }
 
 /// The client metadata of one request.
@@ -106,6 +126,8 @@ fn listen(
 pub(crate) struct ClientMetadata {
     pub revision: Revision,
     pub capabilities: ClientCapabilities,
+    /// The least severe log messages that the client gets; `None` for none.
+    pub log_level: Option<LogLevel>,
 }
 
 /// Checks the headers of a request against its body, in the order of the specification (MCP
@@ -145,7 +167,7 @@ pub(crate) fn check(
             let name = params.and_then(|p| p.get(member)).and_then(Json::as_str);
             let decoded = headers.name.value().and_then(mcp_name::decode);
             if decoded.as_deref() != Some(&*name.unwrap_or_default()) {
-                return Err(RequestFault::HeaderMismatch { header: NAME }.into());
+                return Err(RequestFault::HeaderMismatch { header: NAME.into() }.into());
             }
         }
     }
@@ -153,10 +175,12 @@ pub(crate) fn check(
     let served = Revision::modern().find(|revision| revision.as_str() == version);
     let requested = version.into_owned();
     let revision = served.ok_or(RequestFault::UnsupportedVersion { requested })?;
-    check_log_level(member(meta::LOG_LEVEL))?;
+    let level = member(meta::LOG_LEVEL)
+        .map(|level| LogLevel::read(level).ok_or(RequestFault::LogLevelUnknown));
     Ok(ClientMetadata {
         revision,
         capabilities: ClientCapabilities::declared(capabilities, revision),
+        log_level: level.transpose()?,
     })
 }
 
@@ -171,14 +195,12 @@ const VERSION: &str = "MCP-Protocol-Version";
 const METHOD: &str = "Mcp-Method";
 const NAME: &str = "Mcp-Name";
 
-/// The severities of RFC 5424, by their names in MCP (MCP 2025-11-25, logging).
-const LOG_LEVELS: [&str; 8] =
-    ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
-
 fn require(field: Field<'_>, header: &'static str) -> Result<(), Fault> {
     match field {
         Field::Once(_) => Ok(()),
-        Field::Absent | Field::Unreadable => Err(RequestFault::HeaderMismatch { header }.into()),
+        Field::Absent | Field::Unreadable => {
+            Err(RequestFault::HeaderMismatch { header: header.into() }.into())
+        }
     }
 }
 
@@ -186,16 +208,7 @@ fn require_equal(field: Field<'_>, body: &str, header: &'static str) -> Result<(
     if field.value() == Some(body) {
         Ok(())
     } else {
-        Err(RequestFault::HeaderMismatch { header }.into())
-    }
-}
-
-/// Checks the log level. It has no further effect: the gateway never sends `notifications/message`.
-fn check_log_level(level: Option<Json<'_>>) -> Result<(), Fault> {
-    if level.is_none_or(|l| LOG_LEVELS.iter().any(|known| l.is(known))) {
-        Ok(())
-    } else {
-        Err(RequestFault::LogLevelUnknown.into())
+        Err(RequestFault::HeaderMismatch { header: header.into() }.into())
     }
 }
 
@@ -221,7 +234,7 @@ mod tests {
     }
 
     fn mismatch(header: &'static str) -> Result<Revision, Fault> {
-        Err(RequestFault::HeaderMismatch { header }.into())
+        Err(RequestFault::HeaderMismatch { header: header.into() }.into())
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Construction of upstreams: a handle, its driver, and the accounts of callers.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{Notify, Semaphore, broadcast, mpsc, watch};
 use tokio::time::Instant;
@@ -20,6 +21,7 @@ use super::guard::concurrency::ConcurrencyLimit;
 use super::held_secrets::HeldSecrets;
 use super::recent_calls::RecentCalls;
 use super::repairs::Repairs;
+use super::rest_signals::RestSignals;
 use super::stderr_tail::StderrTail;
 use crate::cluster::SharedLogins;
 use crate::logins::store::Folder;
@@ -27,6 +29,7 @@ use crate::shutdown::Supervisor;
 use crate::telemetry::Telemetry;
 use audit::Audit;
 use base::platform::disk::{self, Watch};
+use domain::name::UpstreamId;
 use domain::rest::RestCapabilities;
 
 /// Shared dependencies of all upstreams.
@@ -45,6 +48,8 @@ pub struct UpstreamDeps {
     pub accounts: Arc<Accounts>,
     /// The operator's sign-ins, if there is a cluster.
     pub logins: Option<Arc<SharedLogins>>,
+    /// The announcements of the upstreams that `[rest]` has named, by id: they outlive reloads.
+    pub rest: Arc<Mutex<HashMap<UpstreamId, Arc<RestSignals>>>>,
 }
 
 /// Most child processes in the handshake at once, until each has answered its first request: more
@@ -57,8 +62,9 @@ impl UpstreamDeps {
     pub fn new(audit: Audit, telemetry: Telemetry, supervisor: Supervisor) -> Self {
         let (tasks, shutdown) = (supervisor.tasks().clone(), supervisor.stop().clone());
         let starting = Arc::new(Semaphore::new(STARTING));
-        let accounts = Arc::default();
-        Self { audit, telemetry, supervisor, tasks, shutdown, starting, accounts, logins: None }
+        let (accounts, rest) = (Arc::default(), Arc::default());
+        let logins = None;
+        Self { audit, telemetry, supervisor, tasks, shutdown, starting, accounts, logins, rest }
     }
 }
 
@@ -74,12 +80,15 @@ impl Upstream {
     ) -> Self {
         let deps = deps.clone();
         let UpstreamDeps { audit, telemetry, supervisor, tasks, shutdown, .. } = deps;
-        let UpstreamDeps { starting, accounts, logins: shared, .. } = deps;
+        let UpstreamDeps { starting, accounts, logins: shared, rest, .. } = deps;
         let config = Arc::new(config);
         let shutdown = shutdown.child_token();
         let needed = shutdown.clone().drop_guard();
         let (sender, connection_state) = watch::channel(ConnectionState::Connecting);
-        let signals = DriverSignals::default();
+        let mut signals = DriverSignals::default();
+        if config.is_rest {
+            signals.rest = rest_signals(&rest, &config.id);
+        }
         let upstream = config.id.as_str().into();
         let stderr_tail: Arc<StderrTail> = Arc::default();
         let measured = telemetry.clone();
@@ -162,6 +171,15 @@ impl Upstream {
             _needed: needed,
         }
     }
+}
+
+/// Returns the announcements of an upstream, which go on where they were.
+fn rest_signals(
+    known: &Mutex<HashMap<UpstreamId, Arc<RestSignals>>>,
+    upstream: &UpstreamId,
+) -> Arc<RestSignals> {
+    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    known.entry(upstream.clone()).or_default().clone()
 }
 
 /// Watches the sign-in of an upstream, in the store of the cluster if there is one, else in its

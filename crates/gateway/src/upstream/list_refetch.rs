@@ -99,14 +99,15 @@ impl Driver {
         }
     }
 
-    /// Lists the names of the tools beside which prompts are offered as tools. Without a list the
-    /// names are those of the list before.
+    /// Lists the tools of the upstream of `[rest]`, where prompts are offered beside them, or
+    /// headers repeat their arguments. Without a list they are those of the list before.
     async fn list_tools(&self, connection: &Connection) {
-        if !self.upstream.lists_tools {
+        let has_headers = self.upstream.is_rest && connection.has_param_headers();
+        if !self.upstream.lists_tools && !has_headers {
             return;
         }
-        match connection.tool_names(&self.upstream.settings).await {
-            Ok(names) => self.signals.rest.tools.store(Arc::new(names)),
+        match connection.known_tools(&self.upstream.settings).await {
+            Ok(tools) => self.signals.rest.tools.store(Arc::new(tools)),
             Err(kind) => {
                 debug!(upstream = %self.upstream.id, reason = kind.reason(), "tools/list failed");
             }

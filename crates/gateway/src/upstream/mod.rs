@@ -17,8 +17,10 @@ pub(crate) mod stderr_tail;
 pub(crate) mod recent_calls;
 pub(crate) mod repairs;
 pub mod rest_signals;
+pub(crate) mod resource_subscriptions;
 mod build;
 mod list_refetch;
+mod resource_sync;
 mod walk_pace;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -173,6 +175,14 @@ impl Upstream {
         self.connection_state.borrow().clone()
     }
 
+    /// Why there is no shared connection; `None` with one, and while it is being opened.
+    pub(crate) fn unreachable(&self) -> Option<Kind> {
+        match &*self.connection_state.borrow() {
+            ConnectionState::Down(kind) => Some(unreachable_because(kind.clone())),
+            _ => None,
+        }
+    }
+
     /// Returns where the source of a library prompt is.
     pub(crate) fn library_source(&self, raw_name: &str) -> Option<SourcePlace> {
         self.of_library(|library| library.source(raw_name))
@@ -222,10 +232,12 @@ impl Upstream {
             "the proof is for another call"
         );
         let method = params.method();
-        let receives_interim = !request.capabilities.is_none() || request.progress;
+        let receives_interim =
+            !request.capabilities.is_none() || request.progress || request.log_level.is_some();
         let (interim, messages) = receives_interim
             .then(|| InterimSender::channel(request.capabilities, request.progress))
             .unzip();
+        let interim = interim.map(|interim: InterimSender| interim.with_log(request.log_level));
         let pass = authorized.pass();
         let concurrency = ConcurrencyPermit::new(self.concurrency.clone(), pass.holder().clone());
         let now = Instant::now();
@@ -319,15 +331,25 @@ impl Upstream {
     }
 
     /// Returns the capabilities beside prompts that the upstream has declared last. Until it has,
-    /// and where each caller has a connection of its own, those that most upstreams have.
+    /// those that most upstreams have.
     pub(crate) fn rest_capabilities(&self) -> Arc<RestCapabilities> {
-        let mut known = self.rest_capabilities.lock().unwrap_or_else(PoisonError::into_inner);
-        if let ConnectionState::Up(connection) = &*self.connection_state.borrow()
-            && let Some(declared) = connection.rest_capabilities()
-        {
-            known.clone_from(declared);
+        if let ConnectionState::Up(connection) = &*self.connection_state.borrow() {
+            self.note_capabilities(connection);
         }
-        known.clone()
+        self.known_capabilities().clone()
+    }
+
+    fn known_capabilities(&self) -> MutexGuard<'_, Arc<RestCapabilities>> {
+        self.rest_capabilities.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes the capabilities that a connection has shown.
+    fn note_capabilities(&self, connection: &Connection) {
+        let Some(declared) = connection.rest_capabilities() else { return };
+        *self.known_capabilities() = match &self.accounts {
+            None => declared.clone(),
+            Some(_) => Arc::new(RestCapabilities::clone(declared).without_subscriptions()),
+        };
     }
 
     /// Returns the gateways behind it, as its shared connection shows them.
@@ -339,7 +361,7 @@ impl Upstream {
     }
 
     /// Returns what it announces about its tools and resources.
-    pub(crate) fn rest_signals(&self) -> &RestSignals {
+    pub(crate) fn rest_signals(&self) -> &Arc<RestSignals> {
         &self.signals.rest
     }
 
@@ -374,6 +396,7 @@ impl Upstream {
         let walking = as_caller(&account, access, || async {
             let connection = account.connected().await.map_err(unreachable_because)?;
             *self.of_callers() = Some(connection.negotiated());
+            self.note_capabilities(&connection);
             // A thousand callers at once are no flood for the upstream.
             let _permit = self.concurrency.acquire(&Holder::of(caller, None)).await?;
             let watched = account.watch(&connection, self.config.settings.patience());

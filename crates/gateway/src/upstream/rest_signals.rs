@@ -1,19 +1,26 @@
 //! Announcements of the upstream of `[rest]` about its tools and resources.
 
-use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
-use domain::method::{RESOURCES_LIST_CHANGED, TOOLS_LIST_CHANGED};
+use super::resource_subscriptions::ResourceSubscriptions;
+use domain::json::Json;
+use domain::method::{RESOURCE_UPDATED, RESOURCES_LIST_CHANGED, TOOLS_LIST_CHANGED};
+use domain::param_headers::ParamHeaders;
+
+/// The tools of an upstream by their names, with the headers that repeat their arguments.
+pub(crate) type KnownTools = HashMap<String, Option<Arc<ParamHeaders>>>;
 
 /// The announcements of one upstream. A flood costs two counters: streams read the newest values at
-/// their own pace.
+/// their own pace. It outlives reloads, so that streams and subscriptions go on.
 #[derive(Debug)]
 pub struct RestSignals {
-    /// The names of its tools, as they were listed last; empty where they are not needed.
-    pub(crate) tools: ArcSwap<HashSet<String>>,
+    /// Its tools, as they were listed last; empty where they are not needed.
+    pub(crate) tools: ArcSwap<KnownTools>,
+    pub(crate) subscriptions: Arc<ResourceSubscriptions>,
     /// The names of tools that hide those of prompts, as they were logged.
     hiding: Mutex<HashSet<String>>,
     changes: watch::Sender<RestChanges>,
@@ -36,14 +43,20 @@ pub(crate) struct RestChanges {
 impl Default for RestSignals {
     fn default() -> Self {
         let (changes, _) = watch::channel(RestChanges::default());
-        Self { tools: ArcSwap::default(), hiding: Mutex::default(), changes }
+        let (tools, subscriptions) = (ArcSwap::default(), Arc::default());
+        Self { tools, subscriptions, hiding: Mutex::default(), changes }
     }
 }
 
 impl RestSignals {
     /// Notes a notification. Returns whether the tools have changed.
-    pub(crate) fn note(&self, method: &str) -> bool {
+    pub(crate) fn note(&self, method: &str, params: Option<Json<'_>>) -> bool {
         match method {
+            RESOURCE_UPDATED => {
+                if let Some(uri) = params.and_then(|params| params.get("uri")?.as_str()) {
+                    self.subscriptions.note_updated(&uri);
+                }
+            }
             TOOLS_LIST_CHANGED => self.changes.send_modify(|changes| changes.tools += 1),
             RESOURCES_LIST_CHANGED => self.changes.send_modify(|changes| changes.resources += 1),
             _ => {}
@@ -55,7 +68,7 @@ impl RestSignals {
     pub(crate) fn note_hiding(&self, name: &str) -> bool {
         let mut hiding = self.hiding.lock().unwrap_or_else(PoisonError::into_inner);
         // A tool that is gone would hide again.
-        hiding.retain(|name| self.tools.load().contains(name));
+        hiding.retain(|name| self.tools.load().contains_key(name));
         hiding.insert(name.to_owned())
     }
 

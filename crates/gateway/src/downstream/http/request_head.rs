@@ -7,7 +7,7 @@ use http::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use crate::policy::{CredentialHeader, RequestCredentials};
-use crate::session::headers::{Field, Headers};
+use crate::session::headers::{Field, Headers, ParamFields};
 use domain::fault::TransportFault;
 use domain::trace;
 
@@ -137,7 +137,7 @@ fn accepts(ranges: &[MediaRange], media_type: &str, all_subtypes: &str) -> bool 
 
 /// Reads the headers of MCP (MCP 2025-11-25 and 2026-07-28, transports) and of W3C Trace Context.
 pub(crate) fn read_headers(headers: &HeaderMap) -> Headers<'_> {
-    let mut read = Headers::default();
+    let mut read = Headers { params: ParamFields(Some(headers)), ..Headers::default() };
     // A request has few headers: to compare each name takes less than to look seven of them up.
     for (name, value) in headers {
         let field = match name.as_str() {

@@ -189,7 +189,9 @@ fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
             | R::Loop
             | R::InvalidCursor
             | R::InvalidState => StatusCode::OK,
-            R::CapabilityMissing { .. } if !dialect.has_error_status() => StatusCode::OK,
+            R::CapabilityMissing { .. } | R::LogLevelUnknown if !dialect.has_error_status() => {
+                StatusCode::OK
+            }
             R::NotJson(_)
             | R::UnsafeJson(_)
             | R::NotJsonRpc(_)

@@ -1,6 +1,8 @@
 //! The way of `[rest]`: requests for tools, resources and other methods go to one designated
 //! upstream (`[rest]`), unmerged and unrenamed, through the same gate and the same bridge as gets.
 
+mod subscriptions;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -30,6 +32,7 @@ use domain::document::Document;
 use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::json::Json;
 use domain::method::{ForeignMethod, Method};
+use domain::param_headers::ParamHeaders;
 use domain::rest::{RestCapabilities, RestList, RestRequest};
 use domain::rights::{Allowed, PromptRef};
 use domain::skill;
@@ -75,7 +78,7 @@ impl RestUpstream<'_> {
     pub(crate) fn is_of_prompt(self, name: &str, caller: &Caller, endpoint: &str) -> bool {
         let lists = &self.router.lists;
         let exposure = lists.views.exposure(endpoint);
-        if !exposure.tools || self.upstream.rest_signals().tools.load().contains(name) {
+        if !exposure.tools || self.upstream.rest_signals().tools.load().contains_key(name) {
             return false;
         }
         let is_listed = || {
@@ -114,6 +117,13 @@ impl RestUpstream<'_> {
         let resolution = Resolution::Listed(target);
         let authorized = self.router.gate.authorize(call, record, resolution).await;
         let authorized = authorized.map_err(|fault| as_unknown(fault, request, call))?;
+        if let Some(header) = &request.mismatch {
+            return Err(RequestFault::HeaderMismatch { header: header.clone().into() }.into());
+        }
+        if let Some(of_session) = request.session_request {
+            let answer = self.of_session(request, of_session, context).await;
+            return answer.map_err(|fault| as_unknown(fault, request, call));
+        }
         let routed =
             RoutedCall { call, authorized, owner: &owner, version: None, upstream: self.upstream };
         match request.list() {
@@ -149,7 +159,8 @@ impl RestUpstream<'_> {
         context: CallContext<'_>,
     ) -> Result<Reply, Fault> {
         let params = request.params_with(cursor);
-        let sent = RestRequest { params, cursor: None, retry: None, ..request.clone() };
+        let headers = self.headers(request);
+        let sent = RestRequest { params, headers, cursor: None, retry: None, ..request.clone() };
         let bridge = Bridge {
             router: self.router,
             routed,
@@ -162,6 +173,22 @@ impl RestUpstream<'_> {
             rounds: 0,
         };
         bridge.run(request.retry.as_ref()).await
+    }
+
+    /// Returns the headers that repeat arguments of a tool.
+    pub(crate) fn param_headers(self, name: &str) -> Option<Arc<ParamHeaders>> {
+        self.upstream.rest_signals().tools.load().get(name)?.clone()
+    }
+
+    /// The headers for the upstream, from the arguments that it gets.
+    fn headers(self, request: &RestRequest) -> Vec<(String, String)> {
+        let is_call = request.kind == Some(ForeignMethod::CallTool);
+        let Some(known) = self.param_headers(&request.name).filter(|_| is_call) else {
+            return Vec::new();
+        };
+        let params = format!("{{{}}}", request.params);
+        let arguments = Json::parse_text(&params, MAX_DEPTH).ok().and_then(|p| p.get("arguments"));
+        known.of_call(arguments)
     }
 
     /// Answers a page of a list: where prompts are offered as tools, these come before the tools of
@@ -328,7 +355,7 @@ impl RestUpstream<'_> {
         let Ok(list) = Json::parse_text(&text, MAX_DEPTH) else { return ours };
         let is_hidden = |tool: &Json<'_>| {
             let name = tool.get("name").and_then(Json::as_str);
-            let name = name.filter(|name| theirs.contains(&**name));
+            let name = name.filter(|name| theirs.contains_key(&**name));
             if let Some(name) = name.as_deref().filter(|name| signals.note_hiding(name)) {
                 let upstream = self.upstream.config().id.as_str();
                 warn!(upstream, name, "a tool of the upstream hides the tool of a prompt");
@@ -344,7 +371,7 @@ impl RestUpstream<'_> {
     }
 }
 
-/// Nesting of the definition of a tool that stands for a prompt.
+/// Nesting of the definition of a tool that stands for a prompt, and of parameters that were read.
 const MAX_DEPTH: usize = 64;
 
 fn pieces(elements: &[Bytes]) -> String {
@@ -383,7 +410,7 @@ fn code(fault: &Fault) -> Option<i64> {
 /// codes differ between the eras.
 fn as_unknown(fault: Fault, request: &RestRequest, call: &Call) -> Fault {
     let is_denied = fault == RequestFault::UnknownPrompt.into();
-    let of_resource = request.kind == Some(ForeignMethod::ReadResource);
+    let of_resource = request.is_of_resource();
     match code(&fault) {
         _ if is_denied => {}
         Some(METHOD_NOT_FOUND) if !of_resource => {}
@@ -392,7 +419,7 @@ fn as_unknown(fault: Fault, request: &RestRequest, call: &Call) -> Fault {
     }
     match request.kind {
         Some(ForeignMethod::CallTool) => RequestFault::UnknownTool.into(),
-        Some(ForeignMethod::ReadResource) => {
+        _ if of_resource => {
             let is_modern = call.client.mode == ServerRequestMode::InputRequired;
             let code = if is_modern { -32602 } else { RESOURCE_NOT_FOUND };
             let is_short = request.name.len() <= LONGEST_URI;

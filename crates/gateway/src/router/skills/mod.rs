@@ -121,6 +121,7 @@ pub(super) async fn read(
         overlay: None,
         capabilities: ClientCapabilities::NONE,
         progress: call.client.progress,
+        log_level: None,
     };
     let mut exchange = upstream.call(authorized, request, deadline);
     let result = loop {

@@ -1,5 +1,5 @@
-//! Messages to the client before the response to its call: progress, server requests, and completed
-//! URL elicitations.
+//! Messages to the client before the response to its call: progress, log messages, server requests,
+//! and completed URL elicitations.
 
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -128,6 +128,7 @@ impl<'a> ClientEventSender<'a> {
         let dialect = self.dialect;
         match event {
             CallEvent::Progress(params) => self.progress(params.json()),
+            CallEvent::Log(params) => Some(dialect.log_message(params.json())),
             CallEvent::UrlElicitationComplete(params) => {
                 let id = params.json().get("elicitationId").and_then(Json::as_str)?.into_owned();
                 dialect.has_elicitation_complete().then(|| dialect.elicitation_complete(&id))

@@ -30,8 +30,9 @@ use crate::telemetry::{End, ServerAttributes, ServerOperation};
 use crate::upstream::call::result_memory;
 use base::platform::heap::pin_in_place;
 use base::seal::random;
-use domain::call::Call;
+use domain::call::{Call, Request};
 use domain::fault::{CorrelationId, Fault, TransportFault, UpstreamFault};
+use domain::rest::SessionRequest;
 use domain::unix_time::UnixSeconds;
 
 /// Runs the calls of clients under one configuration.
@@ -125,6 +126,12 @@ impl Calls {
             Ok(()) => outcome,
             Err(fault) => CallOutcome::Fault(fault.into()),
         };
+        if let (CallOutcome::Result(_), Request::Rest(rest), Some(nonce)) =
+            (&outcome, &call.request, nonce)
+            && let Some(SessionRequest::SetLogLevel(level)) = rest.session_request
+        {
+            self.shared.log_levels.insert(nonce, level);
+        }
         counting.end(match &outcome {
             CallOutcome::Result(_) => "ok",
             CallOutcome::Fault(fault) => fault.reason(),

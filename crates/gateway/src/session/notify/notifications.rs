@@ -1,5 +1,5 @@
-//! Notification streams: `list_changed` and `elicitation/complete`, written for the client of the
-//! stream.
+//! Notification streams: `list_changed`, `resources/updated` and `elicitation/complete`, written
+//! for the client of the stream.
 //!
 //! A stream holds the digest of the list that its client was last notified of, and no queue of
 //! changes: a slow client that misses several changes is notified once.
@@ -23,9 +23,11 @@ use crate::session::dialect::Dialect;
 use crate::session::token::Nonce;
 use crate::telemetry::Telemetry;
 use crate::upstream::call::correlator::UrlElicitationComplete;
+use crate::upstream::resource_subscriptions::ResourceUpdates;
 use base::seal::{Sealer, TokenKind, random};
 use domain::jsonrpc::Id;
 use domain::method::{LIST_CHANGED, TOOLS_LIST_CHANGED};
+use domain::name::UpstreamId;
 
 /// One event of a stream.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -58,6 +60,8 @@ pub struct NotificationStream {
     elicitations: Option<CompletedElicitations>,
     /// `None` where the endpoint does not serve the upstream of `[rest]`.
     rest: Option<RestNotices>,
+    /// `None` where no resources can be subscribed to, or none are.
+    updates: Option<UpdateNotices>,
     is_closed: bool,
     /// The audit record of a stream; a connection has none.
     record: Option<StreamRecord>,
@@ -119,6 +123,24 @@ struct CompletedElicitations {
     session: Nonce,
 }
 
+/// The updates of resources that a stream announces.
+pub(crate) struct UpdateNotices {
+    upstream: UpstreamId,
+    updates: ResourceUpdates,
+    /// The resources of a subscription, until it is acknowledged.
+    granted: Vec<String>,
+}
+
+impl UpdateNotices {
+    pub(crate) fn new(
+        upstream: UpstreamId,
+        updates: ResourceUpdates,
+        granted: Vec<String>,
+    ) -> Self {
+        Self { upstream, updates, granted }
+    }
+}
+
 impl NotificationStream {
     /// Opens a stream. `known` is the digest in the client's `Last-Event-ID`.
     pub(crate) fn new(
@@ -142,6 +164,7 @@ impl NotificationStream {
             end,
             elicitations: None,
             rest: None,
+            updates: None,
             is_closed: false,
             record: None,
             telemetry: None,
@@ -164,6 +187,12 @@ impl NotificationStream {
     /// Adds the changes of the upstream of `[rest]`.
     pub(crate) fn with_rest(mut self, rest: Option<RestNotices>) -> Self {
         self.rest = rest;
+        self
+    }
+
+    /// Adds the updates of resources of the upstream of `[rest]`.
+    pub(crate) fn with_updates(mut self, updates: Option<UpdateNotices>) -> Self {
+        self.updates = updates;
         self
     }
 
@@ -247,6 +276,11 @@ impl NotificationStream {
                         return Some(self.rest_changed(method));
                     }
                 }
+                uri = next_update(&mut self.updates, &self.subscriber) => {
+                    if let Some(event) = self.resource_updated(&uri) {
+                        return Some(event);
+                    }
+                }
                 changed = self.changes.changed() => changed?,
                 () = self.drain.cancelled() => return self.close(),
                 () = self.end.reached() => return self.cut(),
@@ -264,31 +298,42 @@ impl NotificationStream {
             Subscriber::Session { .. } | Subscriber::Connection => {}
             Subscriber::Subscription { id, kinds, .. } => {
                 let rest = self.rest.as_ref().map(RestNotices::lists).unwrap_or_default();
-                let message = self.dialect.acknowledged(id, *kinds, rest);
+                let updates = self.updates.iter_mut().map(|updates| &mut updates.granted);
+                let granted = updates.map(std::mem::take).next().unwrap_or_default();
+                let message = self.dialect.acknowledged(id, *kinds, rest, &granted);
                 self.opening.push_back(StreamEvent { id: None, message });
             }
         }
     }
 
+    /// Returns the notification of an update, if the caller may still read the resource.
+    fn resource_updated(&mut self, uri: &str) -> Option<StreamEvent> {
+        let upstream = &self.updates.as_ref()?.upstream;
+        if !self.changes.may_read(upstream, uri) {
+            return None;
+        }
+        Some(self.event(|dialect, subscription| dialect.resource_updated(uri, subscription)))
+    }
+
     /// Returns the notification of a change of the upstream of `[rest]`.
     fn rest_changed(&mut self, method: &str) -> StreamEvent {
+        self.event(|dialect, subscription| dialect.list_changed(method, subscription))
+    }
+
+    /// Returns an event that tells of no change of the lists of prompts. `write` gets the id of the
+    /// subscription, if the stream is one.
+    fn event(&mut self, write: impl FnOnce(Dialect, Option<&Id>) -> String) -> StreamEvent {
         let announced = self.announced.unwrap_or_default();
         let (id, subscription) = match &mut self.subscriber {
             Subscriber::Session { ids, .. } => (Some(ids.next(announced)), None),
             Subscriber::Connection => (None, None),
             Subscriber::Subscription { id, .. } => (None, Some(&*id)),
         };
-        StreamEvent { id, message: self.dialect.list_changed(method, subscription) }
+        StreamEvent { id, message: write(self.dialect, subscription) }
     }
 
     fn elicitation_complete(&mut self, elicitation: &UrlElicitationComplete) -> StreamEvent {
-        let message = self.dialect.elicitation_complete(&elicitation.id);
-        let announced = self.announced.unwrap_or_default();
-        let id = match &mut self.subscriber {
-            Subscriber::Session { ids, .. } => Some(ids.next(announced)),
-            Subscriber::Connection | Subscriber::Subscription { .. } => None,
-        };
-        StreamEvent { id, message }
+        self.event(|dialect, _| dialect.elicitation_complete(&elicitation.id))
     }
 
     /// Returns the notification that a list now has another digest, if the client must get one.
@@ -363,6 +408,14 @@ impl NotificationStream {
 async fn next_of_rest(rest: &mut Option<RestNotices>) -> &'static str {
     match rest {
         Some(rest) => rest.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for the next update of a resource. Cancel safe.
+async fn next_update(updates: &mut Option<UpdateNotices>, subscriber: &Subscriber) -> Arc<str> {
+    match updates {
+        Some(UpdateNotices { updates, .. }) => updates.next(|| subscriber.is_newest()).await,
         None => std::future::pending().await,
     }
 }

@@ -29,6 +29,7 @@ impl CallSecrets {
     pub(super) fn remove_from_interim(&self, message: InterimMessage) -> Option<InterimMessage> {
         Some(match message {
             InterimMessage::Progress(params) => InterimMessage::Progress(self.remove(params)?),
+            InterimMessage::Log(params) => InterimMessage::Log(self.remove(params)?),
             InterimMessage::UrlElicitationComplete(params) => {
                 InterimMessage::UrlElicitationComplete(self.remove(params)?)
             }

@@ -19,7 +19,8 @@ use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
 use domain::jsonrpc::{Frame, Id};
-use domain::method::{CANCELLED, ELICITATION_COMPLETE, LIST_CHANGED, PING, PROGRESS};
+use domain::log_level::LogLevel;
+use domain::method::{CANCELLED, ELICITATION_COMPLETE, LIST_CHANGED, MESSAGE, PING, PROGRESS};
 use domain::repair::RepairKind;
 use domain::server_request::{Answer, ClientCapabilities, ServerRequest, ServerRequestError};
 
@@ -28,6 +29,8 @@ use domain::server_request::{Answer, ClientCapabilities, ServerRequest, ServerRe
 pub(crate) enum InterimMessage {
     /// `params` of `notifications/progress`.
     Progress(Document),
+    /// `params` of `notifications/message`.
+    Log(Document),
     /// `params` of `notifications/elicitation/complete`.
     UrlElicitationComplete(Document),
     /// A server request: elicitation, sampling or roots.
@@ -48,6 +51,8 @@ pub struct InterimSender {
     capabilities: ClientCapabilities,
     /// Whether the client requested progress.
     progress: bool,
+    /// The least severe log messages that the client gets; `None` for none.
+    log_level: Option<LogLevel>,
 }
 
 /// Receiving half of the interim messages of one call.
@@ -149,7 +154,14 @@ impl InterimSender {
     ) -> (Self, InterimReceiver) {
         let (sender, receiver) = mpsc::channel(MAX_QUEUED);
         let room = Arc::new(Semaphore::new(MAX_QUEUED_KIB as usize));
-        (Self { sender, room, capabilities, progress }, InterimReceiver(receiver))
+        let log_level = None;
+        (Self { sender, room, capabilities, progress, log_level }, InterimReceiver(receiver))
+    }
+
+    /// Returns a sender for the same call whose client gets log messages from this level on.
+    pub(crate) fn with_log(mut self, log_level: Option<LogLevel>) -> Self {
+        self.log_level = log_level;
+        self
     }
 
     /// Returns a sender for the same call that refuses server requests.
@@ -191,6 +203,13 @@ impl InterimSender {
         }
     }
 
+    fn log(&self, params: Json<'_>) {
+        let level = params.get("level").and_then(LogLevel::read);
+        if self.log_level.is_some_and(|least| level.is_some_and(|level| level >= least)) {
+            self.notify(InterimMessage::Log, params);
+        }
+    }
+
     fn url_elicitation_complete(&self, params: Json<'_>) {
         if self.capabilities.contains(ClientCapabilities::URL) {
             self.notify(InterimMessage::UrlElicitationComplete, params);
@@ -221,8 +240,8 @@ pub struct Correlator {
     accepts_requests: AtomicBool,
     /// Whether the handshake has not ended: the upstream may ping then (MCP 2025-11-25, lifecycle).
     is_opening: AtomicBool,
-    /// The request whose notifications come on the shared stream (MCP 2026-07-28, subscriptions).
-    subscription: Mutex<Option<Id>>,
+    /// The requests whose notifications come on the shared stream (MCP 2026-07-28, subscriptions).
+    subscriptions: Mutex<Vec<Id>>,
     /// A server request could not be correlated with exactly one call in flight.
     is_ambiguous: AtomicBool,
     /// A server request came outside of the stream of a call.
@@ -244,7 +263,7 @@ impl Correlator {
             interim: DashMap::new(),
             accepts_requests: AtomicBool::new(false),
             is_opening: AtomicBool::new(true),
-            subscription: Mutex::default(),
+            subscriptions: Mutex::default(),
             is_ambiguous: AtomicBool::new(false),
             has_unassociated_requests: AtomicBool::new(false),
             has_abandoned_calls: AtomicBool::new(false),
@@ -316,9 +335,12 @@ impl Correlator {
         response
     }
 
-    /// Notes the request whose notifications come on the shared stream.
-    pub fn set_subscription(&self, id: &Id) {
-        *self.subscription() = Some(id.clone());
+    /// Notes a request whose notifications come on the shared stream, and forgets those that have
+    /// ended.
+    pub fn add_subscription(&self, id: &Id) {
+        let mut subscriptions = self.subscriptions();
+        subscriptions.retain(|open| self.responses.contains_key(open));
+        subscriptions.push(id.clone());
     }
 
     /// Removes a request; returns whether its response was outstanding.
@@ -368,9 +390,9 @@ impl Correlator {
     /// Returns the only request in flight, if the message is an error without an id.
     fn request_of_error(&self, message: Json<'_>) -> Option<Id> {
         message.get("error")?;
-        let subscription = self.subscription().clone();
+        let subscriptions = self.subscriptions().clone();
         let requests = self.responses.iter().map(|entry| entry.key().clone());
-        let mut requests = requests.filter(|id| Some(id) != subscription.as_ref());
+        let mut requests = requests.filter(|id| !subscriptions.contains(id));
         requests.next().filter(|_| requests.next().is_none())
     }
 
@@ -447,15 +469,21 @@ impl Correlator {
                     None => self.announce_completion(params),
                 }
             }
+            (MESSAGE, Some(params)) => {
+                // Outside of the stream of a call it may be about the call of another client.
+                if let Some(interim) = call.and_then(|id| self.interim.get(id)) {
+                    interim.log(params);
+                }
+            }
             (CANCELLED, Some(params)) => self.end_subscription(params),
-            _ => self.note_rest(method),
+            _ => self.note_rest(method, params),
         }
     }
 
     /// Notes a change of tools or resources, where `[rest]` names the upstream.
-    pub(crate) fn note_rest(&self, method: &str) {
+    pub(crate) fn note_rest(&self, method: &str, params: Option<Json<'_>>) {
         if let Some(rest) = &self.sinks.rest
-            && rest.note(method)
+            && rest.note(method, params)
             && let Some(list_changed) = &self.sinks.list_changed
         {
             // The driver lists the names again.
@@ -468,19 +496,19 @@ impl Correlator {
         self.sinks.rest.is_some()
     }
 
-    /// Ends the subscription, if that is what the upstream cancels: it may cancel nothing else (MCP
+    /// Ends a subscription, if that is what the upstream cancels: it may cancel nothing else (MCP
     /// 2026-07-28, schema, `CancelledNotification`).
     fn end_subscription(&self, params: Json<'_>) {
         let Some(id) = params.get("requestId").and_then(Id::read) else { return };
-        let is_meant = self.subscription().as_ref() == Some(&id);
+        let is_meant = self.subscriptions().contains(&id);
         if let Some((_, subscriber)) = self.responses.remove_if(&id, |_, _| is_meant) {
             let ended = Kind::Reset("the upstream ended the subscription".to_owned());
             let _ = subscriber.send(Err(ended));
         }
     }
 
-    fn subscription(&self) -> MutexGuard<'_, Option<Id>> {
-        self.subscription.lock().unwrap_or_else(PoisonError::into_inner)
+    fn subscriptions(&self) -> MutexGuard<'_, Vec<Id>> {
+        self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn announce_completion(&self, params: Json<'_>) {
@@ -674,11 +702,11 @@ mod tests {
         };
         let correlator = Correlator::new(NotificationSinks::new("up"));
         let mut response = correlator.expect_response(&Id::number(7));
-        correlator.set_subscription(&Id::number(8));
+        correlator.add_subscription(&Id::number(8));
         correlator.deliver(cancelled());
         assert!(response.try_recv().is_err() && correlator.forget_response(&Id::number(7)));
         let response = correlator.expect_response(&Id::number(7));
-        correlator.set_subscription(&Id::number(7));
+        correlator.add_subscription(&Id::number(7));
         correlator.deliver(cancelled());
         assert!(matches!(response.await, Ok(Err(Kind::Reset(_)))));
     }

@@ -6,6 +6,7 @@ use domain::call::{ForwardedMeta, PROMPT_ATTRIBUTE};
 use domain::call_overlay::CallOverlay;
 use domain::document::Document;
 use domain::json::object::ObjectWriter;
+use domain::log_level::LogLevel;
 use domain::method::Method;
 use domain::rest::RestRequest;
 use domain::server_request::ClientCapabilities;
@@ -22,6 +23,8 @@ pub struct UpstreamRequest {
     pub capabilities: ClientCapabilities,
     /// Whether the client requested progress notifications.
     pub progress: bool,
+    /// The least severe log messages that the client gets; `None` for none.
+    pub log_level: Option<LogLevel>,
 }
 
 /// Parameters of a call, with the raw name of the prompt.
@@ -111,6 +114,15 @@ impl RequestParams {
             Self::ReadFile { uri, .. } => Some(uri),
             Self::Complete { .. } => None,
             Self::Rest { request, .. } => request.mcp_name(),
+        }
+    }
+
+    /// Returns the headers that repeat parameters (MCP 2026-07-28, Streamable HTTP, custom headers
+    /// from tool parameters).
+    pub(crate) fn headers(&self) -> &[(String, String)] {
+        match self {
+            Self::Rest { request, .. } => &request.headers,
+            _ => &[],
         }
     }
 

@@ -5,14 +5,15 @@ pub(crate) mod handshake;
 pub(crate) mod list_pages;
 pub(crate) mod dedicated;
 pub(crate) mod examiner;
-mod tool_names;
+mod known_tools;
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::HeaderMap;
+use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -22,15 +23,18 @@ use super::connection::handshake::{Conversation, ListenEvent, RpcRequest};
 use super::connection::list_pages::{PageStep, Pagination, WalkKind};
 use super::library::LibrarySnapshot;
 use super::prompt_list::{MalformedPrompt, PromptList};
+use super::rest_signals::KnownTools;
 use super::transport::{UpstreamEvent, UpstreamTransport};
 use crate::policy::Pass;
+use base::platform::heap::rare;
 use config::Settings;
 use domain::call::ForwardedMeta;
 use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::object::write_members;
 use domain::jsonrpc::Id;
-use domain::method::Method;
+use domain::log_level::LogLevel;
+use domain::method::{Method, SET_LOG_LEVEL};
 use domain::rest::RestCapabilities;
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
@@ -63,6 +67,9 @@ pub struct RemoteConnection {
     /// Id of the next request: the gateway's own ids, so that those of clients are never sent
     /// upstream.
     next_id: AtomicU64,
+    /// The least severe log messages that it was asked for, where a session asks for them: the
+    /// number of the level.
+    log_level: AtomicU8,
 }
 
 /// `CompleteResult` for an upstream without the capability `completions`.
@@ -79,14 +86,20 @@ impl Connection {
         probe: Duration,
         capabilities: ClientCapabilities,
     ) -> Result<Self, Kind> {
-        let conversation = Conversation::open(&transport, revision, probe, capabilities).await?;
+        let mut conversation =
+            Conversation::open(&transport, revision, probe, capabilities).await?;
+        if transport.is_shared() {
+            conversation.capabilities.drop_logging();
+        }
         transport.correlator().set_accepts_requests(conversation.accepts_requests());
         if let UpstreamTransport::Stdio(child) = &transport {
             child.put_in_service();
         }
         // The handshake has used the ids 0 to 2.
         let next_id = AtomicU64::new(3);
-        Ok(Self::Remote(Box::new(RemoteConnection { transport, conversation, next_id })))
+        let log_level = AtomicU8::new(u8::MAX);
+        let connection = RemoteConnection { transport, conversation, next_id, log_level };
+        Ok(Self::Remote(Box::new(connection)))
     }
 
     /// Receives `list_changed` notifications until their stream ends; see [`Conversation::listen`].
@@ -123,6 +136,42 @@ impl Connection {
         }
     }
 
+    /// Receives updates of these resources until their stream ends (MCP 2026-07-28, subscriptions);
+    /// the correlator notes them. Notifies `is_open` when it is open. Cancel safe.
+    ///
+    /// # Errors
+    /// When the upstream refuses the stream, or it breaks.
+    pub(super) async fn listen_to_resources(
+        &self,
+        uris: BTreeSet<Arc<str>>,
+        is_open: Arc<Notify>,
+    ) -> Result<(), Kind> {
+        let Connection::Remote(connection) = self else { return std::future::pending().await };
+        let RemoteConnection { transport, conversation, .. } = &**connection;
+        let on_open = || is_open.notify_one();
+        conversation.listen_to_resources(transport, &connection.next_id(), &uris, on_open).await
+    }
+
+    /// Whether a request subscribes to each resource; otherwise a stream names all of them.
+    pub(super) fn subscribes_by_request(&self) -> bool {
+        matches!(self, Connection::Remote(connection)
+            if connection.conversation.subscribes_by_request())
+    }
+
+    /// Sends `resources/subscribe` or `resources/unsubscribe`.
+    ///
+    /// # Errors
+    /// The refusal of the upstream, or the failure of the request.
+    pub(super) async fn about_resource(&self, method: &str, uri: &str) -> Result<(), Kind> {
+        let Connection::Remote(connection) = self else { return Ok(()) };
+        let mut params = String::new();
+        write_members(&mut params, |params| {
+            params.text("uri", uri);
+        });
+        let rpc = RpcRequest { method, params: &params, ..RpcRequest::default() };
+        connection.request(rpc, None).await.map(drop)
+    }
+
     /// Reads the whole list within `walk_timeout`, with the skills. `forwarded` is sent with the
     /// request of each page. The list of an upstream without prompts is empty.
     ///
@@ -142,19 +191,19 @@ impl Connection {
         }
     }
 
-    /// Lists the names of its tools within `walk_timeout`; none without tools.
+    /// Lists its tools within `walk_timeout`; none without tools.
     ///
     /// # Errors
     /// As [`Connection::walk`].
-    pub(crate) async fn tool_names(&self, settings: &Settings) -> Result<HashSet<String>, Kind> {
+    pub(crate) async fn known_tools(&self, settings: &Settings) -> Result<KnownTools, Kind> {
         match self {
             Connection::Remote(connection)
                 if self.rest_capabilities().is_none_or(|rest| rest.tools.is_some()) =>
             {
-                let listing = tool_names::tool_names(connection, settings);
+                let listing = known_tools::known_tools(connection, settings);
                 timeout(settings.walk_timeout, listing).await.unwrap_or(Err(Kind::Timeout))
             }
-            Connection::Library(_) | Connection::Remote(_) => Ok(HashSet::new()),
+            Connection::Library(_) | Connection::Remote(_) => Ok(KnownTools::new()),
         }
     }
 
@@ -298,6 +347,12 @@ impl Connection {
             Connection::Library(_) => None,
             Connection::Remote(connection) => connection.conversation.capabilities.rest.as_ref(),
         }
+    }
+
+    /// Whether headers repeat arguments of tools.
+    pub(super) fn has_param_headers(&self) -> bool {
+        matches!(self, Connection::Remote(connection)
+            if connection.conversation.has_standard_headers() && !connection.transport.is_shared())
     }
 
     /// Returns the gateways behind the upstream, as its handshake showed them; nothing for a
@@ -456,6 +511,9 @@ impl RemoteConnection {
         request: &UpstreamRequest,
         interim: Option<InterimSender>,
     ) -> Result<Document, Kind> {
+        if let Some(level) = request.log_level {
+            rare(self.lower_log_level(level)).await;
+        }
         // Parameters may be large: they are dropped before the wait, and only the message is kept.
         let (id, headers, body) = {
             let mut params = String::with_capacity(request.params.size());
@@ -463,14 +521,32 @@ impl RemoteConnection {
             let rpc = RpcRequest {
                 method: request.params.wire_method(),
                 name: request.params.mcp_name(),
+                param_headers: request.params.headers(),
                 params: &params,
                 forwarded: Some(&request.forwarded),
                 capabilities: request.capabilities,
                 progress: request.progress,
+                log_level: request.log_level,
             };
             self.encode(rpc)
         };
         self.send(id, headers, body, interim).await
+    }
+
+    /// Asks for log messages from this level on, where a session has one level for all of its calls
+    /// and was not asked for as much (MCP 2025-11-25, logging). A failure costs the messages.
+    async fn lower_log_level(&self, level: LogLevel) {
+        if !self.conversation.has_log_level_of_session()
+            || self.log_level.fetch_min(level as u8, Ordering::Relaxed) <= level as u8
+        {
+            return;
+        }
+        let mut params = String::new();
+        write_members(&mut params, |params| {
+            params.text("level", level.as_str());
+        });
+        let rpc = RpcRequest { method: SET_LOG_LEVEL, params: &params, ..RpcRequest::default() };
+        let _ = timeout(LOG_LEVEL_TIMEOUT, self.request(rpc, None)).await;
     }
 
     async fn request(
@@ -565,6 +641,9 @@ impl Drop for RequestInFlight<'_> {
 }
 
 const METHOD_NOT_FOUND: i64 = -32601;
+
+/// Longest time that a call waits for its log level to be set.
+const LOG_LEVEL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns a completion result without values.
 fn no_values() -> Result<Document, Kind> {

@@ -157,12 +157,12 @@ impl UpstreamTransport {
                 endpoint.subscribe(headers, body, on_event).await
             }
             UpstreamTransport::Sse(session) => {
-                session.correlator().set_subscription(id);
+                session.correlator().add_subscription(id);
                 on_event(UpstreamEvent::Opened);
                 session.request(id, headers, body).await.map(drop)
             }
             UpstreamTransport::Stdio(child) => {
-                child.correlator().set_subscription(id);
+                child.correlator().add_subscription(id);
                 on_event(UpstreamEvent::Opened);
                 child.request(id, body).await.map(drop)
             }

@@ -5,11 +5,12 @@
 
 mod verdict;
 
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 use tokio::time::timeout;
 
@@ -21,9 +22,10 @@ use crate::upstream::transport::{UpstreamEvent, UpstreamTransport};
 use base::platform::heap::rare;
 use domain::call::ForwardedMeta;
 use domain::fault::UpstreamFaultKind as Kind;
-use domain::json::Json;
 use domain::json::object::{ObjectWriter, write_members};
+use domain::json::{Json, write_str};
 use domain::jsonrpc::{self, Id};
+use domain::log_level::LogLevel;
 use domain::method::{DISCOVER, INITIALIZE, INITIALIZED, LIST_CHANGED, LISTEN, PING};
 use domain::rest::RestCapabilities;
 use domain::revision::{Era, Revision};
@@ -67,6 +69,8 @@ pub(crate) struct RpcRequest<'a> {
     pub method: &'a str,
     /// Value of `Mcp-Name`: the name of the prompt.
     pub name: Option<&'a str>,
+    /// The headers `Mcp-Param-*`, as pairs of name and value.
+    pub param_headers: &'a [(String, String)],
     /// Members of `params` as JSON text without braces.
     pub params: &'a str,
     /// Trace context and `_meta` members of the client's call.
@@ -75,6 +79,8 @@ pub(crate) struct RpcRequest<'a> {
     pub capabilities: ClientCapabilities,
     /// Whether progress is requested; its token is the request's id.
     pub progress: bool,
+    /// The least severe log messages that the upstream may send before its response.
+    pub log_level: Option<LogLevel>,
 }
 
 /// Event of a notification stream.
@@ -108,7 +114,7 @@ impl Conversation {
             Era::Legacy => initialize(transport, revision, capabilities).await,
             Era::Modern => {
                 let result = discover(transport).await?;
-                let capabilities = Capabilities::read(result.json(), Era::Modern);
+                let capabilities = Capabilities::read(result.json());
                 Ok(Self::modern(capabilities, transport.headers()))
             }
         }
@@ -164,8 +170,10 @@ impl Conversation {
         id: &Id,
         mut on_event: impl FnMut(ListenEvent),
     ) -> Result<(), Kind> {
-        let [tools, resources] = self.rest_lists(transport);
-        if !self.capabilities.list_changed && !tools && !resources {
+        let [tools, resources, updates] = self.rest_notifications(transport);
+        // In the modern era updates have streams of their own.
+        let has_updates = updates && self.revision.era() == Era::Legacy;
+        if !self.capabilities.list_changed && !tools && !resources && !has_updates {
             let message = "no listChanged".to_owned();
             return Err(Kind::Error { code: -32601, message, data: None });
         }
@@ -179,9 +187,8 @@ impl Conversation {
                 let is_change = message.get("method").is_some_and(|m| m.is(LIST_CHANGED));
                 if is_change && !is_legacy {
                     on_event(ListenEvent::ListChanged);
-                } else if !is_legacy && let Some(method) = message.get("method") {
-                    let method = method.as_str().unwrap_or_default();
-                    transport.correlator().note_rest(&method);
+                } else if !is_legacy {
+                    note_rest(transport, message);
                 }
             }
         };
@@ -210,11 +217,41 @@ impl Conversation {
         }
     }
 
-    /// Whether changes of its tools and of its resources are wanted and announced.
-    fn rest_lists(&self, transport: &UpstreamTransport) -> [bool; 2] {
+    /// Receives updates of these resources until their stream ends (MCP 2026-07-28, subscriptions).
+    /// Calls `on_open` when it is open. Cancel safe.
+    ///
+    /// # Errors
+    /// When the upstream refuses the stream, or it breaks.
+    pub(crate) async fn listen_to_resources(
+        &self,
+        transport: &UpstreamTransport,
+        id: &Id,
+        uris: &BTreeSet<Arc<str>>,
+        on_open: impl Fn(),
+    ) -> Result<(), Kind> {
+        let mut params = String::new();
+        write_members(&mut params, |params| {
+            params.object("notifications", |wanted| {
+                wanted.array("resourceSubscriptions", uris.iter(), |uri, out| write_str(uri, out));
+            });
+        });
+        let rpc = RpcRequest { method: LISTEN, params: &params, ..RpcRequest::default() };
+        let (headers, body) = self.encode(id, rpc);
+        let on_event = |event: UpstreamEvent<'_>| match event {
+            UpstreamEvent::Opened => on_open(),
+            UpstreamEvent::Closed => {}
+            UpstreamEvent::Message(message) => note_rest(transport, message),
+        };
+        transport.subscribe(id, headers, body, on_event).await
+    }
+
+    /// Whether changes of its tools and of its resources, and updates of a resource, are wanted and
+    /// announced.
+    fn rest_notifications(&self, transport: &UpstreamTransport) -> [bool; 3] {
         let rest = self.capabilities.rest.as_ref().filter(|_| transport.correlator().wants_rest());
-        rest.map_or([false; 2], |rest| {
-            [rest.tools == Some(true), rest.resources.is_some_and(|r| r.list_changed)]
+        rest.map_or([false; 3], |rest| {
+            let resources = rest.resources.is_some_and(|r| r.list_changed);
+            [rest.tools == Some(true), resources, rest.has_subscriptions()]
         })
     }
 
@@ -245,6 +282,12 @@ impl Conversation {
             if let Some(name) = rpc.name {
                 set(MCP_NAME, &mcp_name::encode(name));
             }
+            for (name, value) in rpc.param_headers {
+                let name = HeaderName::from_bytes(name.as_bytes());
+                if let (Ok(name), Ok(value)) = (name, HeaderValue::from_str(value)) {
+                    headers.insert(name, value);
+                }
+            }
         }
         if let Some(forwarded) = rpc.forwarded {
             for (name, part) in forwarded.trace.parts() {
@@ -266,6 +309,9 @@ impl Conversation {
             out.text(meta::PROTOCOL_VERSION, self.revision.as_str());
             out.written(meta::CLIENT_CAPABILITIES, |out| rpc.capabilities.write(out));
             out.json(meta::CLIENT_INFO, CLIENT_INFO);
+            if let Some(level) = rpc.log_level.filter(|_| self.capabilities.has_logging()) {
+                out.text(meta::LOG_LEVEL, level.as_str());
+            }
         }
         if let Some(forwarded) = rpc.forwarded {
             out.members(&forwarded.meta);
@@ -283,6 +329,21 @@ impl Conversation {
     /// server requests needs a session of its own.
     pub(crate) fn declares_at_open(&self) -> bool {
         !self.declares_per_call
+    }
+
+    /// Whether a request subscribes to each resource; otherwise a stream names all of them.
+    pub(crate) fn subscribes_by_request(&self) -> bool {
+        self.revision.era() == Era::Legacy
+    }
+
+    /// Whether log messages are asked for once for all calls of the session.
+    pub(crate) fn has_log_level_of_session(&self) -> bool {
+        !self.declares_per_call && self.capabilities.has_logging()
+    }
+
+    /// Whether headers repeat the body.
+    pub(crate) fn has_standard_headers(&self) -> bool {
+        self.standard_headers
     }
 
     /// Returns the headers of `notifications/cancelled`; nothing in the modern era, where closing
@@ -342,7 +403,7 @@ impl Conversation {
 
 impl Capabilities {
     /// Reads the result of a handshake.
-    fn read(result: Json<'_>, era: Era) -> Self {
+    fn read(result: Json<'_>) -> Self {
         let declared = result.get("capabilities");
         let member = |name: &str| declared.and_then(|d| d.get(name));
         Self {
@@ -351,8 +412,19 @@ impl Capabilities {
                 == Some(true),
             completions: member("completions").is_some(),
             skills: member("extensions").and_then(|e| e.get(EXTENSION)).is_some(),
-            rest: Some(Arc::new(RestCapabilities::read(declared, era == Era::Legacy))),
+            rest: Some(Arc::new(RestCapabilities::read(declared))),
             behind: Via::read(result.get("_meta")),
+        }
+    }
+
+    fn has_logging(&self) -> bool {
+        self.rest.as_ref().is_some_and(|rest| rest.logging)
+    }
+
+    /// Leaves out log messages, where nothing shows which call they belong to.
+    pub(crate) fn drop_logging(&mut self) {
+        if let Some(rest) = &mut self.rest {
+            Arc::make_mut(rest).logging = false;
         }
     }
 
@@ -366,6 +438,12 @@ impl Capabilities {
         rest: None,
         behind: Via::NONE,
     };
+}
+
+/// Notes a notification of a stream about tools and resources.
+fn note_rest(transport: &UpstreamTransport, message: Json<'_>) {
+    let method = message.get("method").and_then(Json::as_str).unwrap_or_default();
+    transport.correlator().note_rest(&method, message.get("params"));
 }
 
 const NO_COMMON_REVISION: &str = "it supports no MCP revision that the gateway supports";
@@ -388,7 +466,7 @@ async fn initialize(
     let version = result.get("protocolVersion").and_then(Json::as_str);
     let revision = version.and_then(|v| Revision::parse(&v)).filter(|r| r.era() == Era::Legacy);
     let revision = revision.ok_or_else(|| Kind::Protocol(NO_COMMON_REVISION.to_owned()))?;
-    let mut capabilities = Capabilities::read(result, Era::Legacy);
+    let mut capabilities = Capabilities::read(result);
     // 2024-11-05 has no such capability: only a request shows whether it is there.
     capabilities.completions |= revision == Revision::V2024_11_05;
     let session = headers.get(SESSION_ID);
@@ -426,10 +504,13 @@ mod tests {
             forwarded: Some(&forwarded),
             capabilities: ClientCapabilities::FORM,
             progress: true,
+            param_headers: &[("mcp-param-region".to_owned(), "eu".to_owned())],
+            log_level: Some(LogLevel::Info),
         };
         let (headers, body) = conversation.encode(&Id::number(7), rpc);
         assert_eq!(headers[MCP_METHOD], "prompts/get");
         assert_eq!(headers[MCP_NAME], "=?base64?w6k=?=");
+        assert_eq!(headers["mcp-param-region"], "eu");
         assert_eq!(headers[PROTOCOL_VERSION], "2026-07-28");
         let body = document(&body);
         let params = body.json().get("params").unwrap();
@@ -440,6 +521,7 @@ mod tests {
         assert_eq!(capabilities.text(), r#"{"elicitation":{}}"#);
         assert_eq!(meta.get("k").unwrap().text(), "1");
         assert_eq!(meta.get("progressToken").unwrap().text(), "7");
+        assert!(meta.get(meta::LOG_LEVEL).is_none(), "it has not declared to log");
     }
 
     #[test]

@@ -59,7 +59,7 @@ pub(crate) fn judge(outcome: Result<&Document, Kind>) -> DiscoveryVerdict {
             let versions = result.json().get("supportedVersions");
             match versions.map(newest_era) {
                 Some(SupportedEra::Modern) => {
-                    DiscoveryVerdict::Modern(Capabilities::read(result.json(), Era::Modern))
+                    DiscoveryVerdict::Modern(Capabilities::read(result.json()))
                 }
                 Some(SupportedEra::None) => {
                     DiscoveryVerdict::Undecided(Kind::Protocol(NO_COMMON_REVISION.to_owned()))

@@ -1,26 +1,30 @@
-//! The names of the tools of an upstream, beside which prompts are offered as tools.
+//! The tools of an upstream, as far as the gateway must know them: beside their names prompts are
+//! offered as tools, and headers repeat some of their arguments.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use tokio::time::timeout;
 
 use super::RemoteConnection;
 use super::handshake::RpcRequest;
+use crate::upstream::rest_signals::KnownTools;
 use config::Settings;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
 use domain::json::object::write_members;
 use domain::method::ForeignMethod;
+use domain::param_headers::ParamHeaders;
 
-/// Reads the names on all pages of `tools/list`, within the limits of a walk.
+/// Reads the tools on all pages of `tools/list`, within the limits of a walk.
 ///
 /// # Errors
 /// When a page cannot be read within `page_timeout`.
-pub(super) async fn tool_names(
+pub(super) async fn known_tools(
     connection: &RemoteConnection,
     settings: &Settings,
-) -> Result<HashSet<String>, Kind> {
-    let (mut names, mut cursors) = (HashSet::new(), HashSet::new());
+) -> Result<KnownTools, Kind> {
+    let (mut tools, mut cursors) = (KnownTools::new(), HashSet::new());
     let mut params = String::new();
     for _ in 0..settings.max_pages {
         let method = ForeignMethod::ListTools.as_str();
@@ -29,13 +33,15 @@ pub(super) async fn tool_names(
         let page = page.map_err(|_| Kind::Timeout)??;
         let listed = page.json().get("tools");
         for tool in listed.iter().flat_map(|tools| tools.elements()) {
-            names.extend(tool.get("name").and_then(Json::as_str).map(|name| name.into_owned()));
+            let Some(name) = tool.get("name").and_then(Json::as_str) else { continue };
+            let headers = tool.get("inputSchema").and_then(ParamHeaders::read);
+            tools.insert(name.into_owned(), headers.map(Arc::new));
         }
         let next = page.json().get("nextCursor").and_then(Json::as_str);
         let Some(next) = next.filter(|next| cursors.insert(next.clone().into_owned())) else {
             break;
         };
-        if names.len() >= settings.max_prompts {
+        if tools.len() >= settings.max_prompts {
             break;
         }
         params.clear();
@@ -43,5 +49,5 @@ pub(super) async fn tool_names(
             params.text("cursor", &next);
         });
     }
-    Ok(names)
+    Ok(tools)
 }
