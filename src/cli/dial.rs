@@ -25,6 +25,7 @@ use config::{Config, Credentials, Http, UpstreamSettings};
 use domain::call::ForwardedMeta;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::revision::Revision;
+use domain::via::Via;
 use gateway::cluster::{ClusterMember, SharedLogins};
 use gateway::net::proxy::ProxyRoutes;
 use gateway::router::refresh::Refresh;
@@ -111,7 +112,9 @@ async fn dial_all(
     progress: DialProgress,
 ) -> Vec<Dialed> {
     let tasks = TaskTracker::new();
-    let own = config.server.seal_keys.as_ref().map(|keys| Sealer::new(keys).pseudonym());
+    let keys = config.server.seal_keys.as_ref();
+    let own = keys.map(|keys| Via::of_gateway(&Sealer::new(keys).pseudonym(), []));
+    let own = own.unwrap_or_default();
     let dial = |upstream: &UpstreamSettings| {
         let upstream = Arc::new(upstream.clone());
         let dialing = dial(upstream.clone(), tasks.clone(), logins.clone(), own.clone());
@@ -150,7 +153,7 @@ async fn dial(
     upstream: Arc<UpstreamSettings>,
     tasks: TaskTracker,
     logins: Option<Arc<SharedLogins>>,
-    own: Option<String>,
+    own: Via,
 ) -> Dialed {
     let transport = upstream.transport.name();
     let sinks = NotificationSinks::new(upstream.id.as_str());
@@ -185,8 +188,9 @@ async fn dial(
         Err(kind) => return Dialed::failed(transport, kind),
     };
     let (revision, transport) = connection.describe();
-    let is_circle = connection.behind().is_some_and(|behind| behind.is_circle(own.as_deref()));
-    let outcome = connection.walk(&upstream.settings, &ForwardedMeta::default()).await;
+    let is_circle = connection.behind().is_some_and(|behind| behind.is_circle(&own));
+    let forwarded = ForwardedMeta { via: own, ..ForwardedMeta::default() };
+    let outcome = connection.walk(&upstream.settings, &forwarded).await;
     let _ = timeout(CLOSE_TIMEOUT, connection.close()).await;
     let repairs = repairs.counted();
     Dialed { transport, revision, notifies: connection.notifies(), repairs, outcome, is_circle }

@@ -15,6 +15,7 @@ mod batches;
 mod callers;
 mod calls;
 mod canaries;
+mod circles;
 mod cli;
 #[cfg(target_os = "linux")]
 mod cluster;

@@ -16,6 +16,7 @@ use super::meta;
 use super::prompt_shape::{array_of, conforming, is_argument, is_icon, is_string};
 use super::prompt_version::PromptVersion;
 use super::uri::is_unsafe;
+use super::via::Via;
 
 /// A checked prompt definition.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -36,6 +37,8 @@ pub struct Prompt {
     pub source: Option<Arc<PromptSource>>,
     /// The version behind a library prompt, if it has one.
     pub version: Option<Arc<PromptVersion>>,
+    /// The gateways between this one and its server.
+    pub via: Via,
 }
 
 /// The source of a library prompt.
@@ -162,6 +165,7 @@ impl Prompt {
             overlay: None,
             source: None,
             version: None,
+            via: Via::NONE,
         }
     }
 

@@ -10,6 +10,7 @@ use super::json::canonical::canonical;
 use super::json::object::{ObjectWriter, write_object};
 use super::json::{Json, JsonKind};
 use super::name::Prefix;
+use super::via::Via;
 use super::{percent, uri};
 
 /// The name of the extension, as capabilities declare it.
@@ -74,6 +75,8 @@ pub struct Skill {
     frontmatter: String,
     /// All files; `SKILL.md` is one of them.
     pub files: Vec<SkillFile>,
+    /// The gateways between this one and its server.
+    pub via: Via,
 }
 
 /// A file of a skill.
@@ -140,7 +143,7 @@ impl Skill {
             return Err(SkillError::NoResources);
         }
         let frontmatter = frontmatter.map(|front| front.text().to_owned()).unwrap_or_default();
-        Ok(Self { path: path.into(), frontmatter, files })
+        Ok(Self { path: path.into(), frontmatter, files, via: Via::NONE })
     }
 
     /// Returns the entry in canonical form (RFC 8785), with the URIs of the upstream and the files

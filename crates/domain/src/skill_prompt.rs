@@ -26,7 +26,8 @@ pub fn prompt_of(skill: &Skill) -> Prompt {
             });
         });
     });
-    let known = Prompt::named(&skill.path);
+    let mut known = Prompt::named(&skill.path);
+    known.via = skill.via.clone();
     let read = Json::parse_text(&text, DEPTH).ok().and_then(|json| Prompt::read(json).ok());
     let listed = read.map(|read| read.canonical());
     let listed = listed.and_then(|text| Prompt::approved(Json::accepted(&text), &known));

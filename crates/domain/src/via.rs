@@ -1,20 +1,21 @@
-//! The gateways that a request has passed, so that those in a circle refuse it, as proxies do by
-//! the header `Via` (RFC 9110, section 7.6.3).
+//! The gateways that a request or an element of a list has passed, so that those in a circle refuse
+//! it, as proxies do by the header `Via` (RFC 9110, section 7.6.3).
 
 use super::json::Json;
+use super::json::object::write_object;
 
 /// The key of `_meta` that has them. It is in the body, and no header: gateways of others make
 /// headers of their own, and child processes have none.
 pub const VIA: &str = "promptgate/via";
 
-/// Most gateways that a request may pass. Those of a longer way do not know each other.
+/// Most gateways that a request may pass. Those on a longer way do not know each other.
 const MAX_HOPS: usize = 8;
 
 /// Longest pseudonym, in bytes.
 const MAX_PSEUDONYM: usize = 32;
 
-/// The gateways that a request has passed, or those that stand behind an upstream: the pseudonyms
-/// of their installations, separated by spaces.
+/// The gateways that a request or an element of a list has passed, or those that stand behind an
+/// upstream: the pseudonyms of their installations, separated by spaces.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Via(String);
 
@@ -42,8 +43,44 @@ impl Via {
     pub fn through(&self, own: &str) -> Option<Self> {
         let mut way = self.clone();
         way.push(own);
-        let is_first = !self.pseudonyms().any(|passed| passed == own);
+        let is_first = !self.has(own);
         (is_first && self.pseudonyms().count() < MAX_HOPS).then_some(way)
+    }
+
+    /// The way of an element of a list that an upstream sent to `own`; `behind` are the gateways
+    /// behind the upstream. `None` for an element that came back, and for one that no request could
+    /// reach, because it would pass too many.
+    pub fn of_element(element: Json<'_>, behind: &Self, own: &Self) -> Option<Self> {
+        let before = Self::read(element.get("_meta"));
+        let mut way = Self::NONE;
+        for pseudonym in behind.pseudonyms().take(1).chain(before.pseudonyms()) {
+            if own.has(pseudonym) {
+                return None;
+            }
+            way.push(pseudonym);
+        }
+        (way.pseudonyms().count() < MAX_HOPS).then_some(way)
+    }
+
+    /// Appends an element of a list that `write` serialises, with this way in its `_meta`.
+    pub fn write_element(&self, out: &mut String, write: impl FnOnce(&mut String)) {
+        if self.is_none() {
+            return write(out);
+        }
+        let mut element = String::new();
+        write(&mut element);
+        let element = Json::accepted(&element);
+        write_object(out, |out| {
+            for (key, value) in element.members().filter(|(key, _)| !key.is("_meta")) {
+                out.member(key, value);
+            }
+            out.object("_meta", |meta| {
+                for (key, value) in element.get("_meta").iter().flat_map(|meta| meta.members()) {
+                    meta.member(key, value);
+                }
+                meta.text(VIA, &self.0);
+            });
+        });
     }
 
     /// The gateway itself, and those behind its upstreams, each once; itself again where it is one
@@ -52,7 +89,7 @@ impl Via {
         let mut behind = Self::NONE;
         for upstream in upstreams {
             for pseudonym in upstream.pseudonyms() {
-                let is_new = !behind.pseudonyms().any(|known| known == pseudonym);
+                let is_new = !behind.has(pseudonym);
                 if is_new && behind.pseudonyms().count() < MAX_HOPS {
                     behind.push(pseudonym);
                 }
@@ -64,11 +101,11 @@ impl Via {
     }
 
     /// Whether the gateways behind an upstream form a circle, or lead back to `own`.
-    pub fn is_circle(&self, own: Option<&str>) -> bool {
+    pub fn is_circle(&self, own: &Self) -> bool {
         let mut all = self.pseudonyms();
         let first = all.next();
-        first.is_some_and(|first| Some(first) == own)
-            || all.any(|next| Some(next) == first || Some(next) == own)
+        first.is_some_and(|first| own.has(first))
+            || all.any(|next| Some(next) == first || own.has(next))
     }
 
     /// As `_meta` has it; empty for none.
@@ -78,6 +115,10 @@ impl Via {
 
     pub fn is_none(&self) -> bool {
         self.0.is_empty()
+    }
+
+    fn has(&self, pseudonym: &str) -> bool {
+        self.pseudonyms().any(|known| known == pseudonym)
     }
 
     fn pseudonyms(&self) -> impl Iterator<Item = &str> {
@@ -122,10 +163,31 @@ mod tests {
     fn a_circle_is_seen_by_those_in_it_and_from_outside() {
         let all = Via::of_gateway("a", [via("b c"), via("c d")]);
         assert_eq!(all.as_str(), "a b c d");
-        assert!(!all.is_circle(None) && !all.is_circle(Some("x")));
-        assert!(all.is_circle(Some("a")) && all.is_circle(Some("d")));
+        assert!(!all.is_circle(&Via::NONE) && !all.is_circle(&via("x")));
+        assert!(all.is_circle(&via("a")) && all.is_circle(&via("d")));
         let circle = Via::of_gateway("a", [via("b a")]);
         assert_eq!(circle.as_str(), "a b a");
-        assert!(circle.is_circle(None) && !Via::NONE.is_circle(None));
+        assert!(circle.is_circle(&Via::NONE) && !Via::NONE.is_circle(&Via::NONE));
+    }
+
+    #[test]
+    fn an_element_says_its_way_and_comes_back_to_none_of_it() {
+        let plain = r#"{"name":"p","_meta":{"k":1},"x":2}"#;
+        let json = |text| Json::parse(text, 8).unwrap();
+        let at_a = Via::of_element(json(plain.as_bytes()), &via("b c"), &via("a")).unwrap();
+        assert_eq!(at_a.as_str(), "b", "those behind it are on other ways");
+        let mut listed = String::new();
+        at_a.write_element(&mut listed, |out| out.push_str(plain));
+        assert_eq!(listed, r#"{"name":"p","x":2,"_meta":{"k":1,"promptgate/via":"b"}}"#);
+        let listed = json(listed.as_bytes());
+        let way = |own| Via::of_element(listed, &via("a d"), &via(own));
+        assert_eq!(way("d").unwrap().as_str(), "a b");
+        assert_eq!((way("a"), way("b")), (None, None));
+        let mut unmarked = String::new();
+        Via::NONE.write_element(&mut unmarked, |out| out.push_str(plain));
+        assert_eq!(unmarked, plain);
+        let far = format!("{{\"_meta\":{{\"{VIA}\":\"1 2 3 4 5 6 7\"}}}}");
+        let far = |behind| Via::of_element(json(far.as_bytes()), &via(behind), &via("a"));
+        assert!(far("").is_some() && far("8").is_none());
     }
 }

@@ -31,6 +31,7 @@ use crate::upstream::{Upstream, UpstreamDeps};
 use base::seal::Sealer;
 use config::Config;
 use domain::name::UpstreamId;
+use domain::via::Via;
 
 /// Reports that are queued for the refresh. Beyond that, drivers wait: each has only one report to
 /// send.
@@ -53,6 +54,8 @@ pub struct RefreshEnded;
 impl Router {
     /// Starts a driver for every upstream, and the refresh task.
     pub fn start(config: &Config, deps: RouterDeps, upstream_deps: UpstreamDeps) -> Self {
+        let own = Via::of_gateway(&deps.sealer.pseudonym(), []);
+        let upstream_deps = UpstreamDeps { own, ..upstream_deps };
         let catalog = Arc::new(ArcSwap::from_pointee(Catalog {
             pending: !config.upstreams.is_empty(),
             ..Catalog::default()

@@ -99,7 +99,9 @@ impl SegmentWriter {
             version: prompt.version.clone(),
             skill: None,
         };
-        self.push_prompt(owner, |out| prompt.write(&entry.public_name, out));
+        self.push_prompt(owner, |out| {
+            prompt.via.write_element(out, |out| prompt.write(&entry.public_name, out));
+        });
     }
 
     pub fn finish(mut self) -> Segment {

@@ -31,6 +31,7 @@ use audit::Audit;
 use base::platform::disk::{self, Watch};
 use domain::name::UpstreamId;
 use domain::rest::RestCapabilities;
+use domain::via::Via;
 
 /// Shared dependencies of all upstreams.
 #[derive(Clone)]
@@ -50,6 +51,8 @@ pub struct UpstreamDeps {
     pub logins: Option<Arc<SharedLogins>>,
     /// The announcements of the upstreams that `[rest]` has named, by id: they outlive reloads.
     pub rest: Arc<Mutex<HashMap<UpstreamId, Arc<RestSignals>>>>,
+    /// This gateway, as others know it since its start.
+    pub own: Via,
 }
 
 /// Most child processes in the handshake at once, until each has answered its first request: more
@@ -62,9 +65,9 @@ impl UpstreamDeps {
     pub fn new(audit: Audit, telemetry: Telemetry, supervisor: Supervisor) -> Self {
         let (tasks, shutdown) = (supervisor.tasks().clone(), supervisor.stop().clone());
         let starting = Arc::new(Semaphore::new(STARTING));
-        let (accounts, rest) = (Arc::default(), Arc::default());
+        let (accounts, rest, own) = (Arc::default(), Arc::default(), Via::NONE);
         let logins = None;
-        Self { audit, telemetry, supervisor, tasks, shutdown, starting, accounts, logins, rest }
+        Self { audit, telemetry, supervisor, tasks, shutdown, starting, accounts, logins, rest, own }
     }
 }
 
@@ -80,7 +83,7 @@ impl Upstream {
     ) -> Self {
         let deps = deps.clone();
         let UpstreamDeps { audit, telemetry, supervisor, tasks, shutdown, .. } = deps;
-        let UpstreamDeps { starting, accounts, logins: shared, rest, .. } = deps;
+        let UpstreamDeps { starting, accounts, logins: shared, rest, own, .. } = deps;
         let config = Arc::new(config);
         let shutdown = shutdown.child_token();
         let needed = shutdown.clone().drop_guard();
@@ -136,6 +139,7 @@ impl Upstream {
             breaker: breaker.clone(),
             id: driver,
             upstream: config.clone(),
+            own: own.clone(),
             connector,
             connection_state: sender,
             signals: signals.clone(),
@@ -151,6 +155,7 @@ impl Upstream {
         supervisor.supervise_until(&end, "driver", driving.run().instrument(span));
         Self {
             config,
+            own,
             driver,
             connection_state,
             signals,

@@ -31,6 +31,7 @@ use config::{Transport, UpstreamSettings};
 use domain::backoff::Backoff;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::revision::Revision;
+use domain::via::Via;
 
 /// Outcome of one attempt to fetch the list, for the catalog.
 #[derive(Debug)]
@@ -79,6 +80,8 @@ pub(super) struct Driver {
     pub breaker: Arc<CircuitBreaker>,
     pub id: DriverId,
     pub upstream: Arc<UpstreamSettings>,
+    /// This gateway.
+    pub own: Via,
     /// The error, where the upstream cannot be reached as it is configured.
     pub connector: Result<Arc<Connector>, String>,
     pub connection_state: watch::Sender<ConnectionState>,

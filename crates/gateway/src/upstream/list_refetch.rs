@@ -22,6 +22,7 @@ use domain::call::ForwardedMeta;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::method::Method;
 use domain::revision::Revision;
+use domain::via::Via;
 
 /// Debounce of edits in a library: an editor writes, renames and touches a file, which is one
 /// change.
@@ -43,7 +44,7 @@ impl Driver {
         let mut has_walked = false;
         loop {
             let started = Instant::now();
-            let walking = walk(&self.upstream, &connection, &self.telemetry);
+            let walking = walk(&self.upstream, &connection, &self.own, &self.telemetry);
             let (wait, pause) = match walking.await {
                 Ok(listed) => {
                     self.note_success(attempts);
@@ -162,13 +163,14 @@ impl Driver {
     }
 }
 
-/// Walks a list, in a client span of its own.
+/// Walks a list for this gateway, `own`, in a client span of its own.
 pub(super) async fn walk(
     upstream: &UpstreamSettings,
     connection: &Connection,
+    own: &Via,
     telemetry: &Telemetry,
 ) -> Result<PromptList, Kind> {
-    let mut forwarded = ForwardedMeta::default();
+    let mut forwarded = ForwardedMeta { via: own.clone(), ..ForwardedMeta::default() };
     let revision = connection.describe().0.map(Revision::as_str);
     let attributes = client_attributes(upstream, Method::List.as_str(), revision, None);
     let operation = attributes

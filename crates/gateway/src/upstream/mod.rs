@@ -71,6 +71,8 @@ pub use build::UpstreamDeps;
 /// upstream that was removed from the configuration still finishes its calls in flight.
 pub struct Upstream {
     config: Arc<config::UpstreamSettings>,
+    /// This gateway.
+    own: Via,
     driver: DriverId,
     connection_state: watch::Receiver<ConnectionState>,
     signals: DriverSignals,
@@ -400,13 +402,16 @@ impl Upstream {
             // A thousand callers at once are no flood for the upstream.
             let _permit = self.concurrency.acquire(&Holder::of(caller, None)).await?;
             let watched = account.watch(&connection, self.config.settings.patience());
-            let walked = list_refetch::walk(&self.config, &connection, &self.telemetry).await;
+            let walk = |connection| {
+                list_refetch::walk(&self.config, connection, &self.own, &self.telemetry)
+            };
+            let walked = walk(&connection).await;
             watched.end(&walked);
             match walked {
                 Err(Kind::SessionLost) => {
                     account.lose(&connection).await;
                     let next = account.connected().await.map_err(unreachable_because)?;
-                    list_refetch::walk(&self.config, &next, &self.telemetry).await
+                    walk(&next).await
                 }
                 walked => walked,
             }

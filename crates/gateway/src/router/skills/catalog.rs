@@ -186,7 +186,9 @@ impl SkillGroup {
             version: None,
             skill: None,
         };
-        writer.push_prompt(owner, |out| out.push_str(&entry));
+        writer.push_prompt(owner, |out| {
+            skill.via.write_element(out, |out| out.push_str(&entry));
+        });
         let listed = ListedSkill { prefix: source.prefix.clone(), skill: skill.clone() };
         self.skills.push((uri.clone(), listed));
         writer

@@ -116,7 +116,9 @@ impl SkillPrompts {
             version: None,
             skill: Some(skill.listed.clone()),
         };
-        writer.push_prompt(owner, |out| prompt.write(public_name, out));
+        writer.push_prompt(owner, |out| {
+            prompt.via.write_element(out, |out| prompt.write(public_name, out));
+        });
     }
 }
 

@@ -16,6 +16,7 @@ use domain::method::Method;
 use domain::prompt::{Prompt, PromptError};
 use domain::repair::RepairKind;
 use domain::skill::Skill;
+use domain::via::Via;
 
 /// State of a walk between two pages.
 #[derive(Debug)]
@@ -25,6 +26,10 @@ pub(crate) struct Pagination<'a> {
     repairs: &'a Repairs,
     /// Whether an empty cursor ends the list.
     empty_ends: bool,
+    /// The gateways behind the upstream.
+    behind: Via,
+    /// This gateway.
+    own: Via,
     listed: PromptList,
     /// Cursors of the walk so far.
     cursors: HashSet<String>,
@@ -73,7 +78,13 @@ impl<'a> Pagination<'a> {
         empty_ends: bool,
     ) -> Self {
         let (listed, cursors) = (PromptList::default(), HashSet::new());
-        Self { kind, limits, repairs, empty_ends, listed, cursors, bytes: 0 }
+        let (behind, own) = (Via::NONE, Via::NONE);
+        Self { kind, limits, repairs, empty_ends, behind, own, listed, cursors, bytes: 0 }
+    }
+
+    /// The same through the gateways `behind` the upstream: what came back to `own` is left out.
+    pub(crate) fn through(self, behind: &Via, own: &Via) -> Self {
+        Self { behind: behind.clone(), own: own.clone(), ..self }
     }
 
     /// Adds one `ListPromptsResult` or `ListSkillsResult`. The walk ends at an absent `nextCursor`,
@@ -97,9 +108,10 @@ impl<'a> Pagination<'a> {
             self.leave_out(&refused.name, &PromptError::refused(refused))?;
         }
         for element in elements.elements() {
+            let Some(via) = Via::of_element(element, &self.behind, &self.own) else { continue };
             match self.kind {
-                WalkKind::Prompts => self.add(element)?,
-                WalkKind::Skills => self.add_skill(element)?,
+                WalkKind::Prompts => self.add(element, via)?,
+                WalkKind::Skills => self.add_skill(element, via)?,
             }
         }
         let Some(next) = result.get("nextCursor") else { return Ok(self.done()) };
@@ -116,13 +128,14 @@ impl<'a> Pagination<'a> {
     }
 
     /// Adds one element of `prompts`.
-    fn add(&mut self, element: Json<'_>) -> Result<(), Kind> {
+    fn add(&mut self, element: Json<'_>, via: Via) -> Result<(), Kind> {
         match Prompt::read_repaired(element) {
-            Ok((prompt, left_out)) => {
+            Ok((mut prompt, left_out)) => {
                 self.check_count()?;
                 if let Some(why) = left_out {
                     self.repairs.note(RepairKind::MemberLeftOut, &why.to_string());
                 }
+                prompt.via = via;
                 self.listed.prompts.push(prompt);
                 Ok(())
             }
@@ -134,10 +147,13 @@ impl<'a> Pagination<'a> {
     }
 
     /// Adds one element of `skills`.
-    fn add_skill(&mut self, element: Json<'_>) -> Result<(), Kind> {
+    fn add_skill(&mut self, element: Json<'_>, via: Via) -> Result<(), Kind> {
         self.check_count()?;
         match Skill::read(element) {
-            Ok(skill) => self.listed.skills.push(Arc::new(skill)),
+            Ok(mut skill) => {
+                skill.via = via;
+                self.listed.skills.push(Arc::new(skill));
+            }
             Err(error) => {
                 let uri = element.get("uri").and_then(Json::as_str).unwrap_or_default();
                 let malformed =

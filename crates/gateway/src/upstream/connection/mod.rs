@@ -173,7 +173,8 @@ impl Connection {
     }
 
     /// Reads the whole list within `walk_timeout`, with the skills. `forwarded` is sent with the
-    /// request of each page. The list of an upstream without prompts is empty.
+    /// request of each page; what came back to a gateway of its `via` is left out. The list of an
+    /// upstream without prompts is empty.
     ///
     /// # Errors
     /// When a page cannot be read within `page_timeout`, or a limit of the walk is exceeded.
@@ -483,7 +484,9 @@ impl RemoteConnection {
     ) -> Result<PromptList, Kind> {
         let repairs = self.transport.correlator().repairs();
         let empty_ends = self.conversation.empty_cursor_ends();
-        let mut walk = Pagination::new(kind, settings, repairs, empty_ends);
+        let behind = &self.conversation.capabilities.behind;
+        let walk = Pagination::new(kind, settings, repairs, empty_ends);
+        let mut walk = walk.through(behind, &forwarded.via);
         let mut params = String::new();
         loop {
             let method = kind.method().as_str();
