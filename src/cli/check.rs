@@ -10,6 +10,7 @@ use super::failure::Failure;
 use super::git::tracks;
 use super::load::load;
 use super::output::{printable, prompts};
+use super::pages;
 use super::skill_bounds;
 use super::unmatched::KnownPrompts;
 use base::platform::wall_clock;
@@ -84,11 +85,13 @@ fn libraries(config: &Config) -> (Vec<Library<'_>>, Vec<Option<PromptList>>) {
 }
 
 /// Returns what a valid configuration may not mean, one line each with its place: remarks on
-/// prompts, what matches nothing known, and secret files that git tracks.
+/// prompts, what matches nothing known, lists of several pages, and secret files that git tracks.
 pub(super) fn warnings(path: &Path, config: &Config, lists: &[Option<PromptList>]) -> Vec<String> {
     let remarks = lists.iter().flatten().flat_map(|list| list.remarks.clone());
     let mut warnings: Vec<_> = remarks.collect();
-    warnings.extend(KnownPrompts::new(config, lists).warnings(path));
+    let known = KnownPrompts::new(config, lists);
+    warnings.extend(known.warnings(path));
+    warnings.extend(pages::warning(config, known.catalog()));
     warnings.extend(skill_bounds::warnings(config, lists));
     let is_git = |up: &&UpstreamSettings| matches!(up.transport, Transport::Git(_));
     if let Some(upstream) = config.upstreams.iter().find(is_git) {

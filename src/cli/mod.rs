@@ -5,6 +5,7 @@ mod failure;
 mod load;
 mod login;
 mod output;
+mod pages;
 mod period;
 mod process;
 mod reach;

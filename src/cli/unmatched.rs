@@ -56,6 +56,11 @@ impl<'a> KnownPrompts<'a> {
         known
     }
 
+    /// Returns the catalog of the known lists when approvals hold nothing back.
+    pub(super) fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
     /// Returns one line for each overlay, view, probe, rule and limit that matches nothing, with
     /// its place in the file. Where an upstream whose list is not known may have a match, nothing
     /// is said.
