@@ -1,8 +1,9 @@
-"""The prompts that the official MCP conformance suite asks for, in both eras (MCP Python SDK 2.x).
+"""The server that the official MCP conformance suite asks for, in both eras (MCP Python SDK 2.x): its prompts here, its
+tools and resources in tools.py.
 
 usage: python fixture.py     (Streamable HTTP on a free port, which it prints; the path is /mcp)
 
-The names are the suite's. It never changes its list, but answers subscriptions/listen all the same.
+The names are the suite's. It never changes its lists, but answers subscriptions/listen all the same.
 """
 
 import socket
@@ -13,12 +14,11 @@ from mcp import MCPError
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-CONTEXT_SCHEMA = {"type": "object", "properties": {"context": {"type": "string"}}, "required": ["context"]}
+import tools
+from questions import Questions, Unanswered, elicit
+from tools import image, text
 
-
-def text(value):
-    return types.TextContent(type="text", text=value)
+CONTEXT = "What context should the prompt use?"
 
 
 def simple(arguments):
@@ -38,8 +38,7 @@ def with_resource(arguments):
 
 
 def with_image(arguments):
-    image = types.ImageContent(type="image", data=PIXEL, mime_type="image/png")
-    return [image, text("Please analyze the image above.")]
+    return [image(), text("Please analyze the image above.")]
 
 
 # name -> description, its required arguments, what makes the contents
@@ -65,18 +64,9 @@ async def list_prompts(ctx, params):
 
 
 async def ask(ctx, params):
-    """The contents, once the client has answered; a question before that."""
-    needed = types.ClientCapabilities(elicitation=types.ElicitationCapability())
-    if not ctx.session.check_client_capability(needed):
-        data = types.MissingRequiredClientCapabilityErrorData(required_capabilities=needed)
-        code = types.INVALID_PARAMS if ctx.protocol_version < "2026-07-28" else types.MISSING_REQUIRED_CLIENT_CAPABILITY
-        raise MCPError(code, "the client cannot be asked", data.model_dump(by_alias=True, exclude_none=True))
-    question = "What context should the prompt use?"
-    if ctx.protocol_version < "2026-07-28":
-        answer = await ctx.session.elicit_form(question, CONTEXT_SCHEMA, ctx.request_id)
-    elif not (answer := (params.input_responses or {}).get("user_context")):
-        form = types.ElicitRequestFormParams(message=question, requested_schema=CONTEXT_SCHEMA)
-        return types.InputRequiredResult(input_requests={"user_context": types.ElicitRequest(params=form)})
+    """The contents, once the client has answered."""
+    question = elicit(CONTEXT, {"context": {"type": "string"}}, ["context"])
+    answer = (await Questions(ctx, params).ask(user_context=question))["user_context"]
     return [text(f"Prompt with context: {(answer.content or {}).get('context', answer.action)}")]
 
 
@@ -87,9 +77,10 @@ async def get_prompt(ctx, params):
     arguments = params.arguments or {}
     if missing := [a for a in required if a not in arguments]:
         raise MCPError(types.INVALID_PARAMS, f"missing arguments: {', '.join(missing)}")
-    contents = make(arguments) if make else await ask(ctx, params)
-    if isinstance(contents, types.InputRequiredResult):
-        return contents
+    try:
+        contents = make(arguments) if make else await ask(ctx, params)
+    except Unanswered as unanswered:
+        return unanswered.result
     return types.GetPromptResult(
         description=description, messages=[types.PromptMessage(role="user", content=c) for c in contents]
     )
@@ -98,23 +89,6 @@ async def get_prompt(ctx, params):
 async def completion(ctx, params):
     values = [v for v in ("paris", "park", "party", "test", "testing") if v.startswith(params.argument.value)]
     return types.CompleteResult(completion=types.Completion(values=values, total=len(values), has_more=False))
-
-
-async def no_tools(ctx, params):
-    return types.ListToolsResult(tools=[])
-
-
-async def no_resources(ctx, params):
-    return types.ListResourcesResult(resources=[])
-
-
-async def no_templates(ctx, params):
-    return types.ListResourceTemplatesResult(resource_templates=[])
-
-
-async def no_resource(ctx, params):
-    code = -32002 if ctx.protocol_version < "2026-07-28" else types.INVALID_PARAMS
-    raise MCPError(code, "unknown resource", {"uri": str(params.uri)})
 
 
 class Fixture(Server):
@@ -128,10 +102,14 @@ server = Fixture(
     on_list_prompts=list_prompts,
     on_get_prompt=get_prompt,
     on_completion=completion,
-    on_list_tools=no_tools,
-    on_list_resources=no_resources,
-    on_list_resource_templates=no_templates,
-    on_read_resource=no_resource,
+    on_list_tools=tools.list_tools,
+    on_call_tool=tools.call_tool,
+    on_list_resources=tools.list_resources,
+    on_list_resource_templates=tools.list_templates,
+    on_read_resource=tools.read_resource,
+    on_subscribe_resource=tools.done,
+    on_unsubscribe_resource=tools.done,
+    on_set_logging_level=tools.done,
     on_subscriptions_listen=ListenHandler(InMemorySubscriptionBus()),
 )
 

@@ -1,5 +1,5 @@
 """The official conformance suite against a fixture directly, and through the gateway: both must pass
-the same scenarios.
+the same scenarios, but for what left-out.txt has for the gateway.
 
 usage: python gate.py BINARY
 """
@@ -13,10 +13,20 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 REVISIONS = ["2025-11-25", "2026-07-28"]
-# The gateway speaks to the fixture in the era that it finds, and in the older one. Once it offers its prompts as tools.
-LEGS = {"found": ("auto", ["prompts", "tools"]), "older": ("2025-11-25", ["prompts"])}
-# Learns its Mcp-Name from a tool of tools/list.
-NEEDS_TOOLS = "http-header-validation"
+# target of left-out.txt -> the era of the upstream, the one that is found or the older; what is offered; whether the
+# tools and resources are those of the fixture, through [rest]
+LEGS = {
+    "prompts": ("auto", ["prompts", "tools"], False),
+    "found": ("auto", ["prompts"], True),
+    "older": ("2025-11-25", ["prompts"], True),
+}
+
+
+REST = """
+server_requests = ["elicitation", "sampling", "roots"]
+[rest]
+upstream = "fixture"
+"""
 
 
 def start(command, pattern):
@@ -28,7 +38,7 @@ def start(command, pattern):
     sys.exit(f"{command[0]} ended before it listened")
 
 
-def gateway_toml(url, revision, expose=("prompts",)):
+def gateway_toml(url, revision, expose=("prompts",), rest=False):
     return f"""
 [server]
 listen = "127.0.0.1:0"
@@ -36,7 +46,7 @@ expose = {json.dumps(expose)}
 [admin]
 listen = ""
 [audit]
-path = "audit-{revision}"
+path = "audit-{revision}-{'rest' if rest else 'prompts'}"
 [server.limits]
 pre_drain = "0s"
 [upstreams.fixture]
@@ -44,7 +54,7 @@ transport = "http"
 url = "{url}"
 revision = "{revision}"
 prefix = ""
-"""
+""" + (REST if rest else "")
 
 
 def main(binary):
@@ -54,18 +64,16 @@ def main(binary):
             fixture, address = start([sys.executable, str(HERE / "fixture.py")], r"listening: (\S+)")
             processes.append(fixture)
             upstream = f"http://{address}/mcp"
-            targets = {"the fixture": (upstream, [NEEDS_TOOLS])}
-            for leg, (revision, expose) in LEGS.items():
+            targets = {"fixture": upstream}
+            for leg, (revision, expose, rest) in LEGS.items():
                 config = pathlib.Path(folder) / f"{leg}.toml"
-                config.write_text(gateway_toml(upstream, revision, expose))
-                gateway, url = start([binary, "serve", "--config", str(config)], r"listens on (\S+)")
+                config.write_text(gateway_toml(upstream, revision, expose, rest))
+                gateway, targets[leg] = start([binary, "serve", "--config", str(config)], r"listens on (\S+)")
                 processes.append(gateway)
-                left_out = [] if "tools" in expose else [NEEDS_TOOLS]
-                targets[f"the gateway ({leg} era upstream)"] = (url, left_out)
-            for target, (url, left_out) in targets.items():
+            for target, url in targets.items():
                 for revision in REVISIONS:
                     print(f"--- {target}, {revision}", flush=True)
-                    if subprocess.run([str(HERE / "run.sh"), url, revision, *left_out]).returncode != 0:
+                    if subprocess.run([str(HERE / "run.sh"), url, revision, target]).returncode != 0:
                         failed.append(f"{target}, {revision}")
         finally:
             for process in processes:

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Runs the official MCP conformance suite against a server: all scenarios of a revision but those in left-out.txt.
 #
-# usage: run.sh URL REVISION [SCENARIO…]      run.sh http://127.0.0.1:8080/mcp 2026-07-28
+# usage: run.sh URL REVISION [TARGET]      run.sh http://127.0.0.1:8080/mcp 2026-07-28
 #
-# The scenarios that are named are left out, too.
+# TARGET says what the server is, where left-out.txt has lines for it.
 #
 # Needs `npm ci` here first. Fails if a scenario fails or warns, does not run, checks nothing, or is missing; and if
 # left-out.txt names a scenario that the suite does not have, or a check that passes by now.
 set -euo pipefail
-url=${1:?usage: run.sh URL REVISION}
-revision=${2:?usage: run.sh URL REVISION}
+url=${1:?usage: run.sh URL REVISION [TARGET]}
+revision=${2:?usage: run.sh URL REVISION [TARGET]}
+target=${3:-}
 here=$(cd "$(dirname "$0")" && pwd)
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
@@ -30,8 +31,17 @@ if (( $(wc -l < "$results/all") != all )); then
     exit 1
 fi
 
-shift 2
-{ sed 's/ *#.*//' "$here/left-out.txt"; (( $# == 0 )) || printf '2026-07-28 %s\n' "$@"; } | awk -v r="$revision" 'NF && ($1 == r || $1 == "*") { print $2 }' > "$results/left-out"
+# A * in a name stands for any text.
+sed 's/ *#.*//' "$here/left-out.txt" | while read -r where name; do
+    case $where in
+        "$revision" | "*" | "$revision@$target" | "*@$target") ;;
+        *) continue ;;
+    esac
+    case $name in
+        *"*"*) grep -x -- "${name//\*/.*}" "$results/all" || echo "$name" ;;
+        ?*) echo "$name" ;;
+    esac
+done > "$results/left-out"
 if unknown=$(sed 's/:.*//' "$results/left-out" | sort -u | comm -13 "$results/all" - | grep .); then
     echo "left-out.txt names what the suite does not have:" $unknown >&2
     exit 1

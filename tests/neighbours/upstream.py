@@ -58,10 +58,22 @@ async def get_prompt(ctx, params):
     return types.GetPromptResult(description=own[params.name].description, messages=[said], _meta=META)
 
 
+async def no_tools(ctx, params):
+    return types.ListToolsResult(tools=[])
+
+
+async def no_resources(ctx, params):
+    return types.ListResourcesResult(resources=[])
+
+
+async def no_templates(ctx, params):
+    return types.ListResourceTemplatesResult(resource_templates=[])
+
+
 server = fixture.Fixture(
     "thousand", version="1.0.0", on_list_prompts=list_prompts, on_get_prompt=get_prompt,
-    on_completion=fixture.completion, on_list_tools=fixture.no_tools, on_list_resources=fixture.no_resources,
-    on_list_resource_templates=fixture.no_templates, on_read_resource=fixture.no_resource,
+    on_completion=fixture.completion, on_list_tools=no_tools, on_list_resources=no_resources,
+    on_list_resource_templates=no_templates, on_read_resource=fixture.tools.read_resource,
     on_subscriptions_listen=ListenHandler(bus),
 )
 
