@@ -1,6 +1,6 @@
-"""Prints `tools: ` and the names of the tools that Google ADK finds, as JSON.
+"""Prints `tools: ` and the names of the tools that Google ADK finds, as JSON, and what a call of one says.
 
-usage: python adk_tools.py URL | COMMAND ARGUMENT…
+usage: python adk_tools.py URL [TOOL ARGUMENTS] | COMMAND ARGUMENT…
 """
 
 import asyncio
@@ -18,7 +18,10 @@ async def main(first, *rest):
     else:
         params = StdioConnectionParams(server_params=StdioServerParameters(command=first, args=list(rest)), timeout=30)
     toolset = McpToolset(connection_params=params)
-    print("tools:", json.dumps([tool.name for tool in await toolset.get_tools()]), flush=True)
+    tools = {tool.name: tool for tool in await toolset.get_tools()}
+    print("tools:", json.dumps([*tools]), flush=True)
+    if first.startswith("http") and rest:
+        print(await tools[rest[0]].run_async(args=json.loads(rest[1]), tool_context=None), flush=True)
     await toolset.close()
 
 

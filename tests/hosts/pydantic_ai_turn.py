@@ -1,6 +1,6 @@
-"""One turn of a Pydantic AI agent with its test model, which calls find_prompt where there is one.
+"""One turn of a Pydantic AI agent with its test model, which calls a tool if one is named.
 
-usage: python pydantic_ai_turn.py URL | COMMAND ARGUMENT…
+usage: python pydantic_ai_turn.py URL [TOOL] | COMMAND ARGUMENT…
 """
 
 import asyncio
@@ -12,8 +12,8 @@ from pydantic_ai.models.test import TestModel
 
 
 async def main(first, *rest):
-    target = first if first.startswith("http") else StdioTransport(first, list(rest))
-    tools = ["find_prompt"] if first.endswith("/pair") else []
+    is_url = first.startswith("http")
+    target, tools = (first, list(rest)) if is_url else (StdioTransport(first, list(rest)), [])
     agent = Agent(TestModel(call_tools=tools), toolsets=[MCPToolset(target)])
     async with agent:
         print((await agent.run("hello")).output)

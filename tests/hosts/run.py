@@ -5,7 +5,8 @@ usage: python run.py BINARY
 Run with the Python of `requirements.txt`. Beside it stand an environment of `requirements-arxiv.txt`, and the Node
 packages of this folder and of ../interop. Starts the gateway before the everything server, mcp-server-fetch,
 arxiv-mcp-server and a child that exits at its start, and connects each host by its own command line or library,
-with the entries that `promptgate connect` writes where the host reads a file. Prints a table; fails if any host does.
+with the entries that `promptgate connect` writes where the host reads a file. A second gateway has the tools of the
+everything server (`[rest]`): hosts that call tools without a model call one. Prints a table; fails if any host does.
 """
 
 import json
@@ -60,8 +61,26 @@ tools = "each"
 """
 
 
+def tools_toml():
+    return f"""
+[server]
+listen = "127.0.0.1:0"
+[admin]
+listen = ""
+[audit]
+path = ""
+[server.limits]
+pre_drain = "0s"
+[rest]
+upstream = "everything"
+[upstreams.everything]
+transport = "stdio"
+command = {json.dumps(["node", str(EVERYTHING), "stdio"])}
+"""
+
+
 class Stage:
-    """A folder, a home folder for the hosts, and the gateway."""
+    """A folder, a home folder for the hosts, and the gateways."""
 
     def __init__(self, folder, binary):
         self.folder = pathlib.Path(folder)
@@ -76,12 +95,27 @@ class Stage:
             "NO_COLOR": "1",
             "CI": "1",
         }
-        log = (self.folder / "gateway.log").open("w")
-        self.gateway = subprocess.Popen(
-            [self.binary, "serve"], stdout=subprocess.PIPE, stderr=log, text=True, env=self.env, cwd=self.folder
-        )
-        self.url = re.search(r"listens on (\S+)", self.gateway.stdout.readline()).group(1)
+        self.gateways = []
+        self.url = self.serve(self.config)
+        tools = self.folder / "tools.toml"
+        tools.write_text(tools_toml())
+        self.tools_url = self.serve(tools)
         self.stdio = [self.binary, "serve", "--stdio", "-c", str(self.config)]
+
+    def serve(self, config):
+        """Starts a gateway, and returns its URL."""
+        command = [self.binary, "serve", "-c", str(config)]
+        log = config.with_suffix(".log").open("w")
+        gateway = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, env=self.env, cwd=self.folder
+        )
+        self.gateways.append(gateway)
+        return re.search(r"listens on (\S+)", gateway.stdout.readline()).group(1)
+
+    def end(self):
+        for gateway in self.gateways:
+            gateway.terminate()
+            gateway.wait(timeout=PATIENCE)
 
     def run(self, *command, cwd=None, stdin=None):
         """What a command prints; it must succeed."""
@@ -128,6 +162,7 @@ def fastmcp_http(stage):
     holds(stage.run(fastmcp, "call", f"{stage.url}/pair", "use_prompt", json.dumps(arguments)), ["[user]", "let x"])
     each = stage.run(fastmcp, "call", f"{stage.url}/each", "library__review-code", json.dumps({"code": "let y"}))
     holds(each, ["[user]", "let y"])
+    holds(stage.run(fastmcp, "call", stage.tools_url, "echo", json.dumps({"message": "hello"})), ["Echo: hello"])
 
 
 def fastmcp_stdio(stage):
@@ -137,13 +172,15 @@ def fastmcp_stdio(stage):
 
 def typescript(stage):
     for mode in ("legacy", "modern"):
-        stage.run("node", HERE / "tools.mjs", stage.url, mode, "ts2")
-    stage.run("node", HERE / "tools.mjs", stage.url, "legacy", "ts1")
+        stage.run("node", HERE / "tools.mjs", stage.url, stage.tools_url, mode, "ts2")
+    stage.run("node", HERE / "tools.mjs", stage.url, stage.tools_url, "legacy", "ts1")
 
 
 def pydantic_ai_http(stage):
-    holds(stage.run(sys.executable, HERE / "pydantic_ai_turn.py", stage.url), ["success"])
-    holds(stage.run(sys.executable, HERE / "pydantic_ai_turn.py", f"{stage.url}/pair"), ["library__review-code"])
+    turn = lambda *words: stage.run(sys.executable, HERE / "pydantic_ai_turn.py", *words)
+    holds(turn(stage.url), ["success"])
+    holds(turn(f"{stage.url}/pair", "find_prompt"), ["library__review-code"])
+    holds(turn(stage.tools_url, "echo"), ["Echo: "])
 
 
 def pydantic_ai_stdio(stage):
@@ -158,6 +195,9 @@ def adk_tools(stage, *target):
 def adk_http(stage):
     assert adk_tools(stage, stage.url) == []
     assert adk_tools(stage, f"{stage.url}/pair") == PAIR
+    assert "echo" in adk_tools(stage, stage.tools_url)
+    called = stage.run(sys.executable, HERE / "adk_tools.py", stage.tools_url, "echo", '{"message": "hello"}')
+    holds(called, ["Echo: hello"])
 
 
 def adk_stdio(stage):
@@ -191,7 +231,10 @@ def codex_servers(stage):
 def codex_http(stage):
     stage.run(stage.binary, "connect", "codex", "--write")
     stage.run(stage.binary, "connect", "codex", "--write", "--view", "pair", "--name", "tools")
+    config = stage.folder / ".codex/config.toml"
+    config.write_text(f'{config.read_text()}\n[mcp_servers.rest]\nurl = "{stage.tools_url}"\n')
     servers = codex_servers(stage)
+    assert "echo" in servers["rest"]["tools"], servers["rest"]
     assert servers["prompts"]["tools"] == {} and servers["prompts"]["toolsError"] is None, servers["prompts"]
     assert sorted(servers["tools"]["tools"]) == PAIR, servers["tools"]
 
@@ -280,8 +323,7 @@ def main(binary):
                     taken = time.monotonic() - started
                     print(f"{host:36} {version(stage):14} {transport:6} {taken:5.1f}s  {result}", flush=True)
         finally:
-            stage.gateway.terminate()
-            stage.gateway.wait(timeout=PATIENCE)
+            stage.end()
     sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
 
 
