@@ -372,7 +372,7 @@ run_unread() { gateway_tests overload:: -- --ignored --nocapture; }
 step soak "" "mixed load for half an hour, or PROMPTGATE_SOAK, leaks nothing; the log stays in its size, intact"
 run_soak() { PROMPTGATE_SOAK="${PROMPTGATE_SOAK:-30m}" optimized_bench soak; }
 
-step instructions "valgrind" "instruction counts of get, list and merge"
+step instructions "valgrind" "instruction counts of get, list, call and merge"
 run_instructions() { optimized_bench load -- instructions; }
 
 step all_packages "runtimes" "every package is built, installed, used and removed"

@@ -277,6 +277,12 @@ impl Requests {
         self.legacy("prompts/get", &params)
     }
 
+    /// A call of a tool of the upstream of `[rest]`.
+    pub fn call(&self) -> Prepared {
+        let params = format!(r#"{{"name":"tool","arguments":{{"text":"{NUMBER}"}}}}"#);
+        self.legacy("tools/call", &params)
+    }
+
     pub fn list(&self) -> Prepared {
         self.legacy("prompts/list", "{}")
     }

@@ -1,5 +1,5 @@
-//! Instruction counts of a get, a list and a merge, by callgrind: they do not depend on what else
-//! the machine does.
+//! Instruction counts of a get, a list, a call of a tool and a merge, by callgrind: they do not
+//! depend on what else the machine does.
 //!
 //! The gateway runs with one worker thread under callgrind. What a number of requests costs is
 //! counted once it has served others and is idle.
@@ -48,9 +48,10 @@ const PAGES: usize = 8_000;
 /// reader.
 const PAGE: usize = 100;
 
-/// Limits on the cost of approvals: a count, the same without them, and the fraction by which it
-/// may be higher.
-const APPROVED: [(&str, &str, f64); 3] = [
+/// Limits on the cost of approvals and of what is passed through: a count, that of a call without
+/// them, and the fraction by which it may be higher.
+const LIMITED: [(&str, &str, f64); 4] = [
+    ("tool call, bare", "get, bare", 0.3),
     ("get, approved text", "get, bare", 0.05),
     ("get, approved template", "get, bare", 0.06),
     ("page of 10,000, approved", "page of 10,000, bare", 0.05),
@@ -87,10 +88,10 @@ pub async fn run(options: &InstructionOptions) {
             }
         }
     }
-    for (approved, without, tolerated) in APPROVED {
-        let more = counts[approved] as f64 / counts[without] as f64 - 1.;
-        println!("  {approved}: {:+.1} % of {without}", more * 100.);
-        assert!(more <= tolerated, "approvals cost more than {} %", tolerated * 100.);
+    for (limited, without, tolerated) in LIMITED {
+        let more = counts[limited] as f64 / counts[without] as f64 - 1.;
+        println!("  {limited}: {:+.1} % of {without}", more * 100.);
+        assert!(more <= tolerated, "{limited} costs more than {} % more", tolerated * 100.);
     }
     assert!(
         beyond.is_empty(),
@@ -118,19 +119,30 @@ async fn count() -> BTreeMap<String, u64> {
     for (name, configured) in [("bare", Configured::Bare), ("everything", Configured::Everything)] {
         let toml = settings(configured, collector) + &scripted.tables();
         let key = configured.has_key().then_some(KEY);
-        for (row, is_list) in [("get", false), ("list of 500", true)] {
+        for (row, counted) in [("get", Counted::Get), ("list of 500", Counted::List)] {
             let run = Run {
                 toml: &toml,
                 key,
                 upstreams: &scripted,
                 listed: scripted.prompts,
                 probes: 0,
-                is_list,
+                counted,
                 requests: REQUESTS,
             };
             counts.insert(format!("{row}, {name}"), run.count().await);
         }
     }
+    let toml = settings(Configured::Bare, collector) + "[rest]\nupstream = \"u3\"\n";
+    let call = Run {
+        toml: &(toml + &scripted.tables()),
+        key: None,
+        upstreams: &scripted,
+        listed: scripted.prompts,
+        probes: 0,
+        counted: Counted::Call,
+        requests: REQUESTS,
+    };
+    counts.insert("tool call, bare".to_owned(), call.count().await);
     count_approved(collector, &scripted, &mut counts).await;
     let totals = [1, 2].map(|times| {
         let folder = tempfile::tempdir().expect("a folder");
@@ -168,24 +180,34 @@ async fn count_approved(
     let approved = format!("{enforced}{overlaid}");
     // Each prompt with every set of its two optional arguments, and the one of the probe, twice.
     let probes = 2 * 4 * scripted.prompts as u64;
-    for (row, upstreams, approvals, probes, is_list) in [
-        ("get, approved text", scripted, &*approved_text, probes + 2, false),
-        ("get, approved template", scripted, enforced, probes, false),
-        ("page of 10,000, bare", &many, &*overlaid, 0, true),
-        ("page of 10,000, approved", &many, &*approved, 0, true),
+    for (row, upstreams, approvals, probes, counted) in [
+        ("get, approved text", scripted, &*approved_text, probes + 2, Counted::Get),
+        ("get, approved template", scripted, enforced, probes, Counted::Get),
+        ("page of 10,000, bare", &many, &*overlaid, 0, Counted::List),
+        ("page of 10,000, approved", &many, &*approved, 0, Counted::List),
     ] {
+        let is_list = counted == Counted::List;
         let paged = bare.replace("page_size = 100000", &format!("page_size = {PAGE}"));
         let settings = if is_list { &paged } else { &bare };
         let requests = if is_list { PAGES } else { REQUESTS };
         let toml = [settings.as_str(), approvals, &upstreams.tables()].concat();
         let listed = if is_list { PAGE } else { upstreams.prompts };
-        let run = Run { toml: &toml, key: None, upstreams, listed, probes, is_list, requests };
+        let run = Run { toml: &toml, key: None, upstreams, listed, probes, counted, requests };
         counts.insert(row.to_owned(), run.count().await);
     }
 }
 
 /// Requests at once before others are counted: more than probes of one upstream.
 const AT_ONCE: usize = 16;
+
+/// The request that is counted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Counted {
+    Get,
+    List,
+    /// Of a tool, through `[rest]`.
+    Call,
+}
 
 /// A gateway that serves a number of requests under callgrind.
 struct Run<'a> {
@@ -196,7 +218,7 @@ struct Run<'a> {
     listed: usize,
     /// Gets that it sends by itself after its start.
     probes: u64,
-    is_list: bool,
+    counted: Counted,
     /// Requests that are counted; half as many come before.
     requests: usize,
 }
@@ -232,8 +254,11 @@ impl Run<'_> {
         while self.upstreams.calls().await < before + self.probes {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let prepared: Prepared =
-            if self.is_list { client.list() } else { client.get("u3__p-00007") };
+        let prepared: Prepared = match self.counted {
+            Counted::Get => client.get("u3__p-00007"),
+            Counted::List => client.list(),
+            Counted::Call => client.call(),
+        };
         let bytes = prepared.bytes();
         // So that the pools of connections to upstreams are alike, even where probes filled them.
         let mut others = tokio::task::JoinSet::new();

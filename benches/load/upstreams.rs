@@ -58,6 +58,7 @@ struct Upstream {
     options: Arc<UpstreamOptions>,
     small: Messages,
     big: Messages,
+    tool: Messages,
     /// The serialised prompts of all upstreams, for the bare proxy.
     all: Bytes,
     /// The number of changes of this upstream's list.
@@ -67,7 +68,7 @@ struct Upstream {
     calls: Arc<AtomicU64>,
 }
 
-/// The result of a get, around the number of the request that makes it differ from others.
+/// The result of a get or a call, around the number of the request that makes it differ from others.
 struct Messages {
     head: Bytes,
     tail: Bytes,
@@ -88,6 +89,7 @@ pub async fn serve(options: UpstreamOptions) {
             index,
             small: messages(options.text),
             big: messages(options.big),
+            tool: contents(options.text),
             all: all.clone(),
             version: watch::Sender::new(0),
             list: Mutex::new((0, prompts(index, &options, 0, false).into())),
@@ -134,9 +136,22 @@ fn prompts(upstream: usize, options: &UpstreamOptions, version: u64, public: boo
     text
 }
 
-fn messages(size: usize) -> Messages {
+fn text(size: usize) -> String {
     let text = "The quick brown fox jumps over the lazy dog. ".repeat(size / 45 + 1);
-    let text = &text[NUMBER.len()..size];
+    text[NUMBER.len()..size].to_owned()
+}
+
+/// The result of a call of a tool: the texts of [`messages`].
+fn contents(size: usize) -> Messages {
+    let text = text(size);
+    Messages {
+        head: br#"{"resultType":"complete","content":[{"type":"text","text":""#[..].into(),
+        tail: format!(r#"{text}"}},{{"type":"text","text":"Understood."}}]}}"#).into(),
+    }
+}
+
+fn messages(size: usize) -> Messages {
+    let text = text(size);
     Messages {
         head: br#"{"resultType":"complete","description":"A scripted prompt","messages":[{"role":"user","content":{"type":"text","text":""#[..].into(),
         tail: format!(
@@ -167,6 +182,10 @@ impl Upstream {
             return self.get(&body).await;
         }
         let id = id(&body);
+        if has("\"tools/call\"") {
+            self.calls.fetch_add(1, Ordering::Relaxed);
+            return json(&id, &[&self.tool.head, number(&body), &self.tool.tail]);
+        }
         if has("\"prompts/list\"") {
             let list = if path == "/all" { self.all.clone() } else { self.list() };
             return json(
