@@ -57,7 +57,6 @@ async def failing(ctx, arguments, questions):
 async def with_logging(ctx, arguments, questions):
     for message in ("Tool execution started", "Tool processing data", "Tool execution completed"):
         await ctx.session.send_log_message("info", message, related_request_id=ctx.request_id)
-        await asyncio.sleep(0.05)
     return [text("logged")]
 
 
