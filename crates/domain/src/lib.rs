@@ -57,6 +57,7 @@ pub mod approval;
 pub mod merge;
 pub mod confusable;
 pub mod cursor;
+mod token_fields;
 pub mod request_state;
 pub mod redaction;
 pub mod fault;

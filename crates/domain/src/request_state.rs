@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use super::token_fields::{TokenFields, write};
 use super::unix_time::UnixSeconds;
 
 /// The state of one `prompts/get`, with its owner.
@@ -86,7 +87,7 @@ impl RequestState {
 
     /// Decodes the bytes that [`RequestState::encode`] returned; `None` for any other bytes.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut rest = StateReader(bytes);
+        let mut rest = TokenFields(bytes);
         let rounds = rest.byte()?;
         let issued_at = UnixSeconds::from_be_bytes(rest.chunk()?);
         let arguments = rest.chunk()?;
@@ -121,41 +122,6 @@ impl RequestState {
     /// back of the clock, is fresh.
     pub fn is_fresh(&self, now: UnixSeconds) -> bool {
         now.saturating_since(self.issued_at) <= LIFETIME
-    }
-}
-
-fn write(text: &str, out: &mut Vec<u8>) {
-    // Far below 4 GiB: a text above the size limit of messages is refused before.
-    out.extend_from_slice(&(text.len() as u32).to_be_bytes());
-    out.extend_from_slice(text.as_bytes());
-}
-
-struct StateReader<'a>(&'a [u8]);
-
-impl StateReader<'_> {
-    fn chunk<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (chunk, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*chunk)
-    }
-
-    fn byte(&mut self) -> Option<u8> {
-        self.chunk().map(|[byte]| byte)
-    }
-
-    fn flag(&mut self) -> Option<bool> {
-        match self.byte()? {
-            0 => Some(false),
-            1 => Some(true),
-            _ => None,
-        }
-    }
-
-    fn text(&mut self) -> Option<String> {
-        let length = usize::try_from(u32::from_be_bytes(self.chunk()?)).ok()?;
-        let (text, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        String::from_utf8(text.to_vec()).ok()
     }
 }
 
