@@ -156,21 +156,26 @@ impl Document {
 
     /// Returns the bytes of a value within this document, which share its text.
     pub fn slice(&self, part: Json<'_>) -> Bytes {
-        let start = self.offset(part);
-        chunks::shared(&self.text).slice(start..start + part.text().len())
+        self.share(part.text())
     }
 
-    /// The offset of a value in the text. Both are slices of the same text, so it is the difference
+    /// Returns the bytes of a piece of this document, which share its text.
+    pub(super) fn share(&self, piece: &str) -> Bytes {
+        let start = self.offset(piece);
+        chunks::shared(&self.text).slice(start..start + piece.len())
+    }
+
+    /// The offset of a piece in the text. Both are slices of the same text, so it is the difference
     /// of their addresses.
-    fn offset(&self, part: Json<'_>) -> usize {
-        part.text().as_ptr() as usize - self.text.as_ptr() as usize
+    pub(super) fn offset(&self, piece: &str) -> usize {
+        piece.as_ptr() as usize - self.text.as_ptr() as usize
     }
 
     /// Narrows the value to the part that `pick` selects, without a copy. Returns `None`, and
     /// changes nothing, if `pick` selects none.
     pub fn narrow(&mut self, pick: impl FnOnce(Json<'_>) -> Option<Json<'_>>) -> Option<()> {
         let part = pick(self.json())?;
-        let (start, first_span) = (self.offset(part), part.first_span(&self.outline));
+        let (start, first_span) = (self.offset(part.text()), part.first_span(&self.outline));
         self.value = start..start + part.text().len();
         self.first_span = first_span;
         Some(())

@@ -9,6 +9,7 @@
 pub mod json;
 pub mod error_code;
 pub mod document;
+pub mod edits;
 pub mod sse_decoder;
 pub mod line_decoder;
 pub mod jsonrpc;
