@@ -219,7 +219,17 @@ pub enum RequestFault {
     UnsupportedVersion { requested: String },
 }
 
+/// Longest URI that an error repeats, in bytes.
+const LONGEST_URI: usize = 2048;
+
 impl RequestFault {
+    /// A resource that does not exist for the caller: -32602 in the modern era, -32002 in the
+    /// legacy era (MCP 2025-11-25 and 2026-07-28, resources, error handling).
+    pub fn unknown_resource(is_modern: bool, uri: &str) -> Self {
+        let uri = if uri.len() <= LONGEST_URI { uri.to_owned() } else { String::new() };
+        Self::UnknownResource { code: if is_modern { -32602 } else { -32002 }, uri }
+    }
+
     /// See [`Fault::reason`].
     pub fn reason(&self) -> &'static str {
         match self {

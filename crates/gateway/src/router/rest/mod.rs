@@ -59,9 +59,6 @@ pub(super) struct CallContext<'a> {
 const METHOD_NOT_FOUND: i64 = -32601;
 const RESOURCE_NOT_FOUND: i64 = -32002;
 
-/// Longest URI that an error repeats, in bytes.
-const LONGEST_URI: usize = 2048;
-
 impl RestUpstream<'_> {
     /// Returns what the upstream has declared beside prompts.
     pub(crate) fn capabilities(self) -> Arc<RestCapabilities> {
@@ -421,10 +418,7 @@ fn as_unknown(fault: Fault, request: &RestRequest, call: &Call) -> Fault {
         Some(ForeignMethod::CallTool) => RequestFault::UnknownTool.into(),
         _ if of_resource => {
             let is_modern = call.client.mode == ServerRequestMode::InputRequired;
-            let code = if is_modern { -32602 } else { RESOURCE_NOT_FOUND };
-            let is_short = request.name.len() <= LONGEST_URI;
-            let uri = if is_short { request.name.to_string() } else { String::new() };
-            RequestFault::UnknownResource { code, uri }.into()
+            RequestFault::unknown_resource(is_modern, &request.name).into()
         }
         _ => RequestFault::MethodNotFound.into(),
     }

@@ -150,10 +150,6 @@ pub(super) async fn read(
     }
 }
 
-/// Longest URI that an error repeats, in bytes.
-const LONGEST_URI: usize = 2048;
-
 fn unknown(uri: &str) -> Fault {
-    let uri = if uri.len() <= LONGEST_URI { uri.to_owned() } else { String::new() };
-    RequestFault::UnknownResource { code: -32602, uri }.into()
+    RequestFault::unknown_resource(true, uri).into()
 }
