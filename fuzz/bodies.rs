@@ -15,6 +15,7 @@ use domain::cursor::PagePosition;
 use domain::document::Document;
 use domain::json::{Json, JsonError};
 use domain::jsonrpc::Frame;
+use domain::link::Link;
 use domain::mcp_name;
 use domain::name::{Naming, Prefix};
 use domain::request_state::RequestState;
@@ -150,13 +151,17 @@ pub fn cursor(data: &[u8]) {
     let keys = SealKeys::new(vec![[7; 32]]).expect("one key");
     let sealer = Sealer::new(&keys);
     let token = String::from_utf8_lossy(data);
-    for kind in [TokenKind::Cursor, TokenKind::Event, TokenKind::Session, TokenKind::State] {
+    let kinds = [TokenKind::Cursor, TokenKind::Event, TokenKind::Link];
+    for kind in kinds.into_iter().chain([TokenKind::Session, TokenKind::State]) {
         assert_eq!(sealer.open(kind, "/mcp", &token), None);
     }
 }
 
-/// A state that can be read is written as it was.
+/// A state or link that can be read is written as it was.
 pub fn state(data: &[u8]) {
+    if let Some(link) = Link::decode(data) {
+        assert_eq!(link.encode(), data);
+    }
     if let Some(state) = RequestState::decode(data) {
         assert_eq!(state.encode(), data);
     }

@@ -44,6 +44,7 @@ mod hooks;
 mod labels;
 mod library;
 mod limits;
+mod links;
 mod list_changed;
 mod listing;
 mod logins;

@@ -105,7 +105,11 @@ impl RuleCallers {
 pub fn action(method: Method) -> &'static str {
     match method {
         Method::List | Method::ListSkills => "list",
-        Method::Get | Method::GetSkill | Method::ReadFile | Method::ReadDirectory => "get",
+        Method::Get
+        | Method::GetSkill
+        | Method::ReadFile
+        | Method::ReadDirectory
+        | Method::ReadLink => "get",
         Method::Complete => "complete",
         Method::Rest => "rest",
     }

@@ -81,7 +81,7 @@ pub use secret::Secret;
 pub use server::Limits;
 pub use server::{Server, from_here};
 pub use settings::Settings;
-pub use settings::{Breaker, OnChangedDefinition};
+pub use settings::{Breaker, Links, OnChangedDefinition};
 pub use telemetry::{LogFormat, TelemetrySettings};
 pub use tls::{Tls, TlsFiles};
 pub use upstream::{Http, Library, Stdio, Store, StoreKind, Transport, UpstreamSettings};

@@ -47,6 +47,8 @@ pub struct Settings {
     pub validate_arguments: bool,
     /// Treatment of hidden text in messages.
     pub content: HiddenText,
+    /// Treatment of links in messages that only the upstream can resolve.
+    pub links: Links,
     pub on_changed_definition: OnChangedDefinition,
     /// Server requests that the upstream may send during a get, as the capabilities that the
     /// gateway declares to it.
@@ -74,6 +76,15 @@ pub enum OnChangedDefinition {
     Block,
 }
 
+/// Treatment of links to resources of an upstream.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Links {
+    /// They are passed on.
+    AsIs,
+    /// Callers get a link that they can read at the gateway.
+    Sealed,
+}
+
 impl Settings {
     /// How long an upstream may be busy with a call before it responds to something else: a call or
     /// a list may have this long.
@@ -99,6 +110,8 @@ const CONTENT: [(&str, HiddenText); 4] = [
     ("strip", HiddenText::Strip),
     ("reject", HiddenText::Reject),
 ];
+
+const LINKS: [(&str, Links); 2] = [("as_is", Links::AsIs), ("sealed", Links::Sealed)];
 
 const ON_CHANGED_DEFINITION: [(&str, OnChangedDefinition); 3] = [
     ("allow", OnChangedDefinition::Allow),
@@ -158,6 +171,9 @@ content: Hidden text in messages and links: zero-width and bidirectional marks, 
     passes it. `flag` reports it in `_meta["promptgate/hiddenText"]` and
     `_meta["promptgate/unsafeUris"]`. `strip` removes it and reports where it was. `reject` refuses
     the prompt. Lists never have it.
+links: Links in messages to resources of the upstream, and embedded resources. `as_is` passes their
+    URIs on. `sealed` replaces them by URIs that their caller can read at the gateway. See
+    docs/rest.md#links-in-prompts.
 on_changed_definition: A prompt whose definition changed under the same name, where no
     lock file covers it. `allow` serves the new definition, `hold` lists the first one, `block` leaves the
     prompt out. `hold` and `block` last until the next start, or until `allow` for the upstream. With
@@ -210,6 +226,7 @@ fn read(section: &mut Section<'_>, base: &Settings) -> Settings {
         breaker: breaker(section.section("breaker"), base.breaker),
         validate_arguments: section.flag("validate_arguments", base.validate_arguments),
         content: section.choice("content", base.content, &CONTENT),
+        links: section.choice("links", base.links, &LINKS),
         on_changed_definition: section.choice(
             "on_changed_definition",
             base.on_changed_definition,
@@ -297,6 +314,7 @@ impl Default for Settings {
             },
             validate_arguments: true,
             content: HiddenText::Flag,
+            links: Links::AsIs,
             on_changed_definition: OnChangedDefinition::Allow,
             server_requests: ClientCapabilities::NONE,
             server_requests_by_default: true,

@@ -18,7 +18,7 @@ use super::logins::{Login, Logins};
 use super::net::Proxies;
 use super::reader::{MILLISECOND, Section};
 use super::secret::Secret;
-use super::settings::{OnChangedDefinition, Settings, approval, server_requests, settings};
+use super::settings::{Links, OnChangedDefinition, Settings, approval, server_requests, settings};
 use super::tls::certificate_authorities;
 use super::webhook;
 use base::platform::disk;
@@ -211,6 +211,16 @@ impl UpstreamSettings {
     /// Whether each caller has a private list.
     pub fn lists_per_caller(&self) -> bool {
         self.list_as == ListAs::Caller
+    }
+
+    /// Whether links in its prompts are sealed. Files and prompt stores have no other resources than
+    /// their prompts embed.
+    pub fn seals_links(&self) -> bool {
+        self.settings.links == Links::Sealed
+            && matches!(
+                self.transport,
+                Transport::Http(_) | Transport::Sse(_) | Transport::Stdio(_)
+            )
     }
 
     /// Returns the bounds of the children of callers, if each caller has a child of its own.

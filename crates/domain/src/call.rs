@@ -8,6 +8,7 @@ use super::document::Document;
 use super::fault::{Fault, RequestFault, excerpt};
 use super::json::object::write_members;
 use super::json::{Json, JsonKind};
+use super::link::{Link, OWN};
 use super::log_level::LogLevel;
 use super::meta;
 use super::method::{Countable, Method};
@@ -139,6 +140,13 @@ pub enum Request {
         uri: String,
         part: SkillPart,
     },
+    /// A request for the resource behind a link in a prompt.
+    ReadLink {
+        /// As clients see it.
+        uri: String,
+        /// `None` for a link that is forged, expired, or of another caller or endpoint.
+        link: Option<Box<Link>>,
+    },
     /// A request for the upstream of `[rest]`.
     Rest(Box<RestRequest>),
 }
@@ -185,7 +193,7 @@ impl Request {
     pub fn read(method: Method, params: Option<Json<'_>>) -> Result<Self, Fault> {
         let member = |name: &str| params.and_then(|p| p.get(name));
         Ok(match method {
-            Method::Rest => return Err(RequestFault::MethodNotFound.into()),
+            Method::ReadLink | Method::Rest => return Err(RequestFault::MethodNotFound.into()),
             Method::List => Self::List { cursor: cursor(member("cursor"))? },
             Method::Get => Self::Get {
                 name: required(member("name"), "name")?,
@@ -311,7 +319,16 @@ impl Request {
             Self::Skill { part: SkillPart::Entry, .. } => Method::GetSkill,
             Self::Skill { part: SkillPart::File, .. } => Method::ReadFile,
             Self::Skill { part: SkillPart::Directory, .. } => Method::ReadDirectory,
+            Self::ReadLink { .. } => Method::ReadLink,
             Self::Rest(_) => Method::Rest,
+        }
+    }
+
+    /// Returns the URI, as its upstream has it, of the resource behind a link.
+    pub fn linked(&self) -> Option<&str> {
+        match self {
+            Self::ReadLink { link: Some(link), .. } => Some(&link.uri),
+            _ => None,
         }
     }
 
@@ -319,6 +336,7 @@ impl Request {
     pub fn countable(&self) -> Countable {
         match self {
             Self::Rest(rest) => Countable::Rest(rest.kind),
+            Self::ReadLink { .. } => Countable::Call(Method::ReadFile),
             request => Countable::Call(request.method()),
         }
     }
@@ -347,8 +365,9 @@ impl Request {
         }
     }
 
-    /// Returns the public name of the requested prompt, the URI of a skill, of its file or folder,
-    /// or the name of what a request for the upstream of `[rest]` is for; `None` for a list.
+    /// Returns the public name of the requested prompt, or of the one with the link, the URI of a
+    /// skill, of its file or folder, or the name of what a request for the upstream of `[rest]` is
+    /// for; `None` for a list. A link itself is a capability, which no record has.
     pub fn prompt_name(&self) -> Option<&str> {
         match self {
             Self::List { .. }
@@ -358,6 +377,9 @@ impl Request {
             Self::Get { name, .. }
             | Self::Complete { name, .. }
             | Self::Skill { uri: name, .. } => Some(name),
+            Self::ReadLink { link, .. } => {
+                Some(link.as_ref().map_or(OWN, |link| link.name.as_str()))
+            }
             Self::Rest(rest) => rest.list().is_none().then_some(&*rest.name),
         }
     }

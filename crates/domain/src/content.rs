@@ -11,8 +11,12 @@ use super::uri::{self, is_unsafe};
 pub enum ContentError {
     #[error("the result has no array `messages`")]
     NoMessages,
+    #[error("the result has no array `contents`")]
+    NoContents,
     #[error("message {index}: {what}")]
     Message { index: usize, what: &'static str },
+    #[error("content {index}: {what}")]
+    Content { index: usize, what: &'static str },
     #[error("{0}")]
     Result(&'static str),
 }
@@ -57,6 +61,23 @@ pub fn inspect_result(result: Json<'_>) -> Result<Findings, ContentError> {
 pub fn inspect_visible_result(result: Json<'_>) -> Result<Findings, ContentError> {
     let mut findings = Findings::default();
     check_each(result, |index, content| findings.add_unsafe_uris(index, content))?;
+    Ok(findings)
+}
+
+/// Checks the result of a `resources/read` (MCP 2025-11-25, resources), and looks for hidden text
+/// and unsafe URIs in its contents.
+///
+/// # Errors
+/// [`ContentError`] for the first violation.
+pub fn inspect_contents(result: Json<'_>) -> Result<Findings, ContentError> {
+    let contents = result.get("contents").filter(|contents| contents.kind() == JsonKind::Array);
+    let mut findings = Findings::default();
+    for (index, content) in contents.ok_or(ContentError::NoContents)?.elements().enumerate() {
+        let fields = check_resource(Some(content));
+        let fields = fields.map_err(|what| ContentError::Content { index, what })?;
+        findings.add_hidden_text(index, &fields);
+        findings.add_unsafe_uris(index, &fields);
+    }
     Ok(findings)
 }
 
@@ -145,7 +166,7 @@ fn check_content(content: Json<'_>) -> Result<Fields<'_>, &'static str> {
             base64(fields.data)?;
             mime_type(fields.mime_type, MemberPresence::Required)?;
         }
-        Some("resource") => check_resource(fields.resource)?,
+        Some("resource") => drop(check_resource(fields.resource)?),
         Some("resource_link") => {
             check_uri(fields.uri)?;
             is_string(fields.name, "a resource link needs `name`")?;
@@ -157,14 +178,14 @@ fn check_content(content: Json<'_>) -> Result<Fields<'_>, &'static str> {
     Ok(fields)
 }
 
-fn check_resource(resource: Option<Json<'_>>) -> Result<(), &'static str> {
+fn check_resource(resource: Option<Json<'_>>) -> Result<Fields<'_>, &'static str> {
     let resource = resource.filter(|r| r.is_object());
     let fields = Fields::read(resource.ok_or("resource content needs `resource`")?)?;
     check_uri(fields.uri)?;
     mime_type(fields.mime_type, MemberPresence::Optional)?;
     match (fields.text, fields.blob) {
-        (Some(text), None) if text.kind() == JsonKind::String => Ok(()),
-        (None, Some(blob)) => base64(Some(blob)),
+        (Some(text), None) if text.kind() == JsonKind::String => Ok(fields),
+        (None, Some(blob)) => base64(Some(blob)).map(|()| fields),
         _ => Err("a resource needs either `text` or `blob`, a string"),
     }
 }
@@ -257,9 +278,12 @@ fn is_look_alike(key: &str, known: &[&str]) -> bool {
 }
 
 /// Checks that the `_meta` of a content object or resource has no key with the gateway's own
-/// prefix: only the gateway may state the origin of a response.
+/// prefix: only the gateway may state the origin of a response. A gateway behind it may have sealed
+/// a link.
 fn check_meta(meta: Json<'_>) -> Result<(), &'static str> {
-    let is_own = |key: Json<'_>| key.as_str().is_some_and(|key| key.starts_with(meta::OWN_PREFIX));
+    let is_own = |key: Json<'_>| {
+        key.as_str().is_some_and(|key| key.starts_with(meta::OWN_PREFIX) && key != meta::URI)
+    };
     if meta.is_object() && !meta.members().any(|(key, _)| is_own(key)) {
         return Ok(());
     }
@@ -335,6 +359,7 @@ mod tests {
             r#"{"type":"resource","resource":{"uri":"file:///a","text":"x"}}"#,
             r#"{"type":"resource","resource":{"uri":"a:b","blob":"AAAA","mimeType":"text/plain; charset=utf-8"}}"#,
             r#"{"type":"resource_link","uri":"https://example.com/x","name":"x","size":3}"#,
+            r#"{"type":"resource_link","uri":"a:b","name":"x","_meta":{"promptgate/uri":"c:d"}}"#,
         ] {
             assert_eq!(check(content), Ok(()), "{content}");
         }
@@ -371,6 +396,32 @@ mod tests {
         assert!(check_result(Json::parse(system.as_bytes(), 64).unwrap()).is_err());
         let none = check_result(Json::parse(b"{}", 64).unwrap());
         assert_eq!(none, Err(ContentError::NoMessages));
+    }
+
+    #[test]
+    fn contents_of_a_resource_are_checked_as_resources_in_messages_are() {
+        let inspect = |contents: &str| {
+            let result = format!(r#"{{"contents":{contents}}}"#);
+            inspect_contents(Json::parse(result.as_bytes(), 16).unwrap())
+        };
+        assert_eq!(inspect("[]"), Ok(Findings::default()));
+        let found = inspect(
+            r#"[{"uri":"a:b","text":"a\u200bb"},{"uri":"javascript:x","blob":"AAAA"},
+                {"uri":"a:b","text":"","mimeType":"text/plain"}]"#,
+        );
+        assert_eq!(found, Ok(Findings { hidden_text: vec![(0, 1)], unsafe_uris: vec![1] }));
+        assert_eq!(inspect("{}"), Err(ContentError::NoContents));
+        for bad in [
+            "7",
+            r#"{"text":"x"}"#,
+            r#"{"uri":"a:b"}"#,
+            r#"{"uri":"b","text":"x"}"#,
+            r#"{"uri":"a:b","blob":"A"}"#,
+            r#"{"uri":"a:b","text":"x","_meta":{"promptgate/upstream":"z"}}"#,
+        ] {
+            let refused = inspect(&format!(r#"[{{"uri":"a:b","text":"x"}},{bad}]"#));
+            assert!(matches!(refused, Err(ContentError::Content { index: 1, .. })), "{bad}");
+        }
     }
 
     #[test]

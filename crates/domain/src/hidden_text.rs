@@ -75,6 +75,13 @@ pub fn stripped(result: Json<'_>) -> Document {
     Document::copy_of(Json::accepted(&out))
 }
 
+/// Returns a copy of the result of a `resources/read` without the hidden text in its contents.
+pub fn stripped_contents(result: Json<'_>) -> Document {
+    let mut out = String::with_capacity(result.text().len());
+    rewrite(result, &["contents"], &["text", "uri"], &mut out);
+    Document::copy_of(Json::accepted(&out))
+}
+
 /// Copies a value. Removes hidden text from the members named in `texts` of the values on the path
 /// `keys`, in this order; keys may be skipped, and members are rewritten where at most the last key
 /// is left.

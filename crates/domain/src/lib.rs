@@ -60,5 +60,6 @@ pub mod confusable;
 pub mod cursor;
 mod token_fields;
 pub mod request_state;
+pub mod link;
 pub mod redaction;
 pub mod fault;

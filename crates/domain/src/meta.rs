@@ -20,6 +20,9 @@ pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 /// The configuration of a prompt of a store, in a result.
 pub const CONFIG: &str = "promptgate/config";
 
+/// The URI of the upstream behind a link that is sealed, in the content of a prompt or resource.
+pub const URI: &str = "promptgate/uri";
+
 /// The key of the progress token of a request. Each hop sets its own token.
 pub const PROGRESS_TOKEN: &str = "progressToken";
 

@@ -15,12 +15,14 @@ pub enum Method {
     ReadFile,
     /// Of a folder of a skill.
     ReadDirectory,
+    /// `resources/read` of a link in a prompt.
+    ReadLink,
     /// Any method of the upstream that `[rest]` names.
     Rest,
 }
 
 impl Method {
-    /// The methods for prompts and skills.
+    /// The methods for prompts and skills, each under its own name.
     pub const ALL: [Method; 7] = [
         Method::List,
         Method::Get,
@@ -46,7 +48,7 @@ impl Method {
             Method::Complete => "completion/complete",
             Method::ListSkills => "skills/list",
             Method::GetSkill => "skills/get",
-            Method::ReadFile => "resources/read",
+            Method::ReadFile | Method::ReadLink => "resources/read",
             Method::ReadDirectory => "resources/directory/read",
             Method::Rest => REST,
         }
@@ -59,12 +61,12 @@ impl Method {
 
     /// Whether the method is for skills.
     pub fn is_of_skills(self) -> bool {
-        !Self::OF_PROMPTS.contains(&self) && self != Method::Rest
+        !Self::OF_PROMPTS.contains(&self) && !matches!(self, Method::ReadLink | Method::Rest)
     }
 }
 
 /// A method for tools or resources. Only the upstream of `[rest]` receives one: the gateway has no
-/// resources but the files of skills, and its tools stand for prompts.
+/// resources but the files of skills and links in prompts, and its tools stand for prompts.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum ForeignMethod {
     ListTools,
@@ -175,7 +177,7 @@ impl Countable {
     }
 
     /// Returns the requests that a limit means by this name: `resources/read` is for files of
-    /// skills, and for the upstream of `[rest]`.
+    /// skills and links in prompts, and for the upstream of `[rest]`.
     pub fn named(name: &str) -> impl Iterator<Item = Self> {
         let known = Self::ALL.into_iter().chain(Self::REST);
         known.filter(move |countable| countable.as_str() == name)

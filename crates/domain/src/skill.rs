@@ -368,7 +368,7 @@ fn file(element: Json<'_>, base: &str) -> Option<SkillFile> {
 
 /// Returns the path that a URI has behind scheme and prefix at the gateway; `None` for one that two
 /// readers could take for different files.
-fn checked_path(text: &str) -> Option<String> {
+pub fn checked_path(text: &str) -> Option<String> {
     let (scheme, rest) = text.split_once("://")?;
     let is_plain = text.len() <= MAX_URI
         && uri::is_valid(text)

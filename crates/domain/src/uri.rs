@@ -119,25 +119,25 @@ pub fn is_unsafe(uri: &str) -> bool {
     }
 }
 
-/// Reports the indices of messages with an unsafe URI as JSON (`[0,2]`), at most [`MAX_PLACES`];
+/// Reports the indices of elements with an unsafe URI as JSON (`[0,2]`), at most [`MAX_PLACES`];
 /// `None` if there are none.
 pub fn report(messages: &[usize]) -> Option<String> {
     let places: Vec<_> = messages.iter().take(MAX_PLACES).map(usize::to_string).collect();
     (!places.is_empty()).then(|| format!("[{}]", places.join(",")))
 }
 
-/// Returns the result without the messages at these indices, which are in order.
-pub fn without(result: Json<'_>, messages: &[usize]) -> Document {
+/// Returns the result without the elements of its list `name` at these indices, which are in order.
+pub fn without(result: Json<'_>, name: &str, omitted: &[usize]) -> Document {
     let mut out = String::with_capacity(result.text().len());
     write_object(&mut out, |out| {
         for (key, member) in result.members() {
-            if !key.is("messages") {
+            if !key.is(name) {
                 out.member(key, member);
                 continue;
             }
             let all = member.elements().enumerate();
-            let kept = all.filter(|(index, _)| messages.binary_search(index).is_err());
-            out.array("messages", kept, |(_, message), out| out.push_str(message.text()));
+            let kept = all.filter(|(index, _)| omitted.binary_search(index).is_err());
+            out.array(name, kept, |(_, element), out| out.push_str(element.text()));
         }
     });
     Document::copy_of(Json::accepted(&out))
@@ -224,7 +224,7 @@ mod tests {
         let json = Json::parse(text.as_bytes(), 16).unwrap();
         let found = inspect_result(json).unwrap().unsafe_uris;
         assert_eq!(report(&found).as_deref(), Some("[0,2,3]"));
-        let rest = without(json, &found);
+        let rest = without(json, "messages", &found);
         let rest = Json::parse(rest.json().text().as_bytes(), 16).unwrap();
         assert_eq!(inspect_result(rest).unwrap(), Default::default());
         assert_eq!(report(&[]), None);

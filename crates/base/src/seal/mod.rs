@@ -37,6 +37,8 @@ pub enum TokenKind {
     Cursor,
     /// An SSE event id.
     Event,
+    /// A link in a prompt.
+    Link,
     /// A sign-in for an upstream.
     Login,
     /// A message of one replica for another.
@@ -64,10 +66,11 @@ pub struct Sealer {
 const NONCE_LEN: usize = 24;
 
 impl TokenKind {
-    const ALL: [TokenKind; 10] = [
+    const ALL: [TokenKind; 11] = [
         TokenKind::Console,
         TokenKind::Cursor,
         TokenKind::Event,
+        TokenKind::Link,
         TokenKind::Login,
         TokenKind::Relay,
         TokenKind::Replica,
@@ -84,6 +87,7 @@ impl TokenKind {
             TokenKind::Console => ("console", 1),
             TokenKind::Cursor => ("cursor", 1),
             TokenKind::Event => ("event", 1),
+            TokenKind::Link => ("link", 1),
             TokenKind::Login => ("login", 1),
             TokenKind::Relay => ("relay", 1),
             TokenKind::Replica => ("replica", 1),
@@ -116,6 +120,8 @@ impl TokenKind {
             // upstream's id.
             TokenKind::Cursor => 2048,
             TokenKind::Event => 512,
+            // Holds a URI of up to 2 KiB, the id of its caller and names, and stands in a header.
+            TokenKind::Link => 8 << 10,
             // Holds a message of up to 16 MiB (`cluster.relay_size`).
             TokenKind::Relay => 24 << 20,
             // Holds two tokens, which some providers make of kilobytes of claims.

@@ -90,11 +90,19 @@ pub(crate) struct Pass {
 }
 
 impl Authorized<'_> {
-    /// Whether the proof is for this method of this prompt of this upstream. A proof to get a
-    /// prompt that stands for a skill, whose name the prompt has, is one to read its files.
-    pub(crate) fn covers(&self, upstream: &str, method: Method, raw_name: &str) -> bool {
+    /// Whether the proof is for this method of this prompt of this upstream, and for the resource
+    /// that the prompt links to, if one is read. A proof to get a prompt that stands for a skill,
+    /// whose name the prompt has, is one to read its files.
+    pub(crate) fn covers(
+        &self,
+        upstream: &str,
+        method: Method,
+        raw_name: &str,
+        linked: Option<&str>,
+    ) -> bool {
         self.target.upstream == upstream
             && self.target.called_name() == raw_name
+            && self.call.request.linked() == linked
             && match self.call.request.method() {
                 Method::Get => matches!(method, Method::Get | Method::ReadFile),
                 own => own == method,
@@ -135,7 +143,7 @@ impl Pass {
 }
 
 impl Gate {
-    /// Decides on a get, a completion, or a call of `[rest]`, in this order: rights, silently; all
+    /// Decides on a get, a completion, a read, or a call of `[rest]`, in this order: rights, silently; all
     /// rate-limit buckets in one step, those of the caller and, only if it may use the prompt,
     /// those of the prompt; then the record on disk. Denied and unknown prompts take the same path.
     ///

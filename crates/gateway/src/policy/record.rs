@@ -90,6 +90,7 @@ impl CallRecord {
             | Request::Find { .. }
             | Request::ListSkills { .. }
             | Request::Skill { .. }
+            | Request::ReadLink { .. }
             | Request::Rest(_) => {}
             Request::Get { arguments, retry, .. } => {
                 if let Some(arguments) = arguments {

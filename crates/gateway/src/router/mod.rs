@@ -14,6 +14,7 @@ mod bridge;
 pub(crate) mod rest;
 pub mod catalog;
 pub(crate) mod call_channel;
+pub(crate) mod links;
 mod list_cursor;
 mod lists;
 pub mod labels;
@@ -48,7 +49,7 @@ use crate::policy::{Authorized, CallRecord, CallTarget, Gate, Resolution};
 use crate::telemetry::Telemetry;
 use crate::upstream::Upstream;
 use crate::upstream::call::correlator::{InterimMessage, UrlElicitationComplete};
-use crate::upstream::call::exchange::ExchangeEvent;
+use crate::upstream::call::exchange::{CallExchange, ExchangeEvent};
 use crate::upstream::call::request::{RequestParams, UpstreamRequest};
 use crate::upstream::driver::DriverReport;
 use crate::upstream::guard::concurrency::ConcurrencyLimit;
@@ -67,7 +68,7 @@ use domain::approval::{ApprovalKind, ApprovalState, Mode};
 use domain::call::{Call, InputRetry, NameKind, Request, SkillPart};
 use domain::caller::Caller;
 use domain::document::Document;
-use domain::fault::{Fault, RequestFault, UpstreamFaultKind as Kind};
+use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::name::UpstreamId;
 use domain::overlay::{self, Overlay};
 use domain::server_request::ClientCapabilities;
@@ -192,9 +193,10 @@ impl Router {
                 if let Some(version) = routed.version {
                     self.rollouts.note(version, &reply, now);
                 }
-                let reply = reply.map_err(|fault| without_presets(routed.owner, fault))?;
+                let mut reply = reply.map_err(|fault| without_presets(routed.owner, fault))?;
                 self.count_use(call, routed.owner, began);
                 count_tolerated(&self.shared, routed.owner);
+                links::seal(self, &catalog, &routed, &mut reply, now);
                 Ok(reply)
             }
             Request::Complete { name, argument, value, context } => {
@@ -218,6 +220,10 @@ impl Router {
             Request::Skill { uri, part } => {
                 let asked = AskedSkill { uri, part: *part };
                 rare(skills::answer(self, (call, record), asked, channel, deadline)).await
+            }
+            Request::ReadLink { uri, link } => {
+                let context = CallContext { call, record, channel, deadline, now };
+                rare(links::read(self, uri, link.as_deref(), context)).await
             }
         }
     }
@@ -416,6 +422,7 @@ impl Router {
         let (name, kind) = match &call.request {
             Request::Get { name, name_kind, .. } => (name, *name_kind),
             Request::Complete { name, .. } => (name, NameKind::Public),
+            Request::ReadLink { link, .. } => (&link.as_ref()?.name, NameKind::Public),
             Request::Skill { uri, part } => {
                 let catalog = self.lists.catalog.load();
                 let found = catalog.skills.find(uri, *part, |_| true)?;
@@ -482,6 +489,12 @@ impl Router {
     /// Whether an endpoint serves any skill, regardless of the caller.
     pub(crate) fn has_skills(&self, endpoint: &str) -> bool {
         self.lists.views.has_skills(&self.lists.catalog.load().skills, endpoint)
+    }
+
+    /// Whether an endpoint serves an upstream whose links are sealed.
+    pub(crate) fn seals_links(&self, endpoint: &str) -> bool {
+        let is_served = |id: &UpstreamId| self.lists.views.serves_upstream(endpoint, id);
+        self.upstreams.iter().any(|(id, upstream)| upstream.config().seals_links() && is_served(id))
     }
 
     /// Whether a URI is one of a file of a skill, regardless of endpoint and caller.
@@ -646,14 +659,22 @@ async fn complete(
         progress: call.client.progress,
         log_level: None,
     };
-    let mut exchange = upstream.call(authorized, request, deadline);
+    let exchange = upstream.call(authorized, request, deadline);
+    reply::completion(response(exchange, channel).await?, routed.origin())
+}
+
+/// Waits for the response to a call before which only progress comes.
+async fn response(
+    mut exchange: CallExchange,
+    channel: &CallChannel,
+) -> Result<Document, UpstreamFault> {
     loop {
         match exchange.next().await? {
             ExchangeEvent::Interim(InterimMessage::Progress(params)) => {
                 channel.tell(CallEvent::Progress(params));
             }
             ExchangeEvent::Interim(_) => {}
-            ExchangeEvent::Response(result) => return reply::completion(result, routed.origin()),
+            ExchangeEvent::Response(result) => return Ok(result),
         }
     }
 }

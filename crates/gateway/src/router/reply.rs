@@ -18,6 +18,7 @@ use domain::content::{self, ContentError, Findings};
 use domain::content_repair;
 use domain::cursor::CacheScope;
 use domain::document::Document;
+use domain::edits::Edits;
 use domain::fault::{Fault, UpstreamFaultKind as Kind};
 use domain::hidden_text;
 use domain::hidden_text::HiddenText;
@@ -42,6 +43,8 @@ pub enum Reply {
     },
     InputRequired(InputRequired),
     Skill(SkillReply),
+    /// The resource behind a link in a prompt.
+    Resource(Box<ResourceReply>),
     /// A result of the upstream of `[rest]`.
     Rest(Box<RestReply>),
 }
@@ -65,6 +68,8 @@ pub struct PromptReply {
     pub flags: Flags,
     /// The repairs that made it valid.
     pub repairs: RepairKinds,
+    /// Puts sealed links in place of URIs of the upstream.
+    pub links: Edits,
     /// Its messages come before and after those of the result.
     pub overlay: Option<Arc<CallOverlay>>,
     /// Whether the result is an approved snapshot instead of the upstream's.
@@ -75,11 +80,24 @@ impl PromptReply {
     /// A result without findings and overlays.
     pub fn of(result: Document, origin: ResultOrigin) -> Self {
         let (flags, repairs) = (Flags::default(), RepairKinds::default());
-        Self { result, origin, flags, repairs, overlay: None, is_snapshot: false }
+        let (links, overlay) = (Edits::default(), None);
+        Self { result, origin, flags, repairs, links, overlay, is_snapshot: false }
     }
 }
 
-/// Warnings about the content of a prompt.
+/// A `ReadResourceResult` whose contents were checked.
+#[derive(Debug)]
+pub struct ResourceReply {
+    /// As the upstream sent it, but for the text that `content` strips.
+    pub result: Document,
+    /// Those of the prompt with the link.
+    pub origin: ResultOrigin,
+    pub flags: Flags,
+    /// Puts the URIs that the caller has in place of those of the upstream.
+    pub links: Edits,
+}
+
+/// Warnings about the content of a prompt or resource.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Flags {
     /// The places of hidden text, found or removed, as JSON.
@@ -212,27 +230,71 @@ pub(super) fn prompt(
     check_complete(result.json()).map_err(&fault)?;
     let inspected = inspect_or_repair(result, mode);
     let (result, found, repairs) = inspected.map_err(|error| fault(error.to_string()))?;
+    let (result, flags) = treated(result, &found, mode, InspectedList::Messages).map_err(&fault)?;
+    Ok(PromptReply { flags, repairs, ..PromptReply::of(result, origin) })
+}
+
+/// Validates a `ReadResourceResult`, and treats what is found in it likewise.
+pub(super) fn resource(
+    result: Document,
+    origin: ResultOrigin,
+    mode: HiddenText,
+) -> Result<ResourceReply, Fault> {
+    let fault = |what: String| Fault::upstream(origin.upstream.as_str(), Kind::Protocol(what));
+    check_complete(result.json()).map_err(&fault)?;
+    let found = content::inspect_contents(result.json());
+    let mut found = found.map_err(|error| fault(error.to_string()))?;
+    if mode == HiddenText::Allow {
+        found = Findings::default();
+    }
+    let (result, flags) = treated(result, &found, mode, InspectedList::Contents).map_err(&fault)?;
+    Ok(ResourceReply { result, origin, flags, links: Edits::default() })
+}
+
+/// The list in a result whose elements were inspected.
+#[derive(Clone, Copy)]
+enum InspectedList {
+    Messages,
+    Contents,
+}
+
+/// Treats what was found in a result as `mode` says.
+///
+/// # Errors
+/// What `mode` rejects.
+fn treated(
+    result: Document,
+    found: &Findings,
+    mode: HiddenText,
+    list: InspectedList,
+) -> Result<(Document, Flags), String> {
+    let (name, stripped): (_, fn(Json<'_>) -> Document) = match list {
+        InspectedList::Messages => ("messages", hidden_text::stripped),
+        InspectedList::Contents => ("contents", hidden_text::stripped_contents),
+    };
     // Places refer to the result as the upstream sent it.
     let unsafe_uris = uri::report(&found.unsafe_uris);
     let hidden_text = hidden_text::report(&found.hidden_text);
+    match (mode, &hidden_text, &unsafe_uris) {
+        (HiddenText::Reject, Some(places), _) => {
+            return Err(format!("hidden text, which `content` rejects: {places}"));
+        }
+        (HiddenText::Reject, None, Some(places)) => {
+            return Err(format!(
+                "addresses that run what they hold, which `content` rejects, in {name} {places}"
+            ));
+        }
+        _ => {}
+    }
     let result = match (mode, &unsafe_uris) {
-        (HiddenText::Strip, Some(_)) => uri::without(result.json(), &found.unsafe_uris),
+        (HiddenText::Strip, Some(_)) => uri::without(result.json(), name, &found.unsafe_uris),
         _ => result,
     };
     let result = match (mode, &hidden_text) {
-        (HiddenText::Strip, Some(_)) => hidden_text::stripped(result.json()),
+        (HiddenText::Strip, Some(_)) => stripped(result.json()),
         _ => result,
     };
-    let flags = Flags { hidden_text, unsafe_uris };
-    match (mode, &flags.hidden_text, &flags.unsafe_uris) {
-        (HiddenText::Reject, Some(places), _) => {
-            Err(fault(format!("hidden text, which `content` rejects: {places}")))
-        }
-        (HiddenText::Reject, None, Some(places)) => Err(fault(format!(
-            "addresses that run what they hold, which `content` rejects, in messages {places}"
-        ))),
-        _ => Ok(PromptReply { flags, repairs, ..PromptReply::of(result, origin) }),
-    }
+    Ok((result, Flags { hidden_text, unsafe_uris }))
 }
 
 /// Inspects a result, and once more what a repair has made of a result that was refused.

@@ -2,21 +2,20 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::router::call_channel::RequestOrigin;
 use crate::router::catalog::Incomplete;
 use crate::router::reply::{
-    Completion, FoundReply, InputRequired, ListReply, PromptReply, Reply, ResultOrigin, SkillBody,
-    SkillReply,
+    Completion, Flags, FoundReply, InputRequired, ListReply, PromptReply, Reply, ResourceReply,
+    ResultOrigin, SkillBody, SkillReply,
 };
 use crate::router::rest_reply::{RestPage, RestReply};
 use crate::router::skills::file::only_content;
 use crate::router::view_cache::{ListKind, ListKinds};
 use crate::upstream::rest_signals::RestLists;
 use domain::call::Sought;
-use domain::call_overlay::{AddedMessage, CallOverlay, with_messages};
+use domain::call_overlay::{AddedMessage, with_messages};
 use domain::chunks::{Chunks, Splices};
 use domain::content::is_mime_type;
 use domain::document::Document;
@@ -58,6 +57,8 @@ pub struct Offer {
     pub tools: ToolOffer,
     /// Declared in the modern era only: no other has the extension.
     pub skills: bool,
+    /// Whether links in prompts can be read.
+    pub links: bool,
     /// The capabilities that the upstream of `[rest]` has declared.
     pub rest: Option<Arc<RestCapabilities>>,
     /// The gateway, and those behind its upstreams.
@@ -336,7 +337,7 @@ impl Dialect {
                     }
                 });
             }
-            self.write_resources(rest, has_skills, capabilities);
+            self.write_resources(rest, has_skills, offer.links, capabilities);
             if let Some(rest) = rest {
                 self.write_rest(rest, offer.prompts, capabilities);
             }
@@ -349,10 +350,11 @@ impl Dialect {
         self,
         rest: Option<&RestCapabilities>,
         has_skills: bool,
+        has_links: bool,
         capabilities: &mut ObjectWriter<'_>,
     ) {
         let resources = rest.and_then(|rest| rest.resources);
-        if has_skills || resources.is_some() {
+        if has_skills || has_links || resources.is_some() {
             capabilities.object("resources", |out| {
                 if resources.is_some_and(|resources| resources.list_changed) {
                     out.display("listChanged", true);
@@ -415,6 +417,7 @@ impl Dialect {
                 ResultForm::Prompt => self.skill(skill, identity),
                 ResultForm::Tool => self.skill_as_tool(skill, identity),
             },
+            Reply::Resource(resource) => self.resource(resource, identity),
         }
     }
 
@@ -500,6 +503,8 @@ impl Dialect {
             self.lead(identity, result, |meta| write_own_meta(prompt, meta));
             result.written("content", |out| match upstream_result.get("messages") {
                 Some(messages) => {
+                    let linked = with_links(prompt, messages);
+                    let messages = linked.as_deref().map_or(messages, Json::accepted);
                     let messages = with_messages(overlay.as_deref(), messages);
                     write_content(messages, &origin.name, self.revision, out);
                 }
@@ -510,7 +515,7 @@ impl Dialect {
     }
 
     fn prompt(self, prompt: &PromptReply, identity: &ServerIdentity) -> Chunks {
-        let PromptReply { result: document, origin, overlay, .. } = prompt;
+        let PromptReply { result: document, origin, overlay, links, .. } = prompt;
         let overlay = overlay.as_deref();
         let upstream_result = document.json();
         let mut splices = Splices::default();
@@ -523,18 +528,47 @@ impl Dialect {
                 let is_ours = ["_meta", "resultType"].iter().any(|name| key.is(name));
                 if key.is("messages") && translate::applies(value, self.revision) {
                     result.written("messages", |out| {
-                        let messages = with_messages(overlay, value);
+                        let linked = with_links(prompt, value);
+                        let messages = linked.as_deref().map_or(value, Json::accepted);
+                        let messages = with_messages(overlay, messages);
                         translate::write_messages(messages, &origin.name, self.revision, out);
                     });
-                } else if let Some(overlay) = overlay.filter(|_| key.is("messages")) {
+                } else if key.is("messages") && (overlay.is_some() || !links.is_empty()) {
                     result.written("messages", |out| {
-                        surround(overlay, document.slice(value), &mut splices, out);
+                        write_messages(prompt, value, &mut splices, out);
                     });
                 } else if !is_ours && value.kind() != JsonKind::Null {
                     result.rewritten(key, |out| {
                         splices.add(out, value.text(), || document.slice(value));
                     });
                 }
+            }
+        });
+        splices.into_chunks(out)
+    }
+
+    /// Writes the resource behind a link in a prompt, which is for its caller only.
+    fn resource(self, resource: &ResourceReply, identity: &ServerIdentity) -> Chunks {
+        let ResourceReply { result: document, origin, flags, links } = resource;
+        let from_upstream = document.json();
+        let mut splices = Splices::default();
+        let mut out = String::with_capacity(from_upstream.text().len().min(4 << 10) + 512);
+        write_object(&mut out, |result| {
+            self.lead(identity, result, |meta| {
+                if let Some(upstream_meta) = from_upstream.get("_meta") {
+                    meta::write_foreign(upstream_meta, meta);
+                }
+                write_origin(origin, meta);
+                write_flags(flags, meta);
+            });
+            for (key, value) in from_upstream.members().filter(|(key, _)| key.is("contents")) {
+                result.rewritten(key, |out| {
+                    links.write(document, value.text(), &mut splices, out);
+                });
+            }
+            if self.revision.era() == Era::Modern {
+                let ttl = from_upstream.get("ttlMs").and_then(Json::as_i64).unwrap_or_default();
+                result.display("ttlMs", ttl.max(0)).text("cacheScope", "private");
             }
         });
         splices.into_chunks(out)
@@ -634,12 +668,9 @@ impl Dialect {
         out
     }
 
-    /// Returns the fault of a read of a resource, of which there are none (MCP 2025-11-25,
-    /// resources, error handling: -32002; MCP 2026-07-28: -32602).
+    /// Returns the fault of a read of a resource that does not exist.
     pub fn unknown_resource(self, uri: &str) -> RequestFault {
-        let code = if self.revision.era() == Era::Modern { -32602 } else { -32002 };
-        let uri = if uri.len() <= LONGEST_URI { uri.to_owned() } else { String::new() };
-        RequestFault::UnknownResource { code, uri }
+        RequestFault::unknown_resource(self.revision.era() == Era::Modern, uri)
     }
 
     fn list(self, list: &ListReply, identity: &ServerIdentity) -> Chunks {
@@ -697,25 +728,38 @@ fn write_via(via: &Via, meta: &mut ObjectWriter<'_>) {
     }
 }
 
-/// Longest URI that an error repeats, in bytes.
-const LONGEST_URI: usize = 2048;
-
-/// Appends the messages of an upstream, a JSON array, with those of the overlays around them.
-fn surround(overlay: &CallOverlay, messages: Bytes, splices: &mut Splices, out: &mut String) {
-    let inner = messages.slice(1..messages.len() - 1);
+/// Appends the messages of an upstream, a JSON array, with sealed links, and those of the overlays
+/// around them.
+fn write_messages(
+    prompt: &PromptReply,
+    messages: Json<'_>,
+    splices: &mut Splices,
+    out: &mut String,
+) {
+    let PromptReply { result: document, overlay, links, .. } = prompt;
+    let inner = &messages.text()[1..messages.text().len() - 1];
     let is_empty = inner.trim_ascii().is_empty();
-    let before = overlay.before().iter().map(AddedMessage::json).collect::<Vec<_>>().join(",");
-    let after = overlay.after().iter().map(AddedMessage::json).collect::<Vec<_>>().join(",");
+    let joined =
+        |added: &[AddedMessage]| added.iter().map(AddedMessage::json).collect::<Vec<_>>().join(",");
+    let overlay = overlay.as_deref();
+    let before = overlay.map(|overlay| joined(overlay.before())).unwrap_or_default();
+    let after = overlay.map(|overlay| joined(overlay.after())).unwrap_or_default();
     out.extend(["[", &before]);
     if !before.is_empty() && !is_empty {
         out.push(',');
     }
-    splices.add_bytes(out, inner);
+    links.write(document, inner, splices, out);
     let is_first = is_empty && before.is_empty();
     if !after.is_empty() && !is_first {
         out.push(',');
     }
     out.extend([&after, "]"]);
+}
+
+/// Returns a copy of the messages with sealed links, where there are any.
+fn with_links(prompt: &PromptReply, messages: Json<'_>) -> Option<String> {
+    let PromptReply { result, links, .. } = prompt;
+    (!links.is_empty()).then(|| links.applied(result, messages))
 }
 
 /// Writes the file that is the only content of an upstream's result, under its public URI.
@@ -801,6 +845,10 @@ fn write_own_meta(prompt: &PromptReply, meta: &mut ObjectWriter<'_>) {
     if prompt.is_snapshot {
         meta.display("promptgate/snapshot", true);
     }
+    write_flags(flags, meta);
+}
+
+fn write_flags(flags: &Flags, meta: &mut ObjectWriter<'_>) {
     if let Some(places) = &flags.hidden_text {
         meta.json("promptgate/hiddenText", places);
     }
@@ -874,8 +922,14 @@ mod tests {
     use super::*;
     use domain::document::Document;
 
-    const OFFER: Offer =
-        Offer { prompts: true, tools: ToolOffer::Empty, skills: false, rest: None, via: Via::NONE };
+    const OFFER: Offer = Offer {
+        prompts: true,
+        tools: ToolOffer::Empty,
+        skills: false,
+        links: false,
+        rest: None,
+        via: Via::NONE,
+    };
 
     fn reply(revision: Revision, result: &str) -> Value {
         let result = Document::parse(result.as_bytes().to_vec(), 64).unwrap();

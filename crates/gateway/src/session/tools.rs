@@ -1,17 +1,20 @@
 //! Requests for tools, resources and skills. The gateway has no tools of its own: they stand for
-//! prompts and skills. Its resources are the files of skills. The rest goes to the upstream of
-//! `[rest]`; without one, hosts that ask every server for all lists get empty ones.
+//! prompts and skills. Its resources are the files of skills, and links in prompts. The rest goes to
+//! the upstream of `[rest]`; without one, hosts that ask every server for all lists get empty ones.
+
+use std::borrow::Cow;
 
 use super::RequestContext;
 use super::dialect::{Dialect, Offer, ResultForm, ToolOffer};
-use crate::router::Router;
 use crate::router::rest::RestUpstream;
 use crate::router::view_cache::ListKinds;
+use crate::router::{Router, links};
 use config::{Exposure, ToolForm};
 use domain::call::{NameKind, Request, Sought};
 use domain::caller::Caller;
 use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::json::Json;
+use domain::link;
 use domain::method::{Countable, ForeignMethod, Method};
 use domain::rest::RestRequest;
 use domain::skill;
@@ -64,6 +67,7 @@ impl ServedMethods<'_> {
             prompts: self.exposure.prompts,
             tools: self.tools(),
             skills: self.router.has_skills(self.endpoint),
+            links: self.router.seals_links(self.endpoint),
             rest: self.rest.map(RestUpstream::capabilities),
             via: self.router.via(self.pseudonym),
         }
@@ -100,7 +104,7 @@ impl ServedMethods<'_> {
             ForeignMethod::ListTools => self.exposure.tools,
             // A call with a mistake in its arguments is answered at once.
             ForeignMethod::CallTool => self.exposure.tools && self.tool_call(params).is_ok(),
-            ForeignMethod::ReadResource => self.is_of_skill(params),
+            ForeignMethod::ReadResource => self.is_of_skill(params) || self.is_link(params),
             ForeignMethod::ListResources | ForeignMethod::ListTemplates => false,
         };
         (!becomes_call).then_some(Countable::Call(foreign.counted_as()))
@@ -131,7 +135,10 @@ impl ServedMethods<'_> {
             let request = Request::read(method, params).map_err(ToolRefusal::new)?;
             return Ok(Purpose::Call(request, ResultForm::Prompt));
         }
-        let has_resources = || self.empty_lists || self.may_have_skills();
+        let has_resources = || {
+            let seals_links = || self.router.seals_links(self.endpoint);
+            self.empty_lists || self.rest.is_some() || self.may_have_skills() || seals_links()
+        };
         let has_tools = self.tools() != ToolOffer::None;
         let foreign = ForeignMethod::parse(method);
         match foreign.ok_or_else(|| ToolRefusal::new(RequestFault::MethodNotFound))? {
@@ -146,15 +153,20 @@ impl ServedMethods<'_> {
                 empty_list("resourceTemplates", params)
             }
             ForeignMethod::ReadResource if has_resources() => {
-                let uri = params.and_then(|p| p.get("uri")).and_then(Json::as_str);
-                Err(ToolRefusal::new(dialect.unknown_resource(&uri.unwrap_or_default())))
+                let uri = uri_of(params).unwrap_or_default();
+                if !self.is_link(params) {
+                    return Err(ToolRefusal::new(dialect.unknown_resource(&uri)));
+                }
+                let whose = (context.caller, self.endpoint);
+                let request = links::request(self.router, &uri, whose, context.now);
+                Ok(Purpose::Call(request, ResultForm::Prompt))
             }
             _ => Err(ToolRefusal::new(RequestFault::MethodNotFound)),
         }
     }
 
     /// Whether a request goes to the upstream of `[rest]`. Calls of the tools that stand for
-    /// prompts, and files of skills, do not.
+    /// prompts, files of skills and links do not.
     fn goes_to_rest(self, method: &str, params: Option<Json<'_>>, caller: &Caller) -> bool {
         let Some(rest) = self.rest else { return false };
         let is_ours = match (Method::parse(method), ForeignMethod::parse(method)) {
@@ -162,7 +174,9 @@ impl ServedMethods<'_> {
                 let name = params.and_then(|p| p.get("name")?.as_str());
                 name.is_some_and(|name| rest.is_of_prompt(&name, caller, self.endpoint))
             }
-            (_, Some(ForeignMethod::ReadResource)) => self.is_of_skill(params),
+            (_, Some(ForeignMethod::ReadResource)) => {
+                self.is_of_skill(params) || uri_of(params).is_some_and(|uri| link::is_own(&uri))
+            }
             (Some(method), _) => method != Method::Complete,
             (None, _) => false,
         };
@@ -172,11 +186,17 @@ impl ServedMethods<'_> {
     /// Whether a `resources/read` is for a file of a skill. Beside an upstream of `[rest]` without
     /// skills, only one that is listed is: the others are resources of that upstream.
     fn is_of_skill(self, params: Option<Json<'_>>) -> bool {
-        let uri = params.and_then(|params| params.get("uri")).and_then(Json::as_str);
-        let Some(uri) = uri.filter(|uri| uri.starts_with(skill::SCHEME)) else { return false };
+        let uri = uri_of(params).filter(|uri| uri.starts_with(skill::SCHEME));
+        let Some(uri) = uri else { return false };
         let Some(rest) = self.rest else { return self.may_have_skills() };
         let router = self.router;
         rest.capabilities().skills || router.catalog().pending || router.is_of_skill(&uri)
+    }
+
+    /// Whether a `resources/read` is for a link in a prompt, where links are sealed.
+    fn is_link(self, params: Option<Json<'_>>) -> bool {
+        uri_of(params).is_some_and(|uri| link::is_own(&uri))
+            && self.router.seals_links(self.endpoint)
     }
 
     fn tool_call(self, params: Option<Json<'_>>) -> Result<Purpose, ToolRefusal> {
@@ -209,6 +229,11 @@ impl ServedMethods<'_> {
             _ => (exposure.form == ToolForm::Each).then(|| PromptTool::Prompt(name.into_owned())),
         }
     }
+}
+
+/// Returns the URI that a request names.
+fn uri_of(params: Option<Json<'_>>) -> Option<Cow<'_, str>> {
+    params?.get("uri")?.as_str()
 }
 
 /// Returns the purpose of a request for a list that is always empty.

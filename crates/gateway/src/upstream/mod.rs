@@ -230,7 +230,7 @@ impl Upstream {
         let id = self.config.id.as_str();
         let params = &request.params;
         assert!(
-            authorized.covers(id, params.method(), params.prompt()),
+            authorized.covers(id, params.method(), params.prompt(), params.linked()),
             "the proof is for another call"
         );
         let method = params.method();

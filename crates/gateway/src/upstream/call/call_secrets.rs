@@ -44,15 +44,16 @@ impl CallSecrets {
         })
     }
 
-    /// Removes the secrets from a response. The messages of a prompt and the results of `[rest]`
-    /// are not searched: they may be large, and each is the upstream's own.
+    /// Removes the secrets from a response. The messages of a prompt, the resources that it links to
+    /// and the results of `[rest]` are not searched: they may be large, and each is the upstream's
+    /// own.
     ///
     /// # Errors
     /// [`Kind::Protocol`] if nothing can be left of it.
     pub(super) fn remove_from_response(&self, response: Document) -> Result<Document, Kind> {
         let is_request = |kind: Json<'_>| kind.is("input_required");
         let is_prompt = !response.json().get("resultType").is_some_and(is_request);
-        if matches!(self.method, Method::Get | Method::Rest) && is_prompt {
+        if matches!(self.method, Method::Get | Method::ReadLink | Method::Rest) && is_prompt {
             return Ok(response);
         }
         let why = "the response repeats a credential in a way that cannot be removed";

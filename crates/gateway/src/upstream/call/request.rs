@@ -52,6 +52,12 @@ pub enum RequestParams {
         /// The URI of the file, as the upstream has it.
         uri: Arc<str>,
     },
+    ReadLink {
+        /// The raw name of the prompt that links to the resource.
+        prompt: Arc<str>,
+        /// The URI of the resource, as the upstream has it.
+        uri: Arc<str>,
+    },
     /// A request for the upstream of `[rest]`, with its own cursor.
     Rest { request: RestRequest, answers: Option<InputResponses> },
 }
@@ -63,6 +69,7 @@ impl RequestParams {
             Self::Get { .. } => Method::Get,
             Self::Complete { .. } => Method::Complete,
             Self::ReadFile { .. } => Method::ReadFile,
+            Self::ReadLink { .. } => Method::ReadLink,
             Self::Rest { .. } => Method::Rest,
         }
     }
@@ -101,7 +108,7 @@ impl RequestParams {
             Self::Complete { prompt, value, context, .. } => {
                 prompt.len() + value.len() + document(context)
             }
-            Self::ReadFile { uri, .. } => uri.len(),
+            Self::ReadFile { uri, .. } | Self::ReadLink { uri, .. } => uri.len(),
             Self::Rest { request, .. } => request.params.len(),
         }
     }
@@ -111,7 +118,7 @@ impl RequestParams {
     pub(crate) fn mcp_name(&self) -> Option<&str> {
         match self {
             Self::Get { name, .. } => Some(name),
-            Self::ReadFile { uri, .. } => Some(uri),
+            Self::ReadFile { uri, .. } | Self::ReadLink { uri, .. } => Some(uri),
             Self::Complete { .. } => None,
             Self::Rest { request, .. } => request.mcp_name(),
         }
@@ -131,9 +138,17 @@ impl RequestParams {
     pub fn prompt(&self) -> &str {
         match self {
             Self::Get { name, .. } => name,
-            Self::Complete { prompt, .. } => prompt,
+            Self::Complete { prompt, .. } | Self::ReadLink { prompt, .. } => prompt,
             Self::ReadFile { skill, .. } => skill,
             Self::Rest { request, .. } => &request.name,
+        }
+    }
+
+    /// Returns the URI of the resource that a prompt links to.
+    pub(crate) fn linked(&self) -> Option<&str> {
+        match self {
+            Self::ReadLink { uri, .. } => Some(uri),
+            _ => None,
         }
     }
 }
@@ -173,7 +188,7 @@ pub(crate) fn write_params(params: &RequestParams, out: &mut ObjectWriter<'_>) {
                 out.json("context", context.json().text());
             }
         }
-        RequestParams::ReadFile { uri, skill: _ } => {
+        RequestParams::ReadFile { uri, skill: _ } | RequestParams::ReadLink { uri, prompt: _ } => {
             out.text("uri", uri);
         }
     }

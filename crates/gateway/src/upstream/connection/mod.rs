@@ -244,7 +244,10 @@ impl Connection {
             (Connection::Library(snapshot), RequestParams::ReadFile { uri, .. }) => {
                 snapshot.read_file(uri).await
             }
-            (Connection::Library(_), RequestParams::Rest { .. }) => {
+            (
+                Connection::Library(_),
+                RequestParams::ReadLink { .. } | RequestParams::Rest { .. },
+            ) => {
                 let message = "a library has prompts only".to_owned();
                 Err(Kind::Error { code: METHOD_NOT_FOUND, message, data: None })
             }
@@ -252,6 +255,7 @@ impl Connection {
                 Connection::Remote(connection),
                 RequestParams::Get { .. }
                 | RequestParams::ReadFile { .. }
+                | RequestParams::ReadLink { .. }
                 | RequestParams::Rest { .. },
             ) => connection.perform(request, interim).await,
             (Connection::Remote(connection), RequestParams::Complete { .. }) => {

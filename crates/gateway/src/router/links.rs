@@ -1,0 +1,236 @@
+//! Links in prompts: URIs of an upstream become capabilities, by which the caller that gets the
+//! prompt reads the resources behind them.
+
+use tokio::time::Instant;
+
+use super::catalog::Catalog;
+use super::lists::owner;
+use super::owner::Owner;
+use super::reply::{self, Reply};
+use super::rest::CallContext;
+use super::{RoutedCall, Router, response};
+use crate::policy::Resolution;
+use crate::upstream::call::request::{RequestParams, UpstreamRequest};
+use base::seal::TokenKind;
+use domain::call::{Call, NameKind, Request, ServerRequestMode, SkillPart};
+use domain::caller::Caller;
+use domain::document::Document;
+use domain::edits::Edits;
+use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
+use domain::json::Json;
+use domain::link::{self, Link};
+use domain::meta;
+use domain::name::UpstreamId;
+use domain::server_request::ClientCapabilities;
+use domain::skill::{checked_path, public_uri};
+use domain::unix_time::UnixSeconds;
+
+/// Most links of one result that are sealed: a prompt has a few, and each grows by some hundred
+/// bytes.
+const MAX_LINKS: usize = 1_000;
+
+/// Opens the URI of a `resources/read` that is one of the gateway's. A link that the caller cannot
+/// use at the endpoint is none.
+pub(crate) fn request(
+    router: &Router,
+    uri: &str,
+    (caller, endpoint): (&Caller, &str),
+    now: UnixSeconds,
+) -> Request {
+    let token = link::token(uri);
+    let plain = token.and_then(|token| router.sealer.open(TokenKind::Link, endpoint, token));
+    let link = plain.and_then(|plain| Link::decode(&plain));
+    let link = link.filter(|link| link.caller == caller.id() && link.is_fresh(now));
+    Request::ReadLink { uri: uri.to_owned(), link: link.map(Box::new) }
+}
+
+/// Seals the links in the messages of a prompt, where its upstream says so.
+pub(super) fn seal(
+    router: &Router,
+    catalog: &Catalog,
+    routed: &RoutedCall<'_>,
+    reply: &mut Reply,
+    now: UnixSeconds,
+) {
+    let is_of_skill = routed.owner.skill.is_some();
+    if let Reply::Prompt(prompt) = reply
+        && routed.upstream.config().seals_links()
+        && !is_of_skill
+    {
+        let links = LinkSealer { router, catalog, routed, now };
+        prompt.links = links.in_messages(&prompt.result);
+    }
+}
+
+/// Reads the resource behind a link at its upstream, if the caller may still get the prompt.
+///
+/// # Errors
+/// An unknown resource, alike for a link that is not of this caller and a prompt that is unknown,
+/// denied or withheld; the other refusals of [`Gate::authorize`](crate::policy::Gate::authorize);
+/// and the faults of the upstream.
+pub(super) async fn read(
+    router: &Router,
+    uri: &str,
+    link: Option<&Link>,
+    context: CallContext<'_>,
+) -> Result<Reply, Fault> {
+    let began = Instant::now();
+    let CallContext { call, record, channel, deadline, now } = context;
+    let name = link.map_or("", |link| &link.name);
+    let catalog = match link {
+        Some(_) => router.lists.catalog_for(call, record, name, NameKind::Public, deadline).await,
+        None => router.catalog(),
+    };
+    let link = link.filter(|link| is_readable(router, &catalog, link));
+    let authorized = match link {
+        Some(_) => router.authorize(&catalog, call, record, (name, NameKind::Public), now).await,
+        None => {
+            let refused = router.gate.authorize(call, record, Resolution::Unknown).await.err();
+            Err(refused.unwrap_or_else(|| RequestFault::UnknownPrompt.into()))
+        }
+    };
+    let routed = authorized.map_err(|fault| as_unknown(fault, uri, call))?;
+    let link = link.ok_or(Fault::Internal)?;
+    let request = UpstreamRequest {
+        params: RequestParams::ReadLink {
+            prompt: routed.owner.raw_name.clone(),
+            uri: link.uri.as_str().into(),
+        },
+        forwarded: call.forwarded.clone(),
+        overlay: routed.owner.overlay.clone(),
+        capabilities: ClientCapabilities::NONE,
+        progress: call.client.progress,
+    };
+    let exchange = routed.upstream.call(&routed.authorized, request, deadline);
+    let result = response(exchange, channel).await;
+    let result = result.map_err(|fault| as_unknown(fault.into(), uri, call))?;
+    let mode = routed.upstream.config().settings.content;
+    let mut resource = reply::resource(result, routed.origin(), mode)?;
+    let links = LinkSealer { router, catalog: &catalog, routed: &routed, now };
+    resource.links = links.in_contents(&resource.result, (&link.uri, uri));
+    router.count_use(call, routed.owner, began);
+    Ok(Reply::Resource(Box::new(resource)))
+}
+
+/// Whether the prompt of a link, if it is listed, is still that prompt, and its upstream one whose
+/// links are sealed.
+fn is_readable(router: &Router, catalog: &Catalog, link: &Link) -> bool {
+    let is_same = |owner: &Owner| {
+        owner.upstream.as_str() == link.upstream
+            && *owner.raw_name == *link.prompt
+            && owner.skill.is_none()
+    };
+    let upstream = UpstreamId::parse(&link.upstream);
+    let upstream = upstream.and_then(|id| router.upstreams.get(&id));
+    owner(catalog, &link.name, NameKind::Public).is_none_or(is_same)
+        && upstream.is_some_and(|upstream| {
+            let config = upstream.config();
+            config.seals_links() && !is_file_of_skill(router, catalog, &config.id, &link.uri)
+        })
+}
+
+/// Whether a URI of an upstream is one of a file of a skill, which has rules, digests and approvals
+/// of its own.
+fn is_file_of_skill(router: &Router, catalog: &Catalog, upstream: &UpstreamId, uri: &str) -> bool {
+    let path = checked_path(uri).zip(router.lists.prefixes.get(upstream));
+    path.is_some_and(|(path, prefix)| {
+        let public = public_uri(prefix, &path);
+        catalog.skills.find(&public, SkillPart::File, |_| true).is_some()
+            || catalog.held_skill(&public, SkillPart::File).is_some()
+    })
+}
+
+/// Translates the ways in which a resource does not exist.
+fn as_unknown(fault: Fault, uri: &str, call: &Call) -> Fault {
+    let is_unknown = match &fault {
+        Fault::Request(RequestFault::UnknownPrompt) => true,
+        Fault::Upstream(UpstreamFault { kind: Kind::Error { code, .. }, .. }) => {
+            NOT_THERE.contains(code)
+        }
+        _ => false,
+    };
+    if !is_unknown {
+        return fault;
+    }
+    let is_modern = call.client.mode == ServerRequestMode::InputRequired;
+    RequestFault::unknown_resource(is_modern, uri).into()
+}
+
+/// The codes with which servers of both eras, and those without resources, refuse a URI.
+const NOT_THERE: [i64; 3] = [-32002, -32601, -32602];
+
+/// Seals the links in a result of one prompt.
+struct LinkSealer<'a> {
+    router: &'a Router,
+    catalog: &'a Catalog,
+    routed: &'a RoutedCall<'a>,
+    now: UnixSeconds,
+}
+
+impl LinkSealer<'_> {
+    /// The changes to a checked `GetPromptResult`.
+    fn in_messages(&self, document: &Document) -> Edits {
+        let messages = document.json().get("messages");
+        let contents = messages.iter().flat_map(|messages| messages.elements());
+        let contents = contents.filter_map(|message| message.get("content"));
+        let links = contents.filter_map(|content| {
+            let kind = content.get("type")?;
+            let holder = match kind.as_str().as_deref() {
+                Some("resource_link") => content,
+                Some("resource") => content.get("resource")?,
+                _ => return None,
+            };
+            Some((content, holder.get("uri")?))
+        });
+        self.edits(document, links, |_| None)
+    }
+
+    /// The changes to a checked `ReadResourceResult`. The URI that was asked for becomes the one
+    /// with which the caller has asked.
+    fn in_contents(&self, document: &Document, (uri, asked): (&str, &str)) -> Edits {
+        let contents = document.json().get("contents");
+        let contents = contents.iter().flat_map(|contents| contents.elements());
+        let links = contents.filter_map(|content| Some((content, content.get("uri")?)));
+        self.edits(document, links, |found| (found == uri).then(|| asked.to_owned()))
+    }
+
+    /// Replaces each URI, and keeps it in the `_meta` of its block.
+    fn edits<'a>(
+        &self,
+        document: &Document,
+        links: impl Iterator<Item = (Json<'a>, Json<'a>)>,
+        known: impl Fn(&str) -> Option<String>,
+    ) -> Edits {
+        let mut edits = Edits::default();
+        let replaced = links.filter_map(|(block, uri)| {
+            let original = uri.as_str()?;
+            let sealed = known(&original).or_else(|| self.seal(&original))?;
+            Some((block, uri, original, sealed))
+        });
+        for (block, uri, original, sealed) in replaced.take(MAX_LINKS) {
+            edits.set(document, uri, &sealed);
+            edits.set_meta(document, block, meta::URI, &original);
+        }
+        edits
+    }
+
+    /// Returns the link to a URI; `None` for one that stays as it is.
+    fn seal(&self, uri: &str) -> Option<String> {
+        let Self { router, catalog, routed, now } = *self;
+        let listed = routed.listed();
+        if !link::is_of_upstream(uri) || is_file_of_skill(router, catalog, &listed.upstream, uri) {
+            return None;
+        }
+        let link = Link {
+            caller: routed.call.caller.id().to_owned(),
+            name: listed.public_name.to_string(),
+            upstream: listed.upstream.to_string(),
+            prompt: listed.raw_name.to_string(),
+            uri: uri.to_owned(),
+            issued_at: now,
+        };
+        let kind = TokenKind::Link;
+        let token = router.sealer.seal(kind, &routed.call.endpoint, &link.encode());
+        (token.len() <= kind.max_len()).then(|| link::sealed_uri(&token))
+    }
+}
