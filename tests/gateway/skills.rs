@@ -1,8 +1,8 @@
 //! Skills: found, read and checked as prompts are, and never another file than the entry says.
 
 use std::fs;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use base::seal::sha256_text;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use super::audit::Log;
 use crate::support::client::Reply;
 use crate::support::client::modern;
 use crate::support::gateway::api_key;
-use crate::support::upstream::{Received, Scripted};
+use crate::support::upstream::{OpenStream, Received, Scripted};
 use crate::support::{Client, Gateway, Upstream, eventually};
 
 mod skill_approvals;
@@ -89,7 +89,7 @@ pub(super) fn reads(upstream: &Upstream) -> usize {
     upstream.methods().iter().filter(|method| *method == "resources/read").count()
 }
 
-async fn post_at(client: &Client, path: &str, method: &str, params: Value) -> Reply {
+pub(super) async fn post_at(client: &Client, path: &str, method: &str, params: Value) -> Reply {
     let (body, headers) = modern(1, method, params);
     let headers: Vec<_> = headers.iter().map(|(n, v)| (*n, v.as_str())).collect();
     client.send("POST", path, &headers, body.to_string().as_bytes()).await
@@ -281,6 +281,82 @@ async fn a_skill_that_has_changed_is_served_once_its_new_entry_is_known() {
     assert_eq!(reply["result"]["contents"][0]["text"], "version 1");
     let entry = client.ask("skills/get", json!({"uri": uri})).await;
     assert_eq!(entry["skill"]["resources"][0]["digest"], sha256_text(b"version 1"));
+}
+
+/// An upstream that announces changes of these lists, the number that its one skill has in its
+/// name, and its newest notification stream.
+async fn announcing(
+    lists: &[&str],
+) -> (Upstream, Arc<AtomicUsize>, Arc<Mutex<Option<OpenStream>>>) {
+    let (number, stream) = (Arc::new(AtomicUsize::new(1)), Arc::new(Mutex::new(None)));
+    let (now, opened) = (number.clone(), stream.clone());
+    let mut capabilities = json!({"extensions": {"io.modelcontextprotocol/skills": {}},
+        "prompts": {}, "resources": {}});
+    for list in lists {
+        capabilities[*list]["listChanged"] = true.into();
+    }
+    let upstream = Upstream::modern(move |asked| match asked.method() {
+        "server/discover" => Some(asked.result(json!({"resultType": "complete", "ttlMs": 0,
+            "cacheScope": "public", "supportedVersions": ["2026-07-28"],
+            "capabilities": capabilities}))),
+        "subscriptions/listen" => {
+            let (open, scripted) = OpenStream::new();
+            *opened.lock().unwrap() = Some(open);
+            Some(scripted)
+        }
+        "skills/list" => {
+            let base = format!("skill://s{}", now.load(Ordering::SeqCst));
+            Some(listed(asked, &json!([skill(&base, &[("SKILL.md", REFUNDS)])])))
+        }
+        _ => None,
+    });
+    (upstream.await, number, stream)
+}
+
+#[tokio::test]
+async fn a_change_of_resources_that_an_upstream_announces_has_its_skills_fetched_again() {
+    let (upstream, number, stream) = announcing(&["resources"]).await;
+    let toml = upstream.table("up") + "poll = \"0s\"\nmax_age = \"1h\"\n";
+    let gateway = Gateway::start(&toml).await;
+    let client = gateway.client();
+    assert_eq!(uris(&client).await, ["skill://up/s1/SKILL.md"]);
+    let open = async || stream.lock().unwrap().clone();
+    let open = eventually(open, Option::is_some).await.unwrap();
+    number.store(2, Ordering::SeqCst);
+    open.send(&json!({"jsonrpc": "2.0", "method": "notifications/resources/list_changed"}));
+    eventually(async || uris(&client).await, |uris| *uris == ["skill://up/s2/SKILL.md"]).await;
+    let received = upstream.received();
+    let listen = received.iter().find(|asked| asked.method() == "subscriptions/listen").unwrap();
+    let wanted = json!({"resourcesListChanged": true});
+    assert_eq!(listen.message["params"]["notifications"], wanted);
+}
+
+#[tokio::test]
+async fn skills_are_polled_even_where_changes_of_prompts_are_announced() {
+    let (upstream, number, stream) = announcing(&["prompts"]).await;
+    let toml = upstream.table("up") + "poll = \"100ms\"\nmax_age = \"1h\"\n";
+    let gateway = Gateway::start(&toml).await;
+    let client = gateway.client();
+    assert_eq!(uris(&client).await, ["skill://up/s1/SKILL.md"]);
+    eventually(async || stream.lock().unwrap().is_some(), |is_open| *is_open).await;
+    number.store(2, Ordering::SeqCst);
+    eventually(async || uris(&client).await, |uris| *uris == ["skill://up/s2/SKILL.md"]).await;
+}
+
+#[tokio::test]
+async fn skills_may_be_kept_no_longer_than_they_are_polled() {
+    let (toml, _folder) = library(&[("refunds/SKILL.md", REFUNDS)]);
+    let gateway = Gateway::start(&(toml + "poll = \"7s\"\n")).await;
+    let client = gateway.client();
+    let uri = json!({"uri": "skill://lib/refunds/SKILL.md"});
+    for (method, params) in
+        [("skills/list", json!({})), ("skills/get", uri.clone()), ("resources/read", uri)]
+    {
+        let ttl = client.ask(method, params).await["ttlMs"].as_u64().unwrap();
+        assert!((1..=7_000).contains(&ttl), "{method}: {ttl}");
+    }
+    let prompts = client.ask("prompts/list", json!({})).await;
+    assert_eq!(prompts["ttlMs"], 300_000, "changes of prompts are announced");
 }
 
 #[tokio::test]

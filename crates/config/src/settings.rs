@@ -31,8 +31,8 @@ pub struct Settings {
     pub max_walk: usize,
     /// Size of one message, in bytes.
     pub max_message: usize,
-    /// Polling interval for the list of an upstream that sends no `list_changed`; zero disables
-    /// polling.
+    /// Polling interval for the list of an upstream that sends no `list_changed` or has skills; zero
+    /// disables polling.
     pub poll: Duration,
     /// Age at which a list is fetched again, even without a reason.
     pub max_age: Duration,
@@ -153,8 +153,8 @@ max_pages: Pages of a list. A list that exceeds this or the next two bounds fail
 max_prompts: Prompts of a list.
 max_walk: Size of all pages of a list.
 max_message: Size of one message, or of one rendered prompt.
-poll: Polling interval for the list of an upstream that does not announce changes (`listChanged`).
-    `"0s"` disables polling.
+poll: Polling interval for the list of an upstream that does not announce changes (`listChanged`) or
+    has skills. `"0s"` disables polling.
 max_age: Age at which a list is fetched again, even without a reason.
 in_flight: Concurrent calls.
 queue: Calls that may wait for a place of `in_flight`. More are refused at once with

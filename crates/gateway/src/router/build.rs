@@ -198,6 +198,10 @@ impl Router {
         let RouterDeps { gate, sealer } = deps;
         let prefix =
             |upstream: &config::UpstreamSettings| (upstream.id.clone(), upstream.prefix.clone());
+        let poll = |upstream: &config::UpstreamSettings| {
+            let poll = upstream.settings.poll;
+            (!poll.is_zero()).then(|| (upstream.id.clone(), poll))
+        };
         let rollouts = Rollouts::new(config, sealer.clone(), shared.clone());
         let approvals = Approvals::new(config, catalog.clone(), shared.clone());
         let lists = Lists {
@@ -207,6 +211,7 @@ impl Router {
             caller_lists,
             naming: config.naming.clone(),
             prefixes: config.upstreams.iter().map(prefix).collect(),
+            polls: config.upstreams.iter().filter_map(poll).collect(),
             sealer: sealer.clone(),
             listing: config.listing.clone(),
             searches: shared.searches.clone(),

@@ -39,6 +39,8 @@ pub struct Lists {
     pub(super) naming: Naming,
     /// The prefixes of all upstreams.
     pub(super) prefixes: BTreeMap<UpstreamId, Prefix>,
+    /// `poll` of the upstreams that are polled.
+    pub(super) polls: BTreeMap<UpstreamId, Duration>,
     pub(super) sealer: Arc<Sealer>,
     pub(super) listing: Listing,
     /// Permits to search a large view (`find_prompt`).
@@ -105,7 +107,7 @@ impl Lists {
         let incomplete = self.incomplete(&catalog, owned, &prompts, call)?;
         let cut_at = Instant::now();
         let ttl = if incomplete.is_empty() {
-            self.ttl(&catalog, &prompts, call, cut_at)
+            self.ttl(&catalog, kind, &prompts, call, cut_at)
         } else {
             Duration::ZERO
         };
@@ -170,9 +172,28 @@ impl Lists {
 
     /// How long a client may keep a complete list. The ttl of an upstream whose prompts the caller
     /// does not see must not show in its list.
-    fn ttl(&self, catalog: &Catalog, prompts: &ListView, call: &Call, now: Instant) -> Duration {
+    fn ttl(
+        &self,
+        catalog: &Catalog,
+        kind: ListKind,
+        prompts: &ListView,
+        call: &Call,
+        now: Instant,
+    ) -> Duration {
         let sees_all = !self.views.differ(&call.caller) && self.views.serves_all(&call.endpoint);
-        catalog.ttl(now, self.listing.ttl_max, |id| sees_all || prompts.lists(id))
+        let is_part = |id: &UpstreamId| sees_all || prompts.lists(id);
+        let most = match kind {
+            ListKind::Prompts | ListKind::Tools => self.listing.ttl_max,
+            ListKind::Skills => self.skills_ttl_max(is_part),
+        };
+        catalog.ttl(now, most, is_part)
+    }
+
+    /// Upper bound of the `ttlMs` of skills: clients are not notified of changes of these (the
+    /// extension has no notification), so they ask again as often as the gateway does.
+    fn skills_ttl_max(&self, is_part: impl Fn(&UpstreamId) -> bool) -> Duration {
+        let polls = self.polls.iter().filter(|(id, _)| is_part(id)).map(|(_, poll)| *poll);
+        polls.chain([self.listing.ttl_max]).min().unwrap_or_default()
     }
 
     /// How long a client may keep a part of a skill of an upstream, and for whom.
@@ -182,7 +203,8 @@ impl Lists {
         call: &Call,
         upstream: &UpstreamId,
     ) -> (Duration, CacheScope) {
-        let ttl = catalog.ttl(Instant::now(), self.listing.ttl_max, |id| id == upstream);
+        let is_part = |id: &UpstreamId| id == upstream;
+        let ttl = catalog.ttl(Instant::now(), self.skills_ttl_max(is_part), is_part);
         let is_of_caller = self.needs_credential || self.views.differ(&call.caller);
         (ttl, if is_of_caller { CacheScope::Private } else { catalog.scope })
     }

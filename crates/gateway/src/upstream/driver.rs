@@ -318,8 +318,11 @@ impl Driver {
             // The list may have changed before the stream was open, so its opening causes a walk,
             // too.
             let listening = connection.listen(|event| {
-                // Once it has ended, polling takes over until it is open again.
-                let is_open = event != ListenEvent::Closed && connection.notifies();
+                // Once it has ended, polling takes over until it is open again. No notification
+                // tells of skills, so these are polled.
+                let is_open = event != ListenEvent::Closed
+                    && connection.notifies()
+                    && !connection.has_skills();
                 self.listening.store(is_open, Ordering::Relaxed);
                 self.signals.list_changed.notify_one();
                 if event == ListenEvent::ListChanged {

@@ -20,7 +20,9 @@ use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
 use domain::jsonrpc::{Frame, Id};
 use domain::log_level::LogLevel;
-use domain::method::{CANCELLED, ELICITATION_COMPLETE, LIST_CHANGED, MESSAGE, PING, PROGRESS};
+use domain::method::{
+    CANCELLED, ELICITATION_COMPLETE, LIST_CHANGED, MESSAGE, PING, PROGRESS, RESOURCES_LIST_CHANGED,
+};
 use domain::repair::RepairKind;
 use domain::server_request::{Answer, ClientCapabilities, ServerRequest, ServerRequestError};
 
@@ -250,6 +252,8 @@ pub struct Correlator {
     has_abandoned_calls: AtomicBool,
     /// Requests were outstanding when the connection was closed.
     was_in_use: AtomicBool,
+    /// Files of skills are among the resources whose changes are announced.
+    resources_are_skills: AtomicBool,
     session: SessionUse,
     sinks: NotificationSinks,
 }
@@ -268,6 +272,7 @@ impl Correlator {
             has_unassociated_requests: AtomicBool::new(false),
             has_abandoned_calls: AtomicBool::new(false),
             was_in_use: AtomicBool::new(false),
+            resources_are_skills: AtomicBool::new(false),
             session: SessionUse::default(),
             sinks,
         })
@@ -480,15 +485,24 @@ impl Correlator {
         }
     }
 
-    /// Notes a change of tools or resources, where `[rest]` names the upstream.
+    /// Notes a change of tools or resources: where `[rest]` names the upstream, and where files of
+    /// skills are among the resources.
     pub(crate) fn note_rest(&self, method: &str, params: Option<Json<'_>>) {
-        if let Some(rest) = &self.sinks.rest
-            && rest.note(method, params)
+        let has_other_tools =
+            self.sinks.rest.as_ref().is_some_and(|rest| rest.note(method, params));
+        let may_have_other_skills =
+            method == RESOURCES_LIST_CHANGED && self.resources_are_skills.load(Ordering::Relaxed);
+        if (has_other_tools || may_have_other_skills)
             && let Some(list_changed) = &self.sinks.list_changed
         {
-            // The driver lists the names again.
+            // The driver lists the skills, and the names of the tools, again.
             list_changed.notify_one();
         }
+    }
+
+    /// Has the list fetched again at changes of resources: files of skills are among them.
+    pub(crate) fn set_resources_are_skills(&self) {
+        self.resources_are_skills.store(true, Ordering::Relaxed);
     }
 
     /// Whether changes of tools and resources are wanted.

@@ -439,6 +439,14 @@ impl Connection {
         }
     }
 
+    /// Whether the server has the extension for skills. A library has no need of it.
+    pub fn has_skills(&self) -> bool {
+        match self {
+            Connection::Library(_) => false,
+            Connection::Remote(connection) => connection.conversation.capabilities.skills,
+        }
+    }
+
     /// Ends the session at the upstream, where there is one. An error is ignored: the upstream's
     /// own session timeout ends it.
     pub async fn close(&self) {

@@ -171,6 +171,9 @@ impl Conversation {
         mut on_event: impl FnMut(ListenEvent),
     ) -> Result<(), Kind> {
         let [tools, resources, updates] = self.rest_notifications(transport);
+        if self.capabilities.skills && resources {
+            transport.correlator().set_resources_are_skills();
+        }
         // In the modern era updates have streams of their own.
         let has_updates = updates && self.revision.era() == Era::Legacy;
         if !self.capabilities.list_changed && !tools && !resources && !has_updates {
@@ -246,13 +249,17 @@ impl Conversation {
     }
 
     /// Whether changes of its tools and of its resources, and updates of a resource, are wanted and
-    /// announced.
+    /// announced. The extension for skills has no notification, but their files are resources, which
+    /// may be listed.
     fn rest_notifications(&self, transport: &UpstreamTransport) -> [bool; 3] {
-        let rest = self.capabilities.rest.as_ref().filter(|_| transport.correlator().wants_rest());
-        rest.map_or([false; 3], |rest| {
-            let resources = rest.resources.is_some_and(|r| r.list_changed);
-            [rest.tools == Some(true), resources, rest.has_subscriptions()]
-        })
+        let wants_rest = transport.correlator().wants_rest();
+        let Some(rest) = &self.capabilities.rest else { return [false; 3] };
+        let announces_resources = rest.resources.is_some_and(|r| r.list_changed);
+        [
+            wants_rest && rest.tools == Some(true),
+            (wants_rest || self.capabilities.skills) && announces_resources,
+            wants_rest && rest.has_subscriptions(),
+        ]
     }
 
     /// Reads the GET stream of a legacy upstream, which carries the messages that belong to no
