@@ -2,6 +2,7 @@
 //! of each caller, and that none of it ever serves another caller.
 
 mod private_lists;
+mod private_skills;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -11,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::audit::Log;
+use crate::skills::{file, skill};
 use crate::support::client::Client;
 use crate::support::gateway::api_key;
 use crate::support::provider::{Provider, SigningKey};
@@ -89,6 +91,11 @@ struct State {
     /// The prompts that each owner of a token is offered; where this is empty, all are offered the
     /// same.
     offers: HashMap<String, Vec<String>>,
+    /// The skills that each owner of a token is offered, by name, with the texts of their one file;
+    /// without any, the upstream does not have the extension.
+    skills: HashMap<String, BTreeMap<String, String>>,
+    /// Whose files were read.
+    reads: Vec<(String, String)>,
     /// The answer to `prompts/list` instead of a list.
     list_failure: Option<Scripted>,
     /// Whose lists were read, of which upstream.
@@ -281,11 +288,30 @@ impl State {
     /// on the caller.
     fn list_for(&mut self, name: &str, owner: &str, asked: &Received) -> Option<Scripted> {
         match (asked.http_method.as_str(), asked.method()) {
-            (_, "server/discover") => Some(asked.result(json!({
-                "resultType": "complete", "ttlMs": 0, "cacheScope": "public",
-                "supportedVersions": ["2026-07-28"],
-                "capabilities": {"prompts": {"listChanged": true}, "completions": {}},
-            }))),
+            (_, "server/discover") => {
+                let mut capabilities = json!({"prompts": {"listChanged": true}, "completions": {}});
+                if !self.skills.is_empty() {
+                    capabilities["resources"] = json!({});
+                    capabilities["extensions"] = json!({"io.modelcontextprotocol/skills": {}});
+                }
+                Some(asked.result(json!({"resultType": "complete", "ttlMs": 0,
+                    "cacheScope": "public", "supportedVersions": ["2026-07-28"],
+                    "capabilities": capabilities})))
+            }
+            (_, "skills/list") => {
+                let offered = self.skills.get(owner).into_iter().flatten();
+                let skills = offered
+                    .map(|(name, text)| skill(&format!("skill://{name}"), &[("SKILL.md", text)]));
+                Some(asked.result(json!({"resultType": "complete", "ttlMs": 3_600_000,
+                    "cacheScope": "public", "skills": skills.collect::<Vec<_>>()})))
+            }
+            (_, "resources/read") => {
+                let uri = asked.message["params"]["uri"].as_str().unwrap();
+                self.reads.push((owner.to_owned(), uri.to_owned()));
+                let name = uri.strip_prefix("skill://").and_then(|uri| uri.split('/').next());
+                let text = name.and_then(|name| self.skills.get(owner)?.get(name));
+                Some(text.map_or_else(|| asked.error(-32602, "unknown"), |text| file(asked, text)))
+            }
             (_, "prompts/list") => {
                 self.walks.push((name.to_owned(), owner.to_owned()));
                 if let Some(failure) = &self.list_failure {

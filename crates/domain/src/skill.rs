@@ -182,6 +182,15 @@ impl Skill {
         self.path.rsplit('/').next().unwrap_or_default()
     }
 
+    /// Returns the bytes that it takes in memory.
+    pub fn size(&self) -> usize {
+        let file = |file: &SkillFile| {
+            size_of::<SkillFile>() + file.uri.len() + file.path.len() + file.digest.len()
+        };
+        let files: usize = self.files.iter().map(file).sum();
+        size_of::<Self>() + self.path.len() + self.frontmatter.len() + files
+    }
+
     /// Returns its description, as its author wrote it.
     pub fn description(&self) -> String {
         let front = Json::accepted(&self.frontmatter);

@@ -19,7 +19,7 @@ pub(super) fn private(upstream: &Upstream, id: &str, provider: &Upstream, more: 
 }
 
 /// No list is fetched again because of its age.
-const LASTING: &str = "poll = \"0s\"\nmax_age = \"1h\"\n";
+pub(super) const LASTING: &str = "poll = \"0s\"\nmax_age = \"1h\"\n";
 
 impl World {
     pub(super) fn offer(&self, owner: &str, names: &[&str]) {
@@ -28,7 +28,7 @@ impl World {
     }
 
     /// How often the list of a caller was read.
-    fn walks(&self, owner: &str) -> usize {
+    pub(super) fn walks(&self, owner: &str) -> usize {
         self.state().walks.iter().filter(|(_, of)| of == owner).count()
     }
 
@@ -41,16 +41,16 @@ impl World {
 }
 
 /// A gateway with one upstream that lists for each caller, and one that lists for all.
-struct Scene {
-    world: World,
-    issuer: Issuer,
+pub(super) struct Scene {
+    pub world: World,
+    pub issuer: Issuer,
     provider: Upstream,
     upstream: Upstream,
-    shared: Upstream,
+    pub shared: Upstream,
 }
 
 impl Scene {
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         let (world, issuer) = (World::lasting(3600), Issuer::start().await);
         world.offer("ada", &["a1", "a2"]);
         world.offer("bob", &["b1"]);
@@ -59,7 +59,7 @@ impl Scene {
         Self { world, issuer, provider, upstream, shared }
     }
 
-    fn toml(&self, more: &str) -> String {
+    pub fn toml(&self, more: &str) -> String {
         server()
             + ADMIN
             + "[listing]\ndebounce = \"20ms\"\ndebounce_max = \"200ms\"\n"
@@ -69,7 +69,7 @@ impl Scene {
             + &api_key("robot", "key-of-robot")
     }
 
-    async fn gateway(&self, more: &str) -> Gateway {
+    pub async fn gateway(&self, more: &str) -> Gateway {
         let gateway = Gateway::start(&self.toml(more)).await;
         // The keys of the issuer, and the list for all.
         eventually(

@@ -69,6 +69,8 @@ pub struct SkillCatalog {
     pub content: Arc<CatalogContent>,
     /// By the public URIs of their `SKILL.md`s.
     pub(super) skills: HashMap<Arc<str>, ListedSkill>,
+    /// `Some`: the skills are those of one caller only, beside these of all callers.
+    pub(super) shared: Option<Arc<SkillCatalog>>,
 }
 
 /// The private part of a content for one caller.

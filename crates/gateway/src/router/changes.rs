@@ -86,12 +86,15 @@ impl Changes {
 
     /// The lists that were visible then. Cancel safe.
     pub(crate) async fn visible_then(&mut self, published: &Published) -> Visible {
-        let Published { content, skills, views, .. } = published;
+        let Published { content, skills, views, caller_lists } = published;
         if let Some(caller) = views.renamed(&self.caller) {
             self.caller = caller.clone();
             self.private = None;
         }
-        let has_skills = self.kinds.tools && views.has_skills(skills, &self.endpoint);
+        let private = caller_lists.as_ref();
+        let has_skills = self.kinds.tools
+            && (views.has_skills(skills, &self.endpoint)
+                || private.is_some_and(|lists| lists.has_skills(views, &self.endpoint)));
         let lists = (self.kinds, has_skills);
         let shared = views.digests(content, &self.caller, &self.endpoint, lists).await;
         self.watch_private(published);

@@ -21,7 +21,7 @@ use crate::upstream::guard::concurrency::ConcurrencyLimit;
 use base::platform::heap::rare;
 use base::seal::Sealer;
 use config::{Listing, ToolForm};
-use domain::call::{Call, NameKind};
+use domain::call::{Call, NameKind, SkillPart};
 use domain::cursor::CacheScope;
 use domain::fault::{Fault, RequestFault};
 use domain::name::{Naming, Prefix, UpstreamId};
@@ -102,8 +102,7 @@ impl Lists {
         let owned = if kind == ListKind::Tools { ListKind::Prompts } else { kind };
         let (catalog, prompts) = self.viewed(call, owned, deadline).await?;
         let content = content_of(&catalog, kind);
-        let has_skills =
-            kind == ListKind::Tools && self.views.has_skills(&catalog.skills, &call.endpoint);
+        let has_skills = kind == ListKind::Tools && self.has_skills(&call.endpoint);
         let incomplete = self.incomplete(&catalog, owned, &prompts, call)?;
         let cut_at = Instant::now();
         let ttl = if incomplete.is_empty() {
@@ -160,10 +159,7 @@ impl Lists {
         kind: ListKind,
         deadline: Instant,
     ) -> Result<(Arc<Catalog>, Arc<ListView>), Fault> {
-        let catalog = match kind {
-            ListKind::Prompts | ListKind::Tools => self.settled_for(call, deadline).await,
-            ListKind::Skills => self.settled(deadline).await,
-        };
+        let catalog = self.settled_for(call, deadline).await;
         let content = content_of(&catalog, kind);
         let viewing = self.views.view_of(kind, content, &call.caller, &call.endpoint);
         let view = within(deadline, viewing).await?;
@@ -304,6 +300,37 @@ impl Lists {
             return catalog;
         }
         self.with_caller_lists(call, PrivateListScope::Of(name, name_kind), catalog, deadline).await
+    }
+
+    /// The snapshot to look a part of a skill up in. Private lists are those of the upstream whose
+    /// URIs begin as this one.
+    pub(super) async fn catalog_for_skill(
+        &self,
+        call: &Call,
+        record: &CallRecord,
+        (uri, part): (&str, SkillPart),
+        deadline: Instant,
+    ) -> Arc<Catalog> {
+        let catalog = self.settled(deadline).await;
+        let is_known = record.refuses() || catalog.skills.find(uri, part, |_| true).is_some();
+        if self.caller_lists.is_none() || is_known {
+            return catalog;
+        }
+        self.with_caller_lists(call, PrivateListScope::OfSkill(uri), catalog, deadline).await
+    }
+
+    /// Whether an endpoint serves any skill, regardless of the caller, as far as it is known.
+    pub(super) fn has_skills(&self, endpoint: &str) -> bool {
+        let private = self.caller_lists.as_ref();
+        self.views.has_skills(&self.catalog.load().skills, endpoint)
+            || private.is_some_and(|lists| lists.has_skills(&self.views, endpoint))
+    }
+
+    /// The same, or whether it serves private lists of which nothing is known yet.
+    pub(super) fn may_have_skills(&self, endpoint: &str) -> bool {
+        let private = self.caller_lists.as_ref();
+        self.has_skills(endpoint)
+            || private.is_some_and(|lists| lists.may_have_skills(&self.views, endpoint))
     }
 }
 

@@ -419,14 +419,18 @@ impl Router {
     /// Returns the public name and the upstream of the prompt that a call names; `None` if no
     /// prompt that its caller may know has the name.
     pub(crate) fn named(&self, call: &Call) -> Option<(Arc<str>, UpstreamId)> {
+        let names = |owner: &Owner| (owner.public_name.clone(), owner.upstream.clone());
         let (name, kind) = match &call.request {
             Request::Get { name, name_kind, .. } => (name, *name_kind),
             Request::Complete { name, .. } => (name, NameKind::Public),
             Request::ReadLink { link, .. } => (&link.as_ref()?.name, NameKind::Public),
             Request::Skill { uri, part } => {
                 let catalog = self.lists.catalog.load();
-                let found = catalog.skills.find(uri, *part, |_| true)?;
-                return Some((found.owner.public_name.clone(), found.owner.upstream.clone()));
+                let found = catalog.skills.find(uri, *part, |_| true);
+                return found.map(|found| names(found.owner)).or_else(|| {
+                    let lists = self.lists.caller_lists.as_ref()?;
+                    lists.find_skill(&call.caller, uri, *part, names)
+                });
             }
             Request::List { .. }
             | Request::ListTools { .. }
@@ -434,7 +438,6 @@ impl Router {
             | Request::ListSkills { .. }
             | Request::Rest(_) => return None,
         };
-        let names = |owner: &Owner| (owner.public_name.clone(), owner.upstream.clone());
         let catalog = self.lists.catalog.load();
         owner(&catalog, name, kind)
             .map(names)
@@ -486,9 +489,14 @@ impl Router {
         self.lists.views.serves(endpoint, owner)
     }
 
-    /// Whether an endpoint serves any skill, regardless of the caller.
+    /// Whether an endpoint serves any skill, regardless of the caller, as far as it is known.
     pub(crate) fn has_skills(&self, endpoint: &str) -> bool {
-        self.lists.views.has_skills(&self.lists.catalog.load().skills, endpoint)
+        self.lists.has_skills(endpoint)
+    }
+
+    /// The same, or whether it serves private lists of which nothing is known yet.
+    pub(crate) fn may_have_skills(&self, endpoint: &str) -> bool {
+        self.lists.may_have_skills(endpoint)
     }
 
     /// Whether an endpoint serves an upstream whose links are sealed.
@@ -499,7 +507,9 @@ impl Router {
 
     /// Whether a URI is one of a file of a skill, regardless of endpoint and caller.
     pub(crate) fn is_of_skill(&self, uri: &str) -> bool {
+        let private = self.lists.caller_lists.as_ref();
         self.lists.catalog.load().skills.find(uri, SkillPart::File, |_| true).is_some()
+            || private.is_some_and(|lists| lists.may_have_skill(uri))
     }
 
     /// Returns the gateway of this pseudonym, and those behind its upstreams.

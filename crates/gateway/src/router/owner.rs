@@ -29,7 +29,7 @@ pub struct Owner {
 }
 
 /// A skill behind the prefix of its upstream.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct ListedSkill {
     pub prefix: Prefix,
     pub skill: Arc<Skill>,

@@ -68,6 +68,8 @@ struct ViewKey {
     entitlement: Option<Arc<str>>,
     /// `Some`: the view is of a content that only this caller sees.
     audience: Option<Principal>,
+    /// Whether tools for skills are among the tools.
+    has_skills: bool,
 }
 
 impl ViewKey {
@@ -78,7 +80,7 @@ impl ViewKey {
         content: &CatalogContent,
     ) -> Self {
         let audience = content.private.as_ref().map(|private| private.audience.clone());
-        Self { list, endpoint: endpoint.into(), entitlement, audience }
+        Self { list, endpoint: endpoint.into(), entitlement, audience, has_skills: false }
     }
 }
 
@@ -333,6 +335,7 @@ impl ViewCache {
     ) -> Arc<ListView> {
         let entitlement = self.rights.entitlement(caller);
         let key = ViewKey::new(ListKind::Tools, endpoint, entitlement, content);
+        let key = ViewKey { has_skills, ..key };
         if let Some(view) = self.cached(&key, content) {
             return view;
         }

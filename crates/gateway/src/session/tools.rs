@@ -58,7 +58,7 @@ impl ServedMethods<'_> {
     /// Whether the endpoint has skills, or may have some once all upstreams have reported. Those of
     /// its caller may be fewer.
     fn may_have_skills(self) -> bool {
-        self.router.catalog().pending || self.router.has_skills(self.endpoint)
+        self.router.catalog().pending || self.router.may_have_skills(self.endpoint)
     }
 
     /// Returns the offer that the capabilities of the endpoint declare.
@@ -66,7 +66,7 @@ impl ServedMethods<'_> {
         Offer {
             prompts: self.exposure.prompts,
             tools: self.tools(),
-            skills: self.router.has_skills(self.endpoint),
+            skills: self.router.may_have_skills(self.endpoint),
             links: self.router.seals_links(self.endpoint),
             rest: self.rest.map(RestUpstream::capabilities),
             via: self.router.via(self.pseudonym),

@@ -354,9 +354,9 @@ impl<'a> PromptProbe<'a> {
     async fn get_file(&self, routed: &RoutedCall<'_>, file: &SkillFile) -> Result<String, Fault> {
         let RoutedCall { call, authorized, owner, upstream, .. } = routed;
         let deadline = Instant::now() + self.router.limits.request;
-        let asked = AskedFile { owner, file, deadline };
+        let asked = AskedFile { owner, file, upstream, deadline };
         let channel = CallChannel::silent();
-        let read = skills::read(upstream, (call, authorized), asked, &channel).await?;
+        let read = skills::read(self.router, (call, authorized), asked, &channel).await?;
         Ok(read.json().text().to_owned())
     }
 

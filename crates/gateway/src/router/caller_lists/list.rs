@@ -1,27 +1,21 @@
 //! One private list: the list of one upstream for one caller, and when it is fetched again.
 
-use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tracing::debug;
 
+use super::presented::Presented;
 use crate::router::Digest;
-use crate::router::approval::PromptApproval;
-use crate::router::blocking::{MERGED_AT_ONCE, beside_calls};
-use crate::router::catalog::{CatalogContent, PrivatePart, next_number};
-use crate::router::effective::{KnownTexts, Maker};
+use crate::router::blocking::beside_calls;
+use crate::router::catalog::{Catalog, CatalogContent, PrivatePart, SkillCatalog, next_number};
 use crate::router::owner::Owner;
-use crate::router::segment::{Segment, SegmentWriter};
-use crate::router::source::{UpstreamSource, composed};
+use crate::router::segment::Segment;
+use crate::router::skills::catalog::SkillGroup;
 use crate::router::view::ListView;
 use config::OnFailure;
 use domain::caller::Principal;
 use domain::fault::UpstreamFaultKind as Kind;
-use domain::merge;
-use domain::name::Naming;
-use domain::prompt::Prompt;
 use domain::rights::Allowed;
 use domain::tool::name::is_derived;
 
@@ -30,6 +24,7 @@ use domain::tool::name::is_derived;
 pub(super) struct List {
     /// `None`: nothing is listed.
     pub(super) segment: Option<Arc<Segment>>,
+    skills: Arc<SkillGroup>,
     digest: Digest,
     /// When the segment was fetched; `None` if no list ever was.
     pub(super) fetched_at: Option<Instant>,
@@ -48,20 +43,24 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 const KEPT: Duration = Duration::from_secs(60);
 
 impl List {
-    /// A list that was fetched from `began_at` on; a segment that lists the same as before is kept,
-    /// so that views of it stay valid.
+    /// A list that was fetched from `began_at` on; parts that list the same as before are kept, so
+    /// that views of them stay valid.
     pub(super) fn fetched(
-        segment: Segment,
+        presented: Presented,
         before: Option<&Self>,
         began_at: Instant,
         fresh_for: Option<Duration>,
     ) -> Self {
-        let segment = (!segment.is_empty()).then(|| Arc::new(segment));
+        let Presented { prompts, skills } = presented;
+        let segment = (!prompts.is_empty()).then(|| Arc::new(prompts));
+        let same_skills = before.map(|before| &before.skills).filter(|own| own.is_same(&skills));
+        let skills = same_skills.cloned().unwrap_or_else(|| Arc::new(skills));
         let digest = *ListView::whole(&segment).digest();
         let same = before.filter(|before| before.digest == digest && is_same(before, &segment));
         let now = Instant::now();
         Self {
             segment: same.map_or(segment, |before| before.segment.clone()),
+            skills,
             digest,
             fetched_at: Some(now),
             began_at,
@@ -86,12 +85,18 @@ impl List {
         }
     }
 
+    /// The same, to be fetched again soon: it differs from what the upstream has.
+    pub(super) fn doubted(&self) -> Self {
+        Self { renew_at: self.renew_at.min(self.began_at + RETRY_PAUSE), ..self.clone() }
+    }
+
     /// The list that is served after the access of the caller was ended: it is empty, and is
     /// fetched again on the next request.
     pub(super) fn ended(kind: Kind, now: Instant) -> Self {
         let digest = *ListView::whole(&None).digest();
         Self {
             segment: None,
+            skills: Arc::default(),
             digest,
             fetched_at: None,
             began_at: now,
@@ -116,48 +121,21 @@ fn is_same(before: &List, segment: &Option<Arc<Segment>>) -> bool {
     }
 }
 
-/// Returns the segment of a private list: its prompts as the configuration presents them. Large
-/// lists are merged beside the calls.
-pub(super) async fn segment(
-    source: Arc<UpstreamSource>,
-    naming: Naming,
-    prompts: Vec<Prompt>,
-) -> Segment {
-    let are_few = prompts.len() <= MERGED_AT_ONCE;
-    let merge = move || {
-        let maker = Maker {
-            upstream: &source.id,
-            prefix: &source.prefix,
-            naming: &naming,
-            overlays: &source.overlays,
-            approvals: &source.approvals,
-            texts: &KnownTexts::new(),
-        };
-        let effective = (!maker.is_idle()).then(|| maker.make(Some(&prompts), Some(&[])));
-        let prompts = effective.as_ref().map_or(&prompts, |effective| &effective.prompts);
-        let sources = [merge::MergeSource { prefix: &source.prefix, prompts }];
-        // No other upstream has its prefix, so no name collides.
-        let merged = merge::merge(&sources, &HashSet::new(), &naming, composed);
-        let mut writer = SegmentWriter::new(Some(source.id.clone()));
-        for entry in &merged.entries {
-            let prompt = &prompts[entry.prompt];
-            writer.push_merged(&source.id, entry, prompt, PromptApproval::default());
-        }
-        if !merged.left_out.is_empty() {
-            let left_out = merged.left_out.len();
-            debug!(upstream = %source.id, left_out, "prompts left out of the list of a caller");
-        }
-        writer.finish()
-    };
-    if are_few { merge() } else { beside_calls(merge).await }
-}
-
 /// The private lists of one caller, by the places of their upstreams among the sources.
 pub(super) struct ListsOf {
     /// `None`: it was never asked for.
     lists: Box<[Option<Arc<List>>]>,
-    /// The content that was composed last, with the generation of the shared one.
-    composed: Mutex<Option<(u64, Arc<CatalogContent>)>>,
+    /// What was composed last, with the generation of the shared content.
+    composed: Mutex<Option<(u64, Composed)>>,
+}
+
+/// The prompts and skills of all callers, with those of the private lists of one.
+#[derive(Clone)]
+pub(super) struct Composed {
+    /// The generation of the contents that are not shared.
+    generation: u64,
+    pub(super) prompts: Arc<CatalogContent>,
+    pub(super) skills: Arc<SkillCatalog>,
 }
 
 impl ListsOf {
@@ -188,10 +166,7 @@ impl ListsOf {
             lists[at] = Some(list);
         }
         let with = Self::of(lists);
-        let is_same = |(one, other): (&Arc<Segment>, &Arc<Segment>)| Arc::ptr_eq(one, other);
-        if with.segments().count() == self.segments().count()
-            && with.segments().zip(self.segments()).all(is_same)
-        {
+        if are_same(with.segments(), self.segments()) && are_same(with.skills(), self.skills()) {
             with.composed().clone_from(&self.composed());
         }
         with
@@ -232,6 +207,12 @@ impl ListsOf {
         self.lists.iter().flatten().filter_map(|list| list.segment.as_ref())
     }
 
+    /// The skills of the lists that have any.
+    fn skills(&self) -> impl Iterator<Item = &Arc<SkillGroup>> {
+        let groups = self.lists.iter().flatten().map(|list| &list.skills);
+        groups.filter(|group| !group.is_empty())
+    }
+
     /// The digest of the part of the lists that `visible` admits; zero if it is empty.
     pub(super) fn visible_digest(&self, visible: impl FnMut(&Segment) -> Allowed) -> Digest {
         let view = ListView::part(self.segments(), None, visible);
@@ -241,41 +222,47 @@ impl ListsOf {
     /// Bytes of all lists.
     pub(super) fn size(&self) -> usize {
         let list = size_of::<List>() * self.lists.len();
-        list + self.segments().map(|segment| segment.size_with_owners()).sum::<usize>()
+        let segments = self.segments().map(|segment| segment.size_with_owners());
+        list + segments.chain(self.skills().map(|group| group.size())).sum::<usize>()
     }
 
-    /// The content for the caller: that of all callers with the caller's lists. A large one is
-    /// composed outside the threads of calls.
-    pub(super) async fn content(
-        &self,
-        shared: &Arc<CatalogContent>,
-        caller: &Principal,
-    ) -> Arc<CatalogContent> {
+    /// The prompts and skills for the caller: those of all callers with the caller's lists. Large
+    /// ones are composed outside the threads of calls.
+    pub(super) async fn content(&self, shared: &Catalog, caller: &Principal) -> Composed {
         let segments: Vec<_> = self.segments().cloned().collect();
-        if segments.is_empty() {
-            return shared.clone();
+        let groups: Vec<_> = self.skills().cloned().collect();
+        let (prompts, skills) = (shared.content.clone(), shared.skills.clone());
+        let of = prompts.generation;
+        if segments.is_empty() && groups.is_empty() {
+            return Composed { generation: of, prompts, skills };
         }
-        if let Some((of, content)) = &*self.composed()
-            && *of == shared.generation
+        if let Some((known, composed)) = &*self.composed()
+            && *known == of
         {
-            return content.clone();
+            return composed.clone();
         }
-        let prompts = shared.prompt_count() + self.len();
-        let private = PrivatePart { audience: caller.clone(), shared: shared.clone(), segments };
-        let compose = move || Arc::new(CatalogContent::with_private(next_number(), private));
-        let content =
-            if prompts <= COMPOSED_AT_ONCE { compose() } else { beside_calls(compose).await };
-        let mut composed = self.composed();
+        let own_skills: usize = groups.iter().map(|group| group.len()).sum();
+        let elements = prompts.prompt_count() + self.len() + own_skills;
+        let caller = caller.clone();
+        let compose = move || Composed::new((prompts, segments), (skills, groups), caller);
+        let composed =
+            if elements <= COMPOSED_AT_ONCE { compose() } else { beside_calls(compose).await };
+        let mut last = self.composed();
         // Another call has composed the same meanwhile. Views of an older content would never be
         // kept.
-        if let Some((of, other)) = &*composed
-            && *of == shared.generation
-            && other.generation > content.generation
+        if let Some((known, other)) = &*last
+            && *known == of
+            && other.generation > composed.generation
         {
             return other.clone();
         }
-        *composed = Some((shared.generation, content.clone()));
-        content
+        *last = Some((of, composed.clone()));
+        composed
+    }
+
+    /// Returns the skills for the caller, as they were composed last.
+    pub(super) fn last_skills(&self) -> Option<Arc<SkillCatalog>> {
+        self.composed().as_ref().map(|(_, composed)| composed.skills.clone())
     }
 
     /// Releases a content that was composed of one of an earlier generation.
@@ -286,12 +273,47 @@ impl ListsOf {
         }
     }
 
-    fn composed(&self) -> MutexGuard<'_, Option<(u64, Arc<CatalogContent>)>> {
+    fn composed(&self) -> MutexGuard<'_, Option<(u64, Composed)>> {
         self.composed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Most prompts of a content that is composed on a runtime thread: a fraction of a millisecond.
+impl Composed {
+    fn new(
+        (prompts, segments): (Arc<CatalogContent>, Vec<Arc<Segment>>),
+        (skills, groups): (Arc<SkillCatalog>, Vec<Arc<SkillGroup>>),
+        audience: Principal,
+    ) -> Self {
+        let generation = next_number();
+        let prompts = if segments.is_empty() {
+            prompts
+        } else {
+            let private = PrivatePart { audience: audience.clone(), shared: prompts, segments };
+            Arc::new(CatalogContent::with_private(generation, private))
+        };
+        let skills = if groups.is_empty() {
+            skills
+        } else {
+            Arc::new(SkillCatalog::with_private(generation, skills, &groups, audience))
+        };
+        Self { generation, prompts, skills }
+    }
+}
+
+/// Whether these are the same objects.
+fn are_same<'a, T: 'a>(
+    mut one: impl Iterator<Item = &'a Arc<T>>,
+    mut other: impl Iterator<Item = &'a Arc<T>>,
+) -> bool {
+    loop {
+        match (one.next(), other.next()) {
+            (Some(one), Some(other)) if Arc::ptr_eq(one, other) => {}
+            (one, other) => return one.is_none() && other.is_none(),
+        }
+    }
+}
+
+/// Most elements of a content that is composed on a runtime thread: a fraction of a millisecond.
 const COMPOSED_AT_ONCE: usize = 5_000;
 
 #[cfg(test)]
@@ -300,18 +322,17 @@ mod tests {
     use domain::caller::Caller;
     use domain::name::UpstreamId;
 
-    fn segment_of(title: &str) -> Segment {
+    fn listing(title: &str) -> Presented {
         let mut writer = SegmentWriter::new(UpstreamId::parse("wiki"));
         writer.push("wiki__a".into(), |out| out.push_str(title));
-        writer.finish()
+        Presented { prompts: writer.finish(), skills: SkillGroup::default() }
     }
 
     #[tokio::test]
     async fn a_list_is_due_after_its_term_and_a_failed_one_after_a_pause() {
         let now = Instant::now();
         let term = Duration::from_secs(9);
-        let fetched =
-            List { renew_at: now + term, ..List::fetched(segment_of("1"), None, now, None) };
+        let fetched = List { renew_at: now + term, ..List::fetched(listing("1"), None, now, None) };
         let is_due = |list: List, after: Duration| {
             let lists = ListsOf::none(2).with([(1, Arc::new(list))]);
             assert!(lists.is_due(0, now, None), "it was never asked for");
@@ -333,19 +354,19 @@ mod tests {
     #[tokio::test]
     async fn what_lists_the_same_keeps_its_segment_and_what_was_composed() {
         let now = Instant::now();
-        let first = List::fetched(segment_of("1"), None, now, None);
-        let same = List::fetched(segment_of("1"), Some(&first), now, None);
-        let other = List::fetched(segment_of("2"), Some(&first), now, None);
+        let first = List::fetched(listing("1"), None, now, None);
+        let same = List::fetched(listing("1"), Some(&first), now, None);
+        let other = List::fetched(listing("2"), Some(&first), now, None);
         let segment = |list: &List| list.segment.clone().unwrap();
         assert!(Arc::ptr_eq(&segment(&first), &segment(&same)));
         assert!(!Arc::ptr_eq(&segment(&first), &segment(&other)));
         let lists = ListsOf::none(1).with([(0, Arc::new(first))]);
-        let (shared, caller) = (Arc::default(), Principal::new(&Caller::new("ada")));
-        let content = lists.content(&shared, &caller).await;
+        let (shared, caller) = (Catalog::default(), Principal::new(&Caller::new("ada")));
+        let content = lists.content(&shared, &caller).await.prompts;
         assert_eq!(content.prompt_count(), 1);
-        let again = lists.with([(0, Arc::new(same))]).content(&shared, &caller).await;
+        let again = lists.with([(0, Arc::new(same))]).content(&shared, &caller).await.prompts;
         assert!(Arc::ptr_eq(&content, &again));
-        let changed = lists.with([(0, Arc::new(other))]).content(&shared, &caller).await;
+        let changed = lists.with([(0, Arc::new(other))]).content(&shared, &caller).await.prompts;
         assert!(!Arc::ptr_eq(&content, &changed));
         assert!(changed.generation > content.generation);
     }
@@ -353,7 +374,7 @@ mod tests {
     #[tokio::test]
     async fn after_a_failure_a_list_is_served_as_the_configuration_says() {
         let now = Instant::now();
-        let fetched = List::fetched(segment_of("1"), None, now, None);
+        let fetched = List::fetched(listing("1"), None, now, None);
         let gone = || Kind::Unavailable("gone".to_owned());
         for (on_failure, is_served) in
             [(OnFailure::Stale, true), (OnFailure::Fail, true), (OnFailure::Omit, false)]

@@ -3,6 +3,7 @@
 //! only.
 
 mod list;
+mod presented;
 pub(crate) mod watching;
 
 use std::collections::HashMap;
@@ -26,14 +27,16 @@ use crate::upstream::driver::FetchedList;
 use crate::upstream::{TokenAccess, Upstream};
 use base::platform::heap::rare;
 use config::{Config, OnFailure};
-use domain::call::{Call, NameKind};
+use domain::call::{Call, NameKind, SkillPart};
 use domain::caller::{Caller, Principal};
 use domain::cursor::CacheScope;
 use domain::fault::{Fault, UpstreamFaultKind as Kind};
 use domain::name::{Naming, UpstreamId};
+use domain::skill::public_uri;
 use domain::subject_token::SubjectToken;
 use domain::tool::name::is_derived;
-use list::{List, ListsOf, segment};
+use list::{List, ListsOf};
+use presented::Presented;
 use watching::Watchers;
 
 /// The private lists of all callers, bounded by bytes (`listing.views_size`), the least recently
@@ -97,6 +100,8 @@ pub(super) enum PrivateListScope<'a> {
     /// The list of the upstream whose prefix this name has; all lists for the derived name of a
     /// tool.
     Of(&'a str, NameKind),
+    /// The list of the upstream whose skills have URIs that begin as this one.
+    OfSkill(&'a str),
 }
 
 impl CallerLists {
@@ -149,6 +154,7 @@ impl CallerLists {
             one.driver == other.driver
                 && one.prefix == other.prefix
                 && one.overlays == other.overlays
+                && one.skills_as_prompts == other.skills_as_prompts
         };
         self.sources.len() == other.sources.len()
             && self.sources.iter().zip(&other.sources).all(is_same)
@@ -185,14 +191,51 @@ impl CallerLists {
         wanted: PrivateListScope<'_>,
     ) -> impl Iterator<Item = usize> {
         self.sources.iter().enumerate().filter_map(move |(at, source)| {
-            let beginning = self.naming.beginning(&source.prefix);
-            let is_named = match wanted {
-                PrivateListScope::All => true,
-                PrivateListScope::Of(name, NameKind::Tool) if is_derived(name) => true,
-                PrivateListScope::Of(name, _) => name.starts_with(&beginning),
+            let could_serve = |beginning: &str| views.could_serve(endpoint, &source.id, beginning);
+            let (names, uris) =
+                (self.naming.beginning(&source.prefix), public_uri(&source.prefix, ""));
+            let is_wanted = match wanted {
+                PrivateListScope::All => could_serve(&names) || could_serve(&uris),
+                PrivateListScope::Of(name, NameKind::Tool) if is_derived(name) => {
+                    could_serve(&names)
+                }
+                PrivateListScope::Of(name, _) => name.starts_with(&names) && could_serve(&names),
+                PrivateListScope::OfSkill(uri) => uri.starts_with(&uris) && could_serve(&uris),
             };
-            (is_named && views.could_serve(endpoint, &source.id, &beginning)).then_some(at)
+            is_wanted.then_some(at)
         })
+    }
+
+    /// Whether an endpoint serves an upstream that has the extension for skills. What a caller lists
+    /// does not count: it must not show to others.
+    pub(super) fn has_skills(&self, views: &ViewCache, endpoint: &str) -> bool {
+        self.sources_at(views, endpoint).any(|at| self.declares_skills(at) == Some(true))
+    }
+
+    /// The same, or an upstream to which no caller has connected yet.
+    pub(super) fn may_have_skills(&self, views: &ViewCache, endpoint: &str) -> bool {
+        self.sources_at(views, endpoint).any(|at| self.declares_skills(at) != Some(false))
+    }
+
+    /// Whether a URI may be one of a skill of some caller.
+    pub(super) fn may_have_skill(&self, uri: &str) -> bool {
+        let is_own = |source: &UpstreamSource| uri.starts_with(&public_uri(&source.prefix, ""));
+        let own = self.sources.iter().position(|source| is_own(source));
+        own.is_some_and(|at| self.declares_skills(at) != Some(false))
+    }
+
+    /// The places of the sources whose skills an endpoint would serve.
+    fn sources_at(&self, views: &ViewCache, endpoint: &str) -> impl Iterator<Item = usize> {
+        self.sources.iter().enumerate().filter_map(move |(at, source)| {
+            let beginning = public_uri(&source.prefix, "");
+            views.could_serve(endpoint, &source.id, &beginning).then_some(at)
+        })
+    }
+
+    /// Whether an upstream has the extension for skills, as the last caller that connected to it
+    /// has found; `None` before.
+    fn declares_skills(&self, at: usize) -> Option<bool> {
+        Some(self.upstream(at)?.negotiated()?.has_skills)
     }
 
     fn lists_of(&self, caller: &Principal) -> Arc<ListsOf> {
@@ -234,9 +277,10 @@ impl CallerLists {
                 };
             }
         }
-        let content = lists.content(&shared.content, &caller).await;
+        let composed = lists.content(&shared, &caller).await;
         let mut catalog = Catalog {
-            content,
+            content: composed.prompts,
+            skills: composed.skills,
             incomplete: shared.incomplete.clone(),
             pending: shared.pending,
             fresh_until: shared.fresh_until.clone(),
@@ -354,8 +398,8 @@ impl CallerLists {
         match fetched {
             Ok(FetchedList { listed, fresh_for }) => {
                 let source = self.sources[at].clone();
-                let segment = segment(source, self.naming.clone(), listed.prompts).await;
-                List::fetched(segment, before, began_at, fresh_for)
+                let presented = Presented::of(source, self.naming.clone(), listed).await;
+                List::fetched(presented, before, began_at, fresh_for)
             }
             Err(kind) => List::failed(kind, before, Instant::now(), self.on_failure),
         }
@@ -401,6 +445,22 @@ impl CallerLists {
         }
     }
 
+    /// Has the list of a caller fetched again soon: it differs from what the upstream has.
+    pub(super) fn doubt(&self, caller: &Caller, upstream: &UpstreamId) {
+        let Some(at) = self.sources.iter().position(|source| source.id == *upstream) else {
+            return;
+        };
+        let caller = Principal::new(caller);
+        {
+            let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+            let lists = self.lists_of(&caller);
+            let Some(list) = lists.get(at) else { return };
+            let doubted = lists.with([(at, Arc::new(list.doubted()))]);
+            self.lists.insert(caller.clone(), Arc::new(doubted));
+        }
+        self.watchers.notify(&caller);
+    }
+
     /// Returns the lists of a caller, if each that the endpoint serves is known.
     fn known(&self, caller: &Principal, views: &ViewCache, endpoint: &str) -> Option<Arc<ListsOf>> {
         let lists = self.lists.get(caller)?;
@@ -422,6 +482,18 @@ impl CallerLists {
             NameKind::Public => lists.owner(name),
         };
         owner.map(found)
+    }
+
+    /// Finds a part of a skill among those that a caller was served last.
+    pub(super) fn find_skill<T>(
+        &self,
+        caller: &Caller,
+        uri: &str,
+        part: SkillPart,
+        found: impl FnOnce(&Owner) -> T,
+    ) -> Option<T> {
+        let skills = self.lists.get(&Principal::new(caller))?.last_skills()?;
+        skills.find(uri, part, |_| true).map(|skill| found(skill.owner))
     }
 
     fn turns(&self) -> MutexGuard<'_, HashMap<Place, ListFetches>> {

@@ -5,11 +5,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::router::approval::PromptApproval;
-use crate::router::catalog::{CatalogContent, LeftOut, LeftOutBy, SkillCatalog, next_number};
+use crate::router::catalog::{
+    CatalogContent, LeftOut, LeftOutBy, PrivatePart, SkillCatalog, next_number,
+};
 use crate::router::owner::{ListedSkill, Owner};
 use crate::router::segment::{Segment, SegmentWriter};
 use base::seal;
 use domain::call::SkillPart;
+use domain::caller::Principal;
 use domain::name::{Prefix, UpstreamId};
 use domain::skill::{SKILL_FILE, Skill, SkillFile, public_uri};
 
@@ -56,7 +59,27 @@ impl SkillCatalog {
         }
         segments.sort_unstable_by(|a, b| a.last_name().cmp(b.last_name()));
         let content = CatalogContent::new(next_number(), segments, Vec::new(), Vec::new());
-        Self { content: Arc::new(content), skills }
+        Self { content: Arc::new(content), skills, shared: None }
+    }
+
+    /// The skills of all callers, with those that only one caller sees. Their URIs are within
+    /// prefixes of their own.
+    pub(in crate::router) fn with_private(
+        generation: u64,
+        shared: Arc<Self>,
+        groups: &[Arc<SkillGroup>],
+        audience: Principal,
+    ) -> Self {
+        let segments = groups.iter().flat_map(|group| group.segments.iter().cloned()).collect();
+        let part = PrivatePart { audience, shared: shared.content.clone(), segments };
+        let content = Arc::new(CatalogContent::with_private(generation, part));
+        let skills = groups.iter().flat_map(|group| group.skills.iter().cloned()).collect();
+        Self { content, skills, shared: Some(shared) }
+    }
+
+    /// The skill whose `SKILL.md` has this public URI.
+    fn listed(&self, uri: &str) -> Option<&ListedSkill> {
+        self.skills.get(uri).or_else(|| self.shared.as_ref()?.listed(uri))
     }
 
     /// Finds the part of a skill that has this URI. A file of a nested skill belongs to the skills
@@ -80,7 +103,7 @@ impl SkillCatalog {
         }
         let mut found = folders(uri).filter_map(|folder| {
             let own = [folder, "/", SKILL_FILE].concat();
-            let (owner, listed) = (self.content.owner(&own)?, self.skills.get(&*own)?);
+            let (owner, listed) = (self.content.owner(&own)?, self.listed(&own)?);
             Some(FoundSkill { owner, part: listed.part(uri, part)? })
         });
         let innermost = found.next()?;
@@ -107,6 +130,28 @@ impl ListedSkill {
 }
 
 impl SkillGroup {
+    pub(in crate::router) fn len(&self) -> usize {
+        self.skills.len()
+    }
+
+    pub(in crate::router) fn is_empty(&self) -> bool {
+        self.skills.is_empty()
+    }
+
+    /// Whether the same skills are served.
+    pub(in crate::router) fn is_same(&self, other: &Self) -> bool {
+        self.skills == other.skills
+    }
+
+    /// Bytes that the group takes in memory.
+    pub(in crate::router) fn size(&self) -> usize {
+        let segments = self.segments.iter().map(|segment| segment.size_with_owners());
+        let skill = |(uri, listed): &(Arc<str>, ListedSkill)| {
+            size_of::<(Arc<str>, ListedSkill)>() + uri.len() + listed.skill.size()
+        };
+        segments.sum::<usize>() + self.skills.iter().map(skill).sum::<usize>()
+    }
+
     /// The skills that are served, with their owners.
     pub(super) fn served(&self) -> impl Iterator<Item = (&Owner, &ListedSkill)> {
         let owners = self.segments.iter().flat_map(|segment| segment.owners());

@@ -23,6 +23,7 @@ use crate::upstream::call::exchange::ExchangeEvent;
 use crate::upstream::call::request::{RequestParams, UpstreamRequest};
 use catalog::FoundPart;
 use domain::call::{Call, SkillPart};
+use domain::caller::Caller;
 use domain::document::Document;
 use domain::fault::{Fault, RequestFault, UpstreamFaultKind as Kind};
 use domain::server_request::ClientCapabilities;
@@ -49,7 +50,7 @@ pub(super) async fn answer(
 ) -> Result<Reply, Fault> {
     let began = Instant::now();
     let AskedSkill { uri, part } = asked;
-    let catalog = router.lists.settled(deadline).await;
+    let catalog = router.lists.catalog_for_skill(call, record, (uri, part), deadline).await;
     let (views, method) = (&router.lists.views, call.request.method());
     let may_use = |owner: &Owner| views.allows(&call.caller, method, &call.endpoint, owner);
     let found = catalog.skills.find(uri, part, may_use);
@@ -73,12 +74,12 @@ pub(super) async fn answer(
         FoundPart::Entry(entry) => SkillBody::Entry(entry.to_owned()),
         FoundPart::Directory(elements) => SkillBody::Directory(elements),
         FoundPart::File(file, skill) => {
-            let asking = AskedFile { owner, file, deadline };
+            let asking = AskedFile { owner, file, upstream, deadline };
             let offered = if is_snapshot {
                 let why = Kind::Unavailable("it does not offer the approved files".to_owned());
                 Err(Fault::upstream(owner.upstream.as_str(), why))
             } else {
-                read(upstream, (call, &authorized), asking, channel).await
+                read(router, (call, &authorized), asking, channel).await
             };
             let result = match offered {
                 Ok(result) => result,
@@ -101,6 +102,7 @@ pub(super) async fn answer(
 pub(super) struct AskedFile<'a> {
     pub owner: &'a Owner,
     pub file: &'a SkillFile,
+    pub upstream: &'a Arc<Upstream>,
     pub deadline: Instant,
 }
 
@@ -109,12 +111,12 @@ pub(super) struct AskedFile<'a> {
 /// # Errors
 /// The faults of the upstream, one of which is a file that differs from its entry.
 pub(super) async fn read(
-    upstream: &Arc<Upstream>,
+    router: &Router,
     (call, authorized): (&Call, &Authorized<'_>),
     asked: AskedFile<'_>,
     channel: &CallChannel,
 ) -> Result<Document, Fault> {
-    let AskedFile { owner, file, deadline } = asked;
+    let AskedFile { owner, file, upstream, deadline } = asked;
     let request = UpstreamRequest {
         params: RequestParams::ReadFile { skill: owner.raw_name.clone(), uri: file.uri.clone() },
         forwarded: call.forwarded.clone(),
@@ -134,7 +136,7 @@ pub(super) async fn read(
             Err(fault) => {
                 if matches!(&fault.kind, Kind::Error { code: -32602 | -32002, .. }) {
                     // It no longer has a file that it lists.
-                    upstream.doubt_list();
+                    doubt_list(router, upstream, &call.caller);
                 }
                 return Err(fault.into());
             }
@@ -144,9 +146,18 @@ pub(super) async fn read(
     match refused {
         None => Ok(result),
         Some(why) => {
-            upstream.doubt_list();
+            doubt_list(router, upstream, &call.caller);
             Err(Fault::upstream(owner.upstream.as_str(), Kind::Protocol(why)))
         }
+    }
+}
+
+/// Has the list of an upstream fetched again soon, which differs from what a caller got.
+fn doubt_list(router: &Router, upstream: &Upstream, caller: &Caller) {
+    let private = router.lists.caller_lists.as_ref();
+    match private.filter(|_| upstream.config().lists_per_caller()) {
+        Some(lists) => lists.doubt(caller, &upstream.config().id),
+        None => upstream.doubt_list(),
     }
 }
 

@@ -137,8 +137,8 @@ pub(in crate::router) async fn get(
     let task = task(arguments)?;
     let ListedSkill { prefix, skill } = skill;
     let file = skill.own_file().ok_or(Fault::Internal)?;
-    let asking = AskedFile { owner, file, deadline };
-    let result = read(upstream, (call, authorized), asking, channel).await?;
+    let asking = AskedFile { owner, file, upstream, deadline };
+    let result = read(router, (call, authorized), asking, channel).await?;
     let protocol = |why: &str| Fault::upstream(owner.upstream.as_str(), Kind::Protocol(why.into()));
     let text = super::file::text(result.json());
     let text =

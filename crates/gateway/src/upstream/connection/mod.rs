@@ -58,6 +58,8 @@ pub(crate) struct Negotiated {
     pub declares_at_open: bool,
     /// See [`Connection::notifies`].
     pub notifies: bool,
+    /// See [`Connection::has_skills`].
+    pub has_skills: bool,
 }
 
 /// A connection to an MCP server.
@@ -342,6 +344,7 @@ impl Connection {
             is_shared: self.is_shared(),
             declares_at_open: self.declares_at_open(),
             notifies: self.notifies(),
+            has_skills: self.has_skills(),
         }
     }
 
