@@ -275,7 +275,7 @@ async fn all_prompts_of_an_upstream_are_approved_after_a_summary() {
 }
 
 /// Commits all files of a folder as this person.
-fn commit(folder: &Folder, who: &str) {
+pub(super) fn commit(folder: &Folder, who: &str) {
     let (name, email) = (format!("user.name={who}"), format!("user.email={who}@example.com"));
     for arguments in [
         &["init", "-q"][..],

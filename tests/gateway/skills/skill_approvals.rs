@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 
 use super::{REFUNDS, discovered, file, refused, skill, uris};
+use crate::approval_review::commit;
 use crate::approvals::{Folder, enforced, short_list};
 use crate::support::{Client, Process, Received, Upstream, eventually, metrics};
 
@@ -261,4 +262,26 @@ async fn the_admin_api_shows_the_files_of_a_skill_and_decides_on_these() {
     let objects = if done.status == 200 { folder.objects() } else { Vec::new() };
     assert!(!objects.iter().any(|object| object.contains("NO LIMIT")), "{objects:?}");
     process.stop().await;
+}
+
+#[tokio::test]
+async fn the_second_of_two_approvals_is_not_that_of_the_person_who_changed_a_file_of_the_skill() {
+    let library = "[upstreams.lib]\ntransport = \"library\"\npath = \"prompts\"\n";
+    let folder = Folder::new(&(enforced("approvers = 2\n") + library));
+    let own = folder.path().join("prompts/my team/refunds");
+    std::fs::create_dir_all(&own).unwrap();
+    let name = "skill://lib/my%20team/refunds/SKILL.md";
+    let approve = async |who: &str| {
+        folder.approvals_as(who, "", &["approve", name, "--yes", "--why", "read"]).await
+    };
+    std::fs::write(own.join("SKILL.md"), REFUNDS).unwrap();
+    commit(&folder, "bob");
+    std::fs::write(own.join("limits.md"), "at most 100").unwrap();
+    commit(&folder, "ada");
+    let first = approve("carol").await;
+    assert!(first.stdout.starts_with("Approved by one of two"), "{first:?}");
+    let refused = approve("ada").await;
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains(": ada changed its file in commit "), "{refused:?}");
+    assert_eq!(approve("bob").await.stdout, format!("Approved: {name}\n"));
 }

@@ -21,6 +21,7 @@ pub use examined::{Examined, OfferedVersion, examine_all};
 pub use parts::{VersionPart, VersionParts};
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -32,7 +33,7 @@ use lock_change::{ChangedLock, change_lock};
 use probe::ProbedText;
 
 use crate::router::RouterSharedState;
-use crate::router::approval::ApprovalRow;
+use crate::router::approval::{ApprovalRow, OfferedPrompt};
 use crate::router::blocking::beside_calls;
 use crate::router::catalog::Catalog;
 use crate::upstream::library::{FileChange, source_object};
@@ -40,6 +41,7 @@ use config::lock::{Lock, StoreError};
 use config::{ApprovalRules, Config, Transport, UpstreamSettings};
 use domain::approval::{Approval, ApprovalKind, Attribution, NO_ARGUMENTS, Version};
 use domain::name::UpstreamId;
+use domain::percent;
 use domain::prompt::SourcePlace;
 
 /// A decision on prompts.
@@ -108,6 +110,8 @@ pub struct Approvals {
     /// The longest source of a prompt, in bytes (`max_message`), of each upstream whose prompts are
     /// files.
     libraries: BTreeMap<UpstreamId, usize>,
+    /// The folders of the libraries whose files are edited in place.
+    folders: BTreeMap<UpstreamId, PathBuf>,
     shared: Arc<RouterSharedState>,
 }
 
@@ -123,7 +127,12 @@ impl Approvals {
         let libraries = config.upstreams.iter().filter(has_files);
         let max_source = |up: &UpstreamSettings| (up.id.clone(), up.settings.max_message);
         let libraries = libraries.map(max_source).collect();
-        Self { rules: config.approvals.clone(), catalog, libraries, shared }
+        let folder = |up: &UpstreamSettings| match &up.transport {
+            Transport::Library(library) => Some((up.id.clone(), library.folder.clone())),
+            _ => None,
+        };
+        let folders = config.upstreams.iter().filter_map(folder).collect();
+        Self { rules: config.approvals.clone(), catalog, libraries, folders, shared }
     }
 
     /// Returns all prompts that are offered or in the lock file, by their public names.
@@ -209,13 +218,22 @@ impl Approvals {
     /// Notes the library files that the person who decides has changed last, where git tells.
     async fn note_own_changes(&self, prompts: &mut [Examined], decider: &Decider) {
         for examined in prompts {
-            let prompt = examined.row.offered.as_ref().map(|offered| &offered.prompt);
-            let source = prompt.and_then(|prompt| prompt.source.as_ref());
-            let place = source.map(|source| &source.place);
-            let Some(SourcePlace::File { path, .. }) = place else { continue };
-            let Ok(change) = FileChange::last(path.clone()).await else { return };
+            let Some(place) = self.place_of(&examined.row) else { continue };
+            let Ok(change) = FileChange::last(place).await else { return };
             let mut names = std::iter::once(&decider.by).chain(&decider.known_as);
             examined.own_change = change.filter(|change| names.any(|name| change.is_by(name)));
+        }
+    }
+
+    /// Returns the file of a library prompt, or the folder of a library skill.
+    fn place_of(&self, row: &ApprovalRow) -> Option<PathBuf> {
+        let OfferedPrompt { prompt, skill, .. } = row.offered.as_ref()?;
+        if let Some(skill) = skill {
+            return Some(self.folders.get(&row.upstream)?.join(percent::decoded(&skill.path)?));
+        }
+        match &prompt.source.as_ref()?.place {
+            SourcePlace::File { path, .. } => Some(path.clone()),
+            SourcePlace::Kept(_) => None,
         }
     }
 

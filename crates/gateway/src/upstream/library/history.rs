@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use crate::upstream::git::program::GitCall;
 use base::platform::{blocking, platform};
 
-/// The last commit that changed a file.
+/// The last commit that changed a file, or the files of a folder.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct FileChange {
     pub author: String,
@@ -52,8 +52,9 @@ const OPTIONS: [&str; 6] = [
 ];
 
 impl FileChange {
-    /// Returns the last commit that changed a file. `None` where git does not tell: there is no
-    /// git, no repository that it trusts, no commit of the file, or the file has changed since.
+    /// Returns the last commit that changed a file or a folder. `None` where git does not tell:
+    /// there is no git, no repository that it trusts, no commit of the file, or the file has changed
+    /// since.
     ///
     /// # Errors
     /// [`Hangs`] when git takes too long.
