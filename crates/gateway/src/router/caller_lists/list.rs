@@ -319,6 +319,7 @@ const COMPOSED_AT_ONCE: usize = 5_000;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::router::segment::SegmentWriter;
     use domain::caller::Caller;
     use domain::name::UpstreamId;
 
