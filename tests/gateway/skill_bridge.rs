@@ -8,6 +8,8 @@ use crate::support::gateway::api_key;
 use crate::support::upstream::Received;
 use crate::support::{Client, ClientMode, Gateway, ModeClient, Upstream, eventually};
 
+mod prompts_as_skills;
+
 const AS_PROMPTS: &str = "expose_skills = [\"prompts\"]\n";
 const TOOLS: &str = "[server]\nexpose = [\"prompts\", \"tools\"]\n";
 

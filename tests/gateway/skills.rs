@@ -69,7 +69,7 @@ pub(super) async fn simple(base: &str) -> Upstream {
     upstream(json!([skill(base, &[("SKILL.md", REFUNDS)])]), |asked| file(asked, REFUNDS)).await
 }
 
-async fn uris(client: &Client) -> Vec<String> {
+pub(super) async fn uris(client: &Client) -> Vec<String> {
     let result = client.ask("skills/list", json!({})).await;
     let skills = result["skills"].as_array().unwrap().iter();
     skills.map(|skill| skill["uri"].as_str().unwrap().to_owned()).collect()
@@ -95,7 +95,7 @@ pub(super) async fn post_at(client: &Client, path: &str, method: &str, params: V
     client.send("POST", path, &headers, body.to_string().as_bytes()).await
 }
 
-fn library(files: &[(&str, &str)]) -> (String, tempfile::TempDir) {
+pub(super) fn library(files: &[(&str, &str)]) -> (String, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in files {
         let path = folder.path().join(name);

@@ -1,6 +1,9 @@
-//! The exposure of an endpoint: prompts, tools that stand for prompts, or both.
+//! The exposure of an endpoint: prompts, and tools and skills that stand for prompts.
 
 use super::reader::Section;
+use super::upstream::Transport;
+use super::{Config, View};
+use domain::name::UpstreamId;
 
 /// How the prompts of one endpoint are offered (`expose`, `tools`, `tools_max`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -9,6 +12,8 @@ pub struct Exposure {
     pub prompts: bool,
     /// Whether prompts are offered as tools.
     pub tools: bool,
+    /// Whether prompts without required arguments are offered as skills.
+    pub skills: bool,
     pub form: ToolForm,
     /// Most prompts of the endpoint for [`ToolForm::Each`]; with more, the form is
     /// [`ToolForm::Pair`].
@@ -29,19 +34,21 @@ pub enum ToolForm {
 enum ExposureKind {
     Prompts,
     Tools,
+    Skills,
 }
 
 impl Default for Exposure {
     fn default() -> Self {
-        Self { prompts: true, tools: false, form: ToolForm::Pair, tools_max: 100 }
+        Self { prompts: true, tools: false, skills: false, form: ToolForm::Pair, tools_max: 100 }
     }
 }
 
 /// The keys that `[server]` and views have.
 const KEYS: &str = r#"
 expose = ["prompts"], such as ["tools"]: The form in which the endpoint offers its prompts. `"tools"`
-    offers them as tools, for hosts and models that know no prompts. Without `"prompts"`, the
-    methods for prompts are −32601. See docs/tools.md.
+    offers them as tools, for hosts and models that know no prompts. See docs/tools.md. `"skills"`
+    offers those without required arguments as skills. See docs/skills.md. Without `"prompts"`, the
+    methods for prompts are −32601.
 tools: `"pair"` offers two tools, `find_prompt` and `use_prompt`. `"each"` offers one tool for each
     prompt.
 tools_max: With `tools = "each"`: the most prompts that an endpoint offers one by one, counted
@@ -51,17 +58,51 @@ tools_max: With `tools = "each"`: the most prompts that an endpoint offers one b
 /// Reads `expose`, `tools` and `tools_max`. Keys that are not set are as in `base`.
 pub(super) fn read(section: &mut Section<'_>, base: &Exposure) -> Exposure {
     section.explain(KEYS);
-    let kinds = section
-        .choices("expose", &[("prompts", ExposureKind::Prompts), ("tools", ExposureKind::Tools)]);
+    let kinds = section.choices(
+        "expose",
+        &[
+            ("prompts", ExposureKind::Prompts),
+            ("tools", ExposureKind::Tools),
+            ("skills", ExposureKind::Skills),
+        ],
+    );
     let is_set = section.was_read("expose");
     if is_set && kinds.is_empty() {
-        section.mistake("expose", "must name \"prompts\", \"tools\" or both");
+        section.mistake(
+            "expose",
+            "must name \"prompts\", \"tools\" or \"skills\", or several of them",
+        );
     }
+    let is_exposed = |kind, base| if is_set { kinds.contains(&kind) } else { base };
     let forms = [("pair", ToolForm::Pair), ("each", ToolForm::Each)];
     Exposure {
-        prompts: if is_set { kinds.contains(&ExposureKind::Prompts) } else { base.prompts },
-        tools: if is_set { kinds.contains(&ExposureKind::Tools) } else { base.tools },
+        prompts: is_exposed(ExposureKind::Prompts, base.prompts),
+        tools: is_exposed(ExposureKind::Tools, base.tools),
+        skills: is_exposed(ExposureKind::Skills, base.skills),
         form: section.choice("tools", base.form, &forms),
         tools_max: section.count("tools_max", base.tools_max, 1..=100_000),
     }
+}
+
+impl Config {
+    /// Whether an endpoint offers prompts of an upstream as skills.
+    pub fn offers_as_skills(&self, upstream: &UpstreamId) -> bool {
+        let serves = |view: &View| view.exposure.skills && view.upstreams.contains(upstream);
+        self.server.exposure.skills || self.views.iter().any(serves)
+    }
+}
+
+/// Notes the libraries and prompt stores whose prompts are offered as skills.
+pub(super) fn note_skills(config: &mut Config) {
+    let mut upstreams = std::mem::take(&mut config.upstreams);
+    for upstream in &mut upstreams {
+        upstream.settings.prompts_as_skills = match upstream.transport {
+            Transport::Library(_) | Transport::Git(_) | Transport::Store(_) => {
+                config.offers_as_skills(&upstream.id)
+            }
+            // Their texts are known by approvals alone.
+            Transport::Http(_) | Transport::Sse(_) | Transport::Stdio(_) => false,
+        };
+    }
+    config.upstreams = upstreams;
 }

@@ -358,6 +358,7 @@ impl Config {
             settings: Arc::default(),
         };
         rest::note_tools(&mut config);
+        exposure::note_skills(&mut config);
         for key in ["mcpServers", "servers", "mcp_servers"] {
             root.reject(
                 key,

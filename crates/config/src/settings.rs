@@ -63,6 +63,8 @@ pub struct Settings {
     pub approval_probes: bool,
     /// Environment variables that a child process inherits beside those that each inherits.
     pub inherit: Vec<String>,
+    /// Whether the prompts are rendered when they are read, since an endpoint offers them as skills.
+    pub prompts_as_skills: bool,
 }
 
 /// Treatment of a prompt whose definition changes under the same name.
@@ -239,6 +241,8 @@ fn read(section: &mut Section<'_>, base: &Settings) -> Settings {
         label_elicitations: section.flag("label_elicitations", base.label_elicitations),
         approval_probes: section.flag("approval_probes", base.approval_probes),
         inherit: inherit(section, &base.inherit),
+        // Noted once all endpoints are read.
+        prompts_as_skills: false,
     }
 }
 
@@ -322,6 +326,7 @@ impl Default for Settings {
             label_elicitations: true,
             approval_probes: true,
             inherit: Vec::new(),
+            prompts_as_skills: false,
         }
     }
 }

@@ -224,6 +224,12 @@ impl CallOverlay {
         self.presets.iter().any(|preset| preset.name == name)
     }
 
+    /// Whether the upstream gets arguments that the client does not give.
+    pub fn adds_arguments(&self) -> bool {
+        let mut changed = self.arguments.iter();
+        changed.any(|changed| changed.default.is_some()) || self.declared_presets().next().is_some()
+    }
+
     /// Returns the messages before those of the upstream.
     pub fn before(&self) -> &[AddedMessage] {
         &self.before

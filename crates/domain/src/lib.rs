@@ -45,6 +45,7 @@ mod prompt_shape;
 pub mod prompt_version;
 pub mod prompt;
 pub mod skill_prompt;
+pub mod prompt_skill;
 pub mod content;
 pub mod content_repair;
 pub mod translate;

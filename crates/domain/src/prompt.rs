@@ -39,6 +39,8 @@ pub struct Prompt {
     pub version: Option<Arc<PromptVersion>>,
     /// The gateways between this one and its server.
     pub via: Via,
+    /// The result of a get without arguments as JSON text, where a library knows it beforehand.
+    pub result: Option<Arc<str>>,
 }
 
 /// The source of a library prompt.
@@ -166,6 +168,7 @@ impl Prompt {
             source: None,
             version: None,
             via: Via::NONE,
+            result: None,
         }
     }
 

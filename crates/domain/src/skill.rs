@@ -199,7 +199,12 @@ impl Skill {
 
     /// Returns the public URI of its `SKILL.md`.
     pub fn public_uri(&self, prefix: &Prefix) -> String {
-        [&self.public_folder(prefix), "/", SKILL_FILE].concat()
+        Self::uri_of(prefix, &self.path)
+    }
+
+    /// Returns the public URI of the `SKILL.md` of the skill with this path.
+    pub fn uri_of(prefix: &Prefix, path: &str) -> String {
+        [&public_uri(prefix, path), "/", SKILL_FILE].concat()
     }
 
     /// Returns its `SKILL.md`.
@@ -323,7 +328,7 @@ pub fn checked_front_matter(front: Option<Json<'_>>) -> Result<String, String> {
 }
 
 /// Whether a text is a name of the Agent Skills format.
-fn is_name(text: &str) -> bool {
+pub(crate) fn is_name(text: &str) -> bool {
     let is_letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     (1..=MAX_NAME).contains(&text.len())
         && text.chars().all(is_letter)

@@ -19,7 +19,7 @@ use audit::verify::regular::RegularOutcome;
 use domain::caller::CONSOLE;
 use domain::percent;
 use gateway::router::UpstreamStatus;
-use gateway::router::catalog::Catalog;
+use gateway::router::catalog::{Catalog, LeftOut, LeftOutBy};
 
 /// The first page.
 #[derive(Template)]
@@ -168,7 +168,10 @@ fn tiles_of_traffic(hour: &Traffic, day: &Traffic) -> Vec<Tile> {
 fn tiles_of_catalog(catalog: &Catalog, status: &[UpstreamStatus]) -> [Tile; 3] {
     let up = status.iter().filter(|upstream| upstream.state == "up").count();
     let waiting: usize = status.iter().map(|upstream| upstream.undecided).sum();
-    let (prompts, left_out) = (catalog.content.prompt_count(), catalog.content.left_out.len());
+    let prompts = catalog.content.prompt_count();
+    // One that is no skill is a prompt nevertheless.
+    let is_left_out = |left_out: &&LeftOut| left_out.by != LeftOutBy::NoSkill;
+    let left_out = catalog.content.left_out.iter().filter(is_left_out).count();
     let note = |is_needed: bool, text: String| if is_needed { text } else { String::new() };
     [
         Tile {

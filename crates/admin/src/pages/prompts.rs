@@ -229,6 +229,7 @@ fn left_out_row(prompt: &LeftOut) -> LeftOutRow {
             let name = percent::encoded_segment(&prompt.raw_name);
             ("Decide on it", format!("/approvals?upstream={id}&q={name}"))
         }
+        LeftOutBy::NoSkill => ("Change expose", "/configuration?q=expose".to_owned()),
     };
     LeftOutRow { prompt: prompt.clone(), repair, page }
 }

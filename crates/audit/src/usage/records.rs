@@ -165,7 +165,9 @@ impl OpenCalls {
     }
 
     fn received(&mut self, record: &RecordMembers<'_>, each: &mut dyn FnMut(&CountedCall<'_>)) {
-        let is_get = record.method.is_some_and(|m| m.is(Method::Get.as_str()));
+        let is = |method: Method| record.method.is_some_and(|m| m.is(method.as_str()));
+        // To read a skill that stands for a prompt is to get the prompt.
+        let is_get = is(Method::Get) || is(Method::ReadFile) && record.served.is_some();
         // Probes of the gateway are no uses.
         let is_probe = record.caller.is_some_and(|caller| caller.is(PROBER));
         let Some(id) = record.call().filter(|_| is_get && !is_probe) else {

@@ -20,7 +20,8 @@ use domain::fault::{Fault, TransportFault, UpstreamFault, UpstreamFaultKind};
 /// completed as cancelled.
 pub struct CallRecord {
     open: Option<OpenRecord>,
-    /// The public name of the version that a rollout serves, also where nothing is recorded.
+    /// The public name of the version that a rollout serves, or of the prompt that a skill stands
+    /// for, also where nothing is recorded.
     served: OnceLock<Arc<str>>,
 }
 
@@ -127,6 +128,12 @@ impl CallRecord {
         self.open.as_ref().is_some_and(|open| open.ledger.refuses())
     }
 
+    /// Notes the public name of the prompt that a skill stands for.
+    pub(crate) fn note_prompt(&self, public_name: &Arc<str>) {
+        let _ = self.served.set(public_name.clone());
+        self.amend(|event| event.text("served", public_name));
+    }
+
     /// Notes that a list is allowed. No upstream is called, so `received` is written together with
     /// `completed`.
     pub(super) fn listed(&self) {
@@ -222,7 +229,8 @@ impl CallRecord {
         }
     }
 
-    /// The public name of the version that a rollout has chosen for the call.
+    /// The public name of the version that a rollout has chosen for the call, or of the prompt that
+    /// the skill stands for.
     pub(crate) fn served(&self) -> Option<&Arc<str>> {
         self.served.get()
     }

@@ -216,6 +216,15 @@ impl ApprovedTexts {
         beside_calls(move || store.file(&digest)).await
     }
 
+    /// Reads the approved text of a get without arguments, if there is one. Blocks.
+    ///
+    /// # Errors
+    /// Its object cannot be had.
+    pub(super) fn exact_text(&self) -> Option<Result<String, ObjectError>> {
+        let digest = self.version.texts.get(NO_ARGUMENTS)?;
+        Some(self.store.object(digest))
+    }
+
     /// Reads the approved text of a get.
     ///
     /// # Errors

@@ -71,6 +71,8 @@ pub struct SkillCatalog {
     pub(super) skills: HashMap<Arc<str>, ListedSkill>,
     /// `Some`: the skills are those of one caller only, beside these of all callers.
     pub(super) shared: Option<Arc<SkillCatalog>>,
+    /// The same with those that stand for prompts, if there are any.
+    pub(super) with_prompts: Option<Arc<SkillCatalog>>,
 }
 
 /// The private part of a content for one caller.
@@ -128,12 +130,15 @@ pub enum LeftOutBy {
     Change,
     Overlay,
     Approval,
+    /// No skill stands for it, where prompts are skills. It is a prompt nevertheless.
+    NoSkill,
 }
 
 impl LeftOutBy {
-    /// Whether an operator has left it out: an overlay drops it, or nobody has approved it.
+    /// Whether an operator has left it out: an overlay drops it, it is not approved, or it is left
+    /// out as a skill only.
     pub(super) fn is_wanted(self) -> bool {
-        matches!(self, Self::Overlay | Self::Approval)
+        matches!(self, Self::Overlay | Self::Approval | Self::NoSkill)
     }
 }
 

@@ -101,7 +101,7 @@ impl Lists {
         let place = cursor.map(|token| cursors.open(token)).transpose()?;
         let owned = if kind == ListKind::Tools { ListKind::Prompts } else { kind };
         let (catalog, prompts) = self.viewed(call, owned, deadline).await?;
-        let content = content_of(&catalog, kind);
+        let content = self.content(&catalog, kind, &call.endpoint);
         let has_skills = kind == ListKind::Tools && self.has_skills(&call.endpoint);
         let incomplete = self.incomplete(&catalog, owned, &prompts, call)?;
         let cut_at = Instant::now();
@@ -160,10 +160,23 @@ impl Lists {
         deadline: Instant,
     ) -> Result<(Arc<Catalog>, Arc<ListView>), Fault> {
         let catalog = self.settled_for(call, deadline).await;
-        let content = content_of(&catalog, kind);
+        let content = self.content(&catalog, kind, &call.endpoint);
         let viewing = self.views.view_of(kind, content, &call.caller, &call.endpoint);
         let view = within(deadline, viewing).await?;
         Ok((catalog, view))
+    }
+
+    /// The elements that a list at an endpoint is of.
+    fn content<'a>(
+        &self,
+        catalog: &'a Catalog,
+        kind: ListKind,
+        endpoint: &str,
+    ) -> &'a Arc<CatalogContent> {
+        match kind {
+            ListKind::Prompts | ListKind::Tools => &catalog.content,
+            ListKind::Skills => &self.views.skills_at(&catalog.skills, endpoint).content,
+        }
     }
 
     /// How long a client may keep a complete list. The ttl of an upstream whose prompts the caller
@@ -250,7 +263,7 @@ impl Lists {
             if !differ && self.views.serves_all(endpoint) {
                 return true;
             }
-            if content_of(catalog, kind).everyone.lists(&part.upstream) {
+            if self.content(catalog, kind, endpoint).everyone.lists(&part.upstream) {
                 return view.lists(&part.upstream);
             }
             let prefix = self.prefixes.get(&part.upstream);
@@ -331,14 +344,6 @@ impl Lists {
         let private = self.caller_lists.as_ref();
         self.has_skills(endpoint)
             || private.is_some_and(|lists| lists.may_have_skills(&self.views, endpoint))
-    }
-}
-
-/// The elements that a list is of.
-fn content_of(catalog: &Catalog, kind: ListKind) -> &Arc<CatalogContent> {
-    match kind {
-        ListKind::Prompts | ListKind::Tools => &catalog.content,
-        ListKind::Skills => &catalog.skills.content,
     }
 }
 

@@ -345,7 +345,7 @@ impl Router {
     fn count_use(&self, call: &Call, owner: &Owner, began: Instant) {
         let (method, upstream) = (call.request.method(), owner.upstream.as_str());
         let metrics = self.shared.telemetry.metrics();
-        metrics.used(method, upstream, &owner.public_name, began.elapsed());
+        metrics.used(method, upstream, owner.known_name(), began.elapsed());
     }
 
     /// A subscription to changes of the lists that the caller sees at the endpoint, debounced.
@@ -419,14 +419,15 @@ impl Router {
     /// Returns the public name and the upstream of the prompt that a call names; `None` if no
     /// prompt that its caller may know has the name.
     pub(crate) fn named(&self, call: &Call) -> Option<(Arc<str>, UpstreamId)> {
-        let names = |owner: &Owner| (owner.public_name.clone(), owner.upstream.clone());
+        let names = |owner: &Owner| (owner.known_name().clone(), owner.upstream.clone());
         let (name, kind) = match &call.request {
             Request::Get { name, name_kind, .. } => (name, *name_kind),
             Request::Complete { name, .. } => (name, NameKind::Public),
             Request::ReadLink { link, .. } => (&link.as_ref()?.name, NameKind::Public),
             Request::Skill { uri, part } => {
                 let catalog = self.lists.catalog.load();
-                let found = catalog.skills.find(uri, *part, |_| true);
+                let skills = self.lists.views.skills_at(&catalog.skills, &call.endpoint);
+                let found = skills.find(uri, *part, |_| true);
                 return found.map(|found| names(found.owner)).or_else(|| {
                     let lists = self.lists.caller_lists.as_ref()?;
                     lists.find_skill(&call.caller, uri, *part, names)
@@ -505,10 +506,12 @@ impl Router {
         self.upstreams.iter().any(|(id, upstream)| upstream.config().seals_links() && is_served(id))
     }
 
-    /// Whether a URI is one of a file of a skill, regardless of endpoint and caller.
-    pub(crate) fn is_of_skill(&self, uri: &str) -> bool {
+    /// Whether a URI is one of a file of a skill of an endpoint, regardless of view and caller.
+    pub(crate) fn is_of_skill(&self, endpoint: &str, uri: &str) -> bool {
+        let catalog = self.lists.catalog.load();
+        let skills = self.lists.views.skills_at(&catalog.skills, endpoint);
         let private = self.lists.caller_lists.as_ref();
-        self.lists.catalog.load().skills.find(uri, SkillPart::File, |_| true).is_some()
+        skills.find(uri, SkillPart::File, |_| true).is_some()
             || private.is_some_and(|lists| lists.may_have_skill(uri))
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::approval::PromptApproval;
 use domain::call_overlay::CallOverlay;
+use domain::document::Document;
 use domain::name::{Prefix, UpstreamId};
 use domain::prompt::Argument;
 use domain::prompt_version::PromptVersion;
@@ -26,6 +27,9 @@ pub struct Owner {
     pub version: Option<Arc<PromptVersion>>,
     /// The skill that the prompt stands for. Its path is then the raw name.
     pub(super) skill: Option<Arc<ListedSkill>>,
+    /// The public name of the prompt that the skill stands for, which has its raw name, approval
+    /// and digest.
+    pub(super) prompt_name: Option<Arc<str>>,
 }
 
 /// A skill behind the prefix of its upstream.
@@ -33,6 +37,8 @@ pub struct Owner {
 pub(super) struct ListedSkill {
     pub prefix: Prefix,
     pub skill: Arc<Skill>,
+    /// The result of reading its `SKILL.md`, if it stands for a prompt.
+    pub text: Option<Document>,
 }
 
 impl Owner {
@@ -40,6 +46,12 @@ impl Owner {
     /// `versions` list and serve.
     pub fn is_version(&self) -> bool {
         self.version.as_ref().is_some_and(|version| version.is_apart(&self.raw_name))
+    }
+
+    /// The public name that views, metrics and usage know it by: that of the prompt, if it is a
+    /// skill that stands for one.
+    pub(super) fn known_name(&self) -> &Arc<str> {
+        self.prompt_name.as_ref().unwrap_or(&self.public_name)
     }
 
     /// The prompt, as access decisions see it.

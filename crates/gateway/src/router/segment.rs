@@ -98,6 +98,7 @@ impl SegmentWriter {
             approval,
             version: prompt.version.clone(),
             skill: None,
+            prompt_name: None,
         };
         self.push_prompt(owner, |out| {
             prompt.via.write_element(out, |out| prompt.write(&entry.public_name, out));

@@ -9,6 +9,7 @@ use unicode_normalization::UnicodeNormalization;
 use super::approval::ApprovalSettings;
 use crate::upstream::driver::DriverId;
 use config::{Config, OnChangedDefinition};
+use domain::hidden_text::HiddenText;
 use domain::name::{Prefix, UpstreamId};
 use domain::overlay::Overlay;
 
@@ -24,6 +25,8 @@ pub struct UpstreamSource {
     pub approvals: ApprovalSettings,
     /// Whether each skill is a prompt, too.
     pub skills_as_prompts: bool,
+    /// `Some`: each prompt that requires no argument is a skill, too, with its text so treated.
+    pub prompts_as_skills: Option<HiddenText>,
 }
 
 impl UpstreamSource {
@@ -38,6 +41,9 @@ impl UpstreamSource {
             overlays: overlays.cloned().collect(),
             approvals: ApprovalSettings::new(&config.approvals, &upstream.id),
             skills_as_prompts: upstream.skills_as_prompts,
+            prompts_as_skills: config
+                .offers_as_skills(&upstream.id)
+                .then_some(upstream.settings.content),
         }
     }
 }

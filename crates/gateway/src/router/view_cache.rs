@@ -229,23 +229,26 @@ impl ViewCache {
     /// The endpoints with more skills than hosts take from one server, and how many they have,
     /// before rights.
     pub(crate) fn beyond_hosts<'a>(&'a self, skills: &SkillCatalog) -> Vec<(&'a str, SkillCount)> {
-        let content = &skills.content;
-        let everyone = &content.everyone;
-        let all = SkillCount { skills: everyone.len(), bytes: everyone.text_size() };
-        if !exceeds_hosts(all) {
-            return Vec::new();
-        }
-        let count = |(endpoint, part): (&'a String, &CatalogPart)| {
-            let served = content.owners().filter(|owner| {
-                part.upstreams.contains(&owner.upstream) && part.serves_name(&owner.public_name)
-            });
-            let mut count = SkillCount::default();
-            let sizes = served.filter_map(|owner| content.listed(&owner.public_name));
-            sizes.for_each(|entry| count.add(entry.text().len()));
-            (endpoint.as_str(), count)
+        let count = |endpoint: &'a String| {
+            let content = &self.skills_at(skills, endpoint).content;
+            let everyone = &content.everyone;
+            let all = SkillCount { skills: everyone.len(), bytes: everyone.text_size() };
+            // Few endpoints need a count of their own.
+            let part = self.parts.get(endpoint).filter(|_| exceeds_hosts(all));
+            (endpoint.as_str(), part.map_or(all, |part| part.count_skills(content)))
         };
-        let counts = self.parts.iter().map(count).chain([(self.main.0.as_str(), all)]);
+        let counts = self.parts.keys().chain([&self.main.0]).map(count);
         counts.filter(|(_, count)| exceeds_hosts(*count)).collect()
+    }
+
+    /// The skills of an endpoint, before its view: with those that stand for prompts, if it offers
+    /// prompts as skills.
+    pub(super) fn skills_at<'a>(
+        &self,
+        skills: &'a SkillCatalog,
+        endpoint: &str,
+    ) -> &'a SkillCatalog {
+        skills.exposed(self.exposure(endpoint).skills)
     }
 
     /// The number of prompts of an endpoint, before rights.
@@ -274,7 +277,7 @@ impl ViewCache {
 
     /// Whether an endpoint serves any skill, regardless of the caller: rights must not show.
     pub(crate) fn has_skills(&self, skills: &SkillCatalog, endpoint: &str) -> bool {
-        let content = &skills.content;
+        let content = &self.skills_at(skills, endpoint).content;
         let Some(part) = self.parts.get(endpoint) else { return content.prompt_count() > 0 };
         let known = || part.has_skills.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, has_skills)) = known().filter(|(of, _)| *of == content.generation) {
@@ -609,7 +612,18 @@ impl ViewCache {
 
 impl CatalogPart {
     fn serves_prompt(&self, owner: &Owner) -> bool {
-        (self.has_versions || !owner.is_version()) && self.serves_name(&owner.public_name)
+        (self.has_versions || !owner.is_version()) && self.serves_name(owner.known_name())
+    }
+
+    /// The number of skills that the part has, before rights.
+    fn count_skills(&self, content: &CatalogContent) -> SkillCount {
+        let mut count = SkillCount::default();
+        let served = content.owners().filter(|owner| {
+            self.upstreams.contains(&owner.upstream) && self.serves_name(owner.known_name())
+        });
+        let entries = served.filter_map(|owner| content.listed(&owner.public_name));
+        entries.for_each(|entry| count.add(entry.text().len()));
+        count
     }
 
     fn serves_name(&self, public_name: &str) -> bool {
@@ -664,6 +678,7 @@ mod tests {
                 approval: PromptApproval::default(),
                 version: None,
                 skill: None,
+                prompt_name: None,
             };
             let text = format!(r#"{{"name":"{public_name}","title":"{version}"}}"#);
             segment.push_prompt(owner, |out| out.push_str(&text));

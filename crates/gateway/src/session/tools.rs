@@ -190,7 +190,9 @@ impl ServedMethods<'_> {
         let Some(uri) = uri else { return false };
         let Some(rest) = self.rest else { return self.may_have_skills() };
         let router = self.router;
-        rest.capabilities().skills || router.catalog().pending || router.is_of_skill(&uri)
+        rest.capabilities().skills
+            || router.catalog().pending
+            || router.is_of_skill(self.endpoint, &uri)
     }
 
     /// Whether a `resources/read` is for a link in a prompt, where links are sealed.

@@ -302,6 +302,7 @@ impl<'a> PromptProbe<'a> {
             approval: PromptApproval { state: row.decision.state, ..PromptApproval::default() },
             version: offered.prompt.version.clone(),
             skill: None,
+            prompt_name: None,
         };
         let got = async {
             let target = CallTarget {

@@ -86,6 +86,7 @@ impl World {
                 snapshot: true,
             },
             skills_as_prompts: false,
+            prompts_as_skills: None,
         }
     }
 

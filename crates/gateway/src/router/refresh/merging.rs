@@ -17,6 +17,7 @@ use crate::router::catalog::{
 use crate::router::owner::Owner;
 use crate::router::segment::{Segment, SegmentWriter};
 use crate::router::skills::catalog::{SkillGroup, SkillSource};
+use crate::router::skills::of_prompts::{self, ServedPrompt};
 use crate::router::skills::prompts::{PromptSource, SkillPrompts};
 use crate::router::source::composed;
 use crate::upstream::prompt_list::MalformedPrompt;
@@ -48,6 +49,8 @@ struct Group {
     /// belong.
     segments: Vec<Arc<Segment>>,
     skills: SkillGroup,
+    /// The same with those that stand for prompts, if there are any.
+    with_prompts: Option<SkillGroup>,
     left_out: Vec<LeftOut>,
     /// In the order of their hashes.
     texts: Vec<GroupText>,
@@ -107,8 +110,7 @@ impl Refresh {
         self.redefined.extend(redefined);
         self.log(&content);
         self.content = Arc::new(content);
-        let skills = self.groups.groups.values().map(|group| &group.skills);
-        self.skills = Arc::new(SkillCatalog::of(skills));
+        self.skills = Arc::new(self.groups.skills());
     }
 
     /// Panics in debug builds if a group is not what a merge would make now, or the content not
@@ -161,7 +163,8 @@ impl Refresh {
         let members: Vec<&KnownUpstream> = self.members(prefix).collect();
         let prefixes = self.upstreams.iter().map(|known| known.source.prefix.as_str());
         let prefixes: HashSet<&str> = prefixes.filter(|prefix| !prefix.is_empty()).collect();
-        let (skills, mut left_out) = self.skills(&members, &prefixes);
+        let own = self.skill_sources(&members);
+        let (skills, mut left_out) = SkillGroup::merge(&own, &prefixes);
         let (skill_prompts, unnamed) = self.skill_prompts(&members, &skills);
         left_out.extend(unnamed);
         let lists = members.iter().zip(&skill_prompts);
@@ -178,6 +181,7 @@ impl Refresh {
         let mut segments = Vec::new();
         let mut beginnings = made_of.beginnings.iter().peekable();
         let mut writer = SegmentWriter::new(only.clone());
+        let mut served = Vec::new();
         for entry in merged.entries {
             let mut is_cut = false;
             while beginnings.next_if(|beginning| **beginning < entry.public_name).is_some() {
@@ -198,13 +202,20 @@ impl Refresh {
             let approval =
                 known.effective.as_ref().and_then(|served| served.approvals.get(entry.prompt));
             let approval = approval.cloned().unwrap_or_default();
+            if known.source.prompts_as_skills.is_some() {
+                let (source, approval) = (&known.source, approval.clone());
+                let public_name = entry.public_name.as_str().into();
+                served.push(ServedPrompt { source, prompt, public_name, approval });
+            }
             writer.push_merged(&known.source.id, &entry, prompt, approval);
         }
         segments.push(Arc::new(writer.finish()));
         segments.retain(|segment| !segment.is_empty());
         left_out.extend(self.left_out(&members, merged.left_out));
+        let (with_prompts, unbridged) = of_prompts::merge(&own, &served, &prefixes);
+        left_out.extend(unbridged);
         let texts = self.groups.texts(&segments);
-        Group { made_of, segments, skills, left_out, texts }
+        Group { made_of, segments, skills, with_prompts, left_out, texts }
     }
 
     /// The prompts of a group that are left out.
@@ -223,27 +234,16 @@ impl Refresh {
         named.chain(unnamed).collect()
     }
 
-    /// Merges the skills of a group.
-    fn skills(
-        &self,
-        members: &[&KnownUpstream],
-        prefixes: &HashSet<&str>,
-    ) -> (SkillGroup, Vec<LeftOut>) {
-        let sources: Vec<_> = members
-            .iter()
-            .map(|known| {
-                let listed =
-                    self.served(known).map_or(&[][..], |(walked, _)| &walked.listed.skills);
-                let effective = known.effective.as_ref();
-                SkillSource {
-                    upstream: &known.source.id,
-                    prefix: &known.source.prefix,
-                    skills: effective.map_or(listed, |effective| &effective.skills),
-                    approvals: effective.map_or(&[], |effective| &effective.skill_approvals),
-                }
-            })
-            .collect();
-        SkillGroup::merge(&sources, prefixes)
+    /// The skills of a group, by its members.
+    fn skill_sources<'a>(&self, members: &[&'a KnownUpstream]) -> Vec<SkillSource<'a>> {
+        let source = |known: &&'a KnownUpstream| {
+            let listed = self.served(known).map_or(&[][..], |(walked, _)| &walked.listed.skills);
+            let effective = known.effective.as_ref();
+            let skills = effective.map_or(listed, |effective| &effective.skills);
+            let approvals = effective.map_or(&[][..], |effective| &effective.skill_approvals);
+            SkillSource::own(&known.source, skills, approvals)
+        };
+        members.iter().map(source).collect()
     }
 
     /// The prompts that stand for skills of a group, by its members.
@@ -332,6 +332,16 @@ impl Groups {
         if let Some(before) = self.groups.insert(prefix, group) {
             before.texts.iter().for_each(|text| self.skeletons.remove(text.hashed));
         }
+    }
+
+    /// All skills.
+    fn skills(&self) -> SkillCatalog {
+        let own = SkillCatalog::of(self.groups.values().map(|group| &group.skills));
+        let has_others = self.groups.values().any(|group| group.with_prompts.is_some());
+        let all =
+            self.groups.values().map(|group| group.with_prompts.as_ref().unwrap_or(&group.skills));
+        let with_prompts = has_others.then(|| Arc::new(SkillCatalog::of(all)));
+        SkillCatalog { with_prompts, ..own }
     }
 
     /// All segments in the order of their names.

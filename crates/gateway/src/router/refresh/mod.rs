@@ -244,8 +244,10 @@ impl Refresh {
                 let mode = known.source.on_changed_definition;
                 if old.source.on_changed_definition != mode
                     || old.source.skills_as_prompts != known.source.skills_as_prompts
+                    || old.source.prompts_as_skills != known.source.prompts_as_skills
                 {
-                    // Names that were blocked may no longer be, nor skills prompts.
+                    // Names that were blocked may no longer be, nor skills prompts, nor prompts
+                    // skills.
                     known.version.number = next_number();
                 }
                 // Only an act that names the upstream releases what is held.
@@ -607,6 +609,7 @@ mod tests {
                 snapshot: false,
             },
             skills_as_prompts: false,
+            prompts_as_skills: None,
         }
     }
 

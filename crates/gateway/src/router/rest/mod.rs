@@ -144,6 +144,7 @@ impl RestUpstream<'_> {
             overlay: None,
             version: None,
             skill: None,
+            prompt_name: None,
             approval: PromptApproval::default(),
         }
     }

@@ -10,10 +10,13 @@ use crate::router::catalog::{
 };
 use crate::router::owner::{ListedSkill, Owner};
 use crate::router::segment::{Segment, SegmentWriter};
+use crate::router::source::UpstreamSource;
 use base::seal;
 use domain::call::SkillPart;
 use domain::caller::Principal;
+use domain::document::Document;
 use domain::name::{Prefix, UpstreamId};
+use domain::prompt_version::PromptVersion;
 use domain::skill::{SKILL_FILE, Skill, SkillFile, public_uri};
 
 /// A skill that has what a call asks for.
@@ -26,18 +29,32 @@ pub(in crate::router) struct FoundSkill<'a> {
 pub(in crate::router) enum FoundPart<'a> {
     /// As the list has it.
     Entry(&'a str),
-    File(&'a SkillFile, &'a Arc<Skill>),
+    File(&'a SkillFile, &'a ListedSkill),
     /// The elements of `resources`.
     Directory(String),
 }
 
 /// The skills of one upstream, for the merge.
+#[derive(Clone, Copy)]
 pub(in crate::router) struct SkillSource<'a> {
     pub upstream: &'a UpstreamId,
     pub prefix: &'a Prefix,
     pub skills: &'a [Arc<Skill>],
     /// The approval of each of them; empty while approvals are off.
     pub approvals: &'a [PromptApproval],
+    /// The prompt that each of them stands for; empty for the upstream's own skills.
+    pub(super) prompts: &'a [PromptOfSkill],
+}
+
+/// The prompt that a skill stands for.
+pub(super) struct PromptOfSkill {
+    pub public_name: Arc<str>,
+    pub raw_name: Arc<str>,
+    /// Of its definition.
+    pub digest: Arc<str>,
+    pub version: Option<Arc<PromptVersion>>,
+    /// The result of reading the `SKILL.md`.
+    pub text: Document,
 }
 
 /// The skills of one upstream with a prefix, or of all without.
@@ -59,7 +76,12 @@ impl SkillCatalog {
         }
         segments.sort_unstable_by(|a, b| a.last_name().cmp(b.last_name()));
         let content = CatalogContent::new(next_number(), segments, Vec::new(), Vec::new());
-        Self { content: Arc::new(content), skills, shared: None }
+        Self { content: Arc::new(content), skills, shared: None, with_prompts: None }
+    }
+
+    /// The skills of an endpoint: the upstreams' own, or also those that stand for prompts.
+    pub(in crate::router) fn exposed(&self, with_prompts: bool) -> &Self {
+        self.with_prompts.as_deref().filter(|_| with_prompts).unwrap_or(self)
     }
 
     /// The skills of all callers, with those that only one caller sees. Their URIs are within
@@ -70,11 +92,14 @@ impl SkillCatalog {
         groups: &[Arc<SkillGroup>],
         audience: Principal,
     ) -> Self {
+        let with_prompts = shared.with_prompts.clone().map(|shared| {
+            Arc::new(Self::with_private(next_number(), shared, groups, audience.clone()))
+        });
         let segments = groups.iter().flat_map(|group| group.segments.iter().cloned()).collect();
         let part = PrivatePart { audience, shared: shared.content.clone(), segments };
         let content = Arc::new(CatalogContent::with_private(generation, part));
         let skills = groups.iter().flat_map(|group| group.skills.iter().cloned()).collect();
-        Self { content, skills, shared: Some(shared) }
+        Self { content, skills, shared: Some(shared), with_prompts }
     }
 
     /// The skill whose `SKILL.md` has this public URI.
@@ -123,9 +148,21 @@ impl ListedSkill {
             SkillPart::Entry | SkillPart::File => {
                 let mut files = self.skill.files.iter();
                 let file = files.find(|file| public_uri(&self.prefix, &file.path) == uri)?;
-                Some(FoundPart::File(file, &self.skill))
+                Some(FoundPart::File(file, self))
             }
         }
+    }
+}
+
+impl<'a> SkillSource<'a> {
+    /// The skills that an upstream has of its own.
+    pub(in crate::router) fn own(
+        source: &'a UpstreamSource,
+        skills: &'a [Arc<Skill>],
+        approvals: &'a [PromptApproval],
+    ) -> Self {
+        let (upstream, prefix) = (&source.id, &source.prefix);
+        Self { upstream, prefix, skills, approvals, prompts: &[] }
     }
 }
 
@@ -168,27 +205,24 @@ impl SkillGroup {
             let (upstream, by) = (source.upstream.to_string(), LeftOutBy::Name);
             left_out.push(LeftOut { upstream, raw_name: skill.path.to_string(), reason, by });
         };
-        let mut claims = Claims::new();
-        for (at, source) in sources.iter().enumerate() {
-            for (skill, place) in source.skills.iter().zip(0..) {
-                let first = skill.path.split('/').next().unwrap_or_default();
-                if source.prefix.is_bare() && prefixes.contains(first) {
+        for source in sources.iter().filter(|source| source.prefix.is_bare()) {
+            for skill in source.skills {
+                let first = first_segment(skill);
+                if prefixes.contains(first) {
                     let reason = format!(
                         "the skill's URI begins with the prefix {first:?} of another upstream"
                     );
                     omit(source, skill, reason);
-                } else {
-                    let uri = skill.public_uri(source.prefix);
-                    claims.entry(uri).or_default().push((at, place));
                 }
             }
         }
+        let claims = Claims::of(sources, prefixes);
         let mut group = Self::default();
         let mut writer = SegmentWriter::default();
-        for (uri, claimed) in &claims {
+        for (uri, claimed) in &claims.0 {
             let (at, place) = claimed[0];
             let source = &sources[at];
-            if claimed.len() > 1 || is_inside_another(&claims, uri, at) {
+            if claimed.len() > 1 || claims.is_inside_another(uri, Some(at)) {
                 for (at, place) in claimed {
                     let reason = format!("another skill claims {uri:?}; none of them is served");
                     omit(&sources[*at], &sources[*at].skills[*place], reason);
@@ -220,40 +254,71 @@ impl SkillGroup {
         }
         let mut entry = String::new();
         skill.write(source.prefix, &mut entry);
+        let prompt = source.prompts.get(place);
+        let own_digest = || seal::sha256_text(entry.as_bytes()).into();
         let owner = Owner {
             public_name: uri.clone(),
             upstream: source.upstream.clone(),
-            raw_name: skill.path.clone(),
+            raw_name: prompt.map_or(&skill.path, |prompt| &prompt.raw_name).clone(),
             arguments: Box::default(),
-            digest: seal::sha256_text(entry.as_bytes()).into(),
+            digest: prompt.map_or_else(own_digest, |prompt| prompt.digest.clone()),
             overlay: None,
             approval: source.approvals.get(place).cloned().unwrap_or_default(),
-            version: None,
+            version: prompt.and_then(|prompt| prompt.version.clone()),
             skill: None,
+            prompt_name: prompt.map(|prompt| prompt.public_name.clone()),
         };
         writer.push_prompt(owner, |out| {
             skill.via.write_element(out, |out| out.push_str(&entry));
         });
-        let listed = ListedSkill { prefix: source.prefix.clone(), skill: skill.clone() };
+        let (prefix, text) = (source.prefix.clone(), prompt.map(|prompt| prompt.text.clone()));
+        let listed = ListedSkill { prefix, skill: skill.clone(), text };
         self.skills.push((uri.clone(), listed));
         writer
     }
 }
 
 /// The sources that have a skill of a public URI, and its places among their skills.
-type Claims = BTreeMap<String, Vec<(usize, usize)>>;
+pub(super) struct Claims(BTreeMap<String, Vec<(usize, usize)>>);
 
-/// Whether a skill is in the folder of a skill of another source, or another is in its folder:
-/// the upstreams would disagree about the files there.
-fn is_inside_another(claims: &Claims, uri: &str, source: usize) -> bool {
-    let is_other = |claimed: &[(usize, usize)]| claimed.iter().any(|(at, _)| *at != source);
-    let folder = uri.strip_suffix(SKILL_FILE).unwrap_or(uri);
-    let mut inside =
-        claims.range(folder.to_owned()..).take_while(|(uri, _)| uri.starts_with(folder));
-    inside.any(|(_, claimed)| is_other(claimed))
-        || folders(folder.trim_end_matches('/')).skip(1).any(|outer| {
-            claims.get(&[outer, "/", SKILL_FILE].concat()).is_some_and(|claimed| is_other(claimed))
-        })
+impl Claims {
+    /// The claims of all skills but those within the prefix of another upstream.
+    pub(super) fn of(sources: &[SkillSource<'_>], prefixes: &HashSet<&str>) -> Self {
+        let mut claims: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (at, source) in sources.iter().enumerate() {
+            let is_foreign =
+                |skill: &Skill| source.prefix.is_bare() && prefixes.contains(first_segment(skill));
+            let own = source.skills.iter().zip(0..).filter(|(skill, _)| !is_foreign(skill));
+            for (skill, place) in own {
+                claims.entry(skill.public_uri(source.prefix)).or_default().push((at, place));
+            }
+        }
+        Self(claims)
+    }
+
+    /// Whether a skill of this URI would have that of another, or be inside or around it.
+    pub(super) fn are_near(&self, uri: &str) -> bool {
+        self.is_inside_another(uri, None)
+    }
+
+    /// Whether a skill is in the folder of a skill of another source, or another is in its folder:
+    /// the upstreams would disagree about the files there.
+    fn is_inside_another(&self, uri: &str, source: Option<usize>) -> bool {
+        let is_other =
+            |claimed: &[(usize, usize)]| claimed.iter().any(|(at, _)| Some(*at) != source);
+        let folder = uri.strip_suffix(SKILL_FILE).unwrap_or(uri);
+        let mut inside =
+            self.0.range(folder.to_owned()..).take_while(|(uri, _)| uri.starts_with(folder));
+        inside.any(|(_, claimed)| is_other(claimed))
+            || folders(folder.trim_end_matches('/')).skip(1).any(|outer| {
+                let claimed = self.0.get(&[outer, "/", SKILL_FILE].concat());
+                claimed.is_some_and(|claimed| is_other(claimed))
+            })
+    }
+}
+
+fn first_segment(skill: &Skill) -> &str {
+    skill.path.split('/').next().unwrap_or_default()
 }
 
 /// The text up to each slash of a URI, from the whole to the shortest.
@@ -288,7 +353,7 @@ mod tests {
             all.iter().map(Prefix::as_str).filter(|p| !p.is_empty()).collect();
         let mut groups: BTreeMap<&str, Vec<SkillSource<'_>>> = BTreeMap::new();
         for ((upstream, prefix), (_, name, skills)) in ids.iter().zip(&all).zip(sources) {
-            let source = SkillSource { upstream, prefix, skills, approvals: &[] };
+            let source = SkillSource { upstream, prefix, skills, approvals: &[], prompts: &[] };
             groups.entry(name).or_default().push(source);
         }
         let merged = groups.values().map(|sources| SkillGroup::merge(sources, &taken));

@@ -5,6 +5,7 @@ pub(crate) mod approved;
 pub(crate) mod catalog;
 pub(crate) mod file;
 mod kept;
+pub(super) mod of_prompts;
 pub(super) mod prompts;
 
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::call_channel::{CallChannel, CallEvent};
-use super::owner::Owner;
+use super::owner::{ListedSkill, Owner};
 use super::reply::{Reply, SkillBody, SkillReply};
 use super::withheld_text::count_tolerated;
 use super::{Router, held, origin};
@@ -53,7 +54,7 @@ pub(super) async fn answer(
     let catalog = router.lists.catalog_for_skill(call, record, (uri, part), deadline).await;
     let (views, method) = (&router.lists.views, call.request.method());
     let may_use = |owner: &Owner| views.allows(&call.caller, method, &call.endpoint, owner);
-    let found = catalog.skills.find(uri, part, may_use);
+    let found = views.skills_at(&catalog.skills, &call.endpoint).find(uri, part, may_use);
     let found = found.and_then(|found| {
         let upstream = router.upstreams.get(&found.owner.upstream)?;
         Some((found, upstream))
@@ -62,6 +63,10 @@ pub(super) async fn answer(
         Some((found, _)) => router.listed(call, found.owner, None),
         None => catalog.held_skill(uri, part).map_or(Resolution::Unknown, held),
     };
+    let prompt = found.as_ref().and_then(|(found, _)| found.owner.prompt_name.as_ref());
+    if let Some(prompt) = prompt.filter(|_| part == SkillPart::File) {
+        record.note_prompt(prompt);
+    }
     let authorized = router.gate.authorize(call, record, resolution).await;
     let authorized = authorized.map_err(|fault| match fault {
         Fault::Request(RequestFault::UnknownPrompt) => unknown(uri),
@@ -73,9 +78,11 @@ pub(super) async fn answer(
     let body = match found.part {
         FoundPart::Entry(entry) => SkillBody::Entry(entry.to_owned()),
         FoundPart::Directory(elements) => SkillBody::Directory(elements),
-        FoundPart::File(file, skill) => {
+        FoundPart::File(file, ListedSkill { skill, text, .. }) => {
             let asking = AskedFile { owner, file, upstream, deadline };
-            let offered = if is_snapshot {
+            let offered = if let Some(text) = text {
+                Ok(text.clone())
+            } else if is_snapshot {
                 let why = Kind::Unavailable("it does not offer the approved files".to_owned());
                 Err(Fault::upstream(owner.upstream.as_str(), why))
             } else {

@@ -115,6 +115,7 @@ impl SkillPrompts {
             approval: skill.approval.clone(),
             version: None,
             skill: Some(skill.listed.clone()),
+            prompt_name: None,
         };
         writer.push_prompt(owner, |out| {
             prompt.via.write_element(out, |out| prompt.write(public_name, out));
@@ -135,7 +136,7 @@ pub(in crate::router) async fn get(
 ) -> Result<Reply, Fault> {
     let RoutedCall { call, authorized, owner, upstream, .. } = routed;
     let task = task(arguments)?;
-    let ListedSkill { prefix, skill } = skill;
+    let ListedSkill { prefix, skill, .. } = skill;
     let file = skill.own_file().ok_or(Fault::Internal)?;
     let asking = AskedFile { owner, file, upstream, deadline };
     let result = read(router, (call, authorized), asking, channel).await?;

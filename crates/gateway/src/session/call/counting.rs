@@ -43,8 +43,11 @@ impl<'a> Counting<'a> {
 impl Drop for Counting<'_> {
     fn drop(&mut self) {
         let Call { request, caller, endpoint, .. } = self.call;
-        let is_rest = request.method() == Method::Rest;
-        if is_rest || !Used::is_counted(request.method(), self.outcome) {
+        let method = request.method();
+        // To read a skill that stands for a prompt is to get the prompt.
+        let is_get = method == Method::ReadFile && self.record.served().is_some();
+        let is_counted = is_get || Used::is_counted(method, self.outcome);
+        if method == Method::Rest || !is_counted {
             return;
         }
         // Only names of prompts are kept: others are arbitrary text of clients.

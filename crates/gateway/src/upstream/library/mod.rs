@@ -60,6 +60,8 @@ pub struct LibrarySnapshot {
     /// Longest result, in bytes (`max_message`).
     max_message: usize,
     skills: SkillFiles,
+    /// Bytes that may still be rendered beforehand (`max_walk`); `None` where nothing is.
+    renderable: Option<usize>,
     /// The versions and labels of prompts.
     pub(super) versions: Arc<LibraryVersions>,
 }
@@ -153,8 +155,9 @@ impl LibrarySnapshot {
     fn empty(transport: &'static str, listed: PromptList, settings: &Settings) -> Self {
         let max_message = settings.max_message;
         let (prompts, skills) = (BTreeMap::new(), SkillFiles::default());
-        let versions = Arc::default();
-        Self { transport, prompts, listed, commit: None, max_message, skills, versions }
+        let renderable = settings.prompts_as_skills.then_some(settings.max_walk);
+        let (commit, versions) = (None, Arc::default());
+        Self { transport, prompts, listed, commit, max_message, skills, renderable, versions }
     }
 
     /// # Errors
@@ -307,9 +310,21 @@ impl LibrarySnapshot {
         Ok(())
     }
 
+    /// Returns the result of a get without arguments, if that is to be known beforehand.
+    fn rendered(&mut self, prompt: &Prompt, compiled: &Compiled) -> Option<Arc<str>> {
+        let renderable = self.renderable.as_mut()?;
+        if prompt.is_version() || prompt.arguments.iter().any(|argument| argument.required) {
+            return None;
+        }
+        let result = compiled.render(&BTreeMap::new(), self.max_message.min(*renderable)).ok()?;
+        *renderable -= result.len();
+        Some(result.into())
+    }
+
     fn push(&mut self, mut prompt: Prompt, compiled: Compiled, path: PathBuf, of: PromptSource) {
         let source = Arc::new(of);
         prompt.source = Some(source.clone());
+        prompt.result = self.rendered(&prompt, &compiled);
         self.listed.prompts.push(prompt);
         let name = compiled.name.clone();
         let compiled = Arc::new(compiled);

@@ -224,6 +224,7 @@ impl LibrarySnapshot {
         let mut prompt = Prompt::read(definition.json()).map_err(|error| error.to_string())?;
         prompt.source = Some(source.clone());
         prompt.version = Some(mark.into());
+        prompt.result = self.rendered(&prompt, compiled);
         self.listed.prompts.push(prompt);
         let (compiled, path, source) = (compiled.clone(), path.clone(), source.clone());
         self.prompts.insert(raw_name, LibraryPrompt { compiled, path, source });
