@@ -14,6 +14,7 @@ use crate::support::gateway::api_key;
 use crate::support::upstream::{OpenStream, Received, Scripted};
 use crate::support::{Client, Gateway, Upstream, eventually};
 
+mod dynamic;
 mod skill_approvals;
 
 pub(super) const REFUNDS: &str =
@@ -365,8 +366,6 @@ async fn malformed_skills_are_left_out_and_uris_of_clients_are_never_cut_togethe
     let many: Vec<String> = (0..600).map(|n| format!("{n}.md")).collect();
     let mut many: Vec<(&str, &str)> = many.iter().map(|name| (name.as_str(), "x")).collect();
     many.push(own[0]);
-    let mut dynamic = skill("skill://dynamic", &own);
-    dynamic["resources"] = "dynamic".into();
     let mut large = skill("skill://large", &own);
     large["resources"][0]["size"] = json!(17 << 20);
     let mut foreign = skill("skill://foreign", &own);
@@ -376,7 +375,6 @@ async fn malformed_skills_are_left_out_and_uris_of_clients_are_never_cut_togethe
     let skills = json!([
         skill("skill://good", &own),
         skill("skill://many", &many),
-        dynamic,
         large,
         foreign,
         renamed,
@@ -419,7 +417,6 @@ async fn malformed_skills_are_left_out_and_uris_of_clients_are_never_cut_togethe
     }
     for (method, uri) in [
         ("skills/get", "skill://up/good"),
-        ("skills/get", "skill://up/dynamic/SKILL.md"),
         ("resources/directory/read", "skill://up/good/SKILL.md"),
         ("resources/directory/read", "skill://up"),
         ("resources/directory/read", "skill://up/good/"),

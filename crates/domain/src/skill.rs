@@ -32,6 +32,9 @@ pub const MAX_SIZE: u64 = 16 << 20;
 /// Code, the only one that is known.
 const HOST_MAX: SkillCount = SkillCount { skills: 100, bytes: 512 << 10 };
 
+/// The `resources` of a skill whose files have no digests.
+const DYNAMIC: &str = "dynamic";
+
 /// Longest URI of a file, in bytes, as its upstream writes it. A cursor holds one.
 const MAX_URI: usize = 512;
 
@@ -73,8 +76,11 @@ pub struct Skill {
     pub path: Arc<str>,
     /// The front matter of `SKILL.md` as JSON text.
     frontmatter: String,
-    /// All files; `SKILL.md` is one of them.
+    /// All files; `SKILL.md` is one of them. Empty for a dynamic skill.
     pub files: Vec<SkillFile>,
+    /// The URI of the `SKILL.md` of a dynamic skill, whose files have no digests, as the upstream
+    /// has it.
+    dynamic: Option<Arc<str>>,
     /// The gateways between this one and its server.
     pub via: Via,
 }
@@ -106,9 +112,10 @@ pub enum SkillError {
     FrontMatter(String),
     #[error("its folder is {folder:?}, and its name {name:?}: they must be equal")]
     OtherName { folder: String, name: String },
-    #[error("`resources` is \"dynamic\": files without digests are not served")]
-    Dynamic,
-    #[error("`resources` must be an array of {{uri, digest, size}}, with {SKILL_FILE} among them")]
+    #[error(
+        "`resources` must be \"dynamic\", or an array of {{uri, digest, size}}, with {SKILL_FILE} \
+         among them"
+    )]
     NoResources,
     #[error(
         "the file {0:?} must be inside the folder of the skill, with a digest and a size, once"
@@ -138,12 +145,28 @@ impl Skill {
         if *folder != *name {
             return Err(SkillError::OtherName { folder: excerpt(folder), name });
         }
-        let files = files(entry.get("resources"), base)?;
-        if !files.iter().any(|file| *file.uri == *own) {
+        let resources = entry.get("resources").ok_or(SkillError::NoResources)?;
+        let dynamic: Option<Arc<str>> = resources.is(DYNAMIC).then(|| own.as_ref().into());
+        let files = if dynamic.is_some() { Vec::new() } else { files(resources, base)? };
+        if dynamic.is_none() && !files.iter().any(|file| *file.uri == *own) {
             return Err(SkillError::NoResources);
         }
         let frontmatter = frontmatter.map(|front| front.text().to_owned()).unwrap_or_default();
-        Ok(Self { path: path.into(), frontmatter, files, via: Via::NONE })
+        Ok(Self { path: path.into(), frontmatter, files, dynamic, via: Via::NONE })
+    }
+
+    /// Whether its files have no digests, and are served as the upstream has them at each read.
+    pub fn is_dynamic(&self) -> bool {
+        self.dynamic.is_some()
+    }
+
+    /// Returns the upstream's URI of a file of a dynamic skill, by its public one; `None` for one
+    /// that is not below the folder of the skill, or that two readers could take for two files.
+    pub fn dynamic_file(&self, prefix: &Prefix, uri: &str) -> Option<String> {
+        let own = self.dynamic.as_deref()?;
+        let inside = uri.strip_prefix(&self.public_folder(prefix))?.strip_prefix('/')?;
+        let uri = [own.strip_suffix(SKILL_FILE)?, inside].concat();
+        checked_path(&uri).is_some().then_some(uri)
     }
 
     /// Returns the entry in canonical form (RFC 8785), with the URIs of the upstream and the files
@@ -151,18 +174,10 @@ impl Skill {
     pub fn canonical(&self) -> String {
         let mut files: Vec<_> = self.files.iter().collect();
         files.sort_unstable_by(|a, b| a.uri.cmp(&b.uri));
-        let own = files.iter().find(|file| self.path_inside(file) == SKILL_FILE);
+        let own = self.own_file().map(|file| &file.uri).or(self.dynamic.as_ref());
         let mut out = String::new();
-        write_object(&mut out, |entry| {
-            entry.text("uri", own.map_or("", |file| &file.uri));
-            entry.json("frontmatter", &self.frontmatter);
-            entry.array("resources", &files, |file, out| {
-                write_object(out, |out| {
-                    out.text("uri", &file.uri).text("digest", &file.digest);
-                    out.display("size", file.size);
-                });
-            });
-        });
+        let own = own.map_or("", |uri| uri);
+        self.write_entry((own, &files), |file| file.uri.to_string(), &mut out);
         canonical(Json::accepted(&out))
     }
 
@@ -231,11 +246,26 @@ impl Skill {
 
     /// Writes the entry as clients get it. Only the beginnings of URIs differ from the upstream's.
     pub fn write(&self, prefix: &Prefix, out: &mut String) {
+        let files: Vec<_> = self.files.iter().collect();
+        let uri_of = |file: &SkillFile| public_uri(prefix, &file.path);
+        self.write_entry((&self.public_uri(prefix), &files), uri_of, out);
+    }
+
+    fn write_entry(
+        &self,
+        (uri, files): (&str, &[&SkillFile]),
+        uri_of: impl Fn(&SkillFile) -> String,
+        out: &mut String,
+    ) {
         write_object(out, |entry| {
-            entry.text("uri", &self.public_uri(prefix)).json("frontmatter", &self.frontmatter);
-            entry.array("resources", &self.files, |file, out| {
+            entry.text("uri", uri).json("frontmatter", &self.frontmatter);
+            if self.is_dynamic() {
+                entry.text("resources", DYNAMIC);
+                return;
+            }
+            entry.array("resources", files, |file, out| {
                 write_object(out, |out| {
-                    out.text("uri", &public_uri(prefix, &file.path)).text("digest", &file.digest);
+                    out.text("uri", &uri_of(file)).text("digest", &file.digest);
                     out.display("size", file.size);
                 });
             });
@@ -337,11 +367,7 @@ pub(crate) fn is_name(text: &str) -> bool {
         && !text.contains("--")
 }
 
-fn files(resources: Option<Json<'_>>, base: &str) -> Result<Vec<SkillFile>, SkillError> {
-    let resources = resources.ok_or(SkillError::NoResources)?;
-    if resources.is("dynamic") {
-        return Err(SkillError::Dynamic);
-    }
+fn files(resources: Json<'_>, base: &str) -> Result<Vec<SkillFile>, SkillError> {
     if resources.kind() != JsonKind::Array {
         return Err(SkillError::NoResources);
     }
@@ -523,12 +549,33 @@ mod tests {
         for bad in ["\"size\":-1", "\"size\":\"3\"", "\"size\":1.5", "\"size\":null", "\"x\":1"] {
             assert!(matches!(sized(bad), Err(SkillError::File(_))), "{bad}");
         }
-        let dynamic = format!(
-            r#"{{"uri":"{own}","frontmatter":{{"name":"a","description":"d"}},"resources":"dynamic"}}"#
-        );
-        assert_eq!(read(&dynamic), Err(SkillError::Dynamic));
         let upper = entry(&own, "a", &[&own]).replace("abcdef", "ABCDEF");
         assert!(matches!(read(&upper), Err(SkillError::File(_))));
+    }
+
+    #[test]
+    fn a_dynamic_skill_keeps_its_entry_and_serves_what_is_strictly_below_its_folder() {
+        let text = r#"{"uri":"github://o/a/SKILL.md","frontmatter":{"description":"d","name":"a"},"resources":"dynamic"}"#;
+        let skill = read(text).unwrap();
+        let mut out = String::new();
+        skill.write(&prefix("p"), &mut out);
+        assert_eq!(out, text.replace("github://", "skill://p/github/"));
+        assert_eq!(read(&skill.canonical()).as_ref(), Ok(&skill));
+        assert!(skill.is_dynamic() && skill.digests().is_empty());
+        let file = |uri: &str| skill.dynamic_file(&prefix("p"), uri);
+        assert_eq!(
+            file("skill://p/github/o/a/x/y%20z.md").as_deref(),
+            Some("github://o/a/x/y%20z.md")
+        );
+        let inside =
+            ["", "/", "/.", "/..", "/x/../y", "//x", "/x/", "/x%2fy", "/%2e%2e", "/x?y", "/x#y"];
+        for inside in inside {
+            assert_eq!(file(&["skill://p/github/o/a", inside].concat()), None, "{inside}");
+        }
+        for other in ["skill://p/github/o/ab/x", "skill://github/o/a/x", "github://o/a/x", ""] {
+            assert_eq!(file(other), None, "{other}");
+        }
+        assert_eq!(file(&format!("skill://p/github/o/a/{}", "x".repeat(512))), None);
     }
 
     #[test]

@@ -130,8 +130,8 @@ impl Lock {
                     "it has neither an approved nor a rejected or pending version".to_owned()
                 ));
             }
-            if approval.versions().any(|v| v.files.is_empty() != (kind == ApprovalKind::Prompt)) {
-                return Err(at("the versions of skills have files, and no others".to_owned()));
+            if !approval.versions().all(|version| is_of(version, kind)) {
+                return Err(at("prompts have no files, and skills nothing else".to_owned()));
             }
             let others = lock.of_kind_mut(kind).entry(upstream.clone()).or_default();
             if others.insert(name.clone(), approval).is_some() {
@@ -420,6 +420,14 @@ impl LockRecord {
         };
         let attribution = Attribution { by: self.by, at: self.at, why: self.why };
         Ok(Decided { version, attribution })
+    }
+}
+
+/// Whether a version has what its kind can have: texts and sources are of prompts, files of skills.
+fn is_of(version: &Version, kind: ApprovalKind) -> bool {
+    match kind {
+        ApprovalKind::Prompt => version.files.is_empty(),
+        ApprovalKind::Skill => version.texts.is_empty() && version.source.is_none(),
     }
 }
 

@@ -18,7 +18,8 @@ use crate::upstream::library::FileChange;
 use base::seal;
 use config::lock::{Object, Objects};
 use domain::approval::{
-    Approval, ApprovalState, Class, DigestText, Mode, OfferedText, Reason, Version, decide,
+    Approval, ApprovalKind, ApprovalState, Class, DigestText, Mode, OfferedText, Reason, Version,
+    decide,
 };
 use domain::skill::Skill;
 
@@ -195,7 +196,10 @@ impl Examined {
             ProbedText::Unstable => Some("it differs each time"),
             ProbedText::Stable { .. } => None,
         });
-        let why = why.unwrap_or("its arguments are not made up (approval_probes)");
+        let why = why.unwrap_or(match self.row.kind {
+            ApprovalKind::Prompt => "its arguments are not made up (approval_probes)",
+            ApprovalKind::Skill => "its files have no digests",
+        });
         Some(format!(
             "only its definition can be compared, and its upstream can answer with any text, which cannot be known: \
              {why}. Approve it with --unseen (`unseen` over the API) if that is meant"

@@ -102,7 +102,8 @@ impl SkillMaker<'_> {
             }
             let (state, reason) = (unoffered_state(approval), Reason::NotOffered);
             let mut row = self.row(path, Decision { state, reason, serving: Serving::Nothing });
-            if !has_list && self.has_snapshot() && approval.approved.is_some() {
+            let has_files = row.approved().is_some_and(|own| !own.version.files.is_empty());
+            if !has_list && self.has_snapshot() && has_files {
                 row.decision.serving = Serving::Approved;
                 if let Some(skill) = self.approved_form(&mut row) {
                     self.add(skill, state, true, &row, effective);

@@ -30,6 +30,8 @@ pub(in crate::router) enum FoundPart<'a> {
     /// As the list has it.
     Entry(&'a str),
     File(&'a SkillFile, &'a ListedSkill),
+    /// The URI of a file of a dynamic skill, as the upstream has it.
+    DynamicFile(String),
     /// The elements of `resources`.
     Directory(String),
 }
@@ -144,6 +146,9 @@ impl ListedSkill {
         match part {
             SkillPart::Directory => {
                 self.skill.directory(&self.prefix, uri).map(FoundPart::Directory)
+            }
+            SkillPart::Entry | SkillPart::File if self.skill.is_dynamic() => {
+                self.skill.dynamic_file(&self.prefix, uri).map(FoundPart::DynamicFile)
             }
             SkillPart::Entry | SkillPart::File => {
                 let mut files = self.skill.files.iter();

@@ -27,6 +27,7 @@ use domain::call::{Call, SkillPart};
 use domain::caller::Caller;
 use domain::document::Document;
 use domain::fault::{Fault, RequestFault, UpstreamFaultKind as Kind};
+use domain::json::{Json, JsonKind};
 use domain::server_request::ClientCapabilities;
 use domain::skill::SkillFile;
 
@@ -98,6 +99,14 @@ pub(super) async fn answer(
             let skill = Some(skill).filter(|skill| skill.own_file() == Some(file)).cloned();
             SkillBody::File { uri: uri.to_owned(), result, skill }
         }
+        FoundPart::DynamicFile(file) => {
+            let asking = AskedUri { owner, uri: file.into(), deadline };
+            let result = ask(upstream, (call, &authorized), &asking, channel).await;
+            let is_unknown = result.as_ref().is_err_and(is_unknown_file);
+            let result = if is_unknown { Err(unknown(uri)) } else { result }?;
+            check_dynamic(upstream, &asking, &result)?;
+            SkillBody::File { uri: uri.to_owned(), result, skill: None }
+        }
     };
     router.count_use(call, owner, began);
     count_tolerated(&router.shared, owner);
@@ -124,31 +133,13 @@ pub(super) async fn read(
     channel: &CallChannel,
 ) -> Result<Document, Fault> {
     let AskedFile { owner, file, upstream, deadline } = asked;
-    let request = UpstreamRequest {
-        params: RequestParams::ReadFile { skill: owner.raw_name.clone(), uri: file.uri.clone() },
-        forwarded: call.forwarded.clone(),
-        overlay: None,
-        capabilities: ClientCapabilities::NONE,
-        progress: call.client.progress,
-        log_level: None,
-    };
-    let mut exchange = upstream.call(authorized, request, deadline);
-    let result = loop {
-        match exchange.next().await {
-            Ok(ExchangeEvent::Interim(InterimMessage::Progress(params))) => {
-                channel.tell(CallEvent::Progress(params));
-            }
-            Ok(ExchangeEvent::Interim(_)) => {}
-            Ok(ExchangeEvent::Response(result)) => break result,
-            Err(fault) => {
-                if matches!(&fault.kind, Kind::Error { code: -32602 | -32002, .. }) {
-                    // It no longer has a file that it lists.
-                    doubt_list(router, upstream, &call.caller);
-                }
-                return Err(fault.into());
-            }
-        }
-    };
+    let asking = AskedUri { owner, uri: file.uri.clone(), deadline };
+    let result = ask(upstream, (call, authorized), &asking, channel).await;
+    if result.as_ref().is_err_and(is_unknown_file) {
+        // It no longer has a file that it lists.
+        doubt_list(router, upstream, &call.caller);
+    }
+    let result = result?;
     let refused = file::verified(result.json(), file).err();
     match refused {
         None => Ok(result),
@@ -165,6 +156,68 @@ fn doubt_list(router: &Router, upstream: &Upstream, caller: &Caller) {
     match private.filter(|_| upstream.config().lists_per_caller()) {
         Some(lists) => lists.doubt(caller, &upstream.config().id),
         None => upstream.doubt_list(),
+    }
+}
+
+/// Whether an upstream has no such file.
+fn is_unknown_file(fault: &Fault) -> bool {
+    let is_unknown = |kind: &Kind| matches!(kind, Kind::Error { code: -32602 | -32002, .. });
+    matches!(fault, Fault::Upstream(own) if is_unknown(&own.kind))
+}
+
+/// Checks that a file of a dynamic skill is the one that was asked for. Nothing else is known of
+/// it.
+fn check_dynamic(
+    upstream: &Upstream,
+    asked: &AskedUri<'_>,
+    result: &Document,
+) -> Result<(), Fault> {
+    let content = file::only_content(result.json());
+    let is_own = |content: &Json<'_>| {
+        let has = |member| content.get(member).is_some_and(|own| own.kind() == JsonKind::String);
+        content.get("uri").is_some_and(|uri| uri.is(&asked.uri)) && has("text") != has("blob")
+    };
+    if content.as_ref().is_some_and(is_own) {
+        return Ok(());
+    }
+    let why =
+        "the result must have one content with a `text` or a `blob`, of the URI that was asked for";
+    Err(Fault::upstream(upstream.config().id.as_str(), Kind::Protocol(why.to_owned())))
+}
+
+/// A file by its URI, as the upstream has it.
+struct AskedUri<'a> {
+    owner: &'a Owner,
+    uri: Arc<str>,
+    deadline: Instant,
+}
+
+/// Reads a file, whole, as the upstream has it.
+async fn ask(
+    upstream: &Arc<Upstream>,
+    (call, authorized): (&Call, &Authorized<'_>),
+    asked: &AskedUri<'_>,
+    channel: &CallChannel,
+) -> Result<Document, Fault> {
+    let AskedUri { owner, uri, deadline } = asked;
+    let request = UpstreamRequest {
+        params: RequestParams::ReadFile { skill: owner.raw_name.clone(), uri: uri.clone() },
+        forwarded: call.forwarded.clone(),
+        overlay: None,
+        capabilities: ClientCapabilities::NONE,
+        progress: call.client.progress,
+        log_level: None,
+    };
+    let mut exchange = upstream.call(authorized, request, *deadline);
+    loop {
+        match exchange.next().await {
+            Ok(ExchangeEvent::Interim(InterimMessage::Progress(params))) => {
+                channel.tell(CallEvent::Progress(params));
+            }
+            Ok(ExchangeEvent::Interim(_)) => {}
+            Ok(ExchangeEvent::Response(result)) => return Ok(result),
+            Err(fault) => return Err(fault.into()),
+        }
     }
 }
 

@@ -67,6 +67,8 @@ impl SkillPrompts {
             };
             group.served().filter_map(move |(owner, listed)| Some((source(owner)?, owner, listed)))
         };
+        // Its text is not checked, as that of a skill with digests is.
+        let is_dynamic = |listed: &ListedSkill| listed.skill.is_dynamic();
         let prompts = sources.iter().flat_map(|source| source.prompts.iter().chain(source.offered));
         let taken: HashSet<_> = prompts.map(|prompt| composed(prompt.listed_name())).collect();
         let mut claims: HashMap<&str, usize> = HashMap::new();
@@ -75,12 +77,16 @@ impl SkillPrompts {
         }
         for (at, owner, listed) in bridged() {
             let name = listed.skill.name();
-            if !taken.contains(name) && claims[name] == 1 {
+            let why = if is_dynamic(listed) {
+                "its files have no digests".to_owned()
+            } else if !taken.contains(name) && claims[name] == 1 {
                 all[at].push(owner, listed);
                 continue;
-            }
+            } else {
+                format!("{name:?} has another one")
+            };
             let upstream = owner.upstream.to_string();
-            let reason = format!("no prompt stands for the skill: {name:?} has another one");
+            let reason = format!("no prompt stands for the skill: {why}");
             let raw_name = owner.raw_name.to_string();
             left_out.push(LeftOut { upstream, raw_name, reason, by: LeftOutBy::Name });
         }
