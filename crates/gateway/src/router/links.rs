@@ -100,6 +100,7 @@ pub(super) async fn read(
         overlay: routed.owner.overlay.clone(),
         capabilities: ClientCapabilities::NONE,
         progress: call.client.progress,
+        log_level: None,
     };
     let exchange = routed.upstream.call(&routed.authorized, request, deadline);
     let result = response(exchange, channel).await;

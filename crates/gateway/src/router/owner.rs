@@ -33,13 +33,22 @@ pub struct Owner {
 }
 
 /// A skill behind the prefix of its upstream.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) struct ListedSkill {
     pub prefix: Prefix,
     pub skill: Arc<Skill>,
     /// The result of reading its `SKILL.md`, if it stands for a prompt.
     pub text: Option<Document>,
 }
+
+// The digest of the text is in the skill.
+impl PartialEq for ListedSkill {
+    fn eq(&self, other: &Self) -> bool {
+        self.prefix == other.prefix && self.skill == other.skill
+    }
+}
+
+impl Eq for ListedSkill {}
 
 impl Owner {
     /// Whether it is a version of another prompt (`NAME@LABEL`, `NAME@3`), which only views with

@@ -67,7 +67,18 @@ impl UpstreamDeps {
         let starting = Arc::new(Semaphore::new(STARTING));
         let (accounts, rest, own) = (Arc::default(), Arc::default(), Via::NONE);
         let logins = None;
-        Self { audit, telemetry, supervisor, tasks, shutdown, starting, accounts, logins, rest, own }
+        Self {
+            audit,
+            telemetry,
+            supervisor,
+            tasks,
+            shutdown,
+            starting,
+            accounts,
+            logins,
+            rest,
+            own,
+        }
     }
 }
 

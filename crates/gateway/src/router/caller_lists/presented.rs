@@ -39,12 +39,9 @@ impl Presented {
         let effective = effective(source, naming, listed);
         let effective = effective.as_ref();
         let prompts = effective.map_or(&*listed.prompts, |effective| &effective.prompts);
-        let offered_skills = SkillSource {
-            upstream: &source.id,
-            prefix: &source.prefix,
-            skills: effective.map_or(&*listed.skills, |effective| &effective.skills),
-            approvals: effective.map_or(&[], |effective| &effective.skill_approvals),
-        };
+        let skills = effective.map_or(&*listed.skills, |effective| &effective.skills);
+        let approvals = effective.map_or(&[][..], |effective| &effective.skill_approvals);
+        let offered_skills = SkillSource::own(source, skills, approvals);
         // No other upstream has its prefix, so neither a URI nor a name collides.
         let (skills, mut left_out) = SkillGroup::merge(&[offered_skills], &HashSet::new());
         let (of_skills, unnamed) = SkillPrompts::of(
