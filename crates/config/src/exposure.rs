@@ -84,12 +84,10 @@ pub(super) fn read(section: &mut Section<'_>, base: &Exposure) -> Exposure {
     }
 }
 
-impl Config {
-    /// Whether an endpoint offers prompts of an upstream as skills.
-    pub fn offers_as_skills(&self, upstream: &UpstreamId) -> bool {
-        let serves = |view: &View| view.exposure.skills && view.upstreams.contains(upstream);
-        self.server.exposure.skills || self.views.iter().any(serves)
-    }
+/// Whether an endpoint offers prompts of an upstream as skills.
+pub fn offers_as_skills(config: &Config, upstream: &UpstreamId) -> bool {
+    let serves = |view: &View| view.exposure.skills && view.upstreams.contains(upstream);
+    config.server.exposure.skills || config.views.iter().any(serves)
 }
 
 /// Notes the libraries and prompt stores whose prompts are offered as skills.
@@ -98,7 +96,7 @@ pub(super) fn note_skills(config: &mut Config) {
     for upstream in &mut upstreams {
         upstream.settings.prompts_as_skills = match upstream.transport {
             Transport::Library(_) | Transport::Git(_) | Transport::Store(_) => {
-                config.offers_as_skills(&upstream.id)
+                offers_as_skills(config, &upstream.id)
             }
             // Their texts are known by approvals alone.
             Transport::Http(_) | Transport::Sse(_) | Transport::Stdio(_) => false,

@@ -68,7 +68,7 @@ pub use credential::{
     is_reserved_header,
 };
 pub use error::{ConfigError, Origin};
-pub use exposure::{Exposure, ToolForm};
+pub use exposure::{Exposure, ToolForm, offers_as_skills};
 pub use git::Git;
 pub use in_use::{Setting, SettingChange, changes};
 pub use jwt::{Jwt, is_https_or_loopback};

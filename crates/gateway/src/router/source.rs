@@ -8,7 +8,7 @@ use unicode_normalization::UnicodeNormalization;
 
 use super::approval::ApprovalSettings;
 use crate::upstream::driver::DriverId;
-use config::{Config, OnChangedDefinition};
+use config::{Config, OnChangedDefinition, offers_as_skills};
 use domain::hidden_text::HiddenText;
 use domain::name::{Prefix, UpstreamId};
 use domain::overlay::Overlay;
@@ -41,8 +41,7 @@ impl UpstreamSource {
             overlays: overlays.cloned().collect(),
             approvals: ApprovalSettings::new(&config.approvals, &upstream.id),
             skills_as_prompts: upstream.skills_as_prompts,
-            prompts_as_skills: config
-                .offers_as_skills(&upstream.id)
+            prompts_as_skills: offers_as_skills(config, &upstream.id)
                 .then_some(upstream.settings.content),
         }
     }
