@@ -42,7 +42,12 @@ pub enum NameError {
     Hidden(char),
     #[error("the name starts or ends with white space")]
     Padded,
+    #[error("the public name begins with {SKILL_SCHEME}, as those of skills do")]
+    Skill,
 }
+
+/// The beginning of the public names of skills, which are URIs. No prompt has such a name.
+pub(crate) const SKILL_SCHEME: &str = "skill://";
 
 /// The maximum length of an upstream id or a prefix, in bytes: each name, metric and log line
 /// repeats it.
@@ -124,7 +129,7 @@ impl Naming {
     ///
     /// # Errors
     /// If the raw name is empty, has hidden characters or surrounding white space, or if the public
-    /// name exceeds `max_length`.
+    /// name exceeds `max_length` or is like that of a skill.
     pub fn public(&self, prefix: &Prefix, raw: &str) -> Result<String, NameError> {
         check_raw(raw)?;
         let public = if prefix.is_bare() {
@@ -135,6 +140,9 @@ impl Naming {
         let length = public.chars().count();
         if length > self.max_length {
             return Err(NameError::TooLong { length, limit: self.max_length });
+        }
+        if public.starts_with(SKILL_SCHEME) {
+            return Err(NameError::Skill);
         }
         Ok(public)
     }
@@ -241,6 +249,15 @@ mod tests {
         assert!(public(&"x".repeat(16)).is_ok());
         let too_long = NameError::TooLong { length: 21, limit: 20 };
         assert_eq!(public(&"x".repeat(17)), Err(too_long));
+    }
+
+    #[test]
+    fn no_prompt_has_the_public_name_of_a_skill() {
+        let naming = Naming::new(DEFAULT_SEPARATOR, 128);
+        let [bare, up] = ["", "up"].map(|prefix| Prefix::parse(prefix).unwrap());
+        let raw = "skill://crm/refunds/SKILL.md";
+        assert_eq!(naming.public(&bare, raw), Err(NameError::Skill));
+        assert_eq!(naming.public(&up, raw).as_deref(), Ok("up__skill://crm/refunds/SKILL.md"));
     }
 
     #[test]

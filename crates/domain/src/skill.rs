@@ -9,7 +9,7 @@ use super::fault::excerpt;
 use super::json::canonical::canonical;
 use super::json::object::{ObjectWriter, write_object};
 use super::json::{Json, JsonKind};
-use super::name::Prefix;
+use super::name::{Prefix, SKILL_SCHEME};
 use super::via::Via;
 use super::{percent, uri};
 
@@ -17,7 +17,7 @@ use super::{percent, uri};
 pub const EXTENSION: &str = "io.modelcontextprotocol/skills";
 
 /// The scheme with which the URIs of all skills begin, as clients see them.
-pub const SCHEME: &str = "skill://";
+pub const SCHEME: &str = SKILL_SCHEME;
 
 /// The name of the file that makes a folder a skill.
 pub const SKILL_FILE: &str = "SKILL.md";
@@ -325,6 +325,12 @@ pub fn public_uri(prefix: &Prefix, path: &str) -> String {
     } else {
         [SCHEME, prefix.as_str(), "/", path].concat()
     }
+}
+
+/// Whether a text is the URI of a `SKILL.md`, as clients see it: the public name of a skill.
+pub fn is_skill_uri(text: &str) -> bool {
+    let path = text.strip_prefix(SCHEME).and_then(|rest| rest.strip_suffix(SKILL_FILE));
+    path.is_some_and(|path| path.ends_with('/'))
 }
 
 /// Checks the front matter of a skill against the Agent Skills format. Returns the name.
