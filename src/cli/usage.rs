@@ -15,7 +15,9 @@ use super::load::demand;
 use super::output::{Column, millis, print, printable, table};
 use admin::sheet::cell;
 use audit::question::Question;
-use audit::usage::{Dimension, Filter, GatewayUsage, Query, RecentUses, Report, Sort, UsedPrompts};
+use audit::usage::{
+    Dimension, Filter, GatewayUsage, Query, RecentUses, Report, Sort, UsedKind, UsedPrompts,
+};
 use config::Records;
 use domain::similar::suggestion;
 
@@ -213,6 +215,9 @@ fn text(by: UsageBy, report: &Report) -> String {
         Column { heading: "P95", member: "p95Ms", format: millis },
         Column::new("LAST USE", "last"),
     ]);
+    if report.rows.iter().any(|row| row.kind == Some(UsedKind::Skill)) {
+        columns.push(Column::new("KIND", "kind"));
+    }
     // The index has no distribution by group and view, and with a filter by another key.
     if report.rows.iter().all(|row| row.p95_ms.is_none()) {
         columns.retain(|column| column.member != "p95Ms");
@@ -232,13 +237,13 @@ fn text(by: UsageBy, report: &Report) -> String {
 fn csv(by: UsageBy, report: &Report) -> String {
     let heading = by.heading().to_ascii_lowercase();
     let mut out = format!(
-        "{heading},upstream,uses,before,failures,denied,limited,mean_ms,p50_ms,p95_ms,last\n"
+        "{heading},upstream,uses,before,failures,denied,limited,mean_ms,p50_ms,p95_ms,last,kind\n"
     );
     for row in &report.rows {
         let row = json!(row);
         let members = [
             "key", "upstream", "uses", "before", "failures", "denied", "limited", "meanMs",
-            "p50Ms", "p95Ms", "last",
+            "p50Ms", "p95Ms", "last", "kind",
         ];
         let cells: Vec<_> = members.iter().map(|member| csv_cell(&row[*member])).collect();
         let _ = writeln!(out, "{}", cells.join(","));

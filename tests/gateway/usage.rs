@@ -1,11 +1,13 @@
 //! Usage equals the calls that were sent: by the index, by the log alone, and record by record.
 
 use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::audit::Log;
+use crate::skills::{self, file, skill};
 use crate::support::gateway::api_key;
 use crate::support::process::BINARY;
 use crate::support::{Gateway, Upstream, eventually};
@@ -161,6 +163,67 @@ async fn the_terminal_shows_what_two_callers_sent() {
     }
     assert!(terminal.found(&["--text", SECRET]).is_empty());
     assert_eq!(terminal.found(&["--text", "nothing-of-this"]).len(), 1);
+}
+
+#[tokio::test]
+async fn reading_a_skill_is_a_use_by_the_index_and_by_the_log_alone() {
+    let log = Log::new();
+    let refunds = ("SKILL.md", "Refund it.");
+    let inner = ("inner/SKILL.md", "Another.");
+    let skills = json!([skill("skill://acme/refunds", &[refunds, inner])]);
+    let reads = AtomicUsize::new(0);
+    let crm = skills::upstream(skills, move |asked| {
+        if asked.message["params"]["uri"].as_str().unwrap().contains("inner") {
+            return file(asked, inner.1);
+        }
+        match reads.fetch_add(1, Ordering::SeqCst) {
+            1 => asked.error(-32603, "no"),
+            _ => file(asked, refunds.1),
+        }
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let index = folder.path().join("usage");
+    let toml = log.table()
+        + &format!("[admin]\nlisten = \"127.0.0.1:0\"\n[admin.usage]\npath = {index:?}\n")
+        + &(api_key("alice", "alice") + &api_key("bob", "bob"))
+        + "[[access.rules]]\nallow = [\"list\", \"get\"]\ncallers = [\"alice\"]\n"
+        + &crm.table("crm")
+        + "expose_skills = [\"prompts\"]\n";
+    let gateway = Gateway::start(&toml).await;
+    let terminal = Terminal::new(&toml);
+    let (alice, bob) =
+        (gateway.client().with("X-API-Key", "alice"), gateway.client().with("X-API-Key", "bob"));
+    let own = "skill://crm/acme/refunds/SKILL.md";
+    let nested = "skill://crm/acme/refunds/inner/SKILL.md";
+    for uri in [own, nested] {
+        alice.ask("resources/read", json!({"uri": uri})).await;
+    }
+    alice.ask_error("resources/read", json!({"uri": own})).await;
+    alice.ask("prompts/get", json!({"name": "crm__refunds"})).await;
+    alice.ask("skills/get", json!({"uri": own})).await;
+    alice.ask_error("resources/read", json!({"uri": "skill://crm/none/SKILL.md"})).await;
+    bob.ask_error("resources/read", json!({"uri": own})).await;
+    bob.ask_error("prompts/get", json!({"name": "crm__refunds"})).await;
+
+    let check = || {
+        assert_eq!(terminal.rows(&[]), [row(own, 3, 1, 2)]);
+        let by_caller = [row("alice", 3, 1, 1), row("bob", 0, 0, 2)];
+        assert_eq!(terminal.rows(&["--by", "caller"]), by_caller);
+        assert_eq!(terminal.rows(&["--prompt", own, "--by", "caller"])[0], row("alice", 3, 1, 0));
+        assert_eq!(terminal.rows(&["--since", "30d"]), [row(own, 3, 1, 2)]);
+        assert_eq!(terminal.usage(&[])["rows"][0]["kind"], "skill");
+    };
+    check();
+    gateway.drain().await;
+    check();
+    fs::remove_dir_all(&index).unwrap();
+    check();
+    let table = terminal.run(&["usage"]);
+    assert!(table.lines().next().unwrap().ends_with("KIND"), "{table}");
+    assert!(table.lines().nth(1).unwrap().ends_with("skill"), "{table}");
+    let csv = terminal.run(&["usage", "--csv"]);
+    assert!(csv.lines().nth(1).unwrap().ends_with(",skill"), "{csv}");
 }
 
 #[tokio::test]

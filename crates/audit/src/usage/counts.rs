@@ -9,7 +9,7 @@ pub(crate) enum OutcomeKind {
     Used,
     /// The call ended with a fault.
     Failed,
-    /// The caller may not use the prompt, or there is none of this name.
+    /// The caller may not use the prompt or skill, or there is none of this name.
     Denied,
     /// A rate limit refused the call.
     Limited,
@@ -20,7 +20,7 @@ impl OutcomeKind {
     pub(crate) fn of(outcome: &str) -> Self {
         match outcome {
             "ok" | "cancelled" => Self::Used,
-            "unknown_prompt" | "unknown_tool" => Self::Denied,
+            "unknown_prompt" | "unknown_tool" | "unknown_resource" => Self::Denied,
             "rate_limited" => Self::Limited,
             _ => Self::Failed,
         }
@@ -30,7 +30,7 @@ impl OutcomeKind {
 /// One call; or several alike, which the audit log has as one record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CountedCall<'a> {
-    /// Public name; `None` if no prompt has the name.
+    /// Public name of a prompt, or of a skill; `None` if none has the name.
     pub prompt: Option<&'a str>,
     pub upstream: Option<&'a str>,
     /// Id of the caller; `None` if it was not known yet.

@@ -1,4 +1,5 @@
-//! Usage: the uses of prompts by callers, with their outcomes and times (docs/usage.md).
+//! Usage: the uses of prompts and skills by callers, with their outcomes and times
+//! (docs/usage.md).
 //!
 //! Calls are counted twice. [`GatewayUsage::count`] puts a call into a bounded buffer, which a task
 //! moves to the counters of the last day in memory ([`minutes`]). Days before come from an
@@ -33,7 +34,6 @@ use crate::tail::{self, Tail};
 use base::platform::{blocking, wall_clock};
 use counts::{CountedCall, OutcomeKind};
 use domain::caller::Caller;
-use domain::method::Method;
 use domain::name::UpstreamId;
 use follower::Follower;
 use index::{DAY, IndexSnapshot, is_damage};
@@ -44,7 +44,7 @@ use records::{OpenCalls, Record};
 pub use counts::Histogram;
 pub use daily::{DailyUses, WEEK_DAYS};
 pub use query::{
-    CallerUses, Dimension, Filter, Point, Query, RecentUses, Report, Row, Sort, UsagePart,
+    CallerUses, Dimension, Filter, Point, Query, RecentUses, Report, Row, Sort, UsagePart, UsedKind,
 };
 
 /// The usage of one gateway.
@@ -71,7 +71,7 @@ struct History {
     failure: String,
 }
 
-/// Prompts that were used, by their public names.
+/// Prompts and skills that were used, by their public names.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub struct UsedPrompts {
     pub prompts: HashSet<String>,
@@ -82,7 +82,7 @@ pub struct UsedPrompts {
 /// A call that has ended.
 #[derive(Clone, Debug)]
 pub struct Used {
-    /// Public name; `None` if no prompt has the name.
+    /// Public name of a prompt, or of a skill; `None` if none has the name.
     pub prompt: Option<Arc<str>>,
     pub upstream: Option<UpstreamId>,
     pub caller: Caller,
@@ -94,9 +94,9 @@ pub struct Used {
 }
 
 impl Used {
-    /// Whether such a call is counted: gets, and all calls that a rate limit refused.
-    pub fn is_counted(method: Method, outcome: &str) -> bool {
-        method == Method::Get || OutcomeKind::of(outcome) == OutcomeKind::Limited
+    /// Whether a call is counted: each use, and all calls that a rate limit refused.
+    pub fn is_counted(is_use: bool, outcome: &str) -> bool {
+        is_use || OutcomeKind::of(outcome) == OutcomeKind::Limited
     }
 }
 

@@ -8,12 +8,13 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::counts::{Counts, Histogram};
 use super::names::OTHERS_NAME;
+use domain::skill::is_skill_uri;
 use domain::unix_time::UnixSeconds;
 
 /// The dimension of a report: the kind of its rows.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum Dimension {
-    /// Public names of prompts.
+    /// Public names of prompts and skills.
     Prompt,
     /// Ids of upstreams.
     Upstream,
@@ -220,12 +221,36 @@ impl Report {
     }
 }
 
+/// The kind of what is used, where rows are by [`Dimension::Prompt`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UsedKind {
+    Prompt,
+    Skill,
+}
+
+impl UsedKind {
+    /// Reads it off a public name.
+    pub fn of(name: &str) -> Self {
+        if is_skill_uri(name) { Self::Skill } else { Self::Prompt }
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Prompt => "prompt",
+            Self::Skill => "skill",
+        }
+    }
+}
+
 /// One key with its sums.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
     pub key: String,
-    /// The upstream of a prompt.
+    /// `None` for keys of other dimensions, and for the joined ones.
+    pub kind: Option<UsedKind>,
+    /// The upstream of a prompt or skill.
     pub upstream: Option<String>,
     /// Calls that reached their prompt; failures are among them.
     pub uses: u64,
@@ -387,7 +412,9 @@ impl Sums {
         let Self { rows, points, partial } = self;
         let row = |(key, sum): (Box<str>, Sum)| {
             let before = before.rows.get(&key).map_or(0, |sum| sum.counts.uses);
-            sum.row(key.into(), before)
+            let is_named = query.by == Dimension::Prompt && &*key != OTHERS_NAME;
+            let kind = is_named.then(|| UsedKind::of(&key));
+            Row { kind, ..sum.row(key.into(), before) }
         };
         let mut rows: Vec<_> = rows.into_iter().map(row).collect();
         rows.sort_by(|a, b| query.sort.rank(b).cmp(&query.sort.rank(a)).then(a.key.cmp(&b.key)));
@@ -416,6 +443,7 @@ impl Sum {
         let mean_ms = mean.map(|micros| micros as f64 / 1000.0);
         Row {
             key,
+            kind: None,
             upstream: upstream.map(Into::into),
             uses: counts.uses,
             failures: counts.failures,

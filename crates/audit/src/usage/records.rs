@@ -14,6 +14,7 @@ use crate::record::MAX_DEPTH;
 use domain::caller::PROBER;
 use domain::json::Json;
 use domain::method::Method;
+use domain::skill::is_skill_uri;
 
 /// A record that usage is counted from.
 pub(super) struct Record<'a> {
@@ -49,6 +50,8 @@ struct RecordMembers<'a> {
     method: Option<Json<'a>>,
     name: Option<Json<'a>>,
     served: Option<Json<'a>>,
+    prompt: Option<Json<'a>>,
+    skill: Option<Json<'a>>,
     upstream: Option<Json<'a>>,
     outcome: Option<Json<'a>>,
     duration_us: Option<Json<'a>>,
@@ -115,6 +118,8 @@ impl<'a> RecordMembers<'a> {
                 "\"method\"" => &mut members.method,
                 "\"name\"" => &mut members.name,
                 "\"served\"" => &mut members.served,
+                "\"prompt\"" => &mut members.prompt,
+                "\"skill\"" => &mut members.skill,
                 "\"upstream\"" => &mut members.upstream,
                 "\"outcome\"" => &mut members.outcome,
                 "\"duration_us\"" => &mut members.duration_us,
@@ -129,6 +134,19 @@ impl<'a> RecordMembers<'a> {
 
     fn call(&self) -> Option<CallId> {
         Some((text(self.boot)?, number(self.call)?))
+    }
+
+    /// Whether the call is a use, or the attempt of one: a get of a prompt, or a read of the
+    /// `SKILL.md` of a skill.
+    fn is_use(&self) -> bool {
+        if self.method.is_some_and(|method| method.is(Method::Get.as_str())) {
+            return true;
+        }
+        // Another file has the name of its skill, and a resource of `[rest]` an upstream alone.
+        let is_of_skill = self.skill.is_none() && self.prompt.is_some() == self.upstream.is_some();
+        self.method.is_some_and(|method| method.is(Method::ReadFile.as_str()))
+            && is_of_skill
+            && self.name.and_then(Json::as_str).is_some_and(|uri| is_skill_uri(&uri))
     }
 }
 
@@ -165,12 +183,9 @@ impl OpenCalls {
     }
 
     fn received(&mut self, record: &RecordMembers<'_>, each: &mut dyn FnMut(&CountedCall<'_>)) {
-        let is = |method: Method| record.method.is_some_and(|m| m.is(method.as_str()));
-        // To read a skill that stands for a prompt is to get the prompt.
-        let is_get = is(Method::Get) || is(Method::ReadFile) && record.served.is_some();
         // Probes of the gateway are no uses.
         let is_probe = record.caller.is_some_and(|caller| caller.is(PROBER));
-        let Some(id) = record.call().filter(|_| is_get && !is_probe) else {
+        let Some(id) = record.call().filter(|_| record.is_use() && !is_probe) else {
             return;
         };
         let upstream = text(record.upstream);
@@ -179,7 +194,8 @@ impl OpenCalls {
         });
         let open = OpenCall {
             // The name of a prompt that no upstream has is arbitrary text of the client.
-            // Versions that a rollout serves are compared by their own names.
+            // Versions that a rollout serves are compared by their own names. A prompt that stands
+            // for a skill is a door to it, and the other way round.
             prompt: text(record.served.or(record.name)).filter(|_| upstream.is_some()),
             upstream,
             caller: text(record.caller).unwrap_or_default(),

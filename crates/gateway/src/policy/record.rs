@@ -20,8 +20,8 @@ use domain::fault::{Fault, TransportFault, UpstreamFault, UpstreamFaultKind};
 /// completed as cancelled.
 pub struct CallRecord {
     open: Option<OpenRecord>,
-    /// The public name of the version that a rollout serves, or of the prompt that a skill stands
-    /// for, also where nothing is recorded.
+    /// The public name of what is served in the place of what was asked for, a version, a skill or a
+    /// prompt, also where nothing is recorded.
     served: OnceLock<Arc<str>>,
 }
 
@@ -128,12 +128,6 @@ impl CallRecord {
         self.open.as_ref().is_some_and(|open| open.ledger.refuses())
     }
 
-    /// Notes the public name of the prompt that a skill stands for.
-    pub(crate) fn note_prompt(&self, public_name: &Arc<str>) {
-        let _ = self.served.set(public_name.clone());
-        self.amend(|event| event.text("served", public_name));
-    }
-
     /// Notes that a list is allowed. No upstream is called, so `received` is written together with
     /// `completed`.
     pub(super) fn listed(&self) {
@@ -178,6 +172,20 @@ impl CallRecord {
             let event = open.with_target(event, target).text("decision", "denied");
             event.text("rule", rule).text("config", config)
         });
+    }
+
+    /// Notes that the prompt stands for the skill of this public name, or the skill for the prompt.
+    pub(crate) fn stands_for(&self, other: &Arc<str>) {
+        let _ = self.served.set(other.clone());
+        self.amend(|event| event.text("served", other));
+    }
+
+    /// Notes the skill that a file or folder with this URI is of, unless the URI is that of its
+    /// `SKILL.md` and names it.
+    pub(crate) fn part_of(&self, skill: &str, uri: &str) {
+        if skill != uri {
+            self.amend(|event| event.text("skill", skill));
+        }
     }
 
     /// Changes the `received` record, if it is not written yet.
@@ -229,8 +237,8 @@ impl CallRecord {
         }
     }
 
-    /// The public name of the version that a rollout has chosen for the call, or of the prompt that
-    /// the skill stands for.
+    /// The public name of the version that a rollout has chosen for the call, or of what the prompt
+    /// or skill stands for.
     pub(crate) fn served(&self) -> Option<&Arc<str>> {
         self.served.get()
     }

@@ -334,6 +334,9 @@ impl Router {
             let refused = self.gate.authorize(call, record, resolution).await.err();
             return Err(refused.unwrap_or_else(|| RequestFault::UnknownPrompt.into()));
         };
+        if listed.skill.is_some() {
+            record.stands_for(listed.counted_name());
+        }
         let version = self.rollouts.choose(&call.caller, listed, catalog, now);
         let resolution = self.listed(call, listed, version.as_ref());
         let authorized = self.gate.authorize(call, record, resolution).await?;

@@ -35,6 +35,8 @@ pub struct Owner {
 /// A skill behind the prefix of its upstream.
 #[derive(Clone, Debug)]
 pub(super) struct ListedSkill {
+    /// The public URI of its `SKILL.md`.
+    pub uri: Arc<str>,
     pub prefix: Prefix,
     pub skill: Arc<Skill>,
     /// The result of reading its `SKILL.md`, if it stands for a prompt.
@@ -61,6 +63,12 @@ impl Owner {
     /// skill that stands for one.
     pub(super) fn known_name(&self) -> &Arc<str> {
         self.prompt_name.as_ref().unwrap_or(&self.public_name)
+    }
+
+    /// The public name under which its uses are counted: of a prompt that stands for a skill, that
+    /// of the skill.
+    pub fn counted_name(&self) -> &Arc<str> {
+        self.skill.as_ref().map_or(&self.public_name, |skill| &skill.uri)
     }
 
     /// The prompt, as access decisions see it.

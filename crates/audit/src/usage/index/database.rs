@@ -23,12 +23,16 @@ const LOCK_FILE: &str = "lock";
 /// The files that SQLite keeps beside a database.
 const COMPANIONS: [&str; 3] = ["", "-wal", "-shm"];
 
-/// The version of the tables, in `PRAGMA user_version`. It counts up with each change of them.
-const VERSION: i64 = 2;
+/// The version of tables and views, in `PRAGMA user_version`. It counts up with each change of them.
+const VERSION: i64 = 3;
 
-const SCHEMA: &str = include_str!("schema.sql");
+const TABLES: &str = include_str!("schema.sql");
 
-/// Brings the tables of version 1 to this one: an index has days that the log no longer has.
+/// Also replaces those of an older version.
+const VIEWS: &str = include_str!("views.sql");
+
+/// Brings the tables of version 1 to those of later ones: an index has days that the log no longer
+/// has.
 const FROM_1: &str = include_str!("from_1.sql");
 
 /// The time to wait for another writer, such as a person with `sqlite3`.
@@ -126,7 +130,7 @@ impl Database {
     pub(super) fn temporary() -> io::Result<Self> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let database = Self::connect(Path::new(""), flags)?;
-        database.with(|db| db.execute_batch(SCHEMA))?;
+        database.with(|db| db.execute_batch(TABLES).and_then(|()| db.execute_batch(VIEWS)))?;
         Ok(database)
     }
 
@@ -260,6 +264,10 @@ fn prepare(db: &mut Connection) -> rusqlite::Result<Usability> {
                 check(db)?;
                 change_tables(db, FROM_1)?;
             }
+            2 => {
+                check(db)?;
+                change_tables(db, "")?;
+            }
             other => return Ok(Usability::OtherVersion(other)),
         }
     }
@@ -268,15 +276,16 @@ fn prepare(db: &mut Connection) -> rusqlite::Result<Usability> {
     db.pragma_update(None, "synchronous", "NORMAL")?;
     db.pragma_update(None, "journal_size_limit", LOG_SIZE)?;
     if is_empty {
-        change_tables(db, SCHEMA)?;
+        change_tables(db, TABLES)?;
     }
     Ok(Usability::Usable)
 }
 
-/// Makes the tables those of [`VERSION`], all or none.
-fn change_tables(db: &mut Connection, sql: &str) -> rusqlite::Result<()> {
+/// Makes tables and views those of [`VERSION`], all or none.
+fn change_tables(db: &mut Connection, tables: &str) -> rusqlite::Result<()> {
     let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    transaction.execute_batch(sql)?;
+    transaction.execute_batch(tables)?;
+    transaction.execute_batch(VIEWS)?;
     transaction.pragma_update(None, "user_version", VERSION)?;
     transaction.commit()
 }

@@ -1,4 +1,4 @@
--- Makes an index of version 1 one of version 2: durations are kept of prompts and callers, too.
+-- Makes the tables of an index of version 1 those of version 2: durations are kept of prompts and callers, too.
 DROP VIEW latency_by_day;
 ALTER TABLE durations_by_hour RENAME TO hours_1;
 ALTER TABLE durations_by_day RENAME TO days_1;
@@ -25,13 +25,3 @@ INSERT INTO durations_by_hour SELECT iif(upstream, 2, 0), hour, upstream, step, 
 INSERT INTO durations_by_day SELECT iif(upstream, 2, 0), day, upstream, step, calls FROM days_1;
 DROP TABLE hours_1;
 DROP TABLE days_1;
-
-CREATE VIEW latency_by_day AS
-SELECT c.day AS time,
-       date(c.day, 'unixepoch') AS day,
-       CASE c.kind WHEN 0 THEN 'all' WHEN 1 THEN 'prompt' WHEN 2 THEN 'upstream'
-                   ELSE 'caller' END AS kind,
-       n.name AS name,
-       round(0.064 * (1 << (c.step / 2)) * iif(c.step % 2, 1.4142135, 1), 3) AS below_ms,
-       c.calls
-FROM durations_by_day c JOIN names n ON n.id = c.name;

@@ -1,7 +1,7 @@
--- The usage index (docs/usage.md). All times are in seconds since the Unix epoch, in UTC, and all
--- durations in microseconds. People read the views at the end; the tables hold names as numbers.
+-- The tables of the usage index (docs/usage.md). All times are in seconds since the Unix epoch, in
+-- UTC, and all durations in microseconds. Names are numbers here; people read views.sql.
 
--- Names of prompts, upstreams, callers and endpoints. A list of groups is a name, too: a JSON array.
+-- Names of prompts and skills, upstreams, callers and endpoints. A list of groups is a name, too: a JSON array.
 CREATE TABLE names (
     id INTEGER PRIMARY KEY,       -- 0: no name; 1: all those that found no room
     name TEXT NOT NULL UNIQUE,
@@ -19,7 +19,7 @@ CREATE TABLE logs (
     read_at INTEGER NOT NULL      -- the time of that record
 ) STRICT, WITHOUT ROWID;
 
--- kind: 0 all calls (name 0), 1 prompt, 2 upstream, 3 caller, 4 endpoint.
+-- kind: 0 all calls (name 0), 1 prompt or skill, 2 upstream, 3 caller, 4 endpoint.
 CREATE TABLE calls_by_hour (
     kind INTEGER NOT NULL,
     hour INTEGER NOT NULL,
@@ -85,48 +85,3 @@ CREATE TABLE durations_by_day (
     calls INTEGER NOT NULL,
     PRIMARY KEY (kind, day, name, step)
 ) STRICT, WITHOUT ROWID;
-
-CREATE VIEW usage_by_hour AS
-SELECT c.hour AS time,
-       strftime('%Y-%m-%d %H:00', c.hour, 'unixepoch') AS hour,
-       CASE c.kind WHEN 0 THEN 'all' WHEN 1 THEN 'prompt' WHEN 2 THEN 'upstream'
-                   WHEN 3 THEN 'caller' ELSE 'endpoint' END AS kind,
-       n.name AS name, u.name AS upstream, g.name AS groups,
-       c.uses, c.failures, c.denied, c.limited,
-       round(c.micros / 1000.0 / nullif(c.uses, 0), 1) AS mean_ms,
-       datetime(nullif(c.last, 0), 'unixepoch') AS last_use
-FROM calls_by_hour c
-JOIN names n ON n.id = c.name JOIN names u ON u.id = c.upstream JOIN names g ON g.id = c.groups;
-
-CREATE VIEW usage_by_day AS
-SELECT c.day AS time,
-       date(c.day, 'unixepoch') AS day,
-       CASE c.kind WHEN 0 THEN 'all' WHEN 1 THEN 'prompt' WHEN 2 THEN 'upstream'
-                   WHEN 3 THEN 'caller' ELSE 'endpoint' END AS kind,
-       n.name AS name, u.name AS upstream, g.name AS groups,
-       c.uses, c.failures, c.denied, c.limited,
-       round(c.micros / 1000.0 / nullif(c.uses, 0), 1) AS mean_ms,
-       datetime(nullif(c.last, 0), 'unixepoch') AS last_use
-FROM calls_by_day c
-JOIN names n ON n.id = c.name JOIN names u ON u.id = c.upstream JOIN names g ON g.id = c.groups;
-
-CREATE VIEW usage_by_pair AS
-SELECT c.day AS time,
-       date(c.day, 'unixepoch') AS day,
-       k.name AS caller, p.name AS prompt, u.name AS upstream, e.name AS endpoint,
-       c.uses, c.failures, c.denied, c.limited,
-       round(c.micros / 1000.0 / nullif(c.uses, 0), 1) AS mean_ms,
-       datetime(nullif(c.last, 0), 'unixepoch') AS last_use
-FROM pairs_by_day c
-JOIN names k ON k.id = c.caller JOIN names p ON p.id = c.prompt
-JOIN names u ON u.id = c.upstream JOIN names e ON e.id = c.endpoint;
-
-CREATE VIEW latency_by_day AS
-SELECT c.day AS time,
-       date(c.day, 'unixepoch') AS day,
-       CASE c.kind WHEN 0 THEN 'all' WHEN 1 THEN 'prompt' WHEN 2 THEN 'upstream'
-                   ELSE 'caller' END AS kind,
-       n.name AS name,
-       round(0.064 * (1 << (c.step / 2)) * iif(c.step % 2, 1.4142135, 1), 3) AS below_ms,
-       c.calls
-FROM durations_by_day c JOIN names n ON n.id = c.name;

@@ -12,7 +12,9 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::compressor::compress;
-use crate::usage::query::{Dimension, Filter, Query, Report, Rounding, Sort, Sums, at};
+use crate::usage::query::{
+    Dimension, Filter, Query, Report, Rounding, Row, Sort, Sums, UsedKind, at,
+};
 
 /// Noon of a day in 2026.
 const NOON: u64 = 20_800 * DAY + 12 * HOUR;
@@ -598,6 +600,55 @@ fn what_is_counted_of_an_old_day_stays_when_the_day_is_tidied() {
     assert_eq!(found.rows[0].uses, 2);
 }
 
+#[test]
+fn reading_its_own_file_is_a_use_of_a_skill_and_nothing_else() {
+    let own = "\"name\":\"skill://up/a/SKILL.md\",\"upstream\":\"up\",\"prompt\":\"a\"";
+    let part = |name: &str| {
+        let skill = "\"upstream\":\"up\",\"prompt\":\"a\",\"skill\":\"skill://up/a/SKILL.md\"";
+        format!("\"name\":\"skill://up/a{name}\",{skill}")
+    };
+    let mut log = Log::new("i0");
+    for (method, members, outcome) in [
+        ("resources/read", own.to_owned(), "ok"),
+        // A prompt that stands for it.
+        (
+            "prompts/get",
+            "\"name\":\"up__a\",\"served\":\"skill://up/a/SKILL.md\",\"upstream\":\"up\",\"prompt\":\"a\""
+                .to_owned(),
+            "upstream_timeout",
+        ),
+        ("resources/read", own.to_owned(), "unknown_resource"),
+        ("resources/read", "\"name\":\"skill://up/none/SKILL.md\"".to_owned(), "unknown_resource"),
+        ("resources/read", part("/limits.md"), "ok"),
+        ("resources/read", part("/inner/SKILL.md"), "ok"),
+        ("resources/read", "\"name\":\"skill://x/SKILL.md\",\"upstream\":\"rest\"".to_owned(), "ok"),
+        ("resources/read", "\"name\":\"file:///x\"".to_owned(), "unknown_resource"),
+        ("resources/directory/read", part(""), "ok"),
+        ("skills/get", own.to_owned(), "ok"),
+        ("skills/list", "\"endpoint\":\"/mcp\"".to_owned(), "ok"),
+    ] {
+        log.calls += 1;
+        let call = log.calls;
+        let received = format!(
+            "\"event\":\"received\",\"call\":{call},\"caller\":\"c\",\"method\":\"{method}\",{members}"
+        );
+        log.record(NOON, &received);
+        log.end(call, Call { outcome, ..one(NOON) });
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut index = open(folder.path());
+    follow(&mut index, log.path());
+    let range = (NOON - DAY, NOON + DAY);
+    let mut rows = |by| report(&mut index, &query(by, Filter::default(), range)).rows;
+    let skills = rows(Dimension::Prompt);
+    assert_eq!(skills.len(), 1, "{skills:?}");
+    let counts = |row: &Row| (row.uses, row.failures, row.denied);
+    assert_eq!((skills[0].key.as_str(), counts(&skills[0])), ("skill://up/a/SKILL.md", (2, 1, 1)));
+    assert_eq!(skills[0].kind, Some(UsedKind::Skill));
+    let caller = &rows(Dimension::Caller)[0];
+    assert_eq!((counts(caller), caller.kind), ((2, 1, 2), None));
+}
+
 /// Opens an index that was written as in one of `tests/formats`.
 fn of_format(folder: &Path, sql: &str) -> Index {
     fs::create_dir_all(folder).unwrap();
@@ -612,6 +663,7 @@ fn an_index_of_each_format_keeps_its_history_and_has_percentiles_from_then_on() 
     let formats = [
         (include_str!("../../../../../tests/formats/usage-1.sql"), false),
         (include_str!("../../../../../tests/formats/usage-2.sql"), true),
+        (include_str!("../../../../../tests/formats/usage-3.sql"), true),
     ];
     for (sql, has_names) in formats {
         let folder = tempfile::tempdir().unwrap();
@@ -651,6 +703,10 @@ fn an_index_of_each_format_keeps_its_history_and_has_percentiles_from_then_on() 
         let range = (day, day + 30 * DAY);
         let rows = report(&mut index, &query(Dimension::Prompt, Filter::default(), range)).rows;
         assert_eq!((rows[0].uses, rows[0].p95_ms.is_some()), (11, true));
+        let db = Connection::open(folder.path().join("usage.db")).unwrap();
+        let kinds = "SELECT count(DISTINCT kind) FROM usage_by_day WHERE kind LIKE 'skill'";
+        let skills: usize = db.query_row(kinds, [], |row| row.get(0)).unwrap();
+        assert_eq!(skills, rows.len() - 1, "the views tell skills from prompts");
     }
 }
 

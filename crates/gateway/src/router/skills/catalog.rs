@@ -277,7 +277,7 @@ impl SkillGroup {
             skill.via.write_element(out, |out| out.push_str(&entry));
         });
         let (prefix, text) = (source.prefix.clone(), prompt.map(|prompt| prompt.text.clone()));
-        let listed = ListedSkill { prefix, skill: skill.clone(), text };
+        let listed = ListedSkill { uri: uri.clone(), prefix, skill: skill.clone(), text };
         self.skills.push((uri.clone(), listed));
         writer
     }

@@ -22,7 +22,7 @@ use crate::upstream::Upstream;
 use crate::upstream::call::correlator::InterimMessage;
 use crate::upstream::call::exchange::ExchangeEvent;
 use crate::upstream::call::request::{RequestParams, UpstreamRequest};
-use catalog::FoundPart;
+use catalog::{FoundPart, FoundSkill};
 use domain::call::{Call, SkillPart};
 use domain::caller::Caller;
 use domain::document::Document;
@@ -60,13 +60,16 @@ pub(super) async fn answer(
         let upstream = router.upstreams.get(&found.owner.upstream)?;
         Some((found, upstream))
     });
+    if let Some((FoundSkill { owner, .. }, _)) = &found {
+        record.part_of(&owner.public_name, uri);
+    }
     let resolution = match &found {
         Some((found, _)) => router.listed(call, found.owner, None),
         None => catalog.held_skill(uri, part).map_or(Resolution::Unknown, held),
     };
     let prompt = found.as_ref().and_then(|(found, _)| found.owner.prompt_name.as_ref());
     if let Some(prompt) = prompt.filter(|_| part == SkillPart::File) {
-        record.note_prompt(prompt);
+        record.stands_for(prompt);
     }
     let authorized = router.gate.authorize(call, record, resolution).await;
     let authorized = authorized.map_err(|fault| match fault {

@@ -142,7 +142,7 @@ pub(in crate::router) async fn get(
 ) -> Result<Reply, Fault> {
     let RoutedCall { call, authorized, owner, upstream, .. } = routed;
     let task = task(arguments)?;
-    let ListedSkill { prefix, skill, .. } = skill;
+    let ListedSkill { uri, prefix, skill, .. } = skill;
     let file = skill.own_file().ok_or(Fault::Internal)?;
     let asking = AskedFile { owner, file, upstream, deadline };
     let result = read(router, (call, authorized), asking, channel).await?;
@@ -150,9 +150,8 @@ pub(in crate::router) async fn get(
     let text = super::file::text(result.json());
     let text =
         text.ok_or_else(|| protocol("SKILL.md is not UTF-8, as the prompt of a skill is"))?;
-    let uri = skill.public_uri(prefix);
     let reads_files = call.client.reads_skills
-        && router.lists.views.serves_unlisted(&call.endpoint, &owner.upstream, &uri);
+        && router.lists.views.serves_unlisted(&call.endpoint, &owner.upstream, uri);
     let task = task.as_deref().unwrap_or_default();
     let messages = SkillMessages { skill, prefix, text: &text, task, reads_files };
     let result = messages.result().ok_or(Fault::Internal)?;

@@ -5,8 +5,9 @@ use tokio::time::Instant;
 use crate::policy::CallRecord;
 use crate::router::Router;
 use audit::usage::{GatewayUsage, Used};
-use domain::call::Call;
+use domain::call::{Call, Request, SkillPart};
 use domain::method::Method;
+use domain::skill::is_skill_uri;
 
 /// The outcome of a call that its caller cancelled.
 pub(super) const CANCELLED: &str = "cancelled";
@@ -43,15 +44,24 @@ impl<'a> Counting<'a> {
 impl Drop for Counting<'_> {
     fn drop(&mut self) {
         let Call { request, caller, endpoint, .. } = self.call;
-        let method = request.method();
-        // To read a skill that stands for a prompt is to get the prompt.
-        let is_get = method == Method::ReadFile && self.record.served().is_some();
-        let is_counted = is_get || Used::is_counted(method, self.outcome);
-        if method == Method::Rest || !is_counted {
+        if request.method() == Method::Rest {
             return;
         }
-        // Only names of prompts are kept: others are arbitrary text of clients.
+        // Only names of prompts and skills are kept: others are arbitrary text of clients.
         let (prompt, upstream) = self.router.named(self.call).unzip();
+        let is_use = match request {
+            Request::Get { .. } => true,
+            // Of a skill, reading its `SKILL.md` is a use; the only file of one that stands for a
+            // prompt.
+            Request::Skill { uri, part: SkillPart::File } => {
+                self.record.served().is_some()
+                    || prompt.as_deref().map_or(is_skill_uri(uri), |name| name == uri)
+            }
+            _ => false,
+        };
+        if !Used::is_counted(is_use, self.outcome) {
+            return;
+        }
         let prompt = self.record.served().cloned().or(prompt);
         self.usage.count(Used {
             prompt,
