@@ -62,6 +62,7 @@ pub(super) enum ConsolePage {
     Search,
     Prompts,
     Prompt(PromptTab),
+    Skill(PromptTab),
     Upstreams,
     Upstream,
     Access,
@@ -110,7 +111,7 @@ const TESTER: Option<Role> = Some(Role::Tester);
 const APPROVER: Option<Role> = Some(Role::Approver);
 
 /// A path without names comes before one that it matches, too.
-static ROUTES: [Route; 55] = [
+static ROUTES: [Route; 59] = [
     get("/livez", None, Handler::Livez),
     get("/readyz", None, Handler::Readyz),
     get("/metrics", VIEWER, Handler::Metrics),
@@ -152,6 +153,10 @@ static ROUTES: [Route; 55] = [
     get("/prompts/{name}/access", VIEWER, tab(PromptTab::Access)),
     get("/prompts/{name}/uses", VIEWER, tab(PromptTab::Uses)),
     post("/prompts/{name}/complete", TESTER, Handler::Form(ConsoleForm::Complete)),
+    get("/skills/{name}", VIEWER, skill_tab(PromptTab::Text)),
+    get("/skills/{name}/versions", VIEWER, skill_tab(PromptTab::Versions)),
+    get("/skills/{name}/access", VIEWER, skill_tab(PromptTab::Access)),
+    get("/skills/{name}/uses", VIEWER, skill_tab(PromptTab::Uses)),
     get("/upstreams", VIEWER, Handler::Page(ConsolePage::Upstreams)),
     get("/upstreams/{id}", VIEWER, Handler::Page(ConsolePage::Upstream)),
     get("/access", VIEWER, Handler::Page(ConsolePage::Access)),
@@ -236,6 +241,10 @@ fn names(pattern: &str, path: &str) -> Option<Vec<String>> {
 
 const fn tab(tab: PromptTab) -> Handler {
     Handler::Page(ConsolePage::Prompt(tab))
+}
+
+const fn skill_tab(tab: PromptTab) -> Handler {
+    Handler::Page(ConsolePage::Skill(tab))
 }
 
 const fn get(path: &'static str, role: Option<Role>, handler: Handler) -> Route {

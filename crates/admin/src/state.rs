@@ -166,9 +166,15 @@ impl AdminState {
                     "state": owner.approval.state.as_str()})
             })
             .collect();
+        let skill = |owner: &Owner| {
+            json!({"name": owner.public_name, "upstream": owner.upstream.as_str(),
+                "rawName": owner.raw_name, "digest": owner.digest,
+                "state": owner.approval.state.as_str()})
+        };
+        let skills: Vec<_> = catalog.skills.content.owners().map(skill).collect();
         let left_out = &catalog.content.left_out;
         let look_alikes = &catalog.content.look_alikes;
-        json!({"prompts": prompts, "leftOut": left_out, "lookAlikes": look_alikes})
+        json!({"prompts": prompts, "skills": skills, "leftOut": left_out, "lookAlikes": look_alikes})
     }
 }
 

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{ADMIN, Browser, OPEN_ADMIN, form, post, rows, text, with_token};
 use crate::audit::Log;
+use crate::skills::{file, skill, upstream};
 use crate::support::gateway::api_key;
 use crate::support::{Gateway, Upstream, eventually};
 
@@ -128,6 +129,46 @@ async fn texts_of_upstreams_are_never_markup() {
 }
 
 #[tokio::test]
+async fn texts_of_skills_are_never_markup() {
+    let texts = |number: usize| {
+        let own = format!("---\nname: s{number}\n---\n{}", PAYLOADS[number]);
+        [("SKILL.md", own), ("x%3Cb%3E.txt", format!("a\u{202e}{}", PAYLOADS[number]))]
+    };
+    let skills: Vec<Value> = (0..PAYLOADS.len())
+        .map(|number| {
+            let texts = texts(number);
+            let files = texts.each_ref().map(|(path, text)| (*path, text.as_str()));
+            let mut entry = skill(&format!("skill://s{number}"), &files);
+            entry["frontmatter"]["description"] = format!("D {}", PAYLOADS[number]).into();
+            entry
+        })
+        .collect();
+    let hostile = upstream(json!(skills), move |asked| {
+        let uri = asked.message["params"]["uri"].as_str().unwrap();
+        let number = uri["skill://s".len()..].split('/').next().unwrap().parse().unwrap();
+        let [own, other] = texts(number);
+        file(asked, if uri.ends_with("SKILL.md") { &own.1 } else { &other.1 })
+    })
+    .await;
+    let gateway = Gateway::start(&(OPEN_ADMIN.to_owned() + &hostile.table("up"))).await;
+    gateway.summary().await;
+    let mut browser = Browser::new(&gateway.admin());
+    let list = browser.page("/prompts").await;
+    for (number, payload) in PAYLOADS.into_iter().enumerate() {
+        assert_harmless(&list, &format!("D {payload}"), "/prompts");
+        let path = format!("/skills/skill%3A%2F%2Fup%2Fs{number}%2FSKILL.md");
+        let page = browser.page(&path).await;
+        assert_harmless(&page, &format!("D {payload}"), &path);
+        assert_harmless(&page, payload, &path);
+        let other = browser.page(&format!("{path}?file=x%253Cb%253E.txt")).await;
+        assert_harmless(&other, payload, "another file");
+        assert!(other.contains("<mark class=\"hidden\">U+202E</mark>"), "{other}");
+        let refused = browser.get(&format!("{path}?{}", form(&[("file", payload)]))).await;
+        assert!(refused.status == 404 && !text(&refused).contains(payload), "{payload}");
+    }
+}
+
+#[tokio::test]
 async fn what_visitors_callers_and_children_write_is_never_markup() {
     let log = Log::new();
     let folder = tempfile::tempdir().unwrap();
@@ -194,7 +235,7 @@ async fn what_visitors_callers_and_children_write_is_never_markup() {
         let login = stranger.page(&format!("/login?{}", form(&[("to", payload)]))).await;
         assert!(!login.contains(payload) && login.contains("name=\"to\" value=\"/\""), "{login}");
         let segment: String = payload.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        for path in ["prompts", "upstreams", "approvals", "audit", "x"] {
+        for path in ["prompts", "skills", "upstreams", "approvals", "audit", "x"] {
             let page = browser.get(&format!("/{path}/{segment}")).await;
             assert_eq!(page.status, 404, "{path}/{payload}");
             assert!(!text(&page).contains(payload), "{path}/{payload}");

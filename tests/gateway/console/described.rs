@@ -121,6 +121,9 @@ impl Everything {
         }
         let labels = "[refund]\nproduction = 1\ncandidate = 2\n";
         std::fs::write(folder.path().join("house/labels.toml"), labels).unwrap();
+        std::fs::create_dir(folder.path().join("house/tea")).unwrap();
+        let skill = "---\nname: tea\ndescription: d\n---\n";
+        std::fs::write(folder.path().join("house/tea/SKILL.md"), skill).unwrap();
         let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
         Self { folder, process, admin: with_token(&admin), changeable, _servers: servers }
     }

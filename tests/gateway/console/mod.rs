@@ -12,6 +12,7 @@ mod oidc;
 mod pages;
 mod records;
 mod sign_in;
+mod skills;
 mod trials;
 
 use std::collections::BTreeMap;

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use askama::{Result, Values};
 
+use super::page_of;
 use super::prompt_text::PromptText;
 use super::text::{self, Html, Moment, ShownText};
 use base::platform::wall_clock;
@@ -74,6 +75,12 @@ pub(crate) fn number(value: &f64, _: &dyn Values) -> Result<String> {
 #[askama::filter_fn]
 pub(crate) fn thousands(count: &u64, _: &dyn Values) -> Result<String> {
     Ok(text::thousands(*count))
+}
+
+/// The path of the page of a prompt or skill, by its public name.
+#[askama::filter_fn]
+pub(crate) fn page(name: impl std::fmt::Display, _: &dyn Values) -> Result<Html> {
+    Ok(Html(page_of(&name.to_string())))
 }
 
 /// A text as one segment of a path.

@@ -9,4 +9,4 @@ pub(super) mod prompt_text;
 pub(super) mod text;
 
 pub(super) use frame::{ConsoleFrame, ConsoleSection, ErrorPage, LoginPage, SignedInPage};
-pub(super) use prompt_tab::PromptTab;
+pub(super) use prompt_tab::{PromptTab, page_of};

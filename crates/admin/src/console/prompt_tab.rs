@@ -1,6 +1,9 @@
-//! The tabs of a prompt's page.
+//! The tabs of the page of a prompt or skill.
 
-/// A part of a prompt's page, with an address of its own.
+use domain::percent::encoded_segment;
+use domain::skill::is_skill_uri;
+
+/// A part of the page, with an address of its own.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PromptTab {
     Text,
@@ -11,8 +14,12 @@ pub(crate) enum PromptTab {
 }
 
 impl PromptTab {
+    /// Those of a prompt.
     pub(crate) const ALL: [Self; 5] =
         [Self::Text, Self::Try, Self::Versions, Self::Access, Self::Uses];
+
+    /// Those of a skill.
+    pub(crate) const OF_SKILL: [Self; 4] = [Self::Text, Self::Versions, Self::Access, Self::Uses];
 
     pub(crate) fn label(self) -> &'static str {
         match self {
@@ -34,4 +41,10 @@ impl PromptTab {
             Self::Uses => "/uses",
         }
     }
+}
+
+/// Returns the path of the page of a prompt or skill, by its public name.
+pub(crate) fn page_of(name: &str) -> String {
+    let folder = if is_skill_uri(name) { "skills" } else { "prompts" };
+    format!("/{folder}/{}", encoded_segment(name))
 }

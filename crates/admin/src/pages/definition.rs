@@ -108,3 +108,26 @@ pub(super) fn text(json: Json<'_>, name: &str) -> String {
 fn texts(json: Json<'_>) -> Vec<String> {
     json.elements().filter_map(Json::as_str).map(|text| text.into_owned()).collect()
 }
+
+/// Characters of a description that the two lines of a row can show.
+const CLIPPED: usize = 240;
+
+/// Returns a description for a row of a list.
+pub(super) fn clipped(text: &str) -> String {
+    match text.char_indices().nth(CLIPPED) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_description_is_cut_between_characters() {
+        let long = "é".repeat(CLIPPED + 1);
+        assert_eq!(clipped(&long), "é".repeat(CLIPPED) + "…");
+        assert_eq!(clipped("short"), "short");
+    }
+}

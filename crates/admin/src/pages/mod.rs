@@ -129,6 +129,9 @@ pub(super) async fn make(
         routes::ConsolePage::Prompt(tab) => {
             Box::new(prompt::prompt(state, page_request, visitor, name, tab).await?)
         }
+        routes::ConsolePage::Skill(tab) => {
+            Box::new(prompt::skill(state, page_request, visitor, name, tab).await?)
+        }
         routes::ConsolePage::Upstreams => Box::new(upstreams::upstreams(state)),
         routes::ConsolePage::Upstream => {
             Box::new(upstreams::upstream(state, page_request, name).await?)

@@ -1,12 +1,12 @@
-//! The prompts that are served, those that are left out, and pairs that look alike.
+//! The prompts and skills that are served, those that are left out, and pairs that look alike.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use askama::Template;
 
-use super::definition::text;
-use super::skills::{SkillTable, skills};
+use super::definition::{clipped, text};
+use super::skills::{SkillRow, skills};
 use super::{Page, PageError, PageResult};
 use crate::console::ConsoleSection;
 use crate::console::filters;
@@ -29,10 +29,11 @@ pub(super) struct Prompts {
     /// Whether not all uses of the week are known.
     is_partial: bool,
     paging: Paging,
+    skills: Vec<SkillRow>,
+    skill_paging: Paging,
     left_out: Vec<LeftOutRow>,
     left_out_total: usize,
     look_alikes: Vec<LookAlike>,
-    skills: SkillTable,
     filter: FilterForm,
 }
 
@@ -80,8 +81,29 @@ struct FilterForm {
     params: Params,
     upstreams: Vec<String>,
     views: Vec<String>,
-    /// The states of prompts that match in all else, with their numbers.
+    /// The states of prompts and skills that match in all else, with their numbers.
     states: BTreeMap<&'static str, usize>,
+    /// The numbers of those that match.
+    prompts: usize,
+    skills: usize,
+}
+
+/// The value of the parameter `kind`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum ListedKind {
+    All,
+    Prompts,
+    Skills,
+}
+
+impl ListedKind {
+    fn of(params: &Params) -> Self {
+        match params.get("kind") {
+            "prompts" => Self::Prompts,
+            "skills" => Self::Skills,
+            _ => Self::All,
+        }
+    }
 }
 
 impl Page for Prompts {
@@ -91,7 +113,7 @@ impl Page for Prompts {
 /// Rows of one page.
 const PAGE: usize = 50;
 
-/// Rows of prompts that are left out, and of pairs that look alike, below the prompts.
+/// Rows of skills, of prompts that are left out, and of pairs that look alike, below the prompts.
 const BELOW: usize = 100;
 
 /// Prompts that are examined between two readings of the clock.
@@ -99,9 +121,6 @@ const BETWEEN: usize = 4096;
 
 /// Upstreams that stand beside each other as links; more are a list to choose from.
 const FEW: usize = 8;
-
-/// Characters of a description that its two lines can show.
-const CLIPPED: usize = 240;
 
 /// The columns by the keys of `sort`. The order of the first click, where it is descending, has a
 /// minus.
@@ -115,8 +134,8 @@ struct Found<'a> {
     prompt: Json<'a>,
 }
 
-/// Returns the prompts that match the parameters `q`, `upstream`, `view`, `tag` and `state`, in the
-/// order of `sort`: without one the best match first.
+/// Returns the prompts and skills that match the parameters `q`, `upstream`, `view`, `tag`, `state`
+/// and `kind`; prompts in the order of `sort`: without one the best match first.
 ///
 /// # Errors
 /// They cannot be searched in time.
@@ -124,39 +143,57 @@ pub(super) async fn prompts(state: &AdminState, request: &PageRequest) -> PageRe
     let catalog = state.router.catalog();
     let content = &catalog.content;
     let wanted = PromptFilter::new(state, request);
-    let mut states = BTreeMap::new();
+    let kind = ListedKind::of(&request.params);
+    let (mut found_skills, mut states) = skills(state, &catalog.skills, &request.params);
     let mut found = wanted.found(content, request)?;
-    for found in &found {
+    if kind == ListedKind::Prompts {
+        states.clear();
+    }
+    for found in found.iter().filter(|_| kind != ListedKind::Skills) {
         *states.entry(found.owner.approval.state.as_str()).or_default() += 1;
     }
     found.retain(|found| wanted.has_state(found.owner));
+    let filter = FilterForm::new(state, request, states, [found.len(), found_skills.len()]);
+    match kind {
+        ListedKind::All => {}
+        ListedKind::Prompts => found_skills.clear(),
+        ListedKind::Skills => found.clear(),
+    }
     let paging = request.paging(found.len(), PAGE);
+    let below = BELOW.min(request.rows);
+    let skill_paging = match kind {
+        ListedKind::Skills => request.paging(found_skills.len(), PAGE),
+        _ => Paging { start: 0, size: below, ..request.paging(found_skills.len(), below) },
+    };
     let sort = request.params.get("sort");
     let is_by_use = sort.trim_start_matches('-') == "uses";
-    let name = |found: &Found<'_>| found.owner.public_name.to_string();
-    let counted: Vec<String> = if is_by_use {
+    let name = |found: &Found<'_>| found.owner.counted_name().to_string();
+    let mut counted: Vec<String> = if is_by_use {
         found.iter().map(name).collect()
     } else {
         order(&mut found, sort, &DailyUses::default());
         found.iter().skip(paging.start).take(paging.size).map(name).collect()
     };
+    let shown_skills = || found_skills.iter().skip(skill_paging.start).take(skill_paging.size);
+    counted.extend(shown_skills().map(|found| found.owner.public_name.to_string()));
     let uses = state.daily_uses(counted, request.until).await;
     if is_by_use {
         order(&mut found, sort, &uses);
     }
     let shown = found.iter().skip(paging.start).take(paging.size);
     let left_out = || content.left_out.iter().filter(|left_out| wanted.has_left_out(left_out));
-    let below = BELOW.min(request.rows);
+    let shown_skills = shown_skills().map(|found| found.row(&uses)).collect();
     Ok(Prompts {
         prompts: shown.map(|found| row(found, &uses)).collect(),
         headings: COLUMNS.map(|column| heading(&request.params, column)).into(),
         is_partial: uses.is_partial,
         paging,
+        skills: shown_skills,
+        skill_paging,
         left_out: left_out().take(below).map(left_out_row).collect(),
         left_out_total: left_out().count(),
         look_alikes: content.look_alikes.iter().take(below).cloned().collect(),
-        skills: skills(&catalog.skills, &request.params, below),
-        filter: FilterForm::new(state, request, states),
+        filter,
     })
 }
 
@@ -181,7 +218,7 @@ pub(super) fn best(
 /// Sorts prompts that are in the order of their names by a key of `sort`.
 fn order(found: &mut [Found<'_>], sort: &str, uses: &DailyUses) {
     let key = sort.trim_start_matches('-');
-    let total = |of: &Found<'_>| uses.of(&of.owner.public_name).iter().sum::<u64>();
+    let total = |of: &Found<'_>| uses.of(of.owner.counted_name()).iter().sum::<u64>();
     match key {
         "uses" => found.sort_by_cached_key(total),
         "upstream" => found.sort_by_key(|of| of.owner.upstream.as_str()),
@@ -242,14 +279,7 @@ fn row(found: &Found<'_>, uses: &DailyUses) -> PromptRow {
         description: clipped(&text(*prompt, "description")),
         upstream: owner.upstream.to_string(),
         state: owner.approval.state.as_str(),
-        week: uses.of(&owner.public_name),
-    }
-}
-
-fn clipped(text: &str) -> String {
-    match text.char_indices().nth(CLIPPED) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
+        week: uses.of(owner.counted_name()),
     }
 }
 
@@ -335,13 +365,25 @@ impl FilterForm {
         state: &AdminState,
         request: &PageRequest,
         states: BTreeMap<&'static str, usize>,
+        [prompts, skills]: [usize; 2],
     ) -> Self {
         Self {
             params: request.params.clone(),
             upstreams: state.config.upstreams.iter().map(|up| up.id.to_string()).collect(),
             views: state.config.views.iter().map(|view| view.name.clone()).collect(),
             states,
+            prompts,
+            skills,
         }
+    }
+
+    fn has_prompts(&self) -> bool {
+        ListedKind::of(&self.params) != ListedKind::Skills
+    }
+
+    /// Whether there is something to choose: there are skills, or a kind was chosen.
+    fn has_kinds(&self) -> bool {
+        self.skills > 0 || self.params.some("kind").is_some()
     }
 
     fn is(&self, name: &str, value: &str) -> bool {
@@ -353,19 +395,19 @@ impl FilterForm {
         (2..=FEW).contains(&self.upstreams.len())
     }
 
-    /// Whether states tell prompts apart, or one was chosen.
+    /// Whether states tell rows apart, or one was chosen.
     fn has_states(&self) -> bool {
         self.states.len() > 1 || self.params.some("state").is_some()
     }
 
-    /// Prompts in all states.
+    /// Rows in all states.
     fn total(&self) -> usize {
         self.states.values().sum()
     }
 
     /// The chosen values that the form keeps, as links choose them.
     fn kept(&self) -> impl Iterator<Item = (&str, &str)> {
-        let names = ["upstream", "state", "sort"].into_iter();
+        let names = ["upstream", "kind", "state", "sort"].into_iter();
         let names = names.filter(|name| *name != "upstream" || self.has_few_upstreams());
         names.filter_map(|name| Some((name, self.params.some(name)?)))
     }
@@ -390,12 +432,5 @@ mod tests {
         assert_eq!(uses, ("?q=a&sort=uses".to_owned(), Some("descending")));
         assert_eq!(name, ("?q=a&sort=name".to_owned(), None));
         assert_eq!(of("q=a")[0], ("?q=a&sort=name".to_owned(), None), "the best match is first");
-    }
-
-    #[test]
-    fn a_long_description_is_cut_between_characters() {
-        let long = "é".repeat(CLIPPED + 1);
-        assert_eq!(clipped(&long), "é".repeat(CLIPPED) + "…");
-        assert_eq!(clipped("short"), "short");
     }
 }

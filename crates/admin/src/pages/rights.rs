@@ -26,6 +26,8 @@ pub(super) struct Right {
     pub who: String,
     /// The methods that are allowed.
     pub allowed: Vec<&'static str>,
+    /// The number of all methods.
+    methods: usize,
     /// The rules that decide; empty where none does.
     pub by: Vec<DecidingRule>,
 }
@@ -50,20 +52,20 @@ impl Right {
     pub(super) fn text(&self) -> String {
         match self.allowed.len() {
             0 => "nothing".to_owned(),
-            3 => "everything".to_owned(),
+            all if all == self.methods => "everything".to_owned(),
             _ => self.allowed.join(", "),
         }
     }
 
     /// Whether all methods are allowed, or none, so that a mark says it.
     pub(super) fn is_whole(&self) -> bool {
-        matches!(self.allowed.len(), 0 | 3)
+        self.allowed.is_empty() || self.allowed.len() == self.methods
     }
 
     pub(super) fn class(&self) -> &'static str {
         match self.allowed.len() {
             0 => "bad",
-            3 => "good",
+            all if all == self.methods => "good",
             _ => "warn",
         }
     }
@@ -120,13 +122,32 @@ pub(super) fn right(
     who: &RightsHolder,
     prompt: PromptRef<'_>,
 ) -> Right {
+    right_to(&Method::OF_PROMPTS, access, who, prompt)
+}
+
+/// The same for a skill, which is listed and got.
+pub(super) fn right_to_skill(
+    access: Option<&Decisions>,
+    who: &RightsHolder,
+    skill: PromptRef<'_>,
+) -> Right {
+    right_to(&[Method::List, Method::Get], access, who, skill)
+}
+
+fn right_to(
+    methods: &[Method],
+    access: Option<&Decisions>,
+    who: &RightsHolder,
+    prompt: PromptRef<'_>,
+) -> Right {
+    let who_label = who.label.clone();
     let Some(access) = access else {
-        let allowed = Method::OF_PROMPTS.map(action).to_vec();
-        return Right { who: who.label.clone(), allowed, by: Vec::new() };
+        let allowed = methods.iter().copied().map(action).collect();
+        return Right { who: who_label, allowed, methods: methods.len(), by: Vec::new() };
     };
     let mut allowed = Vec::new();
     let mut by = BTreeSet::new();
-    for method in Method::OF_PROMPTS {
+    for method in methods.iter().copied() {
         let verdict = access.decide(&who.caller, method, prompt);
         if verdict.is_allowed {
             allowed.push(action(method));
@@ -134,7 +155,7 @@ pub(super) fn right(
         by.extend(verdict.reasons);
     }
     let by = by.into_iter().map(|name| deciding_rule(access, name)).collect();
-    Right { who: who.label.clone(), allowed, by }
+    Right { who: who_label, allowed, methods: methods.len(), by }
 }
 
 fn deciding_rule(access: &Decisions, name: String) -> DecidingRule {

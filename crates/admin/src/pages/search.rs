@@ -1,4 +1,4 @@
-//! The search over the whole console: prompts, upstreams, callers and records.
+//! The search over the whole console: prompts, skills, upstreams, callers and records.
 
 use std::time::Duration;
 
@@ -6,6 +6,7 @@ use askama::Template;
 
 use super::prompts::best;
 use super::rights::known;
+use super::skills::matching;
 use super::{Page, PageResult};
 use crate::console::ConsoleSection;
 use crate::console::filters;
@@ -20,7 +21,9 @@ pub(super) struct SearchPage {
     text: String,
     /// Names and titles of prompts, the best first.
     prompts: Vec<(String, String)>,
-    /// Prompts that are not served.
+    /// URIs of skills, in their order.
+    skills: Vec<String>,
+    /// Prompts and skills that are not served.
     held: Vec<String>,
     upstreams: Vec<String>,
     callers: Vec<String>,
@@ -38,6 +41,7 @@ impl Page for SearchPage {
 impl SearchPage {
     fn is_empty(&self) -> bool {
         self.prompts.is_empty()
+            && self.skills.is_empty()
             && self.held.is_empty()
             && self.upstreams.is_empty()
             && self.callers.is_empty()
@@ -63,6 +67,7 @@ pub(super) async fn search(state: &AdminState, request: &PageRequest) -> PageRes
     let lower = text.to_lowercase();
     let is_found = |name: &str| name.to_lowercase().contains(&lower);
     let catalog = state.router.catalog();
+    let skills = matching(&catalog.skills, &text).into_iter().take(FINDS);
     let rows = catalog.approvals.iter().flat_map(|rows| rows.iter());
     let held = rows.filter(|row| row.is_held() && is_found(&row.public_name));
     let upstreams = state.config.upstreams.iter().map(|upstream| upstream.id.to_string());
@@ -70,6 +75,7 @@ pub(super) async fn search(state: &AdminState, request: &PageRequest) -> PageRes
     let find = Find { text: Some(text.clone()), ..Find::default() };
     Ok(SearchPage {
         prompts: best(state, request, FINDS)?,
+        skills: skills.map(|found| found.owner.public_name.to_string()).collect(),
         held: held.take(FINDS).map(|row| row.public_name.clone()).collect(),
         upstreams: upstreams.filter(|id| is_found(id)).take(FINDS).collect(),
         callers: callers.filter(|label| is_found(label)).take(FINDS).collect(),

@@ -4,9 +4,11 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
+use crate::console::page_of;
 use crate::console::text::{Html, ShownText, digest};
 use audit::search::{DENIED, EventKinds, LogEntry};
 use domain::percent::encoded_segment;
+use domain::skill::{SCHEME, is_skill_uri};
 
 /// The sentences of events. `{…}` is a member, `{…:noun}` a number with its noun; a part in `[…]`
 /// is left out if one of its members is missing, and what stands between `*` is bad news.
@@ -139,6 +141,9 @@ fn call_form(entry: &LogEntry) -> String {
         Some("prompts/get") => "{prompt}",
         Some("completion/complete") => "values for {argument} of {prompt}",
         Some("prompts/list") => "the list of prompts",
+        Some("skills/list") => "the list of skills",
+        Some("skills/get") => "the entry of {prompt}",
+        Some("resources/read") if entry.prompt.is_some() => "{prompt}",
         _ => "{method}",
     };
     let is_denied = entry.decision.as_deref() == Some(DENIED) || entry.rule.is_some();
@@ -236,7 +241,11 @@ fn caller(id: &str) -> String {
 /// Returns the prompt of an entry: the name that was called, or that of the upstream.
 fn prompt(entry: &LogEntry) -> Option<String> {
     match (entry.name.as_deref(), entry.prompt.as_deref(), entry.upstream.as_deref()) {
-        (Some(name), _, Some(_)) => Some(link("/prompts/", name, "")),
+        // Another file than the `SKILL.md` of a skill has no page of its own.
+        (Some(name), _, Some(_)) if name.starts_with(SCHEME) && !is_skill_uri(name) => {
+            Some(code(name))
+        }
+        (Some(name), _, Some(_)) => Some(link_to(&page_of(name), name)),
         (Some(name), ..) => Some(code(name)),
         (None, Some(raw), Some(upstream)) => {
             let of = format!("&amp;upstream={}", encoded_segment(upstream));
@@ -285,7 +294,11 @@ fn members(entry: &LogEntry) -> String {
 
 /// Returns a link whose address ends with a name, and perhaps more.
 fn link(path: &str, name: &str, more: &str) -> String {
-    format!("<a href=\"{path}{}{more}\">{}</a>", encoded_segment(name), ShownText(name))
+    link_to(&[path, &encoded_segment(name), more].concat(), name)
+}
+
+fn link_to(page: &str, name: &str) -> String {
+    format!("<a href=\"{page}\">{}</a>", ShownText(name))
 }
 
 fn code(text: &str) -> String {

@@ -1,71 +1,103 @@
-//! The skills that are served, below the prompts.
+//! The skills that are served, beside the prompts.
 
-use super::definition::text;
+use std::collections::BTreeMap;
+
+use super::definition::{clipped, text};
+use super::prompt::FileRow;
+use crate::console::plot::spark_bars;
 use crate::request::Params;
+use crate::state::AdminState;
+use audit::usage::{DailyUses, WEEK_DAYS};
 use domain::approval::ApprovalState;
 use domain::json::Json;
-use domain::skill::SKILL_FILE;
 use gateway::router::catalog::SkillCatalog;
-
-/// The skills that match.
-#[derive(Default)]
-pub(super) struct SkillTable {
-    pub rows: Vec<SkillRow>,
-    /// The number of all.
-    pub total: usize,
-}
+use gateway::router::owner::Owner;
 
 /// A skill in the list.
 pub(super) struct SkillRow {
     /// The URI of its `SKILL.md`.
-    pub uri: String,
+    pub name: String,
     pub description: String,
     pub upstream: String,
     pub state: ApprovalState,
-    /// The paths of its files in its folder, and their bytes.
-    pub files: Vec<(String, i64)>,
+    pub files: usize,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// Uses by day, the oldest first.
+    week: [u64; WEEK_DAYS],
+}
+
+/// A skill that matches.
+pub(super) struct FoundSkill<'a> {
+    pub owner: &'a Owner,
+    entry: Json<'a>,
 }
 
 impl SkillRow {
-    /// Whether its approval has a page.
-    pub(super) fn is_checked(&self) -> bool {
-        self.state != ApprovalState::Unchecked
+    pub(super) fn uses(&self) -> u64 {
+        self.week.iter().sum()
+    }
+
+    /// The drawing of its week, as a path of SVG.
+    pub(super) fn bars(&self) -> String {
+        spark_bars(&self.week)
     }
 }
 
-/// Returns the skills that match the parameters `q` and `upstream`; at most `most` rows.
-pub(super) fn skills(catalog: &SkillCatalog, params: &Params, most: usize) -> SkillTable {
-    let wanted = params.get("q").trim().to_lowercase();
-    let mut table = SkillTable::default();
-    for owner in catalog.content.owners() {
-        let is_of = params.some("upstream").is_none_or(|id| owner.upstream.as_str() == id);
-        let Some(entry) = catalog.content.listed(&owner.public_name).filter(|_| is_of) else {
-            continue;
-        };
-        let description = entry.get("frontmatter").map(|front| text(front, "description"));
-        let description = description.unwrap_or_default();
-        let is_found = |text: &str| text.to_lowercase().contains(&wanted);
-        if !is_found(&owner.public_name) && !is_found(&description) {
-            continue;
-        }
-        table.total += 1;
-        if table.rows.len() == most {
-            continue;
-        }
-        let folder = owner.public_name.strip_suffix(SKILL_FILE).unwrap_or_default();
-        let file = |file: Json<'_>| {
-            let uri = text(file, "uri");
-            let size = file.get("size").and_then(Json::as_i64).unwrap_or_default();
-            (uri.strip_prefix(folder).unwrap_or(&uri).to_owned(), size)
-        };
-        let files = entry.get("resources").into_iter().flat_map(Json::elements);
-        table.rows.push(SkillRow {
-            uri: owner.public_name.to_string(),
-            description,
+impl FoundSkill<'_> {
+    pub(super) fn row(&self, uses: &DailyUses) -> SkillRow {
+        let Self { owner, entry } = self;
+        let files = FileRow::of_entry(*entry, &owner.public_name);
+        SkillRow {
+            name: owner.public_name.to_string(),
+            description: clipped(&description(*entry)),
             upstream: owner.upstream.to_string(),
             state: owner.approval.state,
-            files: files.map(file).collect(),
-        });
+            files: files.len(),
+            bytes: files.iter().map(|file| file.size).sum(),
+            week: uses.of(&owner.public_name),
+        }
     }
-    table
+}
+
+/// Returns the skills that match the parameters `q`, `upstream`, `view` and `state` of a page, in
+/// the order of their URIs, and the numbers of those that match in all but their state. A skill has
+/// no tags.
+pub(super) fn skills<'c>(
+    state: &AdminState,
+    catalog: &'c SkillCatalog,
+    params: &Params,
+) -> (Vec<FoundSkill<'c>>, BTreeMap<&'static str, usize>) {
+    let endpoint = params.some("view").map(|view| state.config.server.view_path(view));
+    let is_wanted = |owner: &Owner| {
+        params.some("tag").is_none()
+            && params.some("upstream").is_none_or(|id| owner.upstream.as_str() == id)
+            && endpoint.as_ref().is_none_or(|path| state.router.serves(path, owner))
+    };
+    let mut found = matching(catalog, params.get("q"));
+    found.retain(|found| is_wanted(found.owner));
+    let mut states = BTreeMap::new();
+    for found in &found {
+        *states.entry(found.owner.approval.state.as_str()).or_default() += 1;
+    }
+    let has_state = |owner: &Owner| {
+        params.some("state").is_none_or(|state| owner.approval.state.as_str() == state)
+    };
+    found.retain(|found| has_state(found.owner));
+    (found, states)
+}
+
+/// Returns the skills whose URI or description has a text, in the order of their URIs.
+pub(super) fn matching<'c>(catalog: &'c SkillCatalog, wanted: &str) -> Vec<FoundSkill<'c>> {
+    let wanted = wanted.trim().to_lowercase();
+    let is_found = |text: &str| text.to_lowercase().contains(&wanted);
+    let entries = catalog.content.everyone.elements().map(|(_, entry)| entry);
+    let all = catalog.content.owners().zip(entries);
+    all.filter(|(owner, entry)| is_found(&owner.public_name) || is_found(&description(*entry)))
+        .map(|(owner, entry)| FoundSkill { owner, entry })
+        .collect()
+}
+
+fn description(entry: Json<'_>) -> String {
+    entry.get("frontmatter").map(|front| text(front, "description")).unwrap_or_default()
 }

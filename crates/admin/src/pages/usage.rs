@@ -1,4 +1,4 @@
-//! Usage: uses by prompt, upstream and caller, with their outcomes, over minutes to months.
+//! Usage: uses by prompt or skill, upstream and caller, with their outcomes, over minutes to months.
 
 use std::fmt::Write as _;
 use std::time::SystemTime;
@@ -13,7 +13,8 @@ use crate::console::filters;
 use crate::request::{PageRequest, Paging, Params};
 use crate::sheet::cell;
 use crate::state::AdminState;
-use audit::usage::{Dimension, Filter, Query, Row, Sort};
+use audit::usage::{Dimension, Filter, Query, Row, Sort, UsedKind};
+use gateway::router::owner::Owner;
 
 /// Uses in a span of time, by one dimension.
 #[derive(Template)]
@@ -24,7 +25,7 @@ pub(super) struct UsagePage {
     rows: Vec<Row>,
     paging: Paging,
     traffic: Traffic,
-    /// Unused prompts, where rows are prompts.
+    /// Unused prompts and skills, where rows are these.
     unused: Vec<String>,
     unused_total: usize,
     label: &'static str,
@@ -60,14 +61,15 @@ impl Page for UsagePage {
     const SECTION: ConsoleSection = ConsoleSection::Usage;
 
     fn csv(&self) -> Option<String> {
-        let mut out =
-            String::from("key,upstream,uses,failures,denied,limited,p50_ms,p95_ms,last,before\r\n");
+        let mut out = String::from(
+            "key,upstream,uses,failures,denied,limited,p50_ms,p95_ms,last,before,kind\r\n",
+        );
         for row in &self.rows {
             let last = row.last.map(|last| humantime::format_rfc3339_seconds(last).to_string());
             let number = |value: Option<f64>| value.map(|v| format!("{v:.1}")).unwrap_or_default();
             let _ = write!(
                 out,
-                "{},{},{},{},{},{},{},{},{},{}\r\n",
+                "{},{},{},{},{},{},{},{},{},{},{}\r\n",
                 cell(&row.key),
                 cell(row.upstream.as_deref().unwrap_or_default()),
                 row.uses,
@@ -77,7 +79,8 @@ impl Page for UsagePage {
                 number(row.p50_ms),
                 number(row.p95_ms),
                 last.unwrap_or_default(),
-                row.before
+                row.before,
+                row.kind.map_or("", UsedKind::as_str)
             );
         }
         Some(out)
@@ -187,14 +190,18 @@ fn endpoint(state: &AdminState, view: &str) -> String {
     if view == "main" { server.path.clone() } else { server.view_path(view) }
 }
 
-/// Served prompts without a use in the span.
+/// Served prompts and skills without a use in the span.
 async fn unused(
     state: &AdminState,
     request: &PageRequest,
     from: SystemTime,
 ) -> (Vec<String>, usize) {
     let catalog = state.router.catalog();
-    let names = catalog.content.owners().map(|owner| &*owner.public_name);
+    let skills = catalog.skills.content.owners();
+    // A prompt that stands for a skill is no other thing.
+    let is_own = |owner: &&Owner| owner.counted_name() == &owner.public_name;
+    let owners = catalog.content.owners().chain(skills).filter(is_own);
+    let names = owners.map(|owner| &*owner.public_name);
     let used = state.used_prompts(from, request.until).await.prompts;
     let unused: Vec<&str> = names.filter(|name| !used.contains(*name)).collect();
     let shown = unused.iter().take(UNUSED.min(request.rows));

@@ -40,7 +40,6 @@ pub(super) struct ApprovalsPage {
 #[derive(Clone, Debug)]
 struct ApprovalLine {
     name: String,
-    is_skill: bool,
     upstream: String,
     state: &'static str,
     mode: &'static str,
@@ -126,7 +125,6 @@ fn line(row: &ApprovalRow) -> ApprovalLine {
     let attribution = approved.map(|decided| &decided.attribution);
     ApprovalLine {
         name: row.public_name.clone(),
-        is_skill: row.kind == approval::ApprovalKind::Skill,
         upstream: row.upstream.to_string(),
         state: row.decision.state.as_str(),
         mode: row.mode.as_str(),

@@ -1,11 +1,14 @@
-//! One prompt: its text, and tabs for trials, versions, rights and uses.
+//! One prompt or skill: its text, and tabs for trials, versions, rights and uses.
 
 mod access;
+mod files;
 mod labels;
 mod text;
 mod try_out;
 mod uses;
 mod versions;
+
+pub(super) use files::FileRow;
 
 use askama::Template;
 
@@ -14,7 +17,7 @@ use super::trial::Trial;
 use super::{Page, PageError, PageResult};
 use crate::console::filters;
 use crate::console::text::Html;
-use crate::console::{ConsoleSection, PromptTab};
+use crate::console::{ConsoleSection, PromptTab, page_of};
 use crate::request::PageRequest;
 use crate::sign_in::Visitor;
 use crate::state::AdminState;
@@ -22,7 +25,7 @@ use gateway::router::approval::ApprovalRow;
 use gateway::router::catalog::Catalog;
 use gateway::router::owner::Owner;
 
-/// One prompt.
+/// One prompt, or one skill.
 #[derive(Template)]
 #[template(path = "prompt.html")]
 pub(crate) struct PromptPage {
@@ -36,6 +39,7 @@ pub(crate) struct PromptPage {
     definition: Definition,
     /// The paths of the endpoints that serve it.
     endpoints: Vec<String>,
+    tabs: &'static [PromptTab],
     tab: PromptTab,
     content: Html,
 }
@@ -43,6 +47,10 @@ pub(crate) struct PromptPage {
 impl PromptPage {
     fn is_here(&self, tab: &PromptTab) -> bool {
         self.tab == *tab
+    }
+
+    fn path(&self) -> String {
+        page_of(&self.name)
     }
 }
 
@@ -54,14 +62,14 @@ impl Page for PromptPage {
     }
 }
 
-/// A prompt that is served, and who looks at it.
+/// A prompt or skill that is served, and who looks at it.
 struct Looked<'a> {
     state: &'a AdminState,
     request: &'a PageRequest,
     visitor: &'a Visitor,
     name: &'a str,
     owner: &'a Owner,
-    /// `None` for a prompt that has just come.
+    /// `None` without approvals, and for one that has just come.
     row: Option<ApprovalRow>,
     definition: &'a Definition,
 }
@@ -107,7 +115,6 @@ async fn with_trial(
     let owner = owner.ok_or_else(|| unlisted(state, name))?;
     let definition = definition(&catalog, owner).with_origins(&state.config, owner);
     let row = state.router.approvals().row(name);
-    let reason = row.as_ref().map(reason).unwrap_or_default();
     let looked = Looked { state, request, visitor, name, owner, row, definition: &definition };
     let content = match tab {
         PromptTab::Text => Box::pin(text::text(&looked)).await?.render(),
@@ -120,19 +127,63 @@ async fn with_trial(
         PromptTab::Access => access::rights(&looked).render(),
         PromptTab::Uses => Box::pin(uses::uses(&looked)).await.render(),
     };
-    let content = Html(content.map_err(|error| crate::internal(&error))?);
-    Ok(PromptPage {
-        name: name.to_owned(),
-        upstream: owner.upstream.to_string(),
-        raw_name: owner.raw_name.to_string(),
-        digest: owner.digest.to_string(),
-        state: owner.approval.state.as_str(),
-        reason,
-        endpoints: state.endpoints(owner).collect(),
-        definition,
-        tab,
-        content,
-    })
+    looked.page(&PromptTab::ALL, tab, content)
+}
+
+/// Returns a tab of a skill that is served; `name` is the URI of its `SKILL.md`.
+///
+/// # Errors
+/// There is none with this name, or it has not the file that the parameter `file` names.
+pub(crate) async fn skill(
+    state: &AdminState,
+    request: &PageRequest,
+    visitor: &Visitor,
+    name: &str,
+    tab: PromptTab,
+) -> PageResult<PromptPage> {
+    let catalog = state.router.catalog();
+    let content = &catalog.skills.content;
+    let found = content.owner(name).zip(content.listed(name));
+    let (owner, entry) = found.ok_or_else(|| unlisted(state, name))?;
+    let front_matter = entry.get("frontmatter").unwrap_or(entry);
+    let definition = Definition::read(front_matter);
+    let row = state.router.approvals().row(name);
+    let looked = Looked { state, request, visitor, name, owner, row, definition: &definition };
+    let content = match tab {
+        PromptTab::Text | PromptTab::Try => Box::pin(files::files(&looked, entry)).await?.render(),
+        PromptTab::Versions => Box::pin(versions::versions(&looked)).await.render(),
+        PromptTab::Access => access::rights(&looked).render(),
+        PromptTab::Uses => Box::pin(uses::uses(&looked)).await.render(),
+    };
+    looked.page(&PromptTab::OF_SKILL, tab, content)
+}
+
+impl Looked<'_> {
+    /// The page around one tab.
+    ///
+    /// # Errors
+    /// The tab cannot be written.
+    fn page(
+        &self,
+        tabs: &'static [PromptTab],
+        tab: PromptTab,
+        content: Result<String, askama::Error>,
+    ) -> PageResult<PromptPage> {
+        let owner = self.owner;
+        Ok(PromptPage {
+            name: self.name.to_owned(),
+            upstream: owner.upstream.to_string(),
+            raw_name: owner.raw_name.to_string(),
+            digest: owner.digest.to_string(),
+            state: owner.approval.state.as_str(),
+            reason: self.row.as_ref().map(reason).unwrap_or_default(),
+            endpoints: self.state.endpoints(owner).collect(),
+            definition: self.definition.clone(),
+            tabs,
+            tab,
+            content: Html(content.map_err(|error| crate::internal(&error))?),
+        })
+    }
 }
 
 /// Why a name leads to no page: it is left out, or unknown.
@@ -141,13 +192,14 @@ fn unlisted(state: &AdminState, name: &str) -> PageError {
         Some(row) => PageError::new(
             http::StatusCode::NOT_FOUND,
             format!(
-                "This prompt is {} and is not served ({}); see Approvals.",
+                "This {} is {} and is not served ({}); see Approvals.",
+                row.kind.as_str(),
                 row.decision.state.as_str(),
                 reason(&row)
             ),
         ),
         None => PageError::not_found(
-            "prompt with this name; look for it in Prompts, also among those that are left out",
+            "prompt or skill with this name; look for it in Prompts, also among those that are left out",
         ),
     }
 }

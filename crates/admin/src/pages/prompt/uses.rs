@@ -1,4 +1,4 @@
-//! The tab of uses: how often a prompt was used, by whom, and its latest records.
+//! The tab of uses: how often a prompt or skill was used, by whom, and its latest records.
 
 use std::time::Duration;
 
@@ -10,11 +10,14 @@ use crate::pages::traffic::{LAST_DAY, Traffic, of_report};
 use audit::search::{Find, LogEntry};
 use audit::usage::{Dimension, Filter, Query, Row, Sort};
 
-/// The uses of one prompt in the last day.
+/// The uses of one prompt or skill in the last day.
 #[derive(Template)]
 #[template(path = "prompt_uses.html")]
 pub(super) struct UsesTab {
+    /// The name that uses are counted under.
     name: String,
+    /// Whether that is the name of the skill that the prompt stands for.
+    is_of_skill: bool,
     uses: Traffic,
     /// Its callers in the last day.
     callers: Vec<Row>,
@@ -32,7 +35,8 @@ const RECORDS: usize = 10;
 pub(super) const SEARCH: Duration = Duration::from_millis(500);
 
 pub(super) async fn uses(looked: &Looked<'_>) -> UsesTab {
-    let Looked { state, request, name, .. } = *looked;
+    let Looked { state, request, owner, .. } = *looked;
+    let name = &**owner.counted_name();
     let filter = Filter { prompt: Some(name.to_owned()), ..Filter::default() };
     let query = Query {
         by: Dimension::Caller,
@@ -48,6 +52,7 @@ pub(super) async fn uses(looked: &Looked<'_>) -> UsesTab {
     let find = Find { prompt: Some(name.to_owned()), ..Find::default() };
     UsesTab {
         name: name.to_owned(),
+        is_of_skill: name != looked.name,
         uses: of_report(report, within, LAST_DAY),
         callers,
         records: state.latest(find, RECORDS.min(request.rows), request.within(SEARCH)).await,

@@ -19,6 +19,7 @@ pub use comparison::{ComparedMessage, compared_messages, compared_parts, compare
 pub(crate) use examined::Examinations;
 pub use examined::{Examined, OfferedVersion, examine_all};
 pub use parts::{VersionPart, VersionParts};
+pub use skill_files::offered_file;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,12 +1,17 @@
-//! The files of a skill that waits, read at its upstream for a person who decides.
+//! The files of a skill as its upstream offers them, read for a person who looks at it or decides.
 
 use std::sync::Arc;
 
-use super::probe::{ProbeRequest, PromptProbe};
+use super::probe::{Patience, ProbeRequest, PromptProbe};
+use crate::router::Router;
+use crate::router::approval::{ApprovalRow, OfferedPrompt};
+use crate::router::catalog::Catalog;
 use crate::router::skills::file;
 use config::lock::{Object, Objects};
+use domain::approval::{ApprovalKind, ApprovalState, Decision, Mode, Offered, Reason, Serving};
 use domain::json::Json;
-use domain::skill::{SKILL_FILE, Skill};
+use domain::prompt::Prompt;
+use domain::skill::{SKILL_FILE, Skill, SkillFile};
 
 /// The files of a skill, by their digests, and those that cannot be had, with the reasons.
 #[derive(Debug, Default)]
@@ -23,18 +28,70 @@ impl PromptProbe<'_> {
         let folder = self.row.public_name.strip_suffix(SKILL_FILE).unwrap_or_default();
         for file in &skill.files {
             let path = skill.path_inside(file);
-            let uri = [folder, path].concat();
-            let result = self.once(ProbeRequest::File { file, uri: &uri }).await;
-            let bytes = result.map_err(|fault| fault.to_string()).and_then(|result| {
-                file::verified(Json::accepted(&result), file).map(|bytes| bytes.into_owned())
-            });
-            match bytes {
-                Ok(bytes) => {
-                    read.objects.insert((&*file.digest).into(), Object::File(bytes.into()));
+            match self.file(file, &[folder, path].concat()).await {
+                Ok(object) => {
+                    read.objects.insert((&*file.digest).into(), object);
                 }
                 Err(why) => read.unread.push((path.into(), why)),
             }
         }
         read
     }
+
+    /// Reads one file by its public URI.
+    ///
+    /// # Errors
+    /// Why the bytes of its entry cannot be had.
+    async fn file(&self, file: &SkillFile, uri: &str) -> Result<Object, String> {
+        let result = self.once(ProbeRequest::File { file, uri }).await;
+        let result = result.map_err(|fault| fault.to_string())?;
+        let bytes = file::verified(Json::accepted(&result), file)?;
+        Ok(Object::File(bytes.into_owned().into()))
+    }
+}
+
+/// Reads one file of a skill as its upstream offers it, by the URI of the skill and the path in its
+/// folder: as a JSON string, which says it where the file is no text. `None` if it is not offered.
+/// The call is recorded and limited as a probe.
+pub async fn offered_file(
+    router: &Router,
+    skill: &str,
+    path: &str,
+) -> Option<Result<String, String>> {
+    let row = router.approvals().row(skill);
+    let row = row.or_else(|| unchecked(&router.catalog(), skill))?;
+    let offered = row.offered.as_ref()?;
+    let own = offered.skill.as_ref()?;
+    let file = own.files.iter().find(|file| own.path_inside(file) == path)?;
+    let probe = PromptProbe { router, row: &row, offered, patience: Patience::Short };
+    let uri = [skill.strip_suffix(SKILL_FILE)?, path].concat();
+    Some(probe.file(file, &uri).await.map(|object| object.json().into_owned()))
+}
+
+/// The row of a served skill whose upstream has no approvals.
+fn unchecked(catalog: &Catalog, name: &str) -> Option<ApprovalRow> {
+    let (owner, listed) = (catalog.skills.content.owner(name)?, catalog.skills.skills.get(name)?);
+    let version = Offered {
+        definition: owner.digest.clone(),
+        source: None,
+        texts: Default::default(),
+        files: listed.skill.digests(),
+    };
+    let (prompt, skill) = (Prompt::named(&listed.skill.path).into(), Some(listed.skill.clone()));
+    Some(ApprovalRow {
+        kind: ApprovalKind::Skill,
+        upstream: owner.upstream.clone(),
+        raw_name: owner.raw_name.clone(),
+        public_name: name.to_owned(),
+        mode: Mode::Off,
+        offered: Some(OfferedPrompt { prompt, skill, version, texts_since: None }),
+        approval: None,
+        decision: Decision {
+            state: ApprovalState::Unchecked,
+            reason: Reason::Off,
+            serving: Serving::Offered,
+        },
+        problem: None,
+        variants: Vec::new(),
+    })
 }
