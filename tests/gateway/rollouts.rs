@@ -145,6 +145,12 @@ async fn a_version_that_fails_too_often_is_taken_back_until_a_person_begins_agai
         (&json!("running"), "refund@candidate")
     );
 
+    let page =
+        async |path: &str| String::from_utf8(admin.send("GET", path, &[], b"").await.body).unwrap();
+    let shown = page("/prompts/up__refund/versions").await;
+    assert!(shown.contains("100 % of the callers get candidate"), "{shown}");
+    assert!(shown.contains("It steps back at 20 % of 5 gets."), "{shown}");
+
     fails.store(true, Ordering::SeqCst);
     assert_eq!(got(&ada).await, "upstream_error", "one of five may fail");
     assert_eq!(got(&ada).await, "upstream_error");
@@ -156,6 +162,9 @@ async fn a_version_that_fails_too_often_is_taken_back_until_a_person_begins_agai
     );
     let row = look(&admin).await;
     assert_eq!((&row["state"], row["steppedBackAt"].is_string()), (&json!("stepped_back"), true));
+    let shown = page("/prompts/up__refund/versions").await;
+    assert!(shown.contains("promptgate rollouts rearm up__refund"), "{shown}");
+    assert!(page("/").await.contains("The rollout of up__refund to candidate stepped back"));
     fails.store(false, Ordering::SeqCst);
     gateway.reload(&toml.replace("share = 1\n", "share = 0.99999\n")).await;
     assert_eq!(got(&ada).await, "refund", "an edit of the share does not begin again");

@@ -21,8 +21,12 @@ pub(super) struct RearmRequest {
 
 /// Returns the document of `/api/v1/rollouts`, in the order of the prompts.
 pub(super) fn all(state: &AdminState) -> Value {
-    let rollouts = state.router.rollouts().status(&state.router.catalog(), now());
-    json!({ "rollouts": rollouts.iter().map(rollout_json).collect::<Vec<_>>() })
+    json!({ "rollouts": status(state).iter().map(rollout_json).collect::<Vec<_>>() })
+}
+
+/// The rollouts of this replica, in the order of their prompts.
+pub(super) fn status(state: &AdminState) -> Vec<RolloutStatus> {
+    state.router.rollouts().status(&state.router.catalog(), now())
 }
 
 fn rollout_json(status: &RolloutStatus) -> Value {
@@ -45,7 +49,8 @@ fn rollout_json(status: &RolloutStatus) -> Value {
     })
 }
 
-fn why(status: &RolloutStatus) -> Option<String> {
+/// Why `to`, or else `from`, is not served.
+pub(super) fn why(status: &RolloutStatus) -> Option<String> {
     let fallback = |why| format!("in the place of `from`, the plain prompt is served: {why}");
     let problem = status.problem.as_ref().map(ToString::to_string);
     problem.or_else(|| status.fallback.as_ref().map(fallback))

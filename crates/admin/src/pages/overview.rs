@@ -12,6 +12,7 @@ use crate::console::filters;
 use crate::console::plot::number;
 use crate::console::text::{Html, counted};
 use crate::request::PageRequest;
+use crate::rollouts;
 use crate::state::AdminState;
 use audit::search::{EventKinds, Find, LogEntry};
 use audit::usage::{Dimension, Filter, Query, Row, Sort};
@@ -372,6 +373,15 @@ fn attention(
             format!("Limits have refused {} in the last hour", counted(limited as usize, "call")),
             "/usage?span=1h&by=caller&sort=limited",
         );
+    }
+    for rollout in rollouts::status(state) {
+        let (prompt, to) = (&rollout.rollout.prompt, &rollout.rollout.to);
+        let text = match (rollout.stepped_back, rollouts::why(&rollout)) {
+            (Some(_), _) => format!("The rollout of {prompt} to {to} stepped back"),
+            (None, Some(why)) => format!("The rollout of {prompt} to {to}: {why}"),
+            (None, None) => continue,
+        };
+        add("warn", text, &format!("/prompts/{}/versions", percent::encoded_segment(prompt)));
     }
     let look_alikes = catalog.content.look_alikes.len();
     if look_alikes > 0 {

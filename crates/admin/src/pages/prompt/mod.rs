@@ -3,6 +3,7 @@
 mod access;
 mod files;
 mod labels;
+mod rollout;
 mod text;
 mod try_out;
 mod uses;
@@ -121,8 +122,9 @@ async fn with_trial(
         PromptTab::Try => Box::pin(try_out::form(&looked, trial)).await.render(),
         PromptTab::Versions => {
             let labels = Box::pin(labels::labels(&looked)).await.map(|part| part.render());
+            let rollout = rollout::rollout(&looked).map(|part| part.render());
             let approved = Box::pin(versions::versions(&looked)).await.render();
-            labels.transpose().and_then(|labels| Ok(labels.unwrap_or_default() + &approved?))
+            rollout.into_iter().chain(labels).chain([approved]).collect()
         }
         PromptTab::Access => access::rights(&looked).render(),
         PromptTab::Uses => Box::pin(uses::uses(&looked)).await.render(),
