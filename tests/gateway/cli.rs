@@ -590,6 +590,13 @@ fn connect_prints_an_entry_for_every_host_and_writes_it_with_a_backup() {
             is_own || said.contains("PROMPTGATE_API_KEY") || said.contains("${input:"),
             "{host}: {said}"
         );
+        let skills = text(&output.stderr);
+        let is_known = skills.contains(match host {
+            "claude-code" => "takes skills over MCP in beta",
+            "codex" => "by the tools find_skill and read_skill",
+            _ => "expose_skills = [\"prompts\"]",
+        });
+        assert!(is_known, "{host}: {skills}");
         let view = connect(&[host, "--view", "support"]);
         assert!(
             text(&view.stdout).contains("http://127.0.0.1:7070/mcp/support"),

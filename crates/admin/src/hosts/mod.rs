@@ -48,6 +48,22 @@ impl Host {
         self != Self::Codex
     }
 
+    /// Says whether it takes skills over MCP, as far as that is known.
+    fn skills(self) -> String {
+        let name = self.title();
+        match self {
+            Self::ClaudeCode => format!(
+                "{name} takes skills over MCP in beta, where its vendor has switched it on (off by \
+                 default for team plans): at most 100, of 512 KiB."
+            ),
+            Self::Codex => format!("{name} reads skills by the tools find_skill and read_skill."),
+            _ => format!(
+                "{name} is not known to take skills over MCP: expose_skills = [\"prompts\"] of an \
+                 upstream makes them prompts."
+            ),
+        }
+    }
+
     /// Returns the file that each user has for it, and the systems that have it there; none where
     /// the file is in the folder of a project.
     pub fn user_files(self) -> Vec<(String, Vec<&'static str>)> {
@@ -211,6 +227,7 @@ pub fn plan(host: Host, gateway: &GatewayEndpoint<'_>) -> Plan {
             ));
         }
     }
+    plan.notes.push(host.skills());
     plan
 }
 
