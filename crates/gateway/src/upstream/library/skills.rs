@@ -1,7 +1,7 @@
 //! Skills of a library: each folder with a `SKILL.md` is one, with all files in it (Agent Skills
 //! format). They are served as the files are, so nothing is rendered.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -48,14 +48,14 @@ impl SkillFiles {
         listed: &mut PromptList,
     ) -> Self {
         let is_skill = |file: &PromptFile| file.path.file_name().is_some_and(|n| n == SKILL_FILE);
-        let roots: Vec<PathBuf> = markdown
+        let roots: BTreeSet<PathBuf> = markdown
             .iter()
             .filter(|file| is_skill(file))
             .filter_map(|file| file.path.parent().map(Path::to_path_buf))
             .collect();
         // The files of a skill are no prompts.
-        let in_skill =
-            |path: &Path| roots.iter().any(|root| root != folder && path.starts_with(root));
+        let is_root = |above: &&Path| *above != folder && roots.contains(*above);
+        let in_skill = |path: &Path| path.ancestors().skip(1).any(|above| is_root(&above));
         markdown.retain(|file| !is_skill(file) && !in_skill(&file.path));
         // A file that is not text is sent as base64: four characters for three bytes.
         let limit = reader.max_message() / 4 * 3;
