@@ -16,6 +16,8 @@ use crate::support::{Client, Gateway, Upstream, eventually};
 
 mod dynamic;
 mod skill_approvals;
+mod skill_attacks;
+mod skill_scale;
 
 pub(super) const REFUNDS: &str =
     "---\nname: refunds\ndescription: Refund a customer\n---\nRead [limits](limits.md).";
