@@ -9,17 +9,20 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use super::skills::{discovered, library, listed, skill};
 use crate::support::client::{Stream, modern, modern_bytes, request};
 use crate::support::gateway::api_key;
 use crate::support::process::LOG_WARNINGS;
 use crate::support::upstream::HANG;
-use crate::support::{Client, PATIENCE, Process, Scripted, Upstream, eventually, metrics};
+use crate::support::{
+    Client, PATIENCE, Process, Received, Scripted, Upstream, eventually, metrics,
+};
 
 /// A running binary, and where it can be looked at.
 struct ObservedProcess {
@@ -207,31 +210,82 @@ struct UnreadResults {
     budget: u32,
 }
 
-impl UnreadResults {
-    /// Calls, and checks that the budget holds and that another caller has its share. Returns the
-    /// greatest memory of the gateway, in KiB.
-    async fn peak(self, variables: &[(&str, &str)]) -> u64 {
-        let Self { calls, size, budget } = self;
+/// The source of large results.
+struct LargeResult {
+    /// It also has the small prompt `p`.
+    upstream: Upstream,
+    method: &'static str,
+    params: Value,
+    /// A library, in its folder.
+    library: Option<(String, tempfile::TempDir)>,
+}
+
+impl LargeResult {
+    async fn of_prompt(size: usize) -> Self {
         let large = "x".repeat(size);
         let upstream = Upstream::modern(move |asked| {
             (asked.message["params"]["arguments"]["x"] == "large").then(|| {
-                let asked_for = json!({"type": "text", "text": "LARGE"});
-                let message = json!({"role": "user", "content": asked_for});
+                let message = json!({"role": "user", "content": {"type": "text", "text": "LARGE"}});
                 let result = json!({"resultType": "complete", "messages": [message]});
-                let answer = json!({"jsonrpc": "2.0", "id": asked.message["id"], "result": result});
-                let answer = answer.to_string().replace("LARGE", &large).into_bytes();
-                Scripted::Http(200, vec![("Content-Type", "application/json".to_owned())], answer)
+                filled(asked, result, &large)
             })
         })
         .await;
+        let params = json!({"name": "up__p", "arguments": {"x": "large"}});
+        Self { upstream, method: "prompts/get", params, library: None }
+    }
+
+    async fn of_skill(size: usize) -> Self {
+        let large = "x".repeat(size);
+        let entry = skill("skill://big", &[("SKILL.md", "x"), ("big.txt", &large)]);
+        let upstream = Upstream::modern(move |asked| match asked.method() {
+            "server/discover" => Some(discovered(asked)),
+            "skills/list" => Some(listed(asked, &json!([entry]))),
+            "resources/read" => {
+                let content = json!({"uri": asked.message["params"]["uri"], "text": "LARGE"});
+                let result = json!({"resultType": "complete", "contents": [content]});
+                Some(filled(asked, result, &large))
+            }
+            _ => None,
+        })
+        .await;
+        let params = json!({"uri": "skill://up/big/big.txt"});
+        Self { upstream, method: "resources/read", params, library: None }
+    }
+
+    async fn of_library(size: usize) -> Self {
+        let own = "---\nname: big\ndescription: d\n---\n";
+        let library = library(&[("big/SKILL.md", own), ("big/big.txt", &"x".repeat(size))]);
+        let params = json!({"uri": "skill://lib/big/big.txt"});
+        let upstream = Upstream::with_prompts(&["p"]).await;
+        Self { upstream, method: "resources/read", params, library: Some(library) }
+    }
+}
+
+/// A response with a text in the place of `LARGE`, which is not encoded once more.
+fn filled(asked: &Received, result: Value, large: &str) -> Scripted {
+    let answer = json!({"jsonrpc": "2.0", "id": asked.message["id"], "result": result});
+    let answer = answer.to_string().replace("LARGE", large).into_bytes();
+    Scripted::Http(200, vec![("Content-Type", "application/json".to_owned())], answer)
+}
+
+impl UnreadResults {
+    /// Calls, and checks that the budget holds and that another caller has its share. Returns the
+    /// greatest memory of the gateway, in KiB.
+    async fn peak(self, result: LargeResult, variables: &[(&str, &str)]) -> u64 {
+        let Self { calls, size, budget } = self;
+        let LargeResult { upstream, method, params: large, library } = result;
         let toml = format!("[server.limits]\nin_flight_bytes = \"{budget}MiB\"\n")
+            + "[defaults]\nmax_message = \"20MiB\"\n"
             + &upstream.patient_table("up")
+            + library.as_ref().map_or("", |(toml, _)| toml)
             + &api_key("a", "pg_a")
             + &api_key("b", "pg_b");
         let gateway = ObservedProcess::with(&toml, variables).await;
         let [a, b] = ["pg_a", "pg_b"].map(|key| gateway.process.client().with("X-API-Key", key));
-        let large = json!({"name": "up__p", "arguments": {"x": "large"}});
-        let request = modern_bytes("HTTP/1.1", "prompts/get", large.clone());
+        let is_there = async || b.modern(method, large.clone()).await;
+        eventually(is_there, |reply| reply.body.len() > size).await;
+        let request = modern_bytes("HTTP/1.1", method, large.clone());
         let request = String::from_utf8(request).unwrap();
         let request = Arc::new(request.replace("\r\nHost", "\r\nX-API-Key: pg_a\r\nHost"));
         let mut clients = JoinSet::new();
@@ -257,15 +311,15 @@ impl UnreadResults {
         let held = async || metrics(&gateway.admin, &[SIZE]).await[SIZE];
         let now = held().await;
         assert!(now > 2. * size as f64 && now <= f64::from(budget << 20), "{now}");
-        let reply = a.modern("prompts/get", large.clone()).await;
+        let reply = a.modern(method, large.clone()).await;
         assert_eq!((reply.status, reply.header("retry-after")), (503, Some("1")));
-        let reply = b.modern("prompts/get", large.clone()).await;
+        let reply = b.modern(method, large.clone()).await;
         assert_eq!(reply.status, 200, "others have their share");
         let peak = gateway.memory("VmHWM:");
         println!("{} of {calls} results are held, {peak} KiB at most", count("200"));
         drop(answers);
         eventually(held, |held| *held == 0.).await;
-        assert_eq!(a.modern("prompts/get", large).await.status, 200);
+        assert_eq!(a.modern(method, large).await.status, 200);
         peak
     }
 }
@@ -274,15 +328,27 @@ impl UnreadResults {
 async fn results_that_one_caller_does_not_read_stay_within_the_budget_and_others_are_served() {
     // More than the buffers of a connection take.
     let unread = UnreadResults { calls: 30, size: 7 << 20, budget: 32 };
-    let peak = unread.peak(&[("MIMALLOC_PURGE_DELAY", "1")]).await;
+    let large = LargeResult::of_prompt(unread.size).await;
+    let peak = unread.peak(large, &[("MIMALLOC_PURGE_DELAY", "1")]).await;
     assert!(peak < 128 << 10, "{peak} KiB at most");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unread_files_of_skills_stay_within_the_budget_whether_of_an_upstream_or_a_library() {
+    const SIZE: usize = 12 << 20;
+    for large in [LargeResult::of_skill(SIZE).await, LargeResult::of_library(SIZE).await] {
+        let unread = UnreadResults { calls: 16, size: SIZE, budget: 128 };
+        let peak = unread.peak(large, &[("MIMALLOC_PURGE_DELAY", "1")]).await;
+        assert!(peak < 256 << 10, "{peak} KiB at most");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes gigabytes; `.ci/nightly unread`"]
 async fn two_hundred_unread_results_of_11_mb_stay_below_300_mib_and_others_are_served() {
     let unread = UnreadResults { calls: 200, size: 11_000_000, budget: 256 };
-    let peak = unread.peak(&[]).await;
+    let large = LargeResult::of_prompt(unread.size).await;
+    let peak = unread.peak(large, &[]).await;
     assert!(peak < 300 << 10, "{peak} KiB at most");
 }
 

@@ -12,16 +12,15 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::call_channel::{CallChannel, CallEvent};
+use super::call_channel::CallChannel;
 use super::owner::{ListedSkill, Owner};
 use super::reply::{Reply, SkillBody, SkillReply};
 use super::withheld_text::count_tolerated;
-use super::{Router, held, origin};
+use super::{Router, held, origin, response};
 use crate::policy::{Authorized, CallRecord, Resolution};
 use crate::upstream::Upstream;
-use crate::upstream::call::correlator::InterimMessage;
-use crate::upstream::call::exchange::ExchangeEvent;
 use crate::upstream::call::request::{RequestParams, UpstreamRequest};
+use crate::upstream::call::result_memory;
 use catalog::{FoundPart, FoundSkill};
 use domain::call::{Call, SkillPart};
 use domain::caller::Caller;
@@ -136,6 +135,10 @@ pub(super) async fn read(
     channel: &CallChannel,
 ) -> Result<Document, Fault> {
     let AskedFile { owner, file, upstream, deadline } = asked;
+    // Before the file is read: a library has all of it at once.
+    let size = usize::try_from(file.size).unwrap_or(usize::MAX);
+    let has_room = result_memory::grow_to(size.saturating_add(ENVELOPE));
+    has_room.map_err(|kind| Fault::upstream(owner.upstream.as_str(), kind))?;
     let asking = AskedUri { owner, uri: file.uri.clone(), deadline };
     let result = ask(upstream, (call, authorized), &asking, channel).await;
     if result.as_ref().is_err_and(is_unknown_file) {
@@ -211,18 +214,12 @@ async fn ask(
         progress: call.client.progress,
         log_level: None,
     };
-    let mut exchange = upstream.call(authorized, request, *deadline);
-    loop {
-        match exchange.next().await {
-            Ok(ExchangeEvent::Interim(InterimMessage::Progress(params))) => {
-                channel.tell(CallEvent::Progress(params));
-            }
-            Ok(ExchangeEvent::Interim(_)) => {}
-            Ok(ExchangeEvent::Response(result)) => return Ok(result),
-            Err(fault) => return Err(fault.into()),
-        }
-    }
+    let exchange = upstream.call(authorized, request, *deadline);
+    Ok(response(exchange, channel).await?)
 }
+
+/// Most bytes of a result around its file, but for what is escaped in JSON.
+const ENVELOPE: usize = 4 << 10;
 
 fn unknown(uri: &str) -> Fault {
     RequestFault::unknown_resource(true, uri).into()
