@@ -1,6 +1,5 @@
 //! The admin side of the gateway, as an operator sees it.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use toml_edit::{ArrayOfTables, DocumentMut, Table};
 use crate::disk::SimDisk;
 use crate::machine::trace;
 use crate::plan::{ADMIN_TOKEN, Approvals, Approved, GATEWAY, LOCK, admin_of};
+use crate::skills;
 use crate::world::World;
 use domain::approval::markdown;
 
@@ -61,10 +61,31 @@ pub async fn metrics(world: &World, replica: usize) -> String {
 
 const APPROVALS: &str = "/api/v1/approvals";
 
-/// Approves everything that is offered and was not approved, by the list of approvals.
-pub async fn approve_all(world: &World, replica: usize) {
+/// Approves all prompts or all skills that are offered and were not approved, by the list of
+/// approvals.
+pub async fn approve_all(world: &World, replica: usize, rng: &mut Rng) {
     let Some((names, tag)) = waiting(world, replica).await else { return };
-    approve(world, replica, &names, &tag).await;
+    let is_of_skill = |name: &Value| name.as_str().is_some_and(is_skill);
+    let (skills, prompts): (Vec<_>, Vec<_>) = names.into_iter().partition(is_of_skill);
+    let chosen = if !skills.is_empty() && rng.bool() { skills } else { prompts };
+    if !chosen.is_empty() {
+        decide(world, replica, "approve", &chosen, &tag).await;
+    }
+}
+
+/// Whether the public name of what can be approved is that of a skill.
+fn is_skill(name: &str) -> bool {
+    name.starts_with("skill://")
+}
+
+/// Takes back the approval of one skill.
+pub async fn withdraw_a_skill(world: &World, replica: usize, rng: &mut Rng) {
+    let Some((rows, tag)) = rows(world, replica).await else { return };
+    let approved = rows.iter().filter(|row| row["approved"].is_object()).map(|row| &row["name"]);
+    let skills: Vec<_> = approved.filter(|name| name.as_str().is_some_and(is_skill)).collect();
+    if let Some(name) = rng.choice(skills) {
+        decide(world, replica, "withdraw", std::slice::from_ref(name), &tag).await;
+    }
 }
 
 /// Approves what is offered of one prompt, as it is shown. Nothing else becomes approved, whatever
@@ -72,12 +93,13 @@ pub async fn approve_all(world: &World, replica: usize) {
 pub async fn approve_what_is_shown(world: &World, replica: usize, rng: &mut Rng) {
     let Some((names, _)) = waiting(world, replica).await else { return };
     let name = rng.choice(names).expect("one waits");
-    let path = format!("{APPROVALS}/{}", name.as_str().unwrap_or_default());
+    let encoded = name.as_str().unwrap_or_default().replace(':', "%3A").replace('/', "%2F");
+    let path = format!("{APPROVALS}/{encoded}");
     let Some(shown) = ask(world, replica, Request::get(path), String::new()).await else { return };
     let shown: Value = serde_json::from_slice(&shown.body).unwrap_or_default();
     let Some(tag) = shown["tag"].as_str() else { return };
     sleep(Duration::from_millis(rng.u64(..2_000))).await;
-    if approve(world, replica, std::slice::from_ref(&name), tag).await {
+    if decide(world, replica, "approve", std::slice::from_ref(&name), tag).await {
         let key =
             [&shown["upstream"], &shown["rawName"]].map(|part| part.as_str().unwrap_or_default());
         let approved = entries(&world.machine.disk).into_iter().find(|(names, _)| names == &key);
@@ -90,37 +112,48 @@ pub async fn approve_what_is_shown(world: &World, replica: usize, rng: &mut Rng)
     }
 }
 
-/// The names of the prompts that wait for a decision, and the tag of their list.
-async fn waiting(world: &World, replica: usize) -> Option<(Vec<Value>, String)> {
+/// The list of approvals, and its tag.
+async fn rows(world: &World, replica: usize) -> Option<(Vec<Value>, String)> {
     let approvals = ask(world, replica, Request::get(APPROVALS), String::new()).await?;
     let rows: Value = serde_json::from_slice(&approvals.body).unwrap_or_default();
-    let rows = rows["prompts"].as_array().cloned().unwrap_or_default();
+    Some((rows["prompts"].as_array().cloned().unwrap_or_default(), approvals.tag))
+}
+
+/// The names of the prompts and skills that wait for a decision, and the tag of their list.
+async fn waiting(world: &World, replica: usize) -> Option<(Vec<Value>, String)> {
+    let (rows, tag) = rows(world, replica).await?;
     let waiting =
         rows.iter().filter(|row| matches!(row["state"].as_str(), Some("pending" | "changed")));
     let names: Vec<_> = waiting.map(|row| row["name"].clone()).collect();
-    (!names.is_empty()).then_some((names, approvals.tag))
+    (!names.is_empty()).then_some((names, tag))
 }
 
-/// Sends an approval; returns whether it was carried out.
-async fn approve(world: &World, replica: usize, names: &[Value], tag: &str) -> bool {
-    let request = Request::post(format!("{APPROVALS}/approve")).header(header::IF_MATCH, tag);
-    let decision =
-        json!({"prompts": names, "by": "an operator", "why": "it is good", "unseen": true});
+/// Sends a decision; returns whether it was carried out.
+async fn decide(world: &World, replica: usize, action: &str, names: &[Value], tag: &str) -> bool {
+    let request = Request::post(format!("{APPROVALS}/{action}")).header(header::IF_MATCH, tag);
+    let decision = json!({"prompts": names, "by": "an operator", "why": "it is good",
+        "unseen": action == "approve"});
     let Some(answer) = ask(world, replica, request, decision.to_string()).await else {
         return false;
     };
     let text = String::from_utf8_lossy(&answer.body).into_owned();
-    trace::note("operator", &format!("approves {names:?}: {} {text}", answer.status));
+    trace::note("operator", &format!("{action} {names:?}: {} {text}", answer.status));
     // Meanwhile something else may be offered, or a text cannot be had.
     if !matches!(answer.status.as_u16(), 200 | 409 | 412 | 503) {
-        world.violation(format!("an approval of {names:?} was answered with {text}"));
+        world.violation(format!("{action} {names:?} was answered with {text}"));
     }
     answer.status == StatusCode::OK
 }
 
 /// The approvals in the lock file.
 pub fn approvals(disk: &SimDisk) -> Approvals {
-    let approved = entries(disk).into_iter().filter_map(|([upstream, name], digests)| {
+    let entries = entries(disk).into_iter();
+    let (skills, prompts): (Vec<_>, Vec<_>) =
+        entries.partition(|([_, name], _)| skills::is_skill(name));
+    let skills = skills.into_iter().filter_map(|([upstream, name], digests)| {
+        Some(((upstream, name), object(disk, digests.first()?)))
+    });
+    let prompts = prompts.into_iter().filter_map(|([upstream, name], digests)| {
         let mut objects = digests.iter().map(|digest| object(disk, digest));
         let definition = objects.next()?;
         let description = definition["description"].as_str()?.to_owned();
@@ -136,7 +169,7 @@ pub fn approvals(disk: &SimDisk) -> Approvals {
         let (text, template) = (text_for(""), text_for("{{ nonce }}"));
         Some(((upstream, name), Approved { description, text, template }))
     });
-    approved.collect::<BTreeMap<_, _>>()
+    Approvals { prompts: prompts.collect(), skills: skills.collect() }
 }
 
 /// The object with this digest, a text (Markdown) or a definition (JSON).
@@ -151,20 +184,28 @@ fn object(disk: &SimDisk, digest: &str) -> Value {
     serde_json::from_str(&object).unwrap_or_default()
 }
 
-/// The upstream and raw name of each approved prompt, with the digests of its definition and texts.
+/// The upstream and raw name of each approved prompt or skill, with the digests of its definition,
+/// and of its texts or files.
 fn entries(disk: &SimDisk) -> Vec<([String; 2], Vec<String>)> {
     let lock = disk.read(Path::new(LOCK)).unwrap_or_default();
     let lock: DocumentMut = String::from_utf8_lossy(&lock).parse().expect("the lock file is whole");
-    let prompts = lock.get("prompts").and_then(|prompts| prompts.as_array_of_tables());
-    let prompts = prompts.into_iter().flat_map(ArrayOfTables::iter);
-    let entry = |prompt: &Table| {
+    let entries =
+        [("prompts", "prompt"), ("skills", "skill")].into_iter().flat_map(|(all, one)| {
+            let entries = lock.get(all).and_then(|entries| entries.as_array_of_tables());
+            entries.into_iter().flat_map(ArrayOfTables::iter).map(move |entry| (entry, one))
+        });
+    let read = |(prompt, kind): (&Table, &str)| {
         let text = |table: &Table, key| table.get(key)?.as_str().map(str::to_owned);
         let approved = prompt.get("approved")?.as_table()?;
         let texts = approved.get("texts").and_then(|texts| texts.as_array_of_tables());
         let texts = texts.into_iter().flat_map(ArrayOfTables::iter);
         let digests = [text(approved, "definition")?];
         let digests = digests.into_iter().chain(texts.filter_map(|table| text(table, "digest")));
-        Some(([text(prompt, "upstream")?, text(prompt, "prompt")?], digests.collect()))
+        let files = approved.get("files").and_then(|files| files.as_table());
+        let files = files.into_iter().flat_map(Table::iter);
+        let digests =
+            digests.chain(files.filter_map(|(_, digest)| Some(digest.as_str()?.to_owned())));
+        Some(([text(prompt, "upstream")?, text(prompt, kind)?], digests.collect()))
     };
-    prompts.filter_map(entry).collect()
+    entries.filter_map(read).collect()
 }

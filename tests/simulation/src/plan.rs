@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use base::seal::digest_text;
 use fastrand::Rng;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use crate::skills::name_of;
 use crate::upstream::{MODERN, Plan, Prompt, SERVICE, Transport};
 use crate::vault;
 
@@ -71,6 +73,8 @@ pub struct Scenario {
     pub is_strict: bool,
     /// The rate limit of each caller: calls a second, and the burst.
     pub limit: (f64, usize),
+    /// Whether what was approved is served while an upstream offers others or is gone.
+    pub has_snapshot: bool,
     pub faults: Faults,
 }
 
@@ -106,7 +110,7 @@ pub struct Faults {
 }
 
 /// The names of the faults, as the command line has them.
-pub const FAULTS: [&str; 13] = [
+pub const FAULTS: [&str; 14] = [
     "network",
     "moods",
     "disk",
@@ -120,6 +124,7 @@ pub const FAULTS: [&str; 13] = [
     "store",
     "approvals",
     "panics",
+    "skills",
 ];
 
 #[derive(Clone, Debug)]
@@ -161,11 +166,16 @@ pub struct Rules {
     /// The upstreams that are not in use.
     pub disabled: Vec<String>,
     pub page_size: usize,
-    /// The approvals, by upstream and raw name.
     pub approved: Approvals,
 }
 
-pub type Approvals = BTreeMap<(String, String), Approved>;
+/// The approvals, by upstream and raw name.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Approvals {
+    pub prompts: BTreeMap<(String, String), Approved>,
+    /// The entries of skills, with the URIs of their upstreams.
+    pub skills: BTreeMap<(String, String), Value>,
+}
 
 /// The approved version of a prompt.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -205,7 +215,32 @@ impl Rules {
     }
 
     pub fn approval(&self, upstream: &str, name: &str) -> Option<&Approved> {
-        self.approved.get(&(upstream.to_owned(), name.to_owned()))
+        self.approved.prompts.get(&(upstream.to_owned(), name.to_owned()))
+    }
+
+    /// The approved entry of a skill.
+    pub fn approved_skill(&self, upstream: &str, name: &str) -> Option<&Value> {
+        self.approved.skills.get(&(upstream.to_owned(), name.to_owned()))
+    }
+
+    /// The entries that a caller sees of those that an upstream offers.
+    pub fn visible_skills(
+        &self,
+        caller: &CallerPlan,
+        upstream: &Plan,
+        offered: Vec<Value>,
+        has_snapshot: bool,
+    ) -> Vec<Value> {
+        let name = |entry: &Value| name_of(entry["uri"].as_str().unwrap_or_default()).to_owned();
+        let may = offered.into_iter().filter(|own| self.allow(caller, &upstream.id, &name(own)));
+        let served = may.filter_map(|offered| {
+            if !upstream.needs_approval {
+                return Some(offered);
+            }
+            let approved = self.approved_skill(&upstream.id, &name(&offered))?;
+            (has_snapshot || *approved == offered).then(|| approved.clone())
+        });
+        served.collect()
     }
 
     pub fn draw(rng: &mut Rng, upstreams: &[Plan], approved: Approvals) -> Self {
@@ -273,9 +308,10 @@ impl Scenario {
                 // The text of one that asks, or that knows callers, cannot be asked for.
                 needs_approval: !asks && !acts_as_caller && rng.bool(),
                 announces: rng.u8(..) < 200,
+                has_skills: false,
             }
         });
-        let upstreams: Vec<_> = upstreams.collect();
+        let mut upstreams: Vec<_> = upstreams.collect();
         let caller = |number: usize, id: String| CallerPlan {
             number,
             key: format!("key-of-{id}-0123456789abcdef"),
@@ -306,6 +342,11 @@ impl Scenario {
         let clients: Vec<_> = clients.collect();
         callers.push(caller(callers.len(), FLOOD.to_owned()));
         let happens = |rng: &mut Rng| rng.u8(..) < 128;
+        // From a generator of its own: the scenarios of earlier seeds stay, but for this.
+        let mut own = Rng::with_seed(!rng.clone().u64(..));
+        for plan in &mut upstreams {
+            plan.has_skills = plan.can_have_skills() && own.bool();
+        }
         Self {
             latencies: (0..8).map(|_| draw_latency(rng)).collect(),
             upstreams,
@@ -316,6 +357,7 @@ impl Scenario {
             is_strict: rng.bool(),
             // Enough for all pages of a list.
             limit: (rng.u64(2..40) as f64, rng.usize(12..60)),
+            has_snapshot: own.bool(),
             faults: Faults {
                 network: happens(rng),
                 moods: happens(rng),
@@ -332,6 +374,10 @@ impl Scenario {
                 panics: rng.u8(..) < 64,
             },
         }
+    }
+
+    pub fn has_skills(&self) -> bool {
+        self.upstreams.iter().any(|plan| plan.has_skills)
     }
 
     /// Whether an upstream lists for each caller.
@@ -359,6 +405,7 @@ impl Scenario {
             "store" => faults.store = false,
             "approvals" => faults.approvals = false,
             "panics" => faults.panics = false,
+            "skills" => self.upstreams.iter_mut().for_each(|plan| plan.has_skills = false),
             "client" => drop(self.clients.pop()),
             "upstream" => drop(self.upstreams.pop()),
             "half" => self.chaos /= 2,
@@ -373,7 +420,7 @@ impl Scenario {
         let durability = if self.is_strict { "strict" } else { "interval" };
         let open: Vec<_> = rules.open.iter().map(|id| format!("{id:?}")).collect();
         let mut toml = format!(
-            "[server]\nlisten = \"{listen}\"\nseal_key = {{ env = \"SEAL\" }}\n\
+            "[server]\nlisten = \"{listen}\"\nexpose = [\"prompts\"{tools}]\nseal_key = {{ env = \"SEAL\" }}\n\
              [server.limits]\nrequest = \"5s\"\nserver_request_timeout = \"4s\"\ngrace = \"6s\"\npre_drain = \"0s\"\n\
              in_flight = {IN_FLIGHT}\nshare = {share}\n\
              [admin]\nlisten = \"{admin}\"\ntoken = {{ env = \"ADMIN\" }}\nwrite = true\n[admin.usage]\npath = \"\"\n\
@@ -387,7 +434,7 @@ impl Scenario {
              [auth.stdio]\nid = \"caller-0\"\ngroups = [\"all\"]\n\
              [[limits]]\nname = \"per caller\"\nper = [\"caller\"]\ncallers = [\"caller-*\"]\nmethods = [\"prompts/list\", \"prompts/get\", \"completion/complete\"]\n\
              rate = \"{rate}/s\"\nburst = {burst}\n\
-             [approvals]\nlock = \"{LOCK}\"\n\
+             [approvals]\nlock = \"{LOCK}\"\nsnapshot = {snapshot}\n\
              [[access.rules]]\nallow = [\"get\"]\ncallers = [\"promptgate\"]\n\
              [[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\ngroups = [\"all\"]\n\
              [[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\ngroups = [\"some\"]\nprompts = [\"open-*\"]\n\
@@ -395,6 +442,8 @@ impl Scenario {
             listen = address_of(replica),
             admin = admin_of(replica),
             page_size = rules.page_size,
+            tools = if self.has_skills() { ", \"tools\"" } else { "" },
+            snapshot = self.has_snapshot,
             share = (SHARE as f64 + 0.1) / IN_FLIGHT as f64,
             open = open.join(", "),
         );
@@ -465,6 +514,9 @@ impl Scenario {
             let approval = if plan.needs_approval { "enforce" } else { "off" };
             let enabled = !rules.is_disabled(id);
             let _ = writeln!(toml, "enabled = {enabled}\napproval = \"{approval}\"");
+            if plan.has_skills {
+                toml.push_str("expose_skills = [\"prompts\"]\n");
+            }
         }
         toml + "[end]\n"
     }

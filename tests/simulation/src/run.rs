@@ -12,15 +12,18 @@ use base::seal::AuditKey;
 use config::Config;
 use fastrand::Rng;
 use promptgate::App;
+use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::admin;
+use crate::client::skills::{DOORS, Door, Visitor};
 use crate::client::{Client, Listener, Outcome};
 use crate::disk::Faults as DiskFaults;
 use crate::machine::{Machine, trace};
 use crate::plan::{Approvals, GATEWAY, HOME, IN_FLIGHT, Rules, STORE, Scenario, audit_of, home_of};
+use crate::skills::{FILES, NAMES, SKILL_FILE, public};
 use crate::store::Store;
 use crate::upstream::{Mood, Plan, Prompt, Transport, Upstream};
 use crate::vault::Vault;
@@ -46,7 +49,7 @@ const RECOVERY: Duration = Duration::from_secs(90);
 pub async fn run(mut rng: Rng, scenario: Scenario, machine: Machine) -> Arc<World> {
     let world = World::new(machine, scenario);
     start_upstreams(&world, &mut rng);
-    let rules = Rules::draw(&mut rng, &world.scenario.upstreams, Approvals::new());
+    let rules = Rules::draw(&mut rng, &world.scenario.upstreams, Approvals::default());
     let gateway = Arc::new(Gateway {
         world: world.clone(),
         apps: Mutex::new(vec![None; world.scenario.replicas]),
@@ -192,6 +195,7 @@ async fn disturb(gateway: &Arc<Gateway>, rng: &mut Rng, tasks: &mut Vec<JoinHand
         0..28 if faults.changes => {
             let chosen = rng.usize(..world.upstreams().len());
             world.upstreams()[chosen].change();
+            world.upstreams()[chosen].change_skill();
         }
         28..30 if faults.disk => {
             // Also for longer than `audit.timeout`.
@@ -267,6 +271,7 @@ async fn heal(gateway: &Gateway) {
     gateway.store.heal();
     for upstream in world.upstreams() {
         upstream.set_mood(Mood::default());
+        upstream.stop_lying();
     }
     world.vault().heal();
     sleep(RECOVERY / 2).await;
@@ -283,6 +288,7 @@ async fn check_calm(gateway: &Gateway, clients: &[Arc<Mutex<Client>>], rng: &mut
         let mut client = client.lock().await;
         client.restart();
         check_client(world, &mut client).await;
+        check_skills(world, &mut client).await;
     }
     check_provoked(world, clients, rng).await;
     let listeners = listen(world, clients).await;
@@ -390,6 +396,46 @@ async fn check_client(world: &World, client: &mut Client) {
         });
         if got.await.is_none() {
             world.violation(format!("all is well, and {name} cannot be got"));
+        }
+    }
+}
+
+/// One client lists its skills, and tries each door to all skills that there may be.
+async fn check_skills(world: &World, client: &mut Client) {
+    let (rules, has_snapshot) = (world.newest_rules(), world.scenario.has_snapshot);
+    let mut expected = Vec::new();
+    for upstream in world.upstreams() {
+        let Some(offered) = upstream.with_skills(|skills| skills.entries()) else { continue };
+        let plan = upstream.plan();
+        let visible = rules.visible_skills(client.caller(), plan, offered, has_snapshot);
+        let uri = |entry: &Value| public(&plan.id, entry["uri"].as_str().unwrap_or_default());
+        expected.extend(visible.iter().map(uri));
+    }
+    expected.sort();
+    let listing = async |client: &mut Client| Visitor(client).list().await;
+    if client.knows_skills() && !expected.is_empty() {
+        let listed = within_limit(client, listing).await;
+        if listed.as_ref() != Some(&expected) {
+            let why = format!("all is well, and the skills are {listed:?} instead of {expected:?}");
+            world.violation(why);
+        }
+    }
+    for plan in world.scenario.upstreams.iter().filter(|plan| plan.has_skills) {
+        let all = NAMES.into_iter().flat_map(|name| DOORS.map(|door| (name, door)));
+        for (name, door) in all {
+            let file = if door == Door::ReadTool { SKILL_FILE } else { FILES[1] };
+            let mut visitor = Visitor(client);
+            let is_given = visitor.enter(door, &plan.id, name, file).await;
+            let uri = public(&plan.id, &format!("skill://{name}/{SKILL_FILE}"));
+            let is_due = door == Door::File && expected.contains(&uri);
+            if is_due && client.knows_skills() && !is_given {
+                let again = async |client: &mut Client| {
+                    Visitor(client).enter(door, &plan.id, name, file).await.then_some(())
+                };
+                if within_limit(client, again).await.is_none() {
+                    world.violation(format!("all is well, and {uri} has no file {file}"));
+                }
+            }
         }
     }
 }
@@ -641,8 +687,11 @@ impl Gateway {
 
     /// Approves what one of the replicas offers, and lets all of them know.
     async fn approve(&self, replica: usize, rng: &mut Rng) {
-        if rng.bool() {
-            admin::approve_all(&self.world, replica).await;
+        // A decision on a lock file that is not yet in use is refused: one at a time.
+        if self.world.scenario.has_skills() && rng.u8(..4) == 0 {
+            admin::withdraw_a_skill(&self.world, replica, rng).await;
+        } else if rng.bool() {
+            admin::approve_all(&self.world, replica, rng).await;
         } else {
             admin::approve_what_is_shown(&self.world, replica, rng).await;
         }

@@ -32,6 +32,7 @@ use crate::machine::network::SimNetwork;
 use crate::machine::processes::Streams;
 use crate::machine::{Machine, trace};
 use crate::plan::PROVOKER;
+use crate::skills::{NAMES, Shelf};
 use crate::vault::{self, Vault};
 
 type Body = BoxBody<Bytes, io::Error>;
@@ -55,6 +56,7 @@ pub struct Plan {
     pub needs_approval: bool,
     /// Whether it announces changes; else the gateway polls.
     pub announces: bool,
+    pub has_skills: bool,
 }
 
 /// How the gateway reaches it.
@@ -138,6 +140,8 @@ struct State {
     has_other_text: bool,
     version: u64,
     prompts: BTreeMap<String, Prompt>,
+    /// `None` for an upstream without the extension for skills.
+    skills: Option<Shelf>,
     /// List walks under way.
     walks: BTreeMap<u64, Offer>,
     next_walk: u64,
@@ -207,6 +211,7 @@ impl Upstream {
             let description = format!("{name} of {} in version 0", plan.id);
             prompts.insert(name.clone(), Prompt { name, description });
         }
+        let skills = plan.has_skills.then(|| Shelf::new(&plan.id, rng.fork()));
         Self(Arc::new(Shared {
             plan,
             on_get: Box::new(on_get),
@@ -219,6 +224,7 @@ impl Upstream {
                 has_other_text: false,
                 version: 0,
                 prompts,
+                skills,
                 walks: BTreeMap::new(),
                 next_walk: 0,
                 changes_in_walk: false,
@@ -260,6 +266,7 @@ impl Upstream {
                 for prompt in self.prompts() {
                     self.write(&prompt);
                 }
+                NAMES.iter().for_each(|name| self.write_skill(name));
             }
         }
     }
@@ -275,6 +282,13 @@ impl Upstream {
         if let Some(disk) = self.0.disk.get() {
             disk.write(&self.0.plan.folder().join(format!("{name}.md")), text.as_bytes());
             self.offer();
+        }
+    }
+
+    /// Writes the files of a skill of a library.
+    fn write_skill(&self, name: &str) {
+        if let Some(disk) = self.0.disk.get() {
+            self.with_skills(|skills| skills.write(name, &self.0.plan.folder(), disk));
         }
     }
 
@@ -383,6 +397,28 @@ impl Upstream {
             self.write(&prompt);
         }
         self.announce();
+    }
+
+    /// Changes a skill, if it has any. Those of a library are as its files are.
+    pub fn change_skill(&self) {
+        let may_lie = self.0.plan.transport != Transport::Library;
+        let changed = self.with_skills(|skills| skills.change(may_lie));
+        if let Some(name) = changed {
+            trace::note(&self.0.plan.id, &format!("changes the skill {name}"));
+            self.write_skill(name);
+            self.announce();
+        }
+    }
+
+    /// From now on all files of skills are as their entries say.
+    pub fn stop_lying(&self) {
+        self.with_skills(Shelf::stop_lying);
+        self.announce();
+    }
+
+    /// Asks its skills for something; `None` if it has no skills.
+    pub fn with_skills<T>(&self, ask: impl FnOnce(&mut Shelf) -> T) -> Option<T> {
+        self.lock().skills.as_mut().map(ask)
     }
 
     fn announce(&self) {
@@ -679,9 +715,9 @@ impl Upstream {
         let result = match method {
             "server/discover" if is_modern => json!({"resultType": "complete", "ttlMs": 0,
                 "cacheScope": "public", "supportedVersions": [MODERN],
-                "capabilities": {"prompts": {"listChanged": self.0.plan.announces}, "completions": {}}}),
+                "capabilities": self.capabilities()}),
             "initialize" if !is_modern => json!({"protocolVersion": self.0.plan.revision,
-                "capabilities": {"prompts": {"listChanged": self.0.plan.announces}, "completions": {}},
+                "capabilities": self.capabilities(),
                 "serverInfo": {"name": self.0.plan.id, "version": "1"}}),
             "subscriptions/listen" if is_modern => {
                 let id = message["id"].clone();
@@ -693,6 +729,14 @@ impl Upstream {
             }
             "prompts/list" => self.page(params["cursor"].as_str(), caller),
             "prompts/get" => return self.get(message, caller),
+            "skills/list" if self.0.plan.has_skills => self.skill_page(params["cursor"].as_str()),
+            "resources/read" if self.0.plan.has_skills => {
+                let uri = params["uri"].as_str().unwrap_or_default();
+                match self.with_skills(|skills| skills.contents(uri)).flatten() {
+                    Some(contents) => cached(json!({"contents": contents})),
+                    None => return Reply::Message(error(message, -32602)),
+                }
+            }
             "completion/complete" => {
                 let value = params["argument"]["value"].as_str().unwrap_or_default();
                 let values = json!([completed(value)]);
@@ -704,6 +748,26 @@ impl Upstream {
             _ => return Reply::Message(error(message, -32601)),
         };
         Reply::Message(result_of(message, &result))
+    }
+
+    fn capabilities(&self) -> Value {
+        let mut capabilities =
+            json!({"prompts": {"listChanged": self.0.plan.announces}, "completions": {}});
+        if self.0.plan.has_skills {
+            capabilities["resources"] = json!({});
+            capabilities["extensions"] = json!({"io.modelcontextprotocol/skills": {}});
+        }
+        capabilities
+    }
+
+    fn skill_page(&self, cursor: Option<&str>) -> Value {
+        let page = self.with_skills(|skills| skills.page(cursor, self.0.plan.page_size));
+        let (skills, next) = page.unwrap_or_default();
+        let mut result = cached(json!({ "skills": skills }));
+        if let Some(next) = next {
+            result["nextCursor"] = next.into();
+        }
+        result
     }
 
     /// The same, as a response of HTTP.
@@ -780,8 +844,7 @@ impl Upstream {
             result["nextCursor"] = format!("{walk}/{}", last.name).into();
         }
         if self.0.plan.revision == MODERN {
-            result["ttlMs"] = json!(0);
-            result["cacheScope"] = json!("public");
+            result = cached(result);
         }
         let changes = after.is_none() && std::mem::take(&mut state.changes_in_walk);
         drop(state);
@@ -904,6 +967,12 @@ impl Plan {
     pub fn folder(&self) -> PathBuf {
         PathBuf::from(format!("/libraries/{}", self.id))
     }
+
+    /// Whether the gateway takes skills from such an upstream.
+    pub fn can_have_skills(&self) -> bool {
+        let is_modern = self.revision == MODERN && !self.lists_per_caller;
+        self.transport == Transport::Library || is_modern
+    }
 }
 
 impl Prompt {
@@ -949,6 +1018,13 @@ fn complete(is_modern: bool, mut result: Value) -> Value {
         result["resultType"] = json!("complete");
     }
     result
+}
+
+/// A result of the modern revision, with the hints of a cache that keeps nothing.
+fn cached(mut result: Value) -> Value {
+    result["ttlMs"] = json!(0);
+    result["cacheScope"] = json!("public");
+    complete(true, result)
 }
 
 fn event(message: &Value) -> Bytes {

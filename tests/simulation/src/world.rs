@@ -309,7 +309,14 @@ impl World {
         self.lock().rules.last().expect("the gateway has started").value.clone()
     }
 
-    /// Whether a caller may use a prompt by any rules that held at the time.
+    /// The rules that held at some time of a period.
+    pub fn rules_at(&self, from: Instant, until: Instant) -> Vec<Rules> {
+        let state = self.lock();
+        let rules = state.rules.iter().filter(|period| period.touches(from, until));
+        rules.map(|period| period.value.clone()).collect()
+    }
+
+    /// Whether a caller may use a prompt or a skill by any rules that held at the time.
     pub fn may_use(
         &self,
         caller: &CallerPlan,
@@ -527,12 +534,7 @@ impl World {
         let since = observer.last.replace(list.received).unwrap_or(list.sent);
         observer.newest.retain(|id, _| !self.was_disabled(id, since, list.received));
         let Some(parts) = self.parts(list) else { return };
-        let rules: Vec<Rules> = {
-            let state = self.lock();
-            let periods = state.rules.iter();
-            let touching = periods.filter(|period| period.touches(list.sent, list.received));
-            touching.map(|period| period.value.clone()).collect()
-        };
+        let rules = self.rules_at(list.sent, list.received);
         let mut why = String::new();
         for rules in &rules {
             match self.match_parts(observer, caller, rules, &parts, list) {
@@ -582,6 +584,11 @@ impl World {
             let id = &upstream.plan().id;
             let offered = upstream.offered(&caller.id);
             let existed = |prompt: &Prompt| {
+                let is_kept =
+                    |rules: &Rules| self.kept(rules, caller, upstream.plan()).contains(prompt);
+                if rules.iter().any(is_kept) {
+                    return true;
+                }
                 let mut served = offered.iter().flatten().filter(|other| other.name == prompt.name);
                 served.any(|offered| {
                     let is_served = |rules: &Rules| {
@@ -624,6 +631,19 @@ impl World {
         Some(parts)
     }
 
+    /// The prompts of an upstream that has not been listed, by their approvals.
+    fn kept(&self, rules: &Rules, caller: &CallerPlan, upstream: &Plan) -> Vec<Prompt> {
+        if !self.scenario.has_snapshot {
+            return Vec::new();
+        }
+        let approved = rules.approved.prompts.iter().filter(|((id, _), _)| *id == upstream.id);
+        let approved = approved.map(|((_, name), approved)| {
+            let (name, description) = (name.clone(), approved.description.clone());
+            Prompt { name, description }
+        });
+        rules.visible(caller, upstream, &approved.collect::<Vec<_>>())
+    }
+
     fn match_parts(
         &self,
         observer: &Observer,
@@ -650,6 +670,12 @@ impl World {
             let found = offered.iter().enumerate().skip(seen).find(|(_, o)| visible(o) == *part);
             match found {
                 Some((number, _)) => newest.insert(id.clone(), number),
+                // An upstream that was not listed since the start.
+                None if !newest.contains_key(id)
+                    && self.kept(rules, caller, upstream.plan()) == *part =>
+                {
+                    None
+                }
                 None => {
                     let part: Vec<_> = part.iter().map(|prompt| &prompt.description).collect();
                     let tried: Vec<_> = offered

@@ -2,6 +2,7 @@
 
 mod channel;
 mod events;
+pub mod skills;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -28,6 +29,7 @@ use crate::upstream::{MODERN, Prompt};
 use crate::world::{Observer, SeenList, World};
 use channel::Channel;
 use events::Events;
+use skills::{ListedSkills, Visitor, stands_for_skill};
 
 /// The time within which the gateway answers each request, whatever others do:
 /// `server.limits.request`, the time of a server request, and the latency of the network.
@@ -49,6 +51,7 @@ pub struct Client {
     observers: Vec<Observer>,
     /// Public names that it has seen, or that it guesses.
     names: Vec<String>,
+    skills: ListedSkills,
 }
 
 struct Connection {
@@ -88,6 +91,7 @@ enum Action {
     Ping,
     Unknown,
     Restart,
+    VisitSkills,
     Think,
 }
 
@@ -106,6 +110,7 @@ impl Client {
             next_id: 0,
             observers,
             names: Vec::new(),
+            skills: ListedSkills::default(),
         }
     }
 
@@ -124,6 +129,7 @@ impl Client {
                 Action::Ping => drop(self.ask("ping", json!({})).await),
                 Action::Unknown => drop(self.ask("prompts/nothing", json!({})).await),
                 Action::Restart => self.restart(),
+                Action::VisitSkills => Visitor(self).visit().await,
                 Action::Think => sleep(Duration::from_secs(1)).await,
             }
         }
@@ -139,6 +145,7 @@ impl Client {
             82..86 => Action::Ping,
             86..88 => Action::Unknown,
             88..92 => Action::Restart,
+            92..96 if self.world.scenario.has_skills() => Action::VisitSkills,
             _ => Action::Think,
         }
     }
@@ -158,6 +165,11 @@ impl Client {
 
     pub fn caller(&self) -> &CallerPlan {
         &self.caller
+    }
+
+    /// Whether it can read skills.
+    pub fn knows_skills(&self) -> bool {
+        self.is_modern()
     }
 
     fn is_modern(&self) -> bool {
@@ -191,6 +203,8 @@ impl Client {
         if !served_by.is_empty() || !self.world.was_up_since(replica, sent) {
             return None;
         }
+        let of_skills = prompts.extract_if(.., |prompt| stands_for_skill(prompt));
+        skills::check_prompts(self, &of_skills.collect::<Vec<_>>(), sent);
         let names = prompts.iter().filter_map(|prompt| prompt["name"].as_str().map(str::to_owned));
         let names: Vec<_> = names.collect();
         self.names.clone_from(&names);
@@ -324,7 +338,9 @@ impl Client {
         if !self.is_modern() && self.session.is_none() && !self.initialize().await {
             return Outcome::Lost;
         }
-        if matches!(method, "prompts/list" | "prompts/get" | "completion/complete") {
+        const LIMITED: [&str; 3] = ["prompts/list", "prompts/get", "completion/complete"];
+        // Without skills these count as gets.
+        if LIMITED.contains(&method) || matches!(method, "tools/call" | "resources/read") {
             self.world.counts(self.caller.number, nonce);
         }
         let world = self.world.clone();
@@ -455,7 +471,11 @@ impl Client {
             (_, Some(method)) if self.is_modern() => {
                 request =
                     request.header("MCP-Protocol-Version", MODERN).header("Mcp-Method", method);
-                if let ("prompts/get", Some(name)) = (method, body["params"]["name"].as_str()) {
+                let member = match method {
+                    "prompts/get" | "tools/call" => "name",
+                    _ => "uri",
+                };
+                if let Some(name) = body["params"][member].as_str() {
                     request = request.header("Mcp-Name", name);
                 }
             }
@@ -548,6 +568,7 @@ impl Client {
             next_id: 0,
             observers: Vec::new(),
             names: Vec::new(),
+            skills: ListedSkills::default(),
         };
         tokio::spawn(async move { drop(timeout(DEADLINE, other.post(&answer, None)).await) });
     }
@@ -599,8 +620,8 @@ impl Client {
             self.world
                 .violation(format!("{} got the reserved code {code}: {error}", self.plan.name));
         }
-        if error.to_string().contains("/gateway/") {
-            self.world.violation(format!("{} got a path: {error}", self.plan.name));
+        if ["/gateway/", " keeps "].iter().any(|inner| error.to_string().contains(inner)) {
+            self.world.violation(format!("{} got what is inside: {error}", self.plan.name));
         }
     }
 
