@@ -38,6 +38,9 @@ RUN = {
     ("2026-07-28", "auth/metadata-issuer-mismatch"): 3,
     ("extension", "auth/client-credentials-basic"): 5,
     ("extension", "auth/client-credentials-jwt"): 5,
+    ("extension", "sep-2640-client-no-prefetch"): 1,
+    ("extension", "sep-2640-client-verify-digest"): 1,
+    ("extension", "sep-2640-client-verify-size"): 1,
     ("2025-11-25", "auth/metadata-default"): 15,
     ("2025-11-25", "auth/metadata-var1"): 15,
     ("2025-11-25", "auth/metadata-var2"): 15,
@@ -86,6 +89,8 @@ NOT_SIGNED_IN = {"auth/iss-supported-missing", "auth/iss-wrong-issuer", "auth/is
 MOVES = {"auth/authorization-server-migration"}
 # The mock server answers a tool only, on a stream that it ends.
 TOOLS = {"sse-retry": "test_reconnection"}
+# Its skill has a file that differs from its entry: a host that does not look has to be refused it.
+DIFFERS = {"sep-2640-client-verify-digest", "sep-2640-client-verify-size"}
 # The id of the upstream in gateway_toml, and what the gateway says when it needs a sign-in.
 UPSTREAM = "fixture"
 LOGIN = re.compile(rf'promptgate login {UPSTREAM}(?: --scope "([^"]*)")?')
@@ -137,6 +142,11 @@ def ask(*command):
     if ended.returncode != 0:
         sys.exit(f"{shlex.join(command)} failed\n{ended.stdout}")
     return ended.stdout
+
+
+def is_served(binary, uri, endpoint):
+    command = [binary, "get", uri, "--url", endpoint]
+    return subprocess.run(command, stdout=subprocess.DEVNULL, timeout=PATIENCE).returncode == 0
 
 
 def is_sign_in(scenario):
@@ -210,6 +220,10 @@ def drive(binary, told, url):
         try:
             for prompt in json.loads(ask(binary, "list", "--json", "--url", endpoint)):
                 ask(binary, "get", prompt["name"], "--url", endpoint)
+            for skill in json.loads(ask(binary, "list", "--skills", "--json", "--url", endpoint)):
+                if scenario in DIFFERS and is_served(binary, skill["uri"], endpoint):
+                    for file in skill["resources"]:
+                        ask(binary, "get", file["uri"], "--url", endpoint)
         finally:
             gateway.terminate()
             gateway.wait(PATIENCE)
