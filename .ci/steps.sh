@@ -114,6 +114,13 @@ run_neighbour_peers() {
     done
 }
 
+beside network skill_packages "runtimes suite peers" "installs hosts and servers of skills"
+run_skill_packages() {
+    node_packages skill_peers --ignore-scripts
+    # The FastMCP of the neighbours has skills, too.
+    environment tests/skill_peers/.venv tests/neighbours/requirements-fastmcp.txt
+}
+
 beside network packers "runtimes" "installs what packs wheels"
 run_packers() { (. packaging/lib.sh && python_tools); }
 
@@ -291,6 +298,17 @@ step neighbours "build neighbour_peers" "other gateways before and behind it: wh
 run_neighbours() {
     use_node
     tests/neighbours/.venv-fastmcp/bin/python tests/neighbours/run.py "$binary"
+}
+
+step skill_peers "skill_packages" "hosts and servers of skills, and the suite's scenarios for these"
+run_skill_peers() {
+    use_node
+    have_schemas
+    cargo build --locked --workspace --bin promptgate
+    cargo build --locked --manifest-path tests/skill_peers/rmcp/Cargo.toml \
+        --target-dir target/skill_peers --bins
+    tests/interop/.venv/bin/python tests/skill_peers/skills.py \
+        "$binary" target/skill_peers/debug/{serve,client} "$schemas"
 }
 
 step store_model "redis" "the simulation's model of the store, and a real one"
