@@ -240,6 +240,26 @@ async fn skills_are_found_and_read_with_tools_in_both_eras() {
 }
 
 #[tokio::test]
+async fn a_tool_reads_a_file_by_its_name_as_links_and_as_uris_write_it() {
+    let files = [("SKILL.md", REFUNDS), ("forms/caf%C3%A9%20menu.txt", "tea")];
+    let crm = upstream(json!([skill("skill://acme/refunds", &files)]), |asked| {
+        let is_menu = asked.message["params"]["uri"].as_str().unwrap().ends_with("menu.txt");
+        file(asked, if is_menu { "tea" } else { REFUNDS })
+    })
+    .await;
+    let gateway = Gateway::start(&(TOOLS.to_owned() + &crm.table("crm"))).await;
+    let client = gateway.client();
+    for name in ["forms/café menu.txt", "forms/caf%C3%A9%20menu.txt"] {
+        let arguments = json!({"name": "crm/acme/refunds", "file": name});
+        let read = call(&client, "read_skill", arguments).await;
+        assert_eq!(read["content"], json!([{"type": "text", "text": "tea"}]), "{name}");
+    }
+    // Only a tool takes names; a URI is one.
+    let name = "skill://crm/acme/refunds/forms/café menu.txt";
+    assert_eq!(refused(&client, "resources/read", name).await.0, "unknown_resource");
+}
+
+#[tokio::test]
 async fn tools_for_skills_are_limited_and_seen_as_the_methods_they_stand_for() {
     let (crm, git) = (simple("skill://refunds").await, simple("skill://review").await);
     let toml = TOOLS.to_owned()

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.parse
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "interop"))
@@ -46,7 +47,7 @@ FILES = {
     "acme/billing/empty.txt": "",
     "changing/SKILL.md": "---\nname: changing\ndescription: Read the notes\n---\nSee notes.md.\n",
     "changing/notes.md": "Version 0\n",
-    "secret/SKILL.md": "---\nname: secret\ndescription: Nobody may have it\n---\nSecret.\n",
+    "secret/SKILL.md": "---\nname: secret\ndescription: Denied by a rule\n---\nSecret.\n",
 }
 INVALID_PARAMS = -32602
 DENIED, UNKNOWN, DYNAMIC = "secret", "nosuch", "live"
@@ -58,7 +59,7 @@ def content(file):
 
 
 def uri_of(upstream, path):
-    return f"skill://{upstream}/" + path.replace("é", "%C3%A9").replace(" ", "%20")
+    return f"skill://{upstream}/{urllib.parse.quote(path)}"
 
 
 class Skills(run.Stage):
@@ -179,7 +180,8 @@ prompts = ["{DENIED}"]
 
     def tools(self, upstream):
         name = f"{upstream}/refunds"
-        read = [("SKILL.md", None), ("forms/eu.md",) * 2, ("forms/café menu.txt", "forms/caf%C3%A9%20menu.txt")]
+        menu = "forms/café menu.txt"
+        read = [("SKILL.md", None), ("forms/eu.md", "forms/eu.md"), (menu, menu), (menu, urllib.parse.quote(menu))]
         return [
             {"name": "find_skill", "arguments": {"query": "refund"}, "contains": [name]},
             *(

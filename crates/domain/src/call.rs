@@ -13,6 +13,7 @@ use super::log_level::LogLevel;
 use super::meta;
 use super::method::{Countable, Method};
 use super::params::{cursor, required, retry};
+use super::percent;
 use super::rest::RestRequest;
 use super::server_request::ClientCapabilities;
 use super::skill::{SCHEME, SKILL_FILE};
@@ -257,7 +258,8 @@ impl Request {
     }
 
     /// Reads the arguments of `read_skill`: the name of a skill, as `find_skill` returns it, and
-    /// the path of one of its files, which is `SKILL.md` if it is not given.
+    /// the path of one of its files, which is `SKILL.md` if it is not given. A path may be written
+    /// as in the entry of the skill, or as links in its texts do, with spaces and accents.
     ///
     /// # Errors
     /// -32602 that names the invalid argument.
@@ -266,7 +268,7 @@ impl Request {
         let name = required(member("name"), "name")?;
         let file = member("file").map(|file| required(Some(file), "file")).transpose()?;
         let file = file.as_deref().filter(|file| !file.is_empty()).unwrap_or(SKILL_FILE);
-        let uri = [SCHEME, &name, "/", file].concat();
+        let uri = [SCHEME, &name, "/", &percent::encoded_foreign(file)].concat();
         Ok(Self::Skill { uri, part: SkillPart::File })
     }
 

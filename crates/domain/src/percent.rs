@@ -22,6 +22,12 @@ pub fn encoded_segment(text: &str) -> String {
     }
 }
 
+/// Encodes what no URI contains (section 2): controls, spaces, all beyond ASCII, and a few signs.
+/// What is encoded already stays as it is.
+pub fn encoded_foreign(text: &str) -> String {
+    encoded_except(text, b"%:/?#[]@!$&'()*+,;=")
+}
+
 /// Decodes a text; `None` if the encoding is broken, or the bytes are no UTF-8.
 pub fn decoded(text: &str) -> Option<String> {
     let (bytes, is_broken) = decoded_bytes(text);
@@ -82,6 +88,7 @@ mod tests {
         assert_eq!(encoded("a b&c=é~"), "a%20b%26c%3D%C3%A9~");
         assert_eq!(encoded("up__é x"), "up__%C3%A9%20x");
         assert_eq!(encoded_path("a b/c"), "a%20b/c");
+        assert_eq!(encoded_foreign("a/é (1)%20\n\"b"), "a/%C3%A9%20(1)%20%0A%22b");
         assert_eq!(encoded_segment("a/b"), "a%2Fb");
         assert_eq!((encoded_segment("."), encoded_segment("..")), ("%2E".into(), "%2E%2E".into()));
     }
