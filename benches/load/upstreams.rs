@@ -68,7 +68,8 @@ struct Upstream {
     calls: Arc<AtomicU64>,
 }
 
-/// The result of a get or a call, around the number of the request that makes it differ from others.
+/// The result of a get or a call, around the number of the request that makes it differ from
+/// others.
 struct Messages {
     head: Bytes,
     tail: Bytes,

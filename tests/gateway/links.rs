@@ -436,7 +436,7 @@ async fn reads_are_limited_and_recorded_as_those_of_their_prompt() {
     let digest = completed["result"].as_str().unwrap();
     let text = String::from_utf8(last).unwrap();
     let from = text.find("\"result\":").unwrap() + "\"result\":".len();
-    assert_eq!(digest, sha256_text(text[from..text.len() - 1].as_bytes()), "{result}");
+    assert_eq!(digest, sha256_text(&text.as_bytes()[from..text.len() - 1]), "{result}");
     let of_bob: Vec<_> = received.iter().filter(|record| record["caller"] == "bob").collect();
     assert_eq!((&of_bob[0]["name"], &of_bob[0]["prompt"]), (&json!("promptgate://"), &Value::Null));
     let denied = (&of_bob[1]["name"], &of_bob[1]["prompt"], &of_bob[1]["decision"]);

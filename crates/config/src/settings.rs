@@ -31,8 +31,8 @@ pub struct Settings {
     pub max_walk: usize,
     /// Size of one message, in bytes.
     pub max_message: usize,
-    /// Polling interval for the list of an upstream that sends no `list_changed` or has skills; zero
-    /// disables polling.
+    /// Polling interval for the list of an upstream that sends no `list_changed` or has skills;
+    /// zero disables polling.
     pub poll: Duration,
     /// Age at which a list is fetched again, even without a reason.
     pub max_age: Duration,
@@ -63,7 +63,8 @@ pub struct Settings {
     pub approval_probes: bool,
     /// Environment variables that a child process inherits beside those that each inherits.
     pub inherit: Vec<String>,
-    /// Whether the prompts are rendered when they are read, since an endpoint offers them as skills.
+    /// Whether the prompts are rendered when they are read, since an endpoint offers them as
+    /// skills.
     pub prompts_as_skills: bool,
 }
 

@@ -213,8 +213,8 @@ impl UpstreamSettings {
         self.list_as == ListAs::Caller
     }
 
-    /// Whether links in its prompts are sealed. Files and prompt stores have no other resources than
-    /// their prompts embed.
+    /// Whether links in its prompts are sealed. Files and prompt stores have no other resources
+    /// than their prompts embed.
     pub fn seals_links(&self) -> bool {
         self.settings.links == Links::Sealed
             && matches!(

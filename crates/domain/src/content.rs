@@ -166,7 +166,9 @@ fn check_content(content: Json<'_>) -> Result<Fields<'_>, &'static str> {
             base64(fields.data)?;
             mime_type(fields.mime_type, MemberPresence::Required)?;
         }
-        Some("resource") => drop(check_resource(fields.resource)?),
+        Some("resource") => {
+            check_resource(fields.resource)?;
+        }
         Some("resource_link") => {
             check_uri(fields.uri)?;
             is_string(fields.name, "a resource link needs `name`")?;

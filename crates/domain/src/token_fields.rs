@@ -1,4 +1,5 @@
-//! The fields of sealed tokens: integers in big-endian order, texts after their length in four bytes.
+//! The fields of sealed tokens: integers in big-endian order, texts after their length in four
+//! bytes.
 
 /// The fields that are not read yet.
 pub(super) struct TokenFields<'a>(pub &'a [u8]);

@@ -1,4 +1,5 @@
-//! Usage: uses by prompt or skill, upstream and caller, with their outcomes, over minutes to months.
+//! Usage: uses by prompt or skill, upstream and caller, with their outcomes, over minutes to
+//! months.
 
 use std::fmt::Write as _;
 use std::time::SystemTime;

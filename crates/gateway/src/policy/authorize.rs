@@ -143,9 +143,10 @@ impl Pass {
 }
 
 impl Gate {
-    /// Decides on a get, a completion, a read, or a call of `[rest]`, in this order: rights, silently; all
-    /// rate-limit buckets in one step, those of the caller and, only if it may use the prompt,
-    /// those of the prompt; then the record on disk. Denied and unknown prompts take the same path.
+    /// Decides on a get, a completion, a read, or a call of `[rest]`, in this order: rights,
+    /// silently; all rate-limit buckets in one step, those of the caller and, only if it may use
+    /// the prompt, those of the prompt; then the record on disk. Denied and unknown prompts take
+    /// the same path.
     ///
     /// # Errors
     /// `RateLimited`; `UnknownPrompt` for an unknown or denied prompt; the reason of

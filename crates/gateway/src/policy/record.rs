@@ -20,8 +20,8 @@ use domain::fault::{Fault, TransportFault, UpstreamFault, UpstreamFaultKind};
 /// completed as cancelled.
 pub struct CallRecord {
     open: Option<OpenRecord>,
-    /// The public name of what is served in the place of what was asked for, a version, a skill or a
-    /// prompt, also where nothing is recorded.
+    /// The public name of what is served in the place of what was asked for, a version, a skill or
+    /// a prompt, also where nothing is recorded.
     served: OnceLock<Arc<str>>,
 }
 

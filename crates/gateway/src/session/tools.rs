@@ -1,6 +1,7 @@
 //! Requests for tools, resources and skills. The gateway has no tools of its own: they stand for
-//! prompts and skills. Its resources are the files of skills, and links in prompts. The rest goes to
-//! the upstream of `[rest]`; without one, hosts that ask every server for all lists get empty ones.
+//! prompts and skills. Its resources are the files of skills, and links in prompts. The rest goes
+//! to the upstream of `[rest]`; without one, hosts that ask every server for all lists get empty
+//! ones.
 
 use std::borrow::Cow;
 

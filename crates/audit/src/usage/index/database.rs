@@ -23,7 +23,8 @@ const LOCK_FILE: &str = "lock";
 /// The files that SQLite keeps beside a database.
 const COMPANIONS: [&str; 3] = ["", "-wal", "-shm"];
 
-/// The version of tables and views, in `PRAGMA user_version`. It counts up with each change of them.
+/// The version of tables and views, in `PRAGMA user_version`. It counts up with each change of
+/// them.
 const VERSION: i64 = 3;
 
 const TABLES: &str = include_str!("schema.sql");

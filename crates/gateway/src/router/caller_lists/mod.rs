@@ -206,8 +206,8 @@ impl CallerLists {
         })
     }
 
-    /// Whether an endpoint serves an upstream that has the extension for skills. What a caller lists
-    /// does not count: it must not show to others.
+    /// Whether an endpoint serves an upstream that has the extension for skills. What a caller
+    /// lists does not count: it must not show to others.
     pub(super) fn has_skills(&self, views: &ViewCache, endpoint: &str) -> bool {
         self.sources_at(views, endpoint).any(|at| self.declares_skills(at) == Some(true))
     }

@@ -44,9 +44,9 @@ impl CallSecrets {
         })
     }
 
-    /// Removes the secrets from a response. The messages of a prompt, the resources that it links to
-    /// and the results of `[rest]` are not searched: they may be large, and each is the upstream's
-    /// own.
+    /// Removes the secrets from a response. The messages of a prompt, the resources that it links
+    /// to and the results of `[rest]` are not searched: they may be large, and each is the
+    /// upstream's own.
     ///
     /// # Errors
     /// [`Kind::Protocol`] if nothing can be left of it.

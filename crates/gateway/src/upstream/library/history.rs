@@ -53,8 +53,8 @@ const OPTIONS: [&str; 6] = [
 
 impl FileChange {
     /// Returns the last commit that changed a file or a folder. `None` where git does not tell:
-    /// there is no git, no repository that it trusts, no commit of the file, or the file has changed
-    /// since.
+    /// there is no git, no repository that it trusts, no commit of the file, or the file has
+    /// changed since.
     ///
     /// # Errors
     /// [`Hangs`] when git takes too long.

@@ -177,8 +177,8 @@ fn contains(result: &Value, expect: &Value) {
     }
 }
 
-/// A file changes at the server while the client holds its entry: "ready" on one side, a line on the
-/// other. The file is refused, and then there is another entry, whose file is right.
+/// A file changes at the server while the client holds its entry: "ready" on one side, a line on
+/// the other. The file is refused, and then there is another entry, whose file is right.
 async fn change(client: &Connected, uri: &str) -> String {
     let held = get(client, uri).await.expect("an entry");
     println!("ready");

@@ -249,8 +249,8 @@ impl Conversation {
     }
 
     /// Whether changes of its tools and of its resources, and updates of a resource, are wanted and
-    /// announced. The extension for skills has no notification, but their files are resources, which
-    /// may be listed.
+    /// announced. The extension for skills has no notification, but their files are resources,
+    /// which may be listed.
     fn rest_notifications(&self, transport: &UpstreamTransport) -> [bool; 3] {
         let wants_rest = transport.correlator().wants_rest();
         let Some(rest) = &self.capabilities.rest else { return [false; 3] };
