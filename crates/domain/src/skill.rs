@@ -181,14 +181,9 @@ impl Skill {
         canonical(Json::accepted(&out))
     }
 
-    /// Returns the path of one of its files in its folder.
-    pub fn path_inside<'a>(&self, file: &'a SkillFile) -> &'a str {
-        file.path.get(self.path.len() + 1..).unwrap_or_default()
-    }
-
     /// Returns the digests of its files.
     pub fn digests(&self) -> Files {
-        let file = |file: &SkillFile| (self.path_inside(file).into(), (&*file.digest).into());
+        let file = |file: &SkillFile| (self.path_in_folder(file).into(), (&*file.digest).into());
         self.files.iter().map(file).collect()
     }
 

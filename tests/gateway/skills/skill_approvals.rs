@@ -186,7 +186,8 @@ async fn what_cannot_be_shown_of_a_skill_is_not_approved() {
 #[tokio::test]
 async fn the_approved_files_are_served_while_the_upstream_offers_others_or_is_gone() {
     let crm = Changeable::start().await;
-    let folder = crm.folder("snapshot = true\n");
+    let table = crm.upstream.table("crm") + "expose_skills = [\"prompts\"]\n";
+    let folder = Folder::new(&(enforced("snapshot = true\n") + &table));
     approve(&folder).await;
     let (process, _admin) = Process::serve_admin(folder.path(), &[]).await;
     let client = process.client();
@@ -216,6 +217,8 @@ async fn the_approved_files_are_served_while_the_upstream_offers_others_or_is_go
     reads(&client, Ok("at most 100")).await;
     drop(crm);
     reads(&client, Ok("at most 100")).await;
+    let prompt = client.ask("prompts/get", json!({"name": "crm__refunds"})).await;
+    assert_eq!(prompt["_meta"]["promptgate/snapshot"], true, "{prompt}");
     process.stop().await;
     // A gateway that never saw the upstream serves what the lock file has.
     let process = Process::serve(folder.path()).await;

@@ -27,7 +27,7 @@ impl PromptProbe<'_> {
         let mut read = ReadFiles::default();
         let folder = self.row.public_name.strip_suffix(SKILL_FILE).unwrap_or_default();
         for file in &skill.files {
-            let path = skill.path_inside(file);
+            let path = skill.path_in_folder(file);
             match self.file(file, &[folder, path].concat()).await {
                 Ok(object) => {
                     read.objects.insert((&*file.digest).into(), object);
@@ -62,7 +62,7 @@ pub async fn offered_file(
     let row = row.or_else(|| unchecked(&router.catalog(), skill))?;
     let offered = row.offered.as_ref()?;
     let own = offered.skill.as_ref()?;
-    let file = own.files.iter().find(|file| own.path_inside(file) == path)?;
+    let file = own.files.iter().find(|file| own.path_in_folder(file) == path)?;
     let probe = PromptProbe { router, row: &row, offered, patience: Patience::Short };
     let uri = [skill.strip_suffix(SKILL_FILE)?, path].concat();
     Some(probe.file(file, &uri).await.map(|object| object.json().into_owned()))

@@ -83,19 +83,12 @@ pub(super) async fn answer(
         FoundPart::Directory(elements) => SkillBody::Directory(elements),
         FoundPart::File(file, ListedSkill { skill, text, .. }) => {
             let asking = AskedFile { owner, file, upstream, deadline };
-            let offered = if let Some(text) = text {
-                Ok(text.clone())
-            } else if is_snapshot {
-                let why = Kind::Unavailable("it does not offer the approved files".to_owned());
-                Err(Fault::upstream(owner.upstream.as_str(), why))
-            } else {
-                read(router, (call, &authorized), asking, channel).await
-            };
-            let result = match offered {
-                Ok(result) => result,
-                Err(fault) => {
-                    is_snapshot = true;
-                    kept::file_or(upstream, owner, file, fault).await?
+            let result = match text {
+                Some(text) => text.clone(),
+                None => {
+                    let served = serve(router, (call, &authorized), asking, channel).await?;
+                    is_snapshot = served.is_snapshot;
+                    served.result
                 }
             };
             let skill = Some(skill).filter(|skill| skill.own_file() == Some(file)).cloned();
@@ -122,6 +115,39 @@ pub(super) struct AskedFile<'a> {
     pub file: &'a SkillFile,
     pub upstream: &'a Arc<Upstream>,
     pub deadline: Instant,
+}
+
+/// A file as it is served.
+pub(super) struct ServedFile {
+    pub result: Document,
+    /// Whether it is the approved one in the place of the upstream's.
+    pub is_snapshot: bool,
+}
+
+/// Reads a file, or serves the approved one where the upstream has others or is gone.
+///
+/// # Errors
+/// As [`read`], where there is no snapshot.
+pub(super) async fn serve(
+    router: &Router,
+    (call, authorized): (&Call, &Authorized<'_>),
+    asked: AskedFile<'_>,
+    channel: &CallChannel,
+) -> Result<ServedFile, Fault> {
+    let AskedFile { owner, file, upstream, .. } = asked;
+    let offered = if owner.approval.is_snapshot_only {
+        let why = Kind::Unavailable("it does not offer the approved files".to_owned());
+        Err(Fault::upstream(owner.upstream.as_str(), why))
+    } else {
+        read(router, (call, authorized), asked, channel).await
+    };
+    match offered {
+        Ok(result) => Ok(ServedFile { result, is_snapshot: false }),
+        Err(fault) => {
+            let result = kept::file_or(upstream, owner, file, fault).await?;
+            Ok(ServedFile { result, is_snapshot: true })
+        }
+    }
 }
 
 /// Reads a file, whole, and checks it.

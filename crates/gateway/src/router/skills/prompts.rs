@@ -7,12 +7,12 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::catalog::SkillGroup;
-use super::{AskedFile, read};
+use super::{AskedFile, ServedFile, serve};
 use crate::router::approval::PromptApproval;
 use crate::router::call_channel::CallChannel;
 use crate::router::catalog::{LeftOut, LeftOutBy};
 use crate::router::owner::{ListedSkill, Owner};
-use crate::router::reply::{self, Reply};
+use crate::router::reply::{self, PromptReply, Reply};
 use crate::router::segment::SegmentWriter;
 use crate::router::source::composed;
 use crate::router::{RoutedCall, Router, origin};
@@ -145,7 +145,8 @@ pub(in crate::router) async fn get(
     let ListedSkill { uri, prefix, skill, .. } = skill;
     let file = skill.own_file().ok_or(Fault::Internal)?;
     let asking = AskedFile { owner, file, upstream, deadline };
-    let result = read(router, (call, authorized), asking, channel).await?;
+    let ServedFile { result, is_snapshot } =
+        serve(router, (call, authorized), asking, channel).await?;
     let protocol = |why: &str| Fault::upstream(owner.upstream.as_str(), Kind::Protocol(why.into()));
     let text = super::file::text(result.json());
     let text =
@@ -156,7 +157,8 @@ pub(in crate::router) async fn get(
     let messages = SkillMessages { skill, prefix, text: &text, task, reads_files };
     let result = messages.result().ok_or(Fault::Internal)?;
     // It is a prompt by now, and is checked as one.
-    reply::prompt(result, origin(owner), upstream.config().settings.content).map(Reply::Prompt)
+    let reply = reply::prompt(result, origin(owner), upstream.config().settings.content)?;
+    Ok(Reply::Prompt(PromptReply { is_snapshot, ..reply }))
 }
 
 /// Returns the argument of a prompt that stands for a skill.
