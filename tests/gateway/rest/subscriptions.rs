@@ -151,7 +151,12 @@ async fn updates_reach_the_subscribers_of_a_resource_in_every_cell() {
             assert_eq!(message["params"]["uri"], "a:1");
         }
         watched.update("a:2");
-        assert_eq!(updated(&mut modern_stream).await["uri"], "a:2", "nothing of a:3");
+        // Where one stream of the upstream takes over from another, both may tell of `a:1`.
+        let mut told = updated(&mut modern_stream).await;
+        while told["uri"] == "a:1" {
+            told = updated(&mut modern_stream).await;
+        }
+        assert_eq!(told["uri"], "a:2", "nothing of a:3");
 
         drop((modern_stream, others));
         watched.holds(&["a:1"]).await;
