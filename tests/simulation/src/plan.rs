@@ -110,7 +110,7 @@ pub struct Faults {
 }
 
 /// The names of the faults, as the command line has them.
-pub const FAULTS: [&str; 14] = [
+pub const FAULTS: [&str; 15] = [
     "network",
     "moods",
     "disk",
@@ -125,6 +125,7 @@ pub const FAULTS: [&str; 14] = [
     "approvals",
     "panics",
     "skills",
+    "links",
 ];
 
 #[derive(Clone, Debug)]
@@ -309,6 +310,7 @@ impl Scenario {
                 needs_approval: !asks && !acts_as_caller && rng.bool(),
                 announces: rng.u8(..) < 200,
                 has_skills: false,
+                has_links: false,
             }
         });
         let mut upstreams: Vec<_> = upstreams.collect();
@@ -347,6 +349,10 @@ impl Scenario {
         for plan in &mut upstreams {
             plan.has_skills = plan.can_have_skills() && own.bool();
         }
+        let has_snapshot = own.bool();
+        for plan in &mut upstreams {
+            plan.has_links = plan.can_have_links() && own.bool();
+        }
         Self {
             latencies: (0..8).map(|_| draw_latency(rng)).collect(),
             upstreams,
@@ -357,7 +363,7 @@ impl Scenario {
             is_strict: rng.bool(),
             // Enough for all pages of a list.
             limit: (rng.u64(2..40) as f64, rng.usize(12..60)),
-            has_snapshot: own.bool(),
+            has_snapshot,
             faults: Faults {
                 network: happens(rng),
                 moods: happens(rng),
@@ -378,6 +384,10 @@ impl Scenario {
 
     pub fn has_skills(&self) -> bool {
         self.upstreams.iter().any(|plan| plan.has_skills)
+    }
+
+    pub fn has_links(&self) -> bool {
+        self.upstreams.iter().any(|plan| plan.has_links)
     }
 
     /// Whether an upstream lists for each caller.
@@ -406,6 +416,7 @@ impl Scenario {
             "approvals" => faults.approvals = false,
             "panics" => faults.panics = false,
             "skills" => self.upstreams.iter_mut().for_each(|plan| plan.has_skills = false),
+            "links" => self.upstreams.iter_mut().for_each(|plan| plan.has_links = false),
             "client" => drop(self.clients.pop()),
             "upstream" => drop(self.upstreams.pop()),
             "half" => self.chaos /= 2,
@@ -516,6 +527,9 @@ impl Scenario {
             let _ = writeln!(toml, "enabled = {enabled}\napproval = \"{approval}\"");
             if plan.has_skills {
                 toml.push_str("expose_skills = [\"prompts\"]\n");
+            }
+            if plan.has_links {
+                toml.push_str("links = \"sealed\"\n");
             }
         }
         toml + "[end]\n"

@@ -57,6 +57,8 @@ pub struct Plan {
     /// Whether it announces changes; else the gateway polls.
     pub announces: bool,
     pub has_skills: bool,
+    /// Whether its prompts link to resources of its own, and the gateway seals these links.
+    pub has_links: bool,
 }
 
 /// How the gateway reaches it.
@@ -74,6 +76,9 @@ pub enum Transport {
 }
 
 pub const MODERN: &str = "2026-07-28";
+
+/// The beginning of the URIs of notes, each of which one prompt links to.
+pub const NOTES: &str = "note:///";
 
 /// The credential of the gateway itself, for what it asks on behalf of no caller.
 pub const SERVICE: &str = "the-secret-of-the-gateway";
@@ -730,13 +735,11 @@ impl Upstream {
             "prompts/list" => self.page(params["cursor"].as_str(), caller),
             "prompts/get" => return self.get(message, caller),
             "skills/list" if self.0.plan.has_skills => self.skill_page(params["cursor"].as_str()),
-            "resources/read" if self.0.plan.has_skills => {
-                let uri = params["uri"].as_str().unwrap_or_default();
-                match self.with_skills(|skills| skills.contents(uri)).flatten() {
-                    Some(contents) => cached(json!({"contents": contents})),
-                    None => return Reply::Message(error(message, -32602)),
-                }
-            }
+            "resources/read" => match self.contents(params["uri"].as_str(), caller) {
+                Some(contents) if is_modern => cached(json!({ "contents": contents })),
+                Some(contents) => json!({ "contents": contents }),
+                None => return Reply::Message(error(message, -32602)),
+            },
             "completion/complete" => {
                 let value = params["argument"]["value"].as_str().unwrap_or_default();
                 let values = json!([completed(value)]);
@@ -753,11 +756,27 @@ impl Upstream {
     fn capabilities(&self) -> Value {
         let mut capabilities =
             json!({"prompts": {"listChanged": self.0.plan.announces}, "completions": {}});
+        if self.0.plan.has_links {
+            capabilities["resources"] = json!({});
+        }
         if self.0.plan.has_skills {
             capabilities["resources"] = json!({});
             capabilities["extensions"] = json!({"io.modelcontextprotocol/skills": {}});
         }
         capabilities
+    }
+
+    /// The `contents` of a resource: a file of a skill, or the note of a prompt.
+    fn contents(&self, uri: Option<&str>, caller: Option<&str>) -> Option<Value> {
+        let uri = uri?;
+        let name = uri.strip_prefix(NOTES).filter(|_| self.0.plan.has_links);
+        match name {
+            Some(name) => {
+                let text = self.0.plan.note(name, caller);
+                Some(json!([{"uri": uri, "text": text}]))
+            }
+            None => self.with_skills(|skills| skills.contents(uri)).flatten(),
+        }
     }
 
     fn skill_page(&self, cursor: Option<&str>) -> Value {
@@ -885,7 +904,13 @@ impl Upstream {
             None if asks && !is_modern => return self.ask(message, nonce, text),
             None => {}
         }
-        Reply::Message(result_of(message, &complete(is_modern, messages(&text))))
+        let mut messages = messages(&text);
+        if let Some(all) = messages["messages"].as_array_mut().filter(|_| self.0.plan.has_links) {
+            let uri = [NOTES, name].concat();
+            let link = json!({"type": "resource_link", "uri": uri, "name": "note"});
+            all.push(json!({"role": "user", "content": link}));
+        }
+        Reply::Message(result_of(message, &complete(is_modern, messages)))
     }
 
     /// Sends a server request during a call, whose result follows the answer.
@@ -966,6 +991,18 @@ impl Plan {
     /// The folder of a library.
     pub fn folder(&self) -> PathBuf {
         PathBuf::from(format!("/libraries/{}", self.id))
+    }
+
+    /// Whether such an upstream can link to resources: no older revision has such links, and no
+    /// approved text has others than the approved one.
+    pub fn can_have_links(&self) -> bool {
+        let is_remote = matches!(self.transport, Transport::Http | Transport::Stdio);
+        is_remote && self.revision >= "2025-06-18" && !self.needs_approval
+    }
+
+    /// The note of a prompt, which it links to, as a caller gets it; as all get it, for `None`.
+    pub fn note(&self, name: &str, caller: Option<&str>) -> String {
+        format!("{} keeps a note of {name} for {}", self.id, caller.unwrap_or("all"))
     }
 
     /// Whether the gateway takes skills from such an upstream.

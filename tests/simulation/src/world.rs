@@ -1,11 +1,12 @@
 //! The shared state of all actors of a run: the machine, the upstreams, the observations and the
 //! violations.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::Read as _;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use fastrand::Rng;
 use flate2::read::MultiGzDecoder;
 use gateway::downstream::StdioStreams;
 use promptgate::App;
@@ -53,6 +54,8 @@ struct State {
     left: Vec<(usize, Instant)>,
     /// First arrivals of gets at upstreams, in the order of their arrival.
     admitted: Vec<Admitted>,
+    /// The last links that clients got.
+    links: VecDeque<GivenLink>,
     steps: u64,
 }
 
@@ -76,6 +79,19 @@ struct Admitted {
     start: Option<usize>,
     sent: Instant,
 }
+
+/// A link to the note of a prompt, as a caller got it.
+#[derive(Clone, Debug)]
+pub struct GivenLink {
+    pub uri: String,
+    pub caller: String,
+    pub upstream: String,
+    /// The raw name of the prompt.
+    pub name: String,
+}
+
+/// Most links that are remembered.
+const MAX_LINKS: usize = 60;
 
 /// Something that held from a time on, perhaps until another one.
 struct Period<T> {
@@ -353,6 +369,21 @@ impl World {
         let state = self.lock();
         let mut rules = state.rules.iter().filter(|period| period.touches(from, until));
         rules.any(|period| period.value.approval(&plan.id, &prompt.name).is_some_and(is_same))
+    }
+
+    /// A client has received a link.
+    pub fn keep_link(&self, link: GivenLink) {
+        let links = &mut self.lock().links;
+        links.push_back(link);
+        if links.len() > MAX_LINKS {
+            links.pop_front();
+        }
+    }
+
+    /// One of the links that clients got.
+    pub fn any_link(&self, rng: &mut Rng) -> Option<GivenLink> {
+        let links = &self.lock().links;
+        (!links.is_empty()).then(|| links[rng.usize(..links.len())].clone())
     }
 
     /// A client has received the result of a get.

@@ -2,6 +2,7 @@
 
 mod channel;
 mod events;
+mod links;
 pub mod skills;
 
 use std::collections::BTreeSet;
@@ -92,6 +93,7 @@ enum Action {
     Unknown,
     Restart,
     VisitSkills,
+    FollowLink,
     Think,
 }
 
@@ -130,6 +132,7 @@ impl Client {
                 Action::Unknown => drop(self.ask("prompts/nothing", json!({})).await),
                 Action::Restart => self.restart(),
                 Action::VisitSkills => Visitor(self).visit().await,
+                Action::FollowLink => links::follow(self).await,
                 Action::Think => sleep(Duration::from_secs(1)).await,
             }
         }
@@ -146,6 +149,7 @@ impl Client {
             86..88 => Action::Unknown,
             88..92 => Action::Restart,
             92..96 if self.world.scenario.has_skills() => Action::VisitSkills,
+            96..98 if self.world.scenario.has_links() => Action::FollowLink,
             _ => Action::Think,
         }
     }
@@ -268,6 +272,7 @@ impl Client {
             self.world.acknowledge(nonce);
         }
         self.check_approval(name, nonce, text, sent);
+        links::keep(self, public, result);
         let mut plans = self.world.scenario.upstreams.iter();
         let is_private = plans.any(|plan| plan.id == upstream && plan.lists_per_caller);
         let end = format!(", of {} for {nonce}", self.caller.id);
