@@ -357,7 +357,6 @@ impl Config {
             text: Secret::new(text),
             settings: Arc::default(),
         };
-        rest::note_tools(&mut config);
         exposure::note_skills(&mut config);
         for key in ["mcpServers", "servers", "mcp_servers"] {
             root.reject(

@@ -1,6 +1,5 @@
 //! `[rest]`: the upstream for what is not prompts.
 
-use super::Config;
 use super::reader::Section;
 use super::upstream::{Transport, UpstreamSettings};
 use super::views::known_id;
@@ -43,15 +42,6 @@ pub(super) fn read(
     let upstream = upstream?;
     upstream.is_rest = true;
     Some(upstream.id.clone())
-}
-
-/// Notes whether prompts are offered as tools beside those of the upstream.
-pub(super) fn note_tools(config: &mut Config) {
-    let views = config.views.iter().map(|view| &view.exposure);
-    let lists_tools = views.chain([&config.server.exposure]).any(|exposure| exposure.tools);
-    for upstream in config.upstreams.iter_mut().filter(|upstream| upstream.is_rest) {
-        upstream.lists_tools = lists_tools;
-    }
 }
 
 #[cfg(test)]

@@ -39,8 +39,6 @@ pub struct UpstreamSettings {
     pub list_as: ListAs,
     /// Whether `[rest]` names it.
     pub is_rest: bool,
-    /// Whether its tools stand beside those of prompts, so that their names must be known.
-    pub lists_tools: bool,
     /// Whether each skill is a prompt, too.
     pub skills_as_prompts: bool,
 }
@@ -484,7 +482,6 @@ fn read(
         settings,
         list_as,
         is_rest: false,
-        lists_tools: false,
         skills_as_prompts,
     };
     if list_as == ListAs::Caller {

@@ -21,16 +21,14 @@ pub fn encode(name: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{PREFIX}{}{SUFFIX}", BASE64_STANDARD.encode(name)))
 }
 
-/// Returns the name in a header value; `None` if the encoding is malformed.
+/// Returns the name in a header value; `None` if the encoding is malformed. A value that has the
+/// beginning or the end of an encoded one alone is literal.
 pub fn decode(value: &str) -> Option<Cow<'_, str>> {
     let value = value.trim_matches([' ', '\t']);
-    match value.strip_prefix(PREFIX) {
-        None => Some(Cow::Borrowed(value)),
-        Some(rest) => {
-            let bytes = BASE64_STANDARD.decode(rest.strip_suffix(SUFFIX)?).ok()?;
-            String::from_utf8(bytes).ok().map(Cow::Owned)
-        }
-    }
+    let encoded = value.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(SUFFIX));
+    let Some(encoded) = encoded else { return Some(Cow::Borrowed(value)) };
+    let bytes = BASE64_STANDARD.decode(encoded).ok()?;
+    String::from_utf8(bytes).ok().map(Cow::Owned)
 }
 
 #[cfg(test)]
@@ -44,7 +42,9 @@ mod tests {
         assert_eq!(decode(" greet\t").as_deref(), Some("greet"));
         assert_eq!(decode("=?base64?bmFtw6k=?=").as_deref(), Some("namé"));
         assert_eq!(decode("=?base64?bmFtw6k?="), None);
-        assert_eq!(decode("=?base64?bmFtw6k="), None);
+        for literal in ["=?base64?bmFtw6k=", "bmFtw6k=?=", "=?base64?="] {
+            assert_eq!(decode(literal).as_deref(), Some(literal));
+        }
         assert_eq!(decode("=?base64?/w==?="), None);
         // A name that looks encoded is encoded again, and decoded only once.
         let tricky = "=?base64?YQ==?=";

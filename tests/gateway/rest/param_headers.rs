@@ -2,9 +2,9 @@
 
 use super::*;
 
-/// A modern server with a tool whose arguments headers repeat.
-async fn annotated() -> Upstream {
-    server(true, |asked| match asked.method() {
+/// A server with a tool whose arguments headers repeat.
+async fn annotated(is_modern: bool) -> Upstream {
+    server(is_modern, |asked| match asked.method() {
         "tools/list" => {
             let annotated = json!({"type": "object", "properties": {
                 "region": {"type": "string", "x-mcp-header": "Region"},
@@ -37,7 +37,7 @@ fn search(arguments: Value) -> Value {
 
 #[tokio::test]
 async fn headers_for_the_upstream_are_made_from_the_body_in_both_eras() {
-    let upstream = annotated().await;
+    let upstream = annotated(true).await;
     let gateway = before(&upstream, "").await;
     let arguments = json!({"region": "Zürich", "page": {"limit": 5}, "other": "x"});
     let legacy = gateway.client().legacy("2025-11-25").await.with("Mcp-Param-Region", "forged");
@@ -63,34 +63,36 @@ async fn headers_for_the_upstream_are_made_from_the_body_in_both_eras() {
 
 #[tokio::test]
 async fn a_header_that_differs_from_the_body_is_refused_and_reveals_no_tool() {
-    let upstream = annotated().await;
-    let toml = keys() + RULES + REST + &upstream.patient_table("tools");
-    let gateway = Gateway::start(&toml).await;
-    let alice = as_caller(&gateway, "alice");
-    alice.names().await;
-    let with = |value: &str| as_caller(&gateway, "alice").with("Mcp-Param-Region", value);
-    let eu = || search(json!({"region": "eu"}));
-    for (client, params) in [
-        (alice.clone(), eu()),
-        (with("us"), eu()),
-        (with("=?base64?ZXU?="), eu()),
-        (with("eu").with("mcp-param-region", "eu"), eu()),
-        (with("eu"), search(json!({}))),
-        (with("eu"), search(json!({"region": null}))),
-        (with("eu"), search(json!({"region": ["eu"]}))),
-        (with("eu"), json!({"name": "search"})),
-    ] {
-        let refused = client.modern("tools/call", params.clone()).await;
-        let refusal = (400, -32020, "header_mismatch".to_owned());
-        assert_eq!(refused.refusal(), refusal, "{params}");
-        let message = refused.json()["error"]["message"].as_str().unwrap().to_owned();
-        assert!(message.contains("mcp-param-region"), "{message}");
+    for is_modern in [true, false] {
+        let upstream = annotated(is_modern).await;
+        let toml = keys() + RULES + REST + &upstream.patient_table("tools");
+        let gateway = Gateway::start(&toml).await;
+        let alice = as_caller(&gateway, "alice");
+        alice.names().await;
+        let with = |value: &str| as_caller(&gateway, "alice").with("Mcp-Param-Region", value);
+        let eu = || search(json!({"region": "eu"}));
+        for (client, params) in [
+            (alice.clone(), eu()),
+            (with("us"), eu()),
+            (with("=?base64?ZXU?="), eu()),
+            (with("eu").with("mcp-param-region", "eu"), eu()),
+            (with("eu"), search(json!({}))),
+            (with("eu"), search(json!({"region": null}))),
+            (with("eu"), search(json!({"region": ["eu"]}))),
+            (with("eu"), json!({"name": "search"})),
+        ] {
+            let refused = client.modern("tools/call", params.clone()).await;
+            let refusal = (400, -32020, "header_mismatch".to_owned());
+            assert_eq!(refused.refusal(), refusal, "{params}");
+            let message = refused.json()["error"]["message"].as_str().unwrap().to_owned();
+            assert!(message.contains("mcp-param-region"), "{message}");
+        }
+        assert!(sent(&upstream).is_empty(), "nothing is passed on");
+        let hidden = json!({"name": "zero", "arguments": {"region": "eu"}});
+        let unknown = json!({"name": "none", "arguments": {"region": "eu"}});
+        let hidden = alice.modern("tools/call", hidden).await.refusal();
+        assert_eq!(hidden, alice.modern("tools/call", unknown).await.refusal());
+        with("eu").ask("tools/call", eu()).await;
+        assert_eq!(sent(&upstream).len(), 1);
     }
-    assert!(sent(&upstream).is_empty(), "nothing is passed on");
-    let hidden = json!({"name": "zero", "arguments": {"region": "eu"}});
-    let unknown = json!({"name": "none", "arguments": {"region": "eu"}});
-    let hidden = alice.modern("tools/call", hidden).await.refusal();
-    assert_eq!(hidden, alice.modern("tools/call", unknown).await.refusal());
-    with("eu").ask("tools/call", eu()).await;
-    assert_eq!(sent(&upstream).len(), 1);
 }

@@ -100,11 +100,10 @@ impl Driver {
         }
     }
 
-    /// Lists the tools of the upstream of `[rest]`, where prompts are offered beside them, or
-    /// headers repeat their arguments. Without a list they are those of the list before.
+    /// Lists the tools of the upstream of `[rest]`: prompts are offered beside them, and headers of
+    /// clients repeat their arguments. Without a list they are those of the list before.
     async fn list_tools(&self, connection: &Connection) {
-        let has_headers = self.upstream.is_rest && connection.has_param_headers();
-        if !self.upstream.lists_tools && !has_headers {
+        if !self.upstream.is_rest || !connection.has_tools() {
             return;
         }
         match connection.known_tools(&self.upstream.settings).await {

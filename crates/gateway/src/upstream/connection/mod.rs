@@ -357,10 +357,9 @@ impl Connection {
         }
     }
 
-    /// Whether headers repeat arguments of tools.
-    pub(super) fn has_param_headers(&self) -> bool {
-        matches!(self, Connection::Remote(connection)
-            if connection.conversation.has_standard_headers() && !connection.transport.is_shared())
+    /// Whether the upstream declares tools.
+    pub(super) fn has_tools(&self) -> bool {
+        self.rest_capabilities().is_some_and(|rest| rest.tools.is_some())
     }
 
     /// Returns the gateways behind the upstream, as its handshake showed them; nothing for a

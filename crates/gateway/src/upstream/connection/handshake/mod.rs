@@ -348,11 +348,6 @@ impl Conversation {
         !self.declares_per_call && self.capabilities.has_logging()
     }
 
-    /// Whether headers repeat the body.
-    pub(crate) fn has_standard_headers(&self) -> bool {
-        self.standard_headers
-    }
-
     /// Returns the headers of `notifications/cancelled`; nothing in the modern era, where closing
     /// the response stream cancels the request.
     pub(crate) fn cancellation_headers(&self) -> Option<HeaderMap> {
