@@ -50,6 +50,7 @@ FILES = {
     "secret/SKILL.md": "---\nname: secret\ndescription: Denied by a rule\n---\nSecret.\n",
 }
 INVALID_PARAMS = -32602
+# A skill without digests, which hosts may decline, is denied, too.
 DENIED, UNKNOWN, DYNAMIC = "secret", "nosuch", "live"
 PAGE = 4
 
@@ -117,7 +118,7 @@ log = "error"  # much is refused here
 allow = ["list", "get", "complete"]
 [[access.rules]]
 deny = ["list", "get", "complete"]
-prompts = ["{DENIED}"]
+prompts = ["{DENIED}", "{DYNAMIC}"]
 {tables}"""
 
     def conforms(self, server):
