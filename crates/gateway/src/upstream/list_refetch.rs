@@ -103,7 +103,7 @@ impl Driver {
     /// Lists the tools of the upstream of `[rest]`: prompts are offered beside them, and headers of
     /// clients repeat their arguments. Without a list they are those of the list before.
     async fn list_tools(&self, connection: &Connection) {
-        if !self.upstream.is_rest || !connection.has_tools() {
+        if !self.upstream.is_rest {
             return;
         }
         match connection.known_tools(&self.upstream.settings).await {

@@ -357,11 +357,6 @@ impl Connection {
         }
     }
 
-    /// Whether the upstream declares tools.
-    pub(super) fn has_tools(&self) -> bool {
-        self.rest_capabilities().is_some_and(|rest| rest.tools.is_some())
-    }
-
     /// Returns the gateways behind the upstream, as its handshake showed them; nothing for a
     /// library.
     pub fn behind(&self) -> Option<&Via> {
