@@ -325,8 +325,11 @@ impl Lists {
         deadline: Instant,
     ) -> Arc<Catalog> {
         let catalog = self.settled(deadline).await;
-        let is_known = record.refuses() || catalog.skills.find(uri, part, |_| true).is_some();
-        if self.caller_lists.is_none() || is_known {
+        if self.caller_lists.is_none() || record.refuses() {
+            return catalog;
+        }
+        let shared = self.views.skills_at(&catalog.skills, &call.endpoint);
+        if shared.find(uri, part, |_| true).is_some() {
             return catalog;
         }
         self.with_caller_lists(call, PrivateListScope::OfSkill(uri), catalog, deadline).await

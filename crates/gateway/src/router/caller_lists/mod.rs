@@ -192,15 +192,20 @@ impl CallerLists {
     ) -> impl Iterator<Item = usize> {
         self.sources.iter().enumerate().filter_map(move |(at, source)| {
             let could_serve = |beginning: &str| views.could_serve(endpoint, &source.id, beginning);
-            let (names, uris) =
-                (self.naming.beginning(&source.prefix), public_uri(&source.prefix, ""));
+            let names = || self.naming.beginning(&source.prefix);
             let is_wanted = match wanted {
-                PrivateListScope::All => could_serve(&names) || could_serve(&uris),
+                PrivateListScope::All => could_serve(&names()) || could_serve(&uris_of(source)),
                 PrivateListScope::Of(name, NameKind::Tool) if is_derived(name) => {
-                    could_serve(&names)
+                    could_serve(&names())
                 }
-                PrivateListScope::Of(name, _) => name.starts_with(&names) && could_serve(&names),
-                PrivateListScope::OfSkill(uri) => uri.starts_with(&uris) && could_serve(&uris),
+                PrivateListScope::Of(name, _) => {
+                    let names = names();
+                    name.starts_with(&names) && could_serve(&names)
+                }
+                PrivateListScope::OfSkill(uri) => {
+                    let uris = uris_of(source);
+                    uri.starts_with(&uris) && could_serve(&uris)
+                }
             };
             is_wanted.then_some(at)
         })
@@ -219,16 +224,14 @@ impl CallerLists {
 
     /// Whether a URI may be one of a skill of some caller.
     pub(super) fn may_have_skill(&self, uri: &str) -> bool {
-        let is_own = |source: &UpstreamSource| uri.starts_with(&public_uri(&source.prefix, ""));
-        let own = self.sources.iter().position(|source| is_own(source));
+        let own = self.sources.iter().position(|source| uri.starts_with(&uris_of(source)));
         own.is_some_and(|at| self.declares_skills(at) != Some(false))
     }
 
     /// The places of the sources whose skills an endpoint would serve.
     fn sources_at(&self, views: &ViewCache, endpoint: &str) -> impl Iterator<Item = usize> {
         self.sources.iter().enumerate().filter_map(move |(at, source)| {
-            let beginning = public_uri(&source.prefix, "");
-            views.could_serve(endpoint, &source.id, &beginning).then_some(at)
+            views.could_serve(endpoint, &source.id, &uris_of(source)).then_some(at)
         })
     }
 
@@ -534,6 +537,11 @@ impl Drop for Turn {
             }
         }
     }
+}
+
+/// The beginning of the URIs of an upstream's skills.
+fn uris_of(source: &UpstreamSource) -> String {
+    public_uri(&source.prefix, "")
 }
 
 fn cloned((at, list): (usize, &Arc<List>)) -> (usize, Arc<List>) {

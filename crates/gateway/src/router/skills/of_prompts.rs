@@ -45,6 +45,9 @@ pub(in crate::router) fn merge(
     prompts: &[ServedPrompt<'_>],
     prefixes: &HashSet<&str>,
 ) -> (Option<SkillGroup>, Vec<LeftOut>) {
+    if prompts.is_empty() {
+        return (None, Vec::new());
+    }
     let mut of_prompts: BTreeMap<&UpstreamId, PromptSkills<'_>> = BTreeMap::new();
     let mut left_out = Vec::new();
     let claims = Claims::of(own, prefixes);
