@@ -155,22 +155,19 @@ impl AdminState {
     /// Returns the document of `/api/v1/catalog`.
     pub(super) fn catalog(&self) -> Value {
         let catalog = self.router.catalog();
-        let prompts: Vec<_> = catalog
-            .content
-            .owners()
-            .map(|owner| {
-                let overlays = owner.overlay.iter().flat_map(|overlay| &overlay.numbers);
-                let overlays: Vec<_> = overlays.map(|number| overlay::key(*number)).collect();
-                json!({"name": owner.public_name, "upstream": owner.upstream.as_str(),
-                    "rawName": owner.raw_name, "digest": owner.digest, "overlays": overlays,
-                    "state": owner.approval.state.as_str()})
-            })
-            .collect();
         let skill = |owner: &Owner| {
             json!({"name": owner.public_name, "upstream": owner.upstream.as_str(),
                 "rawName": owner.raw_name, "digest": owner.digest,
                 "state": owner.approval.state.as_str()})
         };
+        let prompt = |owner: &Owner| {
+            let overlays = owner.overlay.iter().flat_map(|overlay| &overlay.numbers);
+            let overlays: Vec<_> = overlays.map(|number| overlay::key(*number)).collect();
+            let mut prompt = skill(owner);
+            prompt["overlays"] = json!(overlays);
+            prompt
+        };
+        let prompts: Vec<_> = catalog.content.owners().map(prompt).collect();
         let skills: Vec<_> = catalog.skills.content.owners().map(skill).collect();
         let left_out = &catalog.content.left_out;
         let look_alikes = &catalog.content.look_alikes;

@@ -1,7 +1,7 @@
 //! The exposure of an endpoint: prompts, and tools and skills that stand for prompts.
 
 use super::reader::Section;
-use super::upstream::Transport;
+use super::upstream::UpstreamSettings;
 use super::{Config, View};
 use domain::name::UpstreamId;
 
@@ -92,15 +92,12 @@ pub fn offers_as_skills(config: &Config, upstream: &UpstreamId) -> bool {
 
 /// Notes the libraries and prompt stores whose prompts are offered as skills.
 pub(super) fn note_skills(config: &mut Config) {
-    let mut upstreams = std::mem::take(&mut config.upstreams);
-    for upstream in &mut upstreams {
-        upstream.settings.prompts_as_skills = match upstream.transport {
-            Transport::Library(_) | Transport::Git(_) | Transport::Store(_) => {
-                offers_as_skills(config, &upstream.id)
-            }
-            // Their texts are known by approvals alone.
-            Transport::Http(_) | Transport::Sse(_) | Transport::Stdio(_) => false,
-        };
+    // Texts of servers are known by approvals alone.
+    let is_rendered = |upstream: &UpstreamSettings| {
+        !upstream.transport.is_server() && offers_as_skills(config, &upstream.id)
+    };
+    let rendered: Vec<_> = config.upstreams.iter().map(is_rendered).collect();
+    for (upstream, is_rendered) in config.upstreams.iter_mut().zip(rendered) {
+        upstream.settings.prompts_as_skills = is_rendered;
     }
-    config.upstreams = upstreams;
 }

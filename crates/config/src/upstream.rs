@@ -128,6 +128,11 @@ impl Transport {
             Transport::Stdio(_) => "stdio",
         }
     }
+
+    /// Whether an MCP server is behind it; files and prompt stores have prompts only.
+    pub(crate) fn is_server(&self) -> bool {
+        matches!(self, Transport::Http(_) | Transport::Sse(_) | Transport::Stdio(_))
+    }
 }
 
 /// A child process with the stdio transport.
@@ -214,11 +219,7 @@ impl UpstreamSettings {
     /// Whether links in its prompts are sealed. Files and prompt stores have no other resources
     /// than their prompts embed.
     pub fn seals_links(&self) -> bool {
-        self.settings.links == Links::Sealed
-            && matches!(
-                self.transport,
-                Transport::Http(_) | Transport::Sse(_) | Transport::Stdio(_)
-            )
+        self.settings.links == Links::Sealed && self.transport.is_server()
     }
 
     /// Returns the bounds of the children of callers, if each caller has a child of its own.

@@ -1,6 +1,7 @@
 //! The headers `Mcp-Param-*`, which repeat arguments of a tool as the annotation `x-mcp-header` of
 //! its input schema says (MCP 2026-07-28, Streamable HTTP, custom headers from tool parameters).
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use super::json::{Json, JsonKind};
@@ -23,7 +24,7 @@ struct ParamHeader {
 enum Expected<'a> {
     /// The argument is absent or null, or has no form in a header.
     Absent,
-    Text(std::borrow::Cow<'a, str>),
+    Text(Cow<'a, str>),
     /// Compared as a number.
     Integer(i64),
 }
@@ -107,10 +108,10 @@ impl ParamHeaders {
 
 impl ParamHeader {
     fn expected<'a>(&self, arguments: Option<Json<'a>>) -> Expected<'a> {
-        let argument = self.path.iter().try_fold(arguments, |object, name| {
-            object.and_then(|object| object.get(name)).map(Some)
+        let argument = arguments.and_then(|arguments| {
+            self.path.iter().try_fold(arguments, |object, name| object.get(name))
         });
-        let Some(argument) = argument.flatten() else { return Expected::Absent };
+        let Some(argument) = argument else { return Expected::Absent };
         match argument.kind() {
             JsonKind::String => argument.as_str().map_or(Expected::Absent, Expected::Text),
             JsonKind::Number => integer(argument.text())

@@ -23,7 +23,7 @@ pub fn encoded_segment(text: &str) -> String {
 }
 
 /// Encodes what no URI contains (section 2): controls, spaces, all beyond ASCII, and a few signs.
-/// What is encoded already stays as it is.
+/// Text that is encoded already stays as it is.
 pub fn encoded_foreign(text: &str) -> String {
     encoded_except(text, b"%:/?#[]@!$&'()*+,;=")
 }

@@ -1,6 +1,7 @@
 //! Agent skills over MCP (extension `io.modelcontextprotocol/skills`, SEP-2640): the entry of a
 //! skill, checked, and its URIs behind the prefix of its upstream.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -177,7 +178,7 @@ impl Skill {
         let own = self.own_file().map(|file| &file.uri).or(self.dynamic.as_ref());
         let mut out = String::new();
         let own = own.map_or("", |uri| uri);
-        self.write_entry((own, &files), |file| file.uri.to_string(), &mut out);
+        self.write_entry(own, files.into_iter(), |file| (&*file.uri).into(), &mut out);
         canonical(Json::accepted(&out))
     }
 
@@ -241,15 +242,15 @@ impl Skill {
 
     /// Writes the entry as clients get it. Only the beginnings of URIs differ from the upstream's.
     pub fn write(&self, prefix: &Prefix, out: &mut String) {
-        let files: Vec<_> = self.files.iter().collect();
-        let uri_of = |file: &SkillFile| public_uri(prefix, &file.path);
-        self.write_entry((&self.public_uri(prefix), &files), uri_of, out);
+        let uri_of = |file: &SkillFile| public_uri(prefix, &file.path).into();
+        self.write_entry(&self.public_uri(prefix), self.files.iter(), uri_of, out);
     }
 
-    fn write_entry(
+    fn write_entry<'a>(
         &self,
-        (uri, files): (&str, &[&SkillFile]),
-        uri_of: impl Fn(&SkillFile) -> String,
+        uri: &str,
+        files: impl Iterator<Item = &'a SkillFile>,
+        uri_of: impl Fn(&'a SkillFile) -> Cow<'a, str>,
         out: &mut String,
     ) {
         write_object(out, |entry| {

@@ -14,11 +14,11 @@ pub(crate) enum PromptTab {
 }
 
 impl PromptTab {
-    /// Those of a prompt.
+    /// The tabs of a prompt.
     pub(crate) const ALL: [Self; 5] =
         [Self::Text, Self::Try, Self::Versions, Self::Access, Self::Uses];
 
-    /// Those of a skill.
+    /// The tabs of a skill.
     pub(crate) const OF_SKILL: [Self; 4] = [Self::Text, Self::Versions, Self::Access, Self::Uses];
 
     pub(crate) fn label(self) -> &'static str {

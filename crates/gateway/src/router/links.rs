@@ -21,7 +21,6 @@ use domain::json::Json;
 use domain::link::{self, Link};
 use domain::meta;
 use domain::name::UpstreamId;
-use domain::server_request::ClientCapabilities;
 use domain::skill::{checked_path, public_uri};
 use domain::unix_time::UnixSeconds;
 
@@ -91,17 +90,9 @@ pub(super) async fn read(
     };
     let routed = authorized.map_err(|fault| as_unknown(fault, uri, call))?;
     let link = link.ok_or(Fault::Internal)?;
-    let request = UpstreamRequest {
-        params: RequestParams::ReadLink {
-            prompt: routed.owner.raw_name.clone(),
-            uri: link.uri.as_str().into(),
-        },
-        forwarded: call.forwarded.clone(),
-        overlay: routed.owner.overlay.clone(),
-        capabilities: ClientCapabilities::NONE,
-        progress: call.client.progress,
-        log_level: None,
-    };
+    let (prompt, resource) = (routed.owner.raw_name.clone(), link.uri.as_str().into());
+    let params = RequestParams::ReadLink { prompt, uri: resource };
+    let request = UpstreamRequest::of_call(call, params, routed.owner.overlay.clone());
     let exchange = routed.upstream.call(&routed.authorized, request, deadline);
     let result = response(exchange, channel).await;
     let result = result.map_err(|fault| as_unknown(fault.into(), uri, call))?;

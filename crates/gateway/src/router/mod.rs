@@ -71,7 +71,6 @@ use domain::document::Document;
 use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::name::UpstreamId;
 use domain::overlay::{self, Overlay};
-use domain::server_request::ClientCapabilities;
 use domain::tool::name::is_derived;
 use domain::unix_time::UnixSeconds;
 use domain::via::Via;
@@ -662,19 +661,13 @@ async fn complete(
             return Ok(Reply::Completion { completion, origin: routed.origin() });
         }
     }
-    let request = UpstreamRequest {
-        params: RequestParams::Complete {
-            prompt: owner.raw_name.clone(),
-            argument: argument.to_owned(),
-            value: value.to_owned(),
-            context: effective.or_else(|| context.cloned()),
-        },
-        forwarded: call.forwarded.clone(),
-        overlay: owner.overlay.clone(),
-        capabilities: ClientCapabilities::NONE,
-        progress: call.client.progress,
-        log_level: None,
+    let params = RequestParams::Complete {
+        prompt: owner.raw_name.clone(),
+        argument: argument.to_owned(),
+        value: value.to_owned(),
+        context: effective.or_else(|| context.cloned()),
     };
+    let request = UpstreamRequest::of_call(call, params, owner.overlay.clone());
     let exchange = upstream.call(authorized, request, deadline);
     reply::completion(response(exchange, channel).await?, routed.origin())
 }

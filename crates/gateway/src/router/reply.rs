@@ -90,7 +90,7 @@ impl PromptReply {
 pub struct ResourceReply {
     /// As the upstream sent it, but for the text that `content` strips.
     pub result: Document,
-    /// Those of the prompt with the link.
+    /// The origin of the prompt with the link.
     pub origin: ResultOrigin,
     pub flags: Flags,
     /// Puts the URIs that the caller has in place of those of the upstream.
@@ -261,7 +261,7 @@ enum InspectedList {
 /// Treats what was found in a result as `mode` says.
 ///
 /// # Errors
-/// What `mode` rejects.
+/// A finding that `mode` rejects.
 fn treated(
     result: Document,
     found: &Findings,

@@ -3,7 +3,8 @@
 
 use std::fmt;
 
-use http::HeaderMap;
+use http::header::AsHeaderName;
+use http::{HeaderMap, HeaderValue};
 
 use domain::revision::{Era, Revision};
 use domain::trace;
@@ -18,6 +19,27 @@ pub enum Field<'a> {
     /// Several values, or a value that is not visible ASCII. It is treated as invalid, never as
     /// absent.
     Unreadable,
+}
+
+impl<'a> Field<'a> {
+    /// Reads a header that may occur once. A repeated header is unreadable: readers behind the
+    /// gateway might use another of its values.
+    pub(crate) fn read(headers: &'a HeaderMap, name: impl AsHeaderName) -> Self {
+        let mut values = headers.get_all(name).iter();
+        match (values.next(), values.next()) {
+            (None, _) => Field::Absent,
+            (Some(value), None) => Field::once(value),
+            (Some(_), Some(_)) => Field::Unreadable,
+        }
+    }
+
+    /// Reads the only value of a header.
+    pub(crate) fn once(value: &'a HeaderValue) -> Self {
+        match value.to_str() {
+            Ok(text) => Field::Once(text.trim_matches([' ', '\t'])),
+            Err(_) => Field::Unreadable,
+        }
+    }
 }
 
 /// The headers of one request.
@@ -51,12 +73,7 @@ impl fmt::Debug for ParamFields<'_> {
 impl<'a> ParamFields<'a> {
     /// Returns a header by its name.
     pub fn get(self, name: &str) -> Field<'a> {
-        let mut values = self.0.into_iter().flat_map(|all| all.get_all(name));
-        match (values.next().map(|value| value.to_str()), values.next()) {
-            (None, _) => Field::Absent,
-            (Some(Ok(value)), None) => Field::Once(value.trim_matches([' ', '\t'])),
-            (Some(_), _) => Field::Unreadable,
-        }
+        self.0.map_or(Field::Absent, |headers| Field::read(headers, name))
     }
 }
 

@@ -176,7 +176,7 @@ impl ServedMethods<'_> {
                 name.is_some_and(|name| rest.is_of_prompt(&name, caller, self.endpoint))
             }
             (_, Some(ForeignMethod::ReadResource)) => {
-                self.is_of_skill(params) || uri_of(params).is_some_and(|uri| link::is_own(&uri))
+                self.is_of_skill(params) || has_own_uri(params)
             }
             (Some(method), _) => method != Method::Complete,
             (None, _) => false,
@@ -198,8 +198,7 @@ impl ServedMethods<'_> {
 
     /// Whether a `resources/read` is for a link in a prompt, where links are sealed.
     fn is_link(self, params: Option<Json<'_>>) -> bool {
-        uri_of(params).is_some_and(|uri| link::is_own(&uri))
-            && self.router.seals_links(self.endpoint)
+        has_own_uri(params) && self.router.seals_links(self.endpoint)
     }
 
     fn tool_call(self, params: Option<Json<'_>>) -> Result<Purpose, ToolRefusal> {
@@ -237,6 +236,11 @@ impl ServedMethods<'_> {
 /// Returns the URI that a request names.
 fn uri_of(params: Option<Json<'_>>) -> Option<Cow<'_, str>> {
     params?.get("uri")?.as_str()
+}
+
+/// Whether the URI that a request names is one of the gateway's own.
+fn has_own_uri(params: Option<Json<'_>>) -> bool {
+    uri_of(params).is_some_and(|uri| link::is_own(&uri))
 }
 
 /// Returns the purpose of a request for a list that is always empty.

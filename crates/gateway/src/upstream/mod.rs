@@ -707,8 +707,6 @@ impl CallConnections<'_> {
     }
 }
 
-/// Returns the attributes of a client span; `None` for a library or a prompt store, whose prompts
-/// the gateway itself serves.
 /// The library that is served, if the upstream is one.
 fn library_of(state: &ConnectionState) -> Option<&LibrarySnapshot> {
     match state {
@@ -717,6 +715,8 @@ fn library_of(state: &ConnectionState) -> Option<&LibrarySnapshot> {
     }
 }
 
+/// Returns the attributes of a client span; `None` for a library or a prompt store, whose prompts
+/// the gateway itself serves.
 fn client_attributes<'a>(
     upstream: &'a config::UpstreamSettings,
     method: &'static str,

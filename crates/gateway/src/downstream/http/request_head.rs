@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, Method};
 
 use crate::policy::{CredentialHeader, RequestCredentials};
 use crate::session::headers::{Field, Headers, ParamFields};
@@ -150,7 +150,7 @@ pub(crate) fn read_headers(headers: &HeaderMap) -> Headers<'_> {
             trace::BAGGAGE => &mut read.trace[2],
             _ => continue,
         };
-        *field = if field.is_absent() { once(value) } else { Field::Unreadable };
+        *field = if field.is_absent() { Field::once(value) } else { Field::Unreadable };
     }
     read
 }
@@ -161,7 +161,7 @@ pub(crate) fn read_credentials<'a>(
     headers: &'a HeaderMap,
     subject: Option<&'a str>,
 ) -> RequestCredentials<'a> {
-    let given = |name| match field(headers, &name) {
+    let given = |name| match Field::read(headers, &name) {
         Field::Absent => CredentialHeader::Nothing,
         Field::Once(value) => CredentialHeader::Once(value),
         Field::Unreadable => CredentialHeader::Unreadable,
@@ -207,27 +207,10 @@ fn hop_address(hop: &[u8]) -> Option<IpAddr> {
     address.map(|address| address.to_canonical())
 }
 
-/// Reads a header that may occur once. A repeated header is unreadable: readers behind the gateway
-/// might use another of its values.
-fn field<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Field<'a> {
-    let mut values = headers.get_all(name).iter();
-    match (values.next(), values.next()) {
-        (None, _) => Field::Absent,
-        (Some(value), None) => once(value),
-        (Some(_), Some(_)) => Field::Unreadable,
-    }
-}
-
-/// Reads the only value of a header.
-fn once(value: &HeaderValue) -> Field<'_> {
-    match value.to_str() {
-        Ok(text) => Field::Once(text.trim_matches([' ', '\t'])),
-        Err(_) => Field::Unreadable,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
 
     fn with(name: HeaderName, values: &[&str]) -> HeaderMap {
@@ -347,9 +330,9 @@ mod tests {
     #[test]
     fn w8_a_repeated_header_is_unreadable() {
         let name = || HeaderName::from_static("mcp-method");
-        assert_eq!(field(&with(name(), &[" a\t"]), &name()), Field::Once("a"));
-        assert_eq!(field(&with(name(), &["a", "a"]), &name()), Field::Unreadable);
-        assert_eq!(field(&with(name(), &[]), &name()), Field::Absent);
+        assert_eq!(Field::read(&with(name(), &[" a\t"]), name()), Field::Once("a"));
+        assert_eq!(Field::read(&with(name(), &["a", "a"]), name()), Field::Unreadable);
+        assert_eq!(Field::read(&with(name(), &[]), name()), Field::Absent);
         assert_eq!(read_headers(&with(name(), &[" a\t"])).method, Field::Once("a"));
         assert_eq!(read_headers(&with(name(), &["a", "a"])).method, Field::Unreadable);
         assert_eq!(read_headers(&with(name(), &["a", "a", "a"])).method, Field::Unreadable);

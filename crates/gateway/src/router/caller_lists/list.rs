@@ -125,7 +125,7 @@ fn is_same(before: &List, segment: &Option<Arc<Segment>>) -> bool {
 pub(super) struct ListsOf {
     /// `None`: it was never asked for.
     lists: Box<[Option<Arc<List>>]>,
-    /// What was composed last, with the generation of the shared content.
+    /// The last composition, with the generation of the shared content.
     composed: Mutex<Option<(u64, Composed)>>,
 }
 

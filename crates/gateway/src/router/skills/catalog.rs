@@ -210,21 +210,17 @@ impl SkillGroup {
             let (upstream, by) = (source.upstream.to_string(), LeftOutBy::Name);
             left_out.push(LeftOut { upstream, raw_name: skill.path.to_string(), reason, by });
         };
-        for source in sources.iter().filter(|source| source.prefix.is_bare()) {
-            for skill in source.skills {
-                let first = first_segment(skill);
-                if prefixes.contains(first) {
-                    let reason = format!(
-                        "the skill's URI begins with the prefix {first:?} of another upstream"
-                    );
-                    omit(source, skill, reason);
-                }
-            }
-        }
         let claims = Claims::of(sources, prefixes);
+        for (at, place) in &claims.foreign {
+            let (source, skill) = (&sources[*at], &sources[*at].skills[*place]);
+            let first = first_segment(skill);
+            let reason =
+                format!("the skill's URI begins with the prefix {first:?} of another upstream");
+            omit(source, skill, reason);
+        }
         let mut group = Self::default();
         let mut writer = SegmentWriter::default();
-        for (uri, claimed) in &claims.0 {
+        for (uri, claimed) in &claims.by_uri {
             let (at, place) = claimed[0];
             let source = &sources[at];
             if claimed.len() > 1 || claims.is_inside_another(uri, Some(at)) {
@@ -283,22 +279,29 @@ impl SkillGroup {
     }
 }
 
-/// The sources that have a skill of a public URI, and its places among their skills.
-pub(super) struct Claims(BTreeMap<String, Vec<(usize, usize)>>);
+/// The public URIs that skills of several sources claim. A place is that of a source, and of a
+/// skill among its skills.
+#[derive(Default)]
+pub(super) struct Claims {
+    by_uri: BTreeMap<String, Vec<(usize, usize)>>,
+    /// Skills within the prefix of another upstream, which claim nothing.
+    foreign: Vec<(usize, usize)>,
+}
 
 impl Claims {
-    /// The claims of all skills but those within the prefix of another upstream.
     pub(super) fn of(sources: &[SkillSource<'_>], prefixes: &HashSet<&str>) -> Self {
-        let mut claims: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        let mut claims = Self::default();
         for (at, source) in sources.iter().enumerate() {
-            let is_foreign =
-                |skill: &Skill| source.prefix.is_bare() && prefixes.contains(first_segment(skill));
-            let own = source.skills.iter().zip(0..).filter(|(skill, _)| !is_foreign(skill));
-            for (skill, place) in own {
-                claims.entry(skill.public_uri(source.prefix)).or_default().push((at, place));
+            for (place, skill) in source.skills.iter().enumerate() {
+                if source.prefix.is_bare() && prefixes.contains(first_segment(skill)) {
+                    claims.foreign.push((at, place));
+                } else {
+                    let uri = skill.public_uri(source.prefix);
+                    claims.by_uri.entry(uri).or_default().push((at, place));
+                }
             }
         }
-        Self(claims)
+        claims
     }
 
     /// Whether a skill of this URI would have that of another, or be inside or around it.
@@ -313,10 +316,10 @@ impl Claims {
             |claimed: &[(usize, usize)]| claimed.iter().any(|(at, _)| Some(*at) != source);
         let folder = uri.strip_suffix(SKILL_FILE).unwrap_or(uri);
         let mut inside =
-            self.0.range(folder.to_owned()..).take_while(|(uri, _)| uri.starts_with(folder));
+            self.by_uri.range(folder.to_owned()..).take_while(|(uri, _)| uri.starts_with(folder));
         inside.any(|(_, claimed)| is_other(claimed))
             || folders(folder.trim_end_matches('/')).skip(1).any(|outer| {
-                let claimed = self.0.get(&[outer, "/", SKILL_FILE].concat());
+                let claimed = self.by_uri.get(&[outer, "/", SKILL_FILE].concat());
                 claimed.is_some_and(|claimed| is_other(claimed))
             })
     }

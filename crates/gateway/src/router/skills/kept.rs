@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tracing::error;
 
+use super::is_unknown_file;
 use crate::router::approval::DEPTH;
 use crate::router::owner::Owner;
 use crate::router::withheld_text::is_gone;
@@ -25,7 +26,7 @@ pub(super) async fn file_or(
     fault: Fault,
 ) -> Result<Document, Fault> {
     let Fault::Upstream(UpstreamFault { kind, .. }) = &fault else { return Err(fault) };
-    let is_other = matches!(kind, Kind::Protocol(_) | Kind::Error { code: -32602 | -32002, .. });
+    let is_other = matches!(kind, Kind::Protocol(_)) || is_unknown_file(&fault);
     let is_gone = is_gone(kind, upstream.config().acts_as_caller());
     let approved = owner.approval.approved.as_ref().filter(|approved| approved.has_snapshot);
     let Some(approved) = approved.filter(|_| is_other || is_gone) else { return Err(fault) };

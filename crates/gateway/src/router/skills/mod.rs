@@ -27,7 +27,6 @@ use domain::caller::Caller;
 use domain::document::Document;
 use domain::fault::{Fault, RequestFault, UpstreamFaultKind as Kind};
 use domain::json::{Json, JsonKind};
-use domain::server_request::ClientCapabilities;
 use domain::skill::SkillFile;
 
 /// The part of a skill that a call asks for.
@@ -232,14 +231,8 @@ async fn ask(
     channel: &CallChannel,
 ) -> Result<Document, Fault> {
     let AskedUri { owner, uri, deadline } = asked;
-    let request = UpstreamRequest {
-        params: RequestParams::ReadFile { skill: owner.raw_name.clone(), uri: uri.clone() },
-        forwarded: call.forwarded.clone(),
-        overlay: None,
-        capabilities: ClientCapabilities::NONE,
-        progress: call.client.progress,
-        log_level: None,
-    };
+    let params = RequestParams::ReadFile { skill: owner.raw_name.clone(), uri: uri.clone() };
+    let request = UpstreamRequest::of_call(call, params, None);
     let exchange = upstream.call(authorized, request, *deadline);
     Ok(response(exchange, channel).await?)
 }

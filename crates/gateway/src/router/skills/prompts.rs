@@ -67,8 +67,6 @@ impl SkillPrompts {
             };
             group.served().filter_map(move |(owner, listed)| Some((source(owner)?, owner, listed)))
         };
-        // Its text is not checked, as that of a skill with digests is.
-        let is_dynamic = |listed: &ListedSkill| listed.skill.is_dynamic();
         let prompts = sources.iter().flat_map(|source| source.prompts.iter().chain(source.offered));
         let taken: HashSet<_> = prompts.map(|prompt| composed(prompt.listed_name())).collect();
         let mut claims: HashMap<&str, usize> = HashMap::new();
@@ -77,13 +75,14 @@ impl SkillPrompts {
         }
         for (at, owner, listed) in bridged() {
             let name = listed.skill.name();
-            let why = if is_dynamic(listed) {
+            // Its text would not be checked, as that of a skill with digests is.
+            let why = if listed.skill.is_dynamic() {
                 "its files have no digests".to_owned()
-            } else if !taken.contains(name) && claims[name] == 1 {
+            } else if taken.contains(name) || claims[name] > 1 {
+                format!("{name:?} has another one")
+            } else {
                 all[at].push(owner, listed);
                 continue;
-            } else {
-                format!("{name:?} has another one")
             };
             let upstream = owner.upstream.to_string();
             let reason = format!("no prompt stands for the skill: {why}");

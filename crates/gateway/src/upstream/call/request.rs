@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use domain::call::{ForwardedMeta, PROMPT_ATTRIBUTE};
+use domain::call::{Call, ForwardedMeta, PROMPT_ATTRIBUTE};
 use domain::call_overlay::CallOverlay;
 use domain::document::Document;
 use domain::json::object::ObjectWriter;
@@ -25,6 +25,24 @@ pub struct UpstreamRequest {
     pub progress: bool,
     /// The least severe log messages that the client gets; `None` for none.
     pub log_level: Option<LogLevel>,
+}
+
+impl UpstreamRequest {
+    /// A request for a call of a client, before whose response only progress may come.
+    pub(crate) fn of_call(
+        call: &Call,
+        params: RequestParams,
+        overlay: Option<Arc<CallOverlay>>,
+    ) -> Self {
+        Self {
+            params,
+            forwarded: call.forwarded.clone(),
+            overlay,
+            capabilities: ClientCapabilities::NONE,
+            progress: call.client.progress,
+            log_level: None,
+        }
+    }
 }
 
 /// Parameters of a call, with the raw name of the prompt.
