@@ -4,6 +4,9 @@
 # Of the script: its steps, and the seconds that each may take, since a hang must not hide the rest.
 steps=() limit=900
 
+# A line by which cargo, Node's test runner, Python or a script names a failure.
+failure='[.]{3} FAILED$|panicked at|^error|^not ok|✖|^Traceback|^[A-Za-z.]*Error:|^FAIL'
+
 declare -A sentence_of=() needs_of=() lane_of=()
 
 # step NAME "NEEDS" SENTENCE: declares a step, whose function is `run_NAME`. It runs after the steps
@@ -35,11 +38,14 @@ run_steps() {
     done
     for name in "${planned[@]}"; do
         [ -z "${lane_of[$name]:-}" ] || continue
-        printf '\n=== %s: %s\n' "$name" "${sentence_of[$name]}"
-        perform "$name"
-        echo "--- $name: $(<"$work/$name.result") s"
+        {
+            printf '\n=== %s: %s\n' "$name" "${sentence_of[$name]}"
+            perform "$name"
+            echo "--- $name: $(<"$work/$name.result") s"
+        } > >(exec tee "$work/$name.log") 2>&1
     done
     print_lanes
+    print_failures
     print_table
 }
 
@@ -113,7 +119,19 @@ print_lanes() {
     done
 }
 
-# Prints the table and the failures, and exits with 1 if there are any.
+# Prints again what names the failures of steps, which may stand thousands of lines above.
+print_failures() {
+    local name
+    for name in "${planned[@]}"; do
+        [[ -z "${lane_of[$name]:-}" && $(<"$work/$name.result") != passed* ]] || continue
+        printf '\n=== %s, failures:\n' "$name"
+        grep --text -E -A4 "$failure" "$work/$name.log" | cut -c-400 | tail -n 80
+        echo ...
+        tail -n 10 "$work/$name.log"
+    done
+}
+
+# Prints the table and the failed steps, and exits with 1 if there are any.
 print_table() {
     local name result seconds failed=()
     printf '\n%8s  %-16s %s\n' seconds step result
