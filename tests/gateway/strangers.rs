@@ -14,16 +14,16 @@ const FAR: &str = "[upstreams.far]\ntransport = \"http\"\nurl = \"http://prompts
 
 const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
 
-/// The failure of an upstream, as the admin API has it.
+/// The failure of an upstream that is down, as the admin API has it.
 async fn failure(gateway: &Gateway, id: &str) -> String {
     let admin = gateway.admin();
-    let message = async || {
+    let row = async || {
         let shown = admin.send("GET", "/api/v1/upstreams", &[], b"").await.json();
         let rows = shown["upstreams"].as_array().cloned().unwrap_or_default();
-        let row = rows.into_iter().find(|row| row["upstream"] == id).unwrap_or_default();
-        row["error"]["message"].as_str().unwrap_or_default().to_owned()
+        rows.into_iter().find(|row| row["upstream"] == id).unwrap_or_default()
     };
-    eventually(message, |message| !message.is_empty()).await
+    let down = eventually(row, |row| row["state"] == "down").await;
+    down["error"]["message"].as_str().unwrap_or_default().to_owned()
 }
 
 #[tokio::test]
