@@ -22,7 +22,7 @@ async fn each_item_is_answered_by_itself_in_one_array() {
     ]);
     let reply = client.post(&batch).await;
     assert_eq!(reply.status, 200);
-    let answers: Vec<Value> = serde_json::from_slice(&reply.body).unwrap();
+    let answers = reply.answers();
     let ids: Vec<_> = answers.iter().map(|a| a["id"].clone()).collect();
     assert_eq!(ids, [1, 2, 3]);
     assert_eq!(answers[0]["result"]["prompts"][0]["name"], "up__p");
@@ -61,7 +61,7 @@ async fn the_same_id_twice_in_a_batch_runs_once() {
     let client = gateway.client().legacy("2025-03-26").await;
     let list = request(1, "prompts/list", json!({}));
     let reply = client.post(&json!([list, list])).await;
-    let answers: Vec<Value> = serde_json::from_slice(&reply.body).unwrap();
+    let answers = reply.answers();
     assert!(answers[0]["result"].is_object());
     assert_eq!(answers[1]["error"]["data"]["reason"], "id_in_use");
 }
@@ -80,7 +80,7 @@ async fn responses_that_are_too_large_together_are_refused_with_the_bound() {
     let client = gateway.client().legacy("2025-03-26").await;
     let gets = (1..=7).map(|id| request(id, "prompts/get", json!({"name": "up__p"})));
     let reply = client.post(&Value::from(gets.collect::<Vec<_>>())).await;
-    let answers: Vec<Value> = serde_json::from_slice(&reply.body).unwrap();
+    let answers = reply.answers();
     let (last, others) = answers.split_last().unwrap();
     assert!(others.iter().all(|answer| answer["result"].is_object()));
     assert_eq!(last["error"]["data"]["reason"], "batch_too_large");

@@ -141,7 +141,7 @@ async fn p4_each_item_of_a_batch_and_each_line_of_a_stream_counts() {
     let items: Vec<_> =
         (1..=3).map(|id| request(id, "prompts/get", json!({"name": "up__p"}))).collect();
     let reply = client.post(&json!(items)).await;
-    let answers: Vec<Value> = serde_json::from_slice(&reply.body).unwrap();
+    let answers = reply.answers();
     let refused: Vec<_> = answers.iter().filter(|answer| answer.get("error").is_some()).collect();
     assert_eq!((answers.len(), refused.len()), (3, 1));
     assert_eq!(refused[0]["error"]["data"]["reason"], "rate_limited");

@@ -335,6 +335,11 @@ impl Reply {
         serde_json::from_str(data.unwrap_or(&text)).unwrap_or_else(|e| panic!("{e}: {text}"))
     }
 
+    /// The responses to a batch.
+    pub fn answers(&self) -> Vec<Value> {
+        serde_json::from_value(self.json()).expect("an array")
+    }
+
     /// (status, code, reason) of an error.
     pub fn refusal(&self) -> (u16, i64, String) {
         let message = self.json();
