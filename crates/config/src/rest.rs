@@ -1,7 +1,7 @@
 //! `[rest]`: the upstream for what is not prompts.
 
 use super::reader::Section;
-use super::upstream::{Transport, UpstreamSettings};
+use super::upstream::UpstreamSettings;
 use super::views::known_id;
 use domain::name::UpstreamId;
 
@@ -33,7 +33,7 @@ pub(super) fn read(
     let upstream =
         upstreams.iter_mut().find(|upstream| Some(upstream.id.as_str()) == named.as_deref());
     if let Some(upstream) = &upstream
-        && matches!(upstream.transport, Transport::Library(_) | Transport::Store(_))
+        && !upstream.transport.is_server()
     {
         let why = "has prompts only; name a server";
         section.mistake("upstream", format!("{:?} {why}", upstream.id.as_str()));
@@ -54,7 +54,8 @@ mod tests {
         let toml = format!(
             "{text}[upstreams.tools]\ntransport = \"http\"\nurl = \"http://127.0.0.1:1/\"\n\
              [upstreams.off]\nenabled = false\ntransport = \"http\"\nurl = \"http://127.0.0.1:1/\"\n\
-             [upstreams.files]\ntransport = \"library\"\npath = \".\"\n"
+             [upstreams.files]\ntransport = \"library\"\npath = \".\"\n\
+             [upstreams.commits]\ntransport = \"git\"\nurl = \"https://git.example/p\"\n"
         );
         Config::parse("g", &toml, Path::new(""), &[]).map_err(|e| e.to_string())
     }
@@ -66,7 +67,11 @@ mod tests {
         assert!(config.upstreams.iter().all(|u| u.is_rest == (u.id.as_str() == "tools")));
         assert_eq!(read("").unwrap().rest, None);
         assert_eq!(read("[rest]\nupstream = \"off\"\n").unwrap().rest, None);
-        for (name, remedy) in [("none", "add [upstreams.none]"), ("files", "has prompts only")] {
+        for (name, remedy) in [
+            ("none", "add [upstreams.none]"),
+            ("files", "has prompts only"),
+            ("commits", "has prompts only"),
+        ] {
             let mistake = read(&format!("[rest]\nupstream = \"{name}\"\n")).unwrap_err();
             assert!(mistake.contains(remedy) && mistake.contains("rest.upstream"), "{mistake}");
         }
