@@ -34,8 +34,7 @@ pub(super) fn warning(config: &Config, catalog: &Catalog) -> Option<String> {
 fn is_listed(owner: &Owner, view: Option<&View>) -> bool {
     view.map_or(!owner.is_version(), |view| {
         (view.has_versions || !owner.is_version())
-            && view.upstreams.contains(&owner.upstream)
-            && view.prompts.iter().any(|glob| glob.matches(&owner.public_name))
+            && view.serves(&owner.upstream, &owner.public_name)
     })
 }
 

@@ -32,11 +32,7 @@ fn count(config: &Config, lists: &[Option<PromptList>], view: Option<&View>) -> 
         let Some(list) = list else { continue };
         for skill in &list.skills {
             let uri = skill.public_uri(&upstream.prefix);
-            let is_served = view.is_none_or(|view| {
-                view.upstreams.contains(&upstream.id)
-                    && view.prompts.iter().any(|glob| glob.matches(&uri))
-            });
-            if is_served {
+            if view.is_none_or(|view| view.serves(&upstream.id, &uri)) {
                 let mut entry = String::new();
                 skill.write(&upstream.prefix, &mut entry);
                 count.add(entry.len());

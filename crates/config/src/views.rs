@@ -21,6 +21,14 @@ pub struct View {
     pub exposure: Exposure,
 }
 
+impl View {
+    /// Whether it serves a prompt or skill with this public name, or URI, of an upstream.
+    pub fn serves(&self, upstream: &UpstreamId, public_name: &str) -> bool {
+        self.upstreams.contains(upstream)
+            && self.prompts.iter().any(|glob| glob.matches(public_name))
+    }
+}
+
 /// The keys of `[views.NAME]`, beside those of [`exposure`].
 const KEYS: &str = r#"
 upstreams, such as ["library"]: Upstreams whose prompts the view serves. Not set: all.

@@ -19,7 +19,6 @@ use super::view::ListView;
 use config::{Exposure, ToolForm};
 use domain::approval::ApprovalState;
 use domain::caller::{Caller, Principal, Proof};
-use domain::glob::Glob;
 use domain::method::Method;
 use domain::name::UpstreamId;
 use domain::rights::{Allowed, PromptRef, Rights};
@@ -49,12 +48,7 @@ pub struct ViewCache {
 
 /// A part of the catalog.
 struct CatalogPart {
-    upstreams: Vec<UpstreamId>,
-    /// Patterns over public names.
-    prompts: Vec<Glob>,
-    /// Whether versions of prompts are prompts there.
-    has_versions: bool,
-    exposure: Exposure,
+    view: config::View,
     /// The generation of a content, and how many of its prompts the part has.
     counted: Mutex<Option<(u64, usize)>>,
     /// The generation of a content of skills, and whether the part has any of them.
@@ -169,10 +163,7 @@ impl ViewCache {
     pub fn new(config: &config::Config, rights: Arc<dyn Rights>) -> Self {
         let part = |view: &config::View| {
             let part = CatalogPart {
-                upstreams: view.upstreams.clone(),
-                prompts: view.prompts.clone(),
-                has_versions: view.has_versions,
-                exposure: view.exposure,
+                view: view.clone(),
                 counted: Mutex::default(),
                 has_skills: Mutex::default(),
             };
@@ -202,7 +193,7 @@ impl ViewCache {
 
     /// The exposure of an endpoint.
     pub fn exposure(&self, endpoint: &str) -> &Exposure {
-        self.parts.get(endpoint).map_or(&self.main.1, |part| &part.exposure)
+        self.parts.get(endpoint).map_or(&self.main.1, |part| &part.view.exposure)
     }
 
     /// The form of an endpoint's tools; `None` if prompts are not offered as tools there. It
@@ -395,7 +386,7 @@ impl ViewCache {
             let sees = |owner: &Owner| self.allows(caller, Method::List, endpoint, owner);
             return Allowed::of(owners.iter().map(sees).collect());
         };
-        if part.is_some_and(|part| !part.upstreams.contains(upstream)) {
+        if part.is_some_and(|part| !part.view.upstreams.contains(upstream)) {
             return Allowed::None;
         }
         let mut prompts = owners.iter().map(Owner::prompt);
@@ -581,21 +572,20 @@ impl ViewCache {
         beginning: &str,
     ) -> bool {
         self.parts.get(endpoint).is_none_or(|part| {
-            part.upstreams.contains(upstream)
-                && part.prompts.iter().any(|glob| glob.matches_some_with(beginning))
+            part.view.upstreams.contains(upstream)
+                && part.view.prompts.iter().any(|glob| glob.matches_some_with(beginning))
         })
     }
 
     /// Whether an endpoint serves prompts of an upstream.
     pub(crate) fn serves_upstream(&self, endpoint: &str, upstream: &UpstreamId) -> bool {
-        self.parts.get(endpoint).is_none_or(|part| part.upstreams.contains(upstream))
+        self.parts.get(endpoint).is_none_or(|part| part.view.upstreams.contains(upstream))
     }
 
     /// Whether an endpoint serves a prompt, regardless of the caller.
     pub(crate) fn serves(&self, endpoint: &str, owner: &Owner) -> bool {
-        self.parts.get(endpoint).map_or(!owner.is_version(), |part| {
-            part.upstreams.contains(&owner.upstream) && part.serves_prompt(owner)
-        })
+        let part = self.parts.get(endpoint);
+        part.map_or(!owner.is_version(), |part| part.serves_prompt(owner))
     }
 
     /// Whether an endpoint would serve a prompt of this name that no list contains.
@@ -606,28 +596,24 @@ impl ViewCache {
         name: &str,
     ) -> bool {
         let part = self.parts.get(endpoint);
-        part.is_none_or(|part| part.upstreams.contains(upstream) && part.serves_name(name))
+        part.is_none_or(|part| part.view.serves(upstream, name))
     }
 }
 
 impl CatalogPart {
     fn serves_prompt(&self, owner: &Owner) -> bool {
-        (self.has_versions || !owner.is_version()) && self.serves_name(owner.known_name())
+        (self.view.has_versions || !owner.is_version())
+            && self.view.serves(&owner.upstream, owner.known_name())
     }
 
     /// The number of skills that the part has, before rights.
     fn count_skills(&self, content: &CatalogContent) -> SkillCount {
         let mut count = SkillCount::default();
-        let served = content.owners().filter(|owner| {
-            self.upstreams.contains(&owner.upstream) && self.serves_name(owner.known_name())
-        });
+        let serves = |owner: &&Owner| self.view.serves(&owner.upstream, owner.known_name());
+        let served = content.owners().filter(serves);
         let entries = served.filter_map(|owner| content.listed(&owner.public_name));
         entries.for_each(|entry| count.add(entry.text().len()));
         count
-    }
-
-    fn serves_name(&self, public_name: &str) -> bool {
-        self.prompts.iter().any(|glob| glob.matches(public_name))
     }
 }
 
