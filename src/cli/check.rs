@@ -6,12 +6,11 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::args::Output;
+use super::endpoint_bounds;
 use super::failure::Failure;
 use super::git::tracks;
 use super::load::load;
 use super::output::{printable, prompts};
-use super::pages;
-use super::skill_bounds;
 use super::unmatched::KnownPrompts;
 use base::platform::wall_clock;
 use config::error::Origin;
@@ -91,8 +90,7 @@ pub(super) fn warnings(path: &Path, config: &Config, lists: &[Option<PromptList>
     let mut warnings: Vec<_> = remarks.collect();
     let known = KnownPrompts::new(config, lists);
     warnings.extend(known.warnings(path));
-    warnings.extend(pages::warning(config, known.catalog()));
-    warnings.extend(skill_bounds::warnings(config, lists));
+    warnings.extend(endpoint_bounds::warnings(config, known.catalog()));
     let is_git = |up: &&UpstreamSettings| matches!(up.transport, Transport::Git(_));
     if let Some(upstream) = config.upstreams.iter().find(is_git) {
         let id = &upstream.id;

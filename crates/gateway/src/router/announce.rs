@@ -121,7 +121,7 @@ impl Announcer {
 
     /// Logs each endpoint that begins to exceed `tools_max`.
     fn warn_beyond_tools_max(&mut self, content: &CatalogContent) {
-        let beyond = self.views.beyond_tools_max(content);
+        let beyond = self.views.endpoints.beyond_tools_max(content);
         for endpoint in &beyond {
             if !self.beyond_tools_max.iter().any(|known| known == endpoint) {
                 warn!(
@@ -136,7 +136,7 @@ impl Announcer {
 
     /// Logs each endpoint that begins to have more skills than hosts take.
     fn warn_beyond_hosts(&mut self, skills: &SkillCatalog) {
-        let beyond = self.views.beyond_hosts(skills);
+        let beyond = self.views.endpoints.beyond_hosts(skills);
         for (endpoint, SkillCount { skills, bytes }) in &beyond {
             if !self.beyond_hosts.iter().any(|known| known == endpoint) {
                 warn!(

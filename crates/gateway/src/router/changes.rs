@@ -59,7 +59,8 @@ impl Changes {
     /// announced yet counts as there.
     pub(crate) fn has_endpoint(&mut self) -> bool {
         let published = self.published.borrow();
-        let is_served = published.as_ref().map(|now| !now.views.serves_all(&self.endpoint));
+        let is_served =
+            published.as_ref().map(|now| !now.views.endpoints.serves_all(&self.endpoint));
         self.is_view |= is_served == Some(true);
         !self.is_view || is_served != Some(false)
     }
@@ -93,7 +94,7 @@ impl Changes {
         }
         let private = caller_lists.as_ref();
         let has_skills = self.kinds.tools
-            && (views.has_skills(skills, &self.endpoint)
+            && (views.endpoints.has_skills(skills, &self.endpoint)
                 || private.is_some_and(|lists| lists.has_skills(views, &self.endpoint)));
         let lists = (self.kinds, has_skills);
         let shared = views.digests(content, &self.caller, &self.endpoint, lists).await;
@@ -101,8 +102,8 @@ impl Changes {
         let Some(private) = &mut self.private else {
             return Visible { digests: shared, learned: None };
         };
-        let has_tools =
-            self.kinds.tools && views.tool_form(content, &self.endpoint) == Some(ToolForm::Each);
+        let has_tools = self.kinds.tools
+            && views.endpoints.tool_form(content, &self.endpoint) == Some(ToolForm::Each);
         // Nothing is awaited behind it, since a cancellation there would lose `is_learned`.
         let (own, is_learned) = private.digest(views, &self.endpoint).await;
         let part = |is_served: bool| if is_served { own } else { Digest::default() };

@@ -111,7 +111,8 @@ impl Lists {
             Duration::ZERO
         };
         if kind == ListKind::Tools
-            && self.views.tool_form(&catalog.content, &call.endpoint) == Some(ToolForm::Pair)
+            && self.views.endpoints.tool_form(&catalog.content, &call.endpoint)
+                == Some(ToolForm::Pair)
         {
             return self.pair(cursor, ttl, has_skills);
         }
@@ -175,7 +176,7 @@ impl Lists {
     ) -> &'a Arc<CatalogContent> {
         match kind {
             ListKind::Prompts | ListKind::Tools => &catalog.content,
-            ListKind::Skills => &self.views.skills_at(&catalog.skills, endpoint).content,
+            ListKind::Skills => &self.views.endpoints.skills_at(&catalog.skills, endpoint).content,
         }
     }
 
@@ -189,7 +190,8 @@ impl Lists {
         call: &Call,
         now: Instant,
     ) -> Duration {
-        let sees_all = !self.views.differ(&call.caller) && self.views.serves_all(&call.endpoint);
+        let sees_all =
+            !self.views.differ(&call.caller) && self.views.endpoints.serves_all(&call.endpoint);
         let is_part = |id: &UpstreamId| sees_all || prompts.lists(id);
         let most = match kind {
             ListKind::Prompts | ListKind::Tools => self.listing.ttl_max,
@@ -260,7 +262,7 @@ impl Lists {
         let Call { caller, endpoint, .. } = call;
         let differ = self.views.differ(caller);
         let is_part = |part: &&Incomplete| {
-            if !differ && self.views.serves_all(endpoint) {
+            if !differ && self.views.endpoints.serves_all(endpoint) {
                 return true;
             }
             if self.content(catalog, kind, endpoint).everyone.lists(&part.upstream) {
@@ -272,7 +274,7 @@ impl Lists {
                 ListKind::Skills => public_uri(prefix, ""),
             };
             let beginning = prefix.map(beginning).unwrap_or_default();
-            !differ && self.views.could_serve(endpoint, &part.upstream, &beginning)
+            !differ && self.views.endpoints.could_serve(endpoint, &part.upstream, &beginning)
         };
         if catalog.pending && view.is_empty() {
             // No upstream has reported in time, or the refresh has ended: nothing is known.
@@ -328,7 +330,7 @@ impl Lists {
         if self.caller_lists.is_none() || record.refuses() {
             return catalog;
         }
-        let shared = self.views.skills_at(&catalog.skills, &call.endpoint);
+        let shared = self.views.endpoints.skills_at(&catalog.skills, &call.endpoint);
         if shared.find(uri, part, |_| true).is_some() {
             return catalog;
         }
@@ -338,7 +340,7 @@ impl Lists {
     /// Whether an endpoint serves any skill, regardless of the caller, as far as it is known.
     pub(super) fn has_skills(&self, endpoint: &str) -> bool {
         let private = self.caller_lists.as_ref();
-        self.views.has_skills(&self.catalog.load().skills, endpoint)
+        self.views.endpoints.has_skills(&self.catalog.load().skills, endpoint)
             || private.is_some_and(|lists| lists.has_skills(&self.views, endpoint))
     }
 

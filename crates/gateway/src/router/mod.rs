@@ -24,6 +24,7 @@ pub mod refresh;
 pub mod owner;
 pub mod approval;
 mod effective;
+pub mod endpoints;
 mod mismatches;
 pub mod approvals;
 pub mod reply;
@@ -238,7 +239,7 @@ impl Router {
         deadline: Instant,
         now: UnixSeconds,
     ) -> Result<ListReply, Fault> {
-        if self.lists.views.exposure(&call.endpoint).form == ToolForm::Pair {
+        if self.lists.views.endpoints.exposure(&call.endpoint).form == ToolForm::Pair {
             // The same whatever prompts there are, and while no upstream answers.
             let has_skills = self.has_skills(&call.endpoint);
             return self.lists.pair(cursor, self.lists.listing.ttl_max, has_skills);
@@ -250,7 +251,7 @@ impl Router {
     pub(crate) fn rest_at(&self, endpoint: &str) -> Option<RestUpstream<'_>> {
         let id = self.rest.as_ref()?;
         let upstream = self.upstreams.get(id)?;
-        let is_served = self.lists.views.serves_upstream(endpoint, id);
+        let is_served = self.lists.views.endpoints.serves_upstream(endpoint, id);
         is_served.then_some(RestUpstream { router: self, upstream })
     }
 
@@ -428,7 +429,7 @@ impl Router {
             Request::ReadLink { link, .. } => (&link.as_ref()?.name, NameKind::Public),
             Request::Skill { uri, part } => {
                 let catalog = self.lists.catalog.load();
-                let skills = self.lists.views.skills_at(&catalog.skills, &call.endpoint);
+                let skills = self.lists.views.endpoints.skills_at(&catalog.skills, &call.endpoint);
                 let found = skills.find(uri, *part, |_| true);
                 return found.map(|found| names(found.owner)).or_else(|| {
                     let lists = self.lists.caller_lists.as_ref()?;
@@ -489,7 +490,7 @@ impl Router {
 
     /// Whether an endpoint serves a prompt, regardless of the caller.
     pub fn serves(&self, endpoint: &str, owner: &Owner) -> bool {
-        self.lists.views.serves(endpoint, owner)
+        self.lists.views.endpoints.serves(endpoint, owner)
     }
 
     /// Whether an endpoint serves any skill, regardless of the caller, as far as it is known.
@@ -504,14 +505,14 @@ impl Router {
 
     /// Whether an endpoint serves an upstream whose links are sealed.
     pub(crate) fn seals_links(&self, endpoint: &str) -> bool {
-        let is_served = |id: &UpstreamId| self.lists.views.serves_upstream(endpoint, id);
+        let is_served = |id: &UpstreamId| self.lists.views.endpoints.serves_upstream(endpoint, id);
         self.upstreams.iter().any(|(id, upstream)| upstream.config().seals_links() && is_served(id))
     }
 
     /// Whether a URI is one of a file of a skill of an endpoint, regardless of view and caller.
     pub(crate) fn is_of_skill(&self, endpoint: &str, uri: &str) -> bool {
         let catalog = self.lists.catalog.load();
-        let skills = self.lists.views.skills_at(&catalog.skills, endpoint);
+        let skills = self.lists.views.endpoints.skills_at(&catalog.skills, endpoint);
         let private = self.lists.caller_lists.as_ref();
         skills.find(uri, SkillPart::File, |_| true).is_some()
             || private.is_some_and(|lists| lists.may_have_skill(uri))
@@ -524,7 +525,7 @@ impl Router {
 
     /// The exposure of an endpoint.
     pub(crate) fn exposure(&self, endpoint: &str) -> &Exposure {
-        self.lists.views.exposure(endpoint)
+        self.lists.views.endpoints.exposure(endpoint)
     }
 
     fn find<'a>(
@@ -550,7 +551,7 @@ impl Router {
             state: owner.approval.state,
             version: version.map(ChosenVersion::served),
         };
-        if self.lists.views.serves(&call.endpoint, owner) {
+        if self.lists.views.endpoints.serves(&call.endpoint, owner) {
             Resolution::Listed(target)
         } else if owner.is_version() {
             Resolution::NotServed { target, rule: "versions".to_owned() }
@@ -571,7 +572,7 @@ impl Router {
         let id = &self.upstreams.values().find(claims)?.config().id;
         let is_missing = |part: &&Incomplete| part.walked_at.is_none() && part.upstream == *id;
         let missing = catalog.incomplete.iter().find(is_missing)?;
-        self.lists.views.serves_unlisted(&call.endpoint, id, name).then(|| {
+        self.lists.views.endpoints.serves_unlisted(&call.endpoint, id, name).then(|| {
             let raw_name = overlay::raw_name(&self.overlays, id, listed_name);
             let state = self.approvals.rules.known_state(id, &raw_name);
             Unlisted { upstream: id, raw_name, state, kind: missing.kind.clone() }

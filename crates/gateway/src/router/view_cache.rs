@@ -12,27 +12,24 @@ use tokio::sync::Semaphore;
 
 use super::Digest;
 use super::blocking::{beside_calls, turn};
-use super::catalog::{CatalogContent, PrivatePart, SkillCatalog};
+use super::catalog::{CatalogContent, PrivatePart};
+use super::endpoints::Endpoints;
 use super::owner::Owner;
 use super::segment::Segment;
 use super::view::ListView;
-use config::{Exposure, ToolForm};
+use config::ToolForm;
 use domain::approval::ApprovalState;
 use domain::caller::{Caller, Principal, Proof};
 use domain::method::Method;
 use domain::name::UpstreamId;
 use domain::rights::{Allowed, PromptRef, Rights};
-use domain::skill::{SkillCount, exceeds_hosts};
 
 /// Makes and caches views.
 pub struct ViewCache {
     rights: Arc<dyn Rights>,
     /// The caller over standard streams.
     stdio: Caller,
-    /// The path of the main endpoint, and its exposure.
-    main: (String, Exposure),
-    /// The parts of the catalog that named endpoints serve, by path.
-    parts: HashMap<String, CatalogPart>,
+    pub endpoints: Endpoints,
     /// `find_prompt` and `use_prompt`, without and with the tools for skills.
     pair: [Arc<ListView>; 2],
     /// Bounded by bytes, least recently used first.
@@ -44,15 +41,6 @@ pub struct ViewCache {
     /// The memory for views, and the part of it that the views of one caller may take, in bytes.
     views_size: u64,
     share: u64,
-}
-
-/// A part of the catalog.
-struct CatalogPart {
-    view: config::View,
-    /// The generation of a content, and how many of its prompts the part has.
-    counted: Mutex<Option<(u64, usize)>>,
-    /// The generation of a content of skills, and whether the part has any of them.
-    has_skills: Mutex<Option<(u64, bool)>>,
 }
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
@@ -161,15 +149,6 @@ const MAKERS: usize = 2;
 
 impl ViewCache {
     pub fn new(config: &config::Config, rights: Arc<dyn Rights>) -> Self {
-        let part = |view: &config::View| {
-            let part = CatalogPart {
-                view: view.clone(),
-                counted: Mutex::default(),
-                has_skills: Mutex::default(),
-            };
-            (config.server.view_path(&view.name), part)
-        };
-        let parts = config.views.iter().map(part).collect();
         let views = Cache::with_options(
             options(config.listing.views_size as u64),
             ViewSize,
@@ -180,8 +159,7 @@ impl ViewCache {
         Self {
             rights,
             stdio: config.auth.stdio.caller(Proof::Stdio),
-            main: (config.server.path.clone(), config.server.exposure),
-            parts,
+            endpoints: Endpoints::new(config),
             pair: [false, true].map(|has_skills| Arc::new(ListView::pair(has_skills))),
             views,
             making: Arc::new(Semaphore::new(MAKERS)),
@@ -191,93 +169,9 @@ impl ViewCache {
         }
     }
 
-    /// The exposure of an endpoint.
-    pub fn exposure(&self, endpoint: &str) -> &Exposure {
-        self.parts.get(endpoint).map_or(&self.main.1, |part| &part.view.exposure)
-    }
-
-    /// The form of an endpoint's tools; `None` if prompts are not offered as tools there. It
-    /// depends on how many prompts the endpoint has, and not on its caller: rights must not show in
-    /// the form.
-    pub(crate) fn tool_form(&self, content: &CatalogContent, endpoint: &str) -> Option<ToolForm> {
-        let exposure = self.exposure(endpoint);
-        exposure.tools.then(|| match exposure.form {
-            ToolForm::Each if self.count(content, endpoint) > exposure.tools_max => ToolForm::Pair,
-            form => form,
-        })
-    }
-
-    /// The endpoints that have more prompts than `tools_max` allows for one tool each.
-    pub(crate) fn beyond_tools_max(&self, content: &CatalogContent) -> Vec<&str> {
-        let endpoints = self.parts.keys().chain([&self.main.0]).map(String::as_str);
-        let is_beyond = |endpoint: &&str| {
-            self.exposure(endpoint).form == ToolForm::Each
-                && self.tool_form(content, endpoint) == Some(ToolForm::Pair)
-        };
-        endpoints.filter(is_beyond).collect()
-    }
-
-    /// The endpoints with more skills than hosts take from one server, and how many they have,
-    /// before rights.
-    pub(crate) fn beyond_hosts<'a>(&'a self, skills: &SkillCatalog) -> Vec<(&'a str, SkillCount)> {
-        let count = |endpoint: &'a String| {
-            let content = &self.skills_at(skills, endpoint).content;
-            let everyone = &content.everyone;
-            let all = SkillCount { skills: everyone.len(), bytes: everyone.text_size() };
-            // Few endpoints need a count of their own.
-            let part = self.parts.get(endpoint).filter(|_| exceeds_hosts(all));
-            (endpoint.as_str(), part.map_or(all, |part| part.count_skills(content)))
-        };
-        let counts = self.parts.keys().chain([&self.main.0]).map(count);
-        counts.filter(|(_, count)| exceeds_hosts(*count)).collect()
-    }
-
-    /// The skills of an endpoint, before its view: with those that stand for prompts, if it offers
-    /// prompts as skills.
-    pub(super) fn skills_at<'a>(
-        &self,
-        skills: &'a SkillCatalog,
-        endpoint: &str,
-    ) -> &'a SkillCatalog {
-        skills.exposed(self.exposure(endpoint).skills)
-    }
-
-    /// The number of prompts of an endpoint, before rights.
-    fn count(&self, content: &CatalogContent, endpoint: &str) -> usize {
-        if let Some(private) = &content.private {
-            // The form is the same for all callers.
-            return self.count(&private.shared, endpoint);
-        }
-        let Some(part) = self.parts.get(endpoint) else {
-            return content.prompt_count();
-        };
-        let counted = || part.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, count)) = counted().filter(|(of, _)| *of == content.generation) {
-            return count;
-        }
-        let is_served = |owner: &&Owner| self.serves(endpoint, owner);
-        let count = content.owners().filter(is_served).count();
-        *counted() = Some((content.generation, count));
-        count
-    }
-
     /// `find_prompt` and `use_prompt`, with the tools for skills where there are any.
     pub fn pair(&self, has_skills: bool) -> &Arc<ListView> {
         &self.pair[usize::from(has_skills)]
-    }
-
-    /// Whether an endpoint serves any skill, regardless of the caller: rights must not show.
-    pub(crate) fn has_skills(&self, skills: &SkillCatalog, endpoint: &str) -> bool {
-        let content = &self.skills_at(skills, endpoint).content;
-        let Some(part) = self.parts.get(endpoint) else { return content.prompt_count() > 0 };
-        let known = || part.has_skills.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, has_skills)) = known().filter(|(of, _)| *of == content.generation) {
-            return has_skills;
-        }
-        let is_served = |owner: &Owner| self.serves(endpoint, owner);
-        let has_skills = content.owners().any(is_served);
-        *known() = Some((content.generation, has_skills));
-        has_skills
     }
 
     /// The view of a caller on the prompts at an endpoint. Cancel safe.
@@ -299,7 +193,7 @@ impl ViewCache {
         endpoint: &str,
     ) -> Arc<ListView> {
         let entitlement = self.rights.entitlement(caller);
-        if entitlement.is_none() && self.serves_all(endpoint) {
+        if entitlement.is_none() && self.endpoints.serves_all(endpoint) {
             return content.everyone.clone();
         }
         let key = ViewKey::new(kind, endpoint, entitlement, content);
@@ -381,20 +275,19 @@ impl ViewCache {
     /// Which prompts of a segment a caller sees at an endpoint.
     pub(super) fn visible(&self, caller: &Caller, endpoint: &str, segment: &Segment) -> Allowed {
         let owners = segment.owners();
-        let part = self.parts.get(endpoint);
+        let endpoints = &self.endpoints;
         let Some(upstream) = segment.upstream() else {
             let sees = |owner: &Owner| self.allows(caller, Method::List, endpoint, owner);
             return Allowed::of(owners.iter().map(sees).collect());
         };
-        if part.is_some_and(|part| !part.view.upstreams.contains(upstream)) {
+        if !endpoints.serves_upstream(endpoint, upstream) {
             return Allowed::None;
         }
         let mut prompts = owners.iter().map(Owner::prompt);
         let allowed = self.rights.allowed(caller, Method::List, &mut prompts);
-        let serves =
-            |owner: &Owner| part.map_or(!owner.is_version(), |part| part.serves_prompt(owner));
+        let serves = endpoints.serving(endpoint);
         match allowed {
-            Allowed::All if part.is_some() || segment.has_versions() => {
+            Allowed::All if !endpoints.serves_all(endpoint) || segment.has_versions() => {
                 Allowed::of(owners.iter().map(serves).collect())
             }
             Allowed::Some(each) => {
@@ -421,7 +314,7 @@ impl ViewCache {
         endpoint: &str,
         (kinds, has_skills): (ListKinds, bool),
     ) -> ListDigests {
-        let form = kinds.tools.then(|| self.tool_form(content, endpoint)).flatten();
+        let form = kinds.tools.then(|| self.endpoints.tool_form(content, endpoint)).flatten();
         let prompts = if kinds.prompts || form == Some(ToolForm::Each) {
             *self.view(content, caller, endpoint).await.digest()
         } else {
@@ -537,7 +430,7 @@ impl ViewCache {
         endpoint: &str,
         owner: &Owner,
     ) -> bool {
-        self.serves(endpoint, owner) && self.rights.allows(caller, method, owner.prompt())
+        self.endpoints.serves(endpoint, owner) && self.rights.allows(caller, method, owner.prompt())
     }
 
     /// Whether a caller may use what has this name at the upstream of `[rest]`, at an endpoint.
@@ -550,70 +443,13 @@ impl ViewCache {
     ) -> bool {
         let state = ApprovalState::Unchecked;
         let named = PromptRef { upstream: upstream.as_str(), raw_name: name, state };
-        self.serves_upstream(endpoint, upstream) && self.rights.allows(caller, Method::Rest, named)
+        self.endpoints.serves_upstream(endpoint, upstream)
+            && self.rights.allows(caller, Method::Rest, named)
     }
 
     /// Whether lists differ by caller.
     pub fn differ(&self, caller: &Caller) -> bool {
         self.rights.entitlement(caller).is_some()
-    }
-
-    /// Whether an endpoint serves all prompts.
-    pub(crate) fn serves_all(&self, endpoint: &str) -> bool {
-        !self.parts.contains_key(endpoint)
-    }
-
-    /// Whether an endpoint would serve any prompt of an upstream whose public names begin like
-    /// this.
-    pub(crate) fn could_serve(
-        &self,
-        endpoint: &str,
-        upstream: &UpstreamId,
-        beginning: &str,
-    ) -> bool {
-        self.parts.get(endpoint).is_none_or(|part| {
-            part.view.upstreams.contains(upstream)
-                && part.view.prompts.iter().any(|glob| glob.matches_some_with(beginning))
-        })
-    }
-
-    /// Whether an endpoint serves prompts of an upstream.
-    pub(crate) fn serves_upstream(&self, endpoint: &str, upstream: &UpstreamId) -> bool {
-        self.parts.get(endpoint).is_none_or(|part| part.view.upstreams.contains(upstream))
-    }
-
-    /// Whether an endpoint serves a prompt, regardless of the caller.
-    pub(crate) fn serves(&self, endpoint: &str, owner: &Owner) -> bool {
-        let part = self.parts.get(endpoint);
-        part.map_or(!owner.is_version(), |part| part.serves_prompt(owner))
-    }
-
-    /// Whether an endpoint would serve a prompt of this name that no list contains.
-    pub(crate) fn serves_unlisted(
-        &self,
-        endpoint: &str,
-        upstream: &UpstreamId,
-        name: &str,
-    ) -> bool {
-        let part = self.parts.get(endpoint);
-        part.is_none_or(|part| part.view.serves(upstream, name))
-    }
-}
-
-impl CatalogPart {
-    fn serves_prompt(&self, owner: &Owner) -> bool {
-        (self.view.has_versions || !owner.is_version())
-            && self.view.serves(&owner.upstream, owner.known_name())
-    }
-
-    /// The number of skills that the part has, before rights.
-    fn count_skills(&self, content: &CatalogContent) -> SkillCount {
-        let mut count = SkillCount::default();
-        let serves = |owner: &&Owner| self.view.serves(&owner.upstream, owner.known_name());
-        let served = content.owners().filter(serves);
-        let entries = served.filter_map(|owner| content.listed(&owner.public_name));
-        entries.for_each(|entry| count.add(entry.text().len()));
-        count
     }
 }
 

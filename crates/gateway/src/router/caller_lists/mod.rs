@@ -191,7 +191,8 @@ impl CallerLists {
         wanted: PrivateListScope<'_>,
     ) -> impl Iterator<Item = usize> {
         self.sources.iter().enumerate().filter_map(move |(at, source)| {
-            let could_serve = |beginning: &str| views.could_serve(endpoint, &source.id, beginning);
+            let could_serve =
+                |beginning: &str| views.endpoints.could_serve(endpoint, &source.id, beginning);
             let names = || self.naming.beginning(&source.prefix);
             let is_wanted = match wanted {
                 PrivateListScope::All => could_serve(&names()) || could_serve(&uris_of(source)),
@@ -231,7 +232,7 @@ impl CallerLists {
     /// The places of the sources whose skills an endpoint would serve.
     fn sources_at(&self, views: &ViewCache, endpoint: &str) -> impl Iterator<Item = usize> {
         self.sources.iter().enumerate().filter_map(move |(at, source)| {
-            views.could_serve(endpoint, &source.id, &uris_of(source)).then_some(at)
+            views.endpoints.could_serve(endpoint, &source.id, &uris_of(source)).then_some(at)
         })
     }
 

@@ -74,7 +74,7 @@ impl RestUpstream<'_> {
     /// the upstream come first: of two with one name, ours is hidden.
     pub(crate) fn is_of_prompt(self, name: &str, caller: &Caller, endpoint: &str) -> bool {
         let lists = &self.router.lists;
-        let exposure = lists.views.exposure(endpoint);
+        let exposure = lists.views.endpoints.exposure(endpoint);
         if !exposure.tools || self.upstream.rest_signals().tools.load().contains_key(name) {
             return false;
         }
@@ -204,7 +204,7 @@ impl RestUpstream<'_> {
         let cursor = request.cursor.as_deref();
         let place = cursor.map(|token| cursors.open(token)).transpose();
         let has_ours = request.kind == Some(ForeignMethod::ListTools)
-            && lists.views.exposure(&call.endpoint).tools;
+            && lists.views.endpoints.exposure(&call.endpoint).tools;
         let (ours, after) = match place {
             Ok(Some(place)) => (None, Some(place.last)),
             Err(fault) if !has_ours => return Err(fault),

@@ -53,7 +53,7 @@ pub(super) async fn answer(
     let catalog = router.lists.catalog_for_skill(call, record, (uri, part), deadline).await;
     let (views, method) = (&router.lists.views, call.request.method());
     let may_use = |owner: &Owner| views.allows(&call.caller, method, &call.endpoint, owner);
-    let found = views.skills_at(&catalog.skills, &call.endpoint).find(uri, part, may_use);
+    let found = views.endpoints.skills_at(&catalog.skills, &call.endpoint).find(uri, part, may_use);
     let found = found.and_then(|found| {
         let upstream = router.upstreams.get(&found.owner.upstream)?;
         Some((found, upstream))

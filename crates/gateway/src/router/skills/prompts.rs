@@ -151,7 +151,7 @@ pub(in crate::router) async fn get(
     let text =
         text.ok_or_else(|| protocol("SKILL.md is not UTF-8, as the prompt of a skill is"))?;
     let reads_files = call.client.reads_skills
-        && router.lists.views.serves_unlisted(&call.endpoint, &owner.upstream, uri);
+        && router.lists.views.endpoints.serves_unlisted(&call.endpoint, &owner.upstream, uri);
     let task = task.as_deref().unwrap_or_default();
     let messages = SkillMessages { skill, prefix, text: &text, task, reads_files };
     let result = messages.result().ok_or(Fault::Internal)?;
