@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{ADMIN, Browser, OPEN_ADMIN, document, hidden, rows, text};
 use crate::approvals::{Folder, enforced};
-use crate::skills::{REFUNDS, file, reads, skill, upstream};
+use crate::skills::{REFUNDS, file, library, reads, skill, upstream};
 use crate::support::{Gateway, Process, Upstream, eventually};
 
 const OWN: &str = "skill://crm/acme/refunds/SKILL.md";
@@ -198,4 +198,21 @@ async fn versions_of_a_skill_are_read_compared_and_rolled_back() {
     shown(&limits, "at most 100").await;
     assert!(browser.page(&versions).await.contains("too much"));
     process.stop().await;
+}
+
+#[tokio::test]
+async fn a_prompt_that_is_offered_as_a_skill_says_where() {
+    let described = "---\nname: greet\ndescription: Greets.\n---\nHello\n";
+    let (library, _folder) =
+        library(&[("greet.md", described), ("ask.md", "---\nname: ask\n---\nWhy?\n")]);
+    let toml = OPEN_ADMIN.to_owned() + &library + "[views.models]\nexpose = [\"skills\"]\n";
+    let gateway = Gateway::start(&toml).await;
+    gateway.summary().await;
+    let mut browser = Browser::new(&gateway.admin());
+    let page = browser.page("/prompts/lib__greet").await;
+    let said = "as the skill <span class=\"mono\">skill://lib/greet/SKILL.md</span> at \
+        <span class=\"mono\">/mcp/models</span>";
+    assert!(page.contains(said), "{page}");
+    let other = browser.page("/prompts/lib__ask").await;
+    assert!(!other.contains("as the skill"), "{other}");
 }

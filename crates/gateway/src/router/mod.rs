@@ -524,7 +524,7 @@ impl Router {
     }
 
     /// The exposure of an endpoint.
-    pub(crate) fn exposure(&self, endpoint: &str) -> &Exposure {
+    pub fn exposure(&self, endpoint: &str) -> &Exposure {
         self.lists.views.endpoints.exposure(endpoint)
     }
 

@@ -40,9 +40,28 @@ pub(crate) struct PromptPage {
     definition: Definition,
     /// The paths of the endpoints that serve it.
     endpoints: Vec<String>,
+    /// The skill that stands for the prompt.
+    skill: Option<StandIn>,
     tabs: &'static [PromptTab],
     tab: PromptTab,
     content: Html,
+}
+
+/// A skill that stands for a prompt.
+struct StandIn {
+    /// The URI of its `SKILL.md`.
+    uri: String,
+    /// The paths of the endpoints that offer it.
+    endpoints: Vec<String>,
+}
+
+impl StandIn {
+    fn of(state: &AdminState, catalog: &Catalog, prompt: &str) -> Option<Self> {
+        let owner = catalog.skills.of_prompt(prompt)?;
+        let offers = |path: &String| state.router.exposure(path).skills;
+        let endpoints = state.endpoints(owner).filter(offers).collect();
+        Some(Self { uri: owner.public_name.to_string(), endpoints })
+    }
 }
 
 impl PromptPage {
@@ -129,7 +148,8 @@ async fn with_trial(
         PromptTab::Access => access::rights(&looked).render(),
         PromptTab::Uses => Box::pin(uses::uses(&looked)).await.render(),
     };
-    looked.page(&PromptTab::ALL, tab, content)
+    let skill = StandIn::of(state, &catalog, name);
+    Ok(PromptPage { skill, ..looked.page(&PromptTab::ALL, tab, content)? })
 }
 
 /// Returns a tab of a skill that is served; `name` is the URI of its `SKILL.md`.
@@ -180,6 +200,7 @@ impl Looked<'_> {
             state: owner.approval.state.as_str(),
             reason: self.row.as_ref().map(reason).unwrap_or_default(),
             endpoints: self.state.endpoints(owner).collect(),
+            skill: None,
             definition: self.definition.clone(),
             tabs,
             tab,

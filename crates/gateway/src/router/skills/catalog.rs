@@ -86,6 +86,12 @@ impl SkillCatalog {
         self.with_prompts.as_deref().filter(|_| with_prompts).unwrap_or(self)
     }
 
+    /// The skill that stands for a prompt, where prompts are offered as skills.
+    pub fn of_prompt(&self, public_name: &str) -> Option<&Owner> {
+        let mut owners = self.with_prompts.as_ref()?.content.owners();
+        owners.find(|owner| owner.prompt_name.as_deref() == Some(public_name))
+    }
+
     /// The skills of all callers, with those that only one caller sees. Their URIs are within
     /// prefixes of their own.
     pub(in crate::router) fn with_private(
