@@ -182,9 +182,11 @@ impl<'a> Pagination<'a> {
     /// Drops what the last page repeats of those before: an upstream that does not know the cursor
     /// sends a page again. `first` and `skill` are the first prompt and skill of that page.
     fn drop_repeated(&mut self, (first, skill): (usize, usize)) {
-        let (known, last) = self.listed.skills.split_at(skill);
-        let new: Vec<_> = last.iter().filter(|skill| !known.contains(skill)).cloned().collect();
-        self.listed.skills.truncate(skill);
+        let last = self.listed.skills.split_off(skill);
+        let known: HashMap<_, _> =
+            self.listed.skills.iter().map(|skill| (&skill.path, skill)).collect();
+        let is_new = |skill: &Arc<Skill>| known.get(&skill.path) != Some(&skill);
+        let new: Vec<_> = last.into_iter().filter(is_new).collect();
         self.listed.skills.extend(new);
         let last = self.listed.prompts.split_off(first);
         let known: HashMap<_, _> =
