@@ -24,8 +24,8 @@ use domain::name::UpstreamId;
 use domain::skill::{checked_path, public_uri};
 use domain::unix_time::UnixSeconds;
 
-/// Most links of one result that are sealed: a prompt has a few, and each grows by some hundred
-/// bytes.
+/// Most links of one result that are looked at: a prompt has a few, and each that is sealed grows
+/// by some hundred bytes.
 const MAX_LINKS: usize = 1_000;
 
 /// Opens the URI of a `resources/read` that is one of the gateway's. A link that the caller cannot
@@ -123,7 +123,12 @@ fn is_readable(router: &Router, catalog: &Catalog, link: &Link) -> bool {
 
 /// Whether a URI of an upstream is one of a file of a skill, which has rules, digests and approvals
 /// of its own.
-fn is_file_of_skill(router: &Router, catalog: &Catalog, upstream: &UpstreamId, uri: &str) -> bool {
+pub(super) fn is_file_of_skill(
+    router: &Router,
+    catalog: &Catalog,
+    upstream: &UpstreamId,
+    uri: &str,
+) -> bool {
     let path = checked_path(uri).zip(router.lists.prefixes.get(upstream));
     path.is_some_and(|(path, prefix)| {
         let public = public_uri(prefix, &path);
@@ -194,12 +199,14 @@ impl LinkSealer<'_> {
         known: impl Fn(&str) -> Option<String>,
     ) -> Edits {
         let mut edits = Edits::default();
-        let replaced = links.filter_map(|(block, uri)| {
-            let original = uri.as_str()?;
+        let originals = links.filter_map(|(block, uri)| Some((block, uri, uri.as_str()?)));
+        let of_upstream = originals.filter(|(.., original)| link::is_of_upstream(original));
+        // Also those that stay as they are, since looking for their skills takes time.
+        let replaced = of_upstream.take(MAX_LINKS).filter_map(|(block, uri, original)| {
             let sealed = known(&original).or_else(|| self.seal(&original))?;
             Some((block, uri, original, sealed))
         });
-        for (block, uri, original, sealed) in replaced.take(MAX_LINKS) {
+        for (block, uri, original, sealed) in replaced {
             edits.set(document, uri, &sealed);
             edits.set_meta(document, block, meta::URI, &original);
         }
@@ -210,7 +217,7 @@ impl LinkSealer<'_> {
     fn seal(&self, uri: &str) -> Option<String> {
         let Self { router, catalog, routed, now } = *self;
         let listed = routed.listed();
-        if !link::is_of_upstream(uri) || is_file_of_skill(router, catalog, &listed.upstream, uri) {
+        if is_file_of_skill(router, catalog, &listed.upstream, uri) {
             return None;
         }
         let link = Link {
