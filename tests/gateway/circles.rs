@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
+use crate::skills;
 use crate::support::{Gateway, Upstream, eventually};
 
 /// The table of a gateway as an upstream, whose changes are seen soon.
@@ -107,4 +108,28 @@ async fn a_bare_name_that_comes_back_does_not_collide_with_itself() {
     }
     let summary = eventually(async || a.summary().await, |all| all.len() == 2).await;
     assert_eq!(summary[1].2, None, "an upstream that has nothing new does not fail: {summary:?}");
+}
+
+#[tokio::test]
+async fn skills_with_approvals_go_round_no_circle() {
+    let (server, other) =
+        (skills::simple("skill://acme/refunds").await, skills::simple("skill://own").await);
+    let warned = "[approvals]\nmode = \"warn\"\n";
+    let of_a = warned.to_owned() + &server.table("up");
+    let a = Gateway::start(&of_a).await;
+    let b = Gateway::start(&(warned.to_owned() + &other.table("up") + &behind(&a, "a"))).await;
+    a.reload(&(of_a + &behind(&b, "b"))).await;
+    for _ in 0..3 {
+        for (gateway, expected) in [
+            (&a, ["skill://b/up/own/SKILL.md", "skill://up/acme/refunds/SKILL.md"]),
+            (&b, ["skill://a/up/acme/refunds/SKILL.md", "skill://up/own/SKILL.md"]),
+        ] {
+            let client = gateway.client();
+            eventually(async || skills::uris(&client).await, |uris| *uris == expected).await;
+        }
+        // Each walks the other once more.
+        let (of_a, of_b) = (server.methods().len(), other.methods().len());
+        eventually(async || server.methods().len(), |now| *now > of_a).await;
+        eventually(async || other.methods().len(), |now| *now > of_b).await;
+    }
 }

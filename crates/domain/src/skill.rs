@@ -156,6 +156,11 @@ impl Skill {
         Ok(Self { path: path.into(), frontmatter, files, dynamic, via: Via::NONE })
     }
 
+    /// Returns the same skill as it came through other gateways.
+    pub fn through(self, via: Via) -> Self {
+        Self { via, ..self }
+    }
+
     /// Whether its files have no digests, and are served as the upstream has them at each read.
     pub fn is_dynamic(&self) -> bool {
         self.dynamic.is_some()
@@ -323,6 +328,11 @@ pub fn public_uri(prefix: &Prefix, path: &str) -> String {
     }
 }
 
+/// Whether a URI has the scheme of skills, which has no case (RFC 3986, section 3.1).
+pub fn has_scheme(uri: &str) -> bool {
+    uri.get(..SCHEME.len()).is_some_and(|own| own.eq_ignore_ascii_case(SCHEME))
+}
+
 /// Whether a text is the URI of a `SKILL.md`, as clients see it: the public name of a skill.
 pub fn is_skill_uri(text: &str) -> bool {
     let path = text.strip_prefix(SCHEME).and_then(|rest| rest.strip_suffix(SKILL_FILE));
@@ -417,7 +427,7 @@ pub fn checked_path(text: &str) -> Option<String> {
         && rest.is_ascii()
         && !rest.contains(['?', '#', '@'])
         && rest.split('/').all(is_segment);
-    is_plain.then(|| match scheme {
+    is_plain.then(|| match scheme.to_ascii_lowercase().as_str() {
         "skill" => rest.to_owned(),
         other => [other, "/", rest].concat(),
     })

@@ -15,6 +15,7 @@ use domain::json::Json;
 use domain::name::{Prefix, UpstreamId};
 use domain::prompt::Prompt;
 use domain::skill::{SKILL_FILE, Skill, public_uri};
+use domain::via::Via;
 
 /// The skills of one upstream that are served.
 #[derive(Debug, Default)]
@@ -54,8 +55,9 @@ impl SkillMaker<'_> {
     fn compare(&self, skill: &Arc<Skill>, effective: &mut EffectiveSkills) {
         // In the form in which it would be approved, as for prompts.
         let canonical = skill.canonical();
-        let read = Skill::read(Json::accepted(&canonical)).map(Arc::new);
-        let skill = read.unwrap_or_else(|_| skill.clone());
+        let read = Skill::read(Json::accepted(&canonical)).ok();
+        let read = read.map(|read| Arc::new(read.through(skill.via.clone())));
+        let skill = read.unwrap_or_else(|| skill.clone());
         let offered = Offered {
             definition: seal::sha256_text(canonical.as_bytes()).into(),
             source: None,
@@ -73,7 +75,7 @@ impl SkillMaker<'_> {
             Some(OfferedPrompt { prompt, skill: kept, version: offered, texts_since: None });
         let served = match decision.serving {
             Serving::Offered => Some(skill.clone()),
-            Serving::Approved => self.approved_form(&mut row),
+            Serving::Approved => self.approved_form(&mut row, skill.via.clone()),
             Serving::Nothing => None,
         };
         let is_snapshot = decision.serving == Serving::Approved;
@@ -105,7 +107,7 @@ impl SkillMaker<'_> {
             let has_files = row.approved().is_some_and(|own| !own.version.files.is_empty());
             if !has_list && self.has_snapshot() && has_files {
                 row.decision.serving = Serving::Approved;
-                if let Some(skill) = self.approved_form(&mut row) {
+                if let Some(skill) = self.approved_form(&mut row, Via::NONE) {
                     self.add(skill, state, true, &row, effective);
                 }
             }
@@ -113,11 +115,12 @@ impl SkillMaker<'_> {
         }
     }
 
-    /// The approved form of a skill; `None` with a problem if its object cannot be had.
-    fn approved_form(&self, row: &mut ApprovalRow) -> Option<Arc<Skill>> {
+    /// The approved form of a skill that came `via` other gateways; `None` with a problem if its
+    /// object cannot be had.
+    fn approved_form(&self, row: &mut ApprovalRow, via: Via) -> Option<Arc<Skill>> {
         let version = &row.approved()?.version;
         match self.approvals.approved_skill(version, &row.raw_name) {
-            Ok(skill) => Some(Arc::new(skill)),
+            Ok(skill) => Some(Arc::new(skill.through(via))),
             Err(problem) => {
                 row.problem = Some(problem);
                 row.decision.serving = Serving::Nothing;
