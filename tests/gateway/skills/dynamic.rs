@@ -42,6 +42,8 @@ async fn files_below_the_folder_of_a_dynamic_skill_are_read_at_its_upstream() {
         let content = json!({"uri": uri, "mimeType": "text/markdown",
             "text": format!("skill://acme/live/{file}")});
         assert_eq!(read["contents"], json!([content]));
+        let hints = (&read["ttlMs"], &read["cacheScope"]);
+        assert_eq!(hints, (&json!(0), &json!("private")), "those of the upstream: {read}");
     }
     let before = reads(&up);
     for inside in

@@ -24,6 +24,7 @@ use config::{Listing, ToolForm};
 use domain::call::{Call, NameKind, SkillPart};
 use domain::cursor::CacheScope;
 use domain::fault::{Fault, RequestFault};
+use domain::json::Json;
 use domain::name::{Naming, Prefix, UpstreamId};
 use domain::skill::public_uri;
 use domain::unix_time::UnixSeconds;
@@ -218,6 +219,17 @@ impl Lists {
         let ttl = catalog.ttl(Instant::now(), self.skills_ttl_max(is_part), is_part);
         let is_of_caller = self.needs_credential || self.views.differ(&call.caller);
         (ttl, if is_of_caller { CacheScope::Private } else { catalog.scope })
+    }
+
+    /// How long a client may keep a result of an upstream as that says, and for whom: a result that
+    /// depends on the caller is for that caller alone.
+    pub(super) fn hints_of(&self, result: Json<'_>, call: &Call) -> (Duration, CacheScope) {
+        let ttl = result.get("ttlMs").and_then(Json::as_i64);
+        let ttl = ttl.and_then(|ttl| u64::try_from(ttl).ok()).unwrap_or_default();
+        let is_public = result.get("cacheScope").is_some_and(|scope| scope.is("public"));
+        let differs = self.has_callers || self.views.differ(&call.caller);
+        let scope = if is_public && !differs { CacheScope::Public } else { CacheScope::Private };
+        (Duration::from_millis(ttl), scope)
     }
 
     /// The list of `find_prompt` and `use_prompt`, with the tools for skills where there are any:

@@ -1,5 +1,7 @@
 //! Results of the upstream of `[rest]`, as it sent them, and the pages of its lists.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use super::catalog::Incomplete;
@@ -17,9 +19,9 @@ pub struct RestReply {
     pub upstream: UpstreamId,
     /// `Some` for a list.
     pub page: Option<RestPage>,
-    /// How long a modern client may keep the result, in milliseconds, and for whom; `None` where
-    /// the revision has no such members.
-    pub caching: Option<(u64, CacheScope)>,
+    /// How long a modern client may keep the result, and for whom; `None` where the revision has
+    /// no such members.
+    pub caching: Option<(Duration, CacheScope)>,
 }
 
 /// The elements of one page of a list of the upstream.

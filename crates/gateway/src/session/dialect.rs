@@ -426,6 +426,9 @@ impl Dialect {
         let from_upstream = reply.result.json();
         let mut splices = Splices::default();
         let mut out = String::with_capacity(from_upstream.text().len().min(4 << 10) + 512);
+        let is_modern = self.revision.era() == Era::Modern;
+        // Any JSON value since MCP 2026-07-28; elsewhere a null is a member that is not there.
+        let may_be_null = |key: Json<'_>| is_modern && key.is("structuredContent");
         write_object(&mut out, |result| {
             self.lead(identity, result, |meta| write_rest_meta(reply, meta));
             for (key, value) in from_upstream.members() {
@@ -435,15 +438,14 @@ impl Dialect {
                     || reply.page.is_some() && is(&["nextCursor"]);
                 if let Some(page) = reply.page.as_ref().filter(|page| key.is(page.list.member)) {
                     result.rewritten(key, |out| write_page(reply, page, &mut splices, out));
-                } else if !is_ours && value.kind() != JsonKind::Null {
+                } else if !is_ours && (value.kind() != JsonKind::Null || may_be_null(key)) {
                     result.rewritten(key, |out| {
                         splices.add(out, value.text(), || reply.result.slice(value));
                     });
                 }
             }
-            let is_modern = self.revision.era() == Era::Modern;
             if let Some((ttl, scope)) = reply.caching.filter(|_| is_modern) {
-                result.display("ttlMs", ttl).text("cacheScope", scope.as_str());
+                result.display("ttlMs", ttl.as_millis()).text("cacheScope", scope.as_str());
             }
             if let Some(cursor) = reply.page.as_ref().and_then(|page| page.next_cursor.as_ref()) {
                 result.text("nextCursor", cursor);

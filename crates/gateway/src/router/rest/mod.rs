@@ -128,7 +128,7 @@ impl RestUpstream<'_> {
             None => {
                 let reply = self.run(&routed, request, None, context).await;
                 let reply = reply.map_err(|fault| as_unknown(fault, request, call))?;
-                Ok(with_caching(reply, request, |reply| self.caching(reply, call)))
+                Ok(self.with_caching(reply, request, call))
             }
         }
     }
@@ -233,7 +233,7 @@ impl RestUpstream<'_> {
         page.allowed = self.allowed(result.json(), list, call);
         page.next_cursor = self.sealed_next(result.json(), &cursors)?;
         let mut reply = RestReply::of(result, self.upstream.config().id.clone());
-        reply.caching = Some(self.caching(&reply, call));
+        reply.caching = Some(lists.hints_of(reply.result.json(), call));
         reply.page = Some(page);
         Ok(Reply::Rest(Box::new(reply)))
     }
@@ -329,17 +329,15 @@ impl RestUpstream<'_> {
         !self.upstream.declares_capabilities_per_request()
     }
 
-    /// How long a client may keep a result, and for whom: a result that depends on the caller is
-    /// for that caller alone.
-    fn caching(self, reply: &RestReply, call: &Call) -> (u64, CacheScope) {
-        let result = reply.result.json();
-        let ttl = result.get("ttlMs").and_then(Json::as_i64);
-        let ttl = ttl.and_then(|ttl| u64::try_from(ttl).ok()).unwrap_or_default();
-        let is_public = result.get("cacheScope").is_some_and(|scope| scope.is("public"));
-        let lists = &self.router.lists;
-        let differs = lists.has_callers || lists.views.differ(&call.caller);
-        let scope = if is_public && !differs { CacheScope::Public } else { CacheScope::Private };
-        (ttl, scope)
+    /// Adds to the result of `resources/read` how long it may be kept.
+    fn with_caching(self, reply: Reply, request: &RestRequest, call: &Call) -> Reply {
+        match reply {
+            Reply::Rest(mut reply) if request.kind == Some(ForeignMethod::ReadResource) => {
+                reply.caching = Some(self.router.lists.hints_of(reply.result.json(), call));
+                Reply::Rest(reply)
+            }
+            reply => reply,
+        }
     }
 
     /// Leaves out the tools that stand for prompts and have the name of a tool of the upstream.
@@ -374,21 +372,6 @@ const MAX_DEPTH: usize = 64;
 
 fn pieces(elements: &[Bytes]) -> String {
     String::from_utf8_lossy(&elements.concat()).into_owned()
-}
-
-/// Adds to the result of `resources/read` how long it may be kept.
-fn with_caching(
-    reply: Reply,
-    request: &RestRequest,
-    caching: impl FnOnce(&RestReply) -> (u64, CacheScope),
-) -> Reply {
-    match reply {
-        Reply::Rest(mut reply) if request.kind == Some(ForeignMethod::ReadResource) => {
-            reply.caching = Some(caching(&reply));
-            Reply::Rest(reply)
-        }
-        reply => reply,
-    }
 }
 
 /// An empty list.

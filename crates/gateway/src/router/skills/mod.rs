@@ -77,6 +77,7 @@ pub(super) async fn answer(
     let (found, upstream) = found.ok_or(Fault::Internal)?;
     let owner = found.owner;
     let mut is_snapshot = owner.approval.is_snapshot_only;
+    let (mut ttl, mut scope) = router.lists.hints(&catalog, call, &owner.upstream);
     let body = match found.part {
         FoundPart::Entry(entry) => SkillBody::Entry(entry.to_owned()),
         FoundPart::Directory(elements) => SkillBody::Directory(elements),
@@ -99,12 +100,13 @@ pub(super) async fn answer(
             let is_unknown = result.as_ref().is_err_and(is_unknown_file);
             let result = if is_unknown { Err(unknown(uri)) } else { result }?;
             check_dynamic(upstream, &asking, &result)?;
+            let (fresh_for, whose) = router.lists.hints_of(result.json(), call);
+            (ttl, scope) = (ttl.min(fresh_for), scope.max(whose));
             SkillBody::File { uri: uri.to_owned(), result, skill: None }
         }
     };
     router.count_use(call, owner, began);
     count_tolerated(&router.shared, owner);
-    let (ttl, scope) = router.lists.hints(&catalog, call, &owner.upstream);
     Ok(Reply::Skill(SkillReply { body, origin: origin(owner), ttl, scope, is_snapshot }))
 }
 
