@@ -1,7 +1,7 @@
 //! Skills: found, read and checked as prompts are, and never another file than the entry says.
 
 use std::fs;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use base::seal::sha256_text;
@@ -567,4 +567,37 @@ async fn an_upstream_that_cannot_list_its_skills_still_has_its_prompts() {
     let status = gateway.admin().send("GET", "/api/v1/catalog", &[], b"").await;
     let text = String::from_utf8_lossy(&status.body).into_owned();
     assert!(text.contains("its skills cannot be listed"), "{text}");
+}
+
+#[tokio::test]
+async fn skills_that_cannot_be_listed_for_a_while_stay_and_their_list_says_so() {
+    let is_broken = Arc::new(AtomicBool::new(false));
+    let broken = is_broken.clone();
+    let entry = skill("skill://acme/refunds", &[("SKILL.md", REFUNDS)]);
+    let upstream = Upstream::modern(move |asked| match asked.method() {
+        "server/discover" => Some(discovered(asked)),
+        "skills/list" if broken.load(Ordering::SeqCst) => Some(asked.error(-32603, "broken")),
+        "skills/list" => {
+            let skills = json!({"resultType": "complete", "skills": [entry]});
+            Some(asked.result(skills))
+        }
+        "resources/read" => Some(file(asked, REFUNDS)),
+        _ => None,
+    })
+    .await;
+    let gateway = Gateway::start(&(upstream.table("up") + "poll = \"50ms\"\n")).await;
+    let client = gateway.client();
+    let own = "skill://up/acme/refunds/SKILL.md";
+    eventually(async || uris(&client).await, |uris| *uris == [own]).await;
+    let incomplete = async |method| {
+        let listed = client.ask(method, json!({})).await;
+        listed["_meta"]["promptgate/incomplete"][0]["upstream"].clone()
+    };
+    is_broken.store(true, Ordering::SeqCst);
+    eventually(async || incomplete("skills/list").await, |upstream| *upstream == "up").await;
+    assert_eq!(uris(&client).await, [own]);
+    assert_eq!(read(&client, own).await["contents"][0]["text"], REFUNDS);
+    assert_eq!(incomplete("prompts/list").await, Value::Null, "the prompts are there");
+    is_broken.store(false, Ordering::SeqCst);
+    eventually(async || incomplete("skills/list").await, Value::is_null).await;
 }

@@ -95,6 +95,8 @@ pub struct Incomplete {
     pub fails_lists: bool,
     /// When the list that is still served was walked; `None` where no list is served.
     pub walked_at: Option<Instant>,
+    /// Whether its prompts are there, and only its skills could not be listed.
+    pub has_prompts: bool,
 }
 
 /// The outcome of a successful walk.

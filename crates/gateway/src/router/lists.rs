@@ -288,11 +288,13 @@ impl Lists {
             let beginning = prefix.map(beginning).unwrap_or_default();
             !differ && self.views.endpoints.could_serve(endpoint, &part.upstream, &beginning)
         };
+        let is_of_kind = |part: &&Incomplete| kind == ListKind::Skills || !part.has_prompts;
         if catalog.pending && view.is_empty() {
             // No upstream has reported in time, or the refresh has ended: nothing is known.
             return Err(Fault::none_available());
         }
-        let parts: Vec<Incomplete> = catalog.incomplete.iter().filter(is_part).cloned().collect();
+        let parts = catalog.incomplete.iter().filter(is_of_kind).filter(is_part);
+        let parts: Vec<Incomplete> = parts.cloned().collect();
         match &catalog.list_fault {
             Some(fault) if *fault == Fault::none_available() => Err(fault.clone()),
             Some(_) => match parts.iter().find(|part| part.fails_lists) {

@@ -570,7 +570,9 @@ impl Router {
             !own.is_bare() && own.as_str() == prefix
         };
         let id = &self.upstreams.values().find(claims)?.config().id;
-        let is_missing = |part: &&Incomplete| part.walked_at.is_none() && part.upstream == *id;
+        let is_missing = |part: &&Incomplete| {
+            part.walked_at.is_none() && !part.has_prompts && part.upstream == *id
+        };
         let missing = catalog.incomplete.iter().find(is_missing)?;
         self.lists.views.endpoints.serves_unlisted(&call.endpoint, id, name).then(|| {
             let raw_name = overlay::raw_name(&self.overlays, id, listed_name);

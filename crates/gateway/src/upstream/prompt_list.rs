@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::cursor::CacheScope;
+use domain::fault::UpstreamFaultKind as Kind;
 use domain::prompt::Prompt;
 use domain::skill::Skill;
 
@@ -39,6 +40,9 @@ pub struct PromptList {
     pub prompts: Vec<Prompt>,
     /// The valid skills.
     pub skills: Vec<Arc<Skill>>,
+    /// Why the upstream could not list its skills, although it listed its prompts. `skills` are
+    /// then those of the list before, as far as they are served on.
+    pub skills_failure: Option<Kind>,
     /// The elements that are no valid prompts or skills.
     pub malformed: Vec<MalformedPrompt>,
     /// Likely slips of the authors of a library, one sentence each behind the path of the

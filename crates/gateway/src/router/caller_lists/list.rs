@@ -34,6 +34,8 @@ pub(super) struct List {
     pub(super) renew_at: Instant,
     /// Why it could not be fetched the last time.
     pub(super) failure: Option<Kind>,
+    /// Why its skills could not, although the rest was.
+    pub(super) skills_failure: Option<Kind>,
 }
 
 /// Time for which calls get the failure of the last fetch, instead of one after another trying it.
@@ -51,9 +53,10 @@ impl List {
         began_at: Instant,
         fresh_for: Option<Duration>,
     ) -> Self {
-        let Presented { prompts, skills } = presented;
+        let Presented { prompts, skills, skills_failure } = presented;
         let segment = (!prompts.is_empty()).then(|| Arc::new(prompts));
-        let same_skills = before.map(|before| &before.skills).filter(|own| own.is_same(&skills));
+        let is_kept = |own: &&Arc<SkillGroup>| skills_failure.is_some() || own.is_same(&skills);
+        let same_skills = before.map(|before| &before.skills).filter(is_kept);
         let skills = same_skills.cloned().unwrap_or_else(|| Arc::new(skills));
         let digest = *ListView::whole(&segment).digest();
         let same = before.filter(|before| before.digest == digest && is_same(before, &segment));
@@ -66,6 +69,7 @@ impl List {
             began_at,
             renew_at: now + fresh_for.unwrap_or(KEPT),
             failure: None,
+            skills_failure,
         }
     }
 
@@ -102,6 +106,7 @@ impl List {
             began_at: now,
             renew_at: now,
             failure: Some(kind),
+            skills_failure: None,
         }
     }
 }
@@ -326,7 +331,8 @@ mod tests {
     fn listing(title: &str) -> Presented {
         let mut writer = SegmentWriter::new(UpstreamId::parse("wiki"));
         writer.push("wiki__a".into(), |out| out.push_str(title));
-        Presented { prompts: writer.finish(), skills: SkillGroup::default() }
+        let (prompts, skills) = (writer.finish(), SkillGroup::default());
+        Presented { prompts, skills, skills_failure: None }
     }
 
     #[tokio::test]

@@ -301,12 +301,13 @@ impl CallerLists {
     /// Notes in the catalog of a caller how fresh one of its lists is.
     fn note(&self, catalog: &mut Catalog, at: usize, list: Option<&Arc<List>>) {
         let upstream = &self.sources[at].id;
-        let failure = match list {
+        let (failure, has_prompts) = match list {
             Some(list) => {
                 catalog.note_fresh(list.renew_at, upstream);
-                list.failure.clone()
+                let of_skills = list.failure.is_none();
+                (list.failure.clone().or_else(|| list.skills_failure.clone()), of_skills)
             }
-            None => Some(not_reported_yet()),
+            None => (Some(not_reported_yet()), false),
         };
         let Some(kind) = failure else { return };
         let fails_lists = self.on_failure == OnFailure::Fail;
@@ -319,6 +320,7 @@ impl CallerLists {
             kind,
             fails_lists,
             walked_at: list.and_then(|list| list.fetched_at),
+            has_prompts,
         });
     }
 

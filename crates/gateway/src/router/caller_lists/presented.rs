@@ -14,6 +14,7 @@ use crate::router::skills::catalog::{SkillGroup, SkillSource};
 use crate::router::skills::prompts::{PromptSource, SkillPrompts};
 use crate::router::source::{UpstreamSource, composed};
 use crate::upstream::prompt_list::PromptList;
+use domain::fault::UpstreamFaultKind as Kind;
 use domain::merge;
 use domain::name::Naming;
 
@@ -21,6 +22,8 @@ use domain::name::Naming;
 pub(super) struct Presented {
     pub prompts: Segment,
     pub skills: SkillGroup,
+    /// Why the skills could not be listed.
+    pub skills_failure: Option<Kind>,
 }
 
 impl Presented {
@@ -77,7 +80,8 @@ impl Presented {
         if left_out > 0 {
             debug!(upstream = %source.id, left_out, "prompts left out of the list of a caller");
         }
-        Self { prompts: writer.finish(), skills }
+        let skills_failure = listed.skills_failure.clone();
+        Self { prompts: writer.finish(), skills, skills_failure }
     }
 }
 

@@ -28,11 +28,13 @@ use super::first_definitions::FirstDefinitions;
 use super::source::UpstreamSource;
 use super::view_cache::ViewCache;
 use crate::upstream::driver::{DriverReport, FetchedList};
+use crate::upstream::prompt_list::PromptList;
 use config::OnFailure;
 use domain::approval::{self, Mode};
 use domain::fault::{Fault, UpstreamFaultKind as Kind};
 use domain::name::{Naming, UpstreamId};
 use domain::prompt::Prompt;
+use domain::skill::Skill;
 
 /// The known state of all upstreams. Pure: the clock is an argument.
 pub struct Refresh {
@@ -78,6 +80,8 @@ pub(crate) struct Renewal {
 struct KnownUpstream {
     source: UpstreamSource,
     list: Option<(FetchedList, Instant)>,
+    /// When the skills of the list were walked; `None` if they never were.
+    skills_walked_at: Option<Instant>,
     version: ListVersion,
     state: ReportState,
     first_definitions: FirstDefinitions,
@@ -311,7 +315,7 @@ impl Refresh {
             self.on_failure == OnFailure::Omit && matches!(known.state, ReportState::Failed(_));
         let list = known.list.as_ref().filter(|_| !is_omitted);
         let offered = list.map(|(list, _)| list.listed.prompts.as_slice());
-        let skills = list.map(|(list, _)| list.listed.skills.as_slice());
+        let skills = list.and_then(|(list, _)| known_skills(&list.listed));
         let effective = (!maker.is_idle()).then(|| maker.make(offered, skills));
         let is_same = match (&effective, &known.effective) {
             (Some(now), Some(before)) => now.serves_as(before),
@@ -382,6 +386,7 @@ impl Refresh {
         };
         match report.outcome {
             Ok(mut walked) => {
+                known.keep_skills(&mut walked.listed, self.on_failure, now);
                 let changed = known.first_definitions.apply(&mut walked.listed.prompts);
                 let redefined = changed.into_iter().map(|changed| Redefined {
                     upstream: known.source.id.to_string(),
@@ -453,8 +458,10 @@ impl Refresh {
                     catalog.note_fresh(*walked_at + fresh_for, &known.source.id);
                 }
             }
+            let of_skills = served.and_then(|(walked, _)| walked.listed.skills_failure.clone());
+            let has_prompts = of_skills.is_some() && matches!(known.state, ReportState::Good);
             let failure = match &known.state {
-                ReportState::Good => None,
+                ReportState::Good => of_skills,
                 ReportState::Unseen | ReportState::Joining => Some(not_reported_yet()),
                 ReportState::Failed(kind) => Some(kind.clone()),
             };
@@ -469,7 +476,11 @@ impl Refresh {
                     upstream: known.source.id.clone(),
                     kind,
                     fails_lists,
-                    walked_at: served.map(|(_, at)| *at),
+                    walked_at: match has_prompts {
+                        true => known.skills_walked_at,
+                        false => served.map(|(_, at)| *at),
+                    },
+                    has_prompts,
                 });
             }
         }
@@ -525,6 +536,12 @@ impl Refresh {
     }
 }
 
+/// The skills of a list; `None` if it has none because they could not be walked.
+fn known_skills(listed: &PromptList) -> Option<&[Arc<Skill>]> {
+    let is_unknown = listed.skills_failure.is_some() && listed.skills.is_empty();
+    (!is_unknown).then_some(listed.skills.as_slice())
+}
+
 /// Resolves when the sender signals, or is dropped.
 async fn edition_serves(serves: &mut Option<oneshot::Receiver<()>>) {
     if let Some(serves) = serves {
@@ -537,7 +554,20 @@ impl KnownUpstream {
         let first_definitions = FirstDefinitions::new(source.on_changed_definition);
         let version = ListVersion { upstream: source.id.clone(), number: next_number() };
         let (effective, texts) = (None, KnownTexts::new());
-        Self { source, list: None, version, state, first_definitions, effective, texts }
+        let skills_walked_at = None;
+        let list = None;
+        Self { source, list, skills_walked_at, version, state, first_definitions, effective, texts }
+    }
+
+    /// Keeps the skills of the list before in one whose skills could not be walked.
+    fn keep_skills(&mut self, walked: &mut PromptList, on_failure: OnFailure, now: Instant) {
+        if walked.skills_failure.is_none() {
+            self.skills_walked_at = Some(now);
+        } else if on_failure == OnFailure::Omit {
+            self.skills_walked_at = None;
+        } else if let Some((before, _)) = &self.list {
+            walked.skills.clone_from(&before.listed.skills);
+        }
     }
 }
 

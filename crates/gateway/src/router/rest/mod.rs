@@ -223,8 +223,13 @@ impl RestUpstream<'_> {
             Ok(result) => result,
             Err(Fault::Upstream(UpstreamFault { kind, .. })) if ours.is_some() => {
                 let upstream = self.upstream.config().id.clone();
-                let part = Incomplete { upstream, kind, fails_lists: false, walked_at: None };
-                page.incomplete = Some(part);
+                page.incomplete = Some(Incomplete {
+                    upstream,
+                    kind,
+                    fails_lists: false,
+                    walked_at: None,
+                    has_prompts: true,
+                });
                 nothing(list)
             }
             Err(fault) => return Err(fault),

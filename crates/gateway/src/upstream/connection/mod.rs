@@ -478,6 +478,7 @@ impl RemoteConnection {
                     let reason = format!("its skills cannot be listed: {}", kind.diagnosis());
                     let name = Method::ListSkills.as_str().to_owned();
                     listed.malformed.push(MalformedPrompt { name, reason });
+                    listed.skills_failure = Some(kind);
                 }
                 Err(kind) => return Err(kind),
             }
