@@ -78,13 +78,13 @@ impl RestUpstream<'_> {
         if !exposure.tools || self.upstream.rest_signals().tools.load().contains_key(name) {
             return false;
         }
+        // The answer of the upstream to a name that it does not know must not show what others have.
+        let may_get = |owner: &Owner| lists.views.allows(caller, Method::Get, endpoint, owner);
         let is_listed = || {
-            let owner = |_: &Owner| ();
-            lists.catalog.load().content.owner_of_tool(name).is_some()
-                || lists
-                    .caller_lists
-                    .as_ref()
-                    .is_some_and(|own| own.find(caller, name, NameKind::Tool, owner).is_some())
+            let private = lists.caller_lists.as_ref();
+            lists.catalog.load().content.owner_of_tool(name).is_some_and(may_get)
+                || private.and_then(|own| own.find(caller, name, NameKind::Tool, may_get))
+                    == Some(true)
         };
         match name {
             FIND_PROMPT | USE_PROMPT => true,
