@@ -614,6 +614,71 @@ async fn a_server_without_skills_keeps_resources_whose_uris_look_like_skills() {
     assert_eq!(theirs["contents"][0]["text"], "of the server");
 }
 
+#[tokio::test]
+async fn files_of_skills_with_uris_of_their_own_are_not_read_around_their_rules() {
+    let uri = "github://o/r/refunds/SKILL.md";
+    let skill = json!({"uri": uri, "frontmatter": {"name": "refunds", "description": "d"},
+        "resources": [{"uri": uri, "digest": sha256_text(b"x"), "size": 1}]});
+    let upstream = server(true, move |asked| match asked.method() {
+        "server/discover" => Some(asked.result(json!({"resultType": "complete", "ttlMs": 0,
+            "cacheScope": "public", "supportedVersions": ["2026-07-28"],
+            "capabilities": {"prompts": {}, "resources": {"subscribe": true},
+                "extensions": {"io.modelcontextprotocol/skills": {}}}}))),
+        "skills/list" => Some(asked.result(json!({"resultType": "complete", "ttlMs": 0,
+            "cacheScope": "public", "skills": [skill]}))),
+        "resources/list" => Some(asked.result(json!({"resultType": "complete", "resources": [
+            {"uri": uri, "name": "of a skill"}, {"uri": "github://o/r/x", "name": "other"}]}))),
+        "resources/read" => Some(asked.result(json!({"resultType": "complete",
+            "contents": [{"uri": asked.message["params"]["uri"], "text": "x"}]}))),
+        _ => tool_server(asked),
+    })
+    .await;
+    let gateway = before(&upstream, "").await;
+    let client = gateway.client();
+    let listed = client.ask("skills/list", json!({})).await;
+    let public = listed["skills"][0]["uri"].as_str().unwrap().to_owned();
+    client.ask("resources/read", json!({"uri": public})).await;
+    let resources = client.ask("resources/list", json!({})).await;
+    assert_eq!(names(&resources["resources"]), ["other"]);
+    client.ask("resources/read", json!({"uri": "github://o/r/x"})).await;
+    for around in [uri, "GitHub://o/r/refunds/SKILL.md", "Skill://tools/x", "github://o/r/../x"] {
+        let error = client.ask_error("resources/read", json!({"uri": around})).await;
+        assert_eq!(error["data"]["reason"], "unknown_resource", "{around}: {error}");
+    }
+    let reads = upstream.received();
+    let reads = reads.iter().filter(|asked| asked.method() == "resources/read").count();
+    assert_eq!(reads, 2, "one of the skill, one of the resource");
+}
+
+#[tokio::test]
+async fn a_uri_that_the_server_would_resolve_to_another_is_unknown() {
+    for is_modern in [false, true] {
+        let upstream = tools_of(is_modern).await;
+        let gateway = before(&upstream, "").await;
+        for uri in ["a://x/../1", "a://x/%2e%2E/1", "a://x/.\t./1", " a:1"] {
+            let error = gateway.client().ask_error("resources/read", json!({"uri": uri})).await;
+            assert_eq!(error["data"]["reason"], "unknown_resource", "{uri:?}: {error}");
+        }
+        assert!(!upstream.methods().contains(&"resources/read".to_owned()));
+    }
+}
+
+#[tokio::test]
+async fn a_prompt_that_the_caller_may_not_use_is_no_tool_beside_those_of_the_server() {
+    let upstream = tools_of(true).await;
+    let other = Upstream::with_prompts(&["secret"]).await;
+    let rest_only = "[[access.rules]]\nallow = [\"rest\"]\n";
+    let toml = keys() + rest_only + "[server]\nexpose = [\"tools\"]\ntools = \"each\"\n";
+    let toml = toml + REST + &upstream.patient_table("tools") + &other.table("other");
+    let gateway = Gateway::start(&toml).await;
+    gateway.summary().await;
+    let alice = as_caller(&gateway, "alice");
+    for name in ["other__secret", "nothing"] {
+        let called = alice.ask("tools/call", json!({"name": name})).await;
+        assert_eq!(called["_meta"]["promptgate/upstream"], "tools", "{name}: {called}");
+    }
+}
+
 fn behind(gateway: &Gateway, id: &str) -> String {
     format!("[upstreams.{id}]\ntransport = \"http\"\nurl = \"http://{}/mcp\"\n", gateway.addr)
 }

@@ -1,4 +1,5 @@
-//! Unsafe URIs in prompts: URIs that can run code in a client that opens them.
+//! Unsafe URIs: those in prompts that can run code in a client that opens them, and those that
+//! servers resolve to others.
 
 use super::document::Document;
 use super::json::Json;
@@ -38,6 +39,21 @@ pub fn is_valid(text: &str) -> bool {
         && !rest.is_empty()
         && rest.bytes().enumerate().all(is_character)
         && !rest.contains(char::is_control)
+}
+
+/// Whether a server may resolve a URI to another one, which rules then have not seen: by a segment
+/// `.` or `..` of its path (RFC 3986, section 5.2.4), also an encoded one, or by the controls and
+/// outer spaces that parsers drop (WHATWG URL, section 4.4).
+pub fn is_resolved(text: &str) -> bool {
+    let path = text.split(['?', '#']).next().unwrap_or_default();
+    let decoded = percent::decoded(path);
+    let decoded = decoded.as_deref().unwrap_or(path);
+    let is_dotted = |path: &str| path.split(['/', '\\']).any(|part| matches!(part, "." | ".."));
+    is_dotted(path)
+        || is_dotted(decoded)
+        || decoded.contains(char::is_control)
+        || text.trim_matches(' ') != text
+        || text.contains(char::is_control)
 }
 
 /// Whether a byte of ASCII occurs in no URI.
@@ -230,5 +246,32 @@ mod tests {
         assert_eq!(report(&[]), None);
         assert_eq!(rest.get("messages").unwrap().elements().count(), 1);
         assert_eq!(rest.get("description").and_then(Json::as_str).as_deref(), Some("d"));
+    }
+
+    #[test]
+    fn uris_that_a_server_resolves_to_others_are_known() {
+        for resolved in [
+            "file:///docs/../secret",
+            "file:///docs/%2e%2E/secret",
+            "file:///docs/..%2fsecret",
+            "file:///docs\\..\\secret",
+            "file:///docs/.",
+            "file:///docs/.\t./secret",
+            "file:///docs/%00x",
+            " file:///docs/x",
+        ] {
+            assert!(is_resolved(resolved), "{resolved:?}");
+        }
+        for plain in [
+            "file:///docs/a.b/..c/...",
+            "file:///C:\\docs\\x",
+            "test://a?path=../b#./c",
+            "demo://a/100%",
+            "memo:insights",
+            "file:///docs/a b",
+            "",
+        ] {
+            assert!(!is_resolved(plain), "{plain:?}");
+        }
     }
 }

@@ -187,7 +187,7 @@ impl ServedMethods<'_> {
     /// Whether a `resources/read` is for a file of a skill. Beside an upstream of `[rest]` without
     /// skills, only one that is listed is: the others are resources of that upstream.
     fn is_of_skill(self, params: Option<Json<'_>>) -> bool {
-        let uri = uri_of(params).filter(|uri| uri.starts_with(skill::SCHEME));
+        let uri = uri_of(params).filter(|uri| skill::has_scheme(uri));
         let Some(uri) = uri else { return false };
         let Some(rest) = self.rest else { return self.may_have_skills() };
         let router = self.router;

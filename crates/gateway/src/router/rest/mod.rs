@@ -13,7 +13,8 @@ use tracing::warn;
 use super::approval::PromptApproval;
 use super::bridge::Bridge;
 use super::call_channel::CallChannel;
-use super::catalog::Incomplete;
+use super::catalog::{Catalog, Incomplete};
+use super::links::is_file_of_skill;
 use super::list_cursor::ListCursors;
 use super::owner::Owner;
 use super::reply::{ListReply, Reply};
@@ -38,6 +39,7 @@ use domain::rights::{Allowed, PromptRef};
 use domain::skill;
 use domain::tool::{FIND_PROMPT, FIND_SKILL, READ_SKILL, USE_PROMPT};
 use domain::unix_time::UnixSeconds;
+use domain::uri;
 
 /// The upstream of `[rest]`, as an endpoint serves it.
 #[derive(Clone, Copy)]
@@ -111,7 +113,9 @@ impl RestUpstream<'_> {
             version: None,
         };
         let CallContext { call, record, .. } = context;
-        let resolution = Resolution::Listed(target);
+        let is_foreign =
+            request.is_of_resource() && !self.may_have(&self.router.catalog(), &request.name);
+        let resolution = if is_foreign { Resolution::Unknown } else { Resolution::Listed(target) };
         let authorized = self.router.gate.authorize(call, record, resolution).await;
         let authorized = authorized.map_err(|fault| as_unknown(fault, request, call))?;
         if let Some(header) = &request.mismatch {
@@ -272,6 +276,18 @@ impl RestUpstream<'_> {
         }
     }
 
+    /// Whether a URI may be one of a resource of the upstream that rules have seen: a server may
+    /// resolve a URI to another one, and files of skills are served as those of all upstreams.
+    fn may_have(self, catalog: &Catalog, uri: &str) -> bool {
+        !uri::is_resolved(uri) && !self.is_of_skill(catalog, uri)
+    }
+
+    fn is_of_skill(self, catalog: &Catalog, uri: &str) -> bool {
+        let upstream = &self.upstream.config().id;
+        self.capabilities().skills
+            && (skill::has_scheme(uri) || is_file_of_skill(self.router, catalog, upstream, uri))
+    }
+
     /// Which elements are served to the caller; `None` for all. Files of skills are not: they are
     /// read as those of all upstreams.
     fn allowed(self, result: Json<'_>, list: RestList, call: &Call) -> Option<Vec<bool>> {
@@ -280,9 +296,10 @@ impl RestUpstream<'_> {
             return permitted;
         }
         let elements = elements(result, list)?.elements().enumerate();
+        let catalog = self.router.catalog();
         let is_of_skill = |element: Json<'_>| {
             let uri = element.get(list.name).and_then(Json::as_str);
-            uri.is_some_and(|uri| uri.starts_with(skill::SCHEME))
+            uri.is_some_and(|uri| self.is_of_skill(&catalog, &uri))
         };
         let is_permitted =
             |at: usize| permitted.as_ref().is_none_or(|each| each.get(at) == Some(&true));

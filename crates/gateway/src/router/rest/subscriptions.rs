@@ -17,11 +17,10 @@ use domain::call::Call;
 use domain::caller::Caller;
 use domain::document::Document;
 use domain::fair_share::Holder;
-use domain::fault::{Fault, RequestFault, UpstreamFaultKind as Kind};
+use domain::fault::{Fault, UpstreamFaultKind as Kind};
 use domain::json::Json;
 use domain::name::UpstreamId;
 use domain::rest::{RestRequest, SessionRequest};
-use domain::skill;
 
 /// Most resources of one `subscriptions/listen` that are looked at: for each, rights are decided.
 const MAX_NAMED: usize = 256;
@@ -65,9 +64,6 @@ impl RestUpstream<'_> {
     ) -> Result<(), Fault> {
         let Call { caller, address, .. } = call;
         let (holder, share) = (Holder::of(caller, *address), self.router.limits.share);
-        if !self.may_be_subscribed(uri) {
-            return Err(RequestFault::UnknownPrompt.into());
-        }
         if let Some(kind) = self.upstream.unreachable() {
             return Err(Fault::upstream(self.id().as_str(), kind));
         }
@@ -108,9 +104,10 @@ impl RestUpstream<'_> {
         let share = self.router.limits.share;
         let views = &self.router.lists.views;
         let has_subscriptions = self.capabilities().has_subscriptions();
+        let catalog = self.router.catalog();
         let is_granted = |uri: &Cow<'_, str>| {
             has_subscriptions
-                && self.may_be_subscribed(uri)
+                && self.may_have(&catalog, uri)
                 && views.allows_rest(caller, endpoint, self.id(), uri)
                 && self.subscriptions().subscribe(id, holder, share, uri).is_ok()
         };
@@ -131,11 +128,6 @@ impl RestUpstream<'_> {
     /// Whether a session has an open stream on this replica.
     pub(crate) fn has_stream(self, session: &SubscriberId) -> bool {
         self.subscriptions().has_stream(session)
-    }
-
-    /// Whether a URI may be one of the upstream: skills are served as those of all upstreams.
-    fn may_be_subscribed(self, uri: &str) -> bool {
-        !(self.capabilities().skills && uri.starts_with(skill::SCHEME))
     }
 }
 
