@@ -44,16 +44,18 @@ struct Subscribed {
 struct Resource {
     subscribers: HashSet<SubscriberId>,
     state: ResourceState,
+    /// Whether the upstream ever was subscribed to: updates may be missed until it is again.
+    was_held: bool,
+    /// How often it was asked for in vain on this connection, alone or with others.
+    failures: u32,
 }
 
 /// The state of a subscription at the upstream.
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum ResourceState {
-    /// It was not subscribed to yet.
+    /// It is not subscribed to yet, or its connection has ended.
     Wanted,
     Held,
-    /// The connection with the subscription has ended: updates may have been missed.
-    Lost,
     Refused(Kind),
 }
 
@@ -156,7 +158,7 @@ impl ResourceSubscriptions {
             answers.mark_unchanged();
             match self.lock().resources.get(uri).map(|resource| resource.state.clone()) {
                 Some(ResourceState::Refused(kind)) => return Err(kind),
-                Some(ResourceState::Wanted | ResourceState::Lost) => {}
+                Some(ResourceState::Wanted) => {}
                 // It was unsubscribed from meanwhile, by the same session.
                 Some(ResourceState::Held) | None => return Ok(()),
             }
@@ -216,37 +218,68 @@ impl ResourceSubscriptions {
     /// Begins with a new connection, which has no subscriptions.
     pub(super) fn connected(&self) {
         for resource in self.lock().resources.values_mut() {
-            resource.state = match resource.state {
-                ResourceState::Held | ResourceState::Lost => ResourceState::Lost,
-                ResourceState::Wanted | ResourceState::Refused(_) => ResourceState::Wanted,
-            };
+            resource.state = ResourceState::Wanted;
+            resource.failures = 0;
         }
     }
 
-    /// The resources that are held, and at most `most` that are wanted and not held.
-    pub(super) fn wanted(&self, most: usize) -> BTreeSet<Arc<str>> {
-        let subscribed = self.lock();
-        let of = |is_held: bool| {
-            let resources = subscribed.resources.iter();
-            resources.filter(move |(_, resource)| match resource.state {
-                ResourceState::Held => is_held,
-                ResourceState::Wanted | ResourceState::Lost => !is_held,
-                ResourceState::Refused(_) => false,
-            })
-        };
-        of(true).chain(of(false).take(most)).map(|(uri, _)| uri.clone()).collect()
+    /// Notes that the stream of all that is held has ended.
+    pub(super) fn lost(&self) {
+        for resource in self.lock().resources.values_mut() {
+            if resource.state == ResourceState::Held {
+                resource.state = ResourceState::Wanted;
+            }
+        }
     }
 
-    /// Notes the answer of the upstream to the subscription to a resource. One that was lost may
-    /// have been updated meanwhile.
+    /// The resources that are held or wanted.
+    pub(super) fn wanted(&self) -> BTreeSet<Arc<str>> {
+        let subscribed = self.lock();
+        let is_refused = |resource: &Resource| matches!(resource.state, ResourceState::Refused(_));
+        let wanted = subscribed.resources.iter().filter(|(_, resource)| !is_refused(resource));
+        wanted.map(|(uri, _)| uri.clone()).collect()
+    }
+
+    /// The resources that are held, and those to ask for with them: of those that failed least,
+    /// fewer after each failure, and at last one. So a refused one is found, and keeps no other
+    /// waiting.
+    pub(super) fn wanted_next(&self) -> BTreeSet<Arc<str>> {
+        let subscribed = self.lock();
+        let of = |state: ResourceState| {
+            subscribed.resources.iter().filter(move |(_, resource)| resource.state == state)
+        };
+        let least = of(ResourceState::Wanted).map(|(_, resource)| resource.failures).min();
+        let least = least.unwrap_or_default();
+        let most = MAX_IN_ALL.checked_shr(4 * least).unwrap_or_default().max(1);
+        let next = of(ResourceState::Wanted).filter(|(_, resource)| resource.failures == least);
+        of(ResourceState::Held).chain(next.take(most)).map(|(uri, _)| uri.clone()).collect()
+    }
+
+    /// Notes that the upstream has refused one of these resources: it is not known which.
+    pub(super) fn doubt(&self, uris: &BTreeSet<Arc<str>>) {
+        let mut subscribed = self.lock();
+        for uri in uris {
+            if let Some(resource) = subscribed.resources.get_mut(uri) {
+                resource.failures = resource.failures.saturating_add(1);
+            }
+        }
+    }
+
+    /// Notes the answer of the upstream to the subscription to a resource. One that was held before
+    /// may have been updated meanwhile.
     pub(super) fn settle(&self, uri: &Arc<str>, answer: Result<(), Kind>) {
         let mut subscribed = self.lock();
         let Some(resource) = subscribed.resources.get_mut(uri) else { return };
         let state = answer.map_or_else(ResourceState::Refused, |()| ResourceState::Held);
         let before = std::mem::replace(&mut resource.state, state);
-        if before == ResourceState::Lost && resource.state == ResourceState::Held {
-            subscribed.updates.insert((uri.clone(), uri.clone()));
-            self.updated.send_replace(());
+        if resource.state == ResourceState::Held {
+            let was_held = std::mem::replace(&mut resource.was_held, true);
+            if was_held && before != ResourceState::Held {
+                subscribed.updates.insert((uri.clone(), uri.clone()));
+                self.updated.send_replace(());
+            }
+        } else {
+            resource.failures = resource.failures.saturating_add(1);
         }
         drop(subscribed);
         self.answers.send_replace(());
@@ -261,7 +294,7 @@ impl ResourceSubscriptions {
     pub(super) fn ask_again(&self) {
         for resource in self.lock().resources.values_mut() {
             if matches!(&resource.state, ResourceState::Refused(kind) if !kind.refuses_streams()) {
-                resource.state = ResourceState::Lost;
+                resource.state = ResourceState::Wanted;
             }
         }
     }
@@ -327,6 +360,8 @@ impl Subscribed {
         let resource = self.resources.entry(uri.clone()).or_insert_with(|| Resource {
             subscribers: HashSet::new(),
             state: ResourceState::Wanted,
+            was_held: false,
+            failures: 0,
         });
         resource.subscribers.insert(id);
         if matches!(resource.state, ResourceState::Refused(_)) {
@@ -472,7 +507,7 @@ mod tests {
     }
 
     fn wanted(subscriptions: &ResourceSubscriptions) -> Vec<String> {
-        subscriptions.wanted(usize::MAX).iter().map(|uri| uri.to_string()).collect()
+        subscriptions.wanted().iter().map(|uri| uri.to_string()).collect()
     }
 
     #[test]
@@ -620,5 +655,38 @@ mod tests {
         assert_eq!(all.answered(&uri).await, Err(Kind::Timeout));
         subscribe(&all, 2, &uri).unwrap();
         assert_eq!(wanted(&all), ["a:1"], "a new subscriber asks again");
+        all.lock().hand_over();
+        all.settle(&uri, Ok(()));
+        assert_eq!(all.lock().updates.len(), 1, "also after a refusal in between");
+    }
+
+    #[test]
+    fn a_resource_that_fails_again_and_again_keeps_no_other_waiting() {
+        let all = subscriptions();
+        let uris: Vec<_> = (0..100).map(|n| format!("a:{n}")).collect();
+        uris.iter().for_each(|uri| subscribe(&all, 1, uri).unwrap());
+        let is_bad = |uri: &Arc<str>| ["a:7", "a:70"].contains(&&**uri);
+        for asked in 0.. {
+            let wanted = all.wanted_next();
+            let held: BTreeSet<_> = wanted.iter().filter(|uri| all.is_held(uri)).cloned().collect();
+            let new: BTreeSet<_> = wanted.difference(&held).cloned().collect();
+            if new.is_empty() {
+                assert!(held.len() == 98 && asked < 60, "{} after {asked}", held.len());
+                return;
+            }
+            match (new.iter().any(is_bad), new.len()) {
+                (false, _) => new.iter().for_each(|uri| all.settle(uri, Ok(()))),
+                (true, 1) => new.iter().for_each(|uri| {
+                    all.settle(uri, Err(Kind::Status { status: 404, shown: String::new() }));
+                }),
+                // Taken at first, as over standard streams, and refused then.
+                (true, _) => {
+                    wanted.iter().for_each(|uri| all.settle(uri, Ok(())));
+                    all.lost();
+                    all.doubt(&new);
+                }
+            }
+            all.ask_again();
+        }
     }
 }

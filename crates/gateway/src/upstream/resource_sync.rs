@@ -30,6 +30,8 @@ struct OpenStream<'a> {
     /// Ends with the stream.
     listening: Pin<Box<dyn Future<Output = Result<(), Kind>> + Send + 'a>>,
     uris: Uris,
+    /// Those of them that no stream before had: the upstream may still refuse them.
+    new: Uris,
     since: Instant,
 }
 
@@ -65,7 +67,7 @@ async fn one_by_one(connection: &Connection, subscriptions: &ResourceSubscriptio
     let mut backoff = Backoff::default();
     loop {
         changes.mark_unchanged();
-        let wanted = subscriptions.wanted(usize::MAX);
+        let wanted = subscriptions.wanted();
         let mut has_failed = false;
         settle_held(&wanted, &held, subscriptions);
         for uri in wanted.difference(&held.clone()) {
@@ -103,11 +105,9 @@ async fn all_at_once(connection: &Connection, subscriptions: &ResourceSubscripti
     let mut changes = subscriptions.changes();
     let mut open: Option<OpenStream<'_>> = None;
     let mut backoff = Backoff::default();
-    // A resource that the upstream refuses must not keep it from the others.
-    let mut most = usize::MAX;
     loop {
         changes.mark_unchanged();
-        let wanted = subscriptions.wanted(most);
+        let wanted = subscriptions.wanted_next();
         let mut pause = None;
         if let Some(open) = &open {
             settle_held(&wanted, &open.uris, subscriptions);
@@ -115,31 +115,40 @@ async fn all_at_once(connection: &Connection, subscriptions: &ResourceSubscripti
         if wanted.is_empty() {
             open = None;
         } else if open.as_ref().is_none_or(|open| open.uris != wanted) {
-            match reopened(connection, &wanted, &mut open).await {
+            let new = wanted.iter().filter(|uri| !subscriptions.is_held(uri)).cloned();
+            let new: Uris = new.collect();
+            match reopened(connection, (&wanted, &new), &mut open).await {
                 Ok(next) => {
                     open = Some(next);
                     wanted.iter().for_each(|uri| subscriptions.settle(uri, Ok(())));
-                    most = most.saturating_mul(2);
                     continue;
                 }
                 Err(kind) => {
-                    let new = wanted.iter().filter(|uri| !subscriptions.is_held(uri));
-                    // Of several it is not known which one is refused.
-                    if note_failure(&kind) || most == 1 || new.clone().count() == 1 {
-                        new.for_each(|uri| subscriptions.settle(uri, Err(kind.clone())));
+                    if note_failure(&kind) {
+                        new.iter().for_each(|uri| subscriptions.settle(uri, Err(kind.clone())));
+                    } else {
+                        refuse(&new, &kind, subscriptions);
                     }
-                    most = 1;
                     pause = Some(backoff.next(fastrand::f64()));
                 }
             }
         }
         tokio::select! {
-            () = ended(&mut open) => {
-                if open.take().is_some_and(|open| open.since.elapsed() > STABLE_AFTER) {
+            outcome = ended(&mut open) => {
+                let Some(was) = open.take() else { continue };
+                let lasted = was.since.elapsed();
+                if lasted > STABLE_AFTER {
                     backoff.reset();
                 }
                 // Updates may be missed until it is open again.
-                subscriptions.connected();
+                subscriptions.lost();
+                // A stream counts as open before the upstream has taken the request.
+                match outcome {
+                    Err(kind) if lasted < PATIENCE && !note_failure(&kind) => {
+                        refuse(&was.new, &kind, subscriptions);
+                    }
+                    _ => {}
+                }
                 sleep(backoff.next(fastrand::f64())).await;
             }
             () = wait(&mut changes, pause) => sleep(DEBOUNCE).await,
@@ -148,16 +157,29 @@ async fn all_at_once(connection: &Connection, subscriptions: &ResourceSubscripti
     }
 }
 
+/// Notes the refusal of a stream with new resources: of several it is not known which one is
+/// refused.
+fn refuse(new: &Uris, kind: &Kind, subscriptions: &ResourceSubscriptions) {
+    match new.first().filter(|_| new.len() == 1) {
+        Some(uri) => subscriptions.settle(uri, Err(kind.clone())),
+        None => subscriptions.doubt(new),
+    }
+}
+
 /// Opens the stream of these resources, while the one before it goes on.
 async fn reopened<'a>(
     connection: &'a Connection,
-    wanted: &Uris,
+    (wanted, new): (&Uris, &Uris),
     before: &mut Option<OpenStream<'a>>,
 ) -> Result<OpenStream<'a>, Kind> {
     let is_open = Arc::new(Notify::new());
     let listening = connection.listen_to_resources(wanted.clone(), is_open.clone());
-    let (listening, uris, since) = (Box::pin(listening), wanted.clone(), Instant::now());
-    let mut next = OpenStream { listening, uris, since };
+    let mut next = OpenStream {
+        listening: Box::pin(listening),
+        uris: wanted.clone(),
+        new: new.clone(),
+        since: Instant::now(),
+    };
     let mut patience = pin!(sleep(PATIENCE));
     loop {
         tokio::select! {
@@ -168,15 +190,15 @@ async fn reopened<'a>(
             }
             () = is_open.notified() => return Ok(next),
             () = &mut patience => return Err(Kind::Timeout),
-            () = ended(before) => *before = None,
+            _ = ended(before) => *before = None,
         }
     }
 }
 
 /// Waits for the end of the stream; never returns without one. Cancel safe.
-async fn ended(open: &mut Option<OpenStream<'_>>) {
+async fn ended(open: &mut Option<OpenStream<'_>>) -> Result<(), Kind> {
     match open {
-        Some(open) => drop((&mut open.listening).await),
+        Some(open) => (&mut open.listening).await,
         None => std::future::pending().await,
     }
 }
