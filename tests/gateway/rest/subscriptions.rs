@@ -369,3 +369,21 @@ async fn subscriptions_go_on_after_a_reload_that_renews_the_upstream() {
     watched.update("a:1");
     assert_eq!(updated(&mut stream).await["uri"], "a:1");
 }
+
+#[tokio::test]
+async fn a_reload_that_names_another_upstream_ends_streams_so_that_clients_attach_anew() {
+    let (first, second) = (Watched::start(false).await, Watched::start(false).await);
+    let both = first.upstream.patient_table("tools") + &second.upstream.patient_table("other");
+    let gateway = Gateway::start(&(REST.to_owned() + &both)).await;
+    gateway.summary().await;
+    let (client, mut stream) = subscribed(&gateway, &["a:1"]).await;
+    gateway.reload(&("[rest]\nupstream = \"other\"\n".to_owned() + &both)).await;
+    // What is announced before the end is not of interest.
+    while stream.event().await.is_some() {}
+    let mut stream = client.stream("GET", GET, b"").await;
+    let body = request(2, "resources/subscribe", json!({"uri": "a:1"}));
+    assert_eq!(client.post(&body).await.json()["result"], json!({}));
+    second.until_open(1).await;
+    second.update("a:1");
+    assert_eq!(updated(&mut stream).await["uri"], "a:1");
+}

@@ -219,8 +219,7 @@ impl Router {
             needs_credential: config.auth.required,
         };
         let overlays = config.overlays.clone();
-        let rest = config.rest.clone();
-        Self { gate, lists, upstreams, rest, sealer, limits, approvals, overlays, rollouts, shared }
+        Self { gate, lists, upstreams, sealer, limits, approvals, overlays, rollouts, shared }
     }
 }
 

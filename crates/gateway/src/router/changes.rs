@@ -33,6 +33,8 @@ pub struct Changes {
     private: Option<Box<Watching>>,
     /// Whether the endpoint is known to be a view.
     is_view: bool,
+    /// The upstream of `[rest]` at the endpoint, as the first announced content had it.
+    rest: Option<Option<UpstreamId>>,
 }
 
 /// The lists that are visible at one time.
@@ -52,7 +54,7 @@ impl Changes {
         endpoint: String,
         kinds: ListKinds,
     ) -> Self {
-        Self { published, caller, endpoint, kinds, private: None, is_view: false }
+        Self { published, caller, endpoint, kinds, private: None, is_view: false, rest: None }
     }
 
     /// Whether the endpoint is still there: a reload may have removed the view. A view that is not
@@ -63,6 +65,16 @@ impl Changes {
             published.as_ref().map(|now| !now.views.endpoints.serves_all(&self.endpoint));
         self.is_view |= is_served == Some(true);
         !self.is_view || is_served != Some(false)
+    }
+
+    /// Whether a reload has given the endpoint another upstream of `[rest]`, or taken it away.
+    pub(crate) fn has_other_rest(&mut self) -> bool {
+        let published = self.published.borrow();
+        let Some(now) = published.as_ref().map(|now| now.views.endpoints.rest_at(&self.endpoint))
+        else {
+            return false;
+        };
+        self.rest.get_or_insert_with(|| now.cloned()).as_ref() != now
     }
 
     /// The visible lists; `None` until the first list is whole. Marks the newest change as seen.

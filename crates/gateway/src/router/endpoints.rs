@@ -16,6 +16,8 @@ pub struct Endpoints {
     main: (String, Exposure),
     /// By path.
     views: HashMap<String, EndpointView>,
+    /// The upstream of `[rest]`.
+    rest: Option<UpstreamId>,
 }
 
 /// A view, with what was counted for it.
@@ -40,6 +42,7 @@ impl Endpoints {
         Self {
             main: (config.server.path.clone(), config.server.exposure),
             views: config.views.iter().map(by_path).collect(),
+            rest: config.rest.clone(),
         }
     }
 
@@ -161,6 +164,11 @@ impl Endpoints {
     /// Whether an endpoint serves prompts of an upstream.
     pub(super) fn serves_upstream(&self, endpoint: &str, upstream: &UpstreamId) -> bool {
         self.view(endpoint).is_none_or(|view| view.upstreams.contains(upstream))
+    }
+
+    /// The upstream of `[rest]`, if the endpoint serves it.
+    pub(super) fn rest_at(&self, endpoint: &str) -> Option<&UpstreamId> {
+        self.rest.as_ref().filter(|upstream| self.serves_upstream(endpoint, upstream))
     }
 
     /// Whether an endpoint serves a prompt.

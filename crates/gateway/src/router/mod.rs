@@ -107,8 +107,6 @@ pub struct Router {
     lists: Lists,
     /// Keyed by id.
     upstreams: BTreeMap<UpstreamId, Arc<Upstream>>,
-    /// The upstream for what is not prompts.
-    rest: Option<UpstreamId>,
     sealer: Arc<Sealer>,
     limits: Limits,
     approvals: Approvals,
@@ -249,10 +247,8 @@ impl Router {
 
     /// Returns the upstream of `[rest]`, if the endpoint serves it.
     pub(crate) fn rest_at(&self, endpoint: &str) -> Option<RestUpstream<'_>> {
-        let id = self.rest.as_ref()?;
-        let upstream = self.upstreams.get(id)?;
-        let is_served = self.lists.views.endpoints.serves_upstream(endpoint, id);
-        is_served.then_some(RestUpstream { router: self, upstream })
+        let upstream = self.upstreams.get(self.lists.views.endpoints.rest_at(endpoint)?)?;
+        Some(RestUpstream { router: self, upstream })
     }
 
     /// Gets a prompt from its upstream, or its approved snapshot.

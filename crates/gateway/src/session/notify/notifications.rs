@@ -247,7 +247,10 @@ impl NotificationStream {
         }
         loop {
             let visible = self.changes.visible().await;
-            if !self.changes.has_endpoint() {
+            // Notifications of `[rest]` come from the upstream to which the stream is attached.
+            let is_of_other =
+                self.changes.has_other_rest() && !matches!(self.subscriber, Subscriber::Connection);
+            if !self.changes.has_endpoint() || is_of_other {
                 return self.cut();
             }
             if let Some(event) = visible.and_then(|visible| self.list_changed(visible)) {
