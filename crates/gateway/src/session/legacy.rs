@@ -100,8 +100,9 @@ impl LegacySessions {
             self.endpoints.served(endpoint).lists(),
         );
         let drain = self.endpoints.shared.drain.clone();
+        let is_resumed = last_event.is_some();
         let stream = NotificationStream::new(changes, known, dialect, subscriber, drain, end);
-        Ok(self.with_upstreams(stream, endpoint, token.nonce, true))
+        Ok(self.with_upstreams(stream, endpoint, (token.nonce, true), is_resumed))
     }
 
     /// Reads one request or notification of a legacy client.
@@ -271,25 +272,28 @@ impl LegacySessions {
             self.endpoints.served(endpoint).lists(),
         );
         let drain = self.endpoints.shared.drain.clone();
-        let subscriber = Subscriber::Connection;
+        let (subscriber, is_resumed) = (Subscriber::Connection, known.is_some());
         let stream = NotificationStream::new(changes, known, dialect, subscriber, drain, end);
-        self.with_upstreams(stream, endpoint, connection.nonce, false)
+        self.with_upstreams(stream, endpoint, (connection.nonce, false), is_resumed)
     }
 
     /// Adds what comes from upstreams: completed URL elicitations, and changes of `[rest]`. Here
     /// nothing is subscribed to, so a reconnect with other capabilities is announced as well.
-    /// `may_return`: the client may open another stream for the session.
+    /// `may_return`: the client may open another stream for the session. `is_resumed`: it had one
+    /// before.
     fn with_upstreams(
         &self,
         stream: NotificationStream,
         endpoint: &str,
-        session: Nonce,
-        may_return: bool,
+        (session, may_return): (Nonce, bool),
+        is_resumed: bool,
     ) -> NotificationStream {
         let pending = self.endpoints.shared.url_elicitations.clone();
         let stream = stream.counted(self.endpoints.gate.telemetry().clone());
         let lists = RestLists { tools: true, resources: true };
-        let stream = stream.with_rest(self.endpoints.rest_notices(endpoint, lists));
+        let notices = self.endpoints.rest_notices(endpoint, lists);
+        let notices = notices.map(|notices| if is_resumed { notices.resumed() } else { notices });
+        let stream = stream.with_rest(notices);
         let updates = self.endpoints.router.rest_at(endpoint).map(|rest| {
             let updates = rest.updates_of_session(*session.as_bytes(), may_return);
             UpdateNotices::new(rest.id().clone(), updates, Vec::new())

@@ -27,6 +27,14 @@ impl RestNotices {
         Self { changes, lists, announced, due: Instant::now() }
     }
 
+    /// The same for a client whose stream was interrupted: it may have missed a change of each list.
+    pub(crate) fn resumed(mut self) -> Self {
+        let RestChanges { tools, resources } = self.announced;
+        self.announced =
+            RestChanges { tools: tools.wrapping_sub(1), resources: resources.wrapping_sub(1) };
+        self
+    }
+
     /// The lists whose changes are announced.
     pub(crate) fn lists(&self) -> RestLists {
         self.lists
@@ -60,6 +68,17 @@ impl RestNotices {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn after_an_interruption_each_list_is_announced_once() {
+        let (_sender, changes) = watch::channel(RestChanges::default());
+        let lists = RestLists { tools: true, resources: true };
+        let mut notices = RestNotices::new(changes, lists).resumed();
+        let announced = [notices.next().await, notices.next().await];
+        assert_eq!(announced, [TOOLS_LIST_CHANGED, RESOURCES_LIST_CHANGED]);
+        let more = tokio::time::timeout(Duration::ZERO, notices.next()).await;
+        assert!(more.is_err());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_flood_of_changes_is_one_notification_a_second() {
