@@ -4,7 +4,11 @@ use super::*;
 
 /// A server with a tool whose arguments headers repeat.
 async fn annotated(is_modern: bool) -> Upstream {
-    server(is_modern, |asked| match asked.method() {
+    server(is_modern, annotated_tools).await
+}
+
+fn annotated_tools(asked: &Received) -> Option<Scripted> {
+    match asked.method() {
         "tools/list" => {
             let annotated = json!({"type": "object", "properties": {
                 "region": {"type": "string", "x-mcp-header": "Region"},
@@ -18,8 +22,7 @@ async fn annotated(is_modern: bool) -> Upstream {
                 {"name": "zero", "inputSchema": annotated}]})))
         }
         _ => tool_server(asked),
-    })
-    .await
+    }
 }
 
 /// The parameters' headers that the upstream got with each call of a tool.
@@ -59,6 +62,21 @@ async fn headers_for_the_upstream_are_made_from_the_body_in_both_eras() {
     let both =
         vec![pair("mcp-param-region", "=?base64?WsO8cmljaA==?="), pair("mcp-param-limit", "5")];
     assert_eq!(sent(&upstream), [both.clone(), both, vec![], vec![]], "never those of a client");
+}
+
+#[tokio::test]
+async fn tools_that_a_client_has_listed_get_their_headers_also_where_prompts_cannot_be_listed() {
+    let upstream = server(true, |asked| match asked.method() {
+        "prompts/list" => Some(asked.error(-32603, "broken")),
+        _ => annotated_tools(asked),
+    })
+    .await;
+    let gateway = Gateway::start(&(REST.to_owned() + &upstream.patient_table("tools"))).await;
+    let client = gateway.client();
+    client.ask("tools/list", json!({})).await;
+    let client = client.with("Mcp-Param-Region", "eu");
+    client.ask("tools/call", search(json!({"region": "eu"}))).await;
+    assert_eq!(sent(&upstream), [[("mcp-param-region".to_owned(), "eu".to_owned())]]);
 }
 
 #[tokio::test]

@@ -61,6 +61,10 @@ impl Driver {
                 Err(kind) => {
                     let hangs = kind == Kind::Timeout && connection.breaks_on_timeout();
                     let needs_reconnect = hangs || kind.is_of_connection();
+                    if !needs_reconnect {
+                        // A server that cannot list its prompts has its tools.
+                        self.list_tools(&connection).await;
+                    }
                     let pause = self.report_failure(kind, attempts).await;
                     tokio::select! {
                         () = self.sleep_after_failure(pause) => {}

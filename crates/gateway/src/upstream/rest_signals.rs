@@ -1,5 +1,6 @@
 //! Announcements of the upstream of `[rest]` about its tools and resources.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -40,6 +41,17 @@ pub(crate) struct RestChanges {
     pub resources: u64,
 }
 
+/// The tools on a page of `tools/list`, with their names.
+pub(crate) fn tools_of(page: Json<'_>) -> impl Iterator<Item = (Cow<'_, str>, Json<'_>)> {
+    let tools = page.get("tools").into_iter().flat_map(|tools| tools.elements());
+    tools.filter_map(|tool| Some((tool.get("name")?.as_str()?, tool)))
+}
+
+/// The headers that repeat arguments of a tool; `None` if none does.
+pub(crate) fn headers_of(tool: Json<'_>) -> Option<Arc<ParamHeaders>> {
+    tool.get("inputSchema").and_then(ParamHeaders::read).map(Arc::new)
+}
+
 impl Default for RestSignals {
     fn default() -> Self {
         let (changes, _) = watch::channel(RestChanges::default());
@@ -62,6 +74,23 @@ impl RestSignals {
             _ => {}
         }
         method == TOOLS_LIST_CHANGED
+    }
+
+    /// Notes the tools on a page that a client gets: it may call them before they are listed again.
+    /// Of `most` tools no more are noted.
+    pub(crate) fn note_listed(&self, page: Json<'_>, most: usize) {
+        let known = self.tools.load();
+        let new = tools_of(page).filter(|(name, _)| !known.contains_key(&**name));
+        let new = new.take(most.saturating_sub(known.len()));
+        let new: Vec<_> = new.map(|(name, tool)| (name, headers_of(tool))).collect();
+        if new.is_empty() {
+            return;
+        }
+        self.tools.rcu(|known| {
+            let mut known = KnownTools::clone(known);
+            known.extend(new.iter().map(|(name, headers)| (name.to_string(), headers.clone())));
+            known
+        });
     }
 
     /// Notes a tool that hides the one of a prompt. Returns whether that is new.

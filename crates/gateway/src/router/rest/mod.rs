@@ -265,6 +265,10 @@ impl RestUpstream<'_> {
         }
         match self.run(routed, request, cursor, context).await {
             Ok(Reply::Rest(reply)) if elements(reply.result.json(), list).is_some() => {
+                if request.kind == Some(ForeignMethod::ListTools) {
+                    let most = self.upstream.config().settings.max_prompts;
+                    self.upstream.rest_signals().note_listed(reply.result.json(), most);
+                }
                 Ok(reply.result)
             }
             Ok(_) => {

@@ -2,19 +2,17 @@
 //! offered as tools, and headers repeat some of their arguments.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use tokio::time::timeout;
 
 use super::RemoteConnection;
 use super::handshake::RpcRequest;
-use crate::upstream::rest_signals::KnownTools;
+use crate::upstream::rest_signals::{KnownTools, headers_of, tools_of};
 use config::Settings;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
 use domain::json::object::write_members;
 use domain::method::ForeignMethod;
-use domain::param_headers::ParamHeaders;
 
 /// Reads the tools on all pages of `tools/list`, within the limits of a walk.
 ///
@@ -31,12 +29,9 @@ pub(super) async fn known_tools(
         let rpc = RpcRequest { method, params: &params, ..RpcRequest::default() };
         let page = timeout(settings.page_timeout, connection.request(rpc, None)).await;
         let page = page.map_err(|_| Kind::Timeout)??;
-        let listed = page.json().get("tools");
-        for tool in listed.iter().flat_map(|tools| tools.elements()) {
-            let Some(name) = tool.get("name").and_then(Json::as_str) else { continue };
-            let headers = tool.get("inputSchema").and_then(ParamHeaders::read);
-            tools.insert(name.into_owned(), headers.map(Arc::new));
-        }
+        tools.extend(
+            tools_of(page.json()).map(|(name, tool)| (name.into_owned(), headers_of(tool))),
+        );
         let next = page.json().get("nextCursor").and_then(Json::as_str);
         let Some(next) = next.filter(|next| cursors.insert(next.clone().into_owned())) else {
             break;
