@@ -52,13 +52,15 @@ impl ConfigError {
 /// Collector of the mistakes that the reader finds.
 pub(super) struct Mistakes {
     found: RefCell<Vec<Mistake>>,
+    /// Dotted keys of the secrets that are not set.
+    unset: RefCell<Vec<String>>,
     /// Source of each dotted key.
     origins: HashMap<String, Origin>,
 }
 
 impl Mistakes {
     pub(super) fn new(origins: HashMap<String, Origin>) -> Self {
-        Self { found: RefCell::default(), origins }
+        Self { found: RefCell::default(), unset: RefCell::default(), origins }
     }
 
     /// Records a mistake at the dotted `key`.
@@ -66,6 +68,26 @@ impl Mistakes {
         let mistake =
             Mistake { key: key.to_owned(), origin: self.origin(key), message: message.into() };
         self.found.borrow_mut().push(mistake);
+    }
+
+    /// Records that the secret at the dotted `key` is not set.
+    pub(super) fn add_unset(&self, key: &str, message: impl Into<String>) {
+        self.unset.borrow_mut().push(key.to_owned());
+        self.add(key, message);
+    }
+
+    /// Removes the mistakes of secrets below the dotted `table` that are not set, with those that
+    /// the tables around them have for want of the secret.
+    pub(super) fn excuse_unset(&self, table: &str) {
+        let is_below = |key: &str| key.strip_prefix(table).is_some_and(|key| key.starts_with('.'));
+        let unset = self.unset.borrow();
+        let is_excused = |key: &str| {
+            let lacks = |unset: &String| {
+                unset == key || unset.rsplit_once('.').is_some_and(|(around, _)| around == key)
+            };
+            is_below(key) && unset.iter().any(lacks)
+        };
+        self.found.borrow_mut().retain(|mistake| !is_excused(&mistake.key));
     }
 
     /// Returns whether there is a mistake at the dotted `key`.

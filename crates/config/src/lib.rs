@@ -692,6 +692,32 @@ mod tests {
     }
 
     #[test]
+    fn a_disabled_upstream_may_lack_its_secrets_and_is_else_checked() {
+        let unset = "{ env = \"NOT_SET\" }";
+        let store = "transport = \"langfuse\"\nurl = \"https://up.example\"\n";
+        let key = "oauth = { client_id = \"g\", token_url = \"https://id.example/t\", private_key";
+        for credential in [
+            format!("bearer = {unset}"),
+            format!("header = \"X-Key\", value = {unset}"),
+            "bearer = { file = \"no-such-file\" }".to_owned(),
+            format!("{key} = {unset} }}"),
+        ] {
+            let secrets = format!("webhook_secret = {unset}\ncredential = {{ {credential} }}\n");
+            let off = format!("[upstreams.off]\nenabled = false\n{store}{secrets}");
+            assert_eq!(parse(&off).map_err(|error| error.to_string()).err(), None);
+            let both = mistakes(&format!("{off}[upstreams.on]\n{store}{secrets}"));
+            assert!(both.len() >= 2, "{both:#?}");
+            assert!(both.iter().all(|line| line.contains("upstreams.on.")), "{both:#?}");
+            let wrong = mistakes(&format!("{}lisen = 1\n", off.replace("https", "ftp")));
+            let of_url = |line: &String| line.contains("upstreams.off.url: must be");
+            assert!(wrong.iter().any(of_url) && wrong.last().unwrap().contains("lisen"));
+        }
+        let git = "[upstreams.off]\nenabled = false\ntransport = \"git\"\n\
+                   url = \"https://up.example/r\"\ncredential = { user = \"u\", password = ";
+        assert!(parse(&format!("{git}{unset} }}\n")).is_ok());
+    }
+
+    #[test]
     fn an_upstream_inherits_the_defaults_and_overrides_them() {
         let config = parse(
             "[defaults]\ntimeout = \"7s\"\npoll = \"0s\"\n\

@@ -382,10 +382,12 @@ pub(super) fn read_all(root: &mut Section<'_>) -> Upstreams {
         let upstream = read(id.clone(), &mut section, &base, base_server_requests);
         let mode = approval(&mut section, upstream.as_ref().map(|upstream| &upstream.settings));
         modes.extend(mode.map(|mode| (id.clone(), mode)));
-        section.finish();
         if !enabled {
+            // It may be disabled until they are set.
+            section.excuse_unset_secrets();
             disabled.push(id);
         }
+        section.finish();
         let Some(upstream) = upstream.filter(|_| enabled) else {
             continue;
         };

@@ -103,7 +103,7 @@ impl Section<'_> {
             self.mistake(key, format!("must be {ALLOWED}"));
             return None;
         };
-        let secret = match field.as_str() {
+        let found = match field.as_str() {
             "value" => {
                 self.check_plain(key, text);
                 Ok(text.clone())
@@ -117,8 +117,17 @@ impl Section<'_> {
                 .read_file(self.context.base.join(text))
                 .map(|content| content.trim_end().to_owned())
                 .map_err(|error| format!("cannot read {text}: {error}")),
-            _ => Err(format!("must be {ALLOWED}")),
+            _ => {
+                self.mistake(key, format!("must be {ALLOWED}"));
+                return None;
+            }
         };
-        secret.map(Secret::new).map_err(|message| self.mistake(key, message)).ok()
+        let unset = |message: String| self.context.mistakes.add_unset(&self.path(key), message);
+        found.map(Secret::new).map_err(unset).ok()
+    }
+
+    /// Removes the mistakes of secrets in this table, and the tables in it, that are not set.
+    pub(crate) fn excuse_unset_secrets(&self) {
+        self.context.mistakes.excuse_unset(&self.path);
     }
 }
