@@ -192,6 +192,18 @@ async fn commands_ask_the_running_gateway_and_start_their_own_only_offline() {
 }
 
 #[tokio::test]
+async fn status_shows_what_would_wait_while_a_gateway_runs_with_approvals_off() {
+    let up = Changeable::start().await;
+    let folder = Folder::new(&(ADMIN.to_owned() + &up.upstream.table("up")));
+    let (process, _) = Process::serve_admin(folder.path(), &[]).await;
+    let running = run(&folder, &["approvals", "status"]).await;
+    let offline = run(&folder, &["approvals", "status", "--offline"]).await;
+    assert_eq!((running.0, &running.1), (offline.0, &offline.1), "{running:?}");
+    assert!(running.1.contains("up__p   pending"), "{running:?}");
+    process.stop().await;
+}
+
+#[tokio::test]
 async fn an_approved_prompt_is_withdrawn_and_only_what_waits_is_rejected() {
     let up = Changeable::start().await;
     let folder = Folder::new(&(enforced("") + &up.upstream.table("up")));

@@ -301,9 +301,17 @@ async fn may_ask(url: &str, need: Need) -> bool {
         return false;
     }
     match fetch_once(url, PATH).await {
-        Ok(document) => need != Need::Decisions || document["takesDecisions"] == true,
+        Ok(document) => {
+            has_states(&document) && (need != Need::Decisions || document["takesDecisions"] == true)
+        }
         Err(_) => false,
     }
+}
+
+/// Whether a running gateway compares prompts: with approvals off it has none to show.
+fn has_states(document: &Value) -> bool {
+    let is_empty = document["prompts"].as_array().is_none_or(Vec::is_empty);
+    !(is_empty && document["lock"] == "none")
 }
 
 async fn decide_there(
