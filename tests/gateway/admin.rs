@@ -168,3 +168,19 @@ async fn while_it_drains_it_is_shown_and_not_ready_and_a_person_sees_a_table() {
     assert!(why["why"][0].as_str().unwrap().starts_with("draining"), "{code} {why}");
     drop(listen);
 }
+
+#[tokio::test]
+async fn a_refused_change_names_the_keys_it_needs_and_approvals_only_where_it_is_one() {
+    let gateway = Gateway::start("[admin]\nlisten = \"127.0.0.1:0\"\n").await;
+    for (method, path, is_decision) in [
+        ("PUT", "/api/v1/labels/lib__refund/production", false),
+        ("POST", "/api/v1/reload", false),
+        ("POST", "/api/v1/approvals/approve", true),
+    ] {
+        let reply = gateway.admin().send(method, path, &[], b"{}").await;
+        let said = String::from_utf8_lossy(&reply.body).into_owned();
+        assert_eq!(reply.status, 403, "{path}: {said}");
+        assert!(said.contains("set admin.write = true and admin.token"), "{path}: {said}");
+        assert_eq!(said.contains("promptgate approvals"), is_decision, "{path}: {said}");
+    }
+}

@@ -353,9 +353,11 @@ impl AdminServer {
             Role::Approver if self.config.write => {
                 "you are no approver: sign in with admin.token, or ask for a group of admin.oidc.approvers"
             }
-            Role::Approver => {
-                "the admin API is read-only; set admin.write = true (versions of prompts can also be decided on with `promptgate approvals`)"
+            Role::Approver if route.is_of_approvals() => {
+                "the admin API is read-only; set admin.write = true and admin.token (versions of \
+                 prompts can also be decided on with `promptgate approvals`)"
             }
+            Role::Approver => "the admin API is read-only; set admin.write = true and admin.token",
             Role::Viewer | Role::Tester => {
                 "you are no tester: sign in with admin.token, or ask for a group of admin.oidc.testers"
             }

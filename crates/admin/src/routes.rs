@@ -173,6 +173,13 @@ static ROUTES: [Route; 59] = [
     get("/connect", VIEWER, Handler::Page(ConsolePage::Connect)),
 ];
 
+impl Route {
+    /// Whether the route decides on versions of prompts.
+    pub(super) fn is_of_approvals(&self) -> bool {
+        matches!(self.handler, Handler::Decide(_) | Handler::Form(ConsoleForm::Decide))
+    }
+}
+
 impl Handler {
     fn part(&self) -> RoutePart {
         match self {
