@@ -17,7 +17,9 @@ use domain::fault::excerpt;
 use domain::method::Method;
 use domain::overlay;
 use domain::rights::PromptRef;
+use domain::skill;
 use gateway::upstream::library::{LibraryLabels, LibrarySnapshot};
+use gateway::upstream::prompt_list::PromptList;
 
 /// Prints for each method whether the caller may use the prompt, and which overlays change it.
 /// Reads the configuration, the lock file and libraries; no upstream is called. A gateway that runs
@@ -37,13 +39,14 @@ pub(super) fn run(query: &Explain) -> Result<(), Failure> {
     let caller = caller(&config, &query.caller, &query.groups);
     let _ = write!(
         out,
-        "caller {} in groups {:?}, prompt {} of upstream {}",
+        "caller {} in groups {:?}, {} {} of upstream {}",
         printable(caller.id()),
         caller.groups(),
+        prompt.kind.as_str(),
         printable(&prompt.raw_name),
         prompt.upstream
     );
-    explain_file(&config, &prompt, &mut out);
+    explain_file(&prompt, &mut out);
     explain_approval(&config, &prompt, &mut out);
     match &config.access {
         Some(access) => explain_access(&access.rules, &caller, prompt.as_ref(), &mut out),
@@ -97,22 +100,12 @@ fn left_out_of(
 
 /// Says that no file of a library has the prompt as it should be, and why: the running gateway may
 /// not have read the file yet.
-fn explain_file(config: &Config, prompt: &ExplainedPrompt, out: &mut String) {
-    let upstream = config.upstreams.iter().find(|u| u.id.as_str() == prompt.upstream);
-    let Some(upstream) = upstream else { return };
-    let Transport::Library(library) = &upstream.transport else { return };
-    let labels = LibraryLabels::new(&library.label);
-    let Ok(LibrarySnapshot { listed, .. }) =
-        LibrarySnapshot::load(&library.folder, upstream.id.as_str(), &upstream.settings, &labels)
-    else {
-        return;
-    };
-    if listed.prompts.iter().any(|listed| listed.name == prompt.raw_name) {
-        return;
-    }
-    let _ = write!(out, "\n  No valid file of the library has this prompt.");
+fn explain_file(prompt: &ExplainedPrompt, out: &mut String) {
+    let Some(files) = prompt.files.as_ref().filter(|_| !prompt.is_listed()) else { return };
+    let kind = prompt.kind.as_str();
+    let _ = write!(out, "\n  No valid file of the library has this {kind}.");
     let named = format!("{:?}", prompt.raw_name);
-    for prompt in listed.malformed.iter().filter(|prompt| prompt.reason.contains(&named)) {
+    for prompt in files.malformed.iter().filter(|prompt| prompt.reason.contains(&named)) {
         let _ = write!(out, "\n  It is left out: {}", printable(&prompt.reason));
     }
 }
@@ -123,7 +116,7 @@ fn explain_approval(config: &Config, prompt: &ExplainedPrompt, out: &mut String)
         let lock = config.approvals.store.path().display();
         let state = prompt.state.as_str();
         let _ = write!(out, "\n  {state} in {lock}, whatever its upstream offers at present");
-        let approvals = config.approvals.lock.of_upstream(ApprovalKind::Prompt, &prompt.upstream);
+        let approvals = config.approvals.lock.of_upstream(prompt.kind, &prompt.upstream);
         let approved = approvals.and_then(|approvals| approvals.get(&prompt.raw_name));
         if let Some(approved) = approved.and_then(|approval| approval.approved.as_ref()) {
             let class = approved.version.class();
@@ -171,32 +164,51 @@ fn caller(config: &Config, id: &str, more: &[String]) -> Caller {
     Caller::in_groups(id, &groups)
 }
 
-/// A prompt at its upstream.
+/// A prompt or skill at its upstream.
 struct ExplainedPrompt {
+    kind: ApprovalKind,
     upstream: String,
+    /// Of a skill, and of the prompt that stands for it, the path of the skill.
     raw_name: String,
     /// As the lock file has it.
     state: ApprovalState,
+    /// The files of a library that can be read.
+    files: Option<PromptList>,
 }
 
 impl ExplainedPrompt {
     fn as_ref(&self) -> PromptRef<'_> {
         PromptRef { upstream: &self.upstream, raw_name: &self.raw_name, state: self.state }
     }
+
+    /// Whether a file of the library has it.
+    fn is_listed(&self) -> bool {
+        self.files.as_ref().is_some_and(|files| match self.kind {
+            ApprovalKind::Prompt => files.prompts.iter().any(|one| one.name == self.raw_name),
+            ApprovalKind::Skill => files.skills.iter().any(|one| *one.path == *self.raw_name),
+        })
+    }
 }
 
-/// Splits a public name, and undoes what overlays rename. A name without a known prefix belongs to
-/// the upstream with an empty prefix, if there is exactly one.
+/// Splits a public name or the URI of a skill, and undoes what overlays rename. A name without a
+/// known prefix belongs to the upstream with an empty prefix, if there is exactly one.
 fn target(config: &Config, name: &str) -> Result<ExplainedPrompt, Failure> {
+    let (kind, claimed, name) = match name.strip_prefix(skill::SCHEME) {
+        Some(path) => {
+            let path = skill_path(path)?;
+            (ApprovalKind::Skill, path.split_once('/'), path)
+        }
+        None => (ApprovalKind::Prompt, config.naming.claimed(name), name),
+    };
     let upstreams = config.upstreams.iter();
-    if let Some((prefix, listed_name)) = config.naming.claimed(name)
+    if let Some((prefix, listed_name)) = claimed
         && let Some(upstream) = upstreams.clone().find(|u| u.prefix.as_str() == prefix)
     {
-        return Ok(at(config, upstream, listed_name));
+        return Ok(at(config, kind, upstream, listed_name));
     }
     let bare: Vec<_> = upstreams.filter(|upstream| upstream.prefix.is_bare()).collect();
     match bare.as_slice() {
-        [upstream] => Ok(at(config, upstream, name)),
+        [upstream] => Ok(at(config, kind, upstream, name)),
         _ => Err(Failure::usage(format!(
             "The prefix of {} belongs to no upstream of the configuration. Give the public name, as \
              `promptgate list` shows it.",
@@ -205,8 +217,44 @@ fn target(config: &Config, name: &str) -> Result<ExplainedPrompt, Failure> {
     }
 }
 
-fn at(config: &Config, upstream: &UpstreamSettings, listed_name: &str) -> ExplainedPrompt {
+/// The path of a skill in the URI of its `SKILL.md`, of which the scheme was removed.
+fn skill_path(path: &str) -> Result<&str, Failure> {
+    let path = path.strip_suffix(skill::SKILL_FILE).and_then(|path| path.strip_suffix('/'));
+    path.ok_or_else(|| {
+        let message = "Give the URI of the SKILL.md of a skill, as `promptgate list --skills` \
+                       shows it: all files of a skill have its rights.";
+        Failure::usage(message)
+    })
+}
+
+fn at(
+    config: &Config,
+    kind: ApprovalKind,
+    upstream: &UpstreamSettings,
+    listed_name: &str,
+) -> ExplainedPrompt {
+    let explained = |kind, raw_name: String, files| {
+        let state = config.approvals.known_state(kind, &upstream.id, &raw_name);
+        ExplainedPrompt { kind, upstream: upstream.id.to_string(), raw_name, state, files }
+    };
+    let files = library_files(upstream);
+    let skills = files.iter().filter(|_| upstream.skills_as_prompts).flat_map(|all| &all.skills);
+    let stands_for = skills.into_iter().find(|skill| skill.name() == listed_name);
+    let stands_for = stands_for.map(|skill| skill.path.to_string());
     let raw_name = overlay::raw_name(&config.overlays, &upstream.id, listed_name);
-    let state = config.approvals.known_state(&upstream.id, &raw_name);
-    ExplainedPrompt { upstream: upstream.id.to_string(), raw_name, state }
+    let named = explained(kind, raw_name, files);
+    match stands_for {
+        // The prompt that stands for a skill has the rights and the approval of the skill.
+        Some(path) if !named.is_listed() => explained(ApprovalKind::Skill, path, named.files),
+        _ => named,
+    }
+}
+
+/// Reads the files of a library; `None` for other upstreams.
+fn library_files(upstream: &UpstreamSettings) -> Option<PromptList> {
+    let Transport::Library(library) = &upstream.transport else { return None };
+    let labels = LibraryLabels::new(&library.label);
+    let (id, settings) = (upstream.id.as_str(), &upstream.settings);
+    let snapshot = LibrarySnapshot::load(&library.folder, id, settings, &labels);
+    snapshot.ok().map(|snapshot| snapshot.listed)
 }

@@ -253,6 +253,27 @@ async fn get_names_unknown_arguments_choices_and_prompts() {
     assert!(text(&output.stdout).contains("x sped"), "the prompt decides: {output:?}");
 }
 
+#[test]
+fn a_skill_is_explained_by_its_uri_and_by_the_prompt_that_stands_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(folder.path().join("lib/acme/refunds")).unwrap();
+    let skill = "---\nname: refunds\ndescription: Refunds\n---\nRefund it.\n";
+    std::fs::write(folder.path().join("lib/acme/refunds/SKILL.md"), skill).unwrap();
+    let toml = "[[access.rules]]\nallow = [\"list\", \"get\"]\nprompts = [\"acme/refunds\"]\n\
+        [upstreams.lib]\ntransport = \"library\"\npath = \"lib\"\nexpose_skills = [\"prompts\"]\n";
+    std::fs::write(folder.path().join("gateway.toml"), toml).unwrap();
+    let explain = |name: &str| run(folder.path(), &["explain", "ada", name]);
+    let said = text(&explain("lib__refunds").stdout);
+    assert!(said.contains("skill acme/refunds of upstream lib"), "{said}");
+    assert!(said.contains("get      allowed") && !said.contains("No valid file"), "{said}");
+    assert_eq!(text(&explain("skill://lib/acme/refunds/SKILL.md").stdout), said);
+    let said = text(&explain("skill://lib/acme/nope/SKILL.md").stdout);
+    assert!(said.contains("No valid file of the library has this skill."), "{said}");
+    let other = explain("skill://lib/acme/refunds/limits.md");
+    assert_eq!(other.status.code(), Some(64), "{other:?}");
+    assert!(text(&other.stderr).contains("URI of the SKILL.md of a skill"), "{other:?}");
+}
+
 #[tokio::test]
 async fn a_url_without_a_path_finds_the_endpoint() {
     let folder = tempfile::tempdir().unwrap();

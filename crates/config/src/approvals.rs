@@ -57,9 +57,14 @@ impl ApprovalRules {
         self.modes.get(upstream).copied().unwrap_or(self.mode)
     }
 
-    /// Returns the state of a prompt as the lock file has it, whatever its upstream offers.
-    pub fn known_state(&self, upstream: &UpstreamId, raw_name: &str) -> ApprovalState {
-        let approvals = self.lock.of_upstream(ApprovalKind::Prompt, upstream.as_str());
+    /// Returns the state of a prompt or skill as the lock file has it, whatever its upstream offers.
+    pub fn known_state(
+        &self,
+        kind: ApprovalKind,
+        upstream: &UpstreamId,
+        raw_name: &str,
+    ) -> ApprovalState {
+        let approvals = self.lock.of_upstream(kind, upstream.as_str());
         match (self.mode_of(upstream), approvals.and_then(|approvals| approvals.get(raw_name))) {
             (Mode::Off, _) => ApprovalState::Unchecked,
             (_, Some(approval)) if approval.approved.is_some() => ApprovalState::Approved,

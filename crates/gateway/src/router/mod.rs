@@ -572,7 +572,7 @@ impl Router {
         let missing = catalog.incomplete.iter().find(is_missing)?;
         self.lists.views.endpoints.serves_unlisted(&call.endpoint, id, name).then(|| {
             let raw_name = overlay::raw_name(&self.overlays, id, listed_name);
-            let state = self.approvals.rules.known_state(id, &raw_name);
+            let state = self.approvals.rules.known_state(ApprovalKind::Prompt, id, &raw_name);
             Unlisted { upstream: id, raw_name, state, kind: missing.kind.clone() }
         })
     }
