@@ -9,6 +9,7 @@ use super::output::{printable, terminal_width};
 use super::reach::Reach;
 use config::Settings;
 use domain::call::ForwardedMeta;
+use domain::fault::UpstreamFaultKind as Kind;
 use domain::server_request::ClientCapabilities;
 use domain::skill::Skill;
 use gateway::upstream::call::request::{RequestParams, UpstreamRequest};
@@ -39,6 +40,9 @@ fn entry(skill: &Skill) -> Value {
     serde_json::from_str(&skill.canonical()).unwrap_or_default()
 }
 
+/// `data.reason` of a file that does not exist, or that the caller may not read.
+const UNKNOWN_SKILL: &str = r#""reason":"unknown_resource""#;
+
 /// Gets a file of a skill.
 ///
 /// # Errors
@@ -60,7 +64,13 @@ pub(super) fn get(
         progress: false,
         log_level: None,
     };
-    let result = call(&url, async |client| client.call(&request).await)?;
+    let result = call(&url, async |client| match client.call(&request).await {
+        Err(Kind::Error { data: Some(data), .. }) if data.contains(UNKNOWN_SKILL) => Ok(Err(
+            printable(&format!("There is no skill `{uri}`. `promptgate list --skills` shows all.")),
+        )),
+        answer => answer.map(Ok),
+    })?;
+    let result = result.map_err(Failure::new)?;
     let result: Value = serde_json::from_str(result.json().text()).unwrap_or_default();
     let content = &result["contents"][0];
     let text = match (content["text"].as_str(), content["blob"].as_str()) {

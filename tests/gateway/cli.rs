@@ -229,8 +229,11 @@ async fn list_takes_a_pattern_and_an_upstream() {
 }
 
 #[tokio::test]
-async fn get_names_unknown_arguments_choices_and_prompts() {
+async fn get_names_unknown_arguments_choices_prompts_and_skills() {
     let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(folder.path().join("lib/tea")).unwrap();
+    let skill = "---\nname: tea\ndescription: Makes tea\n---\nBoil water.\n";
+    std::fs::write(folder.path().join("lib/tea/SKILL.md"), skill).unwrap();
     let _process = serve_toml(folder.path(), "").await;
     for (arguments, said) in [
         (
@@ -241,6 +244,10 @@ async fn get_names_unknown_arguments_choices_and_prompts() {
         (&["lib__reveiw"], "There is no prompt `lib__reveiw`; did you mean `lib__review`"),
         (&["zzz"], "There is no prompt `zzz`. `promptgate list` shows all."),
         (&["review"], "did you mean `lib__review` or `o__review`?"),
+        (
+            &["skill://lib/nope/SKILL.md"],
+            "There is no skill `skill://lib/nope/SKILL.md`. `promptgate list --skills` shows all.",
+        ),
     ] {
         let output = run(folder.path(), &[&["get"], arguments].concat());
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
