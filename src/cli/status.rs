@@ -31,7 +31,14 @@ pub(super) fn run(admin: &AdminApi) -> Result<(), Failure> {
         // An older gateway has none.
         let cluster = cluster.unwrap_or_default();
         let upstreams = &upstreams["upstreams"];
-        Ok::<_, Failure>(json!({"status": status, "upstreams": upstreams, "cluster": cluster}))
+        let mut rows = upstreams.as_array().into_iter().flatten();
+        let unnamed = match rows.any(|row| unlisted_count(row) > 0) {
+            true => unnamed(&fetch(&egress, &url, "/api/v1/catalog").await?),
+            false => Vec::new(),
+        };
+        Ok::<_, Failure>(json!({
+            "status": status, "upstreams": upstreams, "cluster": cluster, "unnamed": unnamed
+        }))
     })?;
     admin.output.print(&state, &text(&state))?;
     if state["status"]["ready"] == true {
@@ -244,17 +251,42 @@ pub(super) async fn waiting_lines(url: &str) -> Vec<String> {
     upstreams["upstreams"].as_array().into_iter().flatten().filter_map(awaiting).collect()
 }
 
-/// Says how many prompts of an upstream are not listed.
-fn unlisted(row: &Value) -> Option<String> {
-    let (has, listed) = (row["prompts"].as_u64()?, row["listed"].as_u64()?);
-    let held = row["held"].as_u64().unwrap_or_default();
-    let count = has.checked_sub(listed + held).filter(|count| *count > 0)?;
+/// The elements of the list of an upstream that are neither listed nor held.
+fn unlisted_count(row: &Value) -> u64 {
+    let count = |member: &str| row[member].as_u64().unwrap_or_default();
+    count("prompts").saturating_sub(count("listed") + count("held"))
+}
+
+/// Most elements without a name of one upstream whose reasons are shown.
+const MAX_UNNAMED: usize = 10;
+
+/// The elements that are left out of a catalog and have no name: most are no prompts, such as
+/// `labels.toml`.
+fn unnamed(catalog: &Value) -> Vec<Value> {
+    let left_out = catalog["leftOut"].as_array().into_iter().flatten();
+    left_out.filter(|one| one["name"] == "").cloned().collect()
+}
+
+/// Says how many prompts of an upstream are not listed, and why others that have no name are left
+/// out.
+fn unlisted(row: &Value, unnamed: &Value) -> Vec<String> {
     let upstream = row["upstream"].as_str().map(printable).unwrap_or_default();
-    let dial = if row["transport"] == "library" { "" } else { " --dial" };
-    Some(format!(
-        "{upstream}: {count} of {has} prompts are not listed; `promptgate check{dial}` says which, \
-         unless an overlay drops them"
-    ))
+    let unnamed = unnamed.as_array().into_iter().flatten();
+    let own = unnamed.filter(|one| one["upstream"] == row["upstream"]);
+    let reasons = own.filter_map(|one| one["reason"].as_str()).take(MAX_UNNAMED);
+    let mut lines: Vec<_> =
+        reasons.map(|reason| format!("{upstream}: {}", printable(reason))).collect();
+    let without_name = lines.len() as u64;
+    let count = unlisted_count(row).saturating_sub(without_name);
+    if count > 0 {
+        let has = row["prompts"].as_u64().unwrap_or_default().saturating_sub(without_name);
+        let dial = if row["transport"] == "library" { "" } else { " --dial" };
+        lines.push(format!(
+            "{upstream}: {count} of {has} prompts are not listed; `promptgate check{dial}` says \
+             which, unless an overlay drops them"
+        ));
+    }
+    lines
 }
 
 fn text(state: &Value) -> String {
@@ -325,7 +357,7 @@ fn text(state: &Value) -> String {
             let _ = write!(out, "{separator}{line}");
             separator = "\n";
         }
-        if let Some(line) = unlisted(row) {
+        for line in unlisted(row, &state["unnamed"]) {
             let _ = write!(out, "{separator}{line}");
             separator = "\n";
         }

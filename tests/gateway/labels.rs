@@ -324,3 +324,28 @@ async fn commands_move_labels_with_a_gateway_and_without_one() {
     }
     process.stop().await;
 }
+
+#[tokio::test]
+async fn status_says_what_is_wrong_with_labels_and_counts_that_as_no_prompt() {
+    let library = Library::new(LABELS);
+    let folder = library.folder.path();
+    fs::write(folder.join("gateway.toml"), library.table()).unwrap();
+    let (process, _) = Process::serve_admin(folder, &[]).await;
+    let status = async || {
+        let mut command = tokio::process::Command::from(command(folder, &["status"]));
+        let output = command.output().await.unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for (labels, expected) in [
+        ("[refund\n", "labels.toml:1:"),
+        ("[refund]\nproduction = 9\n", "production of refund is version 9"),
+    ] {
+        library.write("labels.toml", labels);
+        let said = eventually(status, |said| said.contains("lib: ")).await;
+        let line = said.lines().find(|line| line.starts_with("lib: ")).unwrap();
+        assert!(line.contains(expected) && !said.contains("not listed"), "{said}");
+        library.write("labels.toml", LABELS);
+        eventually(status, |said| !said.contains("lib: ")).await;
+    }
+    process.stop().await;
+}
