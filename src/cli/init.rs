@@ -17,8 +17,10 @@ const PROMPT: &str = include_str!("init/explain-code.md");
 const LIBRARY: (&str, &str) =
     ("# Prompts from Markdown files.", "# A prompt server over Streamable HTTP");
 
-/// Files that a gateway writes at run time: keys, what people did, and sign-ins.
-const IGNORED: [&str; 5] = ["/audit.key", "/audit*/", "/git/", "/usage*/", "/logins/"];
+/// Files that a gateway writes at run time: keys, what people did, and sign-ins. The token is that
+/// of docs/first-hour.md.
+const IGNORED: [&str; 6] =
+    ["/admin-token", "/audit.key", "/audit*/", "/git/", "/usage*/", "/logins/"];
 
 pub(super) fn run(from: Option<&Path>) -> Result<(), Failure> {
     if let Some(host) = from {
@@ -65,8 +67,10 @@ fn ignore(path: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let separator = if before.is_empty() || before.ends_with('\n') { "" } else { "\n" };
-    let added =
-        format!("{separator}# What promptgate writes while it runs.\n{}\n", missing.join("\n"));
+    let added = format!(
+        "{separator}# Keys, and what promptgate writes while it runs.\n{}\n",
+        missing.join("\n")
+    );
     let file = OpenOptions::new().append(true).create(true).open(path);
     file.and_then(|mut file| file.write_all(added.as_bytes())).map_err(|e| failure(path, &e))
 }
@@ -110,7 +114,7 @@ mod tests {
         fs::write(&file, "target\n/audit.key").unwrap();
         ignore(&file).unwrap();
         let text = fs::read_to_string(&file).unwrap();
-        assert!(text.starts_with("target\n/audit.key\n# What"), "{text}");
+        assert!(text.starts_with("target\n/audit.key\n# Keys, and what"), "{text}");
         assert_eq!(text.matches("/audit.key").count(), 1);
     }
 

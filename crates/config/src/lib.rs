@@ -769,7 +769,8 @@ mod tests {
         let starts = [
             "gateway.toml:2: server.lisen: unknown key; did you mean `listen`?",
             "gateway.toml:3: server.path: must be a path such as",
-            "gateway.toml:4: server.seal_key: environment variable NOT_SET is not set",
+            "gateway.toml:4: server.seal_key: environment variable NOT_SET is not set: set it, for \
+             which a running gateway needs a restart, or use { file",
             "gateway.toml:6: server.limits.body_size: must be a size such as",
             "gateway.toml:7: server.limits.streams: must be a whole number from 1 to 1000000",
             "gateway.toml:9: naming.separator: must be 1 to 8 visible",

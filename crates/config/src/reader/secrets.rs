@@ -110,7 +110,8 @@ impl Section<'_> {
             }
             "env" => self.variable(text).ok_or_else(|| {
                 format!(
-                    "environment variable {text} is not set: set it, or use {{ file = \"path\" }}"
+                    "environment variable {text} is not set: set it, for which a running gateway \
+                     needs a restart, or use {{ file = \"path\" }}"
                 )
             }),
             "file" => self
