@@ -271,7 +271,7 @@ async fn a_commit_or_a_tag_without_a_trusted_signature_is_refused_and_the_last_g
     let log = super::audit::Log::new();
     let toml = log.table() + &repository.table(&keys);
     let gateway = Gateway::start(&toml).await;
-    fails(&gateway, "has no signature of one of the trusted_keys").await;
+    fails(&gateway, "trusted_keys: sign it (`git commit --amend -S`").await;
     assert_eq!(text(&gateway).await, None, "unsigned, and none before");
     repository.signed(&ada, &["commit", "-q", "--amend", "-S", "-m", "signed"]);
     serves(&gateway, "one").await;

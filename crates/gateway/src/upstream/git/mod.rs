@@ -352,7 +352,10 @@ impl GitSource {
                     "`ssh-keygen`, which checks signatures, is not installed: install OpenSSH";
                 return Err(Kind::Unavailable(missing.to_owned()));
             }
-            Err(_) => "has no signature of one of the trusted_keys",
+            Err(_) => {
+                "has no signature of one of the trusted_keys: sign it (`git commit --amend -S`, or \
+                 `git tag -f -s`), or add the key to that file"
+            }
         };
         let refused = format!("the {what} {object} {why}");
         if is_news(&self.last_refused, object) {
