@@ -234,6 +234,9 @@ async fn skills_are_found_and_read_with_tools_in_both_eras() {
                 let refused = called("read_skill", arguments).await;
                 assert_eq!(refused["isError"], true, "{refused}");
                 assert_eq!(refused["_meta"]["promptgate/reason"], reason, "{refused}");
+                let said = refused["content"][0]["text"].as_str().unwrap();
+                let leads_on = reason != "unknown_resource" || said.contains("find_skill");
+                assert!(leads_on, "a model has tools: {said}");
             }
         }
     }

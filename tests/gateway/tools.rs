@@ -324,7 +324,7 @@ async fn faults_that_a_model_can_act_on_are_results_and_others_are_errors() {
             "invalid_params",
             "`arguments.code` must be a string",
         ),
-        (json!({"name": "up__never"}), "unknown_prompt", "unknown prompt"),
+        (json!({"name": "up__never"}), "unknown_prompt", "find it with find_prompt"),
         (json!({"name": "up__broken"}), "upstream_error", "out of ink"),
     ] {
         let result = call(&client, "use_prompt", arguments.clone()).await;

@@ -104,7 +104,7 @@ const FOUND_SKILLS: &str = r#"{"type":"object","properties":{"skills":{"type":"a
 
 const READ_INPUT: &str = r#"{"type":"object","properties":{"name":{"type":"string","description":"Name of the skill, as find_skill returns it"},"file":{"type":"string","description":"Path of a file of the skill; its instructions without it"}},"required":["name"]}"#;
 
-const FIND_INPUT: &str = r#"{"type":"object","properties":{"query":{"type":"string","description":"Words to look for in names, titles and descriptions; all prompts without it"},"cursor":{"type":"string","description":"The nextCursor of the page before"}}}"#;
+const FIND_INPUT: &str = r#"{"type":"object","properties":{"query":{"type":"string","description":"Words to look for in names, titles and descriptions; all without it"},"cursor":{"type":"string","description":"The nextCursor of the page before"}}}"#;
 
 const FIND_OUTPUT: &str = r#"{"type":"object","properties":{"prompts":{"type":"array","items":{"type":"object","properties":{"name":{"type":"string"},"title":{"type":"string"},"description":{"type":"string"},"arguments":{"type":"array","items":{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}}},"required":["name"]}},"nextCursor":{"type":"string"}},"required":["prompts"]}"#;
 

@@ -490,7 +490,17 @@ impl Dialect {
                     meta.text("promptgate/correlationId", &id.to_string());
                 }
             });
-            write_error(&error_code::message(fault), result);
+            // A model has tools, and neither a list of prompts nor one of resources.
+            let message = match fault {
+                Fault::Request(RequestFault::UnknownPrompt) => {
+                    "unknown prompt; find it with find_prompt, or list the tools again".into()
+                }
+                Fault::Request(RequestFault::UnknownResource { .. }) => {
+                    "unknown skill or file; find it with find_skill".into()
+                }
+                fault => error_code::message(fault),
+            };
+            write_error(&message, result);
         });
         out
     }
