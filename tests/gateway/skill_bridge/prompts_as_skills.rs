@@ -258,3 +258,25 @@ async fn a_withheld_prompt_is_no_skill_and_an_approved_text_is_one_of_any_upstre
     eventually(listed, |status| *status == 404).await;
     process.stop().await;
 }
+
+#[tokio::test]
+async fn a_withheld_skill_keeps_its_uri_before_a_prompt() {
+    let (toml, _library) = library(&[
+        ("taken.md", &prompt("taken")),
+        ("taken/SKILL.md", "---\nname: taken\ndescription: own\n---\nOwn."),
+        ("free.md", &prompt("free")),
+    ]);
+    let folder = Folder::new(&(enforced("") + AS_SKILLS + &toml));
+    let (process, _admin) = Process::serve_admin(folder.path(), &[]).await;
+    for name in ["lib__taken", "lib__free"] {
+        let said = folder.approvals(&["approve", name, "--yes", "--why", "first"]).await;
+        assert_eq!(said.code, Some(0), "{said:?}");
+    }
+    let client = process.client();
+    let listed = async || client.modern("skills/list", json!({})).await.json();
+    let listed = eventually(listed, |listed| listed["result"]["skills"].is_array()).await;
+    let skills = listed["result"]["skills"].as_array().unwrap().iter();
+    let uris: Vec<_> = skills.map(|skill| skill["uri"].as_str().unwrap()).collect();
+    assert_eq!(uris, ["skill://lib/free/SKILL.md"], "what is held is not served as another");
+    process.stop().await;
+}

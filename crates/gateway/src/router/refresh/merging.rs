@@ -212,7 +212,8 @@ impl Refresh {
         segments.push(Arc::new(writer.finish()));
         segments.retain(|segment| !segment.is_empty());
         left_out.extend(self.left_out(&members, merged.left_out));
-        let (with_prompts, unbridged) = of_prompts::merge(&own, &served, &prefixes);
+        let skills_of = (&*own, &*self.offered_skills(&members));
+        let (with_prompts, unbridged) = of_prompts::merge(skills_of, &served, &prefixes);
         left_out.extend(unbridged);
         let texts = self.groups.texts(&segments);
         Group { made_of, segments, skills, with_prompts, left_out, texts }
@@ -242,6 +243,15 @@ impl Refresh {
             let skills = effective.map_or(listed, |effective| &effective.skills);
             let approvals = effective.map_or(&[][..], |effective| &effective.skill_approvals);
             SkillSource::own(&known.source, skills, approvals)
+        };
+        members.iter().map(source).collect()
+    }
+
+    /// The skills that members of a group list, also those that are withheld.
+    fn offered_skills<'a>(&self, members: &[&'a KnownUpstream]) -> Vec<SkillSource<'a>> {
+        let source = |known: &&'a KnownUpstream| {
+            let listed = self.served(known).map_or(&[][..], |(walked, _)| &walked.listed.skills);
+            SkillSource::own(&known.source, listed, &[])
         };
         members.iter().map(source).collect()
     }

@@ -39,9 +39,10 @@ struct PromptSkills<'a> {
 }
 
 /// Merges the skills of upstreams with one prefix, and those that stand for their prompts; `None`
-/// if none does. Also returns the prompts for which none stands. Reads objects, so it blocks.
+/// if none does. Also returns the prompts for which none stands. A skill that is `offered` and
+/// withheld keeps its URI. Reads objects, so it blocks.
 pub(in crate::router) fn merge(
-    own: &[SkillSource<'_>],
+    (own, offered): (&[SkillSource<'_>], &[SkillSource<'_>]),
     prompts: &[ServedPrompt<'_>],
     prefixes: &HashSet<&str>,
 ) -> (Option<SkillGroup>, Vec<LeftOut>) {
@@ -50,7 +51,7 @@ pub(in crate::router) fn merge(
     }
     let mut of_prompts: BTreeMap<&UpstreamId, PromptSkills<'_>> = BTreeMap::new();
     let mut left_out = Vec::new();
-    let claims = Claims::of(own, prefixes);
+    let claims = Claims::of(&[own, offered].concat(), prefixes);
     // Versions of prompts are no prompts of their own.
     let prompts: Vec<_> = prompts.iter().filter(|served| !served.prompt.is_version()).collect();
     let names = names(&prompts);
