@@ -46,12 +46,11 @@ pub fn is_valid(text: &str) -> bool {
 /// outer spaces that parsers drop (WHATWG URL, section 4.4).
 pub fn is_resolved(text: &str) -> bool {
     let path = text.split(['?', '#']).next().unwrap_or_default();
-    let decoded = percent::decoded(path);
-    let decoded = decoded.as_deref().unwrap_or(path);
-    let is_dotted = |path: &str| path.split(['/', '\\']).any(|part| matches!(part, "." | ".."));
-    is_dotted(path)
-        || is_dotted(decoded)
-        || decoded.contains(char::is_control)
+    // Broken encodings are kept, as parsers keep them.
+    let (decoded, _) = percent::decoded_bytes(path);
+    let mut parts = decoded.split(|byte| matches!(byte, b'/' | b'\\'));
+    parts.any(|part| matches!(part, b"." | b".."))
+        || decoded.iter().any(u8::is_ascii_control)
         || text.trim_matches(' ') != text
         || text.contains(char::is_control)
 }
@@ -258,6 +257,8 @@ mod tests {
             "file:///docs/.",
             "file:///docs/.\t./secret",
             "file:///docs/%00x",
+            "file:///docs/100%/%2e%2e/secret",
+            "file:///docs/%ff/%2e%2e/secret",
             " file:///docs/x",
         ] {
             assert!(is_resolved(resolved), "{resolved:?}");
