@@ -1,5 +1,8 @@
 //! Dynamic skills: their files have no digests, and are served as the upstream has them.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use serde_json::{Value, json};
 
 use super::{discovered, file, listed, reads, refused, skill, uris};
@@ -63,6 +66,41 @@ async fn files_below_the_folder_of_a_dynamic_skill_are_read_at_its_upstream() {
     let (reason, all) = refused(&client, "resources/read", "skill://up/acme/live/gone").await;
     assert!(reason == "unknown_resource" && !all.contains("an own message"), "{all}");
     assert!(!client.names().await.0.contains(&"up__live".to_owned()), "it is no prompt");
+}
+
+#[tokio::test]
+async fn a_snapshot_of_a_dynamic_skill_has_no_files_so_that_a_changed_one_is_withheld() {
+    let is_changed = Arc::new(AtomicBool::new(false));
+    let changed = is_changed.clone();
+    let up = Upstream::modern(move |asked: &Received| match asked.method() {
+        "server/discover" => Some(discovered(asked)),
+        "skills/list" => {
+            let mut entry = skill("skill://acme/live", &[]);
+            entry["resources"] = "dynamic".into();
+            if changed.load(Ordering::SeqCst) {
+                entry["frontmatter"]["description"] = "other".into();
+            }
+            Some(asked.result(json!({"resultType": "complete", "skills": [entry]})))
+        }
+        "resources/read" => Some(file(asked, "live")),
+        _ => None,
+    })
+    .await;
+    let poll = up.table("up") + "poll = \"50ms\"\n";
+    let folder = Folder::new(&(enforced("snapshot = true\n") + &poll));
+    let (process, _admin) = Process::serve_admin(folder.path(), &[]).await;
+    let said = folder.approvals(&["approve", OWN, "--yes", "--unseen", "--why", "live"]).await;
+    assert_eq!(said.code, Some(0), "{said:?}");
+    let client = process.client();
+    let status = async || client.modern("skills/list", json!({})).await.status;
+    eventually(status, |status| *status == 200).await;
+    is_changed.store(true, Ordering::SeqCst);
+    eventually(status, |status| *status == 404).await;
+    let before = reads(&up);
+    let read = client.modern("resources/read", json!({"uri": OWN})).await.json();
+    assert!(read.get("error").is_some(), "{read}");
+    assert_eq!(reads(&up), before);
+    process.stop().await;
 }
 
 #[tokio::test]

@@ -8,11 +8,12 @@ use super::lists::owner;
 use super::owner::Owner;
 use super::reply::{self, Reply};
 use super::rest::CallContext;
+use super::skills::is_file;
 use super::{RoutedCall, Router, response};
 use crate::policy::Resolution;
 use crate::upstream::call::request::{RequestParams, UpstreamRequest};
 use base::seal::TokenKind;
-use domain::call::{Call, NameKind, Request, ServerRequestMode, SkillPart};
+use domain::call::{Call, NameKind, Request, ServerRequestMode};
 use domain::caller::Caller;
 use domain::document::Document;
 use domain::edits::Edits;
@@ -21,7 +22,6 @@ use domain::json::Json;
 use domain::link::{self, Link};
 use domain::meta;
 use domain::name::UpstreamId;
-use domain::skill::{checked_path, public_uri};
 use domain::unix_time::UnixSeconds;
 
 /// Most links of one result that are looked at: a prompt has a few, and each that is sealed grows
@@ -117,24 +117,8 @@ fn is_readable(router: &Router, catalog: &Catalog, link: &Link) -> bool {
     owner(catalog, &link.name, NameKind::Public).is_none_or(is_same)
         && upstream.is_some_and(|upstream| {
             let config = upstream.config();
-            config.seals_links() && !is_file_of_skill(router, catalog, &config.id, &link.uri)
+            config.seals_links() && !is_file(router, catalog, &config.id, &link.uri)
         })
-}
-
-/// Whether a URI of an upstream is one of a file of a skill, which has rules, digests and approvals
-/// of its own.
-pub(super) fn is_file_of_skill(
-    router: &Router,
-    catalog: &Catalog,
-    upstream: &UpstreamId,
-    uri: &str,
-) -> bool {
-    let path = checked_path(uri).zip(router.lists.prefixes.get(upstream));
-    path.is_some_and(|(path, prefix)| {
-        let public = public_uri(prefix, &path);
-        catalog.skills.find(&public, SkillPart::File, |_| true).is_some()
-            || catalog.held_skill(&public, SkillPart::File).is_some()
-    })
 }
 
 /// Translates the ways in which a resource does not exist.
@@ -217,7 +201,7 @@ impl LinkSealer<'_> {
     fn seal(&self, uri: &str) -> Option<String> {
         let Self { router, catalog, routed, now } = *self;
         let listed = routed.listed();
-        if is_file_of_skill(router, catalog, &listed.upstream, uri) {
+        if is_file(router, catalog, &listed.upstream, uri) {
             return None;
         }
         let link = Link {

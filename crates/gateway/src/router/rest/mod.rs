@@ -14,11 +14,11 @@ use super::approval::PromptApproval;
 use super::bridge::Bridge;
 use super::call_channel::CallChannel;
 use super::catalog::{Catalog, Incomplete};
-use super::links::is_file_of_skill;
 use super::list_cursor::ListCursors;
 use super::owner::Owner;
 use super::reply::{ListReply, Reply};
 use super::rest_reply::{RestPage, RestReply, elements};
+use super::skills::is_file;
 use super::{RoutedCall, Router};
 use crate::policy::{CallRecord, CallTarget, Resolution};
 use crate::upstream::Upstream;
@@ -289,7 +289,7 @@ impl RestUpstream<'_> {
     fn is_of_skill(self, catalog: &Catalog, uri: &str) -> bool {
         let upstream = &self.upstream.config().id;
         self.capabilities().skills
-            && (skill::has_scheme(uri) || is_file_of_skill(self.router, catalog, upstream, uri))
+            && (skill::has_scheme(uri) || is_file(self.router, catalog, upstream, uri))
     }
 
     /// Which elements are served to the caller; `None` for all. Files of skills are not: they are

@@ -66,7 +66,10 @@ impl SkillMaker<'_> {
         };
         let approval =
             self.approvals.lock.approval(ApprovalKind::Skill, self.upstream.as_str(), &skill.path);
-        let has_snapshot = self.has_snapshot();
+        // That of a dynamic skill has no files.
+        let decided = approval.and_then(|approval| approval.approved.as_ref());
+        let has_snapshot =
+            self.has_snapshot() && decided.is_some_and(|decided| !decided.version.files.is_empty());
         let decision = decide_skill(self.approvals.mode, approval, &offered, has_snapshot);
         let mut row = self.row(&skill.path, decision);
         let prompt = Arc::new(Prompt::named(&skill.path));

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::call_channel::CallChannel;
+use super::catalog::Catalog;
 use super::owner::{ListedSkill, Owner};
 use super::reply::{Reply, SkillBody, SkillReply};
 use super::withheld_text::count_tolerated;
@@ -27,7 +28,9 @@ use domain::caller::Caller;
 use domain::document::Document;
 use domain::fault::{Fault, RequestFault, UpstreamFaultKind as Kind};
 use domain::json::{Json, JsonKind};
-use domain::skill::SkillFile;
+use domain::name::UpstreamId;
+use domain::percent;
+use domain::skill::{SkillFile, checked_path, public_uri};
 
 /// The part of a skill that a call asks for.
 pub(super) struct AskedSkill<'a> {
@@ -94,6 +97,8 @@ pub(super) async fn answer(
             let skill = Some(skill).filter(|skill| skill.own_file() == Some(file)).cloned();
             SkillBody::File { uri: uri.to_owned(), result, skill }
         }
+        // A snapshot has no files of it.
+        FoundPart::DynamicFile(_) if is_snapshot => return Err(unknown(uri)),
         FoundPart::DynamicFile(file) => {
             let asking = AskedUri { owner, uri: file.into(), deadline };
             let result = ask(upstream, (call, &authorized), &asking, channel).await;
@@ -181,6 +186,28 @@ pub(super) async fn read(
             Err(Fault::upstream(owner.upstream.as_str(), Kind::Protocol(why)))
         }
     }
+}
+
+/// Whether a URI of an upstream is one of a file of a skill, which has rules, digests and approvals
+/// of its own. A server may read another spelling of it, and one with a query, as the same file.
+pub(super) fn is_file(
+    router: &Router,
+    catalog: &Catalog,
+    upstream: &UpstreamId,
+    uri: &str,
+) -> bool {
+    let Some(prefix) = router.lists.prefixes.get(upstream) else { return false };
+    let plain = uri.split(['?', '#']).next().unwrap_or_default();
+    let decoded = percent::decoded(plain).unwrap_or_default();
+    let respelled = decoded.split_once("://");
+    let respelled =
+        respelled.map(|(scheme, path)| [scheme, "://", &percent::encoded_path(path)].concat());
+    let spellings = std::iter::once(plain).chain(respelled.as_deref());
+    spellings.filter_map(checked_path).any(|path| {
+        let public = public_uri(prefix, &path);
+        catalog.skills.find(&public, SkillPart::File, |_| true).is_some()
+            || catalog.held_skill(&public, SkillPart::File).is_some()
+    })
 }
 
 /// Has the list of an upstream fetched again soon, which differs from what a caller got.
