@@ -13,10 +13,12 @@ use crate::router::owner::Owner;
 use crate::router::segment::Segment;
 use crate::router::skills::catalog::SkillGroup;
 use crate::router::view::ListView;
+use crate::upstream::prompt_list::PromptList;
 use config::OnFailure;
 use domain::caller::Principal;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::rights::Allowed;
+use domain::skill::Skill;
 use domain::tool::name::is_derived;
 
 /// The list of one upstream, as one caller is served it.
@@ -25,6 +27,8 @@ pub(super) struct List {
     /// `None`: nothing is listed.
     pub(super) segment: Option<Arc<Segment>>,
     skills: Arc<SkillGroup>,
+    /// The skills as the upstream listed them last, and when.
+    listed_skills: (Arc<[Arc<Skill>]>, Option<Instant>),
     digest: Digest,
     /// When the segment was fetched; `None` if no list ever was.
     pub(super) fetched_at: Option<Instant>,
@@ -53,17 +57,21 @@ impl List {
         began_at: Instant,
         fresh_for: Option<Duration>,
     ) -> Self {
-        let Presented { prompts, skills, skills_failure } = presented;
+        let Presented { prompts, skills, listed_skills, skills_failure } = presented;
         let segment = (!prompts.is_empty()).then(|| Arc::new(prompts));
-        let is_kept = |own: &&Arc<SkillGroup>| skills_failure.is_some() || own.is_same(&skills);
-        let same_skills = before.map(|before| &before.skills).filter(is_kept);
+        let same_skills = before.map(|before| &before.skills).filter(|own| own.is_same(&skills));
         let skills = same_skills.cloned().unwrap_or_else(|| Arc::new(skills));
         let digest = *ListView::whole(&segment).digest();
         let same = before.filter(|before| before.digest == digest && is_same(before, &segment));
         let now = Instant::now();
+        let skills_listed_at = match &skills_failure {
+            None => Some(now),
+            Some(_) => before.and_then(Self::skills_listed_at),
+        };
         Self {
             segment: same.map_or(segment, |before| before.segment.clone()),
             skills,
+            listed_skills: (listed_skills, skills_listed_at),
             digest,
             fetched_at: Some(now),
             began_at,
@@ -89,6 +97,16 @@ impl List {
         }
     }
 
+    /// When its skills were listed; `None` if they never were.
+    pub(super) fn skills_listed_at(&self) -> Option<Instant> {
+        self.listed_skills.1
+    }
+
+    /// Puts its skills into a list that was fetched without them.
+    pub(super) fn lend_skills(&self, listed: &mut PromptList) {
+        listed.skills = self.listed_skills.0.to_vec();
+    }
+
     /// The same, to be fetched again soon: it differs from what the upstream has.
     pub(super) fn doubted(&self) -> Self {
         Self { renew_at: self.renew_at.min(self.began_at + RETRY_PAUSE), ..self.clone() }
@@ -101,6 +119,7 @@ impl List {
         Self {
             segment: None,
             skills: Arc::default(),
+            listed_skills: (Arc::new([]), None),
             digest,
             fetched_at: None,
             began_at: now,
@@ -332,7 +351,7 @@ mod tests {
         let mut writer = SegmentWriter::new(UpstreamId::parse("wiki"));
         writer.push("wiki__a".into(), |out| out.push_str(title));
         let (prompts, skills) = (writer.finish(), SkillGroup::default());
-        Presented { prompts, skills, skills_failure: None }
+        Presented { prompts, skills, listed_skills: Arc::new([]), skills_failure: None }
     }
 
     #[tokio::test]

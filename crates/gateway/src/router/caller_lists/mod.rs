@@ -301,11 +301,11 @@ impl CallerLists {
     /// Notes in the catalog of a caller how fresh one of its lists is.
     fn note(&self, catalog: &mut Catalog, at: usize, list: Option<&Arc<List>>) {
         let upstream = &self.sources[at].id;
-        let (failure, has_prompts) = match list {
+        let (failure, is_of_skills) = match list {
             Some(list) => {
                 catalog.note_fresh(list.renew_at, upstream);
-                let of_skills = list.failure.is_none();
-                (list.failure.clone().or_else(|| list.skills_failure.clone()), of_skills)
+                let is_of_skills = list.failure.is_none();
+                (list.failure.clone().or_else(|| list.skills_failure.clone()), is_of_skills)
             }
             None => (Some(not_reported_yet()), false),
         };
@@ -319,8 +319,10 @@ impl CallerLists {
             upstream: upstream.clone(),
             kind,
             fails_lists,
-            walked_at: list.and_then(|list| list.fetched_at),
-            has_prompts,
+            walked_at: list.and_then(|list| {
+                if is_of_skills { list.skills_listed_at() } else { list.fetched_at }
+            }),
+            has_prompts: is_of_skills && !self.sources[at].skills_as_prompts,
         });
     }
 
@@ -402,7 +404,12 @@ impl CallerLists {
     ) -> List {
         let before = before.as_deref();
         match fetched {
-            Ok(FetchedList { listed, fresh_for }) => {
+            Ok(FetchedList { mut listed, fresh_for }) => {
+                let is_lacking =
+                    listed.skills_failure.is_some() && self.on_failure != OnFailure::Omit;
+                if let Some(before) = before.filter(|_| is_lacking) {
+                    before.lend_skills(&mut listed);
+                }
                 let source = self.sources[at].clone();
                 let presented = Presented::of(source, self.naming.clone(), listed).await;
                 List::fetched(presented, before, began_at, fresh_for)

@@ -17,11 +17,14 @@ use crate::upstream::prompt_list::PromptList;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::merge;
 use domain::name::Naming;
+use domain::skill::Skill;
 
 /// The prompts of a list, with those that stand for its skills, and the skills.
 pub(super) struct Presented {
     pub prompts: Segment,
     pub skills: SkillGroup,
+    /// The skills as they were listed.
+    pub listed_skills: Arc<[Arc<Skill>]>,
     /// Why the skills could not be listed.
     pub skills_failure: Option<Kind>,
 }
@@ -81,7 +84,8 @@ impl Presented {
             debug!(upstream = %source.id, left_out, "prompts left out of the list of a caller");
         }
         let skills_failure = listed.skills_failure.clone();
-        Self { prompts: writer.finish(), skills, skills_failure }
+        let listed_skills = listed.skills.as_slice().into();
+        Self { prompts: writer.finish(), skills, listed_skills, skills_failure }
     }
 }
 

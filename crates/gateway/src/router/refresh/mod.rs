@@ -242,6 +242,7 @@ impl Refresh {
                     known.state = old.state;
                 }
                 known.list = old.list;
+                known.skills_walked_at = old.skills_walked_at;
                 known.version = old.version;
                 known.texts = old.texts;
                 known.effective = old.effective;
@@ -315,7 +316,7 @@ impl Refresh {
             self.on_failure == OnFailure::Omit && matches!(known.state, ReportState::Failed(_));
         let list = known.list.as_ref().filter(|_| !is_omitted);
         let offered = list.map(|(list, _)| list.listed.prompts.as_slice());
-        let skills = list.and_then(|(list, _)| known_skills(&list.listed));
+        let skills = list.and_then(|(list, _)| known.known_skills(&list.listed));
         let effective = (!maker.is_idle()).then(|| maker.make(offered, skills));
         let is_same = match (&effective, &known.effective) {
             (Some(now), Some(before)) => now.serves_as(before),
@@ -459,7 +460,8 @@ impl Refresh {
                 }
             }
             let of_skills = served.and_then(|(walked, _)| walked.listed.skills_failure.clone());
-            let has_prompts = of_skills.is_some() && matches!(known.state, ReportState::Good);
+            let is_of_skills = of_skills.is_some() && matches!(known.state, ReportState::Good);
+            let has_prompts = is_of_skills && !known.source.skills_as_prompts;
             let failure = match &known.state {
                 ReportState::Good => of_skills,
                 ReportState::Unseen | ReportState::Joining => Some(not_reported_yet()),
@@ -476,7 +478,7 @@ impl Refresh {
                     upstream: known.source.id.clone(),
                     kind,
                     fails_lists,
-                    walked_at: match has_prompts {
+                    walked_at: match is_of_skills {
                         true => known.skills_walked_at,
                         false => served.map(|(_, at)| *at),
                     },
@@ -536,12 +538,6 @@ impl Refresh {
     }
 }
 
-/// The skills of a list; `None` if it has none because they could not be walked.
-fn known_skills(listed: &PromptList) -> Option<&[Arc<Skill>]> {
-    let is_unknown = listed.skills_failure.is_some() && listed.skills.is_empty();
-    (!is_unknown).then_some(listed.skills.as_slice())
-}
-
 /// Resolves when the sender signals, or is dropped.
 async fn edition_serves(serves: &mut Option<oneshot::Receiver<()>>) {
     if let Some(serves) = serves {
@@ -557,6 +553,12 @@ impl KnownUpstream {
         let skills_walked_at = None;
         let list = None;
         Self { source, list, skills_walked_at, version, state, first_definitions, effective, texts }
+    }
+
+    /// The skills of its list; `None` if they never could be walked.
+    fn known_skills<'l>(&self, listed: &'l PromptList) -> Option<&'l [Arc<Skill>]> {
+        let is_unknown = listed.skills_failure.is_some() && self.skills_walked_at.is_none();
+        (!is_unknown).then_some(listed.skills.as_slice())
     }
 
     /// Keeps the skills of the list before in one whose skills could not be walked.
