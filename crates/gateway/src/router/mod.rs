@@ -276,10 +276,17 @@ impl Router {
         let effective = effective_arguments(routed, arguments)?;
         let expected = match &approved {
             None => None,
-            Some((approved, key)) => approved.expected(key).await.map_err(|error| {
-                tracing::error!(%error, name = %owner.public_name, "approved text cannot be read");
-                Fault::Internal
-            })?,
+            Some((approved, key)) => match approved.expected(key).await {
+                Ok(expected) => expected,
+                Err(error) => {
+                    let name = &owner.public_name;
+                    tracing::error!(%error, %name, "approved text cannot be read");
+                    if approved.is_enforced {
+                        return Err(Fault::Internal);
+                    }
+                    None
+                }
+            },
         };
         if owner.approval.is_snapshot_only {
             let why = Kind::Unavailable("it has not been listed since the start".to_owned());
