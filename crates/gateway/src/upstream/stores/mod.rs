@@ -246,13 +246,18 @@ impl StoreReader {
             Ok(answer) => {
                 let version = self.api.version(answer.json());
                 let is_composed = version.as_ref().is_ok_and(|version| version.is_composed);
-                // The prompts that it is made of may change without it.
-                (version.into(), stamp.filter(|_| !is_composed))
+                // The prompts that it is made of may change without it, and so may its model
+                // configuration at MLflow.
+                let has_loose_config =
+                    self.store.has_config && self.store.kind == StoreKind::Mlflow;
+                (version.into(), stamp.filter(|_| !is_composed && !has_loose_config))
             }
             Err(Kind::Status { status: 404, .. }) => (VersionFound::Nothing, None),
-            Err(kind @ (Kind::Status { status: 400..=499, .. } | Kind::TooLarge { .. })) => {
-                (VersionFound::LeftOut(kind.to_string()), stamp)
+            // It may pass: the next walk asks again.
+            Err(kind @ Kind::Status { status: 400..=499, .. }) => {
+                (VersionFound::LeftOut(kind.to_string()), None)
             }
+            Err(kind @ Kind::TooLarge { .. }) => (VersionFound::LeftOut(kind.to_string()), stamp),
             Err(kind) => return Err(kind),
         };
         self.note(row.name, stamp, size, version);
