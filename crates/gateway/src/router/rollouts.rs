@@ -277,8 +277,9 @@ impl Rollouts {
         if is_rearmed {
             let event = rollout_event("rollout_rearmed", rollout).text("by", by);
             self.shared.upstream_deps.audit.note(event);
-            self.tell(rollout);
         }
+        // Also where nothing has stepped back: another replica may not have heard of it.
+        self.tell(rollout);
         Some(is_rearmed)
     }
 }
