@@ -206,11 +206,15 @@ impl LabelFile {
         Ok(())
     }
 
-    /// The tag of the labels of one prompt, and of the moves that wait: a move is of what was seen.
+    /// The tag of the labels of one prompt, of the moves that wait, and of what is protected: a move
+    /// is of what was seen. A file that is gone since then has another one.
     pub fn tag(&self, prompt: &str) -> String {
-        let labels = self.prompts.get(prompt);
-        let proposed: Vec<_> = self.proposed.iter().filter(|open| open.prompt == prompt).collect();
-        seal::sha256_text(format!("{labels:?} {proposed:?}").as_bytes())
+        let Self { protected, prompts, proposed } = self;
+        let labels = prompts.get(prompt);
+        let proposed: Vec<_> = proposed.iter().filter(|open| open.prompt == prompt).collect();
+        let has_any = !prompts.is_empty();
+        let seen = format!("{labels:?} {proposed:?} {protected:?} {has_any}");
+        seal::sha256_text(seen.as_bytes())
     }
 
     fn version(&self, prompt: &str, label: &str) -> Option<u32> {
