@@ -96,6 +96,11 @@ impl Kept {
     }
 }
 
+/// Forgets the commit that was served, whose files are not whole: it is taken anew.
+pub(super) fn forget(state: &Path) {
+    let _ = disk::remove_file(&state.join(RECORD));
+}
+
 /// Writes a new file, and the folders above it.
 fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent().filter(|folder| !disk::is_folder(folder)) {
@@ -179,6 +184,9 @@ mod tests {
         assert!(kept.is_whole(state));
         fs::write(kept.folder(state).join("more.md"), "").unwrap();
         assert!(!kept.is_whole(state));
+        forget(state);
+        assert_eq!(Kept::read(state, &kept.source), None);
+        assert!(serve(state, 'a', b"whole", None).is_whole(state), "it is taken anew");
         fs::write(state.join(RECORD), "{\"source\":").unwrap();
         assert_eq!(Kept::read(state, &kept.source), None);
     }

@@ -140,7 +140,13 @@ impl GitSource {
             return None;
         }
         let (kept, state) = (self.kept().await?, self.git.state.clone());
-        let checking = move || kept.is_whole(&state).then_some(kept);
+        let checking = move || {
+            let is_whole = kept.is_whole(&state);
+            if !is_whole {
+                kept::forget(&state);
+            }
+            is_whole.then_some(kept)
+        };
         blocking(checking).await.ok().flatten().map(|kept| self.served_now(kept))
     }
 
