@@ -468,4 +468,16 @@ mod tests {
         let read = LabelFile::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
         assert_eq!((read.prompts["refund"]["candidate"], read.prompts["greet"]["beta"]), (5, 1));
     }
+
+    #[test]
+    fn a_move_of_a_prompt_without_labels_does_not_make_a_file_that_is_gone_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let wanted = LabelMove { prompt: "new".to_owned(), ..wanted("beta", 1, "ada") };
+        let seen = LabelFile::parse(TEXT).unwrap().tag("new");
+        let moved = move_label(folder.path(), &wanted, Some(&seen));
+        assert!(matches!(moved, Err(MoveError::Conflict)), "{moved:?}");
+        assert!(!folder.path().join(LABELS_FILE).exists());
+        let seen = LabelFile::default().tag("new");
+        assert!(move_label(folder.path(), &wanted, Some(&seen)).is_ok(), "the first of all");
+    }
 }
