@@ -48,8 +48,8 @@ run_runtimes() {
 # node_packages SUITE [OPTION…]
 node_packages() { npm ci --prefix "tests/$1" --no-audit --no-fund --silent "${@:2}"; }
 
-# environment FOLDER REQUIREMENTS [PYTHON]: the lock files are complete; FastMCP's floor for certifi is above
-# what some indexes have.
+# environment FOLDER REQUIREMENTS [PYTHON]: the lock files are complete; FastMCP's floor for certifi
+# is above what some indexes have.
 environment() {
     "${3:-python3}" -m venv "$1"
     "$1/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-compile -r "$2"

@@ -57,7 +57,7 @@ impl ApprovalRules {
         self.modes.get(upstream).copied().unwrap_or(self.mode)
     }
 
-    /// Returns the state of a prompt or skill as the lock file has it, whatever its upstream offers.
+    /// Returns the state of a prompt or skill in the lock file, whatever its upstream offers.
     pub fn known_state(
         &self,
         kind: ApprovalKind,

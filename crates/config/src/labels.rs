@@ -206,8 +206,8 @@ impl LabelFile {
         Ok(())
     }
 
-    /// The tag of the labels of one prompt, of the moves that wait, and of what is protected: a move
-    /// is of what was seen. A file that is gone since then has another one.
+    /// The tag of the labels of one prompt, of the moves that wait, and of what is protected: a
+    /// move is of what was seen. A file that is gone since then has another one.
     pub fn tag(&self, prompt: &str) -> String {
         let Self { protected, prompts, proposed } = self;
         let labels = prompts.get(prompt);

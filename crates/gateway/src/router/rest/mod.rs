@@ -80,7 +80,7 @@ impl RestUpstream<'_> {
         if !exposure.tools || self.upstream.rest_signals().tools.load().contains_key(name) {
             return false;
         }
-        // The answer of the upstream to a name that it does not know must not show what others have.
+        // The answer to a name that the upstream does not know must not show what others have.
         let may_get = |owner: &Owner| lists.views.allows(caller, Method::Get, endpoint, owner);
         let is_listed = || {
             let private = lists.caller_lists.as_ref();

@@ -27,7 +27,7 @@ impl RestNotices {
         Self { changes, lists, announced, due: Instant::now() }
     }
 
-    /// The same for a client whose stream was interrupted: it may have missed a change of each list.
+    /// The same for a client whose stream was interrupted: it may have missed changes of lists.
     pub(crate) fn resumed(mut self) -> Self {
         let RestChanges { tools, resources } = self.announced;
         self.announced =
