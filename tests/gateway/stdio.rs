@@ -634,7 +634,7 @@ async fn w14_five_hundred_clients_share_one_child_and_get_their_own_answers() {
     let script = serde_json::to_string(echo).unwrap();
     let toml = format!(
         "[server.limits]\nshare = 1.0\n[upstreams.up]\ntransport = \"stdio\"\ncommand = [\"sh\", \"-c\", {script}]\n\
-         queue = 500\nqueue_wait = \"20s\"\n"
+         queue = 500\nqueue_wait = \"60s\"\ntimeout = \"60s\"\n"
     );
     let gateway = Gateway::start(&toml).await;
     gateway.summary().await;
