@@ -15,6 +15,12 @@ fn behind(gateway: &Gateway, id: &str) -> String {
     format!("[upstreams.{id}]\ntransport = \"http\"\nurl = \"{url}\"\npoll = \"50ms\"\n")
 }
 
+/// Waits until a gateway lists these skills.
+async fn lists_skills(gateway: &Gateway, expected: &[&str]) {
+    let client = gateway.client();
+    eventually(async || skills::uris(&client).await, |uris| uris == expected).await;
+}
+
 /// Waits until a gateway lists these prompts.
 async fn lists(gateway: &Gateway, expected: &[&str]) {
     let client = gateway.client();
@@ -112,24 +118,32 @@ async fn a_bare_name_that_comes_back_does_not_collide_with_itself() {
 
 #[tokio::test]
 async fn skills_with_approvals_go_round_no_circle() {
-    let (server, other) =
-        (skills::simple("skill://acme/refunds").await, skills::simple("skill://own").await);
-    let warned = "[approvals]\nmode = \"warn\"\n";
-    let of_a = warned.to_owned() + &server.table("up");
-    let a = Gateway::start(&of_a).await;
-    let b = Gateway::start(&(warned.to_owned() + &other.table("up") + &behind(&a, "a"))).await;
-    a.reload(&(of_a + &behind(&b, "b"))).await;
-    for _ in 0..3 {
-        for (gateway, expected) in [
-            (&a, ["skill://b/up/own/SKILL.md", "skill://up/acme/refunds/SKILL.md"]),
-            (&b, ["skill://a/up/acme/refunds/SKILL.md", "skill://up/own/SKILL.md"]),
-        ] {
-            let client = gateway.client();
-            eventually(async || skills::uris(&client).await, |uris| *uris == expected).await;
+    let count = Arc::new(AtomicUsize::new(1));
+    let shared = count.clone();
+    let server = Upstream::modern(move |asked| match asked.method() {
+        "server/discover" => Some(skills::discovered(asked)),
+        "skills/list" => {
+            let listed = (0..shared.load(Ordering::SeqCst))
+                .map(|n| skills::skill(&format!("skill://s{n}"), &[("SKILL.md", skills::REFUNDS)]));
+            Some(skills::listed(asked, &listed.collect()))
         }
-        // Each walks the other once more.
-        let (of_a, of_b) = (server.methods().len(), other.methods().len());
-        eventually(async || server.methods().len(), |now| *now > of_a).await;
-        eventually(async || other.methods().len(), |now| *now > of_b).await;
-    }
+        _ => None,
+    })
+    .await;
+    let other = skills::simple("skill://own").await;
+    let warned = "[approvals]\nmode = \"warn\"\n";
+    let of_a = warned.to_owned() + &server.table("up") + "poll = \"50ms\"\n";
+    let a = Gateway::start(&of_a).await;
+    // Whether a gateway has skills is known to the other by its handshake.
+    lists_skills(&a, &["skill://up/s0/SKILL.md"]).await;
+    let b = Gateway::start(&(warned.to_owned() + &other.table("up") + &behind(&a, "a"))).await;
+    lists_skills(&b, &["skill://a/up/s0/SKILL.md", "skill://up/own/SKILL.md"]).await;
+    a.reload(&(of_a + &behind(&b, "b"))).await;
+    lists_skills(&a, &["skill://b/up/own/SKILL.md", "skill://up/s0/SKILL.md"]).await;
+    // The walk that brings a later skill would bring what goes round, too.
+    count.store(2, Ordering::SeqCst);
+    let of_a = ["skill://a/up/s0/SKILL.md", "skill://a/up/s1/SKILL.md", "skill://up/own/SKILL.md"];
+    lists_skills(&b, &of_a).await;
+    let of_b = ["skill://b/up/own/SKILL.md", "skill://up/s0/SKILL.md", "skill://up/s1/SKILL.md"];
+    lists_skills(&a, &of_b).await;
 }
