@@ -28,6 +28,7 @@ use domain::json::Json;
 use domain::merge::{self, UnmergedPrompt};
 use domain::name::{Naming, Prefix};
 use domain::prompt::Prompt;
+use domain::skill::Skill;
 
 /// Prompts, and pairs of prompts, that are named in the log after one merge: an upstream full of
 /// bad names must not drown the log.
@@ -238,9 +239,9 @@ impl Refresh {
     /// The skills of a group, by its members.
     fn skill_sources<'a>(&self, members: &[&'a KnownUpstream]) -> Vec<SkillSource<'a>> {
         let source = |known: &&'a KnownUpstream| {
-            let listed = self.served(known).map_or(&[][..], |(walked, _)| &walked.listed.skills);
             let effective = known.effective.as_ref();
-            let skills = effective.map_or(listed, |effective| &effective.skills);
+            let skills =
+                effective.map_or_else(|| self.listed_skills(known), |effective| &effective.skills);
             let approvals = effective.map_or(&[][..], |effective| &effective.skill_approvals);
             SkillSource::own(&known.source, skills, approvals)
         };
@@ -250,10 +251,13 @@ impl Refresh {
     /// The skills that members of a group list, also those that are withheld.
     fn offered_skills<'a>(&self, members: &[&'a KnownUpstream]) -> Vec<SkillSource<'a>> {
         let source = |known: &&'a KnownUpstream| {
-            let listed = self.served(known).map_or(&[][..], |(walked, _)| &walked.listed.skills);
-            SkillSource::own(&known.source, listed, &[])
+            SkillSource::own(&known.source, self.listed_skills(known), &[])
         };
         members.iter().map(source).collect()
+    }
+
+    fn listed_skills<'a>(&self, known: &'a KnownUpstream) -> &'a [Arc<Skill>] {
+        self.served(known).map_or(&[], |(walked, _)| &walked.listed.skills)
     }
 
     /// The prompts that stand for skills of a group, by its members.

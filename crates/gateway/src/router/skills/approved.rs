@@ -66,10 +66,7 @@ impl SkillMaker<'_> {
         };
         let approval =
             self.approvals.lock.approval(ApprovalKind::Skill, self.upstream.as_str(), &skill.path);
-        // That of a dynamic skill has no files.
-        let decided = approval.and_then(|approval| approval.approved.as_ref());
-        let has_snapshot =
-            self.has_snapshot() && decided.is_some_and(|decided| !decided.version.files.is_empty());
+        let has_snapshot = self.has_snapshot(approval);
         let decision = decide_skill(self.approvals.mode, approval, &offered, has_snapshot);
         let mut row = self.row(&skill.path, decision);
         let prompt = Arc::new(Prompt::named(&skill.path));
@@ -107,8 +104,7 @@ impl SkillMaker<'_> {
             }
             let (state, reason) = (unoffered_state(approval), Reason::NotOffered);
             let mut row = self.row(path, Decision { state, reason, serving: Serving::Nothing });
-            let has_files = row.approved().is_some_and(|own| !own.version.files.is_empty());
-            if !has_list && self.has_snapshot() && has_files {
+            if !has_list && self.has_snapshot(Some(approval)) {
                 row.decision.serving = Serving::Approved;
                 if let Some(skill) = self.approved_form(&mut row, Via::NONE) {
                     self.add(skill, state, true, &row, effective);
@@ -149,8 +145,12 @@ impl SkillMaker<'_> {
         effective.approvals.push(approval);
     }
 
-    fn has_snapshot(&self) -> bool {
-        self.approvals.snapshot && self.approvals.mode == Mode::Enforce
+    /// Whether the approved version can be served in place of the offered one. That of a dynamic
+    /// skill has no files.
+    fn has_snapshot(&self, approval: Option<&Approval>) -> bool {
+        let decided = approval.and_then(|approval| approval.approved.as_ref());
+        let has_files = decided.is_some_and(|decided| !decided.version.files.is_empty());
+        self.approvals.snapshot && self.approvals.mode == Mode::Enforce && has_files
     }
 
     fn row(&self, path: &str, decision: Decision) -> ApprovalRow {
