@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::audit::Log;
+use crate::skills;
 use crate::support::client::{modern, request};
 use crate::support::gateway::api_key;
 use crate::support::server_request_upstream::{accept_blue, form_elicitation};
@@ -617,19 +618,13 @@ async fn a_server_without_skills_keeps_resources_whose_uris_look_like_skills() {
 #[tokio::test]
 async fn files_of_skills_with_uris_of_their_own_are_not_read_around_their_rules() {
     let uri = "github://o/r/refunds/SKILL.md";
-    let skill = json!({"uri": uri, "frontmatter": {"name": "refunds", "description": "d"},
-        "resources": [{"uri": uri, "digest": sha256_text(b"x"), "size": 1}]});
+    let entries = json!([skills::skill("github://o/r/refunds", &[("SKILL.md", "x")])]);
     let upstream = server(true, move |asked| match asked.method() {
-        "server/discover" => Some(asked.result(json!({"resultType": "complete", "ttlMs": 0,
-            "cacheScope": "public", "supportedVersions": ["2026-07-28"],
-            "capabilities": {"prompts": {}, "resources": {"subscribe": true},
-                "extensions": {"io.modelcontextprotocol/skills": {}}}}))),
-        "skills/list" => Some(asked.result(json!({"resultType": "complete", "ttlMs": 0,
-            "cacheScope": "public", "skills": [skill]}))),
+        "server/discover" => Some(skills::discovered(asked)),
+        "skills/list" => Some(skills::listed(asked, &entries)),
         "resources/list" => Some(asked.result(json!({"resultType": "complete", "resources": [
             {"uri": uri, "name": "of a skill"}, {"uri": "github://o/r/x", "name": "other"}]}))),
-        "resources/read" => Some(asked.result(json!({"resultType": "complete",
-            "contents": [{"uri": asked.message["params"]["uri"], "text": "x"}]}))),
+        "resources/read" => Some(skills::file(asked, "x")),
         _ => tool_server(asked),
     })
     .await;
