@@ -207,7 +207,7 @@ impl LabelFile {
     }
 
     /// The tag of the labels of one prompt, of the moves that wait, and of what is protected: a
-    /// move is of what was seen. A file that is gone since then has another one.
+    /// move is of what was seen. The tag of a missing file differs.
     pub fn tag(&self, prompt: &str) -> String {
         let Self { protected, prompts, proposed } = self;
         let labels = prompts.get(prompt);

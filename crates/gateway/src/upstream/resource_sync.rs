@@ -30,7 +30,7 @@ struct OpenStream<'a> {
     /// Ends with the stream.
     listening: Pin<Box<dyn Future<Output = Result<(), Kind>> + Send + 'a>>,
     uris: Uris,
-    /// Those of them that no stream before had: the upstream may still refuse them.
+    /// The resources of `uris` that no earlier stream had: the upstream may still refuse them.
     new: Uris,
     since: Instant,
 }

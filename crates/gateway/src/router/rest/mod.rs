@@ -280,8 +280,8 @@ impl RestUpstream<'_> {
         }
     }
 
-    /// Whether a URI may be one of a resource of the upstream that rules have seen: a server may
-    /// resolve a URI to another one, and files of skills are served as those of all upstreams.
+    /// Whether a URI may be that of a resource of the upstream: not one that a server may resolve
+    /// to a different URI, and not that of a file of a skill, which has rules of its own.
     fn may_have(self, catalog: &Catalog, uri: &str) -> bool {
         !uri::is_resolved(uri) && !self.is_of_skill(catalog, uri)
     }
