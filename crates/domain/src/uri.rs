@@ -42,8 +42,8 @@ pub fn is_valid(text: &str) -> bool {
 }
 
 /// Whether a server may resolve a URI to a different one, which access rules did not see: by a
-/// segment `.` or `..` of its path (RFC 3986, section 5.2.4), also an encoded one, or by the controls and
-/// outer spaces that parsers drop (WHATWG URL, section 4.4).
+/// segment `.` or `..` of its path (RFC 3986, section 5.2.4), also an encoded one, or by the
+/// controls and outer spaces that parsers drop (WHATWG URL, section 4.4).
 pub fn is_resolved(text: &str) -> bool {
     let path = text.split(['?', '#']).next().unwrap_or_default();
     // Broken encodings are kept, as parsers keep them.
