@@ -130,7 +130,8 @@ async fn a_version_that_fails_too_often_is_taken_back_until_a_person_begins_agai
         + &log.table()
         + &upstream.table("up")
         + &rollout(rule)
-        + &api_key("ada", "ada");
+        + &api_key("ada", "ada")
+        + &api_key("bob", "bob");
     fs::write(folder.path().join("gateway.toml"), &toml).unwrap();
     let gateway = Gateway::start(&toml).await;
     let (ada, admin) = (key(&gateway, "ada"), admin(&gateway));
@@ -153,7 +154,7 @@ async fn a_version_that_fails_too_often_is_taken_back_until_a_person_begins_agai
 
     fails.store(true, Ordering::SeqCst);
     assert_eq!(got(&ada).await, "upstream_error", "one of five may fail");
-    assert_eq!(got(&ada).await, "upstream_error");
+    assert_eq!(got(&key(&gateway, "bob")).await, "upstream_error");
     assert_eq!(got(&ada).await, "refund", "two may not");
     let event = log.wait_for("rollout_stepped_back").await;
     assert_eq!(
@@ -260,8 +261,12 @@ async fn a_version_that_nobody_approved_is_not_served_and_its_approval_is_its_ow
 async fn a_step_back_outlasts_a_restart_until_a_person_begins_again() {
     let (upstream, fails) = upstream(&[]).await;
     fails.store(true, Ordering::SeqCst);
-    let rule = "share = 1\nstep_back = { share = 0, over = 1 }";
-    let toml = ADMIN.to_owned() + &upstream.table("up") + &rollout(rule) + &api_key("ada", "ada");
+    let rule = "share = 1\nstep_back = { share = 0, over = 2 }";
+    let toml = ADMIN.to_owned()
+        + &upstream.table("up")
+        + &rollout(rule)
+        + &api_key("ada", "ada")
+        + &api_key("bob", "bob");
     let folder = Folder::new(&toml);
     let file = folder.path().join("rollouts.json");
     let start = async || {
@@ -272,6 +277,8 @@ async fn a_step_back_outlasts_a_restart_until_a_person_begins_again() {
     };
     let (process, _, ada) = start().await;
     eventually(async || got(&ada).await, |text| text == "upstream_error").await;
+    assert_eq!(got(&ada).await, "upstream_error", "the failures of one caller decide nothing");
+    assert_eq!(got(&process.client().with("X-API-Key", "bob")).await, "upstream_error");
     assert_eq!(got(&ada).await, "refund");
     process.stop().await;
     fails.store(false, Ordering::SeqCst);

@@ -18,7 +18,7 @@ groups, such as ["beta"]: Groups whose members can be in the share. Not set: eve
     identity.
 sticky: Owner of a place in the share: `caller`, the only choice.
 steps: Larger shares from later instants on.
-step_back: When the gateway takes `to` back by itself. Not set: never.
+step_back: When the gateway takes `to` back by itself, after failures of several callers. Not set: never.
 "#;
 
 /// The keys of `steps`.
@@ -30,7 +30,7 @@ share: Share of the callers that get `to` from then on.
 /// The keys of `step_back`.
 const STEP_BACK_KEYS: &str = r#"
 share: Share of failed gets that is still accepted.
-over: The number of the last gets of `to` that the share is of.
+over: The number of the last gets of `to` that the share is of. A caller counts for at most half of them.
 "#;
 
 /// Reads all rollouts, in the order of the file.
@@ -109,7 +109,7 @@ fn step_back(section: &mut Section<'_>) -> Option<StepBack> {
     if share >= 1.0 {
         step_back.mistake("share", "must be less than 1, which failures never pass");
     }
-    let over = step_back.count("over", 100, 1..=10_000);
+    let over = step_back.count("over", 100, 2..=10_000);
     step_back.finish();
     is_set.then_some(StepBack { share, over })
 }
@@ -164,7 +164,7 @@ mod tests {
             "rollouts.3.share: is required where there are no steps",
             "rollouts.4.sticky: must be one of \"caller\"",
             "rollouts.4.step_back.share: must be less than 1",
-            "rollouts.4.step_back.over: must be a whole number from 1 to 10000",
+            "rollouts.4.step_back.over: must be a whole number from 2 to 10000",
             "rollouts.4.steps.2.at: must be later than the step before",
             "rollouts.4.steps.3.at: must be an instant",
             "rollouts.4.steps.3.share: is required",

@@ -355,7 +355,13 @@ pub enum UpstreamFaultKind {
     PaginationLimit(String),
     /// The text is not the one that was approved; the digests of both.
     #[error("offers a text that was not approved")]
-    NotApproved { approved: Arc<str>, offered: Arc<str> },
+    NotApproved {
+        approved: Arc<str>,
+        offered: Arc<str>,
+        /// `false` where texts are approved for other arguments alone, of which `approved` is the
+        /// digest of one.
+        are_arguments_approved: bool,
+    },
     /// The upstream's own JSON-RPC error.
     #[error("error {code}: {message}")]
     Error {
@@ -497,7 +503,7 @@ impl UpstreamFaultKind {
             Self::Unavailable(detail) => return format!("not reachable: {detail}"),
             Self::AccessEnded => return "the caller's access to the upstream was ended".to_owned(),
             Self::NoToken { fault, detail } => return format!("{fault}: {detail}"),
-            Self::NotApproved { approved, offered } => {
+            Self::NotApproved { approved, offered, .. } => {
                 return format!("{self}: approved {approved}, offered {offered}");
             }
             Self::Status { shown, .. } if !shown.is_empty() => {

@@ -1,7 +1,7 @@
 //! Rollouts: the callers that get another version of a prompt than all others, more of them step by
 //! step, and none once that version has failed too often.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::caller::{Caller, is_reserved};
@@ -34,12 +34,15 @@ pub struct RolloutStep {
     pub share: f64,
 }
 
-/// When the new version is taken back: more than `share` of its last `over` gets have failed.
+/// When the new version is taken back: more than `share` of its last `over` gets have failed, for
+/// at least two callers. A caller counts for at most half of the failures that this takes, and for
+/// at most half of the last gets, so that a caller who fails, or succeeds, on purpose decides alone
+/// neither way.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepBack {
     /// From 0 to less than 1.
     pub share: f64,
-    /// At least 1.
+    /// At least 2.
     pub over: usize,
 }
 
@@ -48,9 +51,36 @@ pub struct StepBack {
 pub struct RolloutOutcomes {
     gets: u64,
     failed: u64,
-    /// Whether each of the last gets has failed, the newest last; at most [`StepBack::over`].
-    last: VecDeque<bool>,
+    /// The last gets, the newest last; at most [`StepBack::over`].
+    last: VecDeque<GetOutcome>,
     stepped_back: Option<UnixSeconds>,
+}
+
+/// The outcome of a get.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct GetOutcome {
+    /// A number for the caller, equal for all gets of that caller.
+    pub caller: u64,
+    pub has_failed: bool,
+}
+
+impl StepBack {
+    /// The failures among the last gets that take the version back.
+    fn needed(self) -> usize {
+        // At most `over`, since the share is below 1.
+        (self.share * self.over as f64) as usize + 1
+    }
+
+    /// Whether these are failures of several callers, and enough of them.
+    fn is_met_by(self, last: &VecDeque<GetOutcome>) -> bool {
+        let most = self.needed().div_ceil(2);
+        let mut failures = BTreeMap::<u64, usize>::new();
+        for get in last.iter().filter(|get| get.has_failed) {
+            *failures.entry(get.caller).or_default() += 1;
+        }
+        let counted: usize = failures.values().map(|count| (*count).min(most)).sum();
+        failures.len() > 1 && counted >= self.needed()
+    }
 }
 
 impl Rollout {
@@ -84,25 +114,34 @@ impl Rollout {
 }
 
 impl RolloutOutcomes {
-    /// Notes the outcome of a get that the new version has answered. Returns whether that takes
-    /// the version back.
-    pub fn note(&mut self, has_failed: bool, rule: Option<StepBack>, now: UnixSeconds) -> bool {
+    /// Notes a get that the new version has answered. Returns whether that takes the version back.
+    pub fn note(&mut self, get: GetOutcome, rule: Option<StepBack>, now: UnixSeconds) -> bool {
         if self.stepped_back.is_some() {
             return false;
         }
         self.gets += 1;
-        self.failed += u64::from(has_failed);
-        let Some(StepBack { share, over }) = rule else {
+        self.failed += u64::from(get.has_failed);
+        let Some(rule) = rule else {
             return false;
         };
-        self.last.push_back(has_failed);
-        let excess = self.last.len().saturating_sub(over);
-        self.last.drain(..excess);
-        let failed = self.last.iter().filter(|failed| **failed).count();
-        if failed as f64 > share * over as f64 {
+        self.keep(get, rule.over);
+        if get.has_failed && rule.is_met_by(&self.last) {
             self.stepped_back = Some(now);
         }
         self.stepped_back.is_some()
+    }
+
+    /// Keeps a get among the last `over`, of which a caller has at most half.
+    fn keep(&mut self, get: GetOutcome, over: usize) {
+        let is_own = |kept: &GetOutcome| kept.caller == get.caller;
+        if self.last.iter().filter(|kept| is_own(kept)).count() >= over.div_ceil(2)
+            && let Some(oldest) = self.last.iter().position(is_own)
+        {
+            self.last.remove(oldest);
+        }
+        self.last.push_back(get);
+        let excess = self.last.len().saturating_sub(over);
+        self.last.drain(..excess);
     }
 
     /// The outcomes of a version that was taken back before, or elsewhere.
@@ -144,6 +183,10 @@ mod tests {
             (key, text).hash(&mut hasher);
             hasher.finish()
         }
+    }
+
+    fn get(caller: u64, has_failed: bool) -> GetOutcome {
+        GetOutcome { caller, has_failed }
     }
 
     fn callers() -> Vec<Caller> {
@@ -214,7 +257,7 @@ mod tests {
     #[test]
     fn without_a_rule_outcomes_are_counted_and_nothing_is_taken_back() {
         let mut outcomes = RolloutOutcomes::default();
-        assert!((0..1_000).all(|_| !outcomes.note(true, None, NOW)));
+        assert!((0..1_000).all(|caller| !outcomes.note(get(caller, true), None, NOW)));
         assert_eq!((outcomes.counts(), outcomes.stepped_back()), ((1_000, 1_000), None));
     }
 
@@ -231,21 +274,59 @@ mod tests {
         }
 
         #[test]
-        fn it_is_taken_back_exactly_when_more_of_the_last_gets_failed_than_may(
+        fn with_a_caller_for_each_get_it_is_taken_back_when_more_failed_than_may(
             outcomes in prop::collection::vec(any::<bool>(), 0..80),
-            share in 0.0..0.99_f64, over in 1..20_usize,
+            share in 0.0..0.99_f64, over in 2..20_usize,
         ) {
             let (mut window, rule) = (RolloutOutcomes::default(), StepBack { share, over });
             let mut expected = None;
             for (at, has_failed) in outcomes.iter().enumerate() {
                 let last = &outcomes[(at + 1).saturating_sub(over)..=at];
-                let failed = last.iter().filter(|failed| **failed).count() as f64;
-                let passes = expected.is_none() && failed > share * over as f64;
+                let failed = last.iter().filter(|failed| **failed).count();
+                let passes = *has_failed
+                    && expected.is_none()
+                    && failed > 1
+                    && failed as f64 > share * over as f64;
                 let now = UnixSeconds(at as u64);
-                prop_assert_eq!(window.note(*has_failed, Some(rule), now), passes);
+                prop_assert_eq!(window.note(get(at as u64, *has_failed), Some(rule), now), passes);
                 expected = expected.or(passes.then_some(now));
                 prop_assert_eq!(window.stepped_back(), expected);
             }
+        }
+
+        #[test]
+        fn a_caller_who_fails_on_purpose_takes_nothing_back_without_failures_of_others(
+            others in prop::collection::vec((1..6_u64, any::<bool>()), 0..200),
+            share in 0.0..0.99_f64, over in 2..40_usize,
+        ) {
+            let (mut window, rule) = (RolloutOutcomes::default(), StepBack { share, over });
+            // After each get of another caller the adversary fails as often as fits the window.
+            let (mut failed_of_others, mut is_back) = (0, false);
+            for (caller, has_failed) in others {
+                failed_of_others += usize::from(has_failed);
+                is_back |= window.note(get(caller, has_failed), Some(rule), NOW);
+                for _ in 0..over {
+                    is_back |= window.note(get(0, true), Some(rule), NOW);
+                }
+                let needed = rule.needed();
+                let of_others = (needed - needed.div_ceil(2)).max(1);
+                prop_assert!(!is_back || failed_of_others >= of_others, "{failed_of_others}");
+            }
+        }
+
+        #[test]
+        fn a_caller_who_succeeds_on_purpose_does_not_hide_the_failures_of_others(
+            share in 0.0..0.4_f64, over in 4..40_usize, flood in 0..100_usize,
+        ) {
+            let (mut window, rule) = (RolloutOutcomes::default(), StepBack { share, over });
+            let mut is_back = false;
+            for caller in 1..=over as u64 {
+                is_back |= window.note(get(caller, true), Some(rule), NOW);
+                for _ in 0..flood {
+                    is_back |= window.note(get(0, false), Some(rule), NOW);
+                }
+            }
+            prop_assert!(is_back);
         }
     }
 }

@@ -255,11 +255,12 @@ async fn a_webhook_that_one_replica_gets_is_heard_by_all() {
 #[ignore = "needs redis-server"]
 async fn replicas_step_back_and_begin_again_together() {
     let (upstream, fails) = rollouts::upstream(&[]).await;
-    let rule = "share = 1\nstep_back = { share = 0, over = 1 }";
+    let rule = "share = 1\nstep_back = { share = 0, over = 2 }";
     let toml = rollouts::ADMIN.to_owned()
         + &upstream.table("up")
         + &rollouts::rollout(rule)
-        + &api_key("ada", "ada");
+        + &api_key("ada", "ada")
+        + &api_key("bob", "bob");
     let store = Store::start().await;
     let replicas = Replicas::start(&store.url(), &toml).await;
     let each = || replicas.replicas.iter().map(|replica| replica.client().with("X-API-Key", "ada"));
@@ -267,9 +268,13 @@ async fn replicas_step_back_and_begin_again_together() {
         assert_eq!(rollouts::got(&ada).await, "refund@candidate");
     }
     fails.store(true, Ordering::SeqCst);
-    assert_eq!(rollouts::got(&each().next().unwrap()).await, "upstream_error");
+    let first = replicas.replicas.first().unwrap();
+    for caller in ["ada", "bob"] {
+        let caller = first.client().with("X-API-Key", caller);
+        assert_eq!(rollouts::got(&caller).await, "upstream_error");
+    }
     for ada in each() {
-        // Of those that are not told yet, each has a failure of its own.
+        // A replica that has not heard of it yet answers with a failure.
         eventually(async || rollouts::got(&ada).await, |text| text == "refund").await;
     }
     fails.store(false, Ordering::SeqCst);

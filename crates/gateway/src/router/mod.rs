@@ -189,7 +189,7 @@ impl Router {
                 let reply = self.get(&routed, arguments, retry.as_ref(), channel, deadline, now);
                 let reply = reply.await;
                 if let Some(version) = routed.version {
-                    self.rollouts.note(version, &reply, now);
+                    self.rollouts.note(version, &call.caller, &reply, now);
                 }
                 let mut reply = reply.map_err(|fault| without_presets(routed.owner, fault))?;
                 self.count_use(call, routed.owner, began);

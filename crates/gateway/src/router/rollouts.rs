@@ -23,7 +23,7 @@ use domain::caller::{Caller, PROBER};
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::name::version_name;
 use domain::prompt_version::PromptVersion;
-use domain::rollout::{Rollout, RolloutOutcomes, RolloutStep};
+use domain::rollout::{GetOutcome, Rollout, RolloutOutcomes, RolloutStep};
 use domain::unix_time::UnixSeconds;
 
 /// The rollouts of one configuration.
@@ -145,16 +145,18 @@ impl Rollouts {
         if caller.id() == PROBER {
             return None;
         }
-        let place = |text: &str| {
-            let blind = self.sealer.blind(text);
-            blind.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
-        };
-        let new =
-            rollout.takes(caller, now, place).then(|| self.new_version(rollout, listed, catalog));
+        let is_taken = rollout.takes(caller, now, |text| self.keyed_hash(text));
+        let new = is_taken.then(|| self.new_version(rollout, listed, catalog));
         let new = new.flatten();
         let owner = new.or_else(|| old_version(catalog, listed, &rollout.from).ok());
         let owner = owner.unwrap_or(listed);
         Some(ChosenVersion { rollout, is_new: new.is_some(), listed, owner })
+    }
+
+    /// A hash that callers cannot compute, equal on all replicas.
+    fn keyed_hash(&self, text: &str) -> u64 {
+        let blind = self.sealer.blind(text);
+        blind.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
     }
 
     /// The new version, unless it was taken back or cannot be served. The log has each reason once.
@@ -186,6 +188,7 @@ impl Rollouts {
     pub(super) fn note(
         &self,
         chosen: ChosenVersion<'_>,
+        caller: &Caller,
         reply: &Result<Reply, Fault>,
         now: UnixSeconds,
     ) {
@@ -196,8 +199,9 @@ impl Rollouts {
         if !chosen.is_new {
             return;
         }
+        let get = GetOutcome { caller: self.keyed_hash(caller.id()), has_failed };
         let (is_taken_back, (gets, failed)) = self.shared.rollouts.with(rollout, |state| {
-            let is_taken_back = state.outcomes.note(has_failed, rollout.step_back, now);
+            let is_taken_back = state.outcomes.note(get, rollout.step_back, now);
             (is_taken_back, state.outcomes.counts())
         });
         if is_taken_back {
@@ -428,8 +432,8 @@ pub fn problem(catalog: &Catalog, rollout: &Rollout) -> Option<RolloutProblem> {
     }
 }
 
-/// Whether a get failed by the version that it got: not by its caller, by the credential of one, or
-/// because the upstream could not be reached at all.
+/// Whether a get failed by the version that it got: not by its caller's arguments or credential, and
+/// not because the upstream could not be reached at all.
 fn is_failure(fault: &Fault) -> bool {
     let Fault::Upstream(UpstreamFault { kind, .. }) = fault else { return false };
     match kind {
@@ -440,15 +444,40 @@ fn is_failure(fault: &Fault) -> bool {
         | Kind::Internal(_)
         | Kind::Timeout
         | Kind::Status { .. }
-        | Kind::TooLarge { .. }
         | Kind::Protocol(_)
         | Kind::NoMessage { .. }
-        | Kind::NotApproved { .. }
         | Kind::ServerRequestNotAllowed => true,
+        Kind::NotApproved { are_arguments_approved, .. } => *are_arguments_approved,
         _ => false,
     }
 }
 
 fn rollout_event(event: &'static str, Rollout { prompt, from, to, .. }: &Rollout) -> AuditEvent {
     AuditEvent::new(event).text("prompt", prompt).text("from", from).text("to", to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mistakes_of_arguments_and_absent_upstreams_are_no_failures_of_a_version() {
+        let error = |code| Kind::Error { code, message: "no".to_owned(), data: None };
+        let unapproved = |are_arguments_approved| Kind::NotApproved {
+            approved: "a".into(),
+            offered: "b".into(),
+            are_arguments_approved,
+        };
+        let is_failure = |kind| is_failure(&Fault::upstream("up", kind));
+        let by_version = [error(-32603), unapproved(true), Kind::Timeout];
+        assert!(by_version.into_iter().all(is_failure));
+        let by_others = [
+            error(-32602),
+            unapproved(false),
+            Kind::TooLarge { limit: 1 },
+            Kind::Busy,
+            Kind::Unavailable(String::new()),
+        ];
+        assert!(!by_others.into_iter().any(is_failure));
+    }
 }

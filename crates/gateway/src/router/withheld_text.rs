@@ -52,7 +52,8 @@ pub(super) fn withhold_other_text(
     };
     shared.mismatches.found(routed, expected, &other);
     let (approved, offered) = (expected.digest().clone(), other.digest);
-    let kind = Kind::NotApproved { approved, offered };
+    let are_arguments_approved = !matches!(expected, ExpectedText::Nothing { .. });
+    let kind = Kind::NotApproved { approved, offered, are_arguments_approved };
     let fault = Fault::upstream(owner.upstream.as_str(), kind);
     if owner.approval.approved.as_ref().is_some_and(|approval| approval.is_enforced) {
         return Err(fault);
@@ -106,8 +107,9 @@ async fn snapshot(routed: &RoutedCall<'_>, expected: &ExpectedText<'_>) -> Optio
 
 /// Counts and records a get of a text that was not approved.
 fn note_unapproved(shared: &RouterSharedState, owner: &Owner, fault: &Fault, outcome: Unapproved) {
-    let Fault::Upstream(UpstreamFault { kind: Kind::NotApproved { approved, offered }, .. }) =
-        fault
+    let Fault::Upstream(UpstreamFault {
+        kind: Kind::NotApproved { approved, offered, .. }, ..
+    }) = fault
     else {
         return;
     };

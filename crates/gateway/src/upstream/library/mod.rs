@@ -238,7 +238,7 @@ impl LibrarySnapshot {
         let offered = &prompt.source.digest;
         if let Some(approved) = approved.filter(|approved| **approved != **offered) {
             let (approved, offered) = (approved.into(), offered.clone());
-            return Err(Kind::NotApproved { approved, offered });
+            return Err(Kind::NotApproved { approved, offered, are_arguments_approved: true });
         }
         let members = arguments.into_iter().flat_map(Json::members);
         let arguments = members
