@@ -469,12 +469,11 @@ pub(super) struct Logout {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum LabelsCommand {
-    /// Show the versions and labels of prompts, and moves that wait for a second person
+    /// Show the versions and labels of prompts
     List(LabelsQuery),
     /// Move a label to a version (needs admin.write where a gateway runs)
     ///
-    /// Changes labels.toml in the folder of the library; in a git repository, change it there. A
-    /// label in `protected` moves once two people have run the command.
+    /// Changes labels.toml in the folder of the library; in a git repository, change it there.
     Set {
         /// Public name of a prompt
         name: String,

@@ -112,9 +112,9 @@ async fn set_here(app: &App, wanted: &Wanted<'_>) -> Result<Value, Failure> {
     let why = why.map(str::to_owned);
     let decider = Decider { by: user(), known_as: None, why, via: "cli", at: SystemTime::now() };
     let tag = Some(prompt.tag.clone());
-    let outcome = labels.move_to(&prompt, label, version, tag, &decider).await;
-    let outcome = outcome.map_err(|error| Failure::new(printable(&error.to_string())))?;
-    Ok(prompt.moved_json(label, version, &outcome))
+    let moved = labels.move_to(&prompt, label, version, tag, &decider).await;
+    let from = moved.map_err(|error| Failure::new(printable(&error.to_string())))?;
+    Ok(prompt.moved_json(label, from, version))
 }
 
 /// The prompt of this name.
@@ -137,23 +137,17 @@ fn unknown(name: &str, prompts: &Value) -> Failure {
 
 fn set_text(done: &Value, wanted: &Wanted<'_>) -> String {
     let Wanted { name, label, version, .. } = wanted;
-    if done["needsSecondPerson"] == true {
-        return format!(
-            "{label} is protected: another person must run the same command, then {name} moves to version {version}"
-        );
-    }
     match done["from"].as_u64() {
         Some(from) => format!("{label} of {name}: version {from} → {version}"),
         None => format!("{label} of {name}: version {version}"),
     }
 }
 
-const COLUMNS: [Column; 6] = [
+const COLUMNS: [Column; 5] = [
     Column::new("PROMPT", "name"),
     Column::new("SERVED", "served"),
     Column::new("LABELS", "labels"),
     Column::new("VERSIONS", "versions"),
-    Column::new("WAITS", "proposed"),
     Column::new("MOVED", "moved"),
 ];
 
@@ -166,14 +160,6 @@ fn list_text(prompts: &Value) -> String {
         let all = labels.as_object().into_iter().flatten();
         all.map(|(label, version)| format!("{label}={version}")).collect::<Vec<_>>().join(", ")
     };
-    let open = |proposed: &Value| {
-        let all = proposed.as_array().into_iter().flatten();
-        let line = |open: &Value| {
-            let text = |key: &str| open[key].as_str().unwrap_or_default().to_owned();
-            format!("{}={} (by {})", text("label"), open["version"], text("by"))
-        };
-        all.map(line).collect::<Vec<_>>().join(", ")
-    };
     let row = |prompt: &Value| {
         let is_there = prompt["readOnly"].is_string();
         json!({
@@ -181,7 +167,6 @@ fn list_text(prompts: &Value) -> String {
             "served": prompt["served"],
             "labels": labels(&prompt["labels"]),
             "versions": numbers(&prompt["versions"]),
-            "proposed": open(&prompt["proposed"]),
             "moved": if is_there { "in the repository" } else { "here" },
         })
     };

@@ -172,22 +172,22 @@ async fn a_rule_for_a_prompt_grants_none_of_its_versions_and_one_with_a_star_doe
 const WRITE: &str =
     "[admin]\nlisten = \"127.0.0.1:0\"\nwrite = true\ntoken = { value = \"t0ken\" }\n";
 
-/// The admin API over a library whose `production` is protected.
+/// The admin API over a library.
 struct Desk {
     library: Library,
     log: Log,
-    gateway: Gateway,
+    _gateway: Gateway,
     admin: Client,
 }
 
 impl Desk {
     async fn open() -> Self {
-        let library = Library::new(&format!("protected = [\"production\"]\n{LABELS}"));
+        let library = Library::new(LABELS);
         let log = Log::new();
         let gateway = Gateway::start(&(log.table() + WRITE + &library.table())).await;
         serves(&gateway, "version 1").await;
         let admin = gateway.admin().with("Authorization", "Bearer t0ken");
-        Self { library, log, gateway, admin }
+        Self { library, log, _gateway: gateway, admin }
     }
 
     /// The prompt with its labels.
@@ -223,9 +223,9 @@ async fn a_move_over_the_api_is_of_what_was_seen_and_on_record() {
     let body = json!({"version": 2, "by": "ada", "why": "shorter"});
     assert_eq!(desk.put("candidate", "", body.clone()).await.0, 428);
     let (status, done) = desk.put("candidate", &tag(&row), body.clone()).await;
-    let expected = json!({"name": REFUND, "label": "candidate", "from": 3, "to": 2, "needsSecondPerson": false});
+    let expected = json!({"name": REFUND, "label": "candidate", "from": 3, "to": 2});
     assert_eq!((status, &done), (200, &expected));
-    assert!(desk.library.labels().starts_with("protected = [\"production\"]\n# reviewed\n"));
+    assert!(desk.library.labels().starts_with("# reviewed\n"));
     let moved = desk.look().await;
     assert_eq!(moved["labels"]["candidate"], 2, "the answer comes once the move can be seen");
     assert_eq!(desk.put("candidate", &tag(&row), body).await.0, 412, "seen before the move");
@@ -259,27 +259,6 @@ async fn a_move_over_the_api_is_of_what_was_seen_and_on_record() {
     ] {
         assert!(page.contains(expected), "{expected}: {page}");
     }
-}
-
-#[tokio::test]
-async fn a_protected_label_takes_two_people() {
-    let desk = Desk::open().await;
-    let row = desk.row(|_| true).await;
-    let by = |who: &str| json!({"version": 3, "by": who});
-    let (status, done) = desk.put("production", &tag(&row), by("ada")).await;
-    assert_eq!((status, &done["needsSecondPerson"]), (200, &json!(true)));
-    let waits = desk.row(|row| row["proposed"][0]["by"] == "ada").await;
-    serves(&desk.gateway, "version 1").await;
-    let (status, said) = desk.put("production", &tag(&waits), by("ada")).await;
-    assert_eq!(status, 409, "{said}");
-    assert!(said["error"].as_str().unwrap().contains("another person"), "{said}");
-    let (status, done) = desk.put("production", &tag(&waits), by("bob")).await;
-    assert_eq!((status, &done["needsSecondPerson"]), (200, &json!(false)));
-    serves(&desk.gateway, "version 3").await;
-    let record = desk.log.wait_for("label_moved").await;
-    assert_eq!((&record["first"], &record["by"]), (&json!("ada"), &json!("bob")));
-    assert_eq!(desk.log.of("label_proposed").len(), 1);
-    assert!(!desk.library.labels().contains("proposed"));
 }
 
 #[tokio::test]

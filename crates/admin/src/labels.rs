@@ -56,8 +56,8 @@ pub(super) async fn put(
     };
     let tag = Some(tag.trim().trim_matches('"').to_owned());
     let moved = labels.move_to(&prompt, label, wanted.version, tag, &decider).await;
-    let outcome = moved.map_err(refusal)?;
-    Ok(prompt.moved_json(label, wanted.version, &outcome))
+    let from = moved.map_err(refusal)?;
+    Ok(prompt.moved_json(label, from, wanted.version))
 }
 
 fn refusal(error: MoveError) -> Refusal {

@@ -1,14 +1,13 @@
 //! `labels.toml` in the folder of a library: which version of a prompt each label names. People
 //! review and edit it, so a move of a label leaves the rest of its text as it is.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Serialize;
-use toml_edit::{ArrayOfTables, Document, DocumentMut, Item, Table, TableLike, value};
+use toml_edit::{Document, DocumentMut, Item, Table, TableLike, value};
 
 use super::durable_file::{self, Readers, disk};
 use super::reader::Section;
@@ -32,25 +31,15 @@ pub const MAX_LABELS_FILE: usize = 1 << 20;
 /// Time for which another process may hold the folder.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The key of the labels that take two people.
-const PROTECTED: &str = "protected";
-
-/// The key of the moves that wait for a second person.
-const PROPOSED: &str = "proposed";
-
 /// The content of `labels.toml`.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct LabelFile {
-    /// Labels whose moves take two people.
-    pub protected: BTreeSet<String>,
     /// The version of each label, by prompt.
     pub prompts: BTreeMap<String, BTreeMap<String, u32>>,
-    /// Moves of protected labels that wait for a second person.
-    pub proposed: Vec<LabelMove>,
 }
 
 /// A move of a label to a version.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LabelMove {
     /// Name of the prompt in the library.
     pub prompt: String,
@@ -59,7 +48,6 @@ pub struct LabelMove {
     pub by: String,
     /// RFC 3339.
     pub at: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
@@ -69,18 +57,6 @@ pub struct LabelsMistake {
     /// Line and column, counted from 1.
     pub place: Option<(usize, usize)>,
     pub text: String,
-}
-
-/// The outcome of a move.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum MoveOutcome {
-    Moved {
-        from: Option<u32>,
-        /// The first of two people, for a protected label.
-        first: Option<String>,
-    },
-    /// The label is protected: another person must move it to the same version, too.
-    Proposed,
 }
 
 /// Why a label was not moved.
@@ -149,24 +125,11 @@ impl LabelFile {
             .map_err(|error| LabelsMistake::at(text, error.span(), error.message().trim()))?;
         let mut labels = Self::default();
         for (key, item) in document.iter() {
-            let read = match (key, item) {
-                (PROTECTED, Item::Value(_)) => labels.read_protected(item),
-                (PROPOSED, Item::ArrayOfTables(proposed)) => labels.read_proposed(proposed),
-                (prompt, item) => labels.read_prompt(prompt, item),
-            };
-            read.map_err(|(span, what)| LabelsMistake::at(text, span.or(item.span()), what))?;
+            labels
+                .read_prompt(key, item)
+                .map_err(|(span, what)| LabelsMistake::at(text, span.or(item.span()), what))?;
         }
         Ok(labels)
-    }
-
-    fn read_protected(&mut self, item: &Item) -> Result<(), Misread> {
-        let list = item.as_array().ok_or_else(|| misread(item, PROTECTED_RULE))?;
-        for label in list {
-            let name = label.as_str().filter(|name| is_label(name));
-            let name = name.ok_or_else(|| (label.span(), PROTECTED_RULE.to_owned()))?;
-            self.protected.insert(name.to_owned());
-        }
-        Ok(())
     }
 
     fn read_prompt(&mut self, prompt: &str, item: &Item) -> Result<(), Misread> {
@@ -186,47 +149,24 @@ impl LabelFile {
         Ok(())
     }
 
-    fn read_proposed(&mut self, proposed: &ArrayOfTables) -> Result<(), Misread> {
-        for table in proposed {
-            let text = |key: &str| table.get(key).and_then(Item::as_str).map(str::to_owned);
-            let version = table.get("version").and_then(Item::as_integer);
-            let read = || {
-                Some(LabelMove {
-                    prompt: text("prompt")?,
-                    label: text("label")?,
-                    version: version.and_then(|version| u32::try_from(version).ok())?,
-                    by: text("by")?,
-                    at: text("at")?,
-                    why: text("why"),
-                })
-            };
-            let rule = "[[proposed]] needs prompt, label, version, by and at";
-            self.proposed.push(read().ok_or_else(|| (table.span(), rule.to_owned()))?);
-        }
-        Ok(())
-    }
-
-    /// The tag of the labels of one prompt, of the moves that wait, and of what is protected: a
-    /// move is of what was seen. The tag of a missing file differs.
+    /// The tag of the labels of one prompt: a move is of what was seen. The tag of a missing file
+    /// differs.
     pub fn tag(&self, prompt: &str) -> String {
-        let Self { protected, prompts, proposed } = self;
-        let labels = prompts.get(prompt);
-        let proposed: Vec<_> = proposed.iter().filter(|open| open.prompt == prompt).collect();
-        let has_any = !prompts.is_empty();
-        let seen = format!("{labels:?} {proposed:?} {protected:?} {has_any}");
-        seal::sha256_text(seen.as_bytes())
+        let labels = self.prompts.get(prompt);
+        let has_any = !self.prompts.is_empty();
+        seal::sha256_text(format!("{labels:?} {has_any}").as_bytes())
     }
 
     fn version(&self, prompt: &str, label: &str) -> Option<u32> {
         self.prompts.get(prompt)?.get(label).copied()
     }
 
-    /// Decides on a move, as the rules of the file are.
+    /// Checks a move. Returns the version that the label names before it.
     ///
     /// # Errors
     /// Why it is refused.
-    fn outcome(&self, wanted: &LabelMove) -> Result<MoveOutcome, String> {
-        let LabelMove { prompt, label, version, by, .. } = wanted;
+    fn check(&self, wanted: &LabelMove) -> Result<Option<u32>, String> {
+        let LabelMove { prompt, label, version, .. } = wanted;
         if !is_label(label) {
             return Err(format!("{label:?}: {LABEL_RULE}"));
         }
@@ -234,23 +174,9 @@ impl LabelFile {
         if from == Some(*version) {
             return Err(format!("{label} of {prompt} is version {version} already"));
         }
-        if !self.protected.contains(label) {
-            return Ok(MoveOutcome::Moved { from, first: None });
-        }
-        let is_same = |open: &&LabelMove| {
-            (&open.prompt, &open.label, open.version) == (prompt, label, *version)
-        };
-        match self.proposed.iter().find(is_same) {
-            None => Ok(MoveOutcome::Proposed),
-            Some(first) if first.by.trim().eq_ignore_ascii_case(by.trim()) => Err(format!(
-                "{by} has proposed it already; another person must move {label}, too (`protected` in {LABELS_FILE})"
-            )),
-            Some(first) => Ok(MoveOutcome::Moved { from, first: Some(first.by.clone()) }),
-        }
+        Ok(from)
     }
 }
-
-const PROTECTED_RULE: &str = "protected must be a list of labels, such as [\"production\"]";
 
 /// A place, and what is wrong there.
 type Misread = (Option<Range<usize>>, String);
@@ -259,34 +185,25 @@ fn misread(item: &Item, what: &str) -> Misread {
     (item.span(), what.to_owned())
 }
 
-/// Returns the text of the file after a move.
+/// Returns the text of the file after a move, and the version that the label named before.
 ///
 /// # Errors
 /// Why it is refused.
-pub fn moved(text: &str, wanted: &LabelMove) -> Result<(String, MoveOutcome), String> {
+pub fn moved(text: &str, wanted: &LabelMove) -> Result<(String, Option<u32>), String> {
     let labels = LabelFile::parse(text).map_err(|mistake| mistake.to_string())?;
-    let outcome = labels.outcome(wanted)?;
+    let from = labels.check(wanted)?;
     let mut document: DocumentMut = text.parse().map_err(|_| "it is no TOML".to_owned())?;
     let LabelMove { prompt, label, version, .. } = wanted;
-    remove_proposed(&mut document, prompt, label);
-    match &outcome {
-        MoveOutcome::Moved { .. } => {
-            let table = document.entry(prompt).or_insert_with(|| Item::Table(Table::new()));
-            let table = table.as_table_like_mut().ok_or("its labels are no table")?;
-            set_number(table, label, *version);
-        }
-        MoveOutcome::Proposed => {
-            let proposed = document
-                .entry(PROPOSED)
-                .or_insert_with(|| Item::ArrayOfTables(ArrayOfTables::new()));
-            let proposed = proposed.as_array_of_tables_mut().ok_or("`proposed` is no table")?;
-            proposed.push(proposal(wanted));
-        }
-    }
+    let table = document.entry(prompt).or_insert_with(|| Item::Table(Table::new()));
+    let table = table.as_table_like_mut().ok_or("its labels are no table")?;
+    set_number(table, label, *version);
     let text = document.to_string();
     // A text that is written must be read again.
     LabelFile::parse(&text).map_err(|mistake| mistake.to_string())?;
-    Ok((text, outcome))
+    if text.len() > MAX_LABELS_FILE {
+        return Err(format!("{LABELS_FILE} would be larger than 1 MiB"));
+    }
+    Ok((text, from))
 }
 
 /// Sets a number where it stands, with the comment behind it.
@@ -297,32 +214,6 @@ fn set_number(table: &mut dyn TableLike, label: &str, version: u32) {
         *new.decor_mut() = decor;
     }
     table.insert(label, item);
-}
-
-fn proposal(wanted: &LabelMove) -> Table {
-    let LabelMove { prompt, label, version, by, at, why } = wanted;
-    let mut table = Table::new();
-    for (key, text) in [("prompt", prompt), ("label", label), ("by", by), ("at", at)] {
-        table.insert(key, value(text.as_str()));
-    }
-    table.insert("version", value(i64::from(*version)));
-    if let Some(why) = why {
-        table.insert("why", value(why.as_str()));
-    }
-    table
-}
-
-/// Removes the move of a label that waits: it is done, or replaced.
-fn remove_proposed(document: &mut DocumentMut, prompt: &str, label: &str) {
-    let Some(proposed) = document.get_mut(PROPOSED).and_then(Item::as_array_of_tables_mut) else {
-        return;
-    };
-    let is =
-        |table: &Table, key: &str, text: &str| table.get(key).and_then(Item::as_str) == Some(text);
-    proposed.retain(|open| !(is(open, "prompt", prompt) && is(open, "label", label)));
-    if proposed.is_empty() {
-        document.remove(PROPOSED);
-    }
 }
 
 /// Reads the file of a library; that of one without labels is empty.
@@ -340,7 +231,8 @@ fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Moves a label in the file of a library's folder. `tag` is [`LabelFile::tag`] of the labels that
+/// Moves a label in the file of a library's folder, and returns the version that it named before.
+/// `tag` is [`LabelFile::tag`] of the labels that
 /// the person saw; `None` for those that are there. Blocks.
 ///
 /// # Errors
@@ -349,7 +241,7 @@ pub fn move_label(
     folder: &Path,
     wanted: &LabelMove,
     tag: Option<&str>,
-) -> Result<MoveOutcome, MoveError> {
+) -> Result<Option<u32>, MoveError> {
     let path = folder.join(LABELS_FILE);
     let failed = |error| MoveError::File { path: path.clone(), error };
     // One process at a time; released when it is closed, also by a crash.
@@ -361,9 +253,9 @@ pub fn move_label(
     {
         return Err(MoveError::Conflict);
     }
-    let (text, outcome) = moved(&text, wanted).map_err(MoveError::Refused)?;
+    let (text, from) = moved(&text, wanted).map_err(MoveError::Refused)?;
     durable_file::replace(&path, &text, Readers::Usual).map_err(failed)?;
-    Ok(outcome)
+    Ok(from)
 }
 
 /// Keeps other writers out until the file is dropped. Libraries skip dot-files.
@@ -382,7 +274,7 @@ fn hold(folder: &Path) -> io::Result<durable_file::File> {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "# reviewed\nprotected = [\"production\"]\n\n[refund]\nproduction = 3 # since May\ncandidate = 4\n";
+    const TEXT: &str = "# reviewed\n\n[refund]\nproduction = 3 # since May\ncandidate = 4\n";
 
     fn wanted(label: &str, version: u32, by: &str) -> LabelMove {
         let text = |text: &str| text.to_owned();
@@ -399,14 +291,11 @@ mod tests {
 
     #[test]
     fn a_move_changes_its_number_and_leaves_the_rest_of_the_text() {
-        let (text, outcome) = moved(TEXT, &wanted("candidate", 5, "ada")).unwrap();
-        assert_eq!(outcome, MoveOutcome::Moved { from: Some(4), first: None });
+        let (text, from) = moved(TEXT, &wanted("candidate", 5, "ada")).unwrap();
+        assert_eq!(from, Some(4));
         assert_eq!(text, TEXT.replace("candidate = 4", "candidate = 5"));
-        let (text, outcome) = moved("", &wanted("beta", 1, "ada")).unwrap();
-        assert_eq!(
-            (text.as_str(), outcome),
-            ("[refund]\nbeta = 1\n", MoveOutcome::Moved { from: None, first: None })
-        );
+        let (text, from) = moved("", &wanted("beta", 1, "ada")).unwrap();
+        assert_eq!((text.as_str(), from), ("[refund]\nbeta = 1\n", None));
         for (label, version) in [
             ("candidate", 4),
             ("7", 1),
@@ -421,18 +310,11 @@ mod tests {
     }
 
     #[test]
-    fn a_protected_label_takes_two_people_and_another_version_begins_anew() {
-        let (one, outcome) = moved(TEXT, &wanted("production", 4, "ada")).unwrap();
-        assert_eq!(outcome, MoveOutcome::Proposed);
-        assert_eq!(LabelFile::parse(&one).unwrap().prompts["refund"]["production"], 3);
-        let again = moved(&one, &wanted("production", 4, "Ada ")).unwrap_err();
-        assert!(again.contains("another person"), "{again}");
-        let (other, outcome) = moved(&one, &wanted("production", 5, "bob")).unwrap();
-        assert_eq!(outcome, MoveOutcome::Proposed);
-        assert_eq!(LabelFile::parse(&other).unwrap().proposed.len(), 1);
-        let (two, outcome) = moved(&one, &wanted("production", 4, "bob")).unwrap();
-        assert_eq!(outcome, MoveOutcome::Moved { from: Some(3), first: Some("ada".to_owned()) });
-        assert_eq!(two, TEXT.replace("production = 3", "production = 4"));
+    fn a_move_never_writes_a_file_that_could_not_be_read_again() {
+        let full = format!("#{}\n{TEXT}", "x".repeat(MAX_LABELS_FILE - TEXT.len() - 2));
+        let refused = moved(&full, &wanted("beta", 1, "ada")).unwrap_err();
+        assert!(refused.contains("larger than 1 MiB"), "{refused}");
+        assert!(moved(&full, &wanted("candidate", 5, "ada")).is_ok(), "as long as before");
     }
 
     #[test]
@@ -441,11 +323,9 @@ mod tests {
             ("[refund]\nproduction = \"3\"\n", "labels.toml:2:14: production must be the number"),
             ("[refund]\nproduction = 0\n", "labels.toml:2:14"),
             ("refund = 3\n", "labels.toml:1:10: [refund] must be a table"),
-            ("protected = \"production\"\n", "labels.toml:1:13: protected must be a list"),
-            ("protected = [\"a\", 7]\n", "labels.toml:1:19: protected must be a list"),
+            ("protected = [\"production\"]\n", "labels.toml:1:13: [protected] must be a table"),
             ("[refund]\n7 = 3\n", "\"7\": a label has"),
             ("[refund\n", "labels.toml:1:"),
-            ("[[proposed]]\nprompt = \"refund\"\n", "labels.toml:1:1: [[proposed]] needs"),
         ] {
             let mistake = LabelFile::parse(text).unwrap_err().to_string();
             assert!(mistake.contains(expected), "{text:?}: {mistake}");

@@ -244,7 +244,7 @@ async fn first_steps(
 }
 
 /// The events of the feed: decisions, reloads, definitions, upstreams, and people who sign in.
-const CHANGES: [&str; 34] = [
+const CHANGES: [&str; 33] = [
     "prompt_approved",
     "prompt_approved_by_one",
     "prompt_rejected",
@@ -266,7 +266,6 @@ const CHANGES: [&str; 34] = [
     "login_forgotten",
     "account_revoked",
     "label_moved",
-    "label_proposed",
     "rollout_stepped_back",
     "rollout_rearmed",
     "child_started",

@@ -35,10 +35,6 @@ const SENTENCES: &[(&str, &str)] = &[
     ("driver_failed", "The connection task of {upstream} *failed*"),
     ("gap", "{count:record} *could not be written*, from number {from_seq} on"),
     ("label_moved", "{by} moved the label {label} of {prompt} to version {to}[: {why}]"),
-    (
-        "label_proposed",
-        "{by} proposed to move the label {label} of {prompt} to version {to}[: {why}]",
-    ),
     ("list_changed", "The list of prompts changed: {prompts:prompt}"),
     ("list_slowed", "The list of {upstream} changes again and again and is fetched less often"),
     ("log_replaced", "The audit log continues in another folder[: {by}]"),

@@ -26,7 +26,7 @@ const DECISIONS: &[&str] = &[
 /// Names under which several types are found.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("decisions", DECISIONS),
-    ("labels", &["label_moved", "label_proposed"]),
+    ("labels", &["label_moved"]),
     ("sign-ins", &["admin_login", "admin_login_failed", "admin_logout"]),
     (
         "changes",

@@ -15,7 +15,7 @@ use crate::upstream::Upstream;
 use crate::upstream::library::{LibraryVersions, VersionsOfPrompt};
 use audit::record::AuditEvent;
 use config::Transport;
-use config::labels::{LabelMove, MoveError, MoveOutcome, move_label};
+use config::labels::{LabelMove, MoveError, move_label};
 
 /// Longest wait until a library was read again.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
@@ -35,10 +35,6 @@ pub struct LabelledPrompt {
     /// Name in the library.
     pub raw_name: String,
     pub versions: VersionsOfPrompt,
-    /// Labels whose moves take two people.
-    pub protected: Vec<String>,
-    /// Moves that wait for a second person.
-    pub proposed: Vec<LabelMove>,
     /// The tag of what is here, for a move that is based on it.
     pub tag: String,
     /// The commit, for a library in a git repository.
@@ -57,27 +53,15 @@ impl LabelledPrompt {
             "versions": versions.numbers,
             "labels": versions.labels,
             "served": versions.served,
-            "protected": self.protected,
-            "proposed": self.proposed,
             "commit": self.commit,
             "readOnly": self.read_only(),
             "tag": format!("\"{}\"", self.tag),
         })
     }
 
-    /// The outcome of a move of one of its labels, as the admin API and commands show it.
-    pub fn moved_json(&self, label: &str, to: u32, outcome: &MoveOutcome) -> Value {
-        let from = match outcome {
-            MoveOutcome::Moved { from, .. } => *from,
-            MoveOutcome::Proposed => self.versions.labels.get(label).copied(),
-        };
-        json!({
-            "name": self.name,
-            "label": label,
-            "from": from,
-            "to": to,
-            "needsSecondPerson": *outcome == MoveOutcome::Proposed,
-        })
+    /// A move of one of its labels, as the admin API and commands show it.
+    pub fn moved_json(&self, label: &str, from: Option<u32>, to: u32) -> Value {
+        json!({"name": self.name, "label": label, "from": from, "to": to})
     }
 
     /// The way to move the labels elsewhere; `None` where they are moved here.
@@ -108,14 +92,11 @@ impl LabelledPrompts<'_> {
         };
         let prompt = |(raw_name, versions): (&String, &VersionsOfPrompt)| {
             let name = self.router.lists.naming.public(&config.prefix, raw_name).ok()?;
-            let open = library.file.proposed.iter().filter(|open| open.prompt == *raw_name);
             Some(LabelledPrompt {
                 name,
                 upstream: config.id.to_string(),
                 raw_name: raw_name.clone(),
                 versions: versions.clone(),
-                protected: library.file.protected.iter().cloned().collect(),
-                proposed: open.cloned().collect(),
                 tag: library.file.tag(raw_name),
                 commit: commit.clone(),
                 folder: folder.clone(),
@@ -124,7 +105,7 @@ impl LabelledPrompts<'_> {
         library.prompts.iter().filter_map(prompt).collect()
     }
 
-    /// Moves a label of a prompt, and records it. `tag` is [`LabelledPrompt::tag`] of what the
+    /// Moves a label of a prompt, records it, and returns the version before. `tag` is [`LabelledPrompt::tag`] of what the
     /// person saw; `None` for what is there. Returns once the gateway has read the file again, or
     /// after [`READ_TIMEOUT`].
     ///
@@ -137,7 +118,7 @@ impl LabelledPrompts<'_> {
         version: u32,
         tag: Option<String>,
         decider: &Decider,
-    ) -> Result<MoveOutcome, MoveError> {
+    ) -> Result<Option<u32>, MoveError> {
         let why = decider.why.clone().filter(|why| !why.trim().is_empty());
         if self.router.approvals.rules.requires_reason && why.is_none() {
             let what = "give a reason: approvals.require_reason is set";
@@ -157,13 +138,13 @@ impl LabelledPrompts<'_> {
         let audit = deps.audit.clone();
         // A task of its own: a client that disconnects must not leave a move that is not on record.
         let moving = deps.tasks.spawn(beside_calls(move || {
-            let outcome = move_label(&folder, &wanted, tag.as_deref())?;
-            audit.note(event(&outcome, &wanted, &upstream).text("via", via));
-            Ok(outcome)
+            let from = move_label(&folder, &wanted, tag.as_deref())?;
+            audit.note(event(from, &wanted, &upstream).text("via", via));
+            Ok(from)
         }));
-        let outcome = moving.await.unwrap_or_else(|error| resume_unwind(error.into_panic()))?;
+        let from = moving.await.unwrap_or_else(|error| resume_unwind(error.into_panic()))?;
         let _ = timeout(READ_TIMEOUT, self.until_read(prompt)).await;
-        Ok(outcome)
+        Ok(from)
     }
 
     /// Waits until the library has other labels of a prompt than those that were shown, so that a
@@ -195,16 +176,12 @@ fn movable(prompt: &LabelledPrompt, version: u32) -> Result<PathBuf, MoveError> 
 }
 
 /// The record of a move.
-fn event(outcome: &MoveOutcome, wanted: &LabelMove, upstream: &str) -> AuditEvent {
-    let (kind, from, first) = match outcome {
-        MoveOutcome::Moved { from, first } => ("label_moved", *from, first.as_deref()),
-        MoveOutcome::Proposed => ("label_proposed", None, None),
-    };
-    let mut event = AuditEvent::new(kind).text("upstream", upstream).text("prompt", &wanted.prompt);
-    event = event.text("label", &wanted.label);
+fn event(from: Option<u32>, wanted: &LabelMove, upstream: &str) -> AuditEvent {
+    let event = AuditEvent::new("label_moved").text("upstream", upstream);
+    let mut event = event.text("prompt", &wanted.prompt).text("label", &wanted.label);
     if let Some(from) = from {
         event = event.number("from", from.into());
     }
     let event = event.number("to", wanted.version.into()).text("by", &wanted.by);
-    event.optional_text("first", first).optional_text("why", wanted.why.as_deref())
+    event.optional_text("why", wanted.why.as_deref())
 }

@@ -11,7 +11,6 @@ use crate::pages::version::{Comparison, MessageChange};
 use crate::sign_in::Role;
 use audit::question::Question;
 use audit::search::{EventKinds, Find, LogEntry, SearchResult};
-use config::labels::LabelMove;
 use domain::name::version_name;
 use gateway::router::approvals::VersionParts;
 use gateway::router::blocking::beside_calls;
@@ -43,8 +42,7 @@ pub(super) struct LabelsPart {
 
 struct LabelRow {
     label: String,
-    version: String,
-    proposed: Option<LabelMove>,
+    version: u32,
 }
 
 /// A move as the audit log has it.
@@ -101,16 +99,9 @@ pub(super) async fn labels(looked: &Looked<'_>) -> Option<LabelsPart> {
 }
 
 fn label_rows(prompt: &LabelledPrompt) -> Vec<LabelRow> {
-    let row = |label: &String, version: String| LabelRow {
-        label: label.clone(),
-        version,
-        proposed: prompt.proposed.iter().find(|open| open.label == *label).cloned(),
-    };
-    let labels = &prompt.versions.labels;
-    let here = labels.iter().map(|(label, version)| row(label, version.to_string()));
-    // A label without a version may wait, too.
-    let new = prompt.proposed.iter().filter(|open| !labels.contains_key(&open.label));
-    here.chain(new.map(|open| row(&open.label, "none".to_owned()))).collect()
+    let row =
+        |(label, version): (&String, &u32)| LabelRow { label: label.clone(), version: *version };
+    prompt.versions.labels.iter().map(row).collect()
 }
 
 /// The two that the parameters `left` and `right` choose, or else the first ones.
@@ -146,14 +137,9 @@ fn move_row(entry: &LogEntry) -> MoveRow {
         None => String::new(),
     };
     let (label, from, to) = (member("label"), member("from"), member("to"));
-    let what = match (entry.event.as_str(), from.as_str()) {
-        ("label_proposed", _) => format!("{label} to {to}, proposed"),
-        (_, "") => format!("{label} to {to}"),
+    let what = match from.as_str() {
+        "" => format!("{label} to {to}"),
         _ => format!("{label} from {from} to {to}"),
     };
-    let by = match member("first") {
-        first if first.is_empty() => member("by"),
-        first => format!("{first}, {}", member("by")),
-    };
-    MoveRow { time: entry.time.clone(), what, by, why: member("why") }
+    MoveRow { time: entry.time.clone(), what, by: member("by"), why: member("why") }
 }
