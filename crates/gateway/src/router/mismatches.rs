@@ -1,5 +1,7 @@
-//! Texts that callers got and that are not approved: what is probed because of them, and what is
-//! offered to those who decide. It holds no value that a caller gave.
+//! Texts that callers got and that are not approved: the prompts that are probed because of them,
+//! and the forms that are offered to approvers. A form has places for the values of the caller; a
+//! form that shows a value in another case or backwards is not offered. Other changes of a value,
+//! such as by an encoding, are not recognized (docs/approvals.md).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -137,7 +139,10 @@ impl Mismatches {
             }
             ExpectedText::Template { key, forms, arguments, .. } => {
                 let arguments = Json::accepted(arguments);
-                let form = |own: &Form| differing_form(own.text(), arguments, &other.text);
+                let form = |own: &Form| {
+                    let form = differing_form(own.text(), arguments, &other.text)?;
+                    (!shows_value(&form, own.text(), arguments)).then_some(form)
+                };
                 (*key, forms.first().and_then(form))
             }
             ExpectedText::Nothing { .. } => return false,
@@ -233,6 +238,22 @@ impl Mismatches {
     }
 }
 
+/// Shortest value of an argument that is looked for, in characters: shorter ones are in many words.
+const MIN_VALUE: usize = 4;
+
+/// Whether a form shows a value of the caller in another case, or backwards: more often than the
+/// approved text, which may have the same word.
+fn shows_value(form: &str, approved: &str, arguments: Json<'_>) -> bool {
+    let [form, approved] = [form, approved].map(str::to_lowercase);
+    let values = arguments.members().filter_map(|(_, value)| value.as_str());
+    values.filter(|value| value.chars().count() >= MIN_VALUE).any(|value| {
+        let value = value.to_lowercase();
+        let backwards: String = value.chars().rev().collect();
+        let is_shown = |word: &str| form.matches(word).count() > approved.matches(word).count();
+        is_shown(&value) || is_shown(&backwards)
+    })
+}
+
 fn key_of_owner(owner: &Owner) -> PromptKey {
     (owner.upstream.clone(), owner.raw_name.clone())
 }
@@ -246,4 +267,23 @@ fn key_of_row(row: &ApprovalRow) -> PromptKey {
 fn is_private(routed: &RoutedCall<'_>, text: &str) -> bool {
     let overlay = routed.owner.overlay.as_deref();
     routed.upstream.config().acts_as_caller() || holds_secret(Some(routed.upstream), overlay, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_form_shows_a_value_in_another_case_or_backwards_but_not_the_words_of_the_approved_text() {
+        let shows = |form: &str, value: &str| {
+            let arguments = format!("{{\"topic\":\"{value}\"}}");
+            shows_value(form, "Refund of {{ topic }}", Json::accepted(&arguments))
+        };
+        assert!(shows("REFUND of SECRET", "secret") && shows("Refund of terces", "Secret"));
+        assert!(
+            !shows("Refund of {{ topic }}!", "refund")
+                && !shows("A Refund of {{ topic }}", "dnufer")
+        );
+        assert!(!shows("Refund of it", "it"), "a short value");
+    }
 }
