@@ -274,7 +274,7 @@ fn summary(new: &[Shown], approved: usize) -> String {
     let unseen = new.iter().filter(|shown| shown.json["unseen"].is_string()).map(Shown::name);
     let unseen = unseen.collect::<Vec<_>>().join(", ");
     if !unseen.is_empty() {
-        let _ = write!(out, "\nUnseen, only definitions can be compared: {}", printable(&unseen));
+        let _ = write!(out, "\nUnseen, a text cannot be known: {}", printable(&unseen));
     }
     out + "\n"
 }

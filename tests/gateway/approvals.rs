@@ -997,3 +997,42 @@ async fn what_is_withheld_stays_so_over_secrets_signals_and_edits_of_something_e
         process.stop().await;
     }
 }
+
+#[tokio::test]
+async fn a_set_of_arguments_of_which_no_text_was_seen_is_not_served_though_the_bare_prompt_is() {
+    let upstream = Upstream::modern(|asked| match asked.method() {
+        "prompts/list" => {
+            let topic = json!([{"name": "topic", "required": false}]);
+            Some(short_list(asked, &json!([{"name": "p", "arguments": topic}])))
+        }
+        // A text without arguments, an error for made-up values, and another text for a word.
+        "prompts/get" => Some(match asked.message["params"]["arguments"]["topic"].as_str() {
+            None => asked.content(json!({"type": "text", "text": "good"})),
+            Some("refunds") => asked.content(json!({"type": "text", "text": "evil"})),
+            Some(_) => asked.error(-32603, "no such topic"),
+        }),
+        _ => None,
+    })
+    .await;
+    let folder = Folder::new(&(enforced("") + &upstream.table("up")));
+    let bare = folder.approvals(&["approve", "up__p", "--yes"]).await;
+    assert_eq!(bare.code, Some(1), "{bare:?}");
+    assert!(bare.stderr.contains("its text with {\"topic\":"), "{bare:?}");
+    let unseen = folder.approvals(&["approve", "up__p", "--yes", "--unseen"]).await;
+    assert_eq!(unseen.code, Some(0), "{unseen:?}");
+    let process = Process::serve(folder.path()).await;
+    let client = process.client();
+    let get = async |arguments: Value| {
+        let asked = json!({"name": "up__p", "arguments": arguments});
+        let reply = client.modern("prompts/get", asked).await.json();
+        let text = reply["result"]["messages"][0]["content"]["text"].as_str();
+        text.or(reply["error"]["data"]["reason"].as_str()).unwrap_or_default().to_owned()
+    };
+    eventually(async || get(json!({})).await, |text| text == "good").await;
+    assert_eq!(get(json!({"topic": "refunds"})).await, "not_approved");
+    process.stop().await;
+    folder.configure(&(enforced("unseen = \"refuse\"\n") + &upstream.table("up")));
+    fs::remove_file(folder.path().join("promptgate.lock")).unwrap();
+    let refused = folder.approvals(&["approve", "up__p", "--yes", "--unseen"]).await;
+    assert!(refused.stderr.contains("approvals.unseen"), "{refused:?}");
+}

@@ -187,8 +187,8 @@ impl ApprovedTexts {
         let given: Vec<_> = Json::accepted(arguments).members().collect();
         let mut templates = self.templates.iter();
         let Some(found) = templates.find(|template| template.arguments.cover(&given)) else {
-            let other = self.templates.first().map(|other| &other.digests[0]);
-            return Ok(other.map(|other| ExpectedText::Nothing { other, arguments }));
+            let nothing = |other| ExpectedText::Nothing { other, arguments };
+            return Ok(self.text_of_others().map(nothing));
         };
         let forms = match found.forms.get() {
             Some(forms) => forms.clone(),
@@ -205,6 +205,15 @@ impl ApprovedTexts {
         let (key, digest) = (&found.key, &found.digests[0]);
         let values = given.iter().map(|(_, value)| value.raw_str().unwrap_or_default()).collect();
         Ok(Some(ExpectedText::Template { key, digest, forms, arguments, values }))
+    }
+
+    /// An approved text for other arguments than those of a get, which is not served with arguments
+    /// of which no text was seen. `None` where a source is compared, or the definition alone was
+    /// approved.
+    fn text_of_others(&self) -> Option<&DigestText> {
+        let template = self.templates.first().map(|template| &template.digests[0]);
+        let is_compared = self.version.source.is_none();
+        template.or_else(|| self.version.texts.values().next().filter(|_| is_compared))
     }
 
     /// Reads a file of a skill.

@@ -184,26 +184,42 @@ impl Examined {
         })
     }
 
-    /// Why no text of the offered version is known, so that an approval covers the definition
-    /// alone, and how to approve it nevertheless. `None` if a text is known.
+    /// Why a text of the offered version is not known, and how to approve it nevertheless. `None` if
+    /// all texts are known, or another part is compared at each get.
     pub fn unseen_text(&self) -> Option<String> {
         let offered = self.offered.as_ref()?;
-        if offered.version.class() != Class::Definition || self.row.mode == Mode::Off {
+        if self.row.mode == Mode::Off {
             return None;
         }
-        let why = offered.texts.values().find_map(|text| match text {
-            ProbedText::Failed(why) => Some(why.as_str()),
-            ProbedText::Unstable => Some("it differs each time"),
+        let mut unknown = offered.texts.iter().filter_map(|(arguments, text)| match text {
+            ProbedText::Failed(why) => Some((&**arguments, why.as_str())),
+            ProbedText::Unstable => Some((&**arguments, "it differs each time")),
             ProbedText::Stable { .. } => None,
         });
-        let why = why.unwrap_or(match self.row.kind {
+        let approve = "Approve it with --unseen (`unseen` over the API) if that is meant";
+        match (offered.version.class(), unknown.next()) {
+            (Class::Source | Class::Files, _) => None,
+            (Class::Definition, unknown) => {
+                let why = unknown.map_or_else(|| self.unasked(), |(_, why)| why);
+                Some(format!(
+                    "only its definition can be compared, and its upstream can answer with any text, which cannot \
+                     be known: {why}. {approve}"
+                ))
+            }
+            (_, None) => None,
+            (_, Some((arguments, why))) => Some(format!(
+                "its text with {arguments} cannot be known: {why}. Gets with such arguments are refused while \
+                 approvals are enforced. {approve}"
+            )),
+        }
+    }
+
+    /// Why no text of it was asked for.
+    fn unasked(&self) -> &'static str {
+        match self.row.kind {
             ApprovalKind::Prompt => "its arguments are not made up (approval_probes)",
             ApprovalKind::Skill => "its files have no digests",
-        });
-        Some(format!(
-            "only its definition can be compared, and its upstream can answer with any text, which cannot be known: \
-             {why}. Approve it with --unseen (`unseen` over the API) if that is meant"
-        ))
+        }
     }
 
     /// The entity tag of what this examination shows (RFC 9110, section 8.8.3): the digests of the
