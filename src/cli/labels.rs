@@ -1,8 +1,6 @@
 //! `promptgate labels`: which versions of library prompts the labels name, and their moves. The
 //! running gateway answers where there is one, else one of the command's own.
 
-use std::time::SystemTime;
-
 use serde_json::{Value, json};
 
 use super::approvals::user;
@@ -110,7 +108,7 @@ async fn set_here(app: &App, wanted: &Wanted<'_>) -> Result<Value, Failure> {
     named(&known.into(), name)?;
     let Some(prompt) = labels.prompt(name) else { return Err(unknown(name, &Value::Null)) };
     let why = why.map(str::to_owned);
-    let decider = Decider { by: user(), known_as: None, why, via: "cli", at: SystemTime::now() };
+    let decider = Decider::at_command_line(user(), why);
     let tag = Some(prompt.tag.clone());
     let moved = labels.move_to(&prompt, label, version, tag, &decider).await;
     let from = moved.map_err(|error| Failure::new(printable(&error.to_string())))?;

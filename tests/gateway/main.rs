@@ -59,6 +59,7 @@ mod overload;
 mod approval_notifications;
 mod approval_review;
 mod approvals;
+mod approvers;
 mod reload;
 #[cfg(unix)]
 mod reload_follow;

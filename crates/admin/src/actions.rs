@@ -23,7 +23,7 @@ use super::pages::{self, PageError, PageResult};
 use super::request::{PageRequest, Params};
 use super::rollouts::RearmRequest;
 use super::routes::{self, ConsolePage, FoundRoutes, Handler, LoginStep};
-use super::sign_in::{LocalPath, Redirect, SignInError, SignedIn, Via, Visitor, is_same_site_post};
+use super::sign_in::{LocalPath, Redirect, SignInError, SignedIn, Visitor, is_same_site_post};
 use super::{
     AdminServer, AdminState, ClientOrigin, LOGIN_FORM, beside_calls_within, has_type, html,
 };
@@ -305,17 +305,8 @@ impl AdminServer {
     ) -> PageResult<AdminAnswer> {
         let what = r#"{"prompts": ["NAME"], "by": "…", "why": "…"}"#;
         let decision: DecisionRequest = self.json_body(head, body, what).await?;
-        let decision = match visitor.via {
-            // A person is recorded under the id of their session. A bearer token identifies no
-            // person, so `by` is taken from the body.
-            Via::Oidc => {
-                let (by, known_as) = (Some(visitor.id.clone()), visitor.name.clone());
-                DecisionRequest { by, known_as, ..decision }
-            }
-            _ => decision,
-        };
         let if_match = head.headers.get(IF_MATCH).and_then(|value| value.to_str().ok());
-        Ok(match approvals::decide(&self.state, action, decision, if_match).await {
+        Ok(match approvals::decide(&self.state, action, decision, visitor, if_match).await {
             Ok(document) => AdminAnswer::json(StatusCode::OK, &document),
             Err((status, document)) => AdminAnswer::json(status, &document),
         })
@@ -331,13 +322,8 @@ impl AdminServer {
     ) -> PageResult<AdminAnswer> {
         let what = r#"{"version": 3, "by": "…", "why": "…"}"#;
         let wanted: MoveRequest = self.json_body(head, body, what).await?;
-        let wanted = match visitor.via {
-            // As with decisions, a bearer token identifies no person.
-            Via::Oidc => MoveRequest { by: Some(visitor.id.clone()), ..wanted },
-            _ => wanted,
-        };
         let if_match = head.headers.get(IF_MATCH).and_then(|value| value.to_str().ok());
-        Ok(match labels::put(&self.state, names, wanted, if_match).await {
+        Ok(match labels::put(&self.state, names, wanted, visitor, if_match).await {
             Ok(document) => AdminAnswer::json(StatusCode::OK, &document),
             Err((status, document)) => AdminAnswer::json(status, &document),
         })
@@ -411,11 +397,7 @@ impl AdminServer {
     ) -> PageResult<AdminAnswer> {
         let what = r#"{"segment": 1, "sha256": "…", "folder": "…", "by": "…"}"#;
         let copy: CopyStatement = self.json_body(head, body, what).await?;
-        let copy = match visitor.via {
-            // As with decisions, a bearer token identifies no person.
-            Via::Oidc => CopyStatement { by: visitor.id.clone(), ..copy },
-            _ => copy,
-        };
+        let copy = CopyStatement { by: visitor.recorded(Some(copy.by)), ..copy };
         let segment = copy.segment;
         match copy.record(&self.state.audit).await {
             Ok(()) => {
@@ -457,7 +439,6 @@ impl AdminServer {
         let decision = DecisionRequest {
             prompts: names,
             by: Some(visitor.id.clone()),
-            known_as: visitor.name.clone(),
             why: form.some("why").map(str::to_owned),
             to: form.some("to").map(str::to_owned),
             unseen: form.some("unseen").is_some(),
@@ -465,7 +446,7 @@ impl AdminServer {
         };
         let tags: Vec<&str> = form.all("tag").filter(|tag| !tag.is_empty()).collect();
         let if_match = (!tags.is_empty()).then(|| tags.join(","));
-        match approvals::decide(&self.state, action, decision, if_match.as_deref()).await {
+        match approvals::decide(&self.state, action, decision, visitor, if_match.as_deref()).await {
             Ok(_) => {
                 let last = decided.last().cloned().unwrap_or_default();
                 let next = pages::approvals::next_waiting(&self.state, &decided);

@@ -14,13 +14,14 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::AdminState;
 use super::answer::AdminAnswer;
+use super::sign_in::Visitor;
 use audit::usage::RecentUses;
 use base::platform::wall_clock;
 use base::seal;
 use gateway::router::approval::ApprovalRow;
 use gateway::router::approvals::json::{row_json, shown_json};
 use gateway::router::approvals::{
-    Action, ApprovalError, Decider, DecisionOutcome, Examined, examine_all, notes,
+    Action, ApprovalError, DecisionOutcome, Examined, examine_all, notes,
 };
 use gateway::router::blocking::beside_calls;
 
@@ -36,9 +37,6 @@ pub(super) struct DecisionRequest {
     pub prompts: Vec<String>,
     /// The person who decides, as the client names them.
     pub by: Option<String>,
-    /// Another name of a person who is signed in.
-    #[serde(skip)]
-    pub known_as: Option<String>,
     pub why: Option<String>,
     /// A digest, for a rollback.
     pub to: Option<String>,
@@ -135,6 +133,7 @@ pub(super) async fn decide(
     state: &AdminState,
     action: Action,
     decision: DecisionRequest,
+    visitor: &Visitor,
     if_match: Option<&str>,
 ) -> Result<Value, Refusal> {
     let Some(if_match) = if_match else {
@@ -156,13 +155,7 @@ pub(super) async fn decide(
         action => action,
     };
     let notes = notes(&action, &examined);
-    let decider = Decider {
-        by: decision.by.unwrap_or_else(|| "admin".to_owned()),
-        known_as: decision.known_as,
-        why: decision.why,
-        via: "admin",
-        at: wall_clock(),
-    };
+    let decider = visitor.decider(decision.by, decision.why);
     let outcome = state.router.approvals().decide(&action, examined, Some(lock), &decider).await;
     let DecisionOutcome { lock, half, .. } = outcome.map_err(refusal)?;
     let applied = timeout(APPLIED, state.router.approvals().lock_in_use(&lock.digest)).await;

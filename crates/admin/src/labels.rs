@@ -6,9 +6,8 @@ use serde_json::{Value, json};
 
 use super::AdminState;
 use super::approvals::Refusal;
-use base::platform::wall_clock;
+use super::sign_in::Visitor;
 use config::labels::MoveError;
-use gateway::router::approvals::Decider;
 use gateway::router::labels::LabelledPrompt;
 
 /// A move of a label, as the body of a PUT.
@@ -36,6 +35,7 @@ pub(super) async fn put(
     state: &AdminState,
     [name, label]: [&str; 2],
     wanted: MoveRequest,
+    visitor: &Visitor,
     if_match: Option<&str>,
 ) -> Result<Value, Refusal> {
     let Some(tag) = if_match else {
@@ -47,13 +47,7 @@ pub(super) async fn put(
         let error = format!("no prompt {name:?} of a library has versions (docs/versions.md)");
         return Err((StatusCode::NOT_FOUND, json!({ "error": error })));
     };
-    let decider = Decider {
-        by: wanted.by.unwrap_or_else(|| "admin".to_owned()),
-        known_as: None,
-        why: wanted.why,
-        via: "admin",
-        at: wall_clock(),
-    };
+    let decider = visitor.decider(wanted.by, wanted.why);
     let tag = Some(tag.trim().trim_matches('"').to_owned());
     let moved = labels.move_to(&prompt, label, wanted.version, tag, &decider).await;
     let from = moved.map_err(refusal)?;

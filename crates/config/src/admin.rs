@@ -1,5 +1,6 @@
 //! `[admin]`: the admin API and the console.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use super::net::Proxies;
 use super::reader::{MILLISECOND, Section, optional};
 use super::secret::Secret;
 use base::seal;
+use domain::approval::is_same_name;
 
 /// The admin API and the console.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -18,6 +20,8 @@ pub struct Admin {
     pub is_default: bool,
     /// SHA-256 of the bearer token; always set beyond loopback.
     pub token: Option<[u8; 32]>,
+    /// SHA-256 of the token of each person or program that has a token of its own, by name.
+    pub tokens: BTreeMap<String, [u8; 32]>,
     /// Whether it takes decisions on prompts; only with a token.
     pub write: bool,
     /// Whether the console is served.
@@ -100,6 +104,8 @@ listen = "127.0.0.1:9877": Address of the admin API, apart from `server.listen`.
 token: A secret, sent as `Authorization: Bearer TOKEN` or typed into the sign-in page of the
     console. Required beyond loopback, and with `write` and `try_as`. Sessions that began with it
     end when it changes.
+tokens: Tokens of people or programs, each by its name: `tokens.ada = { env = "ADA_TOKEN" }`. Whoever
+    sends one is that approver, so that `approvals.approvers = 2` knows two apart. Needs `token`.
 write: `true` accepts decisions on prompts, the end of accounts, and reloads. Needs `token`: who has it can
     approve prompts.
 console: `false` serves no pages for people. The API stays.
@@ -130,10 +136,12 @@ pub(super) fn read(
         section.mistake("token", why.to_owned());
     }
     let is_token_rejected = section.is_rejected("token");
+    let tokens = read_tokens(&mut section, token.as_ref());
     let admin = Admin {
         listen: configured.flatten().unwrap_or(DEFAULT_LISTEN),
         is_default: configured.is_none(),
-        token: token.map(|token| seal::sha256(token.expose().as_bytes())),
+        token: token.as_ref().map(digest),
+        tokens,
         write: section.flag("write", false),
         console: section.flag("console", true),
         try_as: section.flag("try_as", false),
@@ -160,6 +168,41 @@ pub(super) fn read(
     }
     section.finish();
     (!is_disabled).then_some(admin)
+}
+
+fn digest(token: &Secret) -> [u8; 32] {
+    seal::sha256(token.expose().as_bytes())
+}
+
+/// Names that records have for visitors without a name.
+const NAMELESS: [&str; 3] = ["token", "local", "admin"];
+
+/// Longest name of a token, in bytes.
+const MAX_NAME: usize = 64;
+
+/// Reads the tokens with names. Two names of one token would be one person with two votes.
+fn read_tokens(section: &mut Section<'_>, shared: Option<&Secret>) -> BTreeMap<String, [u8; 32]> {
+    let named = section.section("tokens").secrets();
+    if !named.is_empty() && shared.is_none() && !section.is_rejected("token") {
+        section.mistake("tokens", "needs admin.token");
+    }
+    let mut seen: Vec<[u8; 32]> = shared.map(digest).into_iter().collect();
+    let mut tokens = BTreeMap::<String, [u8; 32]>::new();
+    for (name, token) in named {
+        let (key, token) = (format!("tokens.{name}"), digest(&token));
+        let is_taken = |other: &str| is_same_name(other, &name);
+        if name.trim() != name || !(1..=MAX_NAME).contains(&name.len()) {
+            section.mistake(&key, format!("must be a name of 1 to {MAX_NAME} bytes"));
+        } else if NAMELESS.into_iter().chain(tokens.keys().map(String::as_str)).any(is_taken) {
+            section.mistake(&key, "is the name of another visitor; give another name");
+        } else if token == seal::sha256(b"") || seen.contains(&token) {
+            section.mistake(&key, "is empty or the token of another name; set a token of its own");
+        } else {
+            seen.push(token);
+            tokens.insert(name, token);
+        }
+    }
+    tokens
 }
 
 /// Reads the folder of the usage index; `None` if there is none.
@@ -268,6 +311,31 @@ mod tests {
         let admin = parse(&with_token).unwrap().admin.unwrap();
         assert!(!format!("{admin:?}").contains("t0ken"));
     }
+
+    #[test]
+    fn each_token_with_a_name_is_of_one_approver() {
+        let parse = |text: &str| {
+            let text = format!("[admin]\ntoken = {{ value = \"t\" }}\n[admin.tokens]\n{text}");
+            schema_check::parse("g", &text, Path::new(""), &[])
+        };
+        let tokens = parse("ada = \"a\"\nbob = { value = \"b\" }\n").unwrap().admin.unwrap().tokens;
+        assert_eq!(tokens.keys().collect::<Vec<_>>(), ["ada", "bob"]);
+        for (text, expected) in [
+            ("ada = \"a\"\nbob = \"a\"\n", "admin.tokens.bob: is empty or the token of another"),
+            ("ada = \"t\"\n", "admin.tokens.ada: is empty or the token of another"),
+            ("ada = \"\"\n", "admin.tokens.ada: is empty"),
+            ("ada = \"a\"\nADA = \"b\"\n", "admin.tokens.ada: is the name of another visitor"),
+            ("token = \"a\"\n", "admin.tokens.token: is the name of another visitor"),
+            ("\" ada\" = \"a\"\n", "must be a name of 1 to 64 bytes"),
+        ] {
+            let mistake = parse(text).unwrap_err().to_string();
+            assert!(mistake.contains(expected), "{text}: {mistake}");
+        }
+        let alone = "[admin.tokens]\nada = \"a\"\n";
+        let alone = schema_check::parse("g", alone, Path::new(""), &[]).unwrap_err().to_string();
+        assert!(alone.contains("admin.tokens: needs admin.token"), "{alone}");
+    }
+
     #[test]
     fn the_console_has_documented_defaults_and_bounds() {
         let parse = |text: &str| schema_check::parse("g", text, Path::new("conf"), &[]);

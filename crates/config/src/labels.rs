@@ -46,8 +46,6 @@ pub struct LabelMove {
     pub label: String,
     pub version: u32,
     pub by: String,
-    /// RFC 3339.
-    pub at: String,
     pub why: Option<String>,
 }
 
@@ -278,15 +276,7 @@ mod tests {
 
     fn wanted(label: &str, version: u32, by: &str) -> LabelMove {
         let text = |text: &str| text.to_owned();
-        let at = text("2026-01-01T00:00:00Z");
-        LabelMove {
-            prompt: text("refund"),
-            label: text(label),
-            version,
-            by: text(by),
-            at,
-            why: None,
-        }
+        LabelMove { prompt: text("refund"), label: text(label), version, by: text(by), why: None }
     }
 
     #[test]

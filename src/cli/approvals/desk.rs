@@ -2,10 +2,8 @@
 //! the running one where there is one that may be asked, else one of the command's own, without a
 //! listener.
 
-use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
-
 use serde_json::{Value, json};
+use std::sync::{Arc, Mutex};
 
 use super::user;
 use crate::app::App;
@@ -421,8 +419,7 @@ impl OwnGateway {
     ) -> Result<Outcome, Failure> {
         let examined: Vec<Examined> =
             shown.iter().filter_map(|shown| shown.examined.clone()).collect();
-        let decider =
-            Decider { by: user(), known_as: None, why, via: "cli", at: SystemTime::now() };
+        let decider = Decider::at_command_line(user(), why);
         let notes = notes(action, &examined);
         let before = self.lock.lock().map(|lock| lock.clone()).ok();
         let outcome = self.router.approvals().decide(action, examined, before, &decider).await;

@@ -115,9 +115,9 @@ impl SignIn {
         headers: &HeaderMap,
         now: UnixSeconds,
     ) -> Option<Visitor> {
-        if let (Some(token), Some(sent)) = (&self.admin.token, bearer_token(headers)) {
-            let is_right = is_token(token, sent);
-            return is_right.then(|| Visitor::bearer(Role::of_token(&self.admin)));
+        if let (Some(_), Some(sent)) = (&self.admin.token, bearer_token(headers)) {
+            let role = Role::of_token(&self.admin);
+            return self.holder(sent).map(|(holder, _)| Visitor::bearer(holder, role));
         }
         let session = Cookie::Session
             .values(site, headers)
@@ -138,9 +138,11 @@ impl SignIn {
         address: IpAddr,
         now: UnixSeconds,
     ) -> Result<SetCookie, SignInError> {
-        let own = self.admin.token.as_ref().ok_or(SignInError::NoToken)?;
-        let is_right = is_token(own, token.as_bytes());
-        match self.shared.attempts.check(address, is_right) {
+        if !self.takes_token() {
+            return Err(SignInError::NoToken);
+        }
+        let found = self.holder(token.as_bytes());
+        match self.shared.attempts.check(address, found.is_some()) {
             Ok(()) => {}
             // Not recorded: a flood must not fill the disk.
             Err(Failed::TooMany(wait)) => return Err(SignInError::TooMany { wait }),
@@ -149,10 +151,26 @@ impl SignIn {
                 return Err(SignInError::WrongToken);
             }
         }
-        let session = self.begun(TOKEN.to_owned(), None, Vec::new(), now);
+        let (holder, own) = found.ok_or(SignInError::WrongToken)?;
+        let session = self.begun(holder.to_owned(), None, Vec::new(), now);
         let role = Role::of_token(&self.admin);
         self.audit.note(begun(&session, Via::Token, role, address));
         Ok(self.session_cookie(site, &session, &SessionOrigin::token(own)))
+    }
+
+    /// Returns the id of the visitor who has this token, and the digest of the token. All tokens
+    /// are compared, so that the time tells no name.
+    fn holder(&self, sent: &[u8]) -> Option<(&str, &[u8; 32])> {
+        let sent = sha256(sent);
+        self.tokens().fold(None, |found, (id, token)| {
+            if bool::from(sent.ct_eq(token)) { Some((id, token)) } else { found }
+        })
+    }
+
+    /// The tokens by which people sign in, with the ids of the visitors.
+    fn tokens(&self) -> impl Iterator<Item = (&str, &[u8; 32])> {
+        let named = self.admin.tokens.iter().map(|(name, token)| (name.as_str(), token));
+        self.admin.token.iter().map(|token| (TOKEN, token)).chain(named)
     }
 
     /// Whether people can sign in with a token.
@@ -288,9 +306,9 @@ impl SignIn {
     /// Opens a session, whichever source it began with, and decides its role by this configuration.
     fn opened(&self, value: &str) -> Option<(Session, Role, Via)> {
         let Self { admin, sealer, .. } = self;
-        let by_token = admin.token.as_ref().and_then(|token| {
+        let by_token = self.tokens().find_map(|(id, token)| {
             let session = Session::open(sealer, &SessionOrigin::token(token), value)?;
-            Some((session, Role::of_token(admin), Via::Token))
+            (session.visitor == id).then(|| (session, Role::of_token(admin), Via::Token))
         });
         by_token.or_else(|| {
             let oidc = admin.oidc.as_ref()?;
@@ -333,12 +351,6 @@ fn bearer_token(headers: &HeaderMap) -> Option<&[u8]> {
 }
 
 const BEARER: &[u8] = b"Bearer ";
-
-/// Compares a text with the digest of the token, in a time that does not depend on how much of it
-/// is right.
-fn is_token(token: &[u8; 32], sent: &[u8]) -> bool {
-    sha256(sent).ct_eq(token).into()
-}
 
 /// Returns the record of a sign-in.
 fn begun(session: &Session, via: Via, role: Role, address: IpAddr) -> AuditEvent {

@@ -4,16 +4,19 @@ use subtle::ConstantTimeEq;
 
 use super::role::Role;
 use super::session::SessionId;
+use base::platform::wall_clock;
+use domain::approval::Proof;
 use domain::unix_time::UnixSeconds;
+use gateway::router::approvals::Decider;
 
 /// How a visitor is known.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Via {
     /// By nothing: the address is loopback, and no sign-in is configured.
     Local,
-    /// By `admin.token` in the header `Authorization`.
+    /// By `admin.token`, or a token of `admin.tokens`, in the header `Authorization`.
     Bearer,
-    /// By a session that began with `admin.token`.
+    /// By a session that began with such a token.
     Token,
     /// By a session that began at the OpenID provider.
     Oidc,
@@ -22,7 +25,8 @@ pub(crate) enum Via {
 /// An authenticated visitor of the admin side, for one request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Visitor {
-    /// The subject (`sub`) of a person, or else [`LOCAL`] or [`TOKEN`], which no person has.
+    /// The subject (`sub`) of a person, the name of a token, or else [`LOCAL`] or [`TOKEN`], which
+    /// no token with a name has.
     pub id: String,
     /// The display name that the provider has for the person. It is no identity: people may change
     /// it, and two may have the same.
@@ -73,10 +77,10 @@ impl Visitor {
         }
     }
 
-    /// Returns the visitor who sent `admin.token` in a header.
-    pub(super) fn bearer(role: Role) -> Self {
+    /// Returns the visitor who sent a token in a header.
+    pub(super) fn bearer(id: &str, role: Role) -> Self {
         Self {
-            id: TOKEN.to_owned(),
+            id: id.to_owned(),
             name: None,
             groups: Vec::new(),
             role,
@@ -91,6 +95,30 @@ impl Visitor {
     /// of any page.
     pub(crate) fn has_cookie(&self) -> bool {
         self.expires.is_some()
+    }
+
+    /// The proof of who takes a decision.
+    pub(crate) fn proof(&self) -> Proof {
+        match self.via {
+            Via::Oidc => Proof::SignIn,
+            Via::Bearer | Via::Token if self.id != TOKEN => Proof::NamedToken,
+            _ => Proof::SharedToken,
+        }
+    }
+
+    /// Returns the name for records. A holder of the shared token is recorded as `claimed`, since
+    /// that token identifies no person.
+    pub(crate) fn recorded(&self, claimed: Option<String>) -> String {
+        match self.proof() {
+            Proof::SharedToken => claimed.unwrap_or_else(|| "admin".to_owned()),
+            _ => self.id.clone(),
+        }
+    }
+
+    /// Returns who takes a decision, as [`Visitor::recorded`] names them.
+    pub(crate) fn decider(&self, claimed: Option<String>, why: Option<String>) -> Decider {
+        let (by, known_as, proof) = (self.recorded(claimed), self.name.clone(), self.proof());
+        Decider { by, known_as, proof, why, via: "admin", at: wall_clock() }
     }
 
     /// Returns the name for people: the one that the provider gives, or else the id.
@@ -125,7 +153,7 @@ mod tests {
         for wrong in ["", "x", &other.csrf_token(), &own.csrf_token()[1..]] {
             assert!(!own.check_csrf(wrong), "{wrong}");
         }
-        let bearer = Visitor::bearer(Role::Tester);
+        let bearer = Visitor::bearer(TOKEN, Role::Tester);
         assert!(bearer.check_csrf("") && bearer.csrf_token().is_empty());
     }
 }

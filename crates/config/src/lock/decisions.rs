@@ -78,7 +78,10 @@ mod tests {
             files: Default::default(),
         };
         let at = "2026-11-22T10:00:00Z".to_owned();
-        Decided { version, attribution: Attribution { by: by.to_owned(), at, why: None } }
+        Decided {
+            version,
+            attribution: Attribution { by: by.to_owned(), at, ..Attribution::default() },
+        }
     }
 
     fn lock(approvals: Vec<(&str, Approval)>) -> Lock {

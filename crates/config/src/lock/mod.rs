@@ -17,7 +17,7 @@ use toml_edit::{InlineTable, Key, Value};
 
 use base::seal;
 use domain::approval::{
-    Approval, ApprovalKind, Attribution, Decided, DigestText, Files, MAX_PREVIOUS, Version,
+    Approval, ApprovalKind, Attribution, Decided, DigestText, Files, MAX_PREVIOUS, Proof, Version,
 };
 use domain::json::Json;
 use domain::json::canonical::canonical;
@@ -375,6 +375,9 @@ struct LockRecord {
     #[serde(rename = "class")]
     _class: Option<IgnoredAny>,
     by: String,
+    known_as: Option<String>,
+    /// Not there: [`Proof::LockFile`].
+    proof: Option<String>,
     at: String,
     why: Option<String>,
     #[serde(default)]
@@ -418,7 +421,9 @@ impl LockRecord {
             texts,
             variants,
         };
-        let attribution = Attribution { by: self.by, at: self.at, why: self.why };
+        let Self { by, known_as, at, why, .. } = self;
+        let proof = self.proof.as_deref().map(proof).transpose()?.unwrap_or_default();
+        let attribution = Attribution { by, known_as, proof, at, why };
         Ok(Decided { version, attribution })
     }
 }
@@ -429,6 +434,10 @@ fn is_of(version: &Version, kind: ApprovalKind) -> bool {
         ApprovalKind::Prompt => version.files.is_empty(),
         ApprovalKind::Skill => version.texts.is_empty() && version.source.is_none(),
     }
+}
+
+fn proof(word: &str) -> Result<Proof, String> {
+    Proof::read(word).ok_or_else(|| format!("{word:?} is no proof of an approver's identity"))
 }
 
 /// Checks a digest, which is also the name of a file.
@@ -453,6 +462,12 @@ fn write_decided(table: &str, decided: &Decided, format: u32, out: &mut String) 
         line("class", version.class().as_str());
     }
     line("by", &attribution.by);
+    if let Some(known_as) = &attribution.known_as {
+        line("known_as", known_as);
+    }
+    if attribution.proof != Proof::default() {
+        line("proof", attribution.proof.as_str());
+    }
     line("at", &attribution.at);
     if let Some(why) = &attribution.why {
         line("why", why);
@@ -501,6 +516,8 @@ mod tests {
             },
             attribution: Attribution {
                 by: "alice".to_owned(),
+                known_as: (n == 6).then(|| "Alice L.".to_owned()),
+                proof: if n == 6 { Proof::SignIn } else { Proof::LockFile },
                 at: "2026-11-22T10:00:00Z".to_owned(),
                 why: n.is_multiple_of(2).then(|| "a \"good\" one\nfor all".to_owned()),
             },

@@ -488,7 +488,7 @@ mod tests {
             variants: Default::default(),
             files: Default::default(),
         };
-        let attribution = Attribution { by: "a".into(), at: "b".into(), why: None };
+        let attribution = Attribution { by: "a".into(), at: "b".into(), ..Attribution::default() };
         // Not `approve`: the version before is not kept.
         lock.approval_mut(ApprovalKind::Prompt, "up", "p").approved = None;
         lock.approval_mut(ApprovalKind::Prompt, "up", "p").approve(version, attribution);
@@ -676,7 +676,7 @@ mod tests {
         let mut objects: Objects = files.iter().map(object).collect();
         objects.insert(digest(&entry), Object::Json(entry));
         let mut lock = before.clone();
-        let attribution = Attribution { by: "a".into(), at: "b".into(), why: None };
+        let attribution = Attribution { by: "a".into(), at: "b".into(), ..Attribution::default() };
         lock.approval_mut(ApprovalKind::Skill, "up", "a/p").approve(version, attribution);
         (lock, objects)
     }

@@ -1,6 +1,7 @@
 //! Approvals: which version of a prompt was approved, and what becomes of the version that its
 //! upstream offers.
 
+mod approver;
 mod class;
 pub mod decide;
 mod form;
@@ -8,6 +9,7 @@ pub mod markdown;
 pub mod template;
 mod text;
 
+pub use approver::{Attribution, Proof, is_same_name};
 pub use class::Class;
 pub use decide::{Decision, Reason, Serving, decide, decide_skill};
 pub use form::Form;
@@ -118,15 +120,6 @@ pub(crate) type Texts = BTreeMap<Arc<str>, DigestText>;
 
 /// The arguments of a get that gives none.
 pub const NO_ARGUMENTS: &str = "{}";
-
-/// The author and time of a decision.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Attribution {
-    pub by: String,
-    /// RFC 3339.
-    pub at: String,
-    pub why: Option<String>,
-}
 
 /// A version with the decision on it.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -284,15 +277,18 @@ impl Approval {
             self.pending = Some(Decided { version, attribution });
             return Ok(false);
         };
-        let by = attribution.by.clone();
-        if first.attribution.by == by {
+        if first.attribution.is_by_same(&attribution) {
+            let by = first.attribution.by.clone();
+            let hint = match attribution.proof {
+                Proof::SharedToken => ", by a sign-in or a token of that person (admin.tokens)",
+                _ => "",
+            };
             self.pending = Some(first);
             return Err(format!(
-                "{by} has approved it already; another person must approve it, too (approvals.approvers = 2)"
+                "{by} has approved it already; another person must approve it, too{hint} (approvals.approvers = 2)"
             ));
         }
-        let both = Attribution { by: format!("{}, {by}", first.attribution.by), ..attribution };
-        self.approve(version, both);
+        self.approve(version, first.attribution.with_second(attribution));
         Ok(true)
     }
 
@@ -320,16 +316,12 @@ impl Approval {
         version
     }
 
-    /// Approves the previous version that has a digest which begins with `prefix`, or the newest
-    /// one that is not rejected. Returns it.
+    /// Returns the previous version that has a digest which begins with `prefix`, or the newest
+    /// previous version that is not rejected.
     ///
     /// # Errors
     /// Why there is no such version.
-    pub fn roll_back(
-        &mut self,
-        prefix: Option<&str>,
-        attribution: Attribution,
-    ) -> Result<Version, &'static str> {
+    pub fn earlier(&self, prefix: Option<&str>) -> Result<&Version, &'static str> {
         let prefix = prefix.map(|prefix| prefix.strip_prefix("sha256:").unwrap_or(prefix));
         let has = |version: &Version, prefix: &str| {
             version.digests().any(|digest| digest["sha256:".len()..].starts_with(prefix))
@@ -347,14 +339,12 @@ impl Approval {
                 self.previous.iter().filter(|decided| has(&decided.version, prefix)).collect()
             }
         };
-        let version = match found.as_slice() {
-            [only] => only.version.clone(),
-            [] if prefix.is_none() => return Err("no other version of it was approved before"),
-            [] => return Err("no version with this digest was approved before"),
-            _ => return Err("several versions have a digest that begins so; give more of it"),
-        };
-        self.approve(version.clone(), attribution);
-        Ok(version)
+        match found.as_slice() {
+            [only] => Ok(&only.version),
+            [] if prefix.is_none() => Err("no other version of it was approved before"),
+            [] => Err("no version with this digest was approved before"),
+            _ => Err("several versions have a digest that begins so; give more of it"),
+        }
     }
 
     /// Returns all versions whose objects are needed.

@@ -119,19 +119,15 @@ impl LabelledPrompts<'_> {
         tag: Option<String>,
         decider: &Decider,
     ) -> Result<Option<u32>, MoveError> {
-        let why = decider.why.clone().filter(|why| !why.trim().is_empty());
-        if self.router.approvals.rules.requires_reason && why.is_none() {
-            let what = "give a reason: approvals.require_reason is set";
-            return Err(MoveError::Refused(what.to_owned()));
-        }
+        let attribution = decider.attribution(self.router.approvals.rules.requires_reason);
+        let attribution = attribution.map_err(|why| MoveError::Refused(why.to_string()))?;
         let folder = movable(prompt, version)?;
         let wanted = LabelMove {
             prompt: prompt.raw_name.clone(),
             label: label.to_owned(),
             version,
-            by: decider.by.clone(),
-            at: humantime::format_rfc3339_seconds(decider.at).to_string(),
-            why,
+            by: attribution.by,
+            why: attribution.why,
         };
         let (upstream, via) = (prompt.upstream.clone(), decider.via);
         let deps = &self.router.shared.upstream_deps;

@@ -150,13 +150,15 @@ fn apply(
             Ok(("prompt_withdrawn", version))
         }
         Action::RollBack { to } => {
-            let version = approval.roll_back(to.as_deref(), attribution.clone());
-            let version = version.map_err(|why| refused(row, why.to_owned()))?;
+            let version = approval.earlier(to.as_deref());
+            let version = version.map_err(|why| refused(row, why.to_owned()))?.clone();
             for digest in version.digests() {
                 let object = rules.store.object(digest);
                 object.map_err(|error| refused(row, error.to_string()))?;
             }
-            Ok(("prompt_rolled_back", version))
+            let (kind, version) =
+                approve(approval, version, attribution, rules).map_err(|why| refused(row, why))?;
+            Ok((if kind == HALF_APPROVED { kind } else { "prompt_rolled_back" }, version))
         }
     }
 }
@@ -206,7 +208,7 @@ fn own(change: &FileChange) -> String {
 const NOT_WAITING: &str = "it is approved, and `reject` is for what waits; `promptgate approvals withdraw` takes an approval back";
 
 /// Why what cannot be compared is not approved.
-const UNSEEN_REFUSED: &str = "only its definition can be compared, and approvals.unseen = \"refuse\" forbids to approve what is not seen";
+const UNSEEN_REFUSED: &str = "a text of it cannot be known, and approvals.unseen = \"refuse\" forbids to approve what is not seen";
 
 /// Approves a version, or notes the first approval of two.
 fn approve(

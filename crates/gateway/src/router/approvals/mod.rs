@@ -3,6 +3,7 @@
 
 mod asked;
 mod comparison;
+mod decider;
 mod diff;
 mod examined;
 pub mod json;
@@ -16,6 +17,7 @@ pub mod words;
 
 pub use crate::router::approval::{FoundVariant, SeenOtherwise};
 pub use comparison::{ComparedMessage, compared_messages, compared_parts, compared_text};
+pub use decider::{BadReason, Decider};
 pub(crate) use examined::Examinations;
 pub use examined::{Examined, OfferedVersion, examine_all};
 pub use parts::{VersionPart, VersionParts};
@@ -24,7 +26,7 @@ pub use skill_files::offered_file;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::time::timeout;
@@ -40,7 +42,7 @@ use crate::router::catalog::Catalog;
 use crate::upstream::library::{FileChange, source_object};
 use config::lock::{Lock, StoreError};
 use config::{ApprovalRules, Config, Transport, UpstreamSettings};
-use domain::approval::{Approval, ApprovalKind, Attribution, NO_ARGUMENTS, Version};
+use domain::approval::{Approval, ApprovalKind, NO_ARGUMENTS, Version};
 use domain::name::UpstreamId;
 use domain::percent;
 use domain::prompt::SourcePlace;
@@ -74,18 +76,6 @@ impl Action {
     }
 }
 
-/// The author of a decision, and the reason.
-#[derive(Clone, Debug)]
-pub struct Decider {
-    pub by: String,
-    /// Another name of the person, such as an email address.
-    pub known_as: Option<String>,
-    pub why: Option<String>,
-    /// `cli` or `admin`, for the audit log.
-    pub via: &'static str,
-    pub at: SystemTime,
-}
-
 /// Why nothing was decided.
 #[derive(Debug, thiserror::Error)]
 pub enum ApprovalError {
@@ -96,8 +86,8 @@ pub enum ApprovalError {
     ReadOnly { error: StoreError, patch: String },
     #[error("{prompt}: {why}")]
     Refused { prompt: String, why: String },
-    #[error("give a reason (`--why`, or `why` over the API): approvals.require_reason is set")]
-    NoReason,
+    #[error(transparent)]
+    BadReason(#[from] BadReason),
 }
 
 /// The time for reading the source of a library prompt again, while its folder changes.
@@ -251,20 +241,11 @@ impl Approvals {
         decider: &Decider,
     ) -> Result<DecisionOutcome, ApprovalError> {
         let rules = self.rules.clone();
-        let mut decider = decider.clone();
-        decider.why = decider.why.filter(|why| !why.trim().is_empty());
-        if rules.requires_reason && decider.why.is_none() {
-            return Err(ApprovalError::NoReason);
-        }
+        let attribution = decider.attribution(rules.requires_reason)?;
         if rules.needs_two && matches!(action, Action::Approve { .. }) {
-            self.note_own_changes(&mut prompts, &decider).await;
+            self.note_own_changes(&mut prompts, decider).await;
         }
-        let attribution = Attribution {
-            by: decider.by.clone(),
-            at: humantime::format_rfc3339_seconds(decider.at).to_string(),
-            why: decider.why.clone(),
-        };
-        let action = action.clone();
+        let (action, via) = (action.clone(), decider.via);
         let audit = self.shared.upstream_deps.audit.clone();
         // A task of its own: a client that disconnects must not leave a decision that is not on
         // record.
@@ -272,8 +253,8 @@ impl Approvals {
             let changed = change_lock(&rules, &action, &prompts, before.as_deref(), &attribution);
             changed.map(|ChangedLock { lock, versions, events, half }| {
                 for event in events {
-                    let event = event.text("by", &decider.by).text("via", decider.via);
-                    audit.note(event.optional_text("why", decider.why.as_deref()));
+                    let event = event.text("by", &attribution.by).text("via", via);
+                    audit.note(event.optional_text("why", attribution.why.as_deref()));
                 }
                 DecisionOutcome { lock, versions, half }
             })

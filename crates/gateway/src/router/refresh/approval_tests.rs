@@ -43,7 +43,8 @@ fn digest(text: &str) -> Arc<str> {
 }
 
 fn attribution() -> Attribution {
-    Attribution { by: "alice".to_owned(), at: "2026-11-22T00:00:00Z".to_owned(), why: None }
+    let (by, at) = ("alice".to_owned(), "2026-11-22T00:00:00Z".to_owned());
+    Attribution { by, at, ..Attribution::default() }
 }
 
 fn version(prompt: &Prompt, text: &str) -> Version {
