@@ -5,7 +5,8 @@
 use tokio::time::Instant;
 
 use super::approval::ExpectedText;
-use super::call_channel::{CallChannel, CallEvent, RequestOrigin};
+use super::call_channel::{CallChannel, CallEvent};
+use super::reply::RequestOrigin;
 use super::reply::{self, InputRequired, Reply, ResultOrigin};
 use super::suspended_calls;
 use super::suspended_calls::SuspendedCall;

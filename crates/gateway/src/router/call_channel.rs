@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
+use super::reply::RequestOrigin;
 use domain::call::ClientMessages;
 use domain::document::Document;
 use domain::server_request::{Answer, ServerRequest};
@@ -26,15 +27,6 @@ pub(crate) enum CallEvent {
     },
     /// A server request has ended without an answer: its call, or the time for the answer, is over.
     ServerRequestEnded,
-}
-
-/// The upstream behind a server request.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct RequestOrigin {
-    /// Id of the upstream.
-    pub upstream: String,
-    /// Whether the message of an elicitation is prefixed with the id.
-    pub label: bool,
 }
 
 /// The sending end; `None` for a client that accepts no message before its response.

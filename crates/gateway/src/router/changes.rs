@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::Digest;
 use super::caller_lists::CallerLists;
 use super::caller_lists::watching::Watching;
 use super::catalog::{CatalogContent, SkillCatalog};
+use super::segment::Digest;
 use super::view_cache::{ListDigests, ListKinds, ViewCache};
 use config::ToolForm;
 use domain::caller::Caller;

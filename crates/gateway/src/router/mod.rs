@@ -98,9 +98,6 @@ pub use build::RouterDeps;
 pub use lists::Lists;
 pub use status::{PER_CALLER, UpstreamStatus};
 
-/// SHA-256 of a serialised list: equal digests are equal lists.
-pub(crate) type Digest = [u8; 32];
-
 /// Answers calls under one configuration.
 pub struct Router {
     gate: Arc<Gate>,
@@ -266,7 +263,8 @@ impl Router {
     ) -> Result<Reply, Fault> {
         let owner = routed.owner;
         if let Some(skill) = &owner.skill {
-            let getting = skills::prompts::get((self, routed), skill, arguments, channel, deadline);
+            let getting =
+                skills::get_prompt::get((self, routed), skill, arguments, channel, deadline);
             return Box::pin(getting).await;
         }
         let approved = owner.approval.approved.as_deref().map(|approved| {

@@ -6,10 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::Digest;
-use super::call_channel::RequestOrigin;
 use super::catalog::Incomplete;
 use super::rest_reply::RestReply;
+use super::segment::Digest;
 use super::view_cache::ListKind;
 use crate::policy::ResultDigest;
 use domain::call::Sought;
@@ -115,6 +114,15 @@ pub struct InputRequired {
     /// The sealed `requestState`.
     pub state: String,
     pub origin: RequestOrigin,
+}
+
+/// The upstream behind a server request.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct RequestOrigin {
+    /// Id of the upstream.
+    pub upstream: String,
+    /// Whether the message of an elicitation is prefixed with the id.
+    pub label: bool,
 }
 
 /// A skill, or a part of one.

@@ -8,7 +8,6 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-use super::Digest;
 use super::approval::PromptApproval;
 use super::owner::Owner;
 use base::seal;
@@ -19,6 +18,9 @@ use domain::name::UpstreamId;
 use domain::prompt::{Argument, Prompt};
 use domain::rights::Allowed;
 use domain::tool::name::tool_name;
+
+/// SHA-256 of a serialised list: equal digests are equal lists.
+pub(crate) type Digest = [u8; 32];
 
 /// Consecutive elements of a list, in byte order of their names, already serialised. The names of
 /// every other segment are all before them or all behind them.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::Digest;
+use super::segment::Digest;
 use super::segment::{Segment, SegmentWriter, name_of_tool};
 use base::seal;
 use domain::json::Json;

@@ -10,11 +10,11 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{Options, OptionsBuilder, Weighter};
 use tokio::sync::Semaphore;
 
-use super::Digest;
 use super::blocking::{beside_calls, turn};
 use super::catalog::{CatalogContent, PrivatePart};
 use super::endpoints::Endpoints;
 use super::owner::Owner;
+use super::segment::Digest;
 use super::segment::Segment;
 use super::view::ListView;
 use config::ToolForm;

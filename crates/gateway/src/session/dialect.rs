@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::router::call_channel::RequestOrigin;
 use crate::router::catalog::Incomplete;
+use crate::router::reply::RequestOrigin;
 use crate::router::reply::{
     Completion, Flags, FoundReply, InputRequired, ListReply, PromptReply, Reply, ResourceReply,
     ResultOrigin, SkillBody, SkillReply,

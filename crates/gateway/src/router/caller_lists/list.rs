@@ -6,10 +6,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::presented::Presented;
-use crate::router::Digest;
 use crate::router::blocking::beside_calls;
 use crate::router::catalog::{Catalog, CatalogContent, PrivatePart, SkillCatalog, next_number};
 use crate::router::owner::Owner;
+use crate::router::segment::Digest;
 use crate::router::segment::Segment;
 use crate::router::skills::catalog::SkillGroup;
 use crate::router::view::ListView;

@@ -12,8 +12,8 @@ use tokio_util::sync::DropGuard;
 
 use super::list::ListsOf;
 use super::{CallerLists, Cause, Place};
-use crate::router::Digest;
 use crate::router::blocking::beside_calls;
+use crate::router::segment::Digest;
 use crate::router::view_cache::{DECIDED_AT_ONCE, ViewCache};
 use crate::upstream::Upstream;
 use crate::upstream::accounts::account::Account;

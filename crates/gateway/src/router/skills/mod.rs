@@ -4,6 +4,7 @@
 pub(crate) mod approved;
 pub(crate) mod catalog;
 pub(crate) mod file;
+pub(super) mod get_prompt;
 mod kept;
 pub(super) mod of_prompts;
 pub(super) mod prompts;

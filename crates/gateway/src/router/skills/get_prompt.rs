@@ -1,0 +1,56 @@
+//! Gets of prompts that stand for skills: they read `SKILL.md` as any read of the file does.
+
+use tokio::time::Instant;
+
+use super::{AskedFile, ServedFile, serve};
+use crate::router::call_channel::CallChannel;
+use crate::router::owner::ListedSkill;
+use crate::router::reply::{self, PromptReply, Reply};
+use crate::router::{RoutedCall, Router, origin};
+use domain::document::Document;
+use domain::fault::{Fault, UpstreamFaultKind as Kind};
+use domain::skill_prompt::{SkillMessages, TASK};
+
+/// Gets a prompt that stands for a skill.
+///
+/// # Errors
+/// An argument that the prompt does not have, and the faults of reading a file of the skill.
+pub(in crate::router) async fn get(
+    (router, routed): (&Router, &RoutedCall<'_>),
+    skill: &ListedSkill,
+    arguments: Option<&Document>,
+    channel: &CallChannel,
+    deadline: Instant,
+) -> Result<Reply, Fault> {
+    let RoutedCall { call, authorized, owner, upstream, .. } = routed;
+    let task = task(arguments)?;
+    let ListedSkill { uri, prefix, skill, .. } = skill;
+    let file = skill.own_file().ok_or(Fault::Internal)?;
+    let asking = AskedFile { owner, file, upstream, deadline };
+    let ServedFile { result, is_snapshot } =
+        serve(router, (call, authorized), asking, channel).await?;
+    let protocol = |why: &str| Fault::upstream(owner.upstream.as_str(), Kind::Protocol(why.into()));
+    let text = super::file::text(result.json());
+    let text =
+        text.ok_or_else(|| protocol("SKILL.md is not UTF-8, as the prompt of a skill is"))?;
+    let reads_files = call.client.reads_skills
+        && router.lists.views.endpoints.serves_unlisted(&call.endpoint, &owner.upstream, uri);
+    let task = task.as_deref().unwrap_or_default();
+    let messages = SkillMessages { skill, prefix, text: &text, task, reads_files };
+    let result = messages.result().ok_or(Fault::Internal)?;
+    // It is a prompt by now, and is checked as one.
+    let reply = reply::prompt(result, origin(owner), upstream.config().settings.content)?;
+    Ok(Reply::Prompt(PromptReply { is_snapshot, ..reply }))
+}
+
+/// Returns the argument of a prompt that stands for a skill.
+fn task(arguments: Option<&Document>) -> Result<Option<String>, Fault> {
+    let mut task = None;
+    for (key, value) in arguments.into_iter().flat_map(|arguments| arguments.json().members()) {
+        if !key.is(TASK) {
+            return Err(Fault::invalid_params(format!("the prompt has one argument, `{TASK}`")));
+        }
+        task = value.as_str().map(|task| task.into_owned());
+    }
+    Ok(task)
+}
